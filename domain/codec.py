@@ -1,0 +1,85 @@
+"""How events and decisions travel: msgpack of tagged structs, one `JournalEntry` per cycle.
+
+A stream entry of the inbox holds its messages in the fields ``"0"``, ``"1"``, …; one of a node
+holds a list of `NodeCommand` in the field ``"c"``; one of the journal one `JournalEntry` in ``"e"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from domain.decisions import Abort, Decision, RemoveEnvironment, TransferFile
+from domain.events import Command, Event
+from domain.inventory import Config
+from domain.ports import RunOrder
+
+JOURNAL_FIELD = b"e"
+COMMANDS_FIELD = b"c"
+
+
+class JournalEntry(msgspec.Struct, omit_defaults=True):
+    """One cycle: what the core saw, and what it decided."""
+
+    #: Counts all cycles of this system, over all leaders.
+    seq: int
+    epoch: int
+    #: Journal time, seconds: never runs backward, starts as wall clock.
+    at: float
+    #: Wall clock minus journal time when this was written, for showing times to people.
+    wall_offset_seconds: float
+    #: Last inbox entry that is part of this or an earlier entry.
+    inbox_id: str
+    events: list[Event]
+    decisions: list[Decision]
+
+
+class NodeCommand(msgspec.Struct, omit_defaults=True):
+    """One message to a node; exactly one of the fields is set."""
+
+    epoch: int
+    run: RunOrder | None = None
+    abort: Abort | None = None
+    remove: RemoveEnvironment | None = None
+    transfer: TransferFile | None = None
+
+
+NO_BODY = msgspec.Raw(b"")
+
+
+class Reply(msgspec.Struct, omit_defaults=True):
+    """An answer to a question of a web process."""
+
+    request_id: str
+    ok: bool = True
+    code: str = ""
+    detail: str = ""
+    #: Empty when there is none.
+    body: msgspec.Raw = NO_BODY
+
+
+_encoder = msgspec.msgpack.Encoder()
+_commands = msgspec.msgpack.Decoder(Command)
+_entries = msgspec.msgpack.Decoder(JournalEntry)
+_node_commands = msgspec.msgpack.Decoder(list[NodeCommand])
+_configs = msgspec.msgpack.Decoder(Config)
+_replies = msgspec.msgpack.Decoder(Reply)
+
+encode = _encoder.encode
+decode_command = _commands.decode
+decode_entry = _entries.decode
+decode_node_commands = _node_commands.decode
+decode_config = _configs.decode
+decode_reply = _replies.decode
+
+
+def pack_fields(messages: Iterable[bytes]) -> dict[Any, Any]:
+    """Lay messages out as the fields of one stream entry."""
+    return {str(number): message for number, message in enumerate(messages)}
+
+
+def unpack_fields(fields: Mapping[bytes, bytes]) -> list[bytes]:
+    """Return the messages of one stream entry in their order."""
+    return list(fields.values())

@@ -1,0 +1,110 @@
+"""What the core wants done: the only outputs of the core, as imperative nouns."""
+
+from __future__ import annotations
+
+import msgspec
+
+from domain.action import Kind, Outcome, Timing
+from domain.allocation import Allocation
+from domain.ids import ActionId, TrajectoryKey
+
+
+class _Decision(msgspec.Struct, frozen=True, omit_defaults=True, tag=True, tag_field="decision"):
+    pass
+
+
+class Grant(_Decision, frozen=True):
+    """The action may run with exactly these units. A lease also says until when."""
+
+    action_id: ActionId
+    #: None: no node takes part (a lease on cluster-wide resources).
+    node: str | None
+    #: One per resource of its cost.
+    allocations: tuple[Allocation, ...]
+    #: Journal time at which a lease ends unless renewed.
+    expires_at: float | None = None
+    #: Counts the grants of this action; above 1 only for replay-safe ones.
+    attempt: int = 1
+    project: str = ""
+
+
+class Renew(_Decision, frozen=True):
+    """A lease now ends at ``expires_at`` (journal time)."""
+
+    action_id: ActionId
+    expires_at: float
+
+
+class Abort(_Decision, frozen=True):
+    """The node shall end the action's work and report."""
+
+    action_id: ActionId
+    node: str
+    reason: str
+    #: What the report shall say unless the work ended by itself before.
+    outcome: Outcome = Outcome.CANCELLED
+    attempt: int = 1
+
+
+class Requeue(_Decision, frozen=True):
+    """The action waits again, at its old place."""
+
+    action_id: ActionId
+    reason: str
+
+
+class Finish(_Decision, frozen=True):
+    """The action is over. Written once."""
+
+    action_id: ActionId
+    project: str
+    task: str
+    outcome: Outcome
+    timing: Timing
+    trajectory: str | None = None
+    reward: float | None = None
+    detail: str | None = None
+    node: str | None = None
+    allocations: tuple[Allocation, ...] = ()
+    kind: Kind = Kind.EXEC
+    #: How often it was granted; 0 for an action that never was.
+    attempts: int = 0
+
+
+class RemoveEnvironment(_Decision, frozen=True):
+    """The node shall end and delete a trajectory's environment, and report."""
+
+    trajectory: TrajectoryKey
+    node: str
+    reason: str
+
+
+class TransferFile(_Decision, frozen=True):
+    """The node shall move a file in or out of an environment and answer ``reply_to``."""
+
+    trajectory: TrajectoryKey
+    node: str
+    request_id: str
+    verb: str
+    path: str
+    reply_to: str
+
+
+class Refuse(_Decision, frozen=True):
+    """A request that came too late to be honoured: the requester is told why."""
+
+    request_id: str
+    reply_to: str
+    code: str
+    detail: str
+
+
+class Wake(_Decision, frozen=True):
+    """Send `TimeAdvanced` at this journal time, at the latest."""
+
+    wake_at: float
+
+
+Decision = (
+    Grant | Renew | Abort | Requeue | Finish | RemoveEnvironment | TransferFile | Refuse | Wake
+)

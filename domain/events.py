@@ -1,0 +1,205 @@
+"""What happened: the only inputs of the core, in past tense.
+
+Each event carries ``at``, its journal time in seconds. Producers outside the loop leave it 0; the
+loop stamps it when it takes the event in, so the core sees one clock that never runs backward.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from domain.action import Action, EnvironmentSpec, Outcome
+from domain.ids import ActionId, TrajectoryKey
+from domain.inventory import Config, NodeInventory
+
+
+#: Nothing; an optional `msgspec.Raw` cannot be told from other types when it is decoded.
+NO_RESULT = msgspec.Raw(b"")
+
+
+class _Event(msgspec.Struct, kw_only=True, omit_defaults=True, tag=True, tag_field="event"):
+    at: float = 0.0
+
+
+class ActionSubmitted(_Event):
+    """A trainer's action was accepted (its entry is on disk)."""
+
+    action: Action
+    #: Wall clock of the accepting gateway, seconds since the epoch.
+    accepted_at: float = 0.0
+    #: Seconds between acceptance and ``at``; counts as waiting.
+    lag_seconds: float = 0.0
+
+
+class ActionCancelRequested(_Event):
+    """Somebody wants the action ended. Repeats change nothing."""
+
+    action_id: ActionId
+    project: str
+    reason: str = "cancelled by request"
+
+
+class ActionStarted(_Event):
+    """A node has spawned the action's work."""
+
+    action_id: ActionId
+    node: str
+    attempt: int = 1
+
+
+class ActionFinished(_Event):
+    """A node reports the end of an action. ``result`` is opaque to the core."""
+
+    action_id: ActionId
+    node: str
+    outcome: Outcome
+    attempt: int = 1
+    execution_seconds: float = 0.0
+    result: msgspec.Raw = NO_RESULT
+    reward: float | None = None
+    #: For people: why it ended so, when the outcome alone does not say.
+    detail: str | None = None
+    #: It certainly never started (it may be granted again).
+    never_started: bool = False
+
+
+class LeaseRenewed(_Event):
+    """The holder wants to keep its lease for another ``ttl_seconds`` (default: as declared)."""
+
+    action_id: ActionId
+    project: str
+    ttl_seconds: float | None = None
+
+
+class LeaseReleased(_Event):
+    """The holder gives its lease back."""
+
+    action_id: ActionId
+    project: str
+
+
+class TaskOpened(_Event):
+    """A task was declared, perhaps bound to a pool."""
+
+    project: str
+    task: str
+    pool: str = ""
+    metadata: dict[str, Any] = {}
+
+
+class TrajectoryOpened(_Event):
+    """A trajectory was declared before its first action."""
+
+    project: str
+    task: str
+    trajectory: str
+    pool: str = ""
+    environment: EnvironmentSpec | None = None
+    metadata: dict[str, Any] = {}
+
+
+class TrajectoryFinished(_Event):
+    """The trainer is done with a trajectory: its waiting actions are cancelled, its environment goes."""
+
+    project: str
+    trajectory: str
+    reason: str = "finished by request"
+
+
+class EnvironmentRemoved(_Event):
+    """A node has removed a trajectory's environment; its memory is free."""
+
+    trajectory: TrajectoryKey
+    node: str
+
+
+class FileRequested(_Event):
+    """A file goes into or out of an environment; the bytes travel beside the journal."""
+
+    project: str
+    trajectory: str
+    request_id: str
+    #: ``put`` or ``get``.
+    verb: str
+    path: str
+    reply_to: str
+
+
+class NodeJoined(_Event):
+    """A node worker is up, has dealt with what a dead predecessor left, and takes commands."""
+
+    node: NodeInventory
+
+
+class NodeLost(_Event):
+    """A node has shown no life for its time-out."""
+
+    node: str
+    incarnation: int
+
+
+class NodeReturned(_Event):
+    """A silent node shows life again, in the same incarnation."""
+
+    node: str
+    incarnation: int
+
+
+class ConfigApplied(_Event):
+    """A revision of the configuration is in force."""
+
+    config: Config
+
+
+class TimeAdvanced(_Event):
+    """A moment asked for by `Wake` has come."""
+
+
+class ActionQueried(_Event):
+    """Somebody asks how an action stands. Answered by the loop, never journalled."""
+
+    action_id: ActionId
+    project: str
+    request_id: str
+    reply_to: str
+
+
+class TrajectoryQueried(_Event):
+    """Somebody asks how a trajectory stands. Answered by the loop, never journalled."""
+
+    project: str
+    trajectory: str
+    request_id: str
+    reply_to: str
+
+
+class StatusQueried(_Event):
+    """Somebody asks how the system stands. Answered by the loop, never journalled."""
+
+    request_id: str
+    reply_to: str
+
+
+Event = (
+    ActionSubmitted
+    | ActionCancelRequested
+    | ActionStarted
+    | ActionFinished
+    | LeaseRenewed
+    | LeaseReleased
+    | TaskOpened
+    | TrajectoryOpened
+    | TrajectoryFinished
+    | EnvironmentRemoved
+    | FileRequested
+    | NodeJoined
+    | NodeLost
+    | NodeReturned
+    | ConfigApplied
+    | TimeAdvanced
+)
+Question = ActionQueried | TrajectoryQueried | StatusQueried
+#: What travels on the inbox: events of the outside world, and questions.
+Command = Event | Question

@@ -1,0 +1,80 @@
+"""What nodes offer and what users configure, as the core sees it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from domain.resources import MILLI
+
+
+class ResourceInventory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one node (or the cluster) has of one kind; input of a ledger factory.
+
+    ``capacity`` is in milli-units, for memory in bytes. ``groups`` lists unit ids by locality, for
+    CPU one list of core ids per NUMA node; empty where units have no identity.
+    """
+
+    capacity: int
+    groups: tuple[tuple[int, ...], ...] = ()
+    #: More units are declared than the hardware has: for tests and demos, shown everywhere.
+    oversubscribed: bool = False
+
+
+class NodeInventory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node worker's introduction."""
+
+    name: str
+    #: Identity of the node's state directory; another identity shares no history with this one.
+    identity: str
+    #: Counts the starts of node workers on this identity.
+    incarnation: int
+    pool: str
+    #: ``cpu``, ``memory`` and what third-party managers bring.
+    resources: dict[str, ResourceInventory]
+    #: How commands are isolated here: ``bwrap`` or ``process``.
+    isolation: str = "process"
+    hostname: str = ""
+    version: str = ""
+
+
+class PoolConfig(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A set of nodes with one queue and one policy."""
+
+    name: str
+    policy: str = "minimum"
+    #: Queued actions stay queued; running ones go on.
+    paused: bool = False
+
+
+class ProjectConfig(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tenant: owns tasks and tokens."""
+
+    name: str
+    default_pool: str = "default"
+
+
+class Config(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One revision of everything that users configure, published whole.
+
+    ``resources`` are cluster-wide counted ones (``api:search`` → milli-units that may be held at
+    once). Nodes bring their own resources when they join.
+    """
+
+    revision: int = 0
+    projects: dict[str, ProjectConfig] = {}
+    pools: dict[str, PoolConfig] = {}
+    resources: dict[str, int] = {}
+    #: Nodes that take no new actions.
+    drained_nodes: frozenset[str] = frozenset()
+    #: A silent node's actions become ``unknown`` after this long (I5).
+    node_grace_seconds: float = 60.0
+
+
+def default_config() -> Config:
+    """Return what a fresh installation starts from: one project, one pool."""
+    return Config(
+        revision=0,
+        projects={"default": ProjectConfig("default")},
+        pools={"default": PoolConfig("default")},
+        resources={"api:demo": 8 * MILLI},
+    )

@@ -1,0 +1,194 @@
+"""The seam between the scheduler and what it manages.
+
+Theory of operation. A manager is cut in two. Its **ledger** is pure: it answers at once, inside a
+cycle, what fits and which units an action gets; it lives in the loop and is rebuilt from the
+journal. Its **driver** does the work on a node and may take as long as it likes. They never meet:
+the loop turns a ledger's answer into a `RunOrder`, the node turns a driver's `RunReport` into an
+event. Every implementation passes `tests/conformance/`.
+
+Rules for ledgers
+1. `fits`, `free` and `capacity` change nothing. An error changes nothing.
+2. `allocate` succeeds when `fits((amount,))` said yes and nothing happened in between.
+3. `release` restores exactly what was taken, and is idempotent.
+4. The sum of what is held never passes the capacity by `allocate`; after `resize_capacity` it may,
+   then `free` is negative and nothing fits.
+5. `adopt` takes an allocation that an earlier life of the ledger handed out.
+
+Rules for drivers
+1. `run` returns exactly one report for an order and raises nothing but cancellation. When it
+   returns, nothing of the action is left running, or the report's detail says what is.
+2. `started` is called at most once, before the report, when the work has been spawned.
+3. `stop` is idempotent, returns at once, and makes `run` return soon; an unknown id is ignored.
+4. Waiting inside the driver (slow environment creation) counts as overhead, not as execution.
+5. A driver ends only what it created, and can prove it did (I7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from domain.action import Action, EnvironmentSpec, Kind, Outcome
+from domain.allocation import Allocation
+from domain.ids import ActionId, ResourceId, TrajectoryKey
+from domain.inventory import ResourceInventory
+
+
+class Ledger(Protocol):
+    """Pure book-keeping of one resource."""
+
+    resource: ResourceId
+
+    @property
+    def capacity(self) -> int:
+        """Amount there is, in milli-units (bytes for memory)."""
+
+    @property
+    def free(self) -> int:
+        """Amount not held. Negative after the capacity shrank below what is held."""
+
+    def feasible(self, amount: int) -> bool:
+        """Say whether ``amount`` would fit if nothing were held."""
+
+    def fits(self, amounts: Sequence[int]) -> bool:
+        """Say whether all ``amounts`` could be allocated now, at once, to different holders."""
+
+    def allocate(self, holder: str, amount: int) -> Allocation:
+        """Hand out units. Raises CapacityError when they do not fit or the holder has some."""
+
+    def adopt(self, holder: str, allocation: Allocation) -> None:
+        """Enter an allocation made earlier, unasked."""
+
+    def release(self, holder: str) -> Allocation | None:
+        """Take back what ``holder`` has; None when it has nothing."""
+
+    def holders(self) -> dict[str, Allocation]:
+        """Return who has what."""
+
+    def resize_capacity(self, inventory: ResourceInventory) -> None:
+        """Follow a changed inventory; holders keep what they have."""
+
+
+LedgerFactory = Callable[[ResourceId, ResourceInventory], Ledger]
+
+
+class RunOrder(msgspec.Struct, omit_defaults=True):
+    """One action for one node to run, with everything the node needs to know."""
+
+    action: Action
+    allocations: tuple[Allocation, ...]
+    attempt: int = 1
+    #: The environment of the action's trajectory; None for an action that stands alone.
+    environment: EnvironmentSpec | None = None
+
+    @property
+    def id(self) -> ActionId:
+        return self.action.id
+
+    @property
+    def mark(self) -> str:
+        """Name of this attempt in durable starting marks: ``act_…#2``."""
+        return f"{self.action.id}#{self.attempt}"
+
+    def allocation(self, kind: str) -> Allocation | None:
+        """Return what was granted of ``kind`` (``cpu``), if anything."""
+        for allocation in self.allocations:
+            if allocation.resource.partition(":")[0] == kind:
+                return allocation
+        return None
+
+
+class ExecResult(msgspec.Struct, frozen=True, omit_defaults=False):
+    """What a command left behind. Output that is not UTF-8 is decoded with replacement."""
+
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    #: Output was cut at the declared limit.
+    truncated: bool = False
+
+
+class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a run ended, as the driver saw it."""
+
+    outcome: Outcome
+    execution_seconds: float
+    result: ExecResult | None = None
+    detail: str | None = None
+    #: Nothing was spawned; the action may be granted again.
+    never_started: bool = False
+
+
+class Leftover(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An action that a dead predecessor of this driver had marked as started."""
+
+    action_id: ActionId
+    attempt: int
+    #: Processes of it were found and ended; otherwise it may have run to its end.
+    ended: bool
+    detail: str = ""
+
+
+class Driver(Protocol):
+    """The hands of a manager on one node. All coroutines run in the node worker's event loop."""
+
+    kinds: frozenset[Kind]
+
+    @property
+    def isolation(self) -> str:
+        """How work is kept apart from the node: ``bwrap``, ``process``; known once it is open."""
+
+    async def open(self) -> list[Leftover]:
+        """End what a dead predecessor left running; return what it had started. Called once."""
+
+    async def run(self, order: RunOrder, started: Callable[[], None]) -> RunReport:
+        """Run one action to its end."""
+
+    def stop(self, action_id: ActionId, outcome: Outcome, reason: str) -> None:
+        """End a run; its report carries ``outcome`` unless it ended by itself before."""
+
+    def forget(self, marks: Sequence[str]) -> None:
+        """These attempts (`RunOrder.mark`) will not be ordered again: their marks may go."""
+
+    async def remove_environment(self, trajectory: TrajectoryKey) -> None:
+        """End what runs in it and delete it. An unknown trajectory is not an error."""
+
+    async def put_file(self, trajectory: TrajectoryKey, path: str, content: bytes) -> None:
+        """Write a file below the workspace. Raises InvalidRequest for a path that leaves it."""
+
+    async def get_file(self, trajectory: TrajectoryKey, path: str, limit_bytes: int) -> bytes:
+        """Read a file below the workspace. Raises InvalidRequest (leaves it, too large), NotFound."""
+
+    async def close(self) -> None:
+        """End everything this driver runs."""
+
+
+@dataclass(frozen=True)
+class DriverContext:
+    """What a node worker gives to the drivers it makes."""
+
+    node: str
+    #: Private to this driver; survives restarts of the worker.
+    state_directory: Path
+    #: Declared resources of this node.
+    resources: dict[str, ResourceInventory]
+    #: ``backend = "process"`` and other settings of this node, as given by its operator.
+    settings: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Manager:
+    """What an entry point of the group ``tangram.managers`` must resolve to."""
+
+    #: Name of the resource in costs: ``cpu``. Cluster-wide resources use it as prefix: ``api``.
+    resource: str
+    make_ledger: LedgerFactory
+    #: None: the resource is only counted, no work is done around an action.
+    make_driver: Callable[[DriverContext], Driver] | None = None
+    #: Says what a node has of this resource; None: it must be declared.
+    probe: Callable[[DriverContext], ResourceInventory] | None = None
+    description: str = ""

@@ -1,0 +1,188 @@
+"""The contract at the edge: JSON bodies of the hot endpoints, and their names in OpenAPI.
+
+`ActionPayload` is what a trainer sends, `ActionView` what it gets back. Both sides of the system
+(gateway and row-backed pages) answer with the same structs.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from domain.action import (
+    ActionState,
+    EnvironmentSpec,
+    ExecSpec,
+    Kind,
+    LeaseSpec,
+    Outcome,
+    RewardRule,
+    Timing,
+)
+from domain.allocation import Placement
+from domain.resources import UnitRange
+
+#: Names that end up in keys, paths and labels.
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@+-]*$", max_length=128)]
+Label = Annotated[str, Meta(max_length=128)]
+Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]
+Count = int | float
+
+MAX_BATCH = 1000
+MAX_BODY_BYTES = 8 * 1024 * 1024
+MAX_WAIT_SECONDS = 60.0
+MAX_FILE_BYTES = 16 * 1024 * 1024
+
+
+class ActionPayload(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """An action as a trainer submits it (design of the contract: docs/api.md)."""
+
+    task: Name
+    kind: Kind
+    project: Name | None = None
+    trajectory: Name | None = None
+    pool: Name | None = None
+    priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] = 0
+    step: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    group: Label | None = None
+    family: Label | None = None
+    environment: EnvironmentSpec | None = None
+    #: Resource → feasible unit counts: a count, a list of counts, or ``{"min": …, "max": …}``.
+    cost: dict[Name, Count | list[Count] | UnitRange] = {}
+    key: Name | None = None
+    duration_seconds: Seconds | None = None
+    elasticity: dict[str, float] | None = None
+    malleable: bool = False
+    exec: ExecSpec | None = None
+    call: dict[str, Any] | None = None
+    lease: LeaseSpec | None = None
+    reward: RewardRule | None = None
+    timeout_seconds: Seconds | None = None
+    queue_timeout_seconds: Seconds | None = None
+    replay_safe: bool = False
+    metadata: dict[str, Any] = {}
+
+
+class BatchPayload(msgspec.Struct, forbid_unknown_fields=True):
+    """Up to 1,000 actions; each is accepted or refused on its own."""
+
+    actions: list[msgspec.Raw]
+
+
+class WaitView(msgspec.Struct, omit_defaults=True):
+    """Why an action waits (I14)."""
+
+    #: ``short_of`` · ``behind`` · ``trajectory_busy`` · ``no_node`` · ``node_lost`` ·
+    #: ``node_drained`` · ``pool_paused`` · ``arriving``
+    code: str
+    #: One sentence for people.
+    reason: str
+    resource: str | None = None
+    #: Actions that are served before this one on that resource.
+    position: int | None = None
+    blocked_by: str | None = None
+
+
+class ActionView(msgspec.Struct, kw_only=True):
+    """An action as everybody sees it."""
+
+    id: str
+    state: ActionState
+    outcome: Outcome | None = None
+    #: ``exec``: exit_code, stdout, stderr, truncated. ``lease``: expires_at.
+    result: Any = None
+    reward: float | None = None
+    units: dict[str, float | int] = {}
+    placement: Placement | None = None
+    timing: Timing | None = None
+    waiting: WaitView | None = None
+    project: str = ""
+    task: str = ""
+    trajectory: str | None = None
+    kind: Kind | None = None
+    attempt: int = 1
+    #: Why it ended so, when the outcome alone does not say.
+    detail: str | None = None
+    submitted_at: str | None = None
+    granted_at: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+
+
+class Problem(msgspec.Struct, omit_defaults=True):
+    """RFC 9457 problem details; ``errors`` point into the request body."""
+
+    title: str
+    status: int
+    code: str
+    detail: str = ""
+    type: str = "about:blank"
+    instance: str = ""
+    request_id: str = ""
+    errors: list[dict[str, str]] = []
+
+
+class BatchItem(msgspec.Struct, omit_defaults=True):
+    """What became of one item of a batch, in the order of the request."""
+
+    status: int
+    id: str | None = None
+    state: ActionState | None = None
+    problem: Problem | None = None
+
+
+class BatchView(msgspec.Struct):
+    """Answer to a batch: one result per item."""
+
+    items: list[BatchItem]
+    accepted: int
+    refused: int
+
+
+class CompletionsView(msgspec.Struct):
+    """A page of the log of finished actions; ``next`` is the cursor to go on from."""
+
+    items: list[ActionView]
+    next: str
+    #: More are there already.
+    more: bool = False
+
+
+class TrajectoryPayload(msgspec.Struct, forbid_unknown_fields=True):
+    """Declare a trajectory before its first action."""
+
+    id: Name
+    task: Name
+    project: Name | None = None
+    pool: Name | None = None
+    environment: EnvironmentSpec | None = None
+    metadata: dict[str, Any] = {}
+
+
+class TaskPayload(msgspec.Struct, forbid_unknown_fields=True):
+    """Declare a task and bind it to a pool."""
+
+    id: Name
+    project: Name | None = None
+    pool: Name | None = None
+    metadata: dict[str, Any] = {}
+
+
+class RenewPayload(msgspec.Struct, forbid_unknown_fields=True):
+    """Renew a lease; without ``ttl_seconds`` for as long as it was declared."""
+
+    ttl_seconds: Seconds | None = None
+
+
+class CancelPayload(msgspec.Struct, forbid_unknown_fields=True):
+    """Cancel an action."""
+
+    reason: Label = "cancelled by request"
+
+
+def rfc3339(epoch_seconds: float) -> str:
+    """Return a wall-clock instant as UTC RFC 3339 with microseconds."""
+    return datetime.fromtimestamp(epoch_seconds, UTC).isoformat().replace("+00:00", "Z")
