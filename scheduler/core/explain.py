@@ -1,0 +1,119 @@
+"""Where an action stands, and why it waits (I14). Computed when asked, never stored."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from domain.action import ActionState
+from domain.ids import ActionId, ResourceId
+from domain.resources import units
+from domain.wire import WaitView
+from scheduler.core.places import cluster_needs, node_needs
+from scheduler.core.queues import WaitQueue, WaitReason
+from scheduler.core.state import LiveAction, LiveTrajectory, State
+
+
+class Standing(NamedTuple):
+    """A live action and, while it is queued, what it waits for."""
+
+    live: LiveAction
+    waiting: WaitView | None
+
+
+def explain(state: State, action_id: ActionId) -> Standing | None:
+    """Return the standing of a live action."""
+    live = state.actions.get(action_id)
+    if live is None:
+        return None
+    return Standing(live, waiting(state, live) if live.state is ActionState.QUEUED else None)
+
+
+def waiting(state: State, live: LiveAction) -> WaitView:
+    """Say why a queued action waits."""
+    if live.queue is None:
+        trajectory = state.trajectory_of(live)
+        assert trajectory is not None  # only who takes turns is queued outside a line
+        return _behind_its_trajectory(live, trajectory)
+    queue = state.queues[live.queue]
+    reason = queue.reason
+    if reason is None:
+        return WaitView("arriving", "it has just arrived and is looked at in the next cycle")
+    if reason.code not in {"short_of", "behind"} or reason.subject is None:
+        return WaitView(reason.code, _what_is_shut(state, queue, reason))
+    resource = ResourceId(reason.subject)
+    head = queue.head()
+    if head is not None and head.id != live.id:
+        reason = WaitReason("behind", resource, head.id)
+    if reason.code == "short_of":
+        sentence = _what_is_short(state, queue, resource)
+    else:
+        sentence = f"{reason.blocked_by} came before it and waits for {resource}"
+    position = _ahead(state, live, resource)
+    return WaitView(reason.code, sentence, resource, position, reason.blocked_by)
+
+
+def _behind_its_trajectory(live: LiveAction, trajectory: LiveTrajectory) -> WaitView:
+    line = [i for i in trajectory.line if i in trajectory.live]
+    if trajectory.busy is not None:
+        line.insert(0, trajectory.busy)
+    return WaitView(
+        "trajectory_busy",
+        f"an environment runs one action at a time, and {line[0]} is before it",
+        position=line.index(live.id),
+        blocked_by=line[0],
+    )
+
+
+def _what_is_short(state: State, queue: WaitQueue, resource: ResourceId) -> str:
+    """Word what the head of ``queue`` is short of."""
+    node = queue.sticky_node or queue.key.node
+    needs = cluster_needs(queue.key) + (node_needs(queue.key, node) if node else [])
+    wanted = next(amount for name, amount in needs if name == resource)
+    place = f" on node {node}" if node and resource.endswith(f":{node}") else ""
+    ledger = state.ledgers[resource]
+    kept = ", kept for actions before it" if ledger.fits((wanted,)) else ""
+    if resource.startswith("memory:"):
+        return f"waits for {wanted} bytes of {resource}, {ledger.free} free{kept}{place}"
+    return f"waits for {units(wanted)} of {resource}, {units(ledger.free)} free{kept}{place}"
+
+
+def _what_is_shut(state: State, queue: WaitQueue, reason: WaitReason) -> str:
+    """Word a reason that no action ending would cure."""
+    subject = reason.subject or ""
+    home = f"node {subject}, which holds its environment,"
+    if reason.code == "too_large":
+        if any(subject == name for name, _ in queue.key.needs.in_cluster):
+            return f"asks for more of {subject} than its limit is now"
+        if queue.key.node:
+            return f"{home} is smaller than it needs now"
+        return f"no node of pool {subject} that takes actions now is large enough"
+    if reason.code == "node_lost" and state.nodes[subject].lost_at is None:
+        return f"{home} is back and ends what it ran before"
+    return {
+        "pool_paused": f"pool {subject} is paused",
+        "no_node": f"no node has joined pool {subject} yet",
+        "nodes_unusable": f"every node of pool {subject} is lost or drained",
+        "node_lost": f"{home} is silent",
+        "node_drained": f"{home} is drained",
+    }[reason.code]
+
+
+def _ahead(state: State, live: LiveAction, resource: ResourceId) -> int:
+    """Count the actions that are served before ``live`` on ``resource``."""
+    return sum(
+        other.order < live.order
+        for queue in state.queues.values()
+        if _waits_on(state, queue, resource)
+        for other in queue.waiting()
+    )
+
+
+def _waits_on(state: State, queue: WaitQueue, resource: ResourceId) -> bool:
+    """Say whether the line ``queue`` takes of ``resource`` when it is served next."""
+    key = queue.key
+    node = resource.partition(":")[2]
+    home = key.node or queue.sticky_node
+    if home is None and node in state.nodes and state.nodes[node].inventory.pool == key.pool:
+        home = node
+    needs = cluster_needs(key) + (node_needs(key, home) if home else [])
+    return any(name == resource for name, _ in needs)

@@ -1,0 +1,41 @@
+"""What each event does to the state. `HANDLERS` is the complete table.
+
+A handler takes (state, event, decisions), changes the state and appends what is to be done. It
+never admits actions: that is the cycle's part, once per batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from domain import events
+from domain.decisions import Decision
+from scheduler.core.handlers import actions, leases, nodes, trajectories
+from scheduler.core.state import State
+
+Handler = Callable[[State, Any, list[Decision]], None]
+
+
+def _time_advanced(state: State, event: events.TimeAdvanced, decisions: list[Decision]) -> None:
+    """Timers that are due run before any event; there is nothing else to do."""
+
+
+HANDLERS: Final[dict[type, Handler]] = {
+    events.ActionSubmitted: actions.submitted,
+    events.ActionCancelRequested: actions.cancel_requested,
+    events.ActionStarted: actions.started,
+    events.ActionFinished: actions.finished,
+    events.LeaseRenewed: leases.renewed,
+    events.LeaseReleased: leases.released,
+    events.TaskOpened: trajectories.task_opened,
+    events.TrajectoryOpened: trajectories.opened,
+    events.TrajectoryFinished: trajectories.finished,
+    events.EnvironmentRemoved: trajectories.environment_removed,
+    events.FileRequested: trajectories.file_requested,
+    events.NodeJoined: nodes.joined,
+    events.NodeLost: nodes.lost,
+    events.NodeReturned: nodes.returned,
+    events.ConfigApplied: nodes.config_applied,
+    events.TimeAdvanced: _time_advanced,
+}

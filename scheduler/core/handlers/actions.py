@@ -1,0 +1,198 @@
+"""Submission, cancellation, start and end of actions."""
+
+from __future__ import annotations
+
+from domain.action import Action, ActionState, Kind, Outcome, Timing
+from domain.decisions import Decision, Finish
+from domain.errors import InvalidRequest
+from domain.events import ActionCancelRequested, ActionFinished, ActionStarted, ActionSubmitted
+from domain.ids import ActionId
+from scheduler.core.handlers.trajectories import default_pool, open_trajectory
+from scheduler.core.lifecycle import (
+    MAX_ATTEMPTS,
+    abort,
+    bury,
+    enqueue,
+    finish,
+    in_line,
+    release_orphan,
+    requeue,
+)
+from scheduler.core.needs import Needs, capacity_of, check_feasible, needs_of
+from scheduler.core.queues import QueueKey
+from scheduler.core.state import LiveAction, LiveTrajectory, State
+from scheduler.core.timers import TimerKind
+
+#: After these, nobody can say that the work was done.
+_UNSURE = frozenset({Outcome.UNKNOWN, Outcome.INFRA_FAILED})
+
+#: Answers kept about what can ever fit.
+_FEASIBLE_KEPT = 4096
+
+
+def submitted(state: State, event: ActionSubmitted, decisions: list[Decision]) -> None:
+    """Queue a new action, or finish it at once when it cannot run any more."""
+    action = event.action
+    if action.id in state.actions:
+        return
+    pool, needs = pool_of(state, action), needs_of(action, state.config)
+    refusal = _over(state, action) or _never_fits(state, action, pool, needs)
+    if refusal is not None:
+        outcome, detail = refusal
+        decisions.append(_stillborn(action, outcome, detail, event.lag_seconds))
+        return
+    state.arrivals += 1
+    live = LiveAction(
+        action=action,
+        pool=pool,
+        needs=needs,
+        order=(-action.priority, state.arrivals),
+        submitted_at=event.at - event.lag_seconds,
+    )
+    state.actions[action.id] = live
+    _join_trajectory(state, live)
+    enqueue(state, live)
+    if action.queue_timeout_seconds is not None:
+        due = live.submitted_at + action.queue_timeout_seconds
+        state.timers.set(due, TimerKind.QUEUE_TIMEOUT, action.id)
+
+
+def pool_of(state: State, action: Action) -> str:
+    """Return the pool that serves ``action``: its trajectory's, its own, its task's, the default."""
+    trajectory = _trajectory(state, action)
+    if trajectory is not None:
+        return trajectory.pool
+    return action.pool or default_pool(state, action.project, action.task)
+
+
+def _trajectory(state: State, action: Action) -> LiveTrajectory | None:
+    key = action.trajectory_key
+    return None if key is None else state.trajectories.get(key)
+
+
+def _over(state: State, action: Action) -> tuple[Outcome, str] | None:
+    """Say why ``action`` comes too late, if it does."""
+    if state.tombstones:
+        cancelled = state.tombstones.get(_cancel_mark(action.project, action.id))
+        if cancelled is not None:
+            return Outcome.CANCELLED, cancelled.why
+    key = action.trajectory_key
+    if key is None:
+        return None
+    trajectory, buried = state.trajectories.get(key), state.tombstones.get(key)
+    over = trajectory.closing if trajectory else (buried.why if buried else None)
+    return None if over is None else (Outcome.CANCELLED, f"the trajectory is over: {over}")
+
+
+def _never_fits(
+    state: State, action: Action, pool: str, needs: Needs
+) -> tuple[Outcome, str] | None:
+    """Say why ``action`` can never run, if so."""
+    memory = action.environment.memory_bytes if action.environment else 0
+    node, trajectory = None, _trajectory(state, action)
+    if trajectory is not None:
+        node = trajectory.node if action.kind is Kind.EXEC else None
+        memory = 0 if node else trajectory.memory_bytes or memory
+    key = QueueKey(pool, node, needs, memory)
+    if key in state.feasible:
+        return None
+    nodes = state.nodes_of(pool) if node is None else [state.nodes[node]]
+    capacity = capacity_of([node.inventory for node in nodes])
+    try:
+        check_feasible(action.cost, memory, state.config, pool, capacity)
+    except InvalidRequest as error:
+        where = f" on {node}, where its environment is" if node else ""
+        return Outcome.INFRA_FAILED, f"can never run{where}: {error}"
+    if len(state.feasible) >= _FEASIBLE_KEPT:
+        state.feasible.clear()
+    state.feasible.add(key)
+    return None
+
+
+def _stillborn(action: Action, outcome: Outcome, detail: str, waited: float) -> Finish:
+    return Finish(
+        action_id=action.id,
+        project=action.project,
+        task=action.task,
+        trajectory=action.trajectory,
+        outcome=outcome,
+        timing=Timing(waited, 0.0, 0.0, waited),
+        detail=detail,
+        kind=action.kind,
+    )
+
+
+def _join_trajectory(state: State, live: LiveAction) -> None:
+    action = live.action
+    if action.trajectory is None:
+        return
+    trajectory = open_trajectory(
+        state, action.project, action.task, action.trajectory, live.pool, action.environment
+    )
+    live.pool = trajectory.pool
+    trajectory.live.add(live.id)
+    if in_line(live):
+        trajectory.line.append(live.id)
+
+
+def cancel_requested(state: State, event: ActionCancelRequested, decisions: list[Decision]) -> None:
+    """End an action: at once when nobody runs it, else through its node. Repeats do nothing."""
+    live = state.actions.get(event.action_id)
+    if live is None:
+        mark = _cancel_mark(event.project, event.action_id)
+        if mark not in state.tombstones:
+            bury(state, mark, event.reason)
+    elif live.action.project == event.project:
+        cancel(state, live, event.reason, decisions)
+
+
+def _cancel_mark(project: str, action_id: ActionId) -> str:
+    """Name the tombstone of a cancel that came before its action; no trajectory is called so."""
+    return f"{project}#{action_id}"
+
+
+def cancel(state: State, live: LiveAction, reason: str, decisions: list[Decision]) -> None:
+    """End ``live`` as cancelled, whatever it is doing."""
+    if live.state is ActionState.QUEUED or live.action.kind is Kind.LEASE:
+        finish(state, live, Outcome.CANCELLED, decisions, detail=reason)
+    else:
+        abort(live, Outcome.CANCELLED, reason, decisions)
+
+
+def started(state: State, event: ActionStarted, decisions: list[Decision]) -> None:
+    """Note that a granted action runs."""
+    live = state.actions.get(event.action_id)
+    if (
+        live is not None
+        and live.state is ActionState.GRANTED
+        and (live.node, live.attempt) == (event.node, event.attempt)
+    ):
+        live.move(ActionState.RUNNING)
+        live.started_at = event.at
+
+
+def finished(state: State, event: ActionFinished, decisions: list[Decision]) -> None:
+    """Take a node's report: free the units, then finish the action or let it wait again."""
+    holder = f"{event.action_id}#{event.attempt}"
+    if event.node in state.nodes and release_orphan(state, event.node, holder):
+        return
+    live = _reported(state, event.action_id, event)
+    if live is None:
+        return
+    may_repeat = event.never_started or live.action.replay_safe
+    if (
+        event.outcome in _UNSURE
+        and may_repeat
+        and live.aborting is None
+        and live.attempt < MAX_ATTEMPTS
+    ):
+        requeue(state, live, event.detail or str(event.outcome), decisions)
+    else:
+        finish(state, live, event.outcome, decisions, report=event)
+
+
+def _reported(state: State, action_id: ActionId, event: ActionFinished) -> LiveAction | None:
+    live = state.actions.get(action_id)
+    if live is None or live.state is ActionState.QUEUED:
+        return None
+    return live if (live.node, live.attempt) == (event.node, event.attempt) else None

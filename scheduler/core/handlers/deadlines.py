@@ -1,0 +1,72 @@
+"""What happens when a moment has come that the core itself asked for.
+
+An entry of `Timers` may be out of date: the lease was renewed, the action granted, the node back.
+`holds` tells; an entry that does not hold is dropped without a trace, and never asks for a `Wake`.
+"""
+
+from __future__ import annotations
+
+from domain.action import ActionState, Outcome
+from domain.decisions import Decision
+from domain.ids import ActionId, TrajectoryKey
+from scheduler.core.handlers.leases import expire
+from scheduler.core.handlers.nodes import grace_over
+from scheduler.core.handlers.trajectories import close
+from scheduler.core.lifecycle import finish
+from scheduler.core.state import LiveAction, State
+from scheduler.core.timers import Timer, TimerKind
+
+
+def holds(state: State, timer: Timer) -> bool:
+    """Say whether what ``timer`` was set for still stands."""
+    at, kind, subject = timer
+    if kind is TimerKind.TOMBSTONE:
+        tombstone = state.tombstones.get(subject)
+        return tombstone is not None and tombstone.until <= at
+    if kind is TimerKind.NODE_GRACE:
+        lost_at = state.nodes[subject].lost_at
+        return lost_at is not None and lost_at + state.config.node_grace_seconds <= at
+    if kind is TimerKind.TRAJECTORY:
+        trajectory = state.trajectories.get(TrajectoryKey(subject))
+        if trajectory is None or trajectory.closing is not None:
+            return False
+        return trajectory.expires_at <= at
+    live = state.actions.get(ActionId(subject))
+    if live is None:
+        return False
+    if kind is TimerKind.LEASE:
+        return live.lease_expires_at is not None and live.lease_expires_at <= at
+    return live.state is ActionState.QUEUED and live.attempt == 0
+
+
+def ring(state: State, timer: Timer, decisions: list[Decision]) -> None:
+    """Act on ``timer``, whose moment has come."""
+    if not holds(state, timer):
+        return
+    _, kind, subject = timer
+    if kind is TimerKind.TOMBSTONE:
+        del state.tombstones[subject]
+    elif kind is TimerKind.NODE_GRACE:
+        grace_over(state, state.nodes[subject], decisions)
+    elif kind is TimerKind.TRAJECTORY:
+        trajectory = state.trajectories[TrajectoryKey(subject)]
+        close(state, trajectory, "its time to live is over", decisions)
+    elif kind is TimerKind.LEASE:
+        expire(state, state.actions[ActionId(subject)], decisions)
+    else:
+        _expire_waiting(state, state.actions[ActionId(subject)], decisions)
+
+
+def _expire_waiting(state: State, live: LiveAction, decisions: list[Decision]) -> None:
+    seconds = live.action.queue_timeout_seconds
+    detail = f"waited longer than queue_timeout_seconds ({seconds:g})"
+    finish(state, live, Outcome.EXPIRED, decisions, detail=detail)
+
+
+def upcoming(state: State) -> float | None:
+    """Return the next moment at which the core must act, and drop what no longer holds."""
+    timers = state.timers
+    timers.sweep(lambda timer: holds(state, timer))
+    while (timer := timers.first()) is not None and not holds(state, timer):
+        timers.pop()
+    return None if timer is None else timer[0]

@@ -1,0 +1,41 @@
+"""Leases: the trainer holds units while it renews in time."""
+
+from __future__ import annotations
+
+from domain.action import ActionState, Kind, Outcome
+from domain.decisions import Decision, Renew
+from domain.events import LeaseReleased, LeaseRenewed
+from domain.ids import ActionId
+from scheduler.core.lifecycle import extend_lease, finish
+from scheduler.core.state import LiveAction, State
+
+
+def _lease(state: State, action_id: ActionId, project: str) -> LiveAction | None:
+    """Return the live lease of that name, if ``project`` has one."""
+    live = state.actions.get(action_id)
+    if live is None or live.action.kind is not Kind.LEASE or live.action.project != project:
+        return None
+    return live
+
+
+def renewed(state: State, event: LeaseRenewed, decisions: list[Decision]) -> None:
+    """Move the end of a lease; one that waits or has ended stays as it is."""
+    live = _lease(state, event.action_id, event.project)
+    if live is not None and live.state is ActionState.RUNNING:
+        decisions.append(Renew(live.id, extend_lease(state, live, event.ttl_seconds)))
+
+
+def released(state: State, event: LeaseReleased, decisions: list[Decision]) -> None:
+    """Take a lease back; one that still waits is cancelled."""
+    live = _lease(state, event.action_id, event.project)
+    if live is None:
+        return
+    if live.state is ActionState.RUNNING:
+        finish(state, live, Outcome.COMPLETED, decisions)
+    else:
+        finish(state, live, Outcome.CANCELLED, decisions, detail="released before it was granted")
+
+
+def expire(state: State, live: LiveAction, decisions: list[Decision]) -> None:
+    """End a lease whose holder did not renew in time."""
+    finish(state, live, Outcome.TIMEOUT, decisions, detail="the lease was not renewed in time")

@@ -1,0 +1,158 @@
+"""Nodes come, fall silent, return; configuration changes.
+
+A silent node keeps its actions for `Config.node_grace_seconds`: it may only be slow. Then they are
+`unknown` (or wait again, when replay-safe), while the units stay with the node as *orphans* until
+it reports them. When it is back it is told to end them, and takes nothing new before it has: a
+restarted worker may yet read the order to run one. A node that comes back without its state never
+reads those orders. A lease is held by its trainer, so the silence of a node does not end it.
+"""
+
+from __future__ import annotations
+
+from domain.action import Kind, Outcome
+from domain.decisions import Abort, Decision
+from domain.events import ConfigApplied, NodeJoined, NodeLost, NodeReturned
+from domain.ids import ActionId, ResourceId, node_resource
+from domain.inventory import NodeInventory, ResourceInventory
+from scheduler.core.handlers.trajectories import lose_environment
+from scheduler.core.lifecycle import (
+    MAX_ATTEMPTS,
+    enqueue,
+    finish,
+    leave_queue,
+    release_orphan,
+    requeue,
+)
+from scheduler.core.needs import needs_of
+from scheduler.core.state import LiveNode, NodeState, State
+from scheduler.core.timers import TimerKind
+
+
+def joined(state: State, event: NodeJoined, decisions: list[Decision]) -> None:
+    """Take a node in. Another identity than before means that all it had is gone."""
+    inventory = event.node
+    node = state.nodes.get(inventory.name)
+    if node is None:
+        node = state.nodes[inventory.name] = LiveNode(inventory)
+    else:
+        before, node.inventory = node.inventory, inventory
+        if before.identity != inventory.identity:
+            _lose_everything(state, node, "the node came back without its state", decisions)
+    _update_ledgers(state, inventory)
+    _use_again(state, node, decisions)
+
+
+def _use_again(state: State, node: LiveNode, decisions: list[Decision]) -> None:
+    """Grant on ``node`` from now on, and let it end what it runs for nobody."""
+    node.state, node.lost_at = NodeState.READY, None
+    state.feasible.clear()
+    state.dirty = True
+    for holder in sorted(node.orphans):
+        action_id, _, attempt = holder.partition("#")
+        reason = "given up while the node was silent"
+        decisions.append(
+            Abort(ActionId(action_id), node.name, reason, Outcome.UNKNOWN, int(attempt))
+        )
+
+
+def _update_ledgers(state: State, inventory: NodeInventory) -> None:
+    for resource, ledger in state.ledgers.items():
+        kind, _, name = resource.partition(":")
+        if (
+            name == inventory.name
+            and kind not in inventory.resources
+            and _is_node_resource(state, resource)
+        ):
+            ledger.resize_capacity(ResourceInventory(0))
+    for kind, have in inventory.resources.items():
+        _set_ledger(state, node_resource(kind, inventory.name), have)
+
+
+def _is_node_resource(state: State, resource: ResourceId) -> bool:
+    return resource not in state.config.resources
+
+
+def _set_ledger(state: State, resource: ResourceId, have: ResourceInventory) -> None:
+    ledger = state.ledgers.get(resource)
+    if ledger is None:
+        state.ledgers[resource] = state.make_ledger(resource, have)
+    else:
+        ledger.resize_capacity(have)
+
+
+def lost(state: State, event: NodeLost, decisions: list[Decision]) -> None:
+    """Grant nothing more on a silent node, and give it some grace."""
+    node = state.nodes.get(event.node)
+    if node is None or node.inventory.incarnation != event.incarnation or node.lost_at is not None:
+        return
+    node.state, node.lost_at = NodeState.LOST, event.at
+    _set_grace(state, node.name, event.at)
+    state.dirty = True
+
+
+def _set_grace(state: State, node: str, lost_at: float) -> None:
+    due = lost_at + state.config.node_grace_seconds
+    state.timers.set(due, TimerKind.NODE_GRACE, node)
+
+
+def returned(state: State, event: NodeReturned, decisions: list[Decision]) -> None:
+    """Go on with a node that was only silent; end what it runs for nobody."""
+    node = state.nodes.get(event.node)
+    if node is None or node.inventory.incarnation != event.incarnation or node.lost_at is None:
+        return
+    _use_again(state, node, decisions)
+
+
+def grace_over(state: State, node: LiveNode, decisions: list[Decision]) -> None:
+    """Give up the actions of a node that has been silent for too long."""
+    for action_id in sorted(state.on_node.get(node.name, ())):
+        if state.actions[action_id].action.kind is not Kind.LEASE:
+            _give_up(state, action_id, f"node {node.name} fell silent", decisions, gone=False)
+
+
+def _give_up(
+    state: State, action_id: ActionId, why: str, decisions: list[Decision], *, gone: bool
+) -> None:
+    live = state.actions[action_id]
+    if live.action.replay_safe and live.aborting is None and live.attempt < MAX_ATTEMPTS:
+        requeue(state, live, why, decisions, gone=gone)
+    else:
+        finish(state, live, Outcome.UNKNOWN, decisions, detail=why, gone=gone)
+
+
+def _lose_everything(state: State, node: LiveNode, why: str, decisions: list[Decision]) -> None:
+    """End all actions and environments that lived in a node's former state."""
+    for holder in list(node.orphans):
+        release_orphan(state, node.name, holder)
+    for trajectory in [t for t in state.trajectories.values() if t.node == node.name]:
+        lose_environment(state, trajectory, why, decisions)
+    for action_id in sorted(state.on_node.get(node.name, ())):
+        _give_up(state, action_id, why, decisions, gone=True)
+
+
+def config_applied(state: State, event: ConfigApplied, decisions: list[Decision]) -> None:
+    """Put a revision in force; older ones are ignored, running actions are unharmed."""
+    if event.config.revision < state.config.revision:
+        return
+    before, state.config = state.config, event.config
+    state.feasible.clear()
+    for name in before.resources.keys() - event.config.resources.keys():
+        state.ledgers[ResourceId(name)].resize_capacity(ResourceInventory(0))
+    for name, limit in event.config.resources.items():
+        _set_ledger(state, ResourceId(name), ResourceInventory(limit))
+    if before.resources.keys() != event.config.resources.keys():
+        _reread_needs(state)
+    for node in state.nodes.values():
+        if node.lost_at is not None:
+            _set_grace(state, node.name, node.lost_at)
+    state.dirty = True
+
+
+def _reread_needs(state: State) -> None:
+    """A name may have become cluster-wide or stopped being so: queue everybody anew."""
+    for live in state.actions.values():
+        if live.granted_at is None:
+            live.needs = needs_of(live.action, state.config)
+            if live.queue is not None:
+                leave_queue(state, live)
+                enqueue(state, live)

@@ -1,0 +1,205 @@
+"""Tasks, trajectories, their environments and files."""
+
+from __future__ import annotations
+
+from domain.action import ActionState, EnvironmentSpec, Kind, Outcome
+from domain.decisions import Decision, Refuse, TransferFile
+from domain.events import (
+    EnvironmentRemoved,
+    FileRequested,
+    TaskOpened,
+    TrajectoryFinished,
+    TrajectoryOpened,
+)
+from domain.ids import ResourceId, node_resource, task_key, trajectory_key
+from scheduler.core.lifecycle import (
+    abort,
+    bind,
+    close_if_idle,
+    drop_trajectory,
+    enqueue,
+    finish,
+    leave_queue,
+    unbind,
+)
+from scheduler.core.places import load
+from scheduler.core.state import LiveTrajectory, State
+from scheduler.core.timers import TimerKind
+
+#: Life of a trajectory that declares no environment.
+DEFAULT_TTL_SECONDS = 7200.0
+
+
+def task_opened(state: State, event: TaskOpened, decisions: list[Decision]) -> None:
+    """Bind a task to a pool; trajectories that are open already stay where they are."""
+    if event.pool:
+        state.task_pools[task_key(event.project, event.task)] = event.pool
+
+
+def default_pool(state: State, project: str, task: str) -> str:
+    """Return the pool of what does not name one: its task's, else its project's."""
+    bound = state.task_pools.get(task_key(project, task))
+    if bound:
+        return bound
+    owner = state.config.projects.get(project)
+    return owner.default_pool if owner else "default"
+
+
+def open_trajectory(
+    state: State,
+    project: str,
+    task: str,
+    name: str,
+    pool: str,
+    environment: EnvironmentSpec | None,
+) -> LiveTrajectory:
+    """Return the trajectory of that name, opened now if it is new.
+
+    An environment may be declared until something has run in it; later declarations are ignored.
+    """
+    key = trajectory_key(project, name)
+    trajectory = state.trajectories.get(key)
+    if trajectory is None:
+        ttl = environment.ttl_seconds if environment else DEFAULT_TTL_SECONDS
+        trajectory = LiveTrajectory(
+            key, project, task, name, pool, state.now, state.now + ttl, environment
+        )
+        state.trajectories[key] = trajectory
+        state.timers.set(trajectory.expires_at, TimerKind.TRAJECTORY, key)
+    elif environment is not None and _declarable(trajectory):
+        trajectory.environment = environment
+        trajectory.expires_at = trajectory.opened_at + environment.ttl_seconds
+        state.timers.set(trajectory.expires_at, TimerKind.TRAJECTORY, key)
+        _queue_anew(state, trajectory)
+    return trajectory
+
+
+def _declarable(trajectory: LiveTrajectory) -> bool:
+    """Say whether ``trajectory`` may still be told what its environment is."""
+    return trajectory.environment is None and trajectory.node is None and trajectory.closing is None
+
+
+def _queue_anew(state: State, trajectory: LiveTrajectory) -> None:
+    """Let the head of a trajectory's line queue by what is known now."""
+    if trajectory.line and trajectory.busy is None:
+        live = state.actions[trajectory.line[0]]
+        leave_queue(state, live)
+        enqueue(state, live)
+
+
+def opened(state: State, event: TrajectoryOpened, decisions: list[Decision]) -> None:
+    """Open a trajectory before its first action."""
+    key = trajectory_key(event.project, event.trajectory)
+    if key in state.tombstones:
+        return
+    pool = event.pool or default_pool(state, event.project, event.task)
+    open_trajectory(state, event.project, event.task, event.trajectory, pool, event.environment)
+
+
+def finished(state: State, event: TrajectoryFinished, decisions: list[Decision]) -> None:
+    """Close a trajectory at the trainer's word."""
+    trajectory = state.trajectories.get(trajectory_key(event.project, event.trajectory))
+    if trajectory is not None:
+        close(state, trajectory, event.reason, decisions)
+
+
+def close(state: State, trajectory: LiveTrajectory, reason: str, decisions: list[Decision]) -> None:
+    """Cancel what waits, end what runs, then remove the environment. Repeats do nothing."""
+    if trajectory.closing is not None:
+        return
+    trajectory.closing = reason
+    for action_id in sorted(trajectory.live):
+        live = state.actions[action_id]
+        if live.state is ActionState.QUEUED or live.action.kind is Kind.LEASE:
+            finish(state, live, Outcome.CANCELLED, decisions, detail=f"trajectory: {reason}")
+        else:
+            abort(live, Outcome.CANCELLED, f"trajectory: {reason}", decisions)
+    if trajectory.key in state.trajectories:
+        close_if_idle(state, trajectory, decisions)
+
+
+def lose_environment(
+    state: State, trajectory: LiveTrajectory, why: str, decisions: list[Decision]
+) -> None:
+    """End a trajectory whose environment is gone with its node; there is nothing to remove."""
+    gone_with = trajectory.node
+    unbind(state, trajectory)
+    trajectory.closing = trajectory.closing or "its environment was lost"
+    trajectory.removing = False
+    detail = f"environment lost: {why}"
+    for action_id in sorted(trajectory.live):
+        live = state.actions[action_id]
+        if live.action.kind is Kind.LEASE:
+            finish(state, live, Outcome.CANCELLED, decisions, detail=detail)
+        elif live.state is ActionState.QUEUED:
+            finish(state, live, Outcome.INFRA_FAILED, decisions, detail=detail)
+        elif live.node == gone_with:
+            finish(state, live, Outcome.UNKNOWN, decisions, detail=detail)
+        else:
+            abort(live, Outcome.CANCELLED, detail, decisions)
+    if trajectory.key in state.trajectories:
+        close_if_idle(state, trajectory, decisions)
+
+
+def environment_removed(state: State, event: EnvironmentRemoved, decisions: list[Decision]) -> None:
+    """Forget a trajectory whose environment its node has removed."""
+    trajectory = state.trajectories.get(event.trajectory)
+    if trajectory is not None and trajectory.removing and trajectory.node == event.node:
+        drop_trajectory(state, trajectory)
+
+
+def file_requested(state: State, event: FileRequested, decisions: list[Decision]) -> None:
+    """Send a file transfer to the trajectory's node; a first put chooses the node."""
+    key = trajectory_key(event.project, event.trajectory)
+    trajectory = state.trajectories.get(key)
+    refusal = None
+    if trajectory is None:
+        refusal = "not_found", f"there is no open trajectory {event.trajectory!r}"
+    elif trajectory.closing is not None:
+        refusal = "conflict", f"the trajectory is over: {trajectory.closing}"
+    elif trajectory.node is None and event.verb == "get":
+        refusal = "not_found", "nothing has been written or run in this trajectory yet"
+    elif trajectory.node is None and not _place(state, trajectory):
+        refusal = "busy", "no node has room for this environment now"
+    elif trajectory.node is not None and not _reachable(state, trajectory.node):
+        refusal = "busy", f"node {trajectory.node} is silent"
+    if refusal is not None:
+        decisions.append(Refuse(event.request_id, event.reply_to, *refusal))
+        return
+    assert trajectory is not None  # else it was refused
+    assert trajectory.node is not None
+    decisions.append(
+        TransferFile(key, trajectory.node, event.request_id, event.verb, event.path, event.reply_to)
+    )
+
+
+def _reachable(state: State, node: str) -> bool:
+    return state.nodes[node].lost_at is None
+
+
+def _place(state: State, trajectory: LiveTrajectory) -> bool:
+    """Bind an unplaced trajectory to the least loaded node, unless that overtakes somebody."""
+    memory = trajectory.memory_bytes
+    fitting = [
+        node.name
+        for node in state.nodes_of(trajectory.pool)
+        if state.usable(node)
+        and (not memory or _has_room(state, node_resource("memory", node.name), memory))
+    ]
+    if not fitting or (memory and _somebody_waits_for_room(state, trajectory.pool)):
+        return False
+    bind(state, trajectory, min(fitting, key=lambda name: load(state, name)))
+    _queue_anew(state, trajectory)
+    return True
+
+
+def _has_room(state: State, resource: ResourceId, amount: int) -> bool:
+    ledger = state.ledgers.get(resource)
+    return ledger is not None and ledger.fits((amount,))
+
+
+def _somebody_waits_for_room(state: State, pool: str) -> bool:
+    return any(
+        key.pool == pool and key.node is None and key.memory_bytes and queue.size
+        for key, queue in state.queues.items()
+    )

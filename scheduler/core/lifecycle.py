@@ -1,0 +1,280 @@
+"""What happens to one action: queued, granted, queued again, finished.
+
+Every change of an action's state, and every allocation and release, goes through here.
+"""
+
+from __future__ import annotations
+
+from domain.action import ActionState, Kind, LeaseSpec, Outcome, Timing
+from domain.decisions import Abort, Decision, Finish, Grant, RemoveEnvironment, Requeue
+from domain.events import ActionFinished
+from domain.ids import ResourceId, node_resource
+from scheduler.core.needs import needs_of
+from scheduler.core.queues import QueueKey, WaitQueue
+from scheduler.core.state import LiveAction, LiveTrajectory, State, Tombstone
+from scheduler.core.timers import TimerKind
+
+#: An action that never started, or is replay-safe, is granted this many times at most.
+MAX_ATTEMPTS = 3
+#: How long the name of a finished trajectory and a cancel without an action are remembered.
+TOMBSTONE_SECONDS = 600.0
+
+
+def in_line(live: LiveAction) -> bool:
+    """Say whether ``live`` takes turns with other actions of its trajectory."""
+    return live.action.kind is Kind.EXEC and live.action.trajectory is not None
+
+
+def enqueue(state: State, live: LiveAction) -> None:
+    """Put a queued action into its wait queue, unless another one of its trajectory goes first."""
+    trajectory = state.trajectory_of(live) if in_line(live) else None
+    node, memory = None, 0
+    if trajectory is not None:
+        if trajectory.busy is not None or trajectory.line[0] != live.id:
+            return
+        node = trajectory.node
+        memory = trajectory.memory_bytes if node is None else 0
+    key = QueueKey(live.pool, node, live.needs, memory)
+    queue = state.queues.get(key)
+    if queue is None:
+        queue = state.queues[key] = WaitQueue(key)
+    queue.push(live)
+    state.dirty = True
+
+
+def leave_queue(state: State, live: LiveAction) -> None:
+    """Take a queued action out of its wait queue, if it stands in one.
+
+    Whoever waited behind it may go now, unless it leaves because it was granted.
+    """
+    if live.queue is not None:
+        state.queues[live.queue].leave(live)
+        state.dirty = True
+
+
+def promote(state: State, trajectory: LiveTrajectory) -> None:
+    """Let the next exec action of ``trajectory`` queue up."""
+    line = trajectory.line
+    while line and line[0] not in trajectory.live:
+        line.pop(0)
+    if line and trajectory.busy is None:
+        following = state.actions[line[0]]
+        if following.queue is None:
+            enqueue(state, following)
+
+
+def grant(state: State, live: LiveAction, node: str | None, decisions: list[Decision]) -> None:
+    """Give ``live`` its minimum units on ``node``; the caller has checked that they fit."""
+    if live.queue is not None:
+        state.queues[live.queue].leave(live)
+    live.attempt += 1
+    live.move(ActionState.GRANTED)
+    live.node = node
+    live.granted_at = state.now
+    resources = [(ResourceId(name), amount) for name, amount in live.needs.in_cluster]
+    if node is not None:
+        resources += [(node_resource(kind, node), n) for kind, n in live.needs.on_node]
+        state.on_node.setdefault(node, set()).add(live.id)
+    live.allocations = tuple(
+        state.ledgers[resource].allocate(live.holder, amount) for resource, amount in resources
+    )
+    trajectory = state.trajectory_of(live) if in_line(live) else None
+    if trajectory is not None and node is not None:
+        trajectory.busy = live.id
+        trajectory.line.pop(0)
+        bind(state, trajectory, node)
+    if live.action.kind is Kind.LEASE:
+        _start_lease(state, live)
+    decisions.append(
+        Grant(
+            live.id,
+            node,
+            live.allocations,
+            live.lease_expires_at,
+            live.attempt,
+            live.action.project,
+        )
+    )
+
+
+def bind(state: State, trajectory: LiveTrajectory, node: str) -> None:
+    """Tie ``trajectory`` to ``node`` and reserve its memory there, once."""
+    if trajectory.node is not None:
+        return
+    trajectory.node = node
+    if trajectory.memory_bytes:
+        ledger = state.ledgers[node_resource("memory", node)]
+        ledger.allocate(trajectory.holder, trajectory.memory_bytes)
+
+
+def unbind(state: State, trajectory: LiveTrajectory) -> None:
+    """Give back the memory of an environment that is gone."""
+    if trajectory.node is not None and trajectory.memory_bytes:
+        state.ledgers[node_resource("memory", trajectory.node)].release(trajectory.holder)
+        state.dirty = True
+    trajectory.node = None
+
+
+def _start_lease(state: State, live: LiveAction) -> None:
+    live.move(ActionState.RUNNING)
+    live.started_at = state.now
+    extend_lease(state, live, None)
+
+
+def extend_lease(state: State, live: LiveAction, ttl_seconds: float | None) -> float:
+    """Let a lease end ``ttl_seconds`` from now (default: as declared); return when that is."""
+    ttl = ttl_seconds or (live.action.lease or LeaseSpec()).ttl_seconds
+    live.lease_expires_at = state.now + ttl
+    state.timers.set(live.lease_expires_at, TimerKind.LEASE, live.id)
+    return live.lease_expires_at
+
+
+def release(state: State, live: LiveAction) -> None:
+    """Take back everything ``live`` holds."""
+    if live.state is ActionState.QUEUED:
+        return
+    for allocation in live.allocations:
+        state.ledgers[allocation.resource].release(live.holder)
+    forget_place(state, live)
+    state.dirty = True
+
+
+def orphan(state: State, live: LiveAction) -> None:
+    """Leave what ``live`` holds with its silent node, which may still be running it."""
+    if live.node is not None:
+        state.nodes[live.node].orphans[live.holder] = live.allocations
+        forget_place(state, live)
+
+
+def release_orphan(state: State, node: str, holder: str) -> bool:
+    """Take back what an orphan holds; False when there is none of that name."""
+    held = state.nodes[node].orphans.pop(holder, None)
+    if held is None:
+        return False
+    for allocation in held:
+        state.ledgers[allocation.resource].release(holder)
+    state.dirty = True
+    return True
+
+
+def forget_place(state: State, live: LiveAction) -> None:
+    """Drop the links between ``live`` and its node."""
+    if live.node is not None:
+        state.on_node[live.node].discard(live.id)
+    live.allocations = ()
+
+
+def requeue(
+    state: State, live: LiveAction, reason: str, decisions: list[Decision], *, gone: bool = True
+) -> None:
+    """Send a granted or running action back to its old place in line.
+
+    ``gone`` False: its node is silent and may still be running it, so the units stay there.
+    """
+    (release if gone else orphan)(state, live)
+    live.move(ActionState.QUEUED)
+    live.node = live.granted_at = live.started_at = live.lease_expires_at = None
+    live.needs = needs_of(live.action, state.config)
+    trajectory = state.trajectory_of(live) if in_line(live) else None
+    if trajectory is not None:
+        trajectory.busy = None
+        trajectory.line.insert(0, live.id)
+    decisions.append(Requeue(live.id, reason))
+    enqueue(state, live)
+
+
+def abort(live: LiveAction, outcome: Outcome, reason: str, decisions: list[Decision]) -> None:
+    """Tell the node once to end ``live``; its report finishes the action."""
+    if live.aborting is None and live.node is not None:
+        live.aborting = (outcome, reason)
+        decisions.append(Abort(live.id, live.node, reason, outcome, live.attempt))
+
+
+def finish(
+    state: State,
+    live: LiveAction,
+    outcome: Outcome,
+    decisions: list[Decision],
+    *,
+    report: ActionFinished | None = None,
+    detail: str | None = None,
+    gone: bool = True,
+) -> None:
+    """End ``live`` for good and free its units (``gone`` as in `requeue`)."""
+    leave_queue(state, live)
+    held = live.allocations
+    (release if gone else orphan)(state, live)
+    live.move(ActionState.FINISHED)
+    del state.actions[live.id]
+    completed = outcome is Outcome.COMPLETED
+    decisions.append(
+        Finish(
+            action_id=live.id,
+            project=live.action.project,
+            task=live.action.task,
+            trajectory=live.action.trajectory,
+            outcome=outcome,
+            timing=_timing(state, live, report),
+            reward=report.reward if report is not None and completed else None,
+            detail=detail if detail is not None else (report.detail if report else None),
+            node=live.node,
+            allocations=held,
+            kind=live.action.kind,
+            attempts=live.attempt,
+        )
+    )
+    _leave_trajectory(state, live, decisions)
+
+
+def _timing(state: State, live: LiveAction, report: ActionFinished | None) -> Timing:
+    act = max(0.0, state.now - live.submitted_at)
+    waited_until = live.granted_at if live.granted_at is not None else state.now
+    queue = min(act, max(0.0, waited_until - live.submitted_at))
+    if report is not None:
+        execution = report.execution_seconds
+    elif live.started_at is not None:
+        execution = state.now - live.started_at
+    else:
+        execution = 0.0
+    execution = min(max(0.0, execution), act - queue)
+    return Timing(queue, act - queue - execution, execution, act)
+
+
+def _leave_trajectory(state: State, live: LiveAction, decisions: list[Decision]) -> None:
+    trajectory = state.trajectory_of(live)
+    if trajectory is None:
+        return
+    trajectory.live.discard(live.id)
+    if trajectory.busy == live.id:
+        trajectory.busy = None
+    if trajectory.closing is not None:
+        close_if_idle(state, trajectory, decisions)
+    else:
+        promote(state, trajectory)
+
+
+def close_if_idle(state: State, trajectory: LiveTrajectory, decisions: list[Decision]) -> None:
+    """Remove the environment of a closing trajectory once nothing of it is left."""
+    if trajectory.live or trajectory.removing:
+        return
+    if trajectory.node is None:
+        drop_trajectory(state, trajectory)
+        return
+    trajectory.removing = True
+    decisions.append(
+        RemoveEnvironment(trajectory.key, trajectory.node, trajectory.closing or "finished")
+    )
+
+
+def drop_trajectory(state: State, trajectory: LiveTrajectory) -> None:
+    """Forget a trajectory whose environment is gone; its memory is free."""
+    unbind(state, trajectory)
+    state.trajectories.pop(trajectory.key, None)
+    bury(state, trajectory.key, trajectory.closing or "finished")
+
+
+def bury(state: State, name: str, why: str) -> None:
+    """Remember for a while that ``name`` is over."""
+    until = state.now + TOMBSTONE_SECONDS
+    state.tombstones[name] = Tombstone(why, until)
+    state.timers.set(until, TimerKind.TOMBSTONE, name)

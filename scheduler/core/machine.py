@@ -1,0 +1,61 @@
+"""The machine: the one object that the shells around the core hold."""
+
+from __future__ import annotations
+
+from domain.decisions import Decision, Wake
+from domain.errors import InvariantViolation
+from domain.events import Event
+from domain.ids import ActionId, ResourceId
+from domain.inventory import Config, ResourceInventory, default_config
+from scheduler.core.cycle import run_cycle
+from scheduler.core.explain import Standing, explain
+from scheduler.core.handlers import HANDLERS, deadlines
+from scheduler.core.state import LiveAction, MakeLedger, State
+
+
+class Machine:
+    """Events in, decisions out. Not thread-safe; knows no clock."""
+
+    def __init__(self, make_ledger: MakeLedger, config: Config | None = None) -> None:
+        self.state = State(make_ledger, config or default_config())
+        for name, limit in self.state.config.resources.items():
+            resource = ResourceId(name)
+            self.state.ledgers[resource] = make_ledger(resource, ResourceInventory(limit))
+
+    def handle(self, *events: Event) -> list[Decision]:
+        """Apply a batch of events in order, then run one scheduling cycle.
+
+        Raises InvariantViolation when time runs backward.
+        """
+        state = self.state
+        decisions: list[Decision] = []
+        for event in events:
+            self._advance(event.at, decisions)
+            HANDLERS[type(event)](state, event, decisions)
+        run_cycle(state, decisions)
+        self._ask_wake(decisions)
+        return decisions
+
+    def explain(self, action_id: ActionId) -> Standing | None:
+        """Say where a live action stands and, if it waits, why; None for one that is not live."""
+        return explain(self.state, action_id)
+
+    def live(self, action_id: ActionId) -> LiveAction | None:
+        """Return a live action for reading."""
+        return self.state.actions.get(action_id)
+
+    def _advance(self, at: float, decisions: list[Decision]) -> None:
+        state = self.state
+        if at < state.now:
+            raise InvariantViolation(f"time runs backward: {at} after {state.now}")
+        state.now = at
+        while (timer := state.timers.due(at)) is not None:
+            deadlines.ring(state, timer, decisions)
+
+    def _ask_wake(self, decisions: list[Decision]) -> None:
+        upcoming, asked = deadlines.upcoming(self.state), self.state.asked_wake
+        if upcoming is None:
+            self.state.asked_wake = None
+        elif asked is None or asked <= self.state.now or upcoming < asked:
+            self.state.asked_wake = upcoming
+            decisions.append(Wake(upcoming))

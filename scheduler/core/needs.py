@@ -1,0 +1,104 @@
+"""What an action needs at least, and whether that can ever be had.
+
+A resource of a cost is *cluster-wide* when the configuration declares it (``api:search``), else it
+belongs to nodes (``cpu``), and all node resources of one action come from the same node.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from domain.action import Action, Kind
+from domain.errors import InvalidRequest, NeverFits
+from domain.inventory import Config, NodeInventory
+from domain.resources import Cost, units
+
+
+class Needs(NamedTuple):
+    """Minimum vector of an action: sorted (name, amount) pairs. Equal needs queue together."""
+
+    on_node: tuple[tuple[str, int], ...]
+    in_cluster: tuple[tuple[str, int], ...]
+    #: It runs on a node even when it takes nothing there.
+    wants_node: bool
+
+
+def needs_of(action: Action, config: Config) -> Needs:
+    """Return the smallest feasible vector of ``action`` (minimum units, design §5.3)."""
+    on_node: list[tuple[str, int]] = []
+    in_cluster: list[tuple[str, int]] = []
+    for name in sorted(action.cost):
+        target = in_cluster if name in config.resources else on_node
+        target.append((name, action.cost[name][0]))
+    wants_node = bool(on_node) or action.kind is not Kind.LEASE
+    return Needs(tuple(on_node), tuple(in_cluster), wants_node)
+
+
+class PoolCapacity(NamedTuple):
+    """The most that single nodes of one pool offer; one entry per node."""
+
+    nodes: tuple[dict[str, int], ...]
+
+    def offers(self, name: str) -> bool:
+        return any(name in node for node in self.nodes)
+
+
+def capacity_of(nodes: list[NodeInventory]) -> PoolCapacity:
+    """Return what ``nodes`` declare, lost and drained ones included: they may come back."""
+    return PoolCapacity(
+        tuple({kind: have.capacity for kind, have in node.resources.items()} for node in nodes)
+    )
+
+
+def check_feasible(
+    cost: Cost, memory_bytes: int, config: Config, pool: str, capacity: PoolCapacity
+) -> None:
+    """Raise NeverFits, naming the resource and the most there is, when ``cost`` can never be had.
+
+    A pool without any node yet is given the benefit of the doubt: its actions wait for a node.
+    """
+    node_cost = {}
+    for name, counts in cost.items():
+        limit = config.resources.get(name)
+        if limit is None:
+            if name == "memory":
+                raise InvalidRequest(
+                    "memory belongs to the environment: give environment.memory_bytes",
+                    pointer="/cost/memory",
+                )
+            node_cost[name] = counts[0]
+        elif counts[0] > limit:
+            raise NeverFits(
+                f"{name}: {units(counts[0])} asked, the limit is {units(limit)}",
+                pointer=f"/cost/{name}",
+            )
+    if capacity.nodes:
+        _check_on_nodes(node_cost, memory_bytes, pool, capacity)
+
+
+def _check_on_nodes(
+    node_cost: dict[str, int], memory_bytes: int, pool: str, capacity: PoolCapacity
+) -> None:
+    for name, amount in node_cost.items():
+        if not capacity.offers(name):
+            known = sorted({kind for node in capacity.nodes for kind in node})
+            raise InvalidRequest(
+                f"pool {pool!r} has no resource {name!r}; its nodes offer {', '.join(known)}",
+                pointer=f"/cost/{name}",
+                code="unknown_resource",
+            )
+        most = max(node.get(name, 0) for node in capacity.nodes)
+        if amount > most:
+            raise NeverFits(
+                f"{name}: {units(amount)} asked, the largest node of pool {pool!r} "
+                f"has {units(most)}",
+                pointer=f"/cost/{name}",
+            )
+    wanted = dict(node_cost)
+    if memory_bytes:
+        wanted["memory"] = memory_bytes
+    if not any(all(node.get(k, 0) >= v for k, v in wanted.items()) for node in capacity.nodes):
+        raise NeverFits(
+            f"no single node of pool {pool!r} is large enough for all of this at once",
+            pointer="/environment/memory_bytes" if memory_bytes else "/cost",
+        )

@@ -1,0 +1,63 @@
+"""Where an action may run: the nodes that could take it, best first."""
+
+from __future__ import annotations
+
+from domain.ids import ResourceId, node_resource
+from scheduler.core.queues import QueueKey, WaitReason
+from scheduler.core.state import LiveNode, State
+
+Need = tuple[ResourceId, int]
+
+
+def node_needs(key: QueueKey, node: str) -> list[Need]:
+    """Return what an action of the line ``key`` takes on ``node``."""
+    needs = [(node_resource(kind, node), amount) for kind, amount in key.needs.on_node]
+    if key.memory_bytes:
+        needs.append((node_resource("memory", node), key.memory_bytes))
+    return needs
+
+
+def cluster_needs(key: QueueKey) -> list[Need]:
+    """Return what an action of the line ``key`` takes of cluster-wide resources."""
+    return [(ResourceId(name), amount) for name, amount in key.needs.in_cluster]
+
+
+def usable_nodes(state: State, key: QueueKey) -> list[LiveNode]:
+    """Return the nodes that take actions of the line ``key`` now, best first."""
+    if key.node is not None:
+        node = state.nodes[key.node]
+        return [node] if state.usable(node) else []
+    usable = [node for node in state.nodes_of(key.pool) if state.usable(node)]
+    if len(usable) > 1:
+        usable.sort(key=lambda node: load(state, node.name))
+    return usable
+
+
+def why_no_node(state: State, key: QueueKey) -> WaitReason:
+    """Say why `usable_nodes` found none."""
+    if key.node is None:
+        code = "nodes_unusable" if state.nodes_of(key.pool) else "no_node"
+        return WaitReason(code, key.pool)
+    drained = key.node in state.config.drained_nodes
+    return WaitReason("node_drained" if drained else "node_lost", key.node)
+
+
+def load(state: State, node: str) -> tuple[float, float, str]:
+    """Order nodes: least memory-loaded, then most free cores, then by name."""
+    return (_held_share(state, "memory", node), _held_share(state, "cpu", node), node)
+
+
+def _held_share(state: State, kind: str, node: str) -> float:
+    ledger = state.node_ledger(kind, node)
+    if ledger is None or ledger.capacity <= 0:
+        return 0.0
+    return 1.0 - ledger.free / ledger.capacity
+
+
+def large_enough(state: State, needs: list[Need]) -> bool:
+    """Say whether ``needs`` could be had if nothing were held."""
+    for resource, amount in needs:
+        ledger = state.ledgers.get(resource)
+        if ledger is None or not ledger.feasible(amount):
+            return False
+    return True

@@ -1,0 +1,83 @@
+"""Wait queues: actions that can only be admitted alike stand in one line.
+
+Two queued actions with the same pool, place and minimum needs fit or do not fit together, so a
+cycle looks at the head of each line alone (after Kueue's scheduling-equivalence classes). A line
+is a heap by (-priority, arrival). Leaving a line is lazy: an entry counts only while its action
+says that it stands in this very line, and the dead ones are swept out when they are the majority.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, NamedTuple
+
+from domain.ids import ActionId
+from scheduler.core.needs import Needs
+
+if TYPE_CHECKING:
+    from scheduler.core.state import LiveAction, Order
+
+#: A line shorter than this is not worth sweeping.
+_SWEEP_FROM = 64
+
+
+class QueueKey(NamedTuple):
+    """What makes actions equal for admission."""
+
+    pool: str
+    #: The node the trajectory is bound to; None: any node of the pool, or none at all.
+    node: str | None
+    needs: Needs
+    #: Memory to reserve with the first grant of a trajectory.
+    memory_bytes: int = 0
+
+
+class WaitReason(NamedTuple):
+    """Why the head of a line was not admitted in the last cycle."""
+
+    code: str
+    #: What it waits for: a resource, or the node or pool that takes nobody.
+    subject: str | None = None
+    blocked_by: ActionId | None = None
+
+
+class WaitQueue:
+    """One line."""
+
+    __slots__ = ("_heap", "key", "reason", "size", "sticky_node")
+
+    def __init__(self, key: QueueKey) -> None:
+        self.key = key
+        self.reason: WaitReason | None = None
+        #: Node for which the present head saves up units; keeps it from starving.
+        self.sticky_node: str | None = None
+        self.size = 0
+        self._heap: list[tuple[Order, LiveAction]] = []
+
+    def push(self, live: LiveAction) -> None:
+        """Put ``live`` at its place by order."""
+        live.queue = self.key
+        self.size += 1
+        heappush(self._heap, (live.order, live))
+        if len(self._heap) > max(_SWEEP_FROM, 2 * self.size):
+            self._heap = [(member.order, member) for member in self.waiting()]
+            heapify(self._heap)
+
+    def leave(self, live: LiveAction) -> None:
+        """Take ``live`` out, wherever it stands."""
+        live.queue = None
+        self.size -= 1
+
+    def head(self) -> LiveAction | None:
+        """Return who is next; forgets entries that have left."""
+        heap = self._heap
+        while heap:
+            live = heap[0][1]
+            if live.queue is self.key:
+                return live
+            heappop(heap)
+        return None
+
+    def waiting(self) -> list[LiveAction]:
+        """Return everybody in line, in no particular order."""
+        return list({live.id: live for _, live in self._heap if live.queue is self.key}.values())

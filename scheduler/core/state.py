@@ -1,0 +1,167 @@
+"""Everything the scheduler knows, and how to find it. No rule of behaviour lives here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from domain.action import TRANSITIONS, Action, ActionState, EnvironmentSpec, Outcome
+from domain.allocation import Allocation
+from domain.errors import InvariantViolation
+from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource
+from domain.inventory import Config, NodeInventory, ResourceInventory, default_config
+from domain.ports import Ledger
+from scheduler.core.needs import Needs
+from scheduler.core.queues import QueueKey, WaitQueue
+from scheduler.core.timers import Timers
+
+MakeLedger = Callable[[ResourceId, ResourceInventory], Ledger]
+#: (-priority, arrival): smaller is served first.
+Order = tuple[int, int]
+
+
+@dataclass(slots=True)
+class LiveAction:
+    """An accepted action that is not finished yet."""
+
+    action: Action
+    pool: str
+    needs: Needs
+    order: Order
+    submitted_at: float
+    state: ActionState = ActionState.QUEUED
+    #: The wait queue it stands in; None while granted, or behind another one of its trajectory.
+    queue: QueueKey | None = None
+    node: str | None = None
+    allocations: tuple[Allocation, ...] = ()
+    granted_at: float | None = None
+    started_at: float | None = None
+    lease_expires_at: float | None = None
+    attempt: int = 0
+    #: The node was told to end it, with this outcome and reason.
+    aborting: tuple[Outcome, str] | None = None
+
+    @property
+    def id(self) -> ActionId:
+        return self.action.id
+
+    @property
+    def holder(self) -> str:
+        """Name under which the present attempt holds units."""
+        return f"{self.action.id}#{self.attempt}"
+
+    def move(self, to: ActionState) -> None:
+        """Change state along `TRANSITIONS`."""
+        if to not in TRANSITIONS[self.state]:
+            raise InvariantViolation(f"{self.id}: {self.state} cannot become {to}")
+        self.state = to
+
+
+@dataclass(slots=True)
+class LiveTrajectory:
+    """A trajectory, its place, and the order of its exec actions (one at a time, as they came)."""
+
+    key: TrajectoryKey
+    project: str
+    task: str
+    name: str
+    pool: str
+    opened_at: float
+    expires_at: float
+    environment: EnvironmentSpec | None = None
+    #: Where its environment is; set by its first grant or file, and kept while it exists.
+    node: str | None = None
+    busy: ActionId | None = None
+    #: Exec actions not yet granted, first come first served; finished ones are dropped lazily.
+    line: list[ActionId] = field(default_factory=list)
+    live: set[ActionId] = field(default_factory=set)
+    #: Why it is being closed; no new actions then.
+    closing: str | None = None
+    #: The node was told to remove the environment.
+    removing: bool = False
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.environment.memory_bytes if self.environment else 0
+
+    @property
+    def holder(self) -> str:
+        """Name under which it holds memory."""
+        return f"env:{self.key}"
+
+
+class NodeState(StrEnum):
+    READY = "ready"
+    LOST = "lost"
+
+
+@dataclass(slots=True)
+class LiveNode:
+    """A node that has joined at least once."""
+
+    inventory: NodeInventory
+    state: NodeState = NodeState.READY
+    lost_at: float | None = None
+    #: Attempts it may still be running although they are finished for everybody else.
+    orphans: dict[str, tuple[Allocation, ...]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.inventory.name
+
+
+class Tombstone(NamedTuple):
+    """What is over, why, and until when that is remembered."""
+
+    why: str
+    until: float
+
+
+@dataclass(slots=True)
+class State:
+    """The whole state of the core."""
+
+    make_ledger: MakeLedger
+    config: Config = field(default_factory=default_config)
+    now: float = 0.0
+    arrivals: int = 0
+    actions: dict[ActionId, LiveAction] = field(default_factory=dict)
+    trajectories: dict[TrajectoryKey, LiveTrajectory] = field(default_factory=dict)
+    nodes: dict[str, LiveNode] = field(default_factory=dict)
+    ledgers: dict[ResourceId, Ledger] = field(default_factory=dict)
+    queues: dict[QueueKey, WaitQueue] = field(default_factory=dict)
+    task_pools: dict[str, str] = field(default_factory=dict)
+    #: Cancels that came before their action, and finished trajectories, until they are forgotten.
+    tombstones: dict[str, Tombstone] = field(default_factory=dict)
+    timers: Timers = field(default_factory=Timers)
+    #: Actions on a node, by node: found at once when it is lost.
+    on_node: dict[str, set[ActionId]] = field(default_factory=dict)
+    #: What nodes and configuration were found large enough for, until one of them changes.
+    feasible: set[QueueKey] = field(default_factory=set)
+    #: Something was freed, queued or reconfigured since the last cycle.
+    dirty: bool = False
+    asked_wake: float | None = None
+
+    def nodes_of(self, pool: str) -> Iterable[LiveNode]:
+        """Return the nodes of ``pool``, whatever their state."""
+        return [node for node in self.nodes.values() if node.inventory.pool == pool]
+
+    def usable(self, node: LiveNode) -> bool:
+        """Say whether ``node`` takes new actions.
+
+        Not while it has orphans: they may still run in the environments of those that would follow.
+        """
+        return (
+            node.state is NodeState.READY
+            and not node.orphans
+            and node.name not in self.config.drained_nodes
+        )
+
+    def node_ledger(self, kind: str, node: str) -> Ledger | None:
+        return self.ledgers.get(node_resource(kind, node))
+
+    def trajectory_of(self, live: LiveAction) -> LiveTrajectory | None:
+        key = live.action.trajectory_key
+        return None if key is None else self.trajectories.get(key)
