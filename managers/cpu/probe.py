@@ -1,0 +1,130 @@
+"""What a node has: its cores by NUMA node, and its memory.
+
+Cores are counted from what this process may use (affinity mask, cgroup limit), not from what the
+machine has. An operator may declare fewer, or more than there are (``oversubscribed``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from domain.errors import InvalidRequest
+from domain.inventory import ResourceInventory
+from domain.ports import DriverContext
+from domain.resources import MAX_UNITS, MILLI
+
+_NODES: Final = Path("/sys/devices/system/node")
+_MEMINFO: Final = Path("/proc/meminfo")
+#: Version 2, then version 1 of control groups, as seen from inside a container.
+_MEMORY_LIMITS: Final = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+def parse_cpu_list(text: str) -> tuple[int, ...]:
+    """Read the kernel's list notation (``0-3,6``); raise InvalidRequest for anything else."""
+    cores: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, dash, last = part.partition("-")
+        if not first.strip().isdigit() or (dash and not last.strip().isdigit()):
+            raise InvalidRequest(f"{text!r} is not a list of cores: write it like 0-3,6")
+        low, high = int(first), int(last) if dash else int(first)
+        if not low <= high < MAX_UNITS:
+            raise InvalidRequest(f"{part!r} is not a range of cores in {text!r}")
+        cores.update(range(low, high + 1))
+    return tuple(sorted(cores))
+
+
+def usable_cores() -> tuple[int, ...]:
+    """Return the cores this process may run on."""
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def numa_groups(cores: Iterable[int], nodes: Path = _NODES) -> tuple[tuple[int, ...], ...]:
+    """Group ``cores`` by NUMA node; those the kernel does not place form one more group."""
+    remaining = set(cores)
+    groups: list[tuple[int, ...]] = []
+    for listing in sorted(nodes.glob("node[0-9]*/cpulist"), key=_node_number):
+        group = tuple(c for c in parse_cpu_list(listing.read_text()) if c in remaining)
+        remaining.difference_update(group)
+        if group:
+            groups.append(group)
+    if remaining:
+        groups.append(tuple(sorted(remaining)))
+    return tuple(groups)
+
+
+def cpu_inventory(declared: str, real: Sequence[int], nodes: Path = _NODES) -> ResourceInventory:
+    """Return the cores to offer: as ``declared`` (``8``, ``0-3,6``), else all ``real`` ones.
+
+    A count takes real cores first. Declared cores that are not real have no locality; on this node
+    they stand for real ones.
+    """
+    wanted = _declared_cores(declared.strip(), real)
+    genuine = [core for core in wanted if core in set(real)]
+    invented = tuple(core for core in wanted if core not in set(real))
+    groups = numa_groups(genuine, nodes)
+    if invented:
+        groups = (*groups, invented)
+    return ResourceInventory(len(wanted) * MILLI, groups, oversubscribed=bool(invented))
+
+
+def probe_cpu(context: DriverContext) -> ResourceInventory:
+    """Say which cores a node offers; ``settings["cpus"]`` declares them."""
+    return cpu_inventory(context.settings.get("cpus", ""), usable_cores())
+
+
+def probe_memory(context: DriverContext) -> ResourceInventory:
+    """Say how many bytes of memory a node offers; ``settings["memory_bytes"]`` declares them."""
+    declared = context.settings.get("memory_bytes", "").strip()
+    if not declared:
+        return ResourceInventory(real_memory_bytes())
+    if not declared.isdigit() or not int(declared):
+        raise InvalidRequest(f"memory_bytes is {declared!r}: give a whole number of bytes above 0")
+    real = real_memory_bytes()
+    return ResourceInventory(int(declared), oversubscribed=int(declared) > real)
+
+
+def real_memory_bytes(meminfo: Path = _MEMINFO, limits: Sequence[Path] = _MEMORY_LIMITS) -> int:
+    """Return the machine's memory, or the smaller limit of this process's control group."""
+    total = _meminfo_total(meminfo)
+    for limit in limits:
+        try:
+            text = limit.read_text().strip()
+        except OSError:
+            continue
+        # "max", and numbers near 2**63, both say: no limit.
+        if text.isdigit():
+            total = min(total, int(text))
+    return total
+
+
+def _meminfo_total(meminfo: Path) -> int:
+    for line in meminfo.read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemTotal":
+            return int(rest.split()[0]) * 1024
+    raise InvalidRequest(f"{meminfo} has no MemTotal: declare memory_bytes")
+
+
+def _declared_cores(declared: str, real: Sequence[int]) -> tuple[int, ...]:
+    if not declared:
+        return tuple(real)
+    if not declared.isdigit():
+        cores = parse_cpu_list(declared)
+        if not cores:
+            raise InvalidRequest(f"{declared!r} names no core: write it like 8 or 0-3,6")
+        return cores
+    count = int(declared)
+    if not 0 < count <= MAX_UNITS:
+        raise InvalidRequest(f"cpus is {declared!r}: give a count above 0 and up to {MAX_UNITS}")
+    beyond = range(max(real, default=-1) + 1, MAX_UNITS * 2)
+    return (*real[:count], *beyond[: max(0, count - len(real))])
+
+
+def _node_number(listing: Path) -> int:
+    return int(listing.parent.name.removeprefix("node"))

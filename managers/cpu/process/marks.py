@@ -1,0 +1,111 @@
+"""Starting marks: which attempts at actions may have run, on disk before they do.
+
+An attempt's name is appended and synced before its command is spawned. After a crash the marks say
+what may have run; an attempt without one certainly did not. The file is a list of lines, ``+ mark``
+and ``- mark``. A torn last line is a mark whose command was never spawned, since spawning waits for
+the sync; so it is dropped.
+
+Not safe for threads: the launcher's thread is the only user once `open` has returned.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+_SLACK_LINES: Final = 1024
+
+
+class MarkLog:
+    """The marks of one driver."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._live: dict[str, None] = {}
+        self._lines = 0
+        self._size = 0
+        self._descriptor = -1
+
+    def open(self) -> list[str]:
+        """Read what a predecessor marked and did not take back, oldest first."""
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            content = b""
+        for line in content.split(b"\n")[:-1]:
+            sign, _, text = line.decode(errors="replace").partition(" ")
+            if sign == "+" and _is_mark(text):
+                self._live[text] = None
+            elif sign == "-":
+                self._live.pop(text, None)
+        self._rewrite()
+        return list(self._live)
+
+    def add(self, marks: Iterable[str]) -> None:
+        """Mark attempts as started; when this returns, the marks are on disk."""
+        new = list(marks)
+        self._append(b"".join(b"+ %s\n" % mark.encode() for mark in new))
+        os.fdatasync(self._descriptor)
+        self._live.update(dict.fromkeys(new))
+        self._lines += len(new)
+
+    def remove(self, marks: Iterable[str]) -> None:
+        """Take marks back. Not synced: a mark that returns after a crash is merely reported."""
+        known = [mark for mark in marks if mark in self._live]
+        for mark in known:
+            del self._live[mark]
+        if self._lines > 2 * len(self._live) + _SLACK_LINES:
+            self._rewrite()
+        elif known:
+            self._append(b"".join(b"- %s\n" % mark.encode() for mark in known))
+            self._lines += len(known)
+
+    def close(self) -> None:
+        """Let the file go."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _append(self, data: bytes) -> None:
+        try:
+            written = os.write(self._descriptor, data)
+            if written < len(data):
+                raise OSError(f"{self._path}: {written} of {len(data)} bytes written")
+        except OSError:
+            # A half-written line must not become the head of the next one.
+            os.ftruncate(self._descriptor, self._size)
+            raise
+        self._size += len(data)
+
+    def _rewrite(self) -> None:
+        temporary = self._path.with_suffix(".new")
+        content = b"".join(b"+ %s\n" % mark.encode() for mark in self._live)
+        descriptor = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
+        try:
+            with os.fdopen(os.dup(descriptor), "wb") as file:
+                file.write(content)
+            os.fsync(descriptor)
+            temporary.replace(self._path)
+            _sync_directory(self._path.parent)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self.close()
+        self._descriptor, self._size, self._lines = descriptor, len(content), len(self._live)
+
+
+def _is_mark(text: str) -> bool:
+    action_id, _, attempt = text.rpartition("#")
+    return bool(action_id) and attempt.isdecimal()
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

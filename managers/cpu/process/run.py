@@ -1,0 +1,240 @@
+"""The life of one action on this node: prepare, mark and spawn, wait, end what is left, report."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from domain.action import Outcome
+from domain.ports import ExecResult, RunOrder, RunReport
+from managers.cpu.process.command import CannotSpawnError, CommandBuilder, Invocation
+from managers.cpu.process.launcher import Launcher, Spawned, WithdrawnError
+from managers.cpu.process.output import Capture
+from managers.cpu.process.processes import Ending, ProcessTable
+from managers.cpu.process.seal import Sealer
+from managers.cpu.process.workspace import Workspaces
+
+#: Exit code of a command that a signal ended: this plus the number of the signal, as in a shell.
+SIGNAL_BASE: Final = 128
+#: Spawning failed for what the user wrote, not for what the machine lacks.
+_USER_ERRORS: Final = frozenset({errno.E2BIG, errno.ENAMETOOLONG})
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What all runs of a driver share."""
+
+    sealer: Sealer
+    table: ProcessTable
+    launcher: Launcher
+    workspaces: Workspaces
+    builder: CommandBuilder
+    #: Between asking processes to end and killing them.
+    grace_seconds: float
+    #: How long killed processes are waited for before the report names them.
+    patience_seconds: float
+
+
+class Run:
+    """One order being executed."""
+
+    def __init__(self, order: RunOrder, started: Callable[[], None], tools: Tools) -> None:
+        self.order = order
+        self._started = started
+        self._tools = tools
+        self._seal = tools.sealer.seal(order.mark)
+        self._stopping: tuple[Outcome, str] | None = None
+        self._woken = asyncio.Event()
+        self._exited = asyncio.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._spawned_at = self._ended_at = 0.0
+
+    def stop(self, outcome: Outcome, reason: str) -> None:
+        """End it with ``outcome``, unless it ended by itself or is being ended already."""
+        if self._stopping is None and not self._exited.is_set():
+            self._stopping = outcome, reason
+            self._woken.set()
+
+    async def live(self) -> RunReport:
+        """Run the order to its end. Raises nothing; must not be cancelled."""
+        self._tools.table.expect(self._seal)
+        try:
+            return await self._work()
+        except CannotSpawnError as error:
+            result = ExecResult(error.exit_code, "", f"tangram: {error}\n", truncated=False)
+            return RunReport(Outcome.COMPLETED, 0.0, result)
+        except WithdrawnError:
+            outcome, reason = self._stopping or (Outcome.INFRA_FAILED, "withdrawn")
+            return RunReport(outcome, 0.0, detail=reason, never_started=True)
+        except Exception as error:
+            if not isinstance(error, OSError):
+                _log.exception("action %s failed in the driver", self.order.id)
+            await self._abandon()
+            return RunReport(
+                Outcome.INFRA_FAILED,
+                self._execution_seconds(),
+                detail=f"the node could not run it: {type(error).__name__}: {error}",
+                never_started=self._process is None,
+            )
+        finally:
+            # A process that nothing can end is still to be waited for when it does.
+            if self._process is None or self._process.returncode is not None:
+                self._tools.table.leave(self._seal)
+
+    async def _work(self) -> RunReport:
+        trajectory = self.order.action.trajectory_key
+        if trajectory is not None:
+            return await self._execute(self._tools.workspaces.ensure(trajectory))
+        workspace = self._tools.workspaces.alone(self.order.id)
+        try:
+            return await self._execute(workspace)
+        finally:
+            await self._discard(workspace)
+
+    async def _execute(self, workspace: Path) -> RunReport:
+        invocation = self._tools.builder.build(self.order, workspace, self._seal)
+        spec = self.order.action.exec
+        limit = spec.output_limit_bytes if spec is not None else 0
+        captures: list[Capture] = []
+        try:
+            captures.extend(Capture(limit) for _ in range(2))
+            stdout, stderr = captures
+            spawned = await self._spawn(invocation, stdout, stderr)
+            ending = await self._supervise(spawned)
+            result = ExecResult(
+                self._exit_code(),
+                stdout.finish(),
+                stderr.finish(),
+                truncated=stdout.truncated or stderr.truncated,
+            )
+            return self._report(result, ending)
+        finally:
+            invocation.close()
+            for capture in captures:
+                capture.close()
+
+    async def _spawn(self, invocation: Invocation, stdout: Capture, stderr: Capture) -> Spawned:
+        try:
+            spawned = await self._tools.launcher.launch(
+                invocation, stdout.write_end, stderr.write_end, lambda: self._stopping is not None
+            )
+        except OSError as error:
+            if error.errno in _USER_ERRORS:
+                raise CannotSpawnError(os.strerror(error.errno)) from error
+            raise
+        except ValueError as error:  # a character that no argument can hold
+            raise CannotSpawnError(str(error)) from error
+        self._process, self._spawned_at = spawned.process, spawned.at
+        self._tools.table.enter(self._seal, spawned.process.pid)
+        invocation.close()
+        stdout.spawned()
+        stderr.spawned()
+        return spawned
+
+    async def _supervise(self, spawned: Spawned) -> Ending:
+        """Wait for the end of the command, or bring it about; end what it left behind."""
+        self._watch(spawned.process)
+        self._started()
+        timer = self._set_timer(self.order.action.timeout_seconds)
+        try:
+            await self._woken.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if not self._exited.is_set():
+            return await self._terminate()
+        if self._tools.table.left_behind(self._seal):
+            return await self._tools.table.end(self._seal, self._tools.patience_seconds)
+        return Ending()
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        loop = asyncio.get_running_loop()
+        handle = os.pidfd_open(process.pid)
+
+        def on_exit() -> None:
+            loop.remove_reader(handle)
+            os.close(handle)
+            self._ended_at = time.monotonic()
+            process.poll()
+            self._tools.table.leave(self._seal)
+            self._exited.set()
+            self._woken.set()
+
+        loop.add_reader(handle, on_exit)
+
+    def _set_timer(self, timeout_seconds: float | None) -> asyncio.TimerHandle | None:
+        """Measure the time-out from the spawn, not from now (I9)."""
+        if timeout_seconds is None:
+            return None
+        remaining = self._spawned_at + timeout_seconds - time.monotonic()
+        reason = f"execution passed timeout_seconds = {timeout_seconds:g}"
+        loop = asyncio.get_running_loop()
+        return loop.call_later(max(0.0, remaining), self.stop, Outcome.TIMEOUT, reason)
+
+    async def _terminate(self) -> Ending:
+        tools = self._tools
+        asked = tools.table.ask_to_end(self._seal)
+        await self._wait_for_exit(tools.grace_seconds)
+        ending = await tools.table.end(self._seal, tools.patience_seconds, asked)
+        if not ending.remaining:
+            await self._wait_for_exit(tools.patience_seconds)
+        return ending
+
+    async def _abandon(self) -> None:
+        """End a command that the driver failed to supervise."""
+        if self._process is None:
+            return
+        try:
+            await self._tools.table.end(self._seal, self._tools.patience_seconds)
+        except OSError:  # not even looking for it is possible: no descriptor left
+            self._process.kill()
+        await asyncio.to_thread(self._process.wait)
+
+    async def _wait_for_exit(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._exited.wait()
+        except TimeoutError:
+            pass
+
+    async def _discard(self, workspace: Path) -> None:
+        try:
+            workspace.rmdir()  # noqa: ASYNC240 - mostly empty: a thread would cost more
+        except OSError:
+            try:
+                await asyncio.to_thread(self._tools.workspaces.remove, workspace)
+            except OSError as error:
+                # The next start of the driver tries again.
+                _log.warning("workspace %s could not be deleted: %s", workspace, error)
+
+    def _exit_code(self) -> int | None:
+        code = self._process.returncode if self._process is not None else None
+        return SIGNAL_BASE - code if code is not None and code < 0 else code
+
+    def _execution_seconds(self) -> float:
+        if self._process is None:
+            return 0.0
+        return (self._ended_at or time.monotonic()) - self._spawned_at
+
+    def _report(self, result: ExecResult, ending: Ending) -> RunReport:
+        outcome, reason = self._stopping or (Outcome.COMPLETED, None)
+        notes = [reason] if reason else []
+        if ending.ended:
+            left = "" if self._stopping else " it left behind"
+            noun = "process" if ending.ended == 1 else "processes"
+            notes.append(f"ended {ending.ended} {noun}{left}")
+        if ending.remaining:
+            notes.append(f"could not end {', '.join(ending.remaining)}")
+        return RunReport(
+            outcome, self._execution_seconds(), result, detail="; ".join(notes) or None
+        )

@@ -1,0 +1,7 @@
+"""Resources that are only counted: memory, API concurrency, licences."""
+
+from __future__ import annotations
+
+from managers.quota.ledger import CounterLedger
+
+__all__ = ["CounterLedger"]

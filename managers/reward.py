@@ -1,0 +1,55 @@
+"""Reading a reward from what a completed action left behind.
+
+Pure. Only a completed action has one: an infrastructure failure, a time-out or a cancel never
+carries a reward (I2). What cannot be read with certainty is no reward, rather than a wrong one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+from domain.action import Outcome, RewardRule
+from domain.ports import ExecResult, RunReport
+
+
+def reward_of(rule: RewardRule | None, report: RunReport) -> float | None:
+    """Return the reward that ``rule`` reads from ``report``; None when there is none."""
+    result = report.result
+    if rule is None or report.outcome is not Outcome.COMPLETED or result is None:
+        return None
+    if rule.source == "exit_code":
+        return None if result.exit_code is None else float(result.exit_code == 0)
+    if rule.source == "json":
+        return _json_reward(rule.path, result)
+    return None
+
+
+def _json_reward(path: str | None, result: ExecResult) -> float | None:
+    # The beginning of the output is what is kept, so the line that looks last may not be.
+    lines = [] if result.truncated else result.stdout.split("\n")
+    last = next((line for line in reversed(lines) if line.strip()), None)
+    if last is None:
+        return None
+    try:
+        value = json.loads(last)
+    except (ValueError, RecursionError):
+        return None
+    for name in path.split(".") if path else ():
+        value = _member(value, name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _member(value: object, name: str) -> object:
+    if isinstance(value, dict):
+        return value.get(name)
+    if isinstance(value, list) and name.isascii() and name.isdigit() and len(name) < 10:
+        index = int(name)
+        return value[index] if index < len(value) else None
+    return None

@@ -1,0 +1,158 @@
+"""When an action ends, everything of it ends, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from domain.action import Outcome
+from domain.ids import ActionId
+from managers.cpu.process import ProcessDriver
+from tests.conformance.driver import Performance, an_order
+from tests.conformance.process.conftest import Shell
+
+#: Ways to leave a process behind, each starting ``$0`` as the name of a long sleep.
+ESCAPES = {
+    "in the background": "{sleep} &",
+    "with a new session": "setsid {sleep} &",
+    "forked twice": "(setsid sh -c '{sleep} & {sleep}' &) ",
+    "with an emptied environment": "env -i setsid {sleep} &",
+    "deaf to polite signals": "(trap '' TERM HUP INT; {sleep}) &",
+    "without our pipes": "setsid {sleep} >/dev/null 2>&1 </dev/null &",
+}
+
+
+@pytest.fixture
+def sleep(tmp_path: Path) -> Iterator[str]:
+    """A sleep that can be told from all others; none may be there when the test is over."""
+    seconds = f"600.{uuid.uuid4().int % 10**12:012d}"
+    yield f"sleep {seconds}"
+    assert processes_with(seconds) == []
+
+
+def processes_with(text: str) -> list[int]:
+    """Return the processes that have ``text`` on their command line."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and text in Path(f"/proc/{name}/cmdline").read_text():
+                found.append(int(name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES.keys())
+async def test_what_a_command_leaves_behind_is_ended_with_it(
+    shell: Shell, sleep: str, escape: str, isolation: str
+) -> None:
+    report = await shell(f"{escape.format(sleep=sleep)}\nexit 7")
+    assert report.outcome is Outcome.COMPLETED
+    assert report.result is not None
+    assert report.result.exit_code == 7
+    if isolation == "process":
+        assert "it left behind" in (report.detail or "")
+
+
+@pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES.keys())
+async def test_a_time_out_ends_all_of_it_and_says_so(shell: Shell, sleep: str, escape: str) -> None:
+    report = await shell(f"{escape.format(sleep=sleep)}\n{sleep}; true", timeout_seconds=0.2)
+    assert report.outcome is Outcome.TIMEOUT
+    assert 0.2 <= report.execution_seconds < 5
+    ended = int((report.detail or "").partition("ended ")[2].split()[0])
+    assert ended >= 3
+
+
+async def test_a_command_that_ignores_the_polite_signal_is_killed(shell: Shell, sleep: str) -> None:
+    report = await shell(f"trap '' TERM; echo ready; {sleep}; {sleep}", timeout_seconds=0.2)
+    assert report.outcome is Outcome.TIMEOUT
+    assert report.result is not None
+    assert report.result.exit_code == 128 + 9
+    assert report.result.stdout == "ready\n"
+
+
+async def test_a_command_may_clean_up_within_its_grace(shell: Shell, sleep: str) -> None:
+    script = f"trap 'echo cleaned; exit 4' TERM; {sleep} & wait"
+    report = await shell(script, timeout_seconds=0.2)
+    assert report.outcome is Outcome.TIMEOUT
+    assert report.result is not None
+    assert (report.result.exit_code, report.result.stdout) == (4, "cleaned\n")
+
+
+async def test_a_stopped_process_is_ended_as_well(shell: Shell, sleep: str) -> None:
+    report = await shell(f"{sleep} & kill -STOP $!; kill -STOP $$", timeout_seconds=0.2)
+    assert report.outcome is Outcome.TIMEOUT
+
+
+async def test_a_signal_is_told_by_the_exit_code(shell: Shell) -> None:
+    report = await shell("kill -9 $$")
+    assert report.outcome is Outcome.COMPLETED
+    assert report.result is not None
+    assert report.result.exit_code == 137
+
+
+async def test_processes_of_others_survive_whatever_they_are_called(
+    driver: ProcessDriver,
+) -> None:
+    """A foreign process carries the action's id in its arguments and in its environment."""
+    script = "read line"
+    foreign = subprocess.Popen(
+        ["sh", "-c", script, "TANGRAM_ACTION_ID=act_1", "sleep"],
+        env={**os.environ, "TANGRAM_ACTION_ID": "act_1"},
+        stdin=subprocess.PIPE,
+    )
+    try:
+        performance = Performance(driver, an_order("sleep", "600"))
+        await performance.started.wait()
+        driver.stop(ActionId("act_1"), Outcome.CANCELLED, "enough")
+        report = await performance.task
+        assert "ended 1 process" in (report.detail or "")
+        assert foreign.poll() is None
+    finally:
+        foreign.communicate()
+
+
+async def test_another_action_and_its_background_processes_survive(
+    driver: ProcessDriver, sleep: str
+) -> None:
+    command = ("sh", "-c", f"setsid {sleep} & echo; {sleep}")
+    other = Performance(driver, an_order(*command, name="act_other"))
+    await other.started.wait()
+    await driver.run(an_order("sleep", "600", timeout_seconds=0.1), lambda: None)
+    seconds = sleep.removeprefix("sleep ")
+    assert any(
+        b"sleep\0" + seconds.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+        for pid in processes_with(seconds)
+    )
+    driver.stop(ActionId("act_other"), Outcome.CANCELLED, "enough")
+    assert (await other.task).outcome is Outcome.CANCELLED
+
+
+async def test_orphans_that_die_by_themselves_are_buried(
+    driver: ProcessDriver, shell: Shell, isolation: str
+) -> None:
+    """Thirty daemons detach from one action and die while another runs; no zombie stays."""
+    before = set(zombies())
+    await shell("for n in $(seq 30); do (setsid true &) ; done; (setsid setsid true &)")
+    async with asyncio.timeout(5):
+        while set(zombies()) - before:
+            await shell("true")
+
+
+def zombies() -> list[int]:
+    """Return the dead children of this process."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            rest = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if rest[0] == "Z" and int(rest[1]) == os.getpid():
+            found.append(int(name))
+    return found

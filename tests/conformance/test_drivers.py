@@ -1,0 +1,40 @@
+"""Every driver obeys the rules of its port."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from domain.ids import ActionId
+from domain.ports import Driver, Leftover
+from managers.cpu.fake import FakeDriver, FakeStorage
+from tests.conformance.driver import FOREVER, DriverConformance, Performance, an_order
+from tests.conformance.isolations import a_driver, isolations
+
+
+class TestFakeDriver(DriverConformance):
+    @pytest.fixture(autouse=True)
+    def storage(self) -> None:
+        self.shared = FakeStorage()
+
+    def make(self) -> Driver:
+        return FakeDriver(storage=self.shared)
+
+    async def test_what_outlived_a_crash_is_ended_by_the_next_life(self) -> None:
+        driver = FakeDriver(storage=self.shared)
+        performance = Performance(driver, an_order(*FOREVER))
+        await performance.started.wait()
+        driver.forget([an_order().mark])
+        successor = FakeDriver(storage=driver.crash())
+        assert await successor.open() == [Leftover(ActionId("act_1"), 1, ended=True)]
+
+
+@pytest.mark.parametrize("isolation", isolations())
+class TestProcessDriver(DriverConformance):
+    @pytest.fixture(autouse=True)
+    def place(self, tmp_path: Path, isolation: str) -> None:
+        self.directory, self.isolation = tmp_path, isolation
+
+    def make(self) -> Driver:
+        return a_driver(self.directory, self.isolation)

@@ -1,0 +1,128 @@
+"""Which cores an action gets."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domain.errors import CapacityError
+from domain.ids import ResourceId
+from domain.inventory import ResourceInventory
+from domain.resources import MILLI
+from managers.cpu.ledger import CpuLedger
+
+
+def a_ledger(*groups: tuple[int, ...], count: int = 8) -> CpuLedger:
+    capacity = sum(map(len, groups)) if groups else count
+    return CpuLedger(ResourceId("cpu:n1"), ResourceInventory(capacity * MILLI, groups))
+
+
+def test_whole_cores_are_the_lowest_free_ones() -> None:
+    ledger = a_ledger()
+    assert ledger.allocate("a", 2 * MILLI).units == (0, 1)
+    assert ledger.allocate("b", MILLI).units == (2,)
+    ledger.release("a")
+    assert ledger.allocate("c", 3 * MILLI).units == (0, 1, 3)
+
+
+def test_whole_cores_come_from_the_smallest_group_that_has_enough() -> None:
+    ledger = a_ledger((0, 1, 2, 3), (4, 5), (6, 7, 8))
+    assert ledger.allocate("a", 2 * MILLI).units == (4, 5)
+    assert ledger.allocate("b", 2 * MILLI).units == (6, 7)
+    assert ledger.allocate("c", 4 * MILLI).units == (0, 1, 2, 3)
+
+
+def test_an_action_wider_than_a_group_takes_the_largest_whole_and_the_rest_best_fit() -> None:
+    ledger = a_ledger((0, 1, 2), (3, 4, 5, 6), (7,))
+    assert ledger.allocate("a", 5 * MILLI).units == (3, 4, 5, 6, 7)
+
+
+def test_light_actions_share_as_few_cores_as_their_sum_needs() -> None:
+    ledger = a_ledger()
+    for number in range(10):
+        allocation = ledger.allocate(f"light{number}", 100)
+        assert allocation.units == (0,)
+        assert allocation.shared
+    assert ledger.allocate("one more", 100).units == (0, 1)
+    assert ledger.free_cores == 6
+
+
+def test_a_light_sum_that_packs_no_core_fully_still_needs_no_extra_core() -> None:
+    ledger = a_ledger()
+    for number in range(3):
+        ledger.allocate(f"light{number}", 600)
+    assert ledger.free_cores == 6
+
+
+def test_a_shared_core_returns_when_nobody_was_told_it_any_more() -> None:
+    ledger = a_ledger(count=2)
+    ledger.allocate("first", 900)
+    ledger.allocate("second", 900)
+    ledger.release("first")
+    assert not ledger.fits((MILLI,)), "the second was told both cores"
+    ledger.allocate("third", 50)
+    ledger.release("second")
+    assert ledger.holders()["third"].units == (0,), "new light holders are told only what is needed"
+    assert ledger.allocate("whole", MILLI).units == (1,)
+
+
+def test_a_steady_stream_of_light_actions_does_not_keep_a_burst_of_cores() -> None:
+    ledger = a_ledger()
+    for number in range(40):
+        ledger.allocate(f"burst{number}", 100)
+    for number in range(40):
+        ledger.release(f"burst{number}")
+        ledger.allocate(f"steady{number}", 10)
+    for number in range(39):
+        ledger.release(f"steady{number}")
+    ledger.allocate("last", 10)
+    ledger.release("steady39")
+    assert ledger.free_cores == 7
+
+
+@pytest.mark.parametrize("amount", [0, -1000, 1500, 999_999], ids=str)
+def test_an_amount_that_is_no_core_count_never_fits(amount: int) -> None:
+    ledger = a_ledger(count=1000)
+    assert not ledger.feasible(amount)
+    assert not ledger.fits((amount,))
+    with pytest.raises(CapacityError):
+        ledger.allocate("a", amount)
+
+
+def test_cores_lost_by_a_shrink_do_not_come_back_when_released() -> None:
+    ledger = a_ledger(count=4)
+    ledger.allocate("a", 3 * MILLI)
+    ledger.resize_capacity(ResourceInventory(2 * MILLI))
+    assert ledger.free == -MILLI
+    ledger.release("a")
+    assert ledger.free_cores == 2
+    assert ledger.allocate("b", 2 * MILLI).units == (0, 1)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 9),
+            st.one_of(st.integers(1, 999), st.integers(1, 4).map(lambda count: count * MILLI)),
+        ),
+        max_size=60,
+    )
+)
+def test_no_core_serves_two_masters(steps: list[tuple[int, int]]) -> None:
+    """Holders come and go; exclusive cores are one holder's, and light ones have enough cores."""
+    ledger = a_ledger((0, 1, 2), (3, 4, 5, 6, 7))
+    for number, amount in steps:
+        holder = f"h{number}"
+        if ledger.release(holder) is None and ledger.fits((amount,)):
+            ledger.allocate(holder, amount)
+        holders = ledger.holders().values()
+        exclusive = [core for held in holders if not held.shared for core in held.units]
+        light = [held for held in holders if held.shared]
+        shared = {core for held in light for core in held.units}
+        assert len(exclusive) == len(set(exclusive))
+        assert not shared.intersection(exclusive)
+        assert ledger.free_cores == 8 - len(exclusive) - len(shared)
+        for told in {held.units for held in light}:
+            confined = sum(held.amount for held in light if set(held.units) <= set(told))
+            assert confined <= len(told) * MILLI
