@@ -1,0 +1,134 @@
+"""Answers of the loop to questions of web processes. Questions come in order with everything else
+in the inbox, so whoever asks after it has submitted sees what it submitted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import redis
+
+from domain.codec import Reply, encode
+from domain.decisions import Refuse
+from domain.events import ActionQueried, Question, StatusQueried, TrajectoryQueried
+from domain.ids import trajectory_key
+from domain.resources import units
+from domain.wire import rfc3339
+from scheduler.runtime.views import live_view
+
+if TYPE_CHECKING:
+    from scheduler.runtime.loop import SchedulerLoop
+
+
+class Answers:
+    """Publishes answers on the channel of the process that asked."""
+
+    def __init__(self, loop: SchedulerLoop, client: redis.Redis) -> None:
+        self._loop = loop
+        self._client = client
+
+    def answer(self, question: Question) -> None:
+        """Answer one question; an action that is not live is ``not_live``, with the journal's end."""
+        if isinstance(question, StatusQueried):
+            self._send(question.reply_to, Reply(question.request_id, body=_raw(self._status())))
+            return
+        if isinstance(question, TrajectoryQueried):
+            self._send(question.reply_to, self._trajectory(question))
+            return
+        self._send(question.reply_to, self._standing(question))
+
+    def refuse(self, refusal: Refuse) -> None:
+        """Tell a requester why its request was not honoured."""
+        reply = Reply(refusal.request_id, ok=False, code=refusal.code, detail=refusal.detail)
+        self._send(refusal.reply_to, reply)
+
+    def _standing(self, question: ActionQueried) -> Reply:
+        standing = self._loop.machine.explain(question.action_id)
+        if standing is None or question.project not in ("", standing.live.action.project):
+            return Reply(
+                question.request_id, ok=False, code="not_live", detail=self._loop.journal_id
+            )
+        view = live_view(standing, self._loop.clock.wall_offset())
+        return Reply(question.request_id, body=_raw(view))
+
+    def _trajectory(self, question: TrajectoryQueried) -> Reply:
+        state = self._loop.machine.state
+        key = trajectory_key(question.project, question.trajectory)
+        trajectory = state.trajectories.get(key)
+        if trajectory is not None:
+            body = {
+                "state": "open" if trajectory.closing is None else "finishing",
+                "task": trajectory.task,
+                "pool": trajectory.pool,
+                "node": trajectory.node,
+                "live_actions": len(trajectory.live),
+            }
+            return Reply(question.request_id, body=_raw(body))
+        if key in state.tombstones:
+            body = {"state": "finished", "detail": state.tombstones[key].why}
+            return Reply(question.request_id, body=_raw(body))
+        return Reply(question.request_id, ok=False, code="not_found")
+
+    def _send(self, channel: str, reply: Reply) -> None:
+        self._client.publish(channel, encode(reply))
+
+    def _status(self) -> dict[str, Any]:
+        loop, state = self._loop, self._loop.machine.state
+        pools: dict[str, Counter[str]] = {name: Counter() for name in state.config.pools}
+        for live in state.actions.values():
+            pools.setdefault(live.pool, Counter())[live.state] += 1
+        return {
+            "at": rfc3339(loop.clock.now() + loop.clock.wall_offset()),
+            "leader": loop.leadership.name,
+            "epoch": loop.leadership.epoch,
+            "seq": loop.seq,
+            "revision": state.config.revision,
+            "pass_seconds": {
+                "p50": loop.stats.quantile_seconds(0.5),
+                "p99": loop.stats.quantile_seconds(0.99),
+            },
+            "pools": {
+                name: {
+                    "queued": counts["queued"],
+                    "granted": counts["granted"],
+                    "running": counts["running"],
+                    "policy": state.config.pools[name].policy if name in state.config.pools else "",
+                    "paused": name in state.config.pools and state.config.pools[name].paused,
+                }
+                for name, counts in pools.items()
+            },
+            "resources": {
+                resource: {"capacity": units(ledger.capacity), "free": units(ledger.free)}
+                for resource, ledger in state.ledgers.items()
+                if not resource.startswith("memory:")
+            },
+            "nodes": [self._node(name) for name in state.nodes],
+            "trajectories": len(state.trajectories),
+        }
+
+    def _node(self, name: str) -> dict[str, Any]:
+        state = self._loop.machine.state
+        node = state.nodes[name]
+        offers = {}
+        for kind, have in node.inventory.resources.items():
+            ledger = state.node_ledger(kind, name)
+            free = ledger.free if ledger is not None else have.capacity
+            in_units = (lambda n: n) if kind == "memory" else units
+            offers[kind] = {
+                "capacity": in_units(have.capacity),
+                "free": in_units(free),
+                "oversubscribed": have.oversubscribed,
+            }
+        drained = name in state.config.drained_nodes
+        return {
+            "name": name,
+            "pool": node.inventory.pool,
+            "state": "drained" if drained else str(node.state),
+            "isolation": node.inventory.isolation,
+            "resources": offers,
+        }
+
+
+def _raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(encode(value))

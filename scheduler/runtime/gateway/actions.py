@@ -1,0 +1,159 @@
+"""Endpoints of actions: submit, batch, look, wait, cancel."""
+
+from __future__ import annotations
+
+import hashlib
+from time import time
+
+import msgspec
+
+from domain.access import Principal
+from domain.action import Action, ActionState
+from domain.codec import encode
+from domain.errors import Conflict, InvalidRequest, TangramError
+from domain.events import ActionCancelRequested, ActionSubmitted
+from domain.ids import ActionId
+from domain.wire import (
+    MAX_BATCH,
+    ActionPayload,
+    ActionView,
+    BatchItem,
+    BatchPayload,
+    BatchView,
+    CancelPayload,
+    Problem,
+)
+from scheduler.runtime.gateway.bodies import decode, wait_seconds
+from scheduler.runtime.gateway.context import Context
+from scheduler.runtime.gateway.http import Request, Response, encode_json, problem_of
+
+_payload = msgspec.json.Decoder(ActionPayload)
+_batch = msgspec.json.Decoder(BatchPayload)
+_cancel = msgspec.json.Decoder(CancelPayload)
+_problem = msgspec.json.Decoder(Problem)
+
+HASH_BYTES = 16
+MAX_KEY_LENGTH = 255
+
+
+class Actions:
+    """Handlers of ``/actions``."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def submit(self, request: Request, principal: Principal) -> Response:
+        """POST /actions[?wait=]."""
+        body = await request.body()
+        seconds = wait_seconds(request.query(), request.header(b"prefer"))
+        action = self._context.admission.action(decode(_payload, body), principal)
+        context, message = self._context, _message(action)
+        future = context.tail.finish_of(action.id) if seconds else None
+        try:
+            before = await self._append_once(
+                request, action.project, body, [message], action.id.encode()
+            )
+            if before is not None:
+                view = await context.find(request, principal, before.decode(), seconds)
+                return _shown(view, seconds, replayed=True)
+            if future is not None:
+                finished = await context.wait_for(request, future, seconds)
+                if finished is not None:
+                    return _shown(finished, seconds)
+        finally:
+            if future is not None:
+                context.tail.discard(action.id, future)
+        return _accepted(action.id, ActionState.QUEUED)
+
+    async def _append_once(
+        self,
+        request: Request,
+        project: str,
+        body: bytes,
+        messages: list[bytes],
+        remember: bytes,
+    ) -> bytes | None:
+        """Append; return what the first request with this Idempotency-Key remembered, if any."""
+        key = request.header(b"idempotency-key")
+        if not key:
+            await self._context.submitter.append(messages)
+            return None
+        if len(key) > MAX_KEY_LENGTH or not key.isprintable():
+            raise InvalidRequest(
+                f"Idempotency-Key is longer than {MAX_KEY_LENGTH} characters or not printable"
+            )
+        digest = hashlib.sha256(request.path.encode() + b"\0" + body).digest()[:HASH_BYTES]
+        before = await self._context.submitter.append(
+            messages,
+            key=self._context.keys.idempotency(project, key),
+            remember=digest + remember,
+        )
+        if before is None:
+            return None
+        if before[:HASH_BYTES] != digest:
+            raise Conflict(
+                "this Idempotency-Key was used with another body; use a new key",
+                code="idempotency_key_reused",
+            )
+        return before[HASH_BYTES:]
+
+    async def batch(self, request: Request, principal: Principal) -> Response:
+        """POST /actions/batch: each item is accepted or refused on its own."""
+        body = await request.body()
+        items = decode(_batch, body).actions
+        if not 0 < len(items) <= MAX_BATCH:
+            raise InvalidRequest(f"give 1 to {MAX_BATCH} actions", pointer="/actions")
+        results: list[BatchItem] = []
+        messages: list[bytes] = []
+        for item in items:
+            try:
+                action = self._context.admission.action(decode(_payload, bytes(item)), principal)
+                messages.append(_message(action))
+                results.append(BatchItem(202, action.id, ActionState.QUEUED))
+            except TangramError as error:
+                refused = problem_of(error, request)
+                problem = _problem.decode(refused.content)
+                results.append(BatchItem(refused.status, problem=problem))
+        answer = encode_json(BatchView(results, len(messages), len(items) - len(messages)))
+        project = principal.project or "*"
+        before = await self._append_once(request, project, body, messages, answer)
+        headers = {"Idempotent-Replayed": "true"} if before is not None else {}
+        return Response(202, raw=before or answer, headers=headers)
+
+    async def show(self, request: Request, principal: Principal, action_id: str) -> Response:
+        """GET /actions/{id}[?wait=]."""
+        seconds = wait_seconds(request.query(), request.header(b"prefer"))
+        return Response(200, await self._context.find(request, principal, action_id, seconds))
+
+    async def cancel(self, request: Request, principal: Principal, action_id: str) -> Response:
+        """POST /actions/{id}/cancel. Repeats, and cancels of what is finished, change nothing."""
+        body = await request.body()
+        reason = decode(_cancel, body).reason if body.strip() else CancelPayload().reason
+        view = await self._context.find(request, principal, action_id)
+        if view.state is ActionState.FINISHED:
+            return Response(200, view)
+        event = ActionCancelRequested(
+            action_id=ActionId(action_id), project=view.project, reason=reason
+        )
+        await self._context.submitter.append([encode(event)])
+        return Response(202, {"id": action_id, "state": view.state, "cancelling": True})
+
+
+def _message(action: Action) -> bytes:
+    try:
+        return encode(ActionSubmitted(action=action, accepted_at=time()))
+    except (OverflowError, TypeError, RecursionError) as error:
+        raise InvalidRequest(
+            f"metadata holds something that cannot be kept: {error}", pointer="/metadata"
+        ) from None
+
+
+def _accepted(action_id: str, state: ActionState) -> Response:
+    headers = {"Location": f"/api/v1/actions/{action_id}"}
+    return Response(202, {"id": action_id, "state": state}, headers=headers)
+
+
+def _shown(view: ActionView, waited: float, *, replayed: bool = False) -> Response:
+    headers = {"Idempotent-Replayed": "true"} if replayed else {}
+    finished = view.state is ActionState.FINISHED
+    return Response(200 if finished and waited else 202, view, headers=headers)

@@ -1,0 +1,188 @@
+"""From what a trainer sends to an action the core accepts: every check that needs no waiting."""
+
+from __future__ import annotations
+
+import os
+from time import time_ns
+
+from domain.access import Principal
+from domain.action import Action, EnvironmentSpec, ExecSpec, Kind, LeaseSpec, RewardRule
+from domain.elasticity import parse_elasticity
+from domain.errors import InvalidRequest, NotFound
+from domain.ids import ActionId, action_id
+from domain.inventory import Config
+from domain.resources import Cost, parse_units
+from domain.wire import ActionPayload
+from scheduler.core.needs import PoolCapacity, check_feasible
+from scheduler.runtime.housekeeping import CapacityView
+
+MAX_OUTPUT_BYTES = 1024 * 1024
+MAX_COMMAND_BYTES = 128 * 1024
+MAX_ARGUMENTS = 4096
+MAX_ENVIRONMENT_BYTES = 2**50
+
+
+def new_action_id() -> ActionId:
+    """Name a new action."""
+    return action_id(time_ns() // 1_000_000, os.urandom(8))
+
+
+class Admission:
+    """Checks against what the system could give at most; `view` follows the journal."""
+
+    def __init__(self) -> None:
+        self.view = CapacityView(0, {"default": "default"}, {"default": []}, {})
+
+    def project(self, principal: Principal, asked: str | None) -> str:
+        """Return the project a request belongs to; other projects do not exist for the caller."""
+        name = asked or principal.project or "default"
+        if not principal.sees(name) or name not in self.view.projects:
+            raise NotFound(f"there is no project {name!r}")
+        return name
+
+    def pool(self, asked: str | None, project: str) -> str:
+        """Return the pool asked for; '' leaves the choice to the task or project."""
+        if asked is not None and asked not in self.view.pools:
+            known = ", ".join(sorted(self.view.pools))
+            raise InvalidRequest(f"there is no pool {asked!r}; there are {known}", pointer="/pool")
+        return asked or ""
+
+    def action(self, payload: ActionPayload, principal: Principal) -> Action:
+        """Return the action, with a new id. Raises InvalidRequest naming the field and the cure."""
+        project = self.project(principal, payload.project)
+        pool = self.pool(payload.pool, project)
+        cost = _cost(payload)
+        _check_key(payload, cost)
+        _check_work(payload)
+        if payload.reward is not None:
+            _check_reward(payload.reward, payload.kind)
+        if payload.environment is not None:
+            check_environment(payload.environment)
+        self._check_feasible(cost, payload, pool or self.view.projects[project])
+        return Action(
+            id=new_action_id(),
+            project=project,
+            task=payload.task,
+            kind=payload.kind,
+            cost=cost,
+            trajectory=payload.trajectory,
+            pool=pool,
+            priority=payload.priority,
+            step=payload.step,
+            group=payload.group,
+            family=payload.family,
+            key=payload.key,
+            duration_seconds=payload.duration_seconds,
+            elasticity=parse_elasticity(payload.elasticity) if payload.elasticity else None,
+            malleable=payload.malleable,
+            environment=payload.environment,
+            exec=payload.exec,
+            lease=_lease(payload),
+            reward=payload.reward,
+            timeout_seconds=payload.timeout_seconds,
+            queue_timeout_seconds=payload.queue_timeout_seconds,
+            replay_safe=payload.replay_safe,
+            metadata=payload.metadata,
+        )
+
+    def _check_feasible(self, cost: Cost, payload: ActionPayload, pool: str) -> None:
+        config = Config(resources=self.view.resources)
+        memory = payload.environment.memory_bytes if payload.environment else 0
+        capacity = PoolCapacity(tuple(self.view.pools.get(pool, ())))
+        check_feasible(cost, memory, config, pool, capacity)
+
+
+def _cost(payload: ActionPayload) -> Cost:
+    return {name: parse_units(counts, f"/cost/{name}") for name, counts in payload.cost.items()}
+
+
+def _check_key(payload: ActionPayload, cost: Cost) -> None:
+    if payload.key is not None and payload.key not in cost:
+        raise InvalidRequest(f"key {payload.key!r} is not in cost", pointer="/key")
+    if payload.elasticity is not None and payload.key is None and len(cost) != 1:
+        raise InvalidRequest(
+            "elasticity needs key when cost names several resources or none", pointer="/key"
+        )
+
+
+def _check_work(payload: ActionPayload) -> None:
+    kind = payload.kind
+    given = {Kind.EXEC: payload.exec, Kind.LEASE: payload.lease, Kind.CALL: payload.call}
+    for other, work in given.items():
+        if work is not None and other is not kind:
+            raise InvalidRequest(f"kind is {kind}, so {other} must be absent", pointer=f"/{other}")
+    if kind is Kind.CALL:
+        raise InvalidRequest("no GPU service or API is declared yet for calls", pointer="/kind")
+    if kind is Kind.EXEC:
+        if payload.exec is None:
+            raise InvalidRequest("kind exec needs exec.command", pointer="/exec")
+        _check_exec(payload.exec)
+    if kind is Kind.LEASE:
+        if not payload.cost:
+            raise InvalidRequest("a lease must name what it holds", pointer="/cost")
+        if not 0.1 <= _lease_ttl(payload) <= 86_400:
+            raise InvalidRequest("give 0.1 to 86400 seconds", pointer="/lease/ttl_seconds")
+
+
+def _lease_ttl(payload: ActionPayload) -> float:
+    return payload.lease.ttl_seconds if payload.lease else LeaseSpec().ttl_seconds
+
+
+def _lease(payload: ActionPayload) -> LeaseSpec | None:
+    return payload.lease or (LeaseSpec() if payload.kind is Kind.LEASE else None)
+
+
+def _check_exec(work: ExecSpec) -> None:
+    if not work.command or not work.command[0]:
+        raise InvalidRequest("give at least the program to run", pointer="/exec/command")
+    if len(work.command) > MAX_ARGUMENTS or sum(map(len, work.command)) > MAX_COMMAND_BYTES:
+        raise InvalidRequest(
+            f"at most {MAX_ARGUMENTS} arguments and {MAX_COMMAND_BYTES} characters; "
+            "put long input into stdin or a file",
+            pointer="/exec/command",
+        )
+    if any("\0" in argument for argument in work.command):
+        raise InvalidRequest("NUL cannot be part of an argument", pointer="/exec/command")
+    for name, value in work.env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise InvalidRequest(f"{name!r} is not a variable name", pointer="/exec/env")
+    if sum(len(k) + len(v) for k, v in work.env.items()) > MAX_COMMAND_BYTES:
+        raise InvalidRequest(f"at most {MAX_COMMAND_BYTES} characters", pointer="/exec/env")
+    if not 0 <= work.output_limit_bytes <= MAX_OUTPUT_BYTES:
+        raise InvalidRequest(
+            f"give 0 to {MAX_OUTPUT_BYTES} bytes", pointer="/exec/output_limit_bytes"
+        )
+    if work.cwd is not None:
+        check_path(work.cwd, "/exec/cwd")
+
+
+def check_path(path: str, pointer: str) -> None:
+    """Raise InvalidRequest for a path that is not below the workspace."""
+    inside = path == "/workspace" or path.startswith("/workspace/") or not path.startswith("/")
+    if not inside or ".." in path.split("/") or "\0" in path or len(path) > 4096:
+        raise InvalidRequest(
+            f"{path!r} leaves the workspace; use a path relative to it, or below /workspace",
+            pointer=pointer,
+            code="path_outside_workspace",
+        )
+
+
+def check_environment(environment: EnvironmentSpec) -> None:
+    """Raise InvalidRequest for an environment that no node can make."""
+    if not 0 <= environment.memory_bytes <= MAX_ENVIRONMENT_BYTES:
+        raise InvalidRequest("give 0 or more bytes", pointer="/environment/memory_bytes")
+    if environment.network not in {"none", "host"}:
+        raise InvalidRequest("network is none or host", pointer="/environment/network")
+    if not 1 <= environment.ttl_seconds <= 31_536_000:
+        raise InvalidRequest("give 1 to 31536000 seconds", pointer="/environment/ttl_seconds")
+
+
+def _check_reward(rule: RewardRule, kind: Kind) -> None:
+    if kind is not Kind.EXEC:
+        raise InvalidRequest("a reward is read from kind exec", pointer="/reward")
+    if rule.source not in {"exit_code", "json"}:
+        raise InvalidRequest("from is exit_code or json", pointer="/reward/from")
+    if (rule.source == "json") != bool(rule.path):
+        raise InvalidRequest(
+            "path goes with from json, and is needed there", pointer="/reward/path"
+        )

@@ -1,0 +1,134 @@
+"""The ASGI application: finds the handler, turns errors into problems, passes the rest on."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import redis
+
+from domain.access import Principal
+from domain.access import Scope as TokenScope
+from domain.errors import TangramError, Unavailable
+from scheduler.runtime.gateway.actions import Actions
+from scheduler.runtime.gateway.context import Context
+from scheduler.runtime.gateway.feeds import Feeds
+from scheduler.runtime.gateway.health import Health
+from scheduler.runtime.gateway.http import (
+    Application,
+    ClientGone,
+    HttpError,
+    Receive,
+    Request,
+    Response,
+    Scope,
+    Send,
+    problem_of,
+)
+from scheduler.runtime.gateway.leases import Leases
+from scheduler.runtime.gateway.trajectories import Trajectories
+
+log = logging.getLogger(__name__)
+
+PREFIX = "/api/v1"
+Handler = Callable[..., Awaitable[Response]]
+
+
+class Route(NamedTuple):
+    """One hot endpoint; groups of ``pattern`` become arguments."""
+
+    method: str
+    pattern: re.Pattern[str]
+    scope: TokenScope
+    handler: Handler
+
+
+class Gateway:
+    """The hot endpoints in front of another ASGI application."""
+
+    def __init__(
+        self, context: Context, behind: Application, needed_roles: tuple[str, ...] = ()
+    ) -> None:
+        self._context = context
+        self._behind = behind
+        self._feeds = Feeds(context)
+        self._health = Health(context, needed_roles)
+        self._actions = Actions(context)
+        self._routes = self._table()
+
+    def _table(self) -> list[Route]:
+        leases, trajectories = Leases(self._context), Trajectories(self._context)
+        read, submit = TokenScope.READ, TokenScope.SUBMIT
+        rows: list[tuple[str, str, TokenScope, Handler]] = [
+            ("GET", r"/actions/([^/]+)", read, self._actions.show),
+            ("POST", r"/actions/([^/]+)/cancel", submit, self._actions.cancel),
+            ("POST", r"/leases/([^/]+)/renew", submit, leases.renew),
+            ("POST", r"/leases/([^/]+)/release", submit, leases.release),
+            ("GET", r"/completions", read, self._feeds.completions),
+            ("GET", r"/status", read, self._health.status),
+            ("POST", r"/tasks", submit, trajectories.open_task),
+            ("POST", r"/trajectories", submit, trajectories.open),
+            ("POST", r"/trajectories/([^/]+)/finish", submit, trajectories.finish),
+            ("PUT", r"/trajectories/([^/]+)/files/(.+)", submit, trajectories.put_file),
+            ("GET", r"/trajectories/([^/]+)/files/(.+)", read, trajectories.get_file),
+        ]
+        return [Route(m, re.compile(PREFIX + p + "/?"), s, h) for m, p, s, h in rows]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._behind(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        answering = self._answer(request, send)
+        if answering is None:
+            await self._behind(scope, receive, send)
+            return
+        try:
+            response = await answering
+        except ClientGone:
+            return
+        except TangramError as error:
+            response = problem_of(error, request)
+        except redis.RedisError as error:
+            response = problem_of(Unavailable(f"redis does not answer: {error}"), request)
+        except Exception:
+            log.exception("request %s failed", request.id)
+            response = problem_of(HttpError(500, "internal", "this is our fault"), request)
+        if response is not None:
+            await response.send(send, request.id)
+
+    def _answer(self, request: Request, send: Send) -> Awaitable[Response | None] | None:
+        """Return the work of answering, or None when this request is not for us."""
+        path, method = request.path, request.method
+        if path == PREFIX + "/actions" and method == "POST":
+            return self._guarded(request, TokenScope.SUBMIT, self._actions.submit)
+        if path == PREFIX + "/actions/batch" and method == "POST":
+            return self._guarded(request, TokenScope.SUBMIT, self._actions.batch)
+        if path == "/livez" and method == "GET":
+            return self._health.live()
+        if path == "/readyz" and method == "GET":
+            return self._health.ready(request)
+        if path == PREFIX + "/events" and method == "GET":
+            return self._stream(request, send)
+        if path.startswith(PREFIX + "/"):
+            for route in self._routes:
+                match = route.pattern.fullmatch(path)
+                if match is not None and route.method == method:
+                    return self._guarded(request, route.scope, route.handler, *match.groups())
+        return None
+
+    async def _guarded(
+        self, request: Request, scope: TokenScope, handler: Handler, *args: Any
+    ) -> Response:
+        if not self._context.started:
+            await self._context.start()
+        principal: Principal = await self._context.identity.principal(request, scope)
+        return await handler(request, principal, *args)
+
+    async def _stream(self, request: Request, send: Send) -> None:
+        if not self._context.started:
+            await self._context.start()
+        principal = await self._context.identity.principal(request, TokenScope.READ)
+        await self._feeds.events(request, principal, send)

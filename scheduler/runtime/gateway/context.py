@@ -1,0 +1,157 @@
+"""What the endpoints of one process share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from typing import Any
+
+import msgspec
+import redis
+import redis.asyncio
+
+from domain.access import Principal
+from domain.errors import NotFound, Unavailable
+from domain.keys import Keys
+from domain.wire import ActionView
+from scheduler.runtime.gateway.admission import Admission
+from scheduler.runtime.gateway.backing import Backing
+from scheduler.runtime.gateway.http import ClientGone, Request
+from scheduler.runtime.gateway.identity import Identity
+from scheduler.runtime.gateway.questions import NotLive, Questions
+from scheduler.runtime.gateway.submitter import Submitter
+from scheduler.runtime.gateway.tail import Tail
+from scheduler.runtime.housekeeping import CapacityView
+from scheduler.runtime.journal import id_parts
+from scheduler.runtime.leadership import process_name
+
+log = logging.getLogger(__name__)
+
+#: A waiting client's departure is looked for only after this long: most answers are quicker.
+QUICK_SECONDS = 0.05
+#: How long a row may take to appear behind the journal.
+ROW_SECONDS = 2.0
+ROW_POLL_SECONDS = 0.05
+
+_capacity = msgspec.json.Decoder(CapacityView)
+
+
+class Context:
+    """Clients, caches and background readers of one web process."""
+
+    def __init__(self, client: redis.asyncio.Redis, keys: Keys, backing: Backing) -> None:
+        self.client = client
+        self.keys = keys
+        self.backing = backing
+        self.identity = Identity(backing.authenticate)
+        self.admission = Admission()
+        self.submitter = Submitter(client, keys)
+        self.tail = Tail(client, keys, self._capacity_changed)
+        self.questions = Questions(client, keys, self.submitter, process_name("web"))
+        self._stale = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._starting = asyncio.Lock()
+        self.started = False
+
+    async def start(self) -> None:
+        """Begin to follow the journal; called once, before or with the first request."""
+        async with self._starting:
+            if self.started:
+                return
+            try:
+                await self.tail.start()
+                await self._read_capacity()
+            except redis.RedisError as error:
+                raise Unavailable(f"redis does not answer: {error}") from None
+            loop = asyncio.get_running_loop()
+            readers = (self.submitter, self.tail, self.questions)
+            self._tasks = [loop.create_task(reader.run()) for reader in readers]
+            self._tasks.append(loop.create_task(self._follow_capacity()))
+            self.started = True
+
+    async def stop(self) -> None:
+        """End the readers and close the connections."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.client.aclose)
+
+    def _capacity_changed(self) -> None:
+        self._stale.set()
+
+    async def _follow_capacity(self) -> None:
+        while True:
+            await self._stale.wait()
+            self._stale.clear()
+            # The loop stores the new view right after the entry that was just read.
+            for _ in range(5):
+                await self._read_capacity()
+                await asyncio.sleep(ROW_POLL_SECONDS)
+
+    async def _read_capacity(self) -> None:
+        stored = await self.client.get(self.keys.capacity)
+        if stored is not None:
+            self.admission.view = _capacity.decode(stored)
+
+    async def wait_for(
+        self, request: Request, future: asyncio.Future[ActionView], seconds: float
+    ) -> ActionView | None:
+        """Return the finished action, or None when it takes longer. Raises ClientGone."""
+        await asyncio.wait({future}, timeout=min(seconds, QUICK_SECONDS))
+        if future.done():
+            return future.result()
+        if seconds <= QUICK_SECONDS:
+            return None
+        gone = asyncio.ensure_future(request.disconnected())
+        either: set[asyncio.Future[Any]] = {future, gone}
+        try:
+            await asyncio.wait(
+                either,
+                timeout=seconds - QUICK_SECONDS,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            gone.cancel()
+        if future.done():
+            return future.result()
+        if gone.done() and not gone.cancelled():
+            raise ClientGone
+        return None
+
+    async def find(
+        self, request: Request, principal: Principal, action_id: str, seconds: float = 0.0
+    ) -> ActionView:
+        """Return an action, finished if that comes within ``seconds``. Raises NotFound."""
+        view = self.tail.recent(action_id)
+        if view is None:
+            future = self.tail.finish_of(action_id)
+            try:
+                live = await self.questions.action(action_id, principal.project)
+                finished = await self.wait_for(request, future, seconds) if seconds else None
+                view = finished or live
+            except NotLive as answer:
+                view = await self._finished_before(action_id, answer.journal_id)
+            finally:
+                self.tail.discard(action_id, future)
+        if view is None or not principal.sees(view.project):
+            raise NotFound(f"there is no action {action_id!r}")
+        return view
+
+    async def _finished_before(self, action_id: str, journal_id: str) -> ActionView | None:
+        """Return an action that finished before ``journal_id``: from memory, else from its row."""
+        await self.tail.reached(journal_id, ROW_SECONDS)
+        view = self.tail.recent(action_id)
+        attempts = int(ROW_SECONDS / ROW_POLL_SECONDS)
+        while view is None and attempts:
+            view = await self.backing.action_view(action_id)
+            if view is not None or await self._projected(journal_id):
+                break
+            attempts -= 1
+            await asyncio.sleep(ROW_POLL_SECONDS)
+        return view if view is not None else await self.backing.action_view(action_id)
+
+    async def _projected(self, journal_id: str) -> bool:
+        position = await self.client.hget(self.keys.positions, "projector")
+        return isinstance(position, bytes) and id_parts(position.decode()) >= id_parts(journal_id)

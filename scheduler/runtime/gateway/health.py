@@ -1,0 +1,66 @@
+"""Is this process alive, is the system ready, how does it stand."""
+
+from __future__ import annotations
+
+import json
+from time import time
+from typing import Any, cast
+
+import redis
+
+from domain.access import Principal
+from scheduler.runtime.gateway.context import Context
+from scheduler.runtime.gateway.http import Request, Response
+
+#: A worker that has not shown life for this long is counted as gone.
+WORKER_SECONDS = 10.0
+
+
+class Health:
+    """Handlers of ``/livez``, ``/readyz`` and ``/api/v1/status``."""
+
+    def __init__(self, context: Context, needed_roles: tuple[str, ...]) -> None:
+        self._context = context
+        self._needed_roles = needed_roles
+
+    async def live(self) -> Response:
+        """GET /livez: this process answers."""
+        return Response(200, {"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        """GET /readyz[?verbose]: 200 when actions can be accepted and run, else 503."""
+        checks = await self._checks()
+        wrong = {name: problem for name, problem in checks.items() if problem}
+        body: dict[str, Any] = {"status": "ready" if not wrong else "not ready"}
+        if "verbose" in request.query() or wrong:
+            body["checks"] = {name: problem or "ok" for name, problem in checks.items()}
+        return Response(200 if not wrong else 503, body)
+
+    async def _checks(self) -> dict[str, str]:
+        checks = dict(await self._context.backing.checks())
+        try:
+            leader = await self._context.client.get(self._context.keys.leader)
+            workers = await self._workers()
+        except redis.RedisError as error:
+            return {**checks, "redis": str(error) or "does not answer"}
+        checks["redis"] = ""
+        checks["leader"] = "" if leader else "no scheduler loop leads"
+        for role in self._needed_roles:
+            alive = any(worker["role"] == role for worker in workers)
+            checks[role] = "" if alive else f"no {role} worker shows life"
+        return checks
+
+    async def _workers(self) -> list[dict[str, Any]]:
+        keys = self._context.keys
+        rows = cast("dict[bytes, bytes]", await self._context.client.hgetall(keys.workers))
+        found = [{"name": name.decode(), **json.loads(body)} for name, body in rows.items()]
+        gone = [worker["name"] for worker in found if time() - worker["at"] > 60 * WORKER_SECONDS]
+        if gone:
+            await self._context.client.hdel(keys.workers, *gone)
+        return [worker for worker in found if time() - worker["at"] <= WORKER_SECONDS]
+
+    async def status(self, request: Request, principal: Principal) -> Response:
+        """GET /api/v1/status: pools, resources, nodes and the loop, as the leader sees them."""
+        status = await self._context.questions.status()
+        status["workers"] = await self._workers()
+        return Response(200, status)

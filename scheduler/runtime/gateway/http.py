@@ -1,0 +1,158 @@
+"""Just enough HTTP over ASGI: requests with a bounded body, JSON answers, problems (RFC 9457)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+
+from domain.errors import (
+    CapacityError,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    TangramError,
+    Unavailable,
+)
+from domain.wire import MAX_BODY_BYTES, Problem
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+encode_json = msgspec.json.Encoder().encode
+
+
+class HttpError(TangramError):
+    """A request that is answered with a problem of this status."""
+
+    def __init__(self, status: int, code: str, detail: str, **headers: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.headers = headers
+        self.errors: list[dict[str, str]] = []
+
+
+class ClientGone(TangramError):
+    """The client has closed the connection; there is nobody to answer."""
+
+
+class Request:
+    """One request. The body is read once, up to a limit."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.scope = scope
+        self._receive = receive
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        given = self.header(b"x-request-id")
+        self.id = given if given.isprintable() and 0 < len(given) <= 64 else secrets.token_hex(8)
+
+    def header(self, name: bytes) -> str:
+        """Return a header, or the empty string."""
+        return self.headers.get(name, b"").decode("latin-1")
+
+    def query(self) -> dict[str, str]:
+        """Return the query; of a repeated parameter the last value."""
+        raw = self.scope.get("query_string", b"")
+        if not raw:
+            return {}
+        parsed = parse_qs(raw.decode("latin-1"), keep_blank_values=True, errors="replace")
+        return {name: values[-1] for name, values in parsed.items()}
+
+    async def body(self, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
+        """Return the body. Raises HttpError 413 above the limit, ClientGone when it breaks off."""
+        declared = self.header(b"content-length")
+        if declared.isdigit() and int(declared) > limit_bytes:
+            raise _too_large(limit_bytes)
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            if size > limit_bytes:
+                raise _too_large(limit_bytes)
+            if not message.get("more_body"):
+                return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    async def disconnected(self) -> None:
+        """Return when the client has gone. Only after the body was read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+def _too_large(limit_bytes: int) -> HttpError:
+    return HttpError(413, "too_large", f"the body is larger than {limit_bytes} bytes")
+
+
+class Response:
+    """An answer that is known whole."""
+
+    def __init__(
+        self,
+        status: int,
+        body: Any = None,
+        *,
+        content_type: bytes = b"application/json",
+        headers: dict[str, str] | None = None,
+        raw: bytes | None = None,
+    ) -> None:
+        self.status = status
+        self.content = raw if raw is not None else (b"" if body is None else encode_json(body))
+        self.content_type = content_type
+        self.headers = headers or {}
+
+    async def send(self, send: Send, request_id: str) -> None:
+        """Write the answer."""
+        headers = [
+            (b"content-type", self.content_type),
+            (b"content-length", str(len(self.content)).encode()),
+            (b"x-request-id", request_id.encode("latin-1")),
+            *((k.lower().encode(), v.encode("latin-1")) for k, v in self.headers.items()),
+        ]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": self.content})
+
+
+def problem_of(error: TangramError, request: Request) -> Response:
+    """Return the problem document for an error of ours."""
+    status, headers = _status_of(error)
+    code = error.code if isinstance(error, (HttpError, InvalidRequest)) else "unavailable"
+    errors = list(error.errors) if isinstance(error, HttpError) else []
+    if isinstance(error, InvalidRequest) and error.pointer:
+        errors.append({"pointer": error.pointer, "detail": str(error)})
+    problem = Problem(
+        title=HTTPStatus(status).phrase,
+        status=status,
+        code=code,
+        detail=str(error),
+        instance=request.path,
+        request_id=request.id,
+        errors=errors,
+    )
+    return Response(status, problem, content_type=b"application/problem+json", headers=headers)
+
+
+def _status_of(error: TangramError) -> tuple[int, dict[str, str]]:
+    if isinstance(error, HttpError):
+        return error.status, error.headers
+    if isinstance(error, NotFound):
+        return 404, {}
+    if isinstance(error, Conflict):
+        return 409, {}
+    if isinstance(error, InvalidRequest):
+        return 422, {}
+    if isinstance(error, CapacityError):
+        status = 503 if isinstance(error, Unavailable) else 429
+        return status, {"Retry-After": str(max(1, round(error.retry_after_seconds)))}
+    return 500, {}

@@ -1,0 +1,68 @@
+"""Endpoints of leases: the trainer holds units while it renews in time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from domain.access import Principal
+from domain.action import ActionState, Kind
+from domain.codec import encode
+from domain.errors import Conflict, Unavailable
+from domain.events import LeaseReleased, LeaseRenewed
+from domain.ids import ActionId
+from domain.wire import ActionView, RenewPayload, rfc3339
+from scheduler.runtime.gateway.bodies import decode
+from scheduler.runtime.gateway.context import Context
+from scheduler.runtime.gateway.http import Request, Response
+
+ANSWER_SECONDS = 5.0
+_renew = msgspec.json.Decoder(RenewPayload)
+
+
+class Leases:
+    """Handlers of ``/leases``."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def renew(self, request: Request, principal: Principal, action_id: str) -> Response:
+        """POST /leases/{id}/renew → until when it is held now; 409 when it is not held."""
+        body = await request.body()
+        payload = decode(_renew, body) if body.strip() else RenewPayload()
+        view = await self._lease(request, principal, action_id)
+        if view.state is not ActionState.RUNNING:
+            raise Conflict(f"the lease is {view.outcome or view.state}; it cannot be renewed")
+        renewal = self._context.tail.renewal_of(action_id)
+        event = LeaseRenewed(
+            action_id=ActionId(action_id), project=view.project, ttl_seconds=payload.ttl_seconds
+        )
+        await self._context.submitter.append([encode(event)])
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                ends = await renewal
+        except TimeoutError:
+            raise Unavailable("the renewal was not confirmed; look at the lease") from None
+        return Response(200, {"id": action_id, "expires_at": rfc3339(ends)})
+
+    async def release(self, request: Request, principal: Principal, action_id: str) -> Response:
+        """POST /leases/{id}/release. Repeats change nothing."""
+        await request.body()
+        view = await self._lease(request, principal, action_id)
+        if view.state is ActionState.FINISHED:
+            return Response(200, view)
+        future = self._context.tail.finish_of(action_id)
+        event = LeaseReleased(action_id=ActionId(action_id), project=view.project)
+        try:
+            await self._context.submitter.append([encode(event)])
+            finished = await self._context.wait_for(request, future, ANSWER_SECONDS)
+        finally:
+            self._context.tail.discard(action_id, future)
+        return Response(202, view) if finished is None else Response(200, finished)
+
+    async def _lease(self, request: Request, principal: Principal, action_id: str) -> ActionView:
+        view = await self._context.find(request, principal, action_id)
+        if view.kind is not Kind.LEASE:
+            raise Conflict(f"{action_id} is of kind {view.kind}, not a lease")
+        return view

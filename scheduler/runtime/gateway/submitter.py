@@ -1,0 +1,126 @@
+"""Appending to the inbox: all requests of one moment share one append (group commit).
+
+A request's messages are on disk when its `append` returns. Idempotency keys are checked in the
+same script that appends, so a repeated request never appends twice, whichever process it meets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import redis
+import redis.asyncio
+
+from domain.errors import CapacityError, Unavailable
+from domain.keys import Keys
+from scheduler.runtime.scripts import SUBMIT
+
+log = logging.getLogger(__name__)
+
+IDEMPOTENCY_SECONDS = 24 * 3600
+#: Messages of one append; Lua's stack bounds it.
+MAX_MESSAGES = 1000
+#: Inbox entries the loop may be behind before new work is refused.
+MAX_BACKLOG = 20_000
+#: How often the backlog is looked at while requests come in.
+BACKLOG_EVERY_APPENDS = 32
+
+
+@dataclass(eq=False)
+class _Pending:
+    messages: Sequence[bytes]
+    key: str
+    remember: bytes
+    done: asyncio.Future[bytes | None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+class Submitter:
+    """The one writer of this process to the inbox."""
+
+    def __init__(self, client: redis.asyncio.Redis, keys: Keys) -> None:
+        self._client = client
+        self._keys = keys
+        self._script = client.register_script(SUBMIT)
+        self._pending: list[_Pending] = []
+        self._something = asyncio.Event()
+        self._backlog = 0
+        self._appends = 0
+
+    async def append(
+        self, messages: Sequence[bytes], *, key: str = "", remember: bytes = b""
+    ) -> bytes | None:
+        """Append messages; return what an earlier request with ``key`` asked to ``remember``.
+
+        Returns None when the messages were appended. Raises CapacityError when the loop is too far
+        behind, Unavailable when Redis does not take them (they may then be there all the same).
+        """
+        if self._backlog > MAX_BACKLOG:
+            await self._look_at_backlog()
+            if self._backlog > MAX_BACKLOG:
+                raise CapacityError("too much is waiting to be scheduled", retry_after_seconds=2)
+        pending = _Pending(messages, key, remember)
+        self._pending.append(pending)
+        self._something.set()
+        return await pending.done
+
+    async def run(self) -> None:
+        """Append whatever is waiting, until cancelled."""
+        while True:
+            await self._something.wait()
+            self._something.clear()
+            while self._pending:
+                batch = self._cut()
+                try:
+                    seen = await self._append(batch)
+                except redis.RedisError as error:
+                    log.warning("redis does not take submissions: %s", error)
+                    _fail(batch, Unavailable(f"nothing can be accepted now: {error}"))
+                else:
+                    for pending, before in zip(batch, seen, strict=True):
+                        if not pending.done.done():
+                            pending.done.set_result(before)
+
+    def _cut(self) -> list[_Pending]:
+        """Take as many requests as fit into one append; one always does."""
+        count = taken = 0
+        for pending in self._pending:
+            count += len(pending.messages)
+            if taken and count > MAX_MESSAGES:
+                break
+            taken += 1
+        batch, self._pending = self._pending[:taken], self._pending[taken:]
+        return batch
+
+    async def _append(self, batch: list[_Pending]) -> list[bytes | None]:
+        self._appends += 1
+        if self._appends % BACKLOG_EVERY_APPENDS == 0:
+            await self._look_at_backlog()
+        if not any(pending.key for pending in batch):
+            messages = [message for pending in batch for message in pending.messages]
+            fields: dict[Any, Any] = {str(n): message for n, message in enumerate(messages)}
+            await self._client.xadd(self._keys.inbox, fields)
+            return [None] * len(batch)
+        keys, args = [self._keys.inbox], [str(IDEMPOTENCY_SECONDS).encode()]
+        for pending in batch:
+            keys.append(pending.key)
+            args += [pending.remember, str(len(pending.messages)).encode(), *pending.messages]
+        answer = await self._script(keys=keys, args=args)
+        seen = cast("list[bytes | None]", answer)
+        return [*seen, *[None] * (len(batch) - len(seen))]
+
+    async def _look_at_backlog(self) -> None:
+        with contextlib.suppress(redis.RedisError):
+            self._backlog = int(await self._client.xlen(self._keys.inbox))
+
+
+def _fail(batch: list[_Pending], error: Unavailable) -> None:
+    for pending in batch:
+        if not pending.done.done():
+            pending.done.set_exception(error)

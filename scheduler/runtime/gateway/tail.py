@@ -1,0 +1,148 @@
+"""Following the journal: answers for those that wait, and the last finished actions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable
+from typing import cast
+
+import redis
+import redis.asyncio
+
+from domain.codec import JOURNAL_FIELD, JournalEntry, decode_entry
+from domain.decisions import Finish, Renew
+from domain.events import ActionFinished, ConfigApplied, NodeJoined
+from domain.keys import Keys
+from domain.wire import ActionView
+from scheduler.runtime.connection import read_stream_async
+from scheduler.runtime.journal import id_parts
+from scheduler.runtime.views import finished_view
+
+log = logging.getLogger(__name__)
+
+#: Finished actions kept to answer from memory.
+RECENT = 4096
+READ_ENTRIES = 128
+RETRY_SECONDS = 0.2
+
+
+class Tail:
+    """One reader of the journal per web process, however many clients wait."""
+
+    def __init__(
+        self, client: redis.asyncio.Redis, keys: Keys, refresh: Callable[[], None]
+    ) -> None:
+        self._client = client
+        self._keys = keys
+        #: Called when capacity or configuration may have changed.
+        self._refresh = refresh
+        self._waiters: dict[str, list[asyncio.Future[ActionView]]] = defaultdict(list)
+        self._renewals: dict[str, list[asyncio.Future[float]]] = defaultdict(list)
+        self._recent: OrderedDict[str, tuple[Finish, ActionFinished | None, float, float]] = (
+            OrderedDict()
+        )
+        self._moved = asyncio.Condition()
+        self.position = "0-0"
+        self.seq = 0
+
+    def recent(self, action_id: str) -> ActionView | None:
+        """Return an action that finished a moment ago."""
+        found = self._recent.get(action_id)
+        return None if found is None else finished_view(*found)
+
+    def finish_of(self, action_id: str) -> asyncio.Future[ActionView]:
+        """Return a future of the finished action. `discard` it when nobody waits any more."""
+        future: asyncio.Future[ActionView] = asyncio.get_running_loop().create_future()
+        self._waiters[action_id].append(future)
+        return future
+
+    def renewal_of(self, action_id: str) -> asyncio.Future[float]:
+        """Return a future of the wall-clock time at which a renewed lease ends."""
+        future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self._renewals[action_id].append(future)
+        return future
+
+    def discard(self, action_id: str, future: asyncio.Future[ActionView]) -> None:
+        """Forget a future that was not resolved."""
+        futures = self._waiters.get(action_id)
+        if futures and future in futures:
+            futures.remove(future)
+            if not futures:
+                del self._waiters[action_id]
+
+    async def reached(self, stream_id: str, timeout_seconds: float) -> bool:
+        """Wait until the journal was read up to ``stream_id``."""
+        wanted = id_parts(stream_id)
+        async with self._moved:
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    await self._moved.wait_for(lambda: id_parts(self.position) >= wanted)
+            except TimeoutError:
+                return False
+        return True
+
+    async def next_move(self, timeout_seconds: float) -> None:
+        """Wait until something more was read, or the time is over."""
+        async with self._moved:
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    await self._moved.wait()
+            except TimeoutError:
+                return
+
+    async def start(self) -> None:
+        """Begin at the journal's end; what finished before is in rows."""
+        answer = await self._client.xrevrange(self._keys.journal, count=1)
+        newest = cast("list[tuple[bytes, dict[bytes, bytes]]]", answer)
+        if newest:
+            self.position = newest[0][0].decode()
+            self.seq = decode_entry(newest[0][1][JOURNAL_FIELD]).seq
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            try:
+                entries = await read_stream_async(
+                    self._client, self._keys.journal, self.position, READ_ENTRIES, 5.0
+                )
+            except redis.RedisError as error:
+                log.warning("the journal cannot be read: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            for stream_id, fields in entries:
+                self._take(decode_entry(fields[JOURNAL_FIELD]))
+                self.position = stream_id
+            if entries:
+                async with self._moved:
+                    self._moved.notify_all()
+
+    def _take(self, entry: JournalEntry) -> None:
+        self.seq = entry.seq
+        reports: dict[str, ActionFinished] = {}
+        for event in entry.events:
+            if isinstance(event, ActionFinished):
+                reports[event.action_id] = event
+            elif isinstance(event, (NodeJoined, ConfigApplied)):
+                self._refresh()
+        for decision in entry.decisions:
+            if isinstance(decision, Finish):
+                self._finished(decision, reports.get(decision.action_id), entry)
+            elif isinstance(decision, Renew):
+                ends = decision.expires_at + entry.wall_offset_seconds
+                for renewal in self._renewals.pop(decision.action_id, ()):
+                    if not renewal.done():
+                        renewal.set_result(ends)
+
+    def _finished(self, finish: Finish, report: ActionFinished | None, entry: JournalEntry) -> None:
+        found = (finish, report, entry.at, entry.wall_offset_seconds)
+        self._recent[finish.action_id] = found
+        if len(self._recent) > RECENT:
+            self._recent.popitem(last=False)
+        waiters = self._waiters.pop(finish.action_id, None)
+        if waiters:
+            view = finished_view(*found)
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(view)

@@ -1,0 +1,109 @@
+"""Endpoints of tasks, trajectories and their files."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from domain.access import Principal
+from domain.codec import encode
+from domain.errors import Conflict, InvalidRequest, NotFound
+from domain.events import TaskOpened, TrajectoryFinished, TrajectoryOpened
+from domain.wire import MAX_FILE_BYTES, TaskPayload, TrajectoryPayload
+from scheduler.runtime.gateway.admission import check_environment, check_path
+from scheduler.runtime.gateway.bodies import decode
+from scheduler.runtime.gateway.context import Context
+from scheduler.runtime.gateway.http import Request, Response
+
+_task = msgspec.json.Decoder(TaskPayload)
+_trajectory = msgspec.json.Decoder(TrajectoryPayload)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
+
+
+class Trajectories:
+    """Handlers of ``/tasks`` and ``/trajectories`` that change something."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def open_task(self, request: Request, principal: Principal) -> Response:
+        """POST /tasks: declare a task and bind it to a pool."""
+        payload = decode(_task, await request.body())
+        project = self._context.admission.project(principal, payload.project)
+        pool = self._context.admission.pool(payload.pool, project)
+        event = TaskOpened(project=project, task=payload.id, pool=pool, metadata=payload.metadata)
+        await self._context.submitter.append([_packed(event)])
+        return Response(201, {"id": payload.id, "project": project, "pool": pool or None})
+
+    async def open(self, request: Request, principal: Principal) -> Response:
+        """POST /trajectories: declare a trajectory and its environment."""
+        payload = decode(_trajectory, await request.body())
+        project = self._context.admission.project(principal, payload.project)
+        pool = self._context.admission.pool(payload.pool, project)
+        if payload.environment is not None:
+            check_environment(payload.environment)
+        event = TrajectoryOpened(
+            project=project,
+            task=payload.task,
+            trajectory=payload.id,
+            pool=pool,
+            environment=payload.environment,
+            metadata=payload.metadata,
+        )
+        await self._context.submitter.append([_packed(event)])
+        standing = await self._context.questions.trajectory(project, payload.id)
+        if standing["state"] != "open":
+            raise Conflict(
+                f"trajectory {payload.id!r} is {standing['state']}; choose another id",
+                pointer="/id",
+            )
+        return Response(201, {"id": payload.id, "project": project, **standing})
+
+    async def finish(self, request: Request, principal: Principal, name: str) -> Response:
+        """POST /trajectories/{id}/finish: cancel what waits, end what runs, remove the environment."""
+        await request.body()
+        project = self._project(request, principal)
+        standing = await self._context.questions.trajectory(project, _checked(name))
+        if standing["state"] != "open":
+            return Response(200, {"id": name, "project": project, **standing})
+        event = TrajectoryFinished(project=project, trajectory=name)
+        await self._context.submitter.append([encode(event)])
+        return Response(202, {"id": name, "project": project, **standing, "state": "finishing"})
+
+    async def put_file(
+        self, request: Request, principal: Principal, name: str, path: str
+    ) -> Response:
+        """PUT /trajectories/{id}/files/{path}: the body becomes the file."""
+        check_path(path, "/path")
+        content = await request.body(MAX_FILE_BYTES)
+        project = self._project(request, principal)
+        await self._context.questions.put_file(project, _checked(name), path, content)
+        return Response(201, {"path": path, "bytes": len(content)})
+
+    async def get_file(
+        self, request: Request, principal: Principal, name: str, path: str
+    ) -> Response:
+        """GET /trajectories/{id}/files/{path}: the file's bytes."""
+        check_path(path, "/path")
+        project = self._project(request, principal)
+        content = await self._context.questions.get_file(project, _checked(name), path)
+        return Response(200, raw=content, content_type=b"application/octet-stream")
+
+    def _project(self, request: Request, principal: Principal) -> str:
+        return self._context.admission.project(principal, request.query().get("project"))
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise NotFound(f"there is no trajectory {name!r}")
+    return name
+
+
+def _packed(event: TaskOpened | TrajectoryOpened) -> bytes:
+    try:
+        return encode(event)
+    except (OverflowError, TypeError, RecursionError) as error:
+        raise InvalidRequest(
+            f"metadata holds something that cannot be kept: {error}", pointer="/metadata"
+        ) from None

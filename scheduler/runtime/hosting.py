@@ -1,0 +1,73 @@
+"""Running the shell's parts as threads of a process that somebody else owns (a Celery worker).
+
+A part that dies takes its process along: a worker without its part would look alive and do nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+#: Longest time a part gets to stop; its process goes on ending after that.
+STOP_SECONDS = 10.0
+
+
+class HostedThread:
+    """A part that runs in a thread until it is told to stop."""
+
+    def __init__(self, name: str, work: Callable[[threading.Event], None]) -> None:
+        self.name = name
+        self._work = work
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the part to stop and wait for it, within limits."""
+        self._stop.set()
+        self._thread.join(STOP_SECONDS)
+        if self._thread.is_alive():
+            log.error("%s did not stop within %g s", self.name, STOP_SECONDS)
+
+    def _live(self) -> None:
+        try:
+            self._work(self._stop)
+        except BaseException:
+            log.exception("%s died; its process ends with it", self.name)
+            self._end_process()
+        else:
+            if not self._stop.is_set():
+                log.error("%s returned although nobody stopped it", self.name)
+                self._end_process()
+
+    def _end_process(self) -> None:
+        logging.shutdown()
+        os._exit(1)
+
+
+def in_event_loop(
+    make: Callable[[], Coroutine[Any, Any, None]],
+) -> Callable[[threading.Event], None]:
+    """Return thread work that runs a coroutine until stopped, then cancels it and waits."""
+
+    async def live(stop: threading.Event) -> None:
+        work = asyncio.ensure_future(make())
+        stopping = asyncio.ensure_future(asyncio.to_thread(stop.wait))
+        await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stop.set()  # frees the thread that waits for it
+        if not work.done():
+            work.cancel()
+            await asyncio.wait({work})
+        if not work.cancelled():
+            work.result()
+
+    return lambda stop: asyncio.run(live(stop))

@@ -1,0 +1,131 @@
+"""What the leader does between passes: watch nodes, take snapshots, trim streams, show life."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from time import monotonic, time
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+import redis
+
+from domain.events import Event, NodeLost, NodeReturned
+from domain.keys import Keys
+from scheduler.core import snapshot
+from scheduler.runtime.journal import Journal
+from scheduler.runtime.recovery import StoredSnapshot
+
+if TYPE_CHECKING:
+    from scheduler.runtime.loop import SchedulerLoop
+
+log = logging.getLogger(__name__)
+
+EVERY_SECONDS = 1.0
+#: A snapshot is taken after this many entries, and not more often than every so many seconds.
+SNAPSHOT_ENTRIES = 5000
+SNAPSHOT_SECONDS = 30.0
+#: Journal kept for questions about the past, when nobody needs more.
+JOURNAL_RETENTION_SECONDS = 900.0
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class CapacityView(msgspec.Struct):
+    """What each pool could give at most; the gateway refuses what can never fit."""
+
+    revision: int
+    projects: dict[str, str]
+    #: Pool → one dict of capacities per node.
+    pools: dict[str, list[dict[str, int]]]
+    resources: dict[str, int]
+
+
+class Housekeeping:
+    """Periodic duties of the leader. `due` is called once per pass and does little."""
+
+    def __init__(self, loop: SchedulerLoop, client: redis.Redis, keys: Keys) -> None:
+        self._loop = loop
+        self._client = client
+        self._keys = keys
+        self._journal = Journal(client, keys)
+        self._next = monotonic()
+        self._snapshot_seq = loop.seq
+        self._snapshot_at = monotonic()
+
+    def due(self) -> list[Event]:
+        """Do what is due and return what was noticed about nodes."""
+        if monotonic() < self._next:
+            return []
+        self._next = monotonic() + EVERY_SECONDS
+        self._loop.leadership.renew()
+        self._show_life()
+        fresh = self._loop.seq - self._snapshot_seq
+        if fresh >= SNAPSHOT_ENTRIES and monotonic() - self._snapshot_at >= SNAPSHOT_SECONDS:
+            self.snapshot()
+        return self._look_at_nodes()
+
+    def _look_at_nodes(self) -> list[Event]:
+        nodes = list(self._loop.machine.state.nodes.values())
+        if not nodes:
+            return []
+        alive_keys = [self._keys.alive(node.name) for node in nodes]
+        answers = cast("list[bytes | None]", self._client.mget(alive_keys))
+        noticed: list[Event] = []
+        for node, alive in zip(nodes, answers, strict=True):
+            incarnation = node.inventory.incarnation
+            shows_life = alive is not None and int(alive) == incarnation
+            if shows_life and node.lost_at is not None:
+                noticed.append(NodeReturned(node=node.name, incarnation=incarnation))
+            elif not shows_life and node.lost_at is None:
+                noticed.append(NodeLost(node=node.name, incarnation=incarnation))
+        return noticed
+
+    def snapshot(self) -> None:
+        """Store the machine's state, and trim the journal behind it."""
+        loop = self._loop
+        self._snapshot_at = monotonic()
+        if loop.seq == self._snapshot_seq:
+            return
+        stored = StoredSnapshot(
+            loop.journal_id, loop.inbox_id, loop.seq, snapshot.dump(loop.machine)
+        )
+        loop.leadership.put(self._keys.snapshot, _encode(stored))
+        self._snapshot_seq = loop.seq
+        self._journal.trim(loop.journal_id, JOURNAL_RETENTION_SECONDS)
+
+    def publish_capacity(self) -> None:
+        """Store what each pool could give at most."""
+        state = self._loop.machine.state
+        pools: dict[str, list[dict[str, int]]] = {name: [] for name in state.config.pools}
+        for node in state.nodes.values():
+            have = {kind: r.capacity for kind, r in node.inventory.resources.items()}
+            pools.setdefault(node.inventory.pool, []).append(have)
+        view = CapacityView(
+            revision=state.config.revision,
+            projects={p.name: p.default_pool for p in state.config.projects.values()},
+            pools=pools,
+            resources=dict(state.config.resources),
+        )
+        self._loop.leadership.put(self._keys.capacity, msgspec.json.encode(view))
+
+    def _show_life(self) -> None:
+        stats = self._loop.stats
+        show_life(
+            self._client,
+            self._keys,
+            self._loop.leadership.name,
+            "loop",
+            epoch=self._loop.leadership.epoch,
+            seq=self._loop.seq,
+            pass_p99_seconds=stats.quantile_seconds(0.99),
+        )
+
+
+def show_life(
+    client: redis.Redis, keys: Keys, name: str, role: str, **facts: float | str | None
+) -> None:
+    """Tell people and `/readyz` that a worker is alive."""
+    body = {"role": role, "pid": os.getpid(), "at": time(), **facts}
+    client.hset(keys.workers, name, json.dumps(body))

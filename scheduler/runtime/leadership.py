@@ -1,0 +1,105 @@
+"""One leader, fenced for real.
+
+The epoch in Redis only grows. Whoever raised it last is the leader; its writes carry the epoch and
+are refused once somebody else has raised it. The *leader* key only says whether the leader shows
+life: it expires, and a standby then raises the epoch. A leader that was stopped and goes on later
+finds itself fenced by its first write, whatever it believes.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Event
+
+import redis
+
+from domain.errors import Fenced
+from domain.keys import Keys
+from scheduler.runtime.scripts import COMMIT, ELECT, PUT, RENEW
+
+#: How often a standby looks whether the leader is gone.
+STANDBY_SECONDS = 0.5
+
+
+def process_name(role: str) -> str:
+    """Return a name that no other process has ever had."""
+    return f"{role}@{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+@dataclass
+class Leadership:
+    """The right to write, and the writes that need it."""
+
+    client: redis.Redis
+    keys: Keys
+    name: str
+    lease_seconds: float = 3.0
+    epoch: int = 0
+    #: Epoch that a wiped Redis must not fall behind, kept elsewhere (the database).
+    epoch_floor: Callable[[], int] = lambda: 0
+    #: Called with each epoch that was won, to keep it there.
+    epoch_won: Callable[[int], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        self._elect = self.client.register_script(ELECT)
+        self._renew = self.client.register_script(RENEW)
+        self._commit = self.client.register_script(COMMIT)
+        self._put = self.client.register_script(PUT)
+
+    def try_elect(self) -> bool:
+        """Become leader unless another one shows life."""
+        keys = [self.keys.epoch, self.keys.leader]
+        self.epoch = int(self._elect(keys=keys, args=[*self._mine()[1:], self.epoch_floor()]))
+        if self.epoch > 0:
+            self.epoch_won(self.epoch)
+        return self.epoch > 0
+
+    def wait(self, stop: Event) -> bool:
+        """Wait as a standby until elected; False when ``stop`` was set first."""
+        while not self.try_elect():
+            if stop.wait(STANDBY_SECONDS):
+                return False
+        return True
+
+    def renew(self) -> None:
+        """Show life. Raises Fenced when another leader has taken over."""
+        self._fenced(self._renew, [self.keys.epoch, self.keys.leader], [])
+
+    def put(self, key: str, value: bytes) -> None:
+        """Set ``key`` as leader. Raises Fenced."""
+        self._fenced(self._put, [self.keys.epoch, self.keys.leader, key], [value])
+
+    def commit(self, entry: bytes, inbox_id: str, commands: Sequence[tuple[str, bytes]]) -> str:
+        """Write one journal entry and its commands to nodes; return the entry's id. Raises Fenced."""
+        keys = [
+            self.keys.epoch,
+            self.keys.leader,
+            self.keys.journal,
+            self.keys.inbox,
+            *(stream for stream, _ in commands),
+        ]
+        args = [entry, inbox_id, *(body for _, body in commands)]
+        result: bytes = self._fenced(self._commit, keys, args)
+        return result.decode()
+
+    def resign(self) -> None:
+        """Let a standby take over at once."""
+        if self.client.get(self.keys.leader) == self.name.encode():
+            self.client.delete(self.keys.leader)
+
+    def _mine(self) -> list[str | int]:
+        return [self.epoch, self.name, int(self.lease_seconds * 1000)]
+
+    def _fenced(
+        self, script: Callable[..., bytes], keys: list[str], args: Sequence[object]
+    ) -> bytes:
+        try:
+            return script(keys=keys, args=[*self._mine(), *args])
+        except redis.ResponseError as error:
+            if "FENCED" in str(error):
+                raise Fenced(f"epoch {self.epoch} is over: another leader writes") from error
+            raise

@@ -1,0 +1,219 @@
+"""The scheduler loop: inbox in, journal and commands out.
+
+One pass: read a batch from the inbox (or wait until a timer, at most), stamp journal time, ask the
+machine once, commit once, answer questions. Everything else (liveness of nodes, snapshots,
+trimming) is done between passes, at most once a second.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from threading import Event
+from time import monotonic, perf_counter, time
+
+import redis
+
+from domain.codec import JournalEntry, NodeCommand, decode_command, encode
+from domain.decisions import (
+    Abort,
+    Decision,
+    Grant,
+    Refuse,
+    RemoveEnvironment,
+    TransferFile,
+    Wake,
+)
+from domain.errors import Fenced
+from domain.events import (
+    ActionSubmitted,
+    Command,
+    ConfigApplied,
+    NodeJoined,
+    Question,
+    TimeAdvanced,
+)
+from domain.events import Event as DomainEvent
+from domain.inventory import Config
+from domain.keys import Keys
+from domain.ports import RunOrder
+from scheduler.core.machine import Machine
+from scheduler.core.state import MakeLedger
+from scheduler.runtime.answers import Answers
+from scheduler.runtime.clock import JournalClock
+from scheduler.runtime.connection import read_stream
+from scheduler.runtime.housekeeping import Housekeeping
+from scheduler.runtime.leadership import Leadership
+from scheduler.runtime.recovery import recover
+from scheduler.runtime.telemetry import LoopStats
+
+log = logging.getLogger(__name__)
+
+#: Inbox entries taken per pass; each may hold many messages.
+BATCH_ENTRIES = 256
+#: A pass waits no longer than this, so that housekeeping is done in time.
+MAX_WAIT_SECONDS = 1.0
+RETRY_SECONDS = 0.2
+
+
+class SchedulerLoop:
+    """The one reader of the inbox and writer of the journal, while it is leader."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        keys: Keys,
+        make_ledger: MakeLedger,
+        leadership: Leadership,
+        config: Config,
+    ) -> None:
+        self._client = client
+        self._keys = keys
+        self._make_ledger = make_ledger
+        self._config = config
+        self.leadership = leadership
+        self.stats = LoopStats()
+
+    def run(self, stop: Event) -> None:
+        """Lead whenever possible until ``stop`` is set; survives the loss of Redis and of epochs."""
+        while not stop.is_set():
+            try:
+                if self.leadership.wait(stop):
+                    self._lead(stop)
+            except Fenced as error:
+                log.warning("stepping down: %s", error)
+            except redis.RedisError as error:
+                log.warning("redis does not answer, starting over: %s", error)
+                stop.wait(RETRY_SECONDS)
+
+    def _lead(self, stop: Event) -> None:
+        self.take_over()
+        while not stop.is_set():
+            self.run_once()
+        self.housekeeping.snapshot()
+        self.leadership.resign()
+
+    def take_over(self) -> None:
+        """Become level with the journal. The first thing a new leader does."""
+        started = perf_counter()
+        recovered = recover(self._client, self._keys, self._make_ledger, self._config)
+        self.machine: Machine = recovered.machine
+        self.journal_id, self.inbox_id = recovered.journal_id, recovered.inbox_id
+        self.seq = recovered.seq
+        self.clock = JournalClock(recovered.machine.state.now)
+        self.housekeeping = Housekeeping(self, self._client, self._keys)
+        self.answers = Answers(self, self._client)
+        self._wake_at = recovered.machine.state.asked_wake
+        self._drained_at: float | None = None
+        self.housekeeping.publish_capacity()
+        log.info(
+            "leading in epoch %d: %d entries replayed in %.3f s, %d actions live",
+            self.leadership.epoch,
+            recovered.replayed,
+            perf_counter() - started,
+            len(self.machine.state.actions),
+        )
+
+    def run_once(self, max_wait_seconds: float = MAX_WAIT_SECONDS) -> None:
+        """Do one pass. Raises Fenced, or a Redis error; the machine is then of no more use."""
+        commands = self._read(self._patience(max_wait_seconds))
+        began = perf_counter()
+        questions = [command for command in commands if isinstance(command, Question)]
+        events: list[DomainEvent] = [c for c in commands if not isinstance(c, Question)]
+        events += self.housekeeping.due()
+        now = self.clock.now()
+        if self._wake_at is not None and self._wake_at <= now:
+            self._wake_at = None
+            events.append(TimeAdvanced())
+        if events:
+            self._handle(events, now)
+        for question in questions:
+            self.answers.answer(question)
+        if commands:
+            self.stats.record_pass(perf_counter() - began, len(events))
+
+    def _patience(self, max_wait_seconds: float) -> float:
+        if self._wake_at is None:
+            return max_wait_seconds
+        return min(max_wait_seconds, max(0.001, self._wake_at - self.clock.now()))
+
+    def _read(self, wait_seconds: float) -> list[Command]:
+        entries = read_stream(
+            self._client, self._keys.inbox, self.inbox_id, BATCH_ENTRIES, wait_seconds
+        )
+        received_at = time()
+        commands: list[Command] = []
+        longest_lag = self._longest_lag()
+        for stream_id, fields in entries:
+            for message in fields.values():
+                command = decode_command(message)
+                if isinstance(command, ActionSubmitted):
+                    lag = max(0.0, received_at - command.accepted_at)
+                    command.lag_seconds = lag if longest_lag is None else min(lag, longest_lag)
+                commands.append(command)
+            self.inbox_id = stream_id
+        if len(entries) < BATCH_ENTRIES:
+            self._drained_at = monotonic()
+        return commands
+
+    def _longest_lag(self) -> float | None:
+        """Bound how long a message can have waited here, whatever wall clocks say."""
+        return None if self._drained_at is None else monotonic() - self._drained_at
+
+    def _handle(self, events: Sequence[DomainEvent], now: float) -> None:
+        for event in events:
+            event.at = now
+        decisions = self.machine.handle(*events)
+        self.seq += 1
+        entry = JournalEntry(
+            self.seq,
+            self.leadership.epoch,
+            now,
+            self.clock.wall_offset(),
+            self.inbox_id,
+            list(events),
+            decisions,
+        )
+        self.journal_id = self.leadership.commit(
+            encode(entry), self.inbox_id, self._node_commands(decisions)
+        )
+        self._after_commit(events, decisions)
+
+    def _after_commit(self, events: Iterable[DomainEvent], decisions: Iterable[Decision]) -> None:
+        for decision in decisions:
+            if isinstance(decision, Wake):
+                self._wake_at = decision.wake_at
+            elif isinstance(decision, Refuse):
+                self.answers.refuse(decision)
+        if any(isinstance(event, (NodeJoined, ConfigApplied)) for event in events):
+            self.housekeeping.publish_capacity()
+
+    def _node_commands(self, decisions: Iterable[Decision]) -> list[tuple[str, bytes]]:
+        by_node: dict[str, list[NodeCommand]] = defaultdict(list)
+        epoch = self.leadership.epoch
+        for decision in decisions:
+            if isinstance(decision, Grant):
+                if decision.node is not None:
+                    order = self._order(decision)
+                    if order is not None:
+                        by_node[decision.node].append(NodeCommand(epoch, run=order))
+            elif isinstance(decision, Abort):
+                by_node[decision.node].append(NodeCommand(epoch, abort=decision))
+            elif isinstance(decision, RemoveEnvironment):
+                by_node[decision.node].append(NodeCommand(epoch, remove=decision))
+            elif isinstance(decision, TransferFile):
+                by_node[decision.node].append(NodeCommand(epoch, transfer=decision))
+        nodes = self.machine.state.nodes
+        return [
+            (self._keys.commands(name, nodes[name].inventory.identity), encode(commands))
+            for name, commands in by_node.items()
+        ]
+
+    def _order(self, granted: Grant) -> RunOrder | None:
+        live = self.machine.live(granted.action_id)
+        if live is None or live.lease_expires_at is not None:
+            return None
+        trajectory = self.machine.state.trajectory_of(live)
+        environment = trajectory.environment if trajectory else live.action.environment
+        return RunOrder(live.action, granted.allocations, granted.attempt, environment)

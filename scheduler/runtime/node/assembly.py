@@ -1,0 +1,46 @@
+"""Putting a node worker together from the managers that are installed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import redis.asyncio
+
+from domain.inventory import ResourceInventory
+from domain.keys import Keys
+from domain.ports import Driver, DriverContext
+from managers.registry import Registry
+from scheduler.runtime.node.worker import NodeOptions, NodeWorker
+
+log = logging.getLogger(__name__)
+
+
+def node_worker(
+    client: redis.asyncio.Redis,
+    keys: Keys,
+    registry: Registry,
+    *,
+    name: str,
+    pool: str,
+    state_directory: Path,
+    settings: Mapping[str, str],
+    version: str = "",
+) -> NodeWorker:
+    """Return a worker that offers what the managers find here.
+
+    Raises InvalidRequest when a declared setting (``cpus``, ``memory_bytes``) cannot be read.
+    """
+    for problem in registry.problems:
+        log.warning("a manager was left out: %s", problem)
+    resources: dict[str, ResourceInventory] = {}
+    drivers: list[Driver] = []
+    for kind, manager in registry.managers.items():
+        context = DriverContext(name, state_directory / kind, dict(resources), dict(settings))
+        if manager.probe is not None:
+            resources[kind] = manager.probe(context)
+        if manager.make_driver is not None:
+            drivers.append(manager.make_driver(context))
+    options = NodeOptions(name, pool, state_directory, resources, version)
+    return NodeWorker(client, keys, options, drivers)

@@ -1,0 +1,69 @@
+"""Reports to the loop: collected, sent together, repeated until Redis has them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import redis
+import redis.asyncio
+
+from domain.codec import encode, pack_fields
+from domain.events import ActionFinished, ActionStarted, Event
+from domain.keys import Keys
+
+log = logging.getLogger(__name__)
+
+#: Messages in one inbox entry.
+MAX_MESSAGES = 500
+RETRY_SECONDS = 0.2
+
+
+class Reporter:
+    """Sends events to the inbox in order. What is reported twice is ignored by the core."""
+
+    def __init__(self, client: redis.asyncio.Redis, keys: Keys) -> None:
+        self._client = client
+        self._keys = keys
+        self._waiting: list[tuple[Event, Callable[[], None] | None]] = []
+        self._something = asyncio.Event()
+
+    def report(self, event: Event, sent: Callable[[], None] | None = None) -> None:
+        """Queue an event; ``sent`` is called once it is on disk."""
+        self._waiting.append((event, sent))
+        self._something.set()
+
+    async def run(self) -> None:
+        """Send whatever is waiting, until cancelled."""
+        while True:
+            await self._something.wait()
+            self._something.clear()
+            while self._waiting:
+                batch = self._waiting[:MAX_MESSAGES]
+                await self._send(batch)
+                del self._waiting[: len(batch)]
+                for _, sent in batch:
+                    if sent is not None:
+                        sent()
+
+    async def _send(self, batch: list[tuple[Event, Callable[[], None] | None]]) -> None:
+        messages = [encode(event) for event in _without_stale_starts([e for e, _ in batch])]
+        while True:
+            try:
+                await self._client.xadd(self._keys.inbox, pack_fields(messages))
+            except redis.RedisError as error:
+                log.warning("reports wait, redis does not take them: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
+
+
+def _without_stale_starts(events: list[Event]) -> list[Event]:
+    """Drop starts whose end is in the same batch: nobody could have seen them in between."""
+    ended = {(e.action_id, e.attempt) for e in events if isinstance(e, ActionFinished)}
+    return [
+        e
+        for e in events
+        if not (isinstance(e, ActionStarted) and (e.action_id, e.attempt) in ended)
+    ]
