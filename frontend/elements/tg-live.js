@@ -1,0 +1,66 @@
+/**
+ * `<tg-live>`: says whether what one sees is live, and how old it is; holds the pause button.
+ * @module
+ */
+
+import { bind } from "../lib/keys.js";
+import { Live } from "../lib/live.js";
+import { dirty } from "../lib/loop.js";
+import * as format from "../lib/format.js";
+
+const WORDS = {
+  connecting: "Connecting",
+  live: "Live",
+  paused: "Paused",
+  hidden: "Resting",
+  stale: "Stale",
+  "signed-out": "Signed out",
+};
+const HZ = 4;
+
+export class TgLive extends HTMLElement {
+  live = new Live(this.getAttribute("path") ?? "/ws/live/", HZ);
+  #pausedAt = 0;
+
+  connectedCallback() {
+    this.live.addEventListener("standing", () => dirty(this));
+    this.#button.addEventListener("click", () => this.#togglePause());
+    bind("p", () => this.#togglePause());
+    this.live.connect();
+    dirty(this);
+  }
+
+  get #button() {
+    return /** @type {HTMLButtonElement} */ (this.querySelector("button"));
+  }
+
+  #togglePause() {
+    this.live.paused = !this.live.paused;
+    this.#pausedAt = Date.now() / 1000;
+  }
+
+  paint() {
+    const standing = this.live.standing;
+    document.documentElement.dataset.live = standing;
+    this.dataset.is = standing;
+    write(this.querySelector(".word"), WORDS[standing]);
+    write(this.querySelector(".age"), this.#detail(standing));
+    write(this.#button, this.live.paused ? "Resume" : "Pause");
+    this.#button.setAttribute("aria-pressed", String(this.live.paused));
+  }
+
+  /** @param {import("../lib/live.js").Standing} standing */
+  #detail(standing) {
+    if (standing === "paused") return `at ${format.clock(this.#pausedAt)}`;
+    if (standing === "live") return `${format.amount(this.live.rate)} frames/s`;
+    const age = this.live.age;
+    return age == null || standing === "signed-out" ? "" : `${Math.round(age)} s old`;
+  }
+}
+
+/** @param {Element | null} element @param {string} text */
+function write(element, text) {
+  if (element && element.textContent !== text) element.textContent = text;
+}
+
+customElements.define("tg-live", TgLive);

@@ -1,0 +1,199 @@
+/**
+ * `<tg-series>`: lines over the last five minutes, drawn by uPlot, with the same numbers as a table.
+ * @module
+ */
+
+import uPlot from "../vendor/uplot-1.6.32/uPlot.esm.js";
+import { color, onTheme } from "../lib/color.js";
+import * as format from "../lib/format.js";
+import { dirty } from "../lib/loop.js";
+import { SPAN_SECONDS } from "../lib/points.js";
+import { line, twin } from "../lib/table.js";
+
+/**
+ * @typedef {{ column: string, label: string, color: string }} Line
+ * @typedef {{ lines: Line[], show: (value: number | null) => string,
+ *             tick?: (value: number) => string, steps?: number[],
+ *             stacked?: boolean, log?: boolean, floor?: number }} Plan
+ * `steps`: distances between ticks, or with `log` the ticks themselves.
+ */
+
+const HEIGHT = 168;
+const TABLE_ROWS = 12;
+const FONT = '11px system-ui, "Segoe UI", sans-serif';
+
+export class TgSeries extends HTMLElement {
+  /** @type {Plan | null} */
+  #plan = null;
+  /** @type {uPlot | null} */
+  #plot = null;
+  /** @type {number[]} */
+  #seconds = [];
+  /** @type {(number | null)[][]} */
+  #values = [];
+  #figure = document.createElement("div");
+  #table = document.createElement("table");
+  #rebuild = true;
+
+  connectedCallback() {
+    this.#figure.className = "figure";
+    this.#figure.setAttribute("aria-hidden", "true");
+    this.append(this.#figure, twin(this.#table, () => dirty(this)));
+    new ResizeObserver(() => this.#resized()).observe(this);
+    onTheme(() => {
+      this.#rebuild = true;
+      dirty(this);
+    });
+  }
+
+  /** @param {Plan} plan */
+  set plan(plan) {
+    this.#plan = plan;
+    this.#rebuild = true;
+  }
+
+  /** @param {number[]} seconds wall clock @param {Record<string, (number | null)[]>} columns */
+  show(seconds, columns) {
+    this.#seconds = seconds;
+    this.#values = (this.#plan?.lines ?? []).map(({ column }) => columns[column] ?? []);
+    dirty(this);
+  }
+
+  paint() {
+    if (!this.#plan) return;
+    if (this.#rebuild || !this.#plot) this.#build();
+    this.#plot?.setData(/** @type {any} */ ([this.#seconds, ...this.#heights()]));
+    if (this.#table.closest("details")?.open) this.#fillTable();
+  }
+
+  /** Heights of the lines: in a stack each stands on those after it. */
+  #heights() {
+    if (!this.#plan?.stacked) return this.#values;
+    /** @type {(number | null)[] | null} */
+    let below = null;
+    const stacked = [...this.#values].reverse().map((column) => {
+      const base = below;
+      below = column.map((value, at) => (value == null ? null : value + (base?.[at] ?? 0)));
+      return below;
+    });
+    return stacked.reverse();
+  }
+
+  #build() {
+    const plan = /** @type {Plan} */ (this.#plan);
+    this.#plot?.destroy();
+    this.#rebuild = false;
+    /** @type {any} */
+    const options = {
+      width: Math.max(240, this.clientWidth),
+      height: HEIGHT,
+      padding: [8, 8, 0, 0],
+      cursor: { points: { size: 6 }, y: false, drag: { setScale: false } },
+      legend: { live: true },
+      scales: { x: { range: () => this.#span() }, y: scaleOf(plan) },
+      axes: [timeAxis(), valueAxis(plan)],
+      series: [{ value: showTime }, ...plan.lines.map((one, at) => this.#series(one, at))],
+    };
+    this.#plot = new uPlot(options, /** @type {any} */ (undefined), this.#figure);
+  }
+
+  /** @param {Line} line @param {number} at */
+  #series({ label, color: name }, at) {
+    const plan = /** @type {Plan} */ (this.#plan);
+    const stroke = color(name);
+    const faint = stroke.replace(/^rgb\((.*)\)$/, "rgba($1, 0.12)");
+    return {
+      label,
+      stroke,
+      width: plan.stacked ? 1 : 1.5,
+      fill: plan.stacked ? stroke : at === 0 && !plan.log ? faint : undefined,
+      points: { show: false },
+      // What the line means, which in a stack is not how high it stands.
+      value: (...[, , , index]) =>
+        plan.show(this.#values[at]?.[index ?? this.#seconds.length - 1] ?? null),
+    };
+  }
+
+  /** @returns {[number, number]} */
+  #span() {
+    const newest = this.#seconds.at(-1) ?? Date.now() / 1000;
+    return [newest - SPAN_SECONDS + 1, newest];
+  }
+
+  #resized() {
+    const width = Math.max(240, this.clientWidth);
+    if (this.#plot && this.#plot.width !== width) this.#plot.setSize({ width, height: HEIGHT });
+  }
+
+  #fillTable() {
+    const lines = this.#plan?.lines ?? [];
+    const head = line("th", ["Time", ...lines.map(({ label }) => label)]);
+    const newest = this.#seconds.map((_, at) => at).slice(-TABLE_ROWS).reverse();
+    const rows = newest.map((at) => [
+      format.clock(this.#seconds[at]),
+      ...this.#values.map((column) => this.#plan?.show(column[at]) ?? ""),
+    ]);
+    this.#table.replaceChildren(head, ...rows.map((cells) => line("td", cells)));
+  }
+}
+
+/** @param {Plan} plan */
+function scaleOf(plan) {
+  if (plan.log) {
+    const ticks = plan.steps ?? [];
+    return { distr: 3, range: (...[, low, high]) => around(ticks, low ?? 0.01, high ?? 1) };
+  }
+  return { range: (...[, , high]) => [0, Math.max(plan.floor ?? 1, high * 1.1 || 0)] };
+}
+
+/** The ticks next to the data on both sides. @param {number[]} ticks @param {number} low @param {number} high */
+function around(ticks, low, high) {
+  const below = ticks.filter((tick) => tick <= low).at(-1) ?? ticks[0];
+  const above = ticks.find((tick) => tick >= high && tick > below) ?? ticks[ticks.length - 1];
+  return [below, above];
+}
+
+/** @param {number} size @param {number} space pixels between ticks, at least */
+function axis(size, space) {
+  return {
+    size,
+    space,
+    font: FONT,
+    stroke: color("--muted"),
+    grid: { stroke: color("--line"), width: 1 },
+    ticks: { show: false },
+  };
+}
+
+function timeAxis() {
+  const values = (/** @type {any} */ _, /** @type {number[]} */ splits) =>
+    splits.map((second) => format.clock(second).slice(0, 5));
+  return { ...axis(28, 64), incrs: [60], values };
+}
+
+/** @param {Plan} plan */
+function valueAxis(plan) {
+  const name = plan.tick ?? plan.show;
+  return {
+    ...axis(56, 32),
+    values: (/** @type {any} */ _, /** @type {number[]} */ splits) => splits.map(name),
+    ...(plan.log
+      ? { splits: (...[, , low, high]) => within(plan.steps ?? [], low, high), filter: keepAll }
+      : plan.steps && { incrs: plan.steps }),
+  };
+}
+
+/** Not more than six ticks. @param {number[]} ticks @param {number} low @param {number} high */
+function within(ticks, low, high) {
+  const shown = ticks.filter((tick) => tick >= low && tick <= high);
+  const stride = Math.ceil(shown.length / 6);
+  return shown.filter((_, at) => (shown.length - 1 - at) % stride === 0);
+}
+
+/** @param {any} _ @param {number[]} splits */
+const keepAll = (_, splits) => splits;
+
+/** @param {any} _ @param {number | null} second */
+const showTime = (_, second) => (second == null ? "now" : format.clock(second));
+
+customElements.define("tg-series", TgSeries);

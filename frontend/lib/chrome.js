@@ -1,0 +1,30 @@
+/**
+ * What every page has: theme choice, help, ways to go.
+ * @module
+ */
+
+import { bind } from "./keys.js";
+
+const help = /** @type {HTMLDialogElement | null} */ (document.getElementById("help"));
+const theme = /** @type {HTMLSelectElement | null} */ (document.getElementById("theme"));
+
+/** @param {string} href */
+const go = (href) => () => location.assign(href);
+
+bind("?", () => (help?.open ? help.close() : help?.showModal()));
+bind("go", go("/"));
+bind("ga", go("/actions/"));
+document.getElementById("show-help")?.addEventListener("click", () => help?.showModal());
+
+if (theme) {
+  theme.value = localStorage.getItem("tangram.theme") ?? "auto";
+  theme.addEventListener("change", () => {
+    if (theme.value === "auto") {
+      localStorage.removeItem("tangram.theme");
+      delete document.documentElement.dataset.theme;
+    } else {
+      localStorage.setItem("tangram.theme", theme.value);
+      document.documentElement.dataset.theme = theme.value;
+    }
+  });
+}

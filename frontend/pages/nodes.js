@@ -1,0 +1,96 @@
+/**
+ * One card per node: what it is, what is held of it, and its core map.
+ * @module
+ */
+
+import * as format from "../lib/format.js";
+import { dirty } from "../lib/loop.js";
+
+/**
+ * @typedef {{ name: string, pool: string, state: string, isolation: string, hostname: string,
+ *             version: string, oversubscribed: boolean, cores_held: number, cores_total: number,
+ *             cores: Uint8Array, groups: string[], memory_held_bytes: number,
+ *             memory_total_bytes: number, environments: number }} Node
+ */
+
+export class NodeCards {
+  /** @type {Node[]} */
+  #nodes = [];
+  /** @type {Map<string, HTMLElement>} */
+  #cards = new Map();
+
+  /** @param {HTMLElement} place holds a `template`, an `.empty` note and the cards */
+  constructor(place) {
+    this.place = place;
+    this.template = /** @type {HTMLTemplateElement} */ (place.querySelector("template"));
+  }
+
+  /** @param {Node[]} nodes */
+  show(nodes) {
+    this.#nodes = nodes;
+    dirty(this);
+  }
+
+  paint() {
+    const names = new Set(this.#nodes.map(({ name }) => name));
+    for (const [name, card] of this.#cards) {
+      if (names.has(name)) continue;
+      card.remove();
+      this.#cards.delete(name);
+    }
+    for (const node of this.#nodes) fill(this.#card(node.name), node);
+    /** @type {HTMLElement} */ (this.place.querySelector(".empty")).hidden = names.size > 0;
+  }
+
+  /** @param {string} name */
+  #card(name) {
+    let card = this.#cards.get(name);
+    if (!card) {
+      const copy = /** @type {DocumentFragment} */ (this.template.content.cloneNode(true));
+      card = /** @type {HTMLElement} */ (copy.firstElementChild);
+      this.#cards.set(name, card);
+      this.place.append(card);
+    }
+    return card;
+  }
+}
+
+/** @param {HTMLElement} card @param {Node} node */
+function fill(card, node) {
+  card.dataset.node = node.name;
+  card.dataset.is = node.state;
+  write(card, ".name", node.name);
+  write(card, ".pool", `pool ${node.pool}`);
+  write(card, ".state", node.state);
+  /** @type {HTMLElement} */ (card.querySelector(".state")).dataset.is = node.state;
+  /** @type {HTMLElement} */ (card.querySelector(".oversubscribed")).hidden = !node.oversubscribed;
+  write(card, ".isolation", node.isolation);
+  write(
+    card,
+    ".cores",
+    `${format.amount(node.cores_held)} of ${format.amount(node.cores_total)} cores`,
+  );
+  meter(card, ".cores-meter", node.cores_held, node.cores_total);
+  write(
+    card,
+    ".memory",
+    `${format.bytes(node.memory_held_bytes)} of ${format.bytes(node.memory_total_bytes)} reserved`,
+  );
+  meter(card, ".memory-meter", node.memory_held_bytes, node.memory_total_bytes);
+  const plural = node.environments === 1 ? "" : "s";
+  write(card, ".environments", `${format.count(node.environments)} environment${plural}`);
+  /** @type {any} */ (card.querySelector("tg-coremap")).show(node.groups, node.cores);
+}
+
+/** @param {HTMLElement} card @param {string} part @param {string} text */
+function write(card, part, text) {
+  const element = card.querySelector(part);
+  if (element && element.textContent !== text) element.textContent = text;
+}
+
+/** @param {HTMLElement} card @param {string} part @param {number} held @param {number} total */
+function meter(card, part, held, total) {
+  const element = /** @type {HTMLMeterElement} */ (card.querySelector(part));
+  element.max = total || 1;
+  element.value = held;
+}

@@ -1,0 +1,6 @@
+/**
+ * Pages that only have the common head.
+ * @module
+ */
+
+import "../lib/chrome.js";

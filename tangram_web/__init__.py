@@ -1,0 +1,1 @@
+"""The Django project: pages, configuration and history around the scheduler."""

@@ -1,0 +1,12 @@
+"""The project as an app: home of management commands."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class TangramConfig(AppConfig):
+    """Tangram."""
+
+    name = "tangram_web"
+    label = "tangram_web"

@@ -1,0 +1,108 @@
+"""Composition root of the web process: the gateway in front, Django and Channels behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from channels.auth import AuthMiddlewareStack
+from channels.routing import ProtocolTypeRouter, URLRouter
+from channels.security.websocket import AllowedHostsOriginValidator
+from django.core.asgi import get_asgi_application
+
+from scheduler.runtime.connection import connect_async
+from scheduler.runtime.gateway.app import Gateway
+from scheduler.runtime.gateway.backing import Backing
+from scheduler.runtime.gateway.context import Context
+from scheduler.runtime.gateway.http import Receive, Scope, Send
+
+#: Workers without which an action is accepted but not run, or run but not shown.
+NEEDED_ROLES = ("loop", "node", "projector")
+
+
+def django_application() -> ProtocolTypeRouter:
+    """Return Django for HTTP, and the live topics for websockets of our own pages."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tangram_web.settings")
+    http = get_asgi_application()
+    # Consumers reach models, which exist only once Django is set up.
+    from tangram_web.live.routing import websocket_urlpatterns
+
+    websockets = AuthMiddlewareStack(URLRouter(websocket_urlpatterns))
+    return ProtocolTypeRouter({"http": http, "websocket": AllowedHostsOriginValidator(websockets)})
+
+
+def _in_thread(call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    """Return an ORM call as a coroutine that leaves no stale connection behind."""
+    from django.db import close_old_connections
+
+    def guarded(*args: Any) -> Any:
+        close_old_connections()
+        return call(*args)
+
+    return sync_to_async(guarded, thread_sensitive=False)
+
+
+def _database_check() -> dict[str, str]:
+    from django.db import DatabaseError, connection
+    from django.db.migrations.executor import MigrationExecutor
+
+    try:
+        executor = MigrationExecutor(connection)
+        missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    except DatabaseError as error:
+        return {"database": str(error)}
+    return {
+        "database": "",
+        "migrations": f"{len(missing)} are not applied; run manage.py migrate" if missing else "",
+    }
+
+
+def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+    """Return the whole web process as one ASGI application."""
+    behind = django_application()
+
+    from django.conf import settings
+
+    from tangram_web.lib import bus
+    from tangram_web.pools.selectors import principal_of
+    from tangram_web.records.selectors import action_view, completions
+
+    backing = Backing(
+        authenticate=_in_thread(principal_of),
+        action_view=_in_thread(action_view),
+        completions=_in_thread(completions),
+        checks=_in_thread(_database_check),
+    )
+    context = Context(connect_async(settings.TANGRAM_REDIS_URL), bus.keys(), backing)
+    gateway = Gateway(context, behind, NEEDED_ROLES)
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(context, receive, send)
+        else:
+            await gateway(scope, receive, send)
+
+    return application
+
+
+async def _lifespan(context: Context, receive: Receive, send: Send) -> None:
+    """Follow the journal from the start of the process to its end."""
+    while True:
+        message = await receive()
+        if message["type"] == "lifespan.startup":
+            # Redis may come up later than this process; the first request tries again.
+            starting = asyncio.ensure_future(context.start())
+            await asyncio.wait({starting}, timeout=5.0)
+            if starting.done() and not starting.cancelled():
+                starting.exception()
+            await send({"type": "lifespan.startup.complete"})
+        else:
+            await context.stop()
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+
+
+application = tangram_application()

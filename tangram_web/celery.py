@@ -1,0 +1,140 @@
+"""Composition root of the workers: a Celery worker hosts the parts named in ``TANGRAM_ROLE``.
+
+Each part is a bootstep of the *worker* blueprint (steps of the consumer would restart with every
+broker reconnect) and runs in a thread of its own with a Redis connection of its own. Celery itself
+carries slow jobs only; nothing of it is on the path of an action.
+
+    loop        the scheduler loop: one leads, the others stand by
+    node        the node worker of this machine
+    projector   rows and live frames, made from the journal
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from threading import Event
+from typing import Any
+
+import django
+from celery import Celery, bootsteps, signals
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tangram_web.settings")
+django.setup()
+
+from django.conf import settings  # noqa: E402 - needs the environment above
+
+from scheduler.runtime.hosting import HostedThread, in_event_loop  # noqa: E402
+from tangram_web.lib import bus  # noqa: E402
+
+Work = Callable[[Event], None]
+
+
+def _broker_url(redis_url: str) -> str:
+    path = redis_url.removeprefix("unix://")
+    return redis_url if path == redis_url else f"redis+socket://{path}"
+
+
+app = Celery("tangram", broker=_broker_url(settings.TANGRAM_REDIS_URL))
+app.conf.update(
+    task_ignore_result=True,
+    worker_prefetch_multiplier=1,
+    worker_hijack_root_logger=False,
+    broker_connection_retry_on_startup=True,
+    worker_send_task_events=False,
+    # The transport asks for work this often at most when idle; jobs are not urgent.
+    broker_transport_options={"socket_timeout": 15.0, "global_keyprefix": "tangram:jobs:"},
+)
+app.autodiscover_tasks(lambda: settings.INSTALLED_APPS, related_name="jobs")
+
+
+def _loop() -> list[tuple[str, Work]]:
+    from managers.registry import load
+    from scheduler.runtime.connection import connect
+    from scheduler.runtime.leadership import Leadership, process_name
+    from scheduler.runtime.loop import SchedulerLoop
+    from tangram_web.pools.selectors import current_config
+    from tangram_web.records import epochs
+
+    client = connect(settings.TANGRAM_REDIS_URL)
+    config = current_config()
+    leadership = Leadership(
+        client,
+        bus.keys(),
+        process_name("loop"),
+        epoch_floor=epochs.last_epoch,
+        epoch_won=epochs.epoch_won,
+    )
+    registry = load()
+    loop = SchedulerLoop(client, bus.keys(), registry.make_ledger, leadership, config)
+    bus.publish_config(config)
+    return [("loop", loop.run)]
+
+
+def _node() -> list[tuple[str, Work]]:
+    from managers.registry import load
+    from scheduler.runtime.connection import connect_async
+    from scheduler.runtime.node.assembly import node_worker
+
+    async def work() -> None:
+        worker = node_worker(
+            connect_async(settings.TANGRAM_REDIS_URL),
+            bus.keys(),
+            load(),
+            name=settings.TANGRAM_NODE,
+            pool=settings.TANGRAM_NODE_POOL,
+            state_directory=settings.TANGRAM_HOME / "nodes" / settings.TANGRAM_NODE,
+            settings={
+                "cpus": settings.TANGRAM_NODE_CPUS,
+                "memory_bytes": settings.TANGRAM_NODE_MEMORY_BYTES,
+                "backend": settings.TANGRAM_CPU_BACKEND,
+            },
+        )
+        await worker.run()
+
+    return [("node", in_event_loop(work))]
+
+
+def _projector() -> list[tuple[str, Work]]:
+    from tangram_web.followers import frames, projector
+
+    return [("projector", projector), ("frames", frames)]
+
+
+ROLES: dict[str, Callable[[], list[tuple[str, Work]]]] = {
+    "loop": _loop,
+    "node": _node,
+    "projector": _projector,
+}
+
+
+class HostedParts(bootsteps.StartStopStep):
+    """Runs the parts of this worker's roles from its start to its stop."""
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        self._threads: list[HostedThread] = []
+
+    def start(self, parent: Any) -> None:
+        """Start every part."""
+        names = [name for name in os.environ.get("TANGRAM_ROLE", "").split(",") if name]
+        for role in names:
+            self._threads += [HostedThread(name, work) for name, work in ROLES[role]()]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, parent: Any) -> None:
+        """Stop every part, last started first."""
+        for thread in reversed(self._threads):
+            thread.stop()
+        self._threads = []
+
+    terminate = stop
+
+
+app.steps["worker"].add(HostedParts)
+
+
+@signals.setup_logging.connect
+def _keep_logging(**_: object) -> None:
+    """Leave logging as Django's settings made it."""

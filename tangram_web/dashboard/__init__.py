@@ -1,0 +1,1 @@
+"""The pages people watch: live overview, actions, one action."""

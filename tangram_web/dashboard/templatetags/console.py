@@ -1,0 +1,46 @@
+"""How numbers and words read on the pages; `frontend/lib/format.js` does the same live."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from django import template
+
+register = template.Library()
+
+MISSING: Final = "–"
+
+
+@register.filter
+def duration(seconds: float | None) -> str:
+    """Return a duration in the unit that fits: ``12 ms``, ``1.2 s``, ``2m 05s``."""
+    if seconds is None:
+        return MISSING
+    if seconds < 1e-4:
+        return "<0.1 ms"
+    if seconds < 0.9995:
+        return f"{_significant(seconds * 1000)} ms"
+    if seconds < 59.95:
+        return f"{_significant(seconds)} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)}m {int(seconds % 60):02}s"
+    return f"{int(seconds // 3600)}h {int(seconds % 3600 // 60):02}m"
+
+
+@register.filter
+def resources(held: Mapping[str, float] | None) -> str:
+    """Return granted units as text: ``cpu 4 · api:search 1``."""
+    return " · ".join(f"{name} {count:g}" for name, count in (held or {}).items()) or MISSING
+
+
+@register.filter
+def words(name: str | None) -> str:
+    """Return a state or outcome as words: ``oom killed``."""
+    return MISSING if name is None else str(name).replace("_", " ")
+
+
+def _significant(value: float) -> str:
+    before = max(1, math.floor(math.log10(max(value, 1e-9))) + 1)
+    return f"{value:.{max(0, 2 - before)}f}"

@@ -1,0 +1,1 @@
+"""Helpers of the web side that own no rows."""

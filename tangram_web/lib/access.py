@@ -1,0 +1,45 @@
+"""Who may do what over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.permissions import SAFE_METHODS, BasePermission
+
+from domain.access import Principal, Scope
+
+
+class HasScope(BasePermission):
+    """The caller's token holds the scope that the view names.
+
+    A view says ``read_scope`` and ``write_scope``; without them nobody passes.
+    """
+
+    def has_permission(self, request: Any, view: Any) -> bool:
+        """Compare the scope that this method needs with what the caller has."""
+        needed = needed_scope(request.method, view)
+        self.message = f"this needs the scope {needed}"
+        principal: Principal | None = request.auth
+        return principal is not None and needed is not None and principal.may(needed)
+
+
+def needed_scope(method: str, view: Any) -> Scope | None:
+    """Return the scope that ``method`` of ``view`` asks for."""
+    name = "read_scope" if method in SAFE_METHODS else "write_scope"
+    scope: Scope | None = getattr(view, name, None)
+    return scope
+
+
+class SessionScopes:
+    """What people in the browser may do: staff watch and operate, superusers everything."""
+
+    STAFF = frozenset({Scope.READ, Scope.OPERATE})
+    SUPERUSER = frozenset({Scope.ADMIN})
+
+
+def principal_of_user(user: Any) -> Principal | None:
+    """Return what a logged-in person may do over all projects; None for those who are not staff."""
+    if not (user.is_active and user.is_staff):
+        return None
+    scopes = SessionScopes.SUPERUSER if user.is_superuser else SessionScopes.STAFF
+    return Principal(name=user.get_username(), project=None, scopes=scopes)

@@ -1,0 +1,61 @@
+"""The web side's way to Redis: one factory for clients, and the publication of configuration."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+import redis
+from django.conf import settings
+
+from domain.codec import encode
+from domain.errors import Unavailable
+from domain.events import ConfigApplied
+from domain.inventory import Config
+from domain.keys import Keys
+
+#: Sets the configuration and tells the scheduler, unless a newer revision is out already: two
+#: processes may commit in one order and come here in the other.
+_PUBLISH: Final = """
+local present = redis.call('GET', KEYS[1])
+if present and (cmsgpack.unpack(present).revision or 0) > tonumber(ARGV[1]) then
+    return 0
+end
+redis.call('SET', KEYS[1], ARGV[2])
+redis.call('XADD', KEYS[2], '*', '0', ARGV[3])
+return 1
+"""
+
+
+def redis_client() -> redis.Redis:
+    """Return this process's client; it connects when it is first used."""
+    return _client(settings.TANGRAM_REDIS_URL)
+
+
+@cache
+def _client(url: str) -> redis.Redis:
+    return redis.Redis.from_url(url, socket_timeout=5.0, socket_connect_timeout=5.0)
+
+
+def keys() -> Keys:
+    """Return the names of our keys in Redis."""
+    return Keys(settings.TANGRAM_KEY_PREFIX)
+
+
+def publish_config(config: Config) -> bool:
+    """Put ``config`` in force; False when a newer revision is in force already.
+
+    Raises Unavailable when Redis does not answer: the configuration is saved, and is published
+    by the next start or the next change.
+    """
+    names = keys()
+    event = encode(ConfigApplied(config=config))
+    try:
+        published = redis_client().eval(
+            _PUBLISH, 2, names.config, names.inbox, config.revision, encode(config), event
+        )
+    except redis.RedisError as error:
+        raise Unavailable(
+            f"revision {config.revision} is saved but not in force yet: Redis does not answer"
+        ) from error
+    return bool(published)

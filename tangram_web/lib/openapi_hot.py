@@ -1,0 +1,174 @@
+"""The endpoints that the gateway serves, as data for the one OpenAPI document.
+
+They stand in front of Django, so its schema generator cannot see them; their bodies are the
+structs of `domain/wire.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from domain.access import Scope
+from domain.wire import (
+    MAX_FILE_BYTES,
+    MAX_WAIT_SECONDS,
+    ActionPayload,
+    ActionView,
+    BatchItem,
+    BatchView,
+    CancelPayload,
+    CompletionsView,
+    RenewPayload,
+    TaskPayload,
+    TrajectoryPayload,
+)
+
+
+class Bytes(NamedTuple):
+    """A body that is not JSON."""
+
+    media_type: str
+    description: str
+
+
+class Parameter(NamedTuple):
+    """A parameter in the query or a header."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+    place: str = "query"
+
+
+#: A struct of the wire, bytes, any JSON object (a plain schema), or nothing.
+Body = type | Bytes | dict[str, Any] | None
+
+
+class HotEndpoint(NamedTuple):
+    """One method of one path of the gateway."""
+
+    method: str
+    path: str
+    operation: str
+    summary: str
+    scope: Scope
+    answers: dict[int, Body]
+    body: Body = None
+    parameters: tuple[Parameter, ...] = ()
+    body_required: bool = True
+    problems: tuple[int, ...] = ()
+
+
+class BatchBody:
+    """Stands for a batch in the table: its items are checked one by one, so it has no struct."""
+
+
+WAIT = Parameter(
+    "wait",
+    "Seconds to wait for the end of the action before answering.",
+    {"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS},
+)
+IDEMPOTENCY_KEY = Parameter(
+    "Idempotency-Key",
+    "The same key with the same body is answered as the first time; with another body: 409.",
+    {"type": "string", "minLength": 1, "maxLength": 255},
+    "header",
+)
+PROJECT = Parameter(
+    "project",
+    "For tokens bound to no project: whose object; without it, project `default`.",
+    {"type": "string"},
+)
+FILE = Bytes("application/octet-stream", f"The file, up to {MAX_FILE_BYTES} bytes.")
+OBJECT: dict[str, Any] = {"type": "object", "additionalProperties": True}
+
+HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
+    HotEndpoint(
+        "post", "/actions", "actions_submit", "Submit an action", Scope.SUBMIT,
+        {200: ActionView, 202: ActionView}, ActionPayload, (WAIT, IDEMPOTENCY_KEY),
+        problems=(409, 413, 422, 429, 503),
+    ),
+    HotEndpoint(
+        "post", "/actions/batch", "actions_submit_batch",
+        "Submit up to 1,000 actions; each is accepted or refused on its own", Scope.SUBMIT,
+        {202: BatchView}, BatchBody, (IDEMPOTENCY_KEY,), problems=(409, 413, 422, 429, 503),
+    ),
+    HotEndpoint(
+        "get", "/actions/{id}", "actions_retrieve", "How an action stands, and why it waits",
+        Scope.READ, {200: ActionView}, parameters=(WAIT,), problems=(404, 422, 503),
+    ),
+    HotEndpoint(
+        "post", "/actions/{id}/cancel", "actions_cancel", "Cancel an action; may be repeated",
+        Scope.SUBMIT, {202: ActionView}, CancelPayload, (IDEMPOTENCY_KEY,), body_required=False,
+        problems=(404, 413, 422, 503),
+    ),
+    HotEndpoint(
+        "post", "/leases/{id}/renew", "leases_renew", "Keep a lease", Scope.SUBMIT,
+        {200: ActionView}, RenewPayload, (IDEMPOTENCY_KEY,), body_required=False,
+        problems=(404, 409, 413, 422, 503),
+    ),
+    HotEndpoint(
+        "post", "/leases/{id}/release", "leases_release", "Give a lease back; may be repeated",
+        Scope.SUBMIT, {200: ActionView}, None, (IDEMPOTENCY_KEY,), problems=(404, 409, 503),
+    ),
+    HotEndpoint(
+        "get", "/events", "events_stream", "Changes of actions as server-sent events", Scope.READ,
+        {200: Bytes("text/event-stream", "One event for each change of an action.")},
+        parameters=(
+            Parameter(
+                "Last-Event-ID", "Go on after this event.", {"type": "string"}, "header"
+            ),
+        ),
+        problems=(422, 503),
+    ),
+    HotEndpoint(
+        "get", "/completions", "completions_list", "The log of finished actions", Scope.READ,
+        {200: CompletionsView},
+        parameters=(
+            Parameter("after", "`next` of the page before.", {"type": "string"}),
+            Parameter("limit", "Actions on a page.", {"type": "integer", "minimum": 1}),
+        ),
+        problems=(422, 503),
+    ),
+    HotEndpoint(
+        "post", "/tasks", "tasks_open", "Declare a task and bind it to a pool", Scope.SUBMIT,
+        {201: OBJECT}, TaskPayload, (IDEMPOTENCY_KEY,), problems=(409, 413, 422, 503),
+    ),
+    HotEndpoint(
+        "post", "/trajectories", "trajectories_open",
+        "Declare a trajectory before its first action", Scope.SUBMIT, {201: OBJECT},
+        TrajectoryPayload, (IDEMPOTENCY_KEY,), problems=(409, 413, 422, 503),
+    ),
+    HotEndpoint(
+        "post", "/trajectories/{id}/finish", "trajectories_finish",
+        "End a trajectory: its waiting actions are cancelled, its environment goes",
+        Scope.SUBMIT, {202: OBJECT}, None, (IDEMPOTENCY_KEY, PROJECT), problems=(404, 503),
+    ),
+    HotEndpoint(
+        "put", "/trajectories/{id}/files/{path}", "files_put",
+        "Write a file below the workspace of a trajectory", Scope.SUBMIT, {204: None}, FILE,
+        (PROJECT,), problems=(404, 409, 413, 422, 503),
+    ),
+    HotEndpoint(
+        "get", "/trajectories/{id}/files/{path}", "files_get",
+        "Read a file below the workspace of a trajectory", Scope.READ, {200: FILE},
+        parameters=(PROJECT,), problems=(404, 409, 413, 422, 503),
+    ),
+    HotEndpoint(
+        "get", "/status", "status_retrieve", "Queues, capacity and the leader, in numbers",
+        Scope.READ, {200: OBJECT}, problems=(503,),
+    ),
+)  # fmt: skip
+
+#: Structs that answers and bodies are made of, by the name of their component.
+WIRE_STRUCTS: tuple[type, ...] = (
+    ActionPayload,
+    ActionView,
+    BatchItem,
+    BatchView,
+    CancelPayload,
+    CompletionsView,
+    RenewPayload,
+    TaskPayload,
+    TrajectoryPayload,
+)

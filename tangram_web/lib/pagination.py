@@ -1,0 +1,39 @@
+"""Pages of lists that stay steady while rows arrive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.pagination import CursorPagination
+
+MAX_LIMIT = 500
+
+
+class LimitedCursorPagination(CursorPagination):
+    """``{"next", "previous", "results"}``, newest first, up to ``limit`` rows a page."""
+
+    page_size = 100
+    page_size_query_param = "limit"
+    page_size_query_description = f"Rows on a page, 1 to {MAX_LIMIT}."
+    max_page_size = MAX_LIMIT
+    ordering = "-pk"
+
+    def get_page_size(self, request: Any) -> int:
+        """Return the asked-for size; refuse what is not one instead of guessing."""
+        given = request.query_params.get(self.page_size_query_param)
+        if given is None:
+            return self.page_size
+        if not (given.isascii() and given.isdigit() and len(given) < 6 and int(given) > 0):
+            raise ValidationError({"limit": [f"give a number from 1 to {MAX_LIMIT}"]})
+        return min(int(given), MAX_LIMIT)
+
+    def decode_cursor(self, request: Any) -> Any:
+        """Read the cursor; one that we did not write is the caller's mistake, not a missing page."""
+        try:
+            cursor = super().decode_cursor(request)
+        except NotFound:
+            raise ValidationError({"cursor": ["this is not a cursor of ours"]}) from None
+        if cursor is not None and cursor.position is not None and "\0" in cursor.position:
+            raise ValidationError({"cursor": ["this is not a cursor of ours"]})
+        return cursor

@@ -1,0 +1,30 @@
+"""Reading JSON bodies strictly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import IO, Any
+
+import msgspec
+from rest_framework.exceptions import ParseError
+from rest_framework.parsers import BaseParser
+
+
+class StrictJsonParser(BaseParser):
+    """JSON as the standard has it: UTF-8, no NaN, no lone surrogates, no bottomless nesting."""
+
+    media_type = "application/json"
+
+    def parse(
+        self,
+        stream: IO[bytes],
+        media_type: str | None = None,
+        parser_context: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Return the body's value, or say where it is broken."""
+        try:
+            return msgspec.json.decode(stream.read())
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ParseError(f"the body is not JSON: {error}") from error
+        except RecursionError as error:
+            raise ParseError("the body is nested too deeply") from error

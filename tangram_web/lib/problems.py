@@ -1,0 +1,152 @@
+"""Every error below ``/api/`` as RFC 9457 problem details, whoever raised it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from drf_standardized_errors.formatter import ExceptionFormatter
+from drf_standardized_errors.handler import ExceptionHandler
+from drf_standardized_errors.types import Error, ErrorResponse
+from rest_framework import exceptions
+from rest_framework.response import Response
+
+from domain.errors import CapacityError, Conflict, InvalidRequest, NotFound, Unavailable
+from domain.wire import Problem
+from tangram_web.lib.requests import request_id_of
+
+CONTENT_TYPE = "application/problem+json"
+
+_CODES = {
+    400: "malformed_json",
+    401: "unauthenticated",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    406: "not_acceptable",
+    409: "conflict",
+    413: "too_large",
+    415: "unsupported_media_type",
+    422: "invalid",
+    429: "too_many_requests",
+    503: "unavailable",
+}
+
+
+class Refusal(exceptions.APIException):
+    """An error of the domain on its way to the caller."""
+
+    def __init__(self, status: int, detail: str, code: str, pointer: str = "") -> None:
+        super().__init__(detail, code)
+        self.status_code = status
+        self.pointer = pointer
+
+
+def title_of(status: int) -> str:
+    """Return the standard phrase of an HTTP status."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"
+
+
+def problem(request: HttpRequest | None, status: int, detail: str = "", **more: Any) -> Problem:
+    """Describe an error of ``request``."""
+    more.setdefault("code", _CODES.get(status, "error"))
+    return Problem(
+        title=title_of(status),
+        status=status,
+        detail=detail,
+        instance=request.path if request is not None else "",
+        request_id=request_id_of(request) if request is not None else "",
+        **more,
+    )
+
+
+class ProblemHandler(ExceptionHandler):
+    """Turns what a view raised into an answer; domain errors keep their blame."""
+
+    def convert_known_exceptions(self, exc: Exception) -> Exception:
+        """Give domain errors their HTTP status; a value that is not valid is 422, not 400."""
+        converted = super().convert_known_exceptions(exc)
+        match converted:
+            case NotFound():
+                return Refusal(404, str(exc), "not_found")
+            case Conflict():
+                return Refusal(409, str(exc), converted.code, converted.pointer)
+            case InvalidRequest():
+                return Refusal(422, str(exc), converted.code, converted.pointer)
+            case CapacityError():
+                status = 503 if isinstance(converted, Unavailable) else 429
+                refusal = Refusal(status, str(exc), "unavailable")
+                refusal.wait = converted.retry_after_seconds  # type: ignore[attr-defined]
+                return refusal
+            case exceptions.ValidationError():
+                converted.status_code = 422
+        return converted
+
+    def get_response(self, exc: exceptions.APIException, data: dict[str, Any]) -> Response:
+        headers = self.get_headers(exc)
+        return Response(data, status=exc.status_code, headers=headers, content_type=CONTENT_TYPE)
+
+
+class ProblemFormatter(ExceptionFormatter):
+    """Renders the flattened errors of DRF as a `Problem` with JSON Pointers."""
+
+    def format_error_response(self, error_response: ErrorResponse) -> dict[str, Any]:
+        request = self.context["request"]
+        errors = error_response.errors
+        pointed = [
+            {"pointer": _pointer(self.exc, error), "detail": error.detail}
+            for error in errors
+            if error.attr is not None or getattr(self.exc, "pointer", "")
+        ]
+        status = self.exc.status_code
+        more: dict[str, Any] = {"errors": pointed}
+        if isinstance(self.exc, Refusal) and errors:
+            more["code"] = errors[0].code
+        found = problem(
+            request._request if request is not None else None,
+            status,
+            _sentence(errors),
+            **more,
+        )
+        described: dict[str, Any] = msgspec.to_builtins(found)
+        return described
+
+
+def _pointer(exc: exceptions.APIException, error: Error) -> str:
+    given: str = getattr(exc, "pointer", "")
+    if given or error.attr is None:
+        return given
+    return "" if error.attr == "non_field_errors" else f"/{error.attr}"
+
+
+def _sentence(errors: list[Error]) -> str:
+    if not errors:
+        return ""
+    first = errors[0]
+    field = "" if first.attr in {None, "non_field_errors"} else f"{first.attr}: "
+    return f"{field}{first.detail}"
+
+
+class ProblemMiddleware:
+    """Covers what never reached a view: unknown addresses, broken requests, crashes."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self._get_response(request)
+        if response.status_code < 400 or not request.path_info.startswith("/api/"):
+            return response
+        if response.get("Content-Type", "").startswith(CONTENT_TYPE):
+            return response
+        if settings.DEBUG and response.status_code >= 500:
+            return response
+        body = msgspec.json.encode(problem(request, response.status_code))
+        return HttpResponse(body, status=response.status_code, content_type=CONTENT_TYPE)

@@ -1,0 +1,31 @@
+"""A name for each request, so that an error on a screen can be found in a log."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable
+
+from django.http import HttpRequest, HttpResponse
+
+_ACCEPTED = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+def request_id_of(request: HttpRequest) -> str:
+    """Return the id that the middleware gave to ``request``."""
+    return getattr(request, "request_id", "")
+
+
+class RequestIdMiddleware:
+    """Takes over the caller's X-Request-ID when it is sane, and answers with it."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        given = request.headers.get("X-Request-ID", "")
+        request_id = given if _ACCEPTED.fullmatch(given) else f"req_{secrets.token_hex(12)}"
+        request.request_id = request_id  # type: ignore[attr-defined]
+        response = self._get_response(request)
+        response["X-Request-ID"] = request_id
+        return response

@@ -1,0 +1,22 @@
+"""Static files from the finders, as whole responses."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from whitenoise.middleware import WhiteNoiseMiddleware
+from whitenoise.responders import StaticFile
+
+
+class StaticFilesMiddleware(WhiteNoiseMiddleware):
+    """WhiteNoise for ASGI: its streamed answers are synchronous, and Django would warn of each."""
+
+    @staticmethod
+    def serve(static_file: StaticFile, request: HttpRequest) -> HttpResponse:
+        """Answer with the file's bytes; our files are small."""
+        found = static_file.get_response(request.method, request.META)
+        body = b"" if found.file is None else found.file.read()
+        response = HttpResponse(body, status=int(found.status))
+        del response["content-type"]
+        for key, value in found.headers:
+            response[key] = value
+        return response

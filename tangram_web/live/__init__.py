@@ -1,0 +1,1 @@
+"""The live page's data: journal entries folded into small frames, and one websocket for them."""

@@ -1,0 +1,23 @@
+"""The newest snapshot of a topic, for pages that come anew."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from redis.asyncio import Redis
+
+from tangram_web.live.topics import snapshot_key
+
+
+async def newest_snapshot(topic: str) -> bytes | None:
+    """Return the newest snapshot of ``topic``, or None before the first one.
+
+    Newcomers are rare, so the connection lives for one question: nothing is shared between loops.
+    """
+    client: Redis = Redis.from_url(settings.TANGRAM_REDIS_URL)
+    try:
+        snapshot: bytes | None = await client.get(
+            snapshot_key(settings.TANGRAM_KEY_PREFIX, topic)
+        )
+    finally:
+        await client.aclose()
+    return snapshot

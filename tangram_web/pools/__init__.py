@@ -1,0 +1,1 @@
+"""What users configure: projects, pools, resources, tokens; and the audit of it."""

@@ -1,0 +1,74 @@
+"""The configuration in the admin site.
+
+To look at: changes go through the services, which write the audit and tell the scheduler.
+"""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from tangram_web.lib.admin import ReadOnlyAdmin
+from tangram_web.pools.models import (
+    AuditEntry,
+    ConfigRevision,
+    NodeDrain,
+    Pool,
+    Project,
+    Resource,
+    Token,
+)
+
+
+@admin.register(Pool)
+class PoolAdmin(ReadOnlyAdmin):
+    """Pools."""
+
+    list_display = ("name", "policy", "paused", "created_at")
+
+
+@admin.register(Project)
+class ProjectAdmin(ReadOnlyAdmin):
+    """Projects."""
+
+    list_display = ("name", "default_pool", "created_at")
+
+
+@admin.register(Resource)
+class ResourceAdmin(ReadOnlyAdmin):
+    """Cluster-wide resources."""
+
+    list_display = ("name", "limit_units", "created_at")
+
+
+@admin.register(NodeDrain)
+class NodeDrainAdmin(ReadOnlyAdmin):
+    """Drained nodes."""
+
+    list_display = ("node", "reason", "since")
+
+
+@admin.register(Token)
+class TokenAdmin(ReadOnlyAdmin):
+    """Tokens, without their hashes."""
+
+    list_display = ("name", "public_id", "project", "expiry", "last_used_at", "revoked_at")
+    exclude = ("digest", "token_key")
+    search_fields = ("name", "public_id")
+
+
+@admin.register(ConfigRevision)
+class ConfigRevisionAdmin(ReadOnlyAdmin):
+    """Revisions of the configuration."""
+
+    list_display = ("number", "author", "created_at")
+    ordering = ("-number",)
+
+
+@admin.register(AuditEntry)
+class AuditEntryAdmin(ReadOnlyAdmin):
+    """Who did what."""
+
+    list_display = ("at", "actor", "verb", "target", "request_id")
+    list_filter = ("verb",)
+    search_fields = ("actor", "target", "=request_id")
+    ordering = ("-at",)

@@ -1,0 +1,28 @@
+"""Addresses of the configuration."""
+
+from __future__ import annotations
+
+from django.urls import include, path, re_path
+from rest_framework.routers import SimpleRouter
+
+from tangram_web.pools.api.views import (
+    NAME_IN_PATH,
+    NodeDrainControl,
+    NodeResumeControl,
+    PoolViewSet,
+    ProjectViewSet,
+    ResourceViewSet,
+    TokenViewSet,
+)
+
+router = SimpleRouter(trailing_slash=False)
+router.register("pools", PoolViewSet, basename="pool")
+router.register("projects", ProjectViewSet, basename="project")
+router.register("resources", ResourceViewSet, basename="resource")
+router.register("tokens", TokenViewSet, basename="token")
+
+urlpatterns = [
+    path("", include(router.urls)),
+    re_path(rf"^nodes/(?P<name>{NAME_IN_PATH})/drain$", NodeDrainControl.as_view()),
+    re_path(rf"^nodes/(?P<name>{NAME_IN_PATH})/resume$", NodeResumeControl.as_view()),
+]

@@ -1,0 +1,221 @@
+"""REST resources of the configuration. Each verb parses, calls one service, renders."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers, status
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.generics import get_object_or_404
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+from rest_framework.viewsets import GenericViewSet
+
+from domain.access import Principal, Scope
+from tangram_web.lib.access import HasScope
+from tangram_web.pools import services
+from tangram_web.pools.api.serializers import (
+    DrainBody,
+    NewTokenView,
+    NodeDrainView,
+    PoolBody,
+    PoolPatch,
+    PoolView,
+    ProjectBody,
+    ProjectView,
+    ResourceBody,
+    ResourceLimit,
+    ResourceView,
+    TokenBody,
+    TokenView,
+)
+from tangram_web.pools.authentication import actor_of
+from tangram_web.pools.models import Pool, Project, Resource, Token
+from tangram_web.pools.selectors import projects_seen_by, tokens_seen_by
+
+NAME_IN_PATH = r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}"
+
+
+class ChangesWholeSystem(HasScope):
+    """`HasScope`, and for changes a token that is not bound to one project."""
+
+    def has_permission(self, request: Any, view: Any) -> bool:
+        """Let a project's own tokens look, but not touch what all projects share."""
+        if not super().has_permission(request, view):
+            return False
+        if request.auth.project is None or request.method in ("GET", "HEAD", "OPTIONS"):
+            return True
+        self.message = "this changes every project: use a token that is bound to none"
+        return False
+
+
+class ConfigViewSet(GenericViewSet[Any]):
+    """Lists and single objects of one kind."""
+
+    permission_classes = (ChangesWholeSystem,)
+    read_scope = Scope.READ
+    write_scope = Scope.CONFIG
+    lookup_field = "name"
+    lookup_value_regex = NAME_IN_PATH
+    view_serializer: ClassVar[type[serializers.Serializer[Any]]]
+
+    def list(self, request: Request) -> Response:
+        """Return all that the caller may see, a page at a time."""
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
+        return self.get_paginated_response(self.view_serializer(page, many=True).data)
+
+    def retrieve(self, request: Request, name: str) -> Response:
+        """Return one."""
+        return self.shown(get_object_or_404(self.get_queryset(), name=name))
+
+    def body(self, serializer: type[serializers.Serializer[Any]]) -> dict[str, Any]:
+        """Return the checked body of the request."""
+        read = serializer(data=self.request.data)
+        read.is_valid(raise_exception=True)
+        checked: dict[str, Any] = read.validated_data
+        return checked
+
+    def shown(self, row: Any, status: int = status.HTTP_200_OK) -> Response:
+        """Answer with ``row``."""
+        return Response(self.view_serializer(row).data, status=status)
+
+
+class PoolViewSet(ConfigViewSet):
+    """Pools: sets of nodes with one queue and one policy."""
+
+    queryset = Pool.objects.all()
+    serializer_class = view_serializer = PoolView
+
+    @extend_schema(request=PoolBody, responses={201: PoolView})
+    def create(self, request: Request) -> Response:
+        """Add a pool."""
+        pool = services.pool_create(actor=actor_of(request), **self.body(PoolBody))
+        return self.shown(pool, status.HTTP_201_CREATED)
+
+    @extend_schema(request=PoolPatch)
+    def partial_update(self, request: Request, name: str) -> Response:
+        """Change a pool's policy, pause or resume it."""
+        pool = services.pool_update(actor=actor_of(request), name=name, **self.body(PoolPatch))
+        return self.shown(pool)
+
+
+class ProjectViewSet(ConfigViewSet):
+    """Projects: owners of tasks and tokens."""
+
+    queryset = Project.objects.all()
+    serializer_class = view_serializer = ProjectView
+
+    def get_queryset(self) -> QuerySet[Project]:
+        """Select what the caller may see."""
+        return projects_seen_by(_principal(self.request))
+
+    @extend_schema(request=ProjectBody, responses={201: ProjectView})
+    def create(self, request: Request) -> Response:
+        """Add a project."""
+        project = services.project_create(actor=actor_of(request), **self.body(ProjectBody))
+        return self.shown(project, status.HTTP_201_CREATED)
+
+
+class ResourceViewSet(ConfigViewSet):
+    """Cluster-wide counted resources."""
+
+    queryset = Resource.objects.all()
+    serializer_class = view_serializer = ResourceView
+
+    @extend_schema(request=ResourceBody, responses={201: ResourceView})
+    def create(self, request: Request) -> Response:
+        """Add a resource, or change its limit."""
+        resource = services.resource_set(actor=actor_of(request), **self.body(ResourceBody))
+        return self.shown(resource, status.HTTP_201_CREATED)
+
+    @extend_schema(request=ResourceLimit)
+    def update(self, request: Request, name: str) -> Response:
+        """Set a resource's limit, adding it when it is missing."""
+        body = self.body(ResourceLimit)
+        return self.shown(services.resource_set(actor=actor_of(request), name=name, **body))
+
+
+class TokenViewSet(ConfigViewSet):
+    """Bearer tokens. A caller can hand out no more than it has."""
+
+    permission_classes = (HasScope,)
+    read_scope = Scope.CONFIG
+    queryset = Token.objects.all()
+    serializer_class = view_serializer = TokenView
+    lookup_field = "public_id"
+    lookup_url_kwarg = "id"
+    lookup_value_regex = r"tok_[0-9a-f]{16}"
+
+    def get_queryset(self) -> QuerySet[Token]:
+        """Select what the caller may see."""
+        return tokens_seen_by(_principal(self.request))
+
+    def retrieve(self, request: Request, **path: str) -> Response:
+        """Return one."""
+        return self.shown(get_object_or_404(self.get_queryset(), public_id=path["id"]))
+
+    @extend_schema(request=TokenBody, responses={201: NewTokenView})
+    def create(self, request: Request) -> Response:
+        """Make a token; the answer holds it, and nothing holds it later."""
+        body = self.body(TokenBody)
+        _check_not_wider(_principal(request), body)
+        token, token.token = services.token_create(actor=actor_of(request), **body)
+        return Response(NewTokenView(token).data, status=status.HTTP_201_CREATED)
+
+    @extend_schema(request=None, responses={204: None})
+    def destroy(self, request: Request, **path: str) -> Response:
+        """Revoke a token."""
+        token = get_object_or_404(self.get_queryset(), public_id=path["id"])
+        services.token_revoke(actor=actor_of(request), public_id=token.public_id)
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+class NodeControl(APIView):
+    """Draining a node and taking it back. Both may be repeated."""
+
+    permission_classes = (ChangesWholeSystem,)
+    read_scope = write_scope = Scope.OPERATE
+
+
+class NodeDrainControl(NodeControl):
+    """Drains."""
+
+    @extend_schema(request=DrainBody, responses=NodeDrainView, operation_id="nodes_drain")
+    def post(self, request: Request, name: str) -> Response:
+        """Let a node take no new actions; what runs there goes on."""
+        body = DrainBody(data=request.data or {})
+        body.is_valid(raise_exception=True)
+        drain = services.node_drain(actor=actor_of(request), node=name, **body.validated_data)
+        return _drained(name, drained=True, reason=drain.reason)
+
+
+class NodeResumeControl(NodeControl):
+    """Resumes."""
+
+    @extend_schema(request=None, responses=NodeDrainView, operation_id="nodes_resume")
+    def post(self, request: Request, name: str) -> Response:
+        """Let a node take actions again."""
+        services.node_resume(actor=actor_of(request), node=name)
+        return _drained(name, drained=False)
+
+
+def _drained(node: str, *, drained: bool, reason: str = "") -> Response:
+    return Response(NodeDrainView({"node": node, "drained": drained, "reason": reason}).data)
+
+
+def _principal(request: Request) -> Principal:
+    principal: Principal = request.auth  # type: ignore[assignment]
+    return principal
+
+
+def _check_not_wider(principal: Principal, body: dict[str, Any]) -> None:
+    wider = [scope for scope in body["scopes"] if not principal.may(Scope(scope))]
+    if wider:
+        raise PermissionDenied(f"your token does not have the scope {wider[0]} itself")
+    if principal.project is not None:
+        body["project"] = body.get("project") or principal.project
+    if not principal.sees(body.get("project") or ""):
+        raise PermissionDenied("your token is bound to another project")

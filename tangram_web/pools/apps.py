@@ -1,0 +1,13 @@
+"""The app pools."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class PoolsConfig(AppConfig):
+    """What users configure."""
+
+    name = "tangram_web.pools"
+    label = "pools"
+    verbose_name = "Configuration"

@@ -1,0 +1,166 @@
+"""What users configure.
+
+Rows here are the truth of the configuration; `services.py` alone changes them. The scheduler
+knows them as `domain.inventory.Config`, of which each applied state is kept as a `ConfigRevision`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, ClassVar, NoReturn
+
+from django.conf import settings
+from django.core.validators import MinValueValidator, RegexValidator
+from django.db import models
+from knox.models import AbstractAuthToken
+
+from domain.access import Scope
+from domain.errors import InvariantViolation
+from domain.resources import MAX_UNITS
+from tangram_web.lib.fields import JsonText
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@+-]*\Z"
+#: What third parties count over the whole cluster: a kind and a name.
+RESOURCE_PATTERN = r"^[a-z][a-z0-9_-]*:[A-Za-z0-9][A-Za-z0-9._@+-]*\Z"
+NAME_LENGTH = 128
+
+_named = RegexValidator(NAME_PATTERN, "letters, digits and . _ : @ + - only")
+
+
+class Pool(models.Model):
+    """A set of nodes with one queue and one policy."""
+
+    name = models.CharField(primary_key=True, max_length=NAME_LENGTH, validators=[_named])
+    policy = models.CharField(max_length=NAME_LENGTH, default="minimum")
+    #: Queued actions stay queued; running ones go on.
+    paused = models.BooleanField(default=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Project(models.Model):
+    """A tenant: owns tasks and tokens."""
+
+    name = models.CharField(primary_key=True, max_length=NAME_LENGTH, validators=[_named])
+    default_pool = models.ForeignKey(Pool, on_delete=models.PROTECT)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Resource(models.Model):
+    """A cluster-wide counted resource, such as ``api:search``."""
+
+    name = models.CharField(
+        primary_key=True,
+        max_length=NAME_LENGTH,
+        validators=[RegexValidator(RESOURCE_PATTERN, "give kind:name, as in api:search")],
+    )
+    #: Units that may be held at once; 0 stops all grants of it.
+    limit_units = models.PositiveIntegerField(validators=[MinValueValidator(0)])
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(
+                condition=models.Q(limit_units__lte=MAX_UNITS), name="resource_limit"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class NodeDrain(models.Model):
+    """A wish that a node takes no new actions. The node need not have joined yet."""
+
+    node = models.CharField(primary_key=True, max_length=NAME_LENGTH, validators=[_named])
+    reason = models.CharField(max_length=500, blank=True, default="")
+    since = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return self.node
+
+
+def new_token_id() -> str:
+    """Return a name by which a token can be spoken of without telling it."""
+    return f"tok_{secrets.token_hex(8)}"
+
+
+class Token(AbstractAuthToken):
+    """A bearer token. Only its hash is kept; the token itself is shown once."""
+
+    public_id = models.CharField(max_length=32, unique=True, default=new_token_id)
+    name = models.CharField(max_length=NAME_LENGTH)
+    #: Empty: every project.
+    project = models.ForeignKey(Project, null=True, blank=True, on_delete=models.PROTECT)
+    scopes = JsonText(default=list)
+    #: The person it acts for, if any: it dies with that account.
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE
+    )
+    last_used_at = models.DateTimeField(null=True)
+    revoked_at = models.DateTimeField(null=True)
+
+    class Meta:
+        verbose_name = "token"
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.public_id})"
+
+    @property
+    def scope_set(self) -> frozenset[Scope]:
+        """Scopes as the domain knows them."""
+        return frozenset(Scope(scope) for scope in self.scopes)
+
+
+class AppendOnly(models.Model):
+    """A row that is written once."""
+
+    class Meta:
+        abstract = True
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Insert; refuse to change."""
+        if not self._state.adding:
+            raise InvariantViolation(f"{type(self).__name__} rows are written once")
+        super().save(*args, **kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse."""
+        raise InvariantViolation(f"{type(self).__name__} rows are never deleted")
+
+
+class ConfigRevision(AppendOnly):
+    """One applied state of the whole configuration."""
+
+    number = models.PositiveBigIntegerField(primary_key=True)
+    author = models.CharField(max_length=NAME_LENGTH)
+    #: `domain.inventory.Config` as JSON.
+    snapshot = JsonText()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"revision {self.number}"
+
+
+class AuditEntry(AppendOnly):
+    """Who did what to the configuration, and what it was before."""
+
+    actor = models.CharField(max_length=NAME_LENGTH)
+    token_name = models.CharField(max_length=NAME_LENGTH, blank=True, default="")
+    verb = models.CharField(max_length=64)
+    target = models.CharField(max_length=200)
+    before = JsonText(null=True)
+    after = JsonText(null=True)
+    request_id = models.CharField(max_length=128, blank=True, default="")
+    at = models.DateTimeField(auto_now_add=True, db_index=True)
+
+    class Meta:
+        verbose_name_plural = "audit entries"
+
+    def __str__(self) -> str:
+        return f"{self.actor}: {self.verb} {self.target}"

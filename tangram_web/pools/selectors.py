@@ -1,0 +1,80 @@
+"""Reading the configuration, and telling callers by their tokens."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.db.models import Max, Q, QuerySet
+from django.utils import timezone
+from knox.crypto import hash_token
+
+from domain.access import Principal
+from domain.inventory import Config, PoolConfig, ProjectConfig
+from domain.resources import MILLI
+from tangram_web.pools.models import ConfigRevision, NodeDrain, Pool, Project, Resource, Token
+
+#: ``last_used_at`` is this old at least before it is written again: reading stays reading.
+_USE_NOTED_EVERY: Final = timedelta(minutes=1)
+_LONGEST_TOKEN: Final = 256
+
+
+def current_config() -> Config:
+    """Return the configuration as the scheduler knows it, under its latest revision."""
+    revision = ConfigRevision.objects.aggregate(latest=Max("number"))["latest"] or 0
+    return Config(
+        revision=revision,
+        projects={
+            project.name: ProjectConfig(project.name, project.default_pool_id)
+            for project in Project.objects.all()
+        },
+        pools={
+            pool.name: PoolConfig(pool.name, pool.policy, pool.paused)
+            for pool in Pool.objects.all()
+        },
+        resources={
+            resource.name: resource.limit_units * MILLI for resource in Resource.objects.all()
+        },
+        drained_nodes=frozenset(NodeDrain.objects.values_list("node", flat=True)),
+    )
+
+
+def principal_of(raw_token: str) -> Principal | None:
+    """Return who shows ``raw_token``; None when it is unknown, expired or revoked."""
+    if not raw_token.isascii() or len(raw_token) > _LONGEST_TOKEN:
+        return None
+    now = timezone.now()
+    token = live_tokens(now).filter(digest=hash_token(raw_token)).first()
+    if token is None:
+        return None
+    _note_use(token, now)
+    return Principal(name=token.name, project=token.project_id, scopes=token.scope_set)
+
+
+def live_tokens(now: datetime) -> QuerySet[Token]:
+    """Select the tokens that open something at ``now``."""
+    return Token.objects.filter(
+        Q(expiry=None) | Q(expiry__gt=now),
+        Q(user=None) | Q(user__is_active=True),
+        revoked_at=None,
+    )
+
+
+def tokens_seen_by(principal: Principal) -> QuerySet[Token]:
+    """Select the tokens that ``principal`` may see."""
+    tokens = Token.objects.order_by("-created")
+    return tokens if principal.project is None else tokens.filter(project=principal.project)
+
+
+def projects_seen_by(principal: Principal) -> QuerySet[Project]:
+    """Select the projects that ``principal`` may see."""
+    projects = Project.objects.order_by("name")
+    return projects if principal.project is None else projects.filter(name=principal.project)
+
+
+def _note_use(token: Token, now: datetime) -> None:
+    due = now - _USE_NOTED_EVERY
+    if token.last_used_at is None or token.last_used_at < due:
+        Token.objects.filter(
+            Q(last_used_at=None) | Q(last_used_at__lt=due), digest=token.digest
+        ).update(last_used_at=now)

@@ -1,0 +1,264 @@
+"""Changing the configuration.
+
+Each service is one transaction that leaves an audit entry and, when the configuration became
+another one, a new revision; after the commit the scheduler is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from django.core.exceptions import ValidationError
+from django.db import models, transaction
+from django.utils import timezone
+
+from domain.access import Scope
+from domain.errors import Conflict, InvalidRequest, NotFound
+from domain.inventory import default_config
+from domain.resources import MAX_UNITS, MILLI
+from tangram_web.lib.bus import publish_config
+from tangram_web.pools.models import (
+    AuditEntry,
+    ConfigRevision,
+    NodeDrain,
+    Pool,
+    Project,
+    Resource,
+    Token,
+)
+from tangram_web.pools.selectors import current_config
+
+#: Kinds of resources that nodes bring; a cluster-wide one under such a name would never be found.
+_NODE_KINDS = frozenset({"cpu", "memory"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Actor:
+    """Who changes something, for the audit."""
+
+    name: str
+    token_name: str = ""
+    request_id: str = ""
+
+
+SYSTEM = Actor(name="tangram")
+
+
+def pool_create(*, actor: Actor, name: str, policy: str = "minimum", paused: bool = False) -> Pool:
+    """Add a pool. Raises Conflict when there is one of that name."""
+    pool = Pool(name=name, policy=policy, paused=paused)
+    with _change(actor, "create", f"pool/{name}") as audit:
+        _insert(pool)
+        audit.after = _described(pool)
+    return pool
+
+
+def pool_update(
+    *, actor: Actor, name: str, policy: str | None = None, paused: bool | None = None
+) -> Pool:
+    """Change a pool's policy, pause or resume it; None leaves a value as it is."""
+    with _change(actor, "update", f"pool/{name}") as audit:
+        pool = Pool.objects.filter(name=name).first()
+        if pool is None:
+            raise NotFound(f"there is no pool {name!r}")
+        audit.before = _described(pool)
+        pool.policy = pool.policy if policy is None else policy
+        pool.paused = pool.paused if paused is None else paused
+        _check(pool)
+        pool.save(update_fields=["policy", "paused"])
+        audit.after = _described(pool)
+    return pool
+
+
+def project_create(*, actor: Actor, name: str, default_pool: str = "default") -> Project:
+    """Add a project. Raises Conflict for a taken name, InvalidRequest for an unknown pool."""
+    with _change(actor, "create", f"project/{name}") as audit:
+        if not Pool.objects.filter(name=default_pool).exists():
+            raise InvalidRequest(f"there is no pool {default_pool!r}", pointer="/default_pool")
+        project = Project(name=name, default_pool_id=default_pool)
+        _insert(project)
+        audit.after = _described(project)
+    return project
+
+
+def resource_set(*, actor: Actor, name: str, limit_units: int) -> Resource:
+    """Add a cluster-wide resource, or change its limit."""
+    if name.partition(":")[0] in _NODE_KINDS:
+        raise InvalidRequest("nodes bring this kind of resource themselves", pointer="/name")
+    if not 0 <= limit_units <= MAX_UNITS:
+        raise InvalidRequest(f"give 0 to {MAX_UNITS} units", pointer="/limit_units")
+    with _change(actor, "set", f"resource/{name}") as audit:
+        resource = Resource.objects.filter(name=name).first()
+        if resource is None:
+            resource = Resource(name=name, limit_units=limit_units)
+            _insert(resource)
+        else:
+            audit.before = _described(resource)
+            resource.limit_units = limit_units
+            resource.save(update_fields=["limit_units"])
+        audit.after = _described(resource)
+    return resource
+
+
+def node_drain(*, actor: Actor, node: str, reason: str = "") -> NodeDrain:
+    """Let a node take no new actions; a repeat changes nothing."""
+    with _change(actor, "drain", f"node/{node}") as audit:
+        drain = NodeDrain.objects.filter(node=node).first()
+        if drain is None:
+            drain = NodeDrain(node=node, reason=reason)
+            _insert(drain)
+            audit.after = _described(drain)
+    return drain
+
+
+def node_resume(*, actor: Actor, node: str) -> None:
+    """Let a node take actions again; a repeat changes nothing."""
+    with _change(actor, "resume", f"node/{node}") as audit:
+        drain = NodeDrain.objects.filter(node=node).first()
+        if drain is not None:
+            audit.before = _described(drain)
+            drain.delete()
+
+
+def token_create(
+    *,
+    actor: Actor,
+    name: str,
+    scopes: Iterable[Scope],
+    project: str | None = None,
+    expires_at: datetime | None = None,
+    user: Any = None,
+) -> tuple[Token, str]:
+    """Make a token; the second value is the token itself, which nobody can read again."""
+    granted = sorted(set(scopes))
+    if not granted:
+        raise InvalidRequest("give at least one scope", pointer="/scopes")
+    if expires_at is not None and expires_at <= timezone.now():
+        raise InvalidRequest("expires_at lies in the past", pointer="/expires_at")
+    with transaction.atomic():
+        if project is not None and not Project.objects.filter(name=project).exists():
+            raise InvalidRequest(f"there is no project {project!r}", pointer="/project")
+        token, raw = Token.objects.create(
+            user, expiry=None, name=name, project_id=project, scopes=granted
+        )
+        if expires_at is not None:
+            token.expiry = expires_at
+            token.save(update_fields=["expiry"])
+        described = {"name": name, "project": project, "scopes": granted}
+        _audit(actor, "create", f"token/{token.public_id}", None, described)
+    return token, raw
+
+
+def token_revoke(*, actor: Actor, public_id: str) -> Token:
+    """End a token at once; the gateway's cache forgets it within seconds. Repeats are harmless."""
+    with transaction.atomic():
+        token = Token.objects.filter(public_id=public_id).first()
+        if token is None:
+            raise NotFound(f"there is no token {public_id!r}")
+        if token.revoked_at is None:
+            token.revoked_at = timezone.now()
+            token.save(update_fields=["revoked_at"])
+            _audit(actor, "revoke", f"token/{public_id}", {"name": token.name}, None)
+    return token
+
+
+def ensure_defaults() -> None:
+    """Give a fresh database the default project, pool and resources; later calls do nothing."""
+    if ConfigRevision.objects.exists():
+        return
+    defaults = default_config()
+    with transaction.atomic():
+        for pool in defaults.pools.values():
+            Pool.objects.get_or_create(
+                name=pool.name, defaults={"policy": pool.policy, "paused": pool.paused}
+            )
+        for project in defaults.projects.values():
+            Project.objects.get_or_create(
+                name=project.name, defaults={"default_pool_id": project.default_pool}
+            )
+        for name, milli in defaults.resources.items():
+            Resource.objects.get_or_create(name=name, defaults={"limit_units": milli // MILLI})
+        _new_revision(SYSTEM)
+
+
+def publish_current() -> None:
+    """Put the saved configuration in force; called at every start."""
+    publish_config(current_config())
+
+
+@dataclass
+class _Audit:
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+
+
+@contextmanager
+def _change(actor: Actor, verb: str, target: str) -> Iterator[_Audit]:
+    """Run the block as one change of the configuration."""
+    audit = _Audit()
+    with transaction.atomic():
+        # The oldest revision serves as the lock of the whole configuration: a snapshot must not
+        # miss what another transaction is about to commit. (SQLite has one writer anyway.)
+        ConfigRevision.objects.select_for_update().order_by("number").first()
+        yield audit
+        if audit.before == audit.after:
+            return
+        _audit(actor, verb, target, audit.before, audit.after)
+        _new_revision(actor)
+        transaction.on_commit(publish_current)
+
+
+def _new_revision(actor: Actor) -> None:
+    config = current_config()
+    config = msgspec.structs.replace(config, revision=config.revision + 1)
+    ConfigRevision.objects.create(
+        number=config.revision, author=actor.name, snapshot=msgspec.to_builtins(config)
+    )
+
+
+def _audit(
+    actor: Actor,
+    verb: str,
+    target: str,
+    before: dict[str, Any] | None,
+    after: dict[str, Any] | None,
+) -> None:
+    AuditEntry.objects.create(
+        actor=actor.name,
+        token_name=actor.token_name,
+        request_id=actor.request_id,
+        verb=verb,
+        target=target,
+        before=before,
+        after=after,
+    )
+
+
+def _insert(row: models.Model) -> None:
+    _check(row)
+    if type(row)._default_manager.filter(pk=row.pk).exists():
+        raise Conflict(f"there is a {row._meta.verbose_name} {row.pk!r} already", pointer="/name")
+    row.save(force_insert=True)
+
+
+def _check(row: models.Model) -> None:
+    """Apply the model's own rules, and blame the member of the request that breaks one."""
+    try:
+        row.clean_fields()
+    except ValidationError as error:
+        field, messages = next(iter(error.message_dict.items()))
+        raise InvalidRequest(" ".join(messages), pointer=f"/{field}") from error
+
+
+def _described(row: models.Model) -> dict[str, Any]:
+    """Return a row's values for the audit, without its times."""
+    return {
+        field.name: field.value_from_object(row)
+        for field in row._meta.concrete_fields
+        if not isinstance(field, models.DateTimeField)
+    }

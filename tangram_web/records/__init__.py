@@ -1,0 +1,1 @@
+"""Tasks, trajectories, actions and nodes as rows: a projection of the journal, never written by hand."""

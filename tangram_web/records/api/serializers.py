@@ -1,0 +1,83 @@
+"""What history looks like over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from drf_spectacular.extensions import OpenApiSerializerExtension
+from rest_framework import serializers
+
+from domain.wire import ActionView
+from tangram_web.records.models import ActionRecord, NodeState, TrajectoryState
+from tangram_web.records.selectors import view_of
+
+
+class ActionListView(serializers.BaseSerializer[ActionRecord]):
+    """An action as the hot endpoints show it; lists leave ``result`` empty."""
+
+    def to_representation(self, instance: ActionRecord) -> dict[str, Any]:
+        """Render a row as `ActionView`."""
+        shown: dict[str, Any] = msgspec.to_builtins(view_of(instance, with_result=False))
+        return shown
+
+
+class _ActionListSchema(OpenApiSerializerExtension):
+    """Names the schema that the hot endpoints bring along."""
+
+    target_class = "tangram_web.records.api.serializers.ActionListView"
+
+    def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        """Point at `ActionView`."""
+        return {"$ref": f"#/components/schemas/{ActionView.__name__}"}
+
+    def get_name(self, auto_schema: Any, direction: Any) -> None:
+        """Add no component: it is there already."""
+
+
+class _Counted(serializers.Serializer[Any]):
+    actions = serializers.IntegerField(help_text="Actions accepted.")
+    finished = serializers.IntegerField(help_text="Actions finished.")
+    external_seconds = serializers.FloatField(help_text="Sum of the ACT of finished actions.")
+
+
+class TaskView(_Counted):
+    """A task and what it has done."""
+
+    id = serializers.CharField(source="name")
+    project = serializers.CharField()
+    pool = serializers.CharField()
+    metadata = serializers.DictField()
+    opened_at = serializers.DateTimeField()
+
+
+class TrajectoryView(_Counted):
+    """A trajectory and what it has done."""
+
+    id = serializers.CharField(source="name")
+    project = serializers.CharField()
+    task = serializers.CharField()
+    pool = serializers.CharField()
+    node = serializers.CharField(allow_null=True)
+    state = serializers.ChoiceField(choices=TrajectoryState.choices)
+    environment = serializers.DictField(allow_null=True)
+    metadata = serializers.DictField()
+    opened_at = serializers.DateTimeField()
+    finished_at = serializers.DateTimeField(allow_null=True)
+    environment_removed_at = serializers.DateTimeField(allow_null=True)
+
+
+class NodeView(serializers.Serializer[Any]):
+    """A node."""
+
+    name = serializers.CharField()
+    pool = serializers.CharField()
+    state = serializers.ChoiceField(choices=NodeState.choices)
+    incarnation = serializers.IntegerField()
+    resources = serializers.DictField()
+    isolation = serializers.CharField()
+    oversubscribed = serializers.BooleanField()
+    hostname = serializers.CharField()
+    version = serializers.CharField()
+    joined_at = serializers.DateTimeField()
+    lost_at = serializers.DateTimeField(allow_null=True)

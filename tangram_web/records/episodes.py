@@ -1,0 +1,144 @@
+"""What a batch of entries changes about tasks and trajectories: counters and a few facts.
+
+Counters are added to what the row holds. Of a fact the first or the last word holds, in the same
+way here and in the statements that write it, so that any split of the journal leads to the same
+rows. An end of a trajectory without a row changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from domain.action import Action, EnvironmentSpec
+from domain.events import TaskOpened, TrajectoryOpened
+from domain.ids import TrajectoryKey, task_key, trajectory_key
+
+
+@dataclass(slots=True)
+class TaskChange:
+    """Additions to one task."""
+
+    project: str
+    name: str
+    opened_at: Any
+    pool: str = ""
+    metadata: str = "{}"
+    actions: int = 0
+    finished: int = 0
+    external_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class TrajectoryChange:
+    """Additions to one trajectory."""
+
+    project: str
+    name: str
+    task: str
+    opened_at: Any
+    pool: str = ""
+    node: str | None = None
+    environment: str | None = None
+    metadata: str = "{}"
+    finished_at: Any = None
+    environment_removed_at: Any = None
+    actions: int = 0
+    finished: int = 0
+    external_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Ending:
+    """Times of a trajectory's end."""
+
+    finished_at: Any = None
+    environment_removed_at: Any = None
+
+
+class Episodes:
+    """Collects the changes of tasks and trajectories of one batch."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, TaskChange] = {}
+        self.trajectories: dict[str, TrajectoryChange] = {}
+        #: Of trajectories that this batch says nothing else about, up to that moment.
+        self.endings: dict[str, Ending] = {}
+
+    def accepted(self, action: Action, now: Any) -> None:
+        """Count a new action; the first one opens its task and its trajectory."""
+        self._task(action.project, action.task, now).actions += 1
+        if action.trajectory is None:
+            return
+        change = self._trajectory(action.project, action.trajectory, action.task, now)
+        change.actions += 1
+        change.pool = change.pool or action.pool
+        if action.environment is not None and change.environment is None:
+            change.environment = _environment(action.environment)
+
+    def finished(
+        self, project: str, task: str, trajectory: str | None, act_seconds: float, now: Any
+    ) -> None:
+        """Count a finished action."""
+        change: TaskChange | TrajectoryChange = self._task(project, task, now)
+        change.finished += 1
+        change.external_seconds += act_seconds
+        if trajectory is not None:
+            change = self._trajectory(project, trajectory, task, now)
+            change.finished += 1
+            change.external_seconds += act_seconds
+
+    def bound(self, project: str, task: str, trajectory: str, node: str, now: Any) -> None:
+        """Note the node that a trajectory's action was granted on."""
+        self._trajectory(project, trajectory, task, now).node = node
+
+    def task_opened(self, event: TaskOpened, now: Any) -> None:
+        """Note a declared task; the last declared pool holds."""
+        change = self._task(event.project, event.task, now)
+        change.pool = event.pool or change.pool
+        if event.metadata:
+            change.metadata = _json(event.metadata)
+
+    def trajectory_opened(self, event: TrajectoryOpened, now: Any) -> None:
+        """Note a declared trajectory."""
+        self._task(event.project, event.task, now)
+        change = self._trajectory(event.project, event.trajectory, event.task, now)
+        change.pool = change.pool or event.pool
+        if event.environment is not None and change.environment is None:
+            change.environment = _environment(event.environment)
+        if event.metadata:
+            change.metadata = _json(event.metadata)
+
+    def ended(
+        self, key: TrajectoryKey, *, finished_at: Any = None, environment_removed_at: Any = None
+    ) -> None:
+        """Note a trajectory's end, or its environment's."""
+        change: TrajectoryChange | Ending | None = self.trajectories.get(key)
+        if change is None:
+            change = self.endings.setdefault(key, Ending())
+        change.finished_at = change.finished_at or finished_at
+        change.environment_removed_at = environment_removed_at or change.environment_removed_at
+
+    def _task(self, project: str, name: str, now: Any) -> TaskChange:
+        key = task_key(project, name)
+        change = self.tasks.get(key)
+        if change is None:
+            change = self.tasks[key] = TaskChange(project, name, now)
+        return change
+
+    def _trajectory(self, project: str, name: str, task: str, now: Any) -> TrajectoryChange:
+        key = trajectory_key(project, name)
+        change = self.trajectories.get(key)
+        if change is None:
+            change = self.trajectories[key] = TrajectoryChange(project, name, task, now)
+        return change
+
+
+def _environment(spec: EnvironmentSpec) -> str:
+    return _json(spec)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,223 @@
+"""What happened, as rows.
+
+`records/projection.py` alone writes here, in bulk and past the ORM; everybody else reads. Texts
+carry no length: what they hold was checked at the edge, and a limit here could only stop the
+projection. ``started_at`` is empty when an action started and ended between two reports.
+"""
+
+# ruff: noqa: DJ001 - here an absent text means "not given" or "not yet", which "" does not say
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.db import models
+
+from domain.action import ActionState, Kind, Outcome
+from tangram_web.lib.fields import JsonText
+
+
+class NodeState(models.TextChoices):
+    """Whether a node takes actions."""
+
+    READY = "ready"
+    DRAINED = "drained"
+    LOST = "lost"
+
+
+class TrajectoryState(models.TextChoices):
+    """Whether a trajectory's trainer is done with it."""
+
+    OPEN = "open"
+    FINISHED = "finished"
+
+
+def _choices(values: type[ActionState | Outcome | Kind]) -> list[tuple[str, str]]:
+    return [(value.value, value.value.replace("_", " ")) for value in values]
+
+
+class ActionRecord(models.Model):
+    """An action and what became of it."""
+
+    id = models.CharField(primary_key=True)
+    project = models.CharField()
+    task = models.CharField()
+    trajectory = models.CharField(null=True)
+    pool = models.CharField(default="")
+    kind = models.CharField(choices=_choices(Kind))
+    family = models.CharField(null=True)
+    step = models.BigIntegerField(null=True)
+    group = models.CharField(null=True)
+    priority = models.BigIntegerField(default=0)
+    state = models.CharField(choices=_choices(ActionState), default="queued")
+    outcome = models.CharField(null=True, choices=_choices(Outcome))
+    reward = models.FloatField(null=True)
+    #: Resource → feasible counts, as the trainer wrote them.
+    cost = JsonText(default=dict)
+    #: Resource → granted count.
+    units = JsonText(default=dict)
+    node = models.CharField(null=True)
+    placement = JsonText(null=True)
+    attempt = models.IntegerField(default=1)
+    exit_code = models.BigIntegerField(null=True)
+    result = JsonText(null=True)
+    detail = models.TextField(null=True)
+    metadata = JsonText(default=dict)
+    submitted_at = models.DateTimeField()
+    granted_at = models.DateTimeField(null=True)
+    started_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+    queue_seconds = models.FloatField(null=True)
+    overhead_seconds = models.FloatField(null=True)
+    execution_seconds = models.FloatField(null=True)
+    act_seconds = models.FloatField(null=True)
+    #: Place in the log of completions: journal seq · 65536 + index of the Finish in its entry.
+    finished_seq = models.BigIntegerField(null=True, unique=True)
+    #: The request; it can be submitted again as it stands.
+    spec = JsonText(default=dict)
+
+    class Meta:
+        verbose_name = "action"
+        # Finished rows outnumber all others: an index leaves them out where it can, so that most
+        # actions cost one insertion into few trees.
+        indexes: ClassVar = [
+            models.Index(fields=["project", "id"], name="action_project"),
+            models.Index(fields=["task", "id"], name="action_task"),
+            models.Index(
+                fields=["trajectory", "id"],
+                name="action_trajectory",
+                condition=models.Q(trajectory__isnull=False),
+            ),
+            models.Index(
+                fields=["state", "id"],
+                name="action_live_state",
+                condition=models.Q(finished_seq__isnull=True),
+            ),
+            models.Index(fields=["outcome", "id"], name="action_outcome"),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+    @property
+    def cpus(self) -> list[int]:
+        """Cores that were granted."""
+        placement: dict[str, Any] = self.placement or {}
+        return placement.get("cpus", [])
+
+
+class TrajectoryRecord(models.Model):
+    """One episode."""
+
+    #: ``project/name``.
+    key = models.CharField(primary_key=True)
+    project = models.CharField()
+    name = models.CharField()
+    task = models.CharField()
+    pool = models.CharField(default="")
+    node = models.CharField(null=True)
+    state = models.CharField(choices=TrajectoryState.choices, default=TrajectoryState.OPEN)
+    environment = JsonText(null=True)
+    metadata = JsonText(default=dict)
+    opened_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True)
+    environment_removed_at = models.DateTimeField(null=True)
+    #: Actions accepted and actions finished.
+    actions = models.BigIntegerField(default=0)
+    finished = models.BigIntegerField(default=0)
+    #: Sum of the ACT of its finished actions: how long it waited for resources and for their work.
+    external_seconds = models.FloatField(default=0.0)
+
+    class Meta:
+        verbose_name = "trajectory"
+        verbose_name_plural = "trajectories"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["project", "name"], name="trajectory_name")
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["task", "key"], name="trajectory_task"),
+            models.Index(fields=["opened_at"], name="trajectory_opened"),
+        ]
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class TaskRecord(models.Model):
+    """An RL workload."""
+
+    #: ``project/name``.
+    key = models.CharField(primary_key=True)
+    project = models.CharField()
+    name = models.CharField()
+    pool = models.CharField(default="")
+    metadata = JsonText(default=dict)
+    opened_at = models.DateTimeField()
+    actions = models.BigIntegerField(default=0)
+    finished = models.BigIntegerField(default=0)
+    external_seconds = models.FloatField(default=0.0)
+
+    class Meta:
+        verbose_name = "task"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["project", "name"], name="task_name")
+        ]
+        indexes: ClassVar = [models.Index(fields=["opened_at"], name="task_opened")]
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class NodeRecord(models.Model):
+    """A machine that runs actions, or did."""
+
+    name = models.CharField(primary_key=True)
+    pool = models.CharField()
+    state = models.CharField(choices=NodeState.choices, default=NodeState.READY)
+    incarnation = models.BigIntegerField(default=0)
+    #: Kind → what the node declared (`domain.inventory.ResourceInventory`).
+    resources = JsonText(default=dict)
+    isolation = models.CharField(default="process")
+    #: Something is declared that the hardware does not have.
+    oversubscribed = models.BooleanField(default=False)
+    hostname = models.CharField(default="")
+    version = models.CharField(default="")
+    joined_at = models.DateTimeField()
+    #: When it was last found silent; kept after it returned.
+    lost_at = models.DateTimeField(null=True)
+
+    class Meta:
+        verbose_name = "node"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ProjectionPosition(models.Model):
+    """How far the rows follow the journal. One row."""
+
+    name = models.CharField(primary_key=True)
+    #: Stream id of the last journal entry that is in the rows.
+    entry_id = models.CharField()
+    seq = models.BigIntegerField()
+    #: Nodes that the last applied configuration drains, for those that join later.
+    drained_nodes = JsonText(default=list)
+
+    class Meta:
+        verbose_name = "projection position"
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.entry_id}"
+
+
+class LeaderEpoch(models.Model):
+    """The highest epoch of a scheduler loop, so that a wiped Redis cannot begin anew at 1."""
+
+    name = models.CharField(primary_key=True, max_length=32)
+    epoch = models.BigIntegerField()
+    elected_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        verbose_name = "leader epoch"
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.epoch}"

@@ -1,0 +1,67 @@
+"""An accepted action, written back as the request that a trainer would send."""
+
+from __future__ import annotations
+
+from domain.action import Action
+from domain.allocation import Allocation
+from domain.elasticity import Elasticity
+from domain.resources import Cost, units
+from domain.wire import ActionPayload
+
+
+def payload_of(action: Action) -> ActionPayload:
+    """Return the request that leads to ``action``."""
+    return ActionPayload(
+        task=action.task,
+        kind=action.kind,
+        project=action.project,
+        trajectory=action.trajectory,
+        pool=action.pool or None,
+        priority=action.priority,
+        step=action.step,
+        group=action.group,
+        family=action.family,
+        environment=action.environment,
+        cost=cost_of(action.cost),  # type: ignore[arg-type]
+        key=action.key,
+        duration_seconds=action.duration_seconds,
+        elasticity=None if action.elasticity is None else _points(action.elasticity),
+        malleable=action.malleable,
+        exec=action.exec,
+        lease=action.lease,
+        reward=action.reward,
+        timeout_seconds=action.timeout_seconds,
+        queue_timeout_seconds=action.queue_timeout_seconds,
+        replay_safe=action.replay_safe,
+        metadata=action.metadata,
+    )
+
+
+def cost_of(cost: Cost) -> dict[str, list[float | int]]:
+    """Return feasible counts as the trainer writes them."""
+    return {name: [units(milli) for milli in counts] for name, counts in cost.items()}
+
+
+def units_of_allocations(
+    allocations: tuple[Allocation, ...], node: str | None
+) -> dict[str, float | int]:
+    """Return granted counts under the names that costs use: ``cpu``, not ``cpu:n1``."""
+    granted: dict[str, float | int] = {}
+    for allocation in allocations:
+        kind, _, owner = allocation.resource.partition(":")
+        granted[kind if owner == node else allocation.resource] = units(allocation.amount)
+    return granted
+
+
+def placement_of(allocations: tuple[Allocation, ...], node: str | None) -> dict[str, object]:
+    """Return where the allocations lie (`domain.allocation.Placement`, all members present)."""
+    for allocation in allocations:
+        if allocation.units and allocation.resource.startswith("cpu:"):
+            return {"node": node, "cpus": allocation.units, "shared": allocation.shared}
+    return {"node": node, "cpus": (), "shared": False}
+
+
+def _points(elasticity: Elasticity) -> dict[str, float]:
+    if elasticity.amdahl is not None:
+        return {"amdahl": elasticity.amdahl}
+    return {str(units(milli)): efficiency for milli, efficiency in elasticity.table}

@@ -1,0 +1,109 @@
+"""Reading what happened."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+from django.db.models import Model, QuerySet
+
+from domain.access import Principal
+from domain.action import ActionState, Kind, Outcome, Timing
+from domain.allocation import Placement
+from domain.errors import InvalidRequest
+from domain.wire import ActionView, CompletionsView
+from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
+
+MAX_COMPLETIONS = 1000
+
+Row = TypeVar("Row", bound=Model)
+
+
+def action_view(action_id: str, project: str | None = None) -> ActionView | None:
+    """Return an action from its row; None when there is none, or none in ``project``."""
+    rows = _of(ActionRecord.objects.all(), project)
+    record = rows.filter(pk=action_id).defer("spec").first() if _readable(action_id) else None
+    return None if record is None else view_of(record)
+
+
+def completions(project: str | None, after: int, limit: int) -> CompletionsView:
+    """Return the actions that finished after cursor ``after``, oldest first, up to ``limit``."""
+    if not 0 <= after < 2**63:
+        raise InvalidRequest("this is not a cursor of ours", pointer="/after")
+    limit = max(1, min(limit, MAX_COMPLETIONS))
+    rows = _of(ActionRecord.objects.filter(finished_seq__gt=after), project)
+    found = list(rows.defer("spec").order_by("finished_seq")[: limit + 1])
+    page = found[:limit]
+    last = page[-1].finished_seq if page else after
+    return CompletionsView(
+        items=[view_of(record) for record in page], next=str(last), more=len(found) > limit
+    )
+
+
+def view_of(record: ActionRecord, *, with_result: bool = True) -> ActionView:
+    """Return a row as everybody sees an action."""
+    return ActionView(
+        id=record.id,
+        state=ActionState(record.state),
+        outcome=None if record.outcome is None else Outcome(record.outcome),
+        result=record.result if with_result else None,
+        reward=record.reward,
+        units=record.units or {},
+        placement=_placement(record.placement),
+        timing=_timing(record),
+        project=record.project,
+        task=record.task,
+        trajectory=record.trajectory,
+        kind=Kind(record.kind),
+        attempt=record.attempt,
+        detail=record.detail,
+        submitted_at=_rfc3339(record.submitted_at),
+        granted_at=_rfc3339(record.granted_at),
+        started_at=_rfc3339(record.started_at),
+        finished_at=_rfc3339(record.finished_at),
+    )
+
+
+def actions_seen_by(principal: Principal) -> QuerySet[ActionRecord]:
+    """Select the actions that ``principal`` may see, newest first, without their large parts."""
+    rows = ActionRecord.objects.defer("spec", "result", "metadata").order_by("-pk")
+    return _of(rows, principal.project)
+
+
+def trajectories_seen_by(principal: Principal) -> QuerySet[TrajectoryRecord]:
+    """Select the trajectories that ``principal`` may see."""
+    return _of(TrajectoryRecord.objects.order_by("-pk"), principal.project)
+
+
+def tasks_seen_by(principal: Principal) -> QuerySet[TaskRecord]:
+    """Select the tasks that ``principal`` may see."""
+    return _of(TaskRecord.objects.order_by("-pk"), principal.project)
+
+
+def _of(rows: QuerySet[Row], project: str | None) -> QuerySet[Row]:
+    return rows if project is None else rows.filter(project=project)
+
+
+def _readable(text: str) -> bool:
+    """Say whether ``text`` can be compared with a text column; PostgreSQL refuses U+0000."""
+    return "\0" not in text and text.isascii()
+
+
+def _placement(value: dict[str, Any] | None) -> Placement | None:
+    return None if value is None else msgspec.convert(value, Placement)
+
+
+def _timing(record: ActionRecord) -> Timing | None:
+    if record.act_seconds is None:
+        return None
+    return Timing(
+        queue_seconds=record.queue_seconds or 0.0,
+        overhead_seconds=record.overhead_seconds or 0.0,
+        execution_seconds=record.execution_seconds or 0.0,
+        act_seconds=record.act_seconds,
+    )
+
+
+def _rfc3339(at: datetime | None) -> str | None:
+    return None if at is None else at.astimezone(UTC).isoformat().replace("+00:00", "Z")

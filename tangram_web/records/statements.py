@@ -1,0 +1,153 @@
+"""The projection's SQL: few statements, many rows each, the same for SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, fields
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from django.db import connection
+from django.db.backends.utils import CursorWrapper
+
+from tangram_web.records.episodes import Episodes, TaskChange, TrajectoryChange
+from tangram_web.records.fold import BLANK, Standing
+from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord, TrajectoryState
+
+#: Ids in one question: within SQLite's oldest limit on parameters.
+_ASKED_AT_ONCE: Final = 900
+
+_ACTIONS: Final = ActionRecord._meta.db_table
+_TASKS: Final = TaskRecord._meta.db_table
+_TRAJECTORIES: Final = TrajectoryRecord._meta.db_table
+
+
+def instant_writer() -> Callable[[float], Any]:
+    """Return what turns seconds since the epoch into a value for a timestamp column.
+
+    SQLite's columns hold the text that Django's own adapter would write. One journal time stamps
+    a whole cycle, so most calls are answered from what was written just before.
+    """
+    as_text = connection.vendor == "sqlite"
+    written: dict[float, Any] = {}
+
+    def instant(seconds: float) -> Any:
+        value = written.get(seconds)
+        if value is None:
+            value = datetime.fromtimestamp(seconds, UTC)
+            if as_text:
+                value = str(value)[:-6]
+            written[seconds] = value
+        return value
+
+    return instant
+
+
+def standings(cursor: CursorWrapper, ids: Iterable[str]) -> dict[str, Standing]:
+    """Return what the rows say about the actions ``ids``; those without a row are left out."""
+    wanted = list(ids)
+    found: dict[str, Standing] = {}
+    for start in range(0, len(wanted), _ASKED_AT_ONCE):
+        part = wanted[start : start + _ASKED_AT_ONCE]
+        cursor.execute(
+            f"SELECT id, state, node, attempt, kind, project, task, trajectory FROM {_ACTIONS} "
+            f"WHERE id IN ({_marks(len(part))})",
+            part,
+        )
+        found.update((row[0], Standing(*row[1:])) for row in cursor.fetchall())
+    return found
+
+
+def write_actions(cursor: CursorWrapper, actions: Mapping[str, Standing]) -> None:
+    """Insert the new rows whole, and update the others by what changed, alike ones together."""
+    new: list[tuple[Any, ...]] = []
+    changed: dict[tuple[str, ...], list[list[Any]]] = {}
+    for action_id, standing in actions.items():
+        changes = standing.changes
+        if standing.new:
+            new.append(tuple(changes.values()))
+        elif changes:
+            columns = tuple(changes)
+            changed.setdefault(columns, []).append([*changes.values(), action_id])
+    if new:
+        cursor.executemany(_INSERT_ACTION, new)
+    for columns, values in changed.items():
+        assignments = ", ".join(f'"{column}" = %s' for column in columns)
+        cursor.executemany(
+            f"UPDATE {_ACTIONS} SET {assignments} WHERE id = %s AND finished_seq IS NULL", values
+        )
+
+
+def write_episodes(cursor: CursorWrapper, episodes: Episodes) -> None:
+    """Add the counters and facts of tasks and trajectories to their rows."""
+    endings = [
+        (ending.finished_at, ending.finished_at, ending.environment_removed_at, key)
+        for key, ending in episodes.endings.items()
+    ]
+    if endings:
+        cursor.executemany(_END_TRAJECTORY, endings)
+    if episodes.tasks:
+        cursor.executemany(
+            _UPSERT_TASK, [(key, *astuple(change)) for key, change in episodes.tasks.items()]
+        )
+    if episodes.trajectories:
+        cursor.executemany(
+            _UPSERT_TRAJECTORY,
+            [
+                (key, _state(change), *astuple(change))
+                for key, change in episodes.trajectories.items()
+            ],
+        )
+
+
+def _state(change: TrajectoryChange) -> str:
+    ended = change.finished_at is not None
+    return (TrajectoryState.FINISHED if ended else TrajectoryState.OPEN).value
+
+
+def _marks(count: int) -> str:
+    return ", ".join(["%s"] * count)
+
+
+def _insert(table: str, columns: Sequence[str]) -> str:
+    names = ", ".join(f'"{column}"' for column in columns)
+    return f"INSERT INTO {table} ({names}) VALUES ({_marks(len(columns))})"
+
+
+#: A row that is there already belongs to the same action, and knows more than a second insertion.
+_INSERT_ACTION: Final = f"{_insert(_ACTIONS, list(BLANK))} ON CONFLICT (id) DO NOTHING"
+
+_ADD_COUNTERS: Final = """
+    actions = {table}.actions + excluded.actions,
+    finished = {table}.finished + excluded.finished,
+    external_seconds = {table}.external_seconds + excluded.external_seconds"""
+
+_UPSERT_TASK: Final = f"""
+{_insert(_TASKS, ["key", *(field.name for field in fields(TaskChange))])}
+ON CONFLICT (key) DO UPDATE SET
+    pool = CASE WHEN excluded.pool = '' THEN {_TASKS}.pool ELSE excluded.pool END,
+    metadata = CASE WHEN excluded.metadata = '{{}}' THEN {_TASKS}.metadata
+                    ELSE excluded.metadata END,
+    {_ADD_COUNTERS.format(table=_TASKS)}"""
+
+_UPSERT_TRAJECTORY: Final = f"""
+{_insert(_TRAJECTORIES, ["key", "state", *(field.name for field in fields(TrajectoryChange))])}
+ON CONFLICT (key) DO UPDATE SET
+    state = CASE WHEN excluded.finished_at IS NULL THEN {_TRAJECTORIES}.state
+                 ELSE excluded.state END,
+    pool = CASE WHEN {_TRAJECTORIES}.pool = '' THEN excluded.pool ELSE {_TRAJECTORIES}.pool END,
+    node = COALESCE(excluded.node, {_TRAJECTORIES}.node),
+    environment = COALESCE({_TRAJECTORIES}.environment, excluded.environment),
+    metadata = CASE WHEN excluded.metadata = '{{}}' THEN {_TRAJECTORIES}.metadata
+                    ELSE excluded.metadata END,
+    finished_at = COALESCE({_TRAJECTORIES}.finished_at, excluded.finished_at),
+    environment_removed_at = COALESCE(excluded.environment_removed_at,
+                                      {_TRAJECTORIES}.environment_removed_at),
+    {_ADD_COUNTERS.format(table=_TRAJECTORIES)}"""
+
+_END_TRAJECTORY: Final = f"""
+UPDATE {_TRAJECTORIES} SET
+    state = CASE WHEN %s IS NULL THEN state ELSE 'finished' END,
+    finished_at = COALESCE(finished_at, %s),
+    environment_removed_at = COALESCE(%s, environment_removed_at)
+WHERE key = %s"""

@@ -1,0 +1,172 @@
+"""All settings of the web side. The environment is read here and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from tangram_web.lib.env import (
+    env_bool,
+    env_database,
+    env_directory,
+    env_list,
+    env_redis_url,
+    env_secret,
+    env_text,
+)
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+TANGRAM_HOME = env_directory("TANGRAM_HOME", Path("~/.local/share/tangram"))
+TANGRAM_REDIS_URL = env_redis_url(
+    "TANGRAM_REDIS_URL", f"unix://{TANGRAM_HOME / 'redis' / 'redis.sock'}"
+)
+TANGRAM_KEY_PREFIX = env_text("TANGRAM_KEY_PREFIX", "tangram")
+TANGRAM_NODE = env_text("TANGRAM_NODE", socket.gethostname())
+TANGRAM_NODE_POOL = env_text("TANGRAM_NODE_POOL", "default")
+#: A count, or a list like ``0-3``; empty: all cores that the process may use.
+TANGRAM_NODE_CPUS = env_text("TANGRAM_NODE_CPUS", "")
+TANGRAM_NODE_MEMORY_BYTES = env_text("TANGRAM_NODE_MEMORY_BYTES", "")
+TANGRAM_CPU_BACKEND = env_text("TANGRAM_CPU_BACKEND", "process")
+
+DEBUG = env_bool("TANGRAM_DEBUG", default=False)
+SECRET_KEY = env_secret("TANGRAM_SECRET_KEY", TANGRAM_HOME / "secret_key")
+ALLOWED_HOSTS = env_list("TANGRAM_ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
+
+INSTALLED_APPS = [
+    "tangram_web",
+    "tangram_web.records",
+    "tangram_web.pools",
+    "tangram_web.live",
+    "tangram_web.dashboard",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "channels",
+    "rest_framework",
+    "django_filters",
+    "knox",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+]
+
+MIDDLEWARE = [
+    "tangram_web.lib.requests.RequestIdMiddleware",
+    "tangram_web.lib.problems.ProblemMiddleware",
+    "django.middleware.security.SecurityMiddleware",
+    "tangram_web.lib.static.StaticFilesMiddleware",
+    "tangram_web.dashboard.middleware.ContentSecurityPolicyMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "tangram_web.urls"
+ASGI_APPLICATION = "tangram_web.asgi.application"
+
+TEMPLATES: list[dict[str, Any]] = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+DATABASES = {"default": env_database("DATABASE_URL", TANGRAM_HOME / "tangram.sqlite3")}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": [TANGRAM_REDIS_URL], "prefix": f"{TANGRAM_KEY_PREFIX}:live"},
+    }
+}
+
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_I18N = False
+USE_TZ = True
+
+STATIC_URL = "/static/"
+STATICFILES_DIRS = [BASE_DIR / "frontend"]
+# Files are served from where they lie: no collection step between a pull and a start.
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = DEBUG
+
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "login"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+X_FRAME_OPTIONS = "DENY"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator")
+]
+
+KNOX_TOKEN_MODEL = "pools.Token"
+REST_KNOX = {"TOKEN_PREFIX": "tgm_", "TOKEN_TTL": timedelta(days=365)}
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "tangram_web.pools.authentication.TokenAuthentication",
+        "tangram_web.pools.authentication.StaffSessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["tangram_web.lib.access.HasScope"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["tangram_web.lib.parsers.StrictJsonParser"],
+    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
+    "DEFAULT_PAGINATION_CLASS": "tangram_web.lib.pagination.LimitedCursorPagination",
+    "DEFAULT_SCHEMA_CLASS": "tangram_web.lib.schema.ProblemAutoSchema",
+    "EXCEPTION_HANDLER": "drf_standardized_errors.handler.exception_handler",
+    "UNAUTHENTICATED_USER": None,
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+}
+DRF_STANDARDIZED_ERRORS = {
+    "EXCEPTION_HANDLER_CLASS": "tangram_web.lib.problems.ProblemHandler",
+    "EXCEPTION_FORMATTER_CLASS": "tangram_web.lib.problems.ProblemFormatter",
+    "NESTED_FIELD_SEPARATOR": "/",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Tangram",
+    "DESCRIPTION": "Grants CPU cores, GPU chunks and API quota to the actions of agentic RL.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+    "SERVE_AUTHENTICATION": [],
+    "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "tangram_web.lib.schema.add_hot_endpoints",
+    ],
+}
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": os.environ.get("TANGRAM_LOG_LEVEL", "INFO")},
+}

@@ -1,0 +1,63 @@
+"""What `./tangram up` can be told."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tangram_web.supervisor.home import DEFAULT_HOME
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to start."""
+
+    home: Path = DEFAULT_HOME
+    host: str = "127.0.0.1"
+    #: None: 8000, or the next free one.
+    port: int | None = None
+    #: Cores each node declares; None: those there are, shared out.
+    cpus: int | None = None
+    nodes: int = 1
+    demo: bool = True
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the options to ``parser``."""
+    home = Path(os.environ.get("TANGRAM_HOME") or DEFAULT_HOME)
+    parser.add_argument(
+        "--home", type=Path, default=home, help="folder for all data (default: %(default)s)"
+    )
+    parser.add_argument("--host", default=Options.host, help="address to serve on (%(default)s)")
+    parser.add_argument("--port", type=int, help="port (default: 8000, or the next free one)")
+    parser.add_argument(
+        "--cpus",
+        type=positive,
+        help="cores each node declares; more than there are is labelled oversubscribed",
+    )
+    parser.add_argument("--nodes", type=positive, default=1, help="node workers (%(default)s)")
+    parser.add_argument(
+        "--no-demo", dest="demo", action="store_false", help="start without the demo load"
+    )
+
+
+def positive(text: str) -> int:
+    """Read a count of at least one."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is below 1")
+    return number
+
+
+def parse(arguments: Sequence[str] | None = None) -> Options:
+    """Read the command line of `./tangram up`."""
+    parser = argparse.ArgumentParser(
+        prog="./tangram up",
+        description="Start a whole Tangram here and keep it up until Ctrl-C.",
+        epilog="Environment: TANGRAM_HOME, TANGRAM_REDIS_URL, DATABASE_URL (docs/architecture.md).",
+    )
+    add_arguments(parser)
+    return Options(**vars(parser.parse_args(arguments)))

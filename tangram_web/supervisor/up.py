@@ -1,0 +1,149 @@
+"""The start, from an empty folder to an address to open, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from asyncio.subprocess import PIPE
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from tangram_web.supervisor import readiness, schema, stack
+from tangram_web.supervisor.children import Program, end, spawn
+from tangram_web.supervisor.console import Console
+from tangram_web.supervisor.errors import StartFailed
+from tangram_web.supervisor.home import Home
+from tangram_web.supervisor.options import Options
+from tangram_web.supervisor.ports import choose_port
+from tangram_web.supervisor.redis_server import (
+    EmbeddedRedis,
+    ExternalRedis,
+    choose_redis,
+    wait_for_external,
+    wait_for_socket,
+)
+from tangram_web.supervisor.supervise import Supervisor, tail
+from tangram_web.supervisor.welcome import welcome
+
+#: A first start on a slow machine takes some 20 seconds; after this something is broken.
+START_TIMEOUT_SECONDS = 120.0
+
+
+async def up(options: Options, console: Console) -> None:
+    """Run a Tangram until a signal ends it. Raises StartFailed when it does not come up."""
+    home = Home.open(options.home)
+    with home.locked():
+        supervisor = Supervisor(home, stack.ROOT, console.step)
+        stop = asyncio.Event()
+        _listen(stop, supervisor, console)
+        try:
+            await first_of(
+                start(options, home, supervisor, console), supervisor.watch(), stop.wait()
+            )
+            await stop.wait()
+        finally:
+            console.waiting("ending everything …")
+            await supervisor.stop()
+            console.step("everything has ended")
+
+
+async def start(options: Options, home: Home, supervisor: Supervisor, console: Console) -> None:
+    """Bring all parts up and say how to reach them."""
+    console.step(f"data in {home.path}")
+    redis = await start_redis(home, supervisor, console)
+    address = stack.Address(options.host, choose_port(options.host, options.port))
+    environment = {
+        "TANGRAM_HOME": str(home.path),
+        "TANGRAM_REDIS_URL": redis.url,
+        "PYTHONUNBUFFERED": "1",
+    }
+    console.waiting("preparing the database …")
+    prepared = asyncio.create_task(prepare(home, stack.setup(address, environment)))
+    try:
+        if not schema.is_current(home, stack.ROOT, os.environ):
+            await prepared
+            console.step("database prepared")
+        await supervisor.start(
+            [
+                stack.worker("projector", environment),
+                stack.worker("loop", environment),
+                *stack.nodes(options, environment),
+                stack.web(address, environment),
+            ]
+        )
+        access = await prepared
+    finally:
+        await cancelled(prepared)
+    await readiness.wait_until_ready(
+        address.local_host,
+        address.port,
+        timeout_seconds=START_TIMEOUT_SECONDS,
+        waiting=console.waiting,
+    )
+    console.step("web, loop, node and projector are ready")
+    if options.demo:
+        await supervisor.start([stack.demo(address.url, access["token"])])
+    console.say(welcome(access, home, redis, options))
+
+
+async def start_redis(
+    home: Home, supervisor: Supervisor, console: Console
+) -> EmbeddedRedis | ExternalRedis:
+    """Start or reach the Redis that was chosen."""
+    redis = choose_redis(home, os.environ)
+    if isinstance(redis, EmbeddedRedis):
+        await supervisor.start([redis.program])
+        await wait_for_socket(redis.socket)
+    else:
+        await wait_for_external(redis.url)
+    console.step(f"Redis: {redis.description}")
+    return redis
+
+
+async def prepare(home: Home, setup: Program) -> Mapping[str, str]:
+    """Run ``setup`` and return what it says: where to log in, and with which token."""
+    log = home.log(setup.name)
+    with log.open("ab") as errors:
+        process = await spawn(setup, stack.ROOT, PIPE, errors.fileno())
+    try:
+        output, _ = await process.communicate()
+    finally:
+        await end(process, setup.grace_seconds)
+    if process.returncode != 0:
+        raise StartFailed(f"the database could not be prepared:\n{tail(log)}")
+    access: Mapping[str, str] = json.loads(output)
+    schema.mark_current(home, stack.ROOT)
+    return access
+
+
+def _listen(stop: asyncio.Event, supervisor: Supervisor, console: Console) -> None:
+    def on_signal() -> None:
+        if stop.is_set():
+            console.step("killing everything")
+            supervisor.kill()
+        else:
+            stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, on_signal)
+
+
+async def first_of(*coroutines: Coroutine[Any, Any, object]) -> None:
+    """Return when the first one does, or raise what it raised; the others are cancelled."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            await cancelled(task)
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    """End a task; what it raised stays with it."""
+    task.cancel()
+    await asyncio.wait({task})

@@ -1,0 +1,23 @@
+"""Addresses: pages at the root, the API below ``/api/v1/``."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.contrib.auth.views import LoginView, LogoutView
+from django.urls import URLPattern, URLResolver, include, path
+from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerView
+
+admin.site.site_header = "Tangram"
+admin.site.site_title = "Tangram"
+admin.site.index_title = "Rows and configuration"
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("login/", LoginView.as_view(redirect_authenticated_user=True), name="login"),
+    path("logout/", LogoutView.as_view(), name="logout"),
+    path("admin/", admin.site.urls),
+    path("api/v1/openapi.json", SpectacularJSONAPIView.as_view(), name="openapi"),
+    path("api/docs/", SpectacularSwaggerView.as_view(url_name="openapi"), name="api-docs"),
+    path("api/v1/", include("tangram_web.records.api.urls")),
+    path("api/v1/", include("tangram_web.pools.api.urls")),
+    path("", include("tangram_web.dashboard.urls")),
+]

@@ -1,0 +1,92 @@
+"""Frames go through a real Redis: to those who listen, and into the snapshot for newcomers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+from channels_redis.pubsub import RedisPubSubChannelLayer
+
+from tangram_web.live.frames import Frame, FrameFold
+from tangram_web.live.publisher import HEARTBEAT_SECONDS, FramePublisher
+from tangram_web.live.snapshots import newest_snapshot
+from tangram_web.live.topics import MESSAGE_TYPE, group_of, snapshot_key
+from tests.redis_server import RedisServer
+from tests.unit.live.journal import Journal
+
+PREFIX = "t"
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    # Not the test's own folder: its name would be too long for a socket.
+    server = RedisServer(Path(tmp_path_factory.mktemp("r"))).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def publisher(redis: RedisServer) -> Iterator[FramePublisher]:
+    client = redis.client()
+    client.flushall()
+    layer = RedisPubSubChannelLayer(hosts=[redis.url], prefix=PREFIX)
+    with FramePublisher(layer, client, PREFIX) as publisher:
+        yield publisher
+    client.close()
+
+
+def frame(*, revision: int = 1, at: float = 100.0, topic: str = "overview") -> Frame:
+    return Frame(topic, int(at * 1000), revision, at, at, {"counts": {}}, {"points": "all"})
+
+
+def publish(publisher: FramePublisher, *frames: Frame) -> list[str]:
+    return publisher.publish({one.topic: one for one in frames})
+
+
+def test_unchanged_topic_is_not_sent_until_its_heartbeat_is_due(publisher):
+    first = publish(publisher, frame(), frame(topic="nodes"))
+    again = publish(publisher, frame(at=100.25), frame(topic="nodes", at=100.25, revision=2))
+    soon = publish(publisher, frame(at=100.0 + HEARTBEAT_SECONDS))
+
+    assert (first, again, soon) == (["overview", "nodes"], ["nodes"], ["overview"])
+
+
+def test_snapshot_is_there_for_newcomers(redis, publisher, settings):
+    settings.TANGRAM_REDIS_URL = redis.url
+    settings.TANGRAM_KEY_PREFIX = PREFIX
+    assert asyncio.run(newest_snapshot("overview")) is None
+
+    publish(publisher, frame())
+
+    snapshot = asyncio.run(newest_snapshot("overview"))
+    assert snapshot is not None
+    assert msgspec.msgpack.decode(snapshot)["points"] == "all"
+    with redis.client() as client:
+        assert client.ttl(snapshot_key(PREFIX, "overview")) > 0
+
+
+async def test_listener_gets_frames_of_a_fold(redis, publisher):
+    journal = Journal(at=100.0)
+    journal.submit("a1")
+    fold = FrameFold()
+    layer = RedisPubSubChannelLayer(hosts=[redis.url], prefix=PREFIX)
+    channel = await layer.new_channel()
+    await layer.group_add(group_of("overview"), channel)
+
+    # As in production: the publisher has a thread of its own, and one loop for all its calls.
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        for entry in (*journal.entries, journal.submit("a2")):
+            fold.fold(entry)
+            frames = fold.frames(journal.at)
+            await asyncio.wrap_future(thread.submit(publisher.publish, frames))
+        messages = [await layer.receive(channel) for _ in range(2)]
+        thread.submit(publisher.close).result()
+    await layer.flush()
+
+    assert {message["type"] for message in messages} == {MESSAGE_TYPE}
+    queued = [msgspec.msgpack.decode(message["frame"])["counts"]["queued"] for message in messages]
+    assert queued == [1, 2]

@@ -1,0 +1,74 @@
+"""A database of rows, callers with tokens, and a Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rest_framework.test import APIClient
+
+from domain.access import Scope
+from tangram_web.lib import bus
+from tangram_web.pools import services
+from tests.redis_server import RedisServer
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A running Redis, for the whole session."""
+    directory: Path = tmp_path_factory.mktemp("redis")
+    server = RedisServer(directory / "data").start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis_bus(redis_server: RedisServer, settings: Any) -> Iterator[Any]:
+    """The web side's Redis, empty."""
+    settings.TANGRAM_REDIS_URL = redis_server.url
+    client = bus.redis_client()
+    client.flushall()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def defaults(db: None) -> None:
+    """The configuration of a fresh installation."""
+    services.ensure_defaults()
+
+
+@pytest.fixture
+def token(defaults: None) -> Callable[..., str]:
+    """Make tokens."""
+
+    def make(
+        *scopes: Scope, project: str | None = None, name: str = "trainer", **given: Any
+    ) -> str:
+        if project is not None and project != "default":
+            services.Project.objects.get_or_create(name=project, default_pool_id="default")
+        _, raw = services.token_create(
+            actor=services.SYSTEM, name=name, scopes=scopes, project=project, **given
+        )
+        return raw
+
+    return make
+
+
+@pytest.fixture
+def caller(token: Callable[..., str]) -> Callable[..., APIClient]:
+    """Make API clients that show a token."""
+
+    def make(*scopes: Scope, project: str | None = None) -> APIClient:
+        client = APIClient(raise_request_exception=False)
+        client.credentials(HTTP_AUTHORIZATION=f"Bearer {token(*scopes, project=project)}")
+        return client
+
+    return make
+
+
+def pointers(answer: Any) -> Iterable[str]:
+    """Return what a problem points at."""
+    return [error["pointer"] for error in answer.json()["errors"]]

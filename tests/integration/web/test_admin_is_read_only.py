@@ -1,0 +1,52 @@
+"""The admin site shows rows and changes none."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib import admin
+from django.urls import reverse
+
+from domain.action import Kind
+from tangram_web.records.projection import project
+from tests.integration.web.journal import Journal, a_node, an_action
+
+MODELS = sorted(
+    (model for model in admin.site._registry if model._meta.app_label in ("records", "pools")),
+    key=lambda model: model._meta.label,
+)
+
+
+@pytest.fixture
+def rows(defaults, token):
+    token()
+    journal = Journal()
+    journal.write([a_node()])
+    journal.run(an_action(kind=Kind.EXEC, trajectory="t"))
+    project(journal.entries)
+
+
+def address(model, page: str, *args: str) -> str:
+    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_{page}", args=args)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model._meta.label)
+def test_rows_are_shown_and_not_changed(rows, admin_client, model):
+    assert admin_client.get(address(model, "changelist"), {"q": "x"}).status_code == 200
+    assert admin_client.get(address(model, "add")).status_code == 403
+    row = model.objects.first()
+    if row is None:
+        return
+    page = admin_client.get(address(model, "change", row.pk))
+    assert page.status_code == 200
+    assert b'name="_save"' not in page.content
+    assert admin_client.post(address(model, "change", row.pk), {}).status_code == 403
+    assert admin_client.post(address(model, "delete", row.pk), {"post": "yes"}).status_code == 403
+
+
+def test_hash_of_a_token_is_not_shown(rows, admin_client):
+    model = next(model for model in MODELS if model._meta.model_name == "token")
+    row = model.objects.get()
+
+    page = admin_client.get(address(model, "change", row.pk))
+
+    assert row.digest not in page.content.decode().replace(address(model, "change", row.pk), "")

@@ -1,0 +1,209 @@
+"""Changes of the configuration: revisions, audit, and what the scheduler hears."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from domain.access import Scope
+from domain.codec import decode_command, decode_config, encode, unpack_fields
+from domain.errors import Conflict, InvalidRequest, InvariantViolation, NotFound, Unavailable
+from domain.events import ConfigApplied
+from domain.inventory import Config, PoolConfig, ProjectConfig, default_config
+from tangram_web.lib import bus
+from tangram_web.pools import services
+from tangram_web.pools.models import AuditEntry, ConfigRevision, Pool
+from tangram_web.pools.selectors import current_config
+from tangram_web.pools.services import SYSTEM, Actor
+
+ADA = Actor(name="ada", token_name="laptop", request_id="req-1")
+
+
+def published(client: redis.Redis) -> tuple[Config, list[Config]]:
+    """Return the configuration in force, and those that the scheduler was told of."""
+    names = bus.keys()
+    told = [
+        decode_command(message)
+        for _, fields in client.xrange(names.inbox)
+        for message in unpack_fields(fields)
+    ]
+    assert all(isinstance(command, ConfigApplied) for command in told)
+    return decode_config(client.get(names.config)), [command.config for command in told]
+
+
+def test_fresh_installation_has_the_defaults_once(db):
+    services.ensure_defaults()
+    services.ensure_defaults()
+
+    expected = default_config()
+    config = current_config()
+    assert config.revision == 1
+    assert (config.projects, config.pools) == (expected.projects, expected.pools)
+    assert config.resources == expected.resources
+
+
+@pytest.mark.django_db(transaction=True)
+def test_change_reaches_the_scheduler_after_its_commit(redis_bus):
+    services.ensure_defaults()
+    services.pool_create(actor=ADA, name="big", policy="minimum")
+    services.project_create(actor=ADA, name="vision", default_pool="big")
+    services.resource_set(actor=ADA, name="api:search", limit_units=3)
+    services.node_drain(actor=ADA, node="n7", reason="disk")
+
+    in_force, told = published(redis_bus)
+
+    assert in_force == current_config() == told[-1]
+    assert [config.revision for config in told] == [2, 3, 4, 5]
+    assert in_force.pools["big"] == PoolConfig("big")
+    assert in_force.projects["vision"] == ProjectConfig("vision", "big")
+    assert in_force.resources["api:search"] == 3000
+    assert in_force.drained_nodes == {"n7"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_change_that_is_rolled_back_is_not_heard_of(redis_bus):
+    services.ensure_defaults()
+
+    with pytest.raises(Conflict):
+        services.pool_create(actor=ADA, name="default")
+
+    assert redis_bus.keys() == []
+    assert AuditEntry.objects.count() == 0
+    assert ConfigRevision.objects.count() == 1
+
+
+def test_older_revision_does_not_replace_a_newer_one(redis_bus):
+    assert bus.publish_config(Config(revision=7))
+
+    assert not bus.publish_config(Config(revision=6))
+    assert bus.publish_config(Config(revision=7))
+
+    in_force, told = published(redis_bus)
+    assert in_force.revision == 7
+    assert [config.revision for config in told] == [7, 7]
+
+
+def test_change_without_redis_is_saved_and_says_that_it_is_not_in_force(settings, tmp_path):
+    settings.TANGRAM_REDIS_URL = f"unix://{tmp_path}/nobody.sock"
+
+    with pytest.raises(Unavailable, match="revision 4 is saved but not in force"):
+        bus.publish_config(Config(revision=4))
+
+
+def test_each_change_has_its_audit_and_revision(defaults):
+    services.pool_update(actor=ADA, name="default", paused=True)
+
+    entry = AuditEntry.objects.get()
+    assert (entry.actor, entry.token_name, entry.request_id) == ("ada", "laptop", "req-1")
+    assert (entry.verb, entry.target) == ("update", "pool/default")
+    assert (entry.before["paused"], entry.after["paused"]) == (False, True)
+    revision = ConfigRevision.objects.get(number=2)
+    assert revision.author == "ada"
+    assert revision.snapshot["pools"]["default"]["paused"] is True
+
+
+def test_change_that_changes_nothing_leaves_no_trace(defaults):
+    services.pool_update(actor=ADA, name="default", paused=False)
+    services.node_resume(actor=ADA, node="n1")
+    services.node_drain(actor=ADA, node="n1")
+    services.node_drain(actor=ADA, node="n1")
+
+    assert AuditEntry.objects.count() == 1
+    assert current_config().revision == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "pointer"),
+    [
+        (lambda: services.pool_create(actor=SYSTEM, name="no spaces"), InvalidRequest, "/name"),
+        (lambda: services.pool_create(actor=SYSTEM, name="x" * 129), InvalidRequest, "/name"),
+        (lambda: services.pool_create(actor=SYSTEM, name="default"), Conflict, "/name"),
+        (lambda: services.pool_update(actor=SYSTEM, name="nobody"), NotFound, ""),
+        (
+            lambda: services.project_create(actor=SYSTEM, name="p", default_pool="nobody"),
+            InvalidRequest,
+            "/default_pool",
+        ),
+        (
+            lambda: services.resource_set(actor=SYSTEM, name="cpu:n1", limit_units=1),
+            InvalidRequest,
+            "/name",
+        ),
+        (
+            lambda: services.resource_set(actor=SYSTEM, name="search", limit_units=1),
+            InvalidRequest,
+            "/name",
+        ),
+        (
+            lambda: services.resource_set(actor=SYSTEM, name="api:x", limit_units=-1),
+            InvalidRequest,
+            "/limit_units",
+        ),
+        (
+            lambda: services.token_create(actor=SYSTEM, name="t", scopes=[]),
+            InvalidRequest,
+            "/scopes",
+        ),
+    ],
+    ids=[
+        "name with a space", "long name", "taken name", "unknown pool", "project of no pool",
+        "resource of a node", "resource without kind", "negative limit", "token without scope",
+    ],
+)  # fmt: skip
+def test_change_that_cannot_be_is_refused_with_its_field(defaults, change, error, pointer):
+    with pytest.raises(error) as refusal:
+        change()
+
+    assert refusal.value.pointer == pointer
+    assert current_config().revision == 1
+
+
+@pytest.mark.parametrize("model", [AuditEntry, ConfigRevision])
+def test_history_of_changes_is_written_once(defaults, model):
+    services.pool_update(actor=ADA, name="default", paused=True)
+    row = model.objects.first()
+
+    with pytest.raises(InvariantViolation):
+        row.save()
+    with pytest.raises(InvariantViolation):
+        row.delete()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_configuration_over_rest(redis_bus, caller):
+    client = caller(Scope.ADMIN)
+
+    made = client.post("/api/v1/pools", {"name": "big"}, headers={"X-Request-ID": "r-1"})
+    assert (made.status_code, made.json()["policy"]) == (201, "minimum")
+    paused = client.patch("/api/v1/pools/big", {"paused": True})
+    assert paused.json()["paused"] is True
+    assert client.post("/api/v1/projects", {"name": "v", "default_pool": "big"}).status_code == 201
+    assert client.put("/api/v1/resources/api:x", {"limit_units": 2}).json()["limit_units"] == 2
+    assert client.post("/api/v1/nodes/n1/drain", {"reason": "disk"}).json()["drained"] is True
+    assert client.post("/api/v1/nodes/n1/resume").json()["drained"] is False
+
+    in_force, _ = published(redis_bus)
+    assert in_force == current_config()
+    assert in_force.pools["big"].paused
+    first = AuditEntry.objects.filter(target="pool/big").order_by("at").first()
+    assert (first.actor, first.token_name, first.request_id) == ("trainer", "trainer", "r-1")
+    assert Pool.objects.count() == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_rest_says_when_a_change_is_saved_but_not_in_force(caller, settings, tmp_path):
+    settings.TANGRAM_REDIS_URL = f"unix://{tmp_path}/nobody.sock"
+    client = caller(Scope.ADMIN)
+
+    answer = client.post("/api/v1/pools", {"name": "big"})
+
+    assert answer.status_code == 503
+    assert "not in force yet" in answer.json()["detail"]
+    assert answer["Retry-After"]
+
+
+def test_published_configuration_is_what_others_decode(redis_bus):
+    config = default_config()
+    bus.publish_config(config)
+
+    assert redis_bus.get("tangram:config") == encode(config)

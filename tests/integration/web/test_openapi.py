@@ -1,0 +1,100 @@
+"""One OpenAPI document for what Django serves and what the gateway serves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.test import Client
+from drf_spectacular.validation import validate_schema
+from jsonschema import Draft202012Validator
+
+from tangram_web.lib.openapi_hot import HOT_ENDPOINTS
+
+
+@pytest.fixture
+def document(db: None) -> dict[str, Any]:
+    """The document as it is served, without a token."""
+    answer = Client().get("/api/v1/openapi.json")
+    assert answer.status_code == 200
+    described: dict[str, Any] = json.loads(answer.content)
+    return described
+
+
+def operations(document):
+    """Yield (path, method, operation)."""
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield path, method, operation
+
+
+def references(value):
+    """Yield every reference in ``value``."""
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for inner in value.values():
+            yield from references(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from references(inner)
+
+
+def test_document_is_valid(document):
+    assert document["openapi"].startswith("3.1")
+    validate_schema(document)
+
+
+def test_schemas_are_valid_json_schema(document):
+    for schema in document["components"]["schemas"].values():
+        Draft202012Validator.check_schema(schema)
+
+
+def test_every_reference_leads_somewhere(document):
+    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+
+    assert set(references(document)) <= known
+
+
+@pytest.mark.parametrize("endpoint", HOT_ENDPOINTS, ids=lambda e: f"{e.method} {e.path}")
+def test_endpoint_of_the_gateway_is_listed(document, endpoint):
+    operation = document["paths"]["/api/v1" + endpoint.path][endpoint.method]
+
+    assert operation["operationId"] == endpoint.operation
+    assert {str(status) for status in endpoint.answers} <= set(operation["responses"])
+    assert operation["security"] == [{"bearer": []}]
+    assert ("requestBody" in operation) is (endpoint.body is not None)
+
+
+def test_each_operation_has_a_name_of_its_own(document):
+    names = [operation["operationId"] for _, _, operation in operations(document)]
+
+    assert len(names) == len(set(names))
+
+
+def test_each_operation_says_its_scope_and_its_problems(document):
+    for path, method, operation in operations(document):
+        assert operation["x-scope"] in {"read", "submit", "operate", "config", "admin"}, path
+        for status, answer in operation["responses"].items():
+            if status >= "4":
+                assert list(answer["content"]) == ["application/problem+json"], (path, method)
+
+
+def test_both_sides_share_one_path(document):
+    assert set(document["paths"]["/api/v1/actions"]) == {"get", "post"}
+    assert set(document["paths"]["/api/v1/trajectories"]) == {"get", "post"}
+
+
+def test_list_of_actions_shows_what_the_gateway_shows(document):
+    listed = document["components"]["schemas"]["PaginatedActionListViewList"]
+
+    assert listed["properties"]["results"]["items"] == {"$ref": "#/components/schemas/ActionView"}
+
+
+def test_docs_page_needs_nothing_from_elsewhere(db):
+    answer = Client().get("/api/docs/")
+
+    assert answer.status_code == 200
+    assert b"/static/drf_spectacular_sidecar/swagger-ui-dist/" in answer.content
+    assert b"https://" not in answer.content

@@ -1,0 +1,170 @@
+"""Errors below /api/ are problem details, whoever raised them and whatever came in."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from django.test import Client
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from domain.access import Scope
+from domain.wire import Problem
+from tangram_web.pools import services
+from tests.integration.web.conftest import pointers
+
+
+def problem_in(answer) -> Problem:
+    """Return the problem of an answer; it must be nothing else."""
+    assert answer["Content-Type"] == "application/problem+json"
+    found = msgspec.json.decode(answer.content, type=Problem)
+    assert found.status == answer.status_code
+    assert found.request_id == answer["X-Request-ID"]
+    return found
+
+
+@pytest.mark.parametrize("path", ["/api/nothing", "/api/v1/nothing", "/api/v1/pools/%00"])
+def test_unknown_address_is_a_problem(db, path):
+    found = problem_in(Client().get(path))
+
+    assert (found.status, found.code, found.title) == (404, "not_found", "Not Found")
+
+
+def test_crash_is_a_problem_that_tells_nothing(caller, monkeypatch):
+    def crash(**_: object) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(services, "pool_create", crash)
+
+    answer = caller(Scope.ADMIN).post("/api/v1/pools", {"name": "p"})
+
+    assert problem_in(answer).status == 500
+    assert b"secret" not in answer.content
+
+
+def test_foreign_host_is_a_problem(db):
+    answer = Client().get("/api/v1/pools", headers={"Host": "evil.example"})
+
+    assert answer.status_code in {400, 401}
+    problem_in(answer)
+
+
+def test_page_outside_the_api_stays_a_page(db):
+    answer = Client().get("/no-such-page")
+
+    assert answer.status_code == 404
+    assert answer["Content-Type"].startswith("text/html")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"{", 400, "parse_error"),
+        (b"\xff", 400, "parse_error"),
+        (b'{"name": "\\ud800"}', 400, "parse_error"),
+        (b'{"name": NaN}', 400, "parse_error"),
+        (b"[" * 100_000, 400, "parse_error"),
+        (b"[]", 422, "invalid"),
+        (b"null", 422, "invalid"),
+        (b'{"name": "a\\u0000b"}', 422, "invalid"),
+        (b'{"name": {"a": 1}}', 422, "invalid"),
+        (b'{"name": "p", "paused": "perhaps"}', 422, "invalid"),
+        (b'{"name": "p\\n"}', 422, "invalid"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_broken_body_is_a_problem(caller, body, status, code):
+    answer = caller(Scope.ADMIN).post("/api/v1/pools", body, content_type="application/json")
+
+    found = problem_in(answer)
+    assert (found.status, found.code) == (status, code)
+
+
+@pytest.mark.parametrize("limit", [10**30, -1, 1.5, "9" * 5000, True, None, [], 2**31])
+def test_absurd_limit_is_refused(caller, limit):
+    body = json.dumps({"name": "api:x", "limit_units": limit})
+
+    answer = caller(Scope.ADMIN).post(
+        "/api/v1/resources", body, content_type="application/json"
+    )
+
+    assert answer.status_code == 422
+    assert pointers(answer) == ["/limit_units"]
+
+
+def test_unknown_field_is_named(caller):
+    answer = caller(Scope.ADMIN).post("/api/v1/pools", {"name": "p", "a/b~": 1, "polcy": "x"})
+
+    assert answer.status_code == 422
+    assert pointers(answer) == ["/a~1b~0", "/polcy"]
+    assert "unknown field" in problem_in(answer).detail
+
+
+def test_wrong_kind_of_body_is_a_problem(caller):
+    answer = caller(Scope.ADMIN).post("/api/v1/pools", b"name=p", content_type="text/plain")
+
+    assert problem_in(answer).status == 415
+
+
+@pytest.mark.parametrize("given_id", ["", "a b", "x" * 200, "a\r\nSet-Cookie: x"])
+def test_insane_request_id_is_replaced(db, given_id):
+    answer = Client().get("/api/v1/nothing", headers={"X-Request-ID": given_id})
+
+    assert answer["X-Request-ID"].startswith("req_")
+
+
+def test_sane_request_id_is_kept(db):
+    answer = Client().get("/api/v1/nothing", headers={"X-Request-ID": "trace-1"})
+
+    assert problem_in(answer).request_id == "trace-1"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+BODIES = st.one_of(
+    JSON,
+    st.fixed_dictionaries(
+        {},
+        optional={
+            name: JSON
+            for name in (
+                "name", "policy", "paused", "default_pool", "limit_units", "project", "scopes",
+                "expires_at", "reason",
+            )
+        },
+    ),
+)  # fmt: skip
+TARGETS = st.sampled_from(
+    [
+        ("post", "pools"),
+        ("patch", "pools/default"),
+        ("post", "projects"),
+        ("post", "resources"),
+        ("put", "resources/api:demo"),
+        ("post", "tokens"),
+        ("post", "nodes/n1/drain"),
+        ("post", "nodes/n1/resume"),
+    ]
+)
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(target=TARGETS, body=BODIES)
+def test_no_body_is_answered_with_a_server_error(caller, redis_bus, target, body):
+    method, path = target
+    encoded = json.dumps(body)
+
+    answer = getattr(caller(Scope.ADMIN), method)(
+        f"/api/v1/{path}", encoded, content_type="application/json"
+    )
+
+    assert answer.status_code < 500, answer.content
+    if answer.status_code >= 400:
+        problem_in(answer)

@@ -1,0 +1,236 @@
+"""Rows say what the journal said."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from domain.action import EnvironmentSpec, Kind, LeaseSpec, Outcome
+from domain.decisions import Grant, Renew
+from domain.events import EnvironmentRemoved, TaskOpened, TrajectoryFinished, TrajectoryOpened
+from domain.ids import trajectory_key
+from domain.ports import ExecResult
+from domain.wire import ActionPayload
+from tangram_web.records.fold import BLANK
+from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
+from tangram_web.records.projection import project
+from tests.integration.web.journal import OFFSET, Journal, a_report, an_action
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def journal() -> Journal:
+    return Journal()
+
+
+def wall(at: float) -> datetime:
+    return datetime.fromtimestamp(OFFSET + at, UTC)
+
+
+def test_blank_row_has_each_column_of_the_table():
+    assert list(BLANK) == [field.column for field in ActionRecord._meta.concrete_fields]
+
+
+def test_action_is_stored_with_its_whole_life(journal):
+    action = an_action(
+        kind=Kind.EXEC, trajectory="trj", step=3, group="g", family="f", priority=7,
+        metadata={"k": [1]}, cost={"cpu": (1000, 4000)},
+    )  # fmt: skip
+    journal.run(action, result=ExecResult(3, "out", "err"), reward=0.5)
+
+    project(journal.entries)
+
+    row = ActionRecord.objects.get()
+    assert (row.id, row.project, row.task, row.trajectory) == (
+        action.id, "default", "task-1", "trj",
+    )  # fmt: skip
+    assert (row.step, row.group, row.family, row.priority) == (3, "g", "f", 7)
+    assert (row.state, row.outcome, row.reward) == ("finished", "completed", 0.5)
+    assert (row.cost, row.units, row.metadata) == ({"cpu": [1, 4]}, {"cpu": 1}, {"k": [1]})
+    assert (row.node, row.cpus, row.attempt, row.exit_code) == ("n1", [0], 1, 3)
+    assert row.result == {"exit_code": 3, "stdout": "out", "stderr": "err", "truncated": False}
+    assert (row.submitted_at, row.granted_at) == (wall(1000.5), wall(1001.0))
+    assert (row.started_at, row.finished_at) == (wall(1001.5), wall(1002.0))
+    assert row.act_seconds == row.queue_seconds + row.overhead_seconds + row.execution_seconds
+    assert row.finished_seq == 4 * 65536
+
+
+def test_stored_request_can_be_submitted_again(journal):
+    action = an_action(kind=Kind.EXEC, trajectory="t", cost={"cpu": (1000,)}, priority=2)
+    journal.submit(action)
+
+    project(journal.entries)
+
+    spec = ActionRecord.objects.get().spec
+    assert msgspec.convert(spec, ActionPayload).task == "task-1"
+    assert spec == {
+        "task": "task-1", "project": "default", "kind": "exec", "trajectory": "t",
+        "priority": 2, "cost": {"cpu": [1]}, "exec": {"command": ["true"]},
+    }  # fmt: skip
+
+
+def test_action_that_starts_and_ends_between_reports_has_no_start(journal):
+    action = an_action()
+    journal.submit(action)
+    journal.grant(action)
+    journal.finish(action)
+
+    project(journal.entries)
+
+    row = ActionRecord.objects.get()
+    assert row.started_at is None
+    assert row.finished_at is not None
+
+
+@pytest.mark.parametrize("outcome", [o for o in Outcome if o is not Outcome.COMPLETED])
+def test_only_a_completed_action_has_a_reward(journal, outcome):
+    action = an_action()
+    journal.submit(action)
+    journal.grant(action)
+    journal.finish(action, outcome, reward=1.0)
+
+    project(journal.entries)
+
+    row = ActionRecord.objects.get()
+    assert (row.outcome, row.reward) == (outcome.value, None)
+
+
+def test_outcome_is_never_changed(journal):
+    action = an_action()
+    journal.run(action)
+    journal.submit(action)
+    journal.grant(action, attempt=2)
+    journal.finish(action, Outcome.INFRA_FAILED)
+
+    for entry in journal.entries:
+        project([entry])
+
+    row = ActionRecord.objects.get()
+    assert (row.outcome, row.attempt, row.finished_seq) == ("completed", 1, 4 * 65536)
+    assert TaskRecord.objects.get().finished == 1
+
+
+def test_requeued_action_is_without_a_place(journal):
+    action = an_action(replay_safe=True)
+    journal.submit(action)
+    journal.grant(action)
+    journal.start(action)
+    journal.requeue(action)
+
+    project(journal.entries)
+
+    row = ActionRecord.objects.get()
+    assert (row.state, row.node, row.placement, row.units) == ("queued", None, None, {})
+    assert row.granted_at is row.started_at is None
+
+
+def test_late_reports_of_an_earlier_attempt_change_nothing(journal):
+    action = an_action(kind=Kind.EXEC, replay_safe=True)
+    journal.submit(action)
+    journal.grant(action)
+    journal.requeue(action)
+    journal.grant(action, "n2", attempt=2)
+    journal.start(action, "n1", attempt=1)
+    journal.write([a_report(action.id, result=ExecResult(9, "", ""))])
+
+    for entry in journal.entries:
+        project([entry])
+
+    row = ActionRecord.objects.get()
+    assert (row.state, row.node, row.attempt) == ("granted", "n2", 2)
+    assert row.result is row.exit_code is None
+
+
+def test_lease_runs_from_its_grant_and_says_until_when(journal):
+    action = an_action(kind=Kind.LEASE, cost={"api:demo": (1000,)}, lease=LeaseSpec(5.0))
+    journal.submit(action)
+    journal.write([], [Grant(action.id, None, (), expires_at=1006.0)])
+    journal.write([], [Renew(action.id, 1008.5)])
+
+    project(journal.entries)
+
+    row = ActionRecord.objects.get()
+    assert (row.state, row.node, row.placement) == ("running", None, None)
+    assert row.started_at == row.granted_at
+    assert row.result == {"expires_at": "2023-11-14T22:30:08.500000Z"}
+
+
+def test_long_output_is_cut_and_says_so(journal):
+    action = an_action(kind=Kind.EXEC)
+    journal.run(action, result=ExecResult(0, "x" * 70_000, ""))
+
+    project(journal.entries)
+
+    result = ActionRecord.objects.get().result
+    assert len(result["stdout"]) == 65536
+    assert result["truncated"] is True
+
+
+def test_text_that_a_database_refuses_is_stored_readable(journal):
+    action = an_action(kind=Kind.EXEC, group="a\0b", metadata={"k": "\0"})
+    journal.run(action, result=ExecResult(0, "\0", ""))
+
+    project(journal.entries)
+
+    row = ActionRecord.objects.get()
+    assert row.group == "a\N{REPLACEMENT CHARACTER}b"
+    assert (row.metadata, row.result["stdout"]) == ({"k": "\0"}, "\0")
+
+
+def test_task_and_trajectory_count_their_actions(journal):
+    for number in range(3):
+        journal.run(an_action(number, kind=Kind.EXEC, trajectory="trj"))
+    journal.submit(an_action(7, kind=Kind.EXEC, trajectory="trj"))
+
+    for entry in journal.entries:
+        project([entry])
+
+    for row in (TaskRecord.objects.get(), TrajectoryRecord.objects.get()):
+        assert (row.actions, row.finished, row.external_seconds) == (4, 3, 5.25)
+
+
+def test_trajectory_has_its_environment_node_and_end(journal):
+    spec = EnvironmentSpec(image="swe:1", memory_bytes=5)
+    journal.write(
+        [
+            TrajectoryOpened(
+                project="default", task="t", trajectory="trj", environment=spec, metadata={"a": 1}
+            )
+        ]
+    )
+    journal.run(an_action(kind=Kind.EXEC, task="t", trajectory="trj"))
+    journal.write([TrajectoryFinished(project="default", trajectory="trj")])
+    journal.write(
+        [EnvironmentRemoved(trajectory=trajectory_key("default", "trj"), node="n1")]
+    )
+
+    for entry in journal.entries:
+        project([entry])
+
+    row = TrajectoryRecord.objects.get()
+    assert (row.key, row.name, row.task, row.node) == ("default/trj", "trj", "t", "n1")
+    assert (row.environment, row.metadata) == ({"image": "swe:1", "memory_bytes": 5}, {"a": 1})
+    assert (row.state, row.finished_at) == ("finished", wall(1003.0))
+    assert row.environment_removed_at == wall(1003.5)
+
+
+def test_end_of_an_unknown_trajectory_makes_no_row(journal):
+    journal.write([TrajectoryFinished(project="default", trajectory="nobody")])
+
+    project(journal.entries)
+
+    assert not TrajectoryRecord.objects.exists()
+
+
+def test_declared_task_keeps_its_pool_when_actions_come(journal):
+    journal.write([TaskOpened(project="default", task="task-1", pool="big", metadata={"x": 1})])
+    journal.submit(an_action())
+
+    for entry in journal.entries:
+        project([entry])
+
+    row = TaskRecord.objects.get()
+    assert (row.pool, row.metadata, row.actions) == ("big", {"x": 1}, 1)

@@ -1,0 +1,113 @@
+"""Nodes show which cores are held, how, and what their environments reserve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from domain.decisions import TransferFile
+from domain.events import EnvironmentRemoved, TrajectoryFinished, TrajectoryOpened
+from domain.ids import TrajectoryKey
+from tangram_web.live.frames import FrameFold
+from tests.unit.live.journal import Journal, environment
+
+GIB = 2**30
+
+
+def node(journal: Journal) -> dict[str, Any]:
+    fold = FrameFold()
+    for entry in journal.entries:
+        fold.fold(entry)
+    row: dict[str, Any] = fold.frames(journal.at)["nodes"].body["nodes"][0]
+    return row
+
+
+def test_core_map_tells_exclusive_from_shared_cores():
+    journal = Journal()
+    journal.join("n1", groups=((0, 1), (4, 5)))
+    for name, cores, milli in (("a1", (0,), None), ("a2", (4, 5), 100), ("a3", (4,), 200)):
+        journal.submit(name)
+        journal.grant(name, cores, milli=milli)
+
+    row = node(journal)
+
+    assert row["groups"] == ["0-1", "4-5"]
+    assert row["cores"] == bytes([255, 0, 2, 1])
+    assert row["cores_held"] == 1.3
+
+
+def test_cores_are_free_again_after_the_action():
+    journal = Journal()
+    journal.join("n1")
+    journal.submit("a1")
+    journal.grant("a1", (1, 2))
+    journal.finish("a1")
+
+    assert node(journal)["cores"] == bytes(4)
+
+
+def test_cores_of_a_node_that_joins_after_the_grant_are_held():
+    journal = Journal()
+    journal.grant("a1", (2,))
+    journal.join("n1")
+
+    assert node(journal)["cores"] == bytes([0, 0, 255, 0])
+
+
+def test_environment_reserves_memory_from_its_first_grant_to_its_removal():
+    journal = Journal()
+    journal.join("n1")
+    journal.submit("a1", trajectory="r1", environment=environment(GIB))
+    assert node(journal)["memory_held_bytes"] == 0
+
+    journal.grant("a1")
+    journal.finish("a1")
+    row = node(journal)
+    assert (row["memory_held_bytes"], row["environments"]) == (GIB, 1)
+
+    key = TrajectoryKey("default/r1")
+    journal.write([EnvironmentRemoved(trajectory=key, node="n1")], [])
+    row = node(journal)
+    assert (row["memory_held_bytes"], row["environments"]) == (0, 0)
+
+
+def test_environment_declared_at_the_opening_is_placed_by_a_file():
+    journal = Journal()
+    journal.join("n1")
+    opened = TrajectoryOpened(
+        project="default", task="t1", trajectory="r1", environment=environment(2 * GIB)
+    )
+    put = TransferFile(TrajectoryKey("default/r1"), "n1", "q1", "put", "a.txt", "web")
+    journal.write([opened], [put])
+
+    assert node(journal)["memory_held_bytes"] == 2 * GIB
+
+
+def test_trajectory_that_ends_before_anything_ran_reserves_nothing():
+    journal = Journal()
+    journal.join("n1")
+    journal.submit("a1", trajectory="r1", environment=environment(GIB))
+    journal.write([TrajectoryFinished(project="default", trajectory="r1")], [])
+    journal.finish("a1")
+
+    assert node(journal)["memory_held_bytes"] == 0
+
+
+def test_node_with_a_new_identity_has_none_of_the_old_environments():
+    journal = Journal()
+    journal.join("n1")
+    journal.submit("a1", trajectory="r1", environment=environment(GIB))
+    journal.grant("a1")
+    journal.finish("a1")
+    journal.join("n1", identity="i2")
+
+    assert node(journal)["environments"] == 0
+
+
+def test_oversubscribed_and_drained_nodes_say_so():
+    journal = Journal()
+    journal.join("n1", oversubscribed=True, isolation="bwrap")
+    journal.configure(revision=1, drained_nodes=frozenset({"n1"}))
+
+    row = node(journal)
+
+    assert (row["oversubscribed"], row["state"], row["isolation"]) == (True, "drained", "bwrap")

@@ -1,0 +1,241 @@
+"""The websocket of the live page: who gets in, what they may ask, what they are sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from asgiref.testing import ApplicationCommunicator
+from channels.layers import InMemoryChannelLayer, channel_layers
+from django.contrib.auth.models import AnonymousUser, User
+
+from tangram_web.live.consumers import CLOSE_UNAUTHORISED, LiveConsumer
+from tangram_web.live.topics import MESSAGE_TYPE, group_of
+
+STAFF = User(username="ops", is_staff=True)
+
+
+class Gate:
+    """Stands for the pause between two sends: it lasts until the test opens it."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.opened = asyncio.Event()
+        self.asked: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.asked.append(seconds)
+        self.reached.set()
+        await self.opened.wait()
+        self.opened.clear()
+
+
+class SignedOutSession(dict[str, Any]):
+    """A session that is empty when it is read again."""
+
+    def __init__(self, session_key: str = "k") -> None:
+        super().__init__()
+        self.session_key = session_key
+
+
+class Page:
+    """A browser's end of the websocket, and the channel layer behind it."""
+
+    def __init__(self, user: Any = STAFF, **consumer: Any) -> None:
+        self.snapshots: dict[str, bytes] = {}
+        self.layer = InMemoryChannelLayer()
+        channel_layers.backends["default"] = self.layer
+        application = LiveConsumer.as_asgi(snapshot=self._snapshot, **consumer)
+        # Not channels.testing: importing it needs daphne.
+        self.scope = {"type": "websocket", "path": "/ws/live/", "user": user}
+        self.scope["session"] = SignedOutSession()
+        self.socket = ApplicationCommunicator(application, self.scope)
+
+    async def _snapshot(self, topic: str) -> bytes | None:
+        return self.snapshots.get(topic)
+
+    async def open(self) -> None:
+        await self.socket.send_input({"type": "websocket.connect"})
+        assert (await self.socket.receive_output())["type"] == "websocket.accept"
+
+    async def leave(self) -> None:
+        await self.socket.send_input({"type": "websocket.disconnect", "code": 1000})
+        await self.socket.wait()
+        channel_layers.backends.pop("default")
+
+    async def send(self, **data: Any) -> None:
+        await self.socket.send_input({"type": "websocket.receive"} | data)
+
+    async def say(self, **message: Any) -> None:
+        await self.send(text=json.dumps(message))
+
+    async def hear(self) -> Any:
+        output = await self.socket.receive_output()
+        assert output["type"] == "websocket.send", output
+        return output.get("bytes") or output["text"]
+
+    async def hear_close(self) -> int:
+        output = await self.socket.receive_output()
+        assert output["type"] == "websocket.close", output
+        code: int = output["code"]
+        return code
+
+    async def hear_error(self) -> str:
+        answer = json.loads(await self.hear())
+        assert list(answer) == ["error"]
+        error: str = answer["error"]
+        return error
+
+    async def publish(self, topic: str, *frames: bytes) -> None:
+        for frame in frames:
+            message = {"type": MESSAGE_TYPE, "topic": topic, "frame": frame}
+            await self.layer.group_send(group_of(topic), message)
+
+    async def follow(self, *topics: str, hz: float = 4.0) -> None:
+        """Subscribe, and return when the server has done so."""
+        await self.say(sub=list(topics), hz=hz)
+        await self.say(resync="no such topic")
+        await self.hear_error()
+
+
+@pytest.fixture
+async def page() -> AsyncIterator[Page]:
+    page = Page()
+    await page.open()
+    yield page
+    await page.leave()
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+async def slow_page(gate: Gate) -> AsyncIterator[Page]:
+    page = Page(pause=gate)
+    await page.open()
+    yield page
+    await page.leave()
+
+
+@pytest.mark.parametrize(
+    "user",
+    [AnonymousUser(), User(username="guest"), User(is_staff=True, is_active=False), None],
+    ids=["anonymous", "not staff", "inactive staff", "nobody"],
+)
+async def test_stranger_is_told_to_sign_in(user):
+    page = Page(user)
+    await page.open()
+
+    assert await page.hear_close() == CLOSE_UNAUTHORISED
+    await page.say(sub=["overview"])
+    await page.leave()
+    assert await page.socket.receive_nothing(0)
+
+
+async def test_newcomer_gets_the_snapshot_and_then_frames(page):
+    page.snapshots["overview"] = b"snapshot"
+    await page.say(sub=["overview"], hz=10)
+    assert await page.hear() == b"snapshot"
+
+    await page.publish("overview", b"frame")
+
+    assert await page.hear() == b"frame"
+
+
+async def test_frames_of_other_topics_do_not_come(page):
+    await page.follow("overview")
+
+    await page.publish("nodes", b"nodes")
+    await page.publish("overview", b"overview")
+
+    assert await page.hear() == b"overview"
+
+
+async def test_page_that_looks_away_gets_nothing(page):
+    await page.follow("overview")
+    await page.follow()
+
+    await page.publish("overview", b"frame")
+    await page.say(resync="overview")
+    await page.say(resync="no such topic")
+
+    assert "no such topic" in await page.hear_error()
+
+
+async def test_newest_frame_wins_the_slot_of_a_slow_page(slow_page, gate):
+    await slow_page.follow("overview", "nodes", hz=0.5)
+    await slow_page.publish("overview", b"1")
+    assert await slow_page.hear() == b"1"
+    await gate.reached.wait()
+
+    await slow_page.publish("overview", *(b"%d" % number for number in range(2, 50)))
+    await slow_page.publish("nodes", b"n1", b"n2")
+    await slow_page.follow("overview", "nodes", hz=0.5)
+    gate.opened.set()
+
+    assert {await slow_page.hear(), await slow_page.hear()} == {b"49", b"n2"}
+    assert gate.asked[0] == 2.0
+
+
+async def test_resync_sends_the_snapshot_again(page):
+    page.snapshots["nodes"] = b"first"
+    await page.say(sub=["nodes"])
+    assert await page.hear() == b"first"
+    page.snapshots["nodes"] = b"second"
+
+    await page.say(resync="nodes")
+
+    assert await page.hear() == b"second"
+
+
+async def test_same_subscription_again_changes_the_pace_only(page):
+    page.snapshots["nodes"] = b"snapshot"
+    await page.say(sub=["nodes"])
+    await page.hear()
+
+    await page.say(sub=["nodes"], hz=1)
+    await page.say(resync="?")
+
+    assert "'?'" in await page.hear_error()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "[]", "null", '"sub"', '{"sub": "overview"}', '{"sub": [1]}', '{"sub": ["x"]}',
+        '{"hz": 0}', '{"hz": 1e9}', '{"hz": "4"}', '{"hz": NaN}', '{"other": 1}', '{"resync": null,}',
+        '{"sub": ["overview\\u0000"]}', '{"sub": ["topic.overview"]}', "\ud800",
+        json.dumps({"sub": ["overview"] * 65}), json.dumps({"sub": ["x" * 5000]}),
+    ],
+    ids=lambda text: ascii(text)[:24],
+)  # fmt: skip
+async def test_garbage_gets_an_error_and_the_page_goes_on(page, text):
+    await page.send(text=text)
+    assert await page.hear_error()
+
+    page.snapshots["overview"] = b"snapshot"
+    await page.say(sub=["overview"])
+
+    assert await page.hear() == b"snapshot"
+
+
+async def test_bytes_are_refused(page):
+    await page.send(bytes=b"\x00\xff")
+
+    assert "JSON" in await page.hear_error()
+
+
+async def test_page_whose_session_ended_is_told_to_sign_in():
+    page = Page(recheck_seconds=0.0)
+    await page.open()
+    await page.follow("overview")
+
+    await page.publish("overview", b"frame")
+
+    assert await page.hear_close() == CLOSE_UNAUTHORISED
+    await page.leave()
