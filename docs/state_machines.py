@@ -1,0 +1,48 @@
+"""Draw docs/state-machines.md from the transition table: `make docs`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from domain.action import TRANSITIONS, ActionState, Outcome
+
+DOCUMENT = Path(__file__).with_name("state-machines.md")
+
+_TEXT = """\
+# State machines
+
+Drawn from `domain/action.py` by `make docs`.
+
+## Action
+
+```mermaid
+stateDiagram-v2
+    [*] --> {first}
+{arrows}
+    {last} --> [*]
+```
+
+Back to `queued` goes only an action whose node was lost, and only if it was never started or may
+be run again (`replay_safe`). All states survive a restart.
+
+A finished action has exactly one outcome, which never changes: {outcomes}.
+"""
+
+
+def document() -> str:
+    """Return the text of the document."""
+    arrows = [
+        f"    {state} --> {following}"
+        for state, successors in TRANSITIONS.items()
+        for following in sorted(successors, key=list(ActionState).index)
+    ]
+    return _TEXT.format(
+        first=ActionState.QUEUED,
+        last=ActionState.FINISHED,
+        arrows="\n".join(arrows),
+        outcomes=", ".join(f"`{outcome}`" for outcome in Outcome),
+    )
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(document())

@@ -1,0 +1,176 @@
+"""The endpoints of the contract: one function each, which returns the `Call`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import quote
+from uuid import uuid4
+
+from tangram_client._core import Call, Response
+from tangram_client.errors import InvalidRequest
+from tangram_client.models import ActionView, Batch, Completions, Page, Problem
+
+T = TypeVar("T")
+
+API = "/api/v1"
+#: The server's own limit; longer waits are made of several.
+MAX_WAIT_SECONDS = 60.0
+MAX_BATCH = 1000
+
+
+def new_key() -> str:
+    """Return a fresh Idempotency-Key."""
+    return uuid4().hex
+
+
+def encode(payload: Mapping[str, Any]) -> bytes:
+    """Return the JSON of a body. Raises ValueError for NaN and infinities."""
+    return json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _action(response: Response) -> ActionView:
+    return ActionView.of(response.json())
+
+
+def _page(response: Response) -> Page:
+    return Page.of(response.json())
+
+
+def _nothing(response: Response) -> None:
+    return None
+
+
+def json_of(response: Response) -> dict[str, Any]:
+    """Return an answer that must be a JSON object."""
+    return dict(response.json())
+
+
+def _segment(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _params(**values: object) -> dict[str, str]:
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def _wait(seconds: float | None) -> float:
+    return min(seconds or 0.0, MAX_WAIT_SECONDS)
+
+
+def _wait_params(seconds: float) -> dict[str, str]:
+    return {"wait": f"{seconds:g}"} if seconds > 0 else {}
+
+
+def _post(path: str, read: Callable[[Response], T], body: bytes = b"{}", **more: Any) -> Call[T]:
+    key = more.pop("key", None) or new_key()
+    headers = {"Idempotency-Key": key, "Content-Type": "application/json"}
+    return Call("POST", API + path, read, headers=headers, content=body, **more)
+
+
+def submit_action(
+    item: bytes, *, wait_seconds: float | None = None, key: str | None = None
+) -> Call[ActionView]:
+    """Submit the JSON of one action; with a wait the answer may be the finished one."""
+    wait = _wait(wait_seconds)
+    return _post("/actions", _action, item, key=key, params=_wait_params(wait), wait_seconds=wait)
+
+
+def submit_batch(items: Sequence[bytes], *, key: str | None = None) -> Call[Batch]:
+    """Submit the JSON of up to 1,000 actions at once."""
+    body = b'{"actions":[' + b",".join(items) + b"]}"
+    return _post("/actions/batch", lambda response: Batch.of(response.json()), body, key=key)
+
+
+def get_action(action_id: str, *, wait_seconds: float | None = None) -> Call[ActionView]:
+    """Ask how an action stands; with a wait, once it is finished or the wait is over."""
+    wait = _wait(wait_seconds)
+    path = f"{API}/actions/{_segment(action_id)}"
+    return Call("GET", path, _action, params=_wait_params(wait), wait_seconds=wait)
+
+
+def cancel_action(action_id: str, *, reason: str | None = None) -> Call[ActionView]:
+    """Ask for the end of an action; a repeat changes nothing."""
+    body = encode({} if reason is None else {"reason": reason})
+    return _post(f"/actions/{_segment(action_id)}/cancel", _action, body)
+
+
+def renew_lease(action_id: str, *, ttl_seconds: float | None = None) -> Call[None]:
+    """Keep a lease for another while."""
+    body = encode({} if ttl_seconds is None else {"ttl_seconds": ttl_seconds})
+    return _post(f"/leases/{_segment(action_id)}/renew", _nothing, body)
+
+
+def release_lease(action_id: str) -> Call[None]:
+    """Give a lease back."""
+    return _post(f"/leases/{_segment(action_id)}/release", _nothing)
+
+
+def completions_after(
+    after: str, *, limit: int | None = None, wait_seconds: float | None = None
+) -> Call[Completions]:
+    """Read the log of finished actions after a cursor: ``""`` is its start, ``now`` its end."""
+    wait = _wait(wait_seconds)
+    return Call(
+        "GET",
+        f"{API}/completions",
+        lambda response: Completions.of(response.json()),
+        params=_params(after=after, limit=limit) | _wait_params(wait),
+        wait_seconds=wait,
+    )
+
+
+def list_page(noun: str, **filters: object) -> Call[Page]:
+    """Read a page of a list: ``actions``, ``trajectories``, ``nodes``, ``pools``, …"""
+    return Call("GET", f"{API}/{noun}", _page, params=_params(**filters))
+
+
+def open_trajectory(payload: Mapping[str, Any]) -> Call[dict[str, Any]]:
+    """Declare a trajectory before its first action."""
+    return _post("/trajectories", json_of, encode(payload))
+
+
+def finish_trajectory(trajectory: str, *, project: str | None = None) -> Call[None]:
+    """End a trajectory: its actions are cancelled, its environment goes."""
+    path = f"/trajectories/{_segment(trajectory)}/finish"
+    return _post(path, _nothing, params=_params(project=project))
+
+
+def put_file(
+    trajectory: str, path: str, content: bytes, *, project: str | None = None
+) -> Call[None]:
+    """Write a file below the workspace of a trajectory."""
+    return Call(
+        "PUT",
+        _file(trajectory, path),
+        _nothing,
+        params=_params(project=project),
+        headers={"Content-Type": "application/octet-stream"},
+        content=content,
+    )
+
+
+def get_file(trajectory: str, path: str, *, project: str | None = None) -> Call[bytes]:
+    """Read a file below the workspace of a trajectory."""
+    params = _params(project=project)
+    return Call("GET", _file(trajectory, path), lambda response: response.content, params=params)
+
+
+def _file(trajectory: str, path: str) -> str:
+    # URL libraries resolve dot segments themselves: the request would silently go elsewhere.
+    if not path.strip("/") or {".", ".."} & set(path.split("/")):
+        raise InvalidRequest(
+            Problem(422, code="path", detail=f"{path!r} is not a path below the workspace")
+        )
+    return f"{API}/trajectories/{_segment(trajectory)}/files/{quote(path.lstrip('/'))}"
+
+
+def status() -> Call[dict[str, Any]]:
+    """Read the state of the whole system in one answer."""
+    return Call("GET", f"{API}/status", json_of)
+
+
+def probe(path: str) -> Call[Response]:
+    """Read ``/livez`` or ``/readyz``."""
+    return Call("GET", path, lambda response: response)

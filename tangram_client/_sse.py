@@ -1,0 +1,77 @@
+"""Server-sent events: bytes in, events out, and the cursor to resume from.
+
+The cursor moves when an event is complete (its blank line came), so a connection that breaks inside
+an event resumes before it. A server that repeats the last event after a resume is tolerated: the
+repeat is dropped. An ``id`` without data moves the cursor alone; servers send it at the start, so
+that a reader who has seen nothing yet can resume as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+from tangram_client._calls import API
+from tangram_client.errors import BadAnswer
+from tangram_client.models import ActionView, Event
+
+EVENTS_PATH = f"{API}/events"
+#: The server sends a comment every 15 s; three missed ones mean that nobody is there any more.
+SILENCE_SECONDS = 45.0
+
+
+class EventReader:
+    """Reads one logical stream over any number of connections."""
+
+    def __init__(self, cursor: str = "") -> None:
+        #: Where the stream is resumed: after the last complete event.
+        self.cursor = cursor
+        self._begin()
+
+    def connected(self) -> Mapping[str, str]:
+        """Begin a new connection; return the headers of its request."""
+        self._begin()
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        return headers | {"Last-Event-ID": self.cursor} if self.cursor else headers
+
+    def _begin(self) -> None:
+        self._rest = b""
+        self._kind, self._id = "", self.cursor
+        self._data: list[str] = []
+        self._resumed_at = self.cursor
+
+    def feed(self, chunk: bytes) -> Iterator[Event]:
+        """Take what arrived; yield the events that it completes."""
+        # Only bytes are split: str.splitlines would also cut at U+2028 inside somebody's output.
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            event = self._line(line.removesuffix(b"\r").decode("utf-8", "replace"))
+            if event is not None:
+                yield event
+
+    def _line(self, text: str) -> Event | None:
+        if not text:
+            return self._complete()
+        name, _, value = text.partition(":")
+        value = value.removeprefix(" ")
+        if name == "event":
+            self._kind = value
+        elif name == "data":
+            self._data.append(value)
+        elif name == "id" and "\0" not in value:
+            self._id = value
+        return None
+
+    def _complete(self) -> Event | None:
+        kind, data, self._kind, self._data = self._kind, self._data, "", []
+        self.cursor = self._id
+        if not data:
+            return None
+        repeated, self._resumed_at = self._id and self._id == self._resumed_at, ""
+        if repeated:
+            return None
+        try:
+            action = ActionView.of(json.loads("\n".join(data)))
+        except (TypeError, ValueError) as error:
+            raise BadAnswer(f"an event is not an action: {error!r}") from error
+        return Event(kind or "message", self.cursor, action)

@@ -1,0 +1,39 @@
+"""The command `tangram`: every verb is a thin client of the HTTP API.
+
+Standard output is data, standard error is talk. Exit codes: 0 ok, 1 failure, 2 usage, 3 not found,
+4 conflict, 5 unreachable.
+"""
+
+from __future__ import annotations
+
+import click
+
+import tangram_client
+from tangram_client.cli.actions import cancel, describe, get, submit
+from tangram_client.cli.completion import completion
+from tangram_client.cli.doctor import doctor
+from tangram_client.cli.replay import replay
+from tangram_client.cli.shell import Verbs, connected
+from tangram_client.cli.top import top
+from tangram_client.cli.watch import watch
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(tangram_client.__version__, prog_name="tangram")
+@connected
+def verbs() -> None:
+    """Submit actions to Tangram, and watch them.
+
+    Where: --url and --token, else TANGRAM_URL and TANGRAM_TOKEN, else what `tangram up` left in
+    TANGRAM_HOME/client.json. stdout is data, stderr is talk; NO_COLOR is honoured.
+    Exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 conflict, 5 unreachable.
+    """
+
+
+for _verb in (submit, get, describe, cancel, watch, replay, top, doctor, completion):
+    verbs.add_command(_verb)
+
+
+def main() -> None:
+    """Run the command line."""
+    verbs(prog_name="tangram")

@@ -1,0 +1,160 @@
+"""`doctor`: is everything there that an action needs? Each finding comes with its cure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+import tangram_client
+from tangram_client._calls import probe
+from tangram_client._core import Response
+from tangram_client.cli.output import put_data, show
+from tangram_client.cli.shell import Shell, connected, pass_shell
+from tangram_client.client import Client
+from tangram_client.clock import Clock
+from tangram_client.errors import Forbidden, Refused, TangramClientError, Unauthorized, Unreachable
+from tangram_client.retry import RetryPolicy
+from tangram_client.standing import Standing
+
+LAG_SECONDS = 1.0
+#: The ``Date`` header has whole seconds, and the answer takes its time.
+SKEW_SECONDS = 3.0
+MARKS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]FAIL[/]"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: ``state`` is ok, warn or fail."""
+
+    check: str
+    state: str
+    detail: str
+    cure: str = ""
+
+
+@click.command()
+@connected
+@pass_shell
+def doctor(shell: Shell, /) -> None:
+    """Check address, token, versions, leader, nodes, lag and clocks."""
+    context = shell.context
+    findings = [Finding("url", "ok", f"{context.url} ({context.source})")]
+    code = 0
+    with shell.client(RetryPolicy(attempts=1)) as client:
+        try:
+            findings += examine(client, shell.time, has_token=context.token is not None)
+        except Unreachable as error:
+            cure = "start it with ./tangram up, or correct --url / TANGRAM_URL; is a proxy between?"
+            findings.append(Finding("reach", "fail", str(error), cure))
+            code = 5
+    _put(findings, shell.format)
+    if code or any(finding.state == "fail" for finding in findings):
+        raise SystemExit(code or 1)
+
+
+def examine(client: Client, clock: Clock, *, has_token: bool) -> Iterator[Finding]:
+    """Yield findings in the order in which things depend on each other."""
+    alive = client.send(probe("/livez"))
+    yield Finding("reach", "ok", "answers /livez")
+    yield _clock(alive)
+    yield _ready(client)
+    asked_at = clock.now()
+    try:
+        standing = Standing.of(client.status())
+    except Unauthorized as error:
+        given = "the token is not known" if has_token else "no token"
+        cure = "take the one that ./tangram up prints: --token, TANGRAM_TOKEN or client.json"
+        yield Finding("token", "fail", f"{given}: {error}", cure)
+        return
+    except Forbidden as error:
+        yield Finding("token", "fail", str(error), "ask for a token with the scope read")
+        return
+    except TangramClientError as error:
+        yield Finding("status", "fail", str(error), "look into the log of the web process")
+        return
+    yield Finding("token", "ok", "accepted")
+    yield _lag(clock.now() - asked_at)
+    for check in CHECKS:
+        yield check(standing)
+
+
+def _ready(client: Client) -> Finding:
+    try:
+        client.send(probe("/readyz"))
+    except Refused as error:
+        checks = error.problem.body.get("checks") or {}
+        wrong = [f"{name}: {text}" for name, text in checks.items() if text != "ok"]
+        cure = "wait some seconds after a start; then look into the logs of what is named here"
+        return Finding("ready", "fail", "; ".join(wrong) or str(error), cure)
+    return Finding("ready", "ok", "answers /readyz")
+
+
+def _clock(alive: Response) -> Finding:
+    try:
+        there = parsedate_to_datetime(alive.headers.get("date", ""))
+    except ValueError:
+        return Finding("clock", "warn", "the server sends no Date", "")
+    skew = abs((datetime.now(UTC) - there).total_seconds())
+    if skew <= SKEW_SECONDS:
+        return Finding("clock", "ok", f"within {SKEW_SECONDS:g} s of the server's")
+    cure = "synchronise both machines (NTP): times on pages and reports will not agree"
+    return Finding("clock", "warn", f"{skew:.0f} s away from the server's", cure)
+
+
+def _lag(seconds: float) -> Finding:
+    # The leader answers from its inbox, behind everything that waits there.
+    if seconds <= LAG_SECONDS:
+        return Finding("lag", "ok", f"the loop answered within {seconds * 1000:.0f} ms")
+    cure = "it does not keep up: look for a busy machine or a slow disk under Redis"
+    return Finding("lag", "warn", f"the loop took {seconds:.1f} s to answer", cure)
+
+
+def _version(standing: Standing) -> Finding:
+    ours, theirs = tangram_client.__version__, standing.version
+    if not theirs:
+        return Finding("version", "ok", f"client {ours}; the server does not say its own")
+    if ours.split(".")[:2] == theirs.split(".")[:2]:
+        return Finding("version", "ok", f"client {ours}, server {theirs}")
+    cure = "bring both to the same minor version"
+    return Finding("version", "warn", f"client {ours}, server {theirs}", cure)
+
+
+def _leader(standing: Standing) -> Finding:
+    if standing.leader:
+        return Finding("leader", "ok", standing.leader)
+    cure = "start a loop (./tangram up does); a standby takes over within seconds"
+    return Finding(
+        "leader", "fail", "nobody schedules: actions are accepted, none is granted", cure
+    )
+
+
+def _nodes(standing: Standing) -> Finding:
+    alive = [node for node in standing.nodes if node.alive]
+    lost = [node.name for node in standing.nodes if not node.alive]
+    if not alive:
+        return Finding("nodes", "fail", "no node is alive", "start a node worker, or ./tangram up")
+    counts = f"{len(alive)} alive, {standing.cores_total:g} cores"
+    if lost:
+        return Finding("nodes", "warn", f"{counts}; silent: {', '.join(lost)}", "restart these")
+    return Finding("nodes", "ok", counts)
+
+
+CHECKS: tuple[Callable[[Standing], Finding], ...] = (_version, _leader, _nodes)
+
+
+def _put(findings: list[Finding], form: str) -> None:
+    if form in {"json", "yaml"}:
+        put_data([asdict(finding) for finding in findings], form)
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for finding in findings:
+        table.add_row(MARKS[finding.state], finding.check, escape(finding.detail))
+        if finding.cure and finding.state != "ok":
+            table.add_row("", "", f"[dim]→ {escape(finding.cure)}[/]")
+    show(table)

@@ -1,0 +1,90 @@
+"""Which Tangram, and with which token: given, from the environment, or as `tangram up` left it.
+
+Order: what the caller gives · ``TANGRAM_URL`` and ``TANGRAM_TOKEN`` · ``client.json`` in
+``TANGRAM_HOME`` (default ``~/.local/share/tangram``), which holds ``{"url": …, "token": …}``.
+The token of the file goes only to the URL of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One Tangram to talk to."""
+
+    url: str
+    token: str | None
+    #: For people: where the URL comes from.
+    source: str
+
+
+def find_context(
+    url: str | None = None,
+    token: str | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+) -> Context:
+    """Return the Tangram to talk to. Raises ValueError for a URL or a file that cannot be meant."""
+    env = os.environ if environ is None else environ
+    path = context_path(env)
+    stored = _stored(path)
+    chosen, source = _first(
+        (url, "given"),
+        (env.get("TANGRAM_URL"), "TANGRAM_URL"),
+        (stored.get("url"), str(path)),
+        (DEFAULT_URL, "default"),
+    )
+    chosen = checked_url(chosen)
+    token = token or env.get("TANGRAM_TOKEN")
+    if token is None and chosen == checked_url(stored.get("url", DEFAULT_URL)):
+        token = stored.get("token")
+    return Context(chosen, token, source)
+
+
+def context_path(environ: Mapping[str, str]) -> Path:
+    """Return where ``client.json`` is looked for."""
+    home = environ.get("TANGRAM_HOME") or "~/.local/share/tangram"
+    return Path(home).expanduser() / "client.json"
+
+
+def checked_url(url: str) -> str:
+    """Return ``url`` without a trailing slash. Raises ValueError when it is not http(s)."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError(f"{url!r} is not a URL: write it like {DEFAULT_URL}")
+    return url.rstrip("/")
+
+
+def is_loopback(url: str) -> bool:
+    """Say whether ``url`` stays on this machine, where no proxy belongs in between."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _first(*candidates: tuple[str | None, str]) -> tuple[str, str]:
+    return next((value, source) for value, source in candidates if value)
+
+
+def _stored(path: Path) -> dict[str, str]:
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read ({error}): delete it or start Tangram") from None
+    if not isinstance(content, dict):
+        raise ValueError(f'{path} must hold {{"url": …, "token": …}}')
+    return content

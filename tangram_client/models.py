@@ -1,0 +1,230 @@
+"""What the server answers, as values.
+
+Members that this version does not know are ignored, members that are missing get a default: a
+client and a server of different versions understand each other. `ActionView.body` keeps all that
+came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Problem details (RFC 9457): why a request was refused."""
+
+    status: int
+    title: str = ""
+    code: str = ""
+    detail: str = ""
+    request_id: str = ""
+    #: Each has ``pointer`` (JSON Pointer into the request body) and ``detail``.
+    errors: tuple[dict[str, str], ...] = ()
+    #: Everything that came, as it came.
+    body: Json = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, body: Json, status: int) -> Self:
+        return cls(
+            status=status,
+            title=str(body.get("title", "")),
+            code=str(body.get("code", "")),
+            detail=str(body.get("detail", "")),
+            request_id=str(body.get("request_id", "")),
+            errors=tuple(body.get("errors") or ()),
+            body=body,
+        )
+
+    def __str__(self) -> str:
+        lines = [self.detail or self.title or f"HTTP {self.status}"]
+        for error in self.errors:
+            text = error.get("detail", "")
+            if text and text != self.detail:
+                lines.append(f"{error.get('pointer') or '/'}: {text}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The completion time of an action and its parts: ``act = queue + overhead + execution``."""
+
+    queue_seconds: float
+    overhead_seconds: float
+    execution_seconds: float
+    act_seconds: float
+
+    @classmethod
+    def of(cls, body: Json) -> Self:
+        return cls(**{name: float(body.get(name, 0.0)) for name in cls.__slots__})
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why an action waits."""
+
+    code: str
+    reason: str
+    resource: str | None = None
+    #: Actions that are served before this one on that resource.
+    position: int | None = None
+    blocked_by: str | None = None
+
+    @classmethod
+    def of(cls, body: Json) -> Self:
+        return cls(**{name: body.get(name) for name in cls.__slots__})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class ActionView:
+    """An action as the server shows it."""
+
+    id: str
+    state: str
+    outcome: str | None = None
+    #: ``exec``: exit_code, stdout, stderr, truncated. ``lease``: expires_at.
+    result: Any = None
+    reward: float | None = None
+    units: Mapping[str, float] = field(default_factory=dict)
+    timing: Timing | None = None
+    waiting: Waiting | None = None
+    #: Node and cores.
+    placement: Json | None = None
+    project: str = ""
+    task: str = ""
+    trajectory: str | None = None
+    kind: str | None = None
+    attempt: int = 1
+    detail: str | None = None
+    submitted_at: str | None = None
+    granted_at: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    #: Everything that came, as it came.
+    body: Json = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, body: Json) -> Self:
+        plain = {name: body[name] for name in _PLAIN if name in body}
+        timing, waiting = body.get("timing"), body.get("waiting")
+        return cls(
+            **plain,
+            units=body.get("units") or {},
+            timing=Timing.of(timing) if timing else None,
+            waiting=Waiting.of(waiting) if waiting else None,
+            body=body,
+        )
+
+    @property
+    def finished(self) -> bool:
+        return self.state == "finished"
+
+    @property
+    def completed(self) -> bool:
+        """It ran to its end; its exit code, whatever it is, is data."""
+        return self.outcome == "completed"
+
+    @property
+    def succeeded(self) -> bool:
+        """It ran to its end, and its command, if any, exited with 0."""
+        return self.completed and self.exit_code in {0, None}
+
+    @property
+    def exit_code(self) -> int | None:
+        code = self._of_result("exit_code")
+        return code if isinstance(code, int) else None
+
+    @property
+    def stdout(self) -> str:
+        return str(self._of_result("stdout") or "")
+
+    @property
+    def stderr(self) -> str:
+        return str(self._of_result("stderr") or "")
+
+    @property
+    def node(self) -> str | None:
+        return (self.placement or {}).get("node")
+
+    def _of_result(self, name: str) -> object:
+        return self.result.get(name) if isinstance(self.result, Mapping) else None
+
+
+_PLAIN = (
+    "id", "state", "outcome", "result", "reward", "placement", "project", "task", "trajectory",
+    "kind", "attempt", "detail", "submitted_at", "granted_at", "started_at", "finished_at",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """What became of one action of a batch: an id, or the problem it was refused with."""
+
+    status: int
+    id: str | None = None
+    state: str | None = None
+    problem: Problem | None = None
+
+    @classmethod
+    def of(cls, body: Json) -> Self:
+        status, problem = int(body["status"]), body.get("problem")
+        return cls(
+            status=status,
+            id=body.get("id"),
+            state=body.get("state"),
+            problem=Problem.of(problem, status) if problem else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Answer to a batch, one item per action, in their order."""
+
+    items: tuple[BatchItem, ...]
+    accepted: int
+    refused: int
+
+    @classmethod
+    def of(cls, body: Json) -> Self:
+        items = tuple(BatchItem.of(item) for item in body["items"])
+        return cls(items, int(body.get("accepted", 0)), int(body.get("refused", 0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Completions:
+    """A page of the log of finished actions; ``next`` is the cursor to go on from."""
+
+    items: tuple[ActionView, ...]
+    next: str
+    more: bool = False
+
+    @classmethod
+    def of(cls, body: Json) -> Self:
+        items = tuple(ActionView.of(item) for item in body["items"])
+        return cls(items, str(body["next"]), bool(body.get("more")))
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of a list; ``next`` and ``previous`` are addresses or None."""
+
+    results: tuple[Json, ...]
+    next: str | None = None
+    previous: str | None = None
+
+    @classmethod
+    def of(cls, body: Json) -> Self:
+        return cls(tuple(body["results"]), body.get("next"), body.get("previous"))
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to an action; ``cursor`` resumes the stream after it."""
+
+    kind: str
+    cursor: str
+    action: ActionView

@@ -1,0 +1,101 @@
+"""What a trainer sends: the shapes of the contract, and short ways to write the common ones.
+
+Payloads are plain mappings, so a field that this version does not know can still be sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict, cast
+
+#: A count (``1``, ``0.1``), feasible counts (``[1, 2, 4]``) or a range (``{"min": 1, "max": 8}``).
+Units = float | Sequence[float] | Mapping[str, int]
+Kind = Literal["exec", "call", "lease", "noop"]
+
+
+class ExecPayload(TypedDict, total=False):
+    """A command; ``{units}`` in an argument becomes the granted count of the key resource."""
+
+    command: Sequence[str]
+    cwd: str
+    env: Mapping[str, str]
+    stdin: str
+    output_limit_bytes: int
+
+
+class EnvironmentPayload(TypedDict, total=False):
+    """A trajectory's long-lived sandbox."""
+
+    image: str
+    memory_bytes: int
+    network: str
+    ttl_seconds: float
+
+
+class ActionPayload(TypedDict, total=False):
+    """An action; ``task`` and ``kind`` are required."""
+
+    task: str
+    kind: Kind
+    project: str
+    trajectory: str
+    pool: str
+    priority: int
+    step: int
+    group: str
+    family: str
+    environment: EnvironmentPayload
+    cost: Mapping[str, Units]
+    key: str
+    duration_seconds: float
+    elasticity: Mapping[str, float]
+    malleable: bool
+    exec: ExecPayload
+    call: Mapping[str, Any]
+    lease: Mapping[str, float]
+    reward: Mapping[str, str]
+    timeout_seconds: float
+    queue_timeout_seconds: float
+    replay_safe: bool
+    metadata: Mapping[str, Any]
+
+
+def exec_action(
+    task: str,
+    command: str | Sequence[str],
+    *,
+    cpu: Units = 1,
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: str | None = None,
+    reward: str | Mapping[str, str] | None = None,
+    **fields: Any,
+) -> ActionPayload:
+    """Write a command as an action. A string goes through ``sh -c``, a sequence runs as it is.
+
+    ``reward="exit_code"`` is short for ``{"from": "exit_code"}``. ``fields`` are members of
+    `ActionPayload`; those that are None are left out.
+    """
+    argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
+    spec = _present({"command": argv, "cwd": cwd, "env": env, "stdin": stdin})
+    rule = {"from": reward} if isinstance(reward, str) else reward
+    members = {"task": task, "kind": "exec", "cost": {"cpu": cpu}, "exec": spec, "reward": rule}
+    return cast("ActionPayload", _present(members | fields))
+
+
+def lease_action(
+    task: str, cost: Mapping[str, Units], *, ttl_seconds: float = 30.0, **fields: Any
+) -> ActionPayload:
+    """Write a lease on resources that the trainer uses itself."""
+    members = {"task": task, "kind": "lease", "cost": cost, "lease": {"ttl_seconds": ttl_seconds}}
+    return cast("ActionPayload", _present(members | fields))
+
+
+def noop_action(task: str, *, cpu: Units = 1, **fields: Any) -> ActionPayload:
+    """Write an action that is granted, touched by a node and released."""
+    members = {"task": task, "kind": "noop", "cost": {"cpu": cpu}}
+    return cast("ActionPayload", _present(members | fields))
+
+
+def _present(members: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if value is not None}

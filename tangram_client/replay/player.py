@@ -1,0 +1,88 @@
+"""Plays one recorded trajectory: think, act, think, act, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tangram_client.aio import AsyncClient
+from tangram_client.clock import Clock
+from tangram_client.errors import InvalidRequest, TangramClientError
+from tangram_client.payloads import ActionPayload, exec_action
+from tangram_client.replay.burn import burn_command, burnt_seconds
+from tangram_client.replay.tally import Tally
+from tangram_client.replay.trace import Recording, Step
+
+#: A step may take this much longer than recorded before it is ended.
+TIMEOUT_FACTOR = 10.0
+TIMEOUT_LEAST_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How recordings are played."""
+
+    task: str
+    #: Makes the names of this replay's trajectories its own.
+    run: str
+    #: Think times and durations are divided by it.
+    speed: float
+    #: Cores to ask for, by the cores that were recorded as busy.
+    cost: Callable[[float], float]
+    #: Reserve each trajectory's recorded peak memory on its node.
+    reserve_memory: bool = False
+
+    def payload(self, trajectory: str, number: int, step: Step, memory_bytes: int) -> ActionPayload:
+        """Return a step as the action that a trainer would submit."""
+        seconds = step.duration_seconds / self.speed
+        environment = {"memory_bytes": memory_bytes} if self.reserve_memory else None
+        return exec_action(
+            self.task,
+            burn_command(seconds, step.cpu_cores),
+            cpu=self.cost(step.cpu_cores),
+            trajectory=trajectory,
+            step=number,
+            family=step.family or None,
+            environment=environment,
+            timeout_seconds=max(TIMEOUT_LEAST_SECONDS, TIMEOUT_FACTOR * seconds),
+        )
+
+
+class Player:
+    """Plays recordings one after the other; several players share one client and one tally."""
+
+    def __init__(self, client: AsyncClient, plan: Plan, tally: Tally, clock: Clock) -> None:
+        self._client = client
+        self._plan = plan
+        self._tally = tally
+        self._clock = clock
+
+    async def play(self, number: int, recording: Recording) -> None:
+        """Play one recording. Raises nothing but cancellation; errors end this trajectory alone."""
+        trajectory = f"{self._plan.run}-{number:05d}"
+        try:
+            for index, step in enumerate(recording.steps):
+                await self._clock.asleep(step.think_seconds / self._plan.speed)
+                payload = self._plan.payload(trajectory, index, step, recording.memory_bytes)
+                await self._act(payload, step)
+            self._tally.trajectories_done += 1
+        except TangramClientError as error:
+            self._tally.fail(error)
+        finally:
+            # It cancels what waits and ends what runs, whether or not we were told its id yet.
+            # Suppressed: what is left then (server gone) ends by the environment's time to live.
+            with suppress(TangramClientError):
+                await self._client.finish_trajectory(trajectory)
+
+    async def _act(self, payload: ActionPayload, step: Step) -> None:
+        self._tally.submitted += 1
+        try:
+            action = await self._client.run(payload)
+        except InvalidRequest as error:
+            if error.problem.code != "never_fits":
+                raise
+            self._tally.refuse()
+            return
+        seconds = step.duration_seconds / self._plan.speed
+        self._tally.finish(action, burnt_seconds(seconds, step.cpu_cores))

@@ -1,0 +1,112 @@
+"""Recorded trajectories: one JSON object per line.
+
+    {"id": "t1", "mem_mb_peak": 190.0, "steps": [
+        {"think_s": 2.9, "dur_s": 1.446, "cpu_pct_mean": 12.8, "family": "bash:test",
+         "mem_mb_max": 166.0}]}
+
+``think_s`` is the model's time before the call, ``dur_s`` the call's own, ``cpu_pct_mean`` its CPU
+(100 is one core). Other members are ignored. `workload.generate` makes the same format.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MEBIBYTE = 1024 * 1024
+
+
+class TraceError(ValueError):
+    """A line of a trace is not a recorded trajectory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One recorded tool call."""
+
+    think_seconds: float
+    duration_seconds: float
+    #: Cores kept busy on average; 1.0 is one core.
+    cpu_cores: float
+    family: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One recorded trajectory."""
+
+    id: str
+    steps: tuple[Step, ...]
+    memory_bytes: int
+
+
+def read_trace(path: Path) -> list[Recording]:
+    """Read a trace. Raises TraceError naming the line and the member at fault."""
+    with path.open(encoding="utf-8") as lines:
+        recordings = parse_lines(lines, str(path))
+    if not recordings:
+        raise TraceError(f"{path}: holds no trajectory")
+    return recordings
+
+
+def parse_lines(lines: Iterable[str], source: str) -> list[Recording]:
+    """Parse lines; empty ones are skipped."""
+    recordings = []
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            where = f"{source}:{number}"
+            try:
+                body = json.loads(line)
+            except ValueError as error:
+                raise TraceError(f"{where}: not JSON ({error})") from None
+            recordings.append(parse_recording(body, where))
+    return recordings
+
+
+def parse_recording(body: Any, where: str) -> Recording:
+    """Turn one JSON object into a recording. Raises TraceError starting with ``where``."""
+    if not isinstance(body, Mapping):
+        raise TraceError(f"{where}: a trajectory is a JSON object")
+    steps = body.get("steps")
+    if not isinstance(steps, list) or not steps:
+        raise TraceError(f"{where}: steps must be a list with at least one step")
+    return Recording(
+        id=str(body.get("id", where)),
+        steps=tuple(_step(step, f"{where}: steps[{index}]") for index, step in enumerate(steps)),
+        memory_bytes=round(_number(body, "mem_mb_peak", where, default=0.0) * MEBIBYTE),
+    )
+
+
+def _step(body: Any, where: str) -> Step:
+    if not isinstance(body, Mapping):
+        raise TraceError(f"{where} is not a JSON object")
+    return Step(
+        think_seconds=_number(body, "think_s", where, default=0.0),
+        duration_seconds=_number(body, "dur_s", where),
+        cpu_cores=_number(body, "cpu_pct_mean", where, default=0.0) / 100,
+        family=str(body.get("family", "")),
+    )
+
+
+def _number(
+    body: Mapping[str, Any], name: str, where: str, *, default: float | None = None
+) -> float:
+    value = body.get(name, default)
+    good = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not good or not math.isfinite(value) or value < 0:
+        raise TraceError(f"{where}.{name} must be a number ≥ 0, not {value!r}")
+    return float(value)
+
+
+def resample(recordings: Sequence[Recording], count: int, *, seed: int) -> list[Recording]:
+    """Return ``count`` recordings: each as often as the others, give or take one, in seeded order."""
+    chooser = random.Random(seed)
+    copies, rest = divmod(count, len(recordings))
+    chosen = [*recordings] * copies + chooser.sample(recordings, rest)
+    chooser.shuffle(chosen)
+    return chosen

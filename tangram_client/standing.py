@@ -1,0 +1,108 @@
+"""What ``GET /status`` says, in the few words that people and reports need.
+
+Anything may be missing: an older server, or one that is just starting, says less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+#: States of a node that takes actions, or will after its drain ends.
+ALIVE = frozenset({"ready", "drained", ""})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStanding:
+    """One node."""
+
+    name: str
+    pool: str
+    state: str
+    cores_held: float
+    cores_total: float
+    #: How commands are kept apart: ``bwrap`` or ``process``.
+    isolation: str = ""
+    #: It declares more cores than it has.
+    oversubscribed: bool = False
+
+    @property
+    def alive(self) -> bool:
+        return self.state in ALIVE
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> Self:
+        cpu = (body.get("resources") or {}).get("cpu") or {}
+        total = float(cpu.get("capacity") or 0)
+        return cls(
+            name=str(body.get("name", "?")),
+            pool=str(body.get("pool", "")),
+            state=str(body.get("state", "")),
+            cores_held=total - float(cpu.get("free", total)),
+            cores_total=total,
+            isolation=str(body.get("isolation", "")),
+            oversubscribed=bool(cpu.get("oversubscribed")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStanding:
+    """One pool; ``running`` counts what holds units."""
+
+    name: str
+    running: int
+    queued: int
+    policy: str = ""
+    paused: bool = False
+
+    @classmethod
+    def of(cls, name: str, body: Mapping[str, Any]) -> Self:
+        return cls(
+            name=name,
+            running=int(body.get("running") or 0) + int(body.get("granted") or 0),
+            queued=int(body.get("queued") or 0),
+            policy=str(body.get("policy", "")),
+            paused=bool(body.get("paused")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The whole system at one moment, as its leader sees it."""
+
+    version: str
+    leader: str
+    trajectories: int
+    pools: tuple[PoolStanding, ...]
+    nodes: tuple[NodeStanding, ...]
+    #: Roles of the workers that show life.
+    roles: tuple[str, ...]
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> Self:
+        pools = body.get("pools") or {}
+        return cls(
+            version=str(body.get("version") or ""),
+            leader=str(body.get("leader") or ""),
+            trajectories=int(body.get("trajectories") or 0),
+            pools=tuple(PoolStanding.of(name, pool) for name, pool in pools.items()),
+            nodes=tuple(NodeStanding.of(node) for node in body.get("nodes") or ()),
+            roles=tuple(str(worker.get("role", "?")) for worker in body.get("workers") or ()),
+        )
+
+    @property
+    def running(self) -> int:
+        return sum(pool.running for pool in self.pools)
+
+    @property
+    def queued(self) -> int:
+        return sum(pool.queued for pool in self.pools)
+
+    @property
+    def cores_held(self) -> float:
+        return sum(node.cores_held for node in self.nodes if node.alive)
+
+    @property
+    def cores_total(self) -> float:
+        return sum(node.cores_total for node in self.nodes if node.alive)

@@ -1,0 +1,92 @@
+"""A trajectory is opened, used and finished, whatever happens in between."""
+
+from __future__ import annotations
+
+import pytest
+
+from tangram_client import AsyncClient, Client, Conflict, InvalidRequest, NotFound
+from tangram_client.testing import FakeServer
+
+
+def test_trajectory_is_opened_used_and_finished(server: FakeServer, client: Client) -> None:
+    with client.trajectory("trj-1", task="swe", environment={"network": "none"}) as trajectory:
+        action = trajectory.exec("pytest -q", cpu=[1, 2], reward="exit_code")
+
+    assert action.trajectory == "trj-1"
+    assert server.world.payloads[action.id]["exec"]["command"] == ["sh", "-c", "pytest -q"]
+    assert server.world.trajectories["trj-1"].state == "finished"
+
+
+def test_trajectory_is_finished_when_its_block_fails(server: FakeServer, client: Client) -> None:
+    with pytest.raises(ZeroDivisionError), client.trajectory("trj-1", task="swe"):
+        raise ZeroDivisionError
+
+    assert server.world.trajectories["trj-1"].state == "finished"
+
+
+def test_failure_of_the_block_wins_over_a_failed_farewell(
+    server: FakeServer, client: Client
+) -> None:
+    def work() -> None:
+        with client.trajectory("trj-1", task="swe"):
+            server.lose_requests(100)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+
+
+def test_finished_trajectory_takes_no_more_actions(client: Client) -> None:
+    with client.trajectory("trj-1", task="swe") as trajectory:
+        pass
+
+    assert trajectory.exec("true").outcome == "cancelled"
+    with pytest.raises(Conflict, match="choose another id"):
+        client.open_trajectory("trj-1", task="swe")
+
+
+def test_project_of_the_client_reaches_every_verb_of_a_trajectory(server: FakeServer) -> None:
+    with (
+        Client(server.url, server.token, project="nlp", transport=server.transport) as client,
+        client.trajectory("trj-1", task="swe") as trajectory,
+    ):
+        trajectory.put("a", b"")
+        trajectory.get("a")
+
+    assert [sent.params.get("project") for sent in server.sent[1:]] == ["nlp"] * 3
+
+
+@pytest.mark.parametrize("path", ["a.txt", "src/deep/ä b%2F.txt", "x?y#z"])
+def test_file_comes_back_as_it_went(client: Client, path: str) -> None:
+    with client.trajectory("trj-1", task="swe") as trajectory:
+        trajectory.put(path, b"\x00\xff")
+        trajectory.put("text", "grüezi")
+
+        assert trajectory.get(path) == b"\x00\xff"
+        assert trajectory.get("text").decode() == "grüezi"
+
+
+@pytest.mark.parametrize("path", ["../x", "a/../../x", "./x", "", "/", ".."])
+def test_path_that_climbs_is_refused_before_it_is_sent(
+    server: FakeServer, client: Client, path: str
+) -> None:
+    with pytest.raises(InvalidRequest, match="not a path below the workspace"):
+        client.put_file("trj-1", path, b"")
+
+    assert server.sent == []
+
+
+def test_missing_file_is_not_found(client: Client) -> None:
+    with client.trajectory("trj-1", task="swe") as trajectory, pytest.raises(NotFound):
+        trajectory.get("nothing")
+
+
+async def test_async_trajectory_is_opened_used_and_finished(
+    server: FakeServer, aclient: AsyncClient
+) -> None:
+    async with aclient.trajectory("trj-1", task="swe") as trajectory:
+        await trajectory.put("a", b"1")
+        assert await trajectory.get("a") == b"1"
+        assert (await trajectory.exec("true")).succeeded
+
+    assert server.world.trajectories["trj-1"].state == "finished"
