@@ -1,0 +1,103 @@
+"""A whole Tangram, started as its users start it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.architecture.tree import ROOT
+
+_READY = "Ctrl-C ends everything."
+
+
+class Tangram:
+    """One running `tangram up`."""
+
+    def __init__(self, home: Path, *options: str) -> None:
+        self.home = home
+        command = [sys.executable, "-m", "tangram_web.supervisor", "--home", str(home), *options]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.said: list[str] = []
+
+    def wait_until_ready(self) -> None:
+        """Read what it says until it has greeted us."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said.append(line)
+            if _READY in line:
+                return
+        raise AssertionError(f"it did not start:\n{''.join(self.said)}")
+
+    @property
+    def access(self) -> dict[str, str]:
+        """Return where clients find it, and with which token."""
+        read: dict[str, str] = json.loads((self.home / "client.json").read_text())
+        return read
+
+    def post(self, path: str, body: object) -> dict[str, object]:
+        """Send a request with the local token and return the answer's body."""
+        headers = {
+            "Authorization": f"Bearer {self.access['token']}",
+            "Content-Type": "application/json",
+        }
+        request = Request(self.access["url"] + path, json.dumps(body).encode(), headers)
+        with urlopen(request, timeout=30) as answer:
+            read: dict[str, object] = json.load(answer)
+        return read
+
+    def descendants(self) -> set[int]:
+        """Return all processes that carry this data folder in their environment."""
+        mark = f"TANGRAM_HOME={self.home}".encode()
+        return {pid for pid in _pids() if mark in _environment(pid).split(b"\0")}
+
+    def wait_until_alone(self) -> None:
+        """Return once none of its processes exists."""
+        deadline = time.monotonic() + 10
+        while left := self.descendants():
+            assert time.monotonic() < deadline, f"left behind: {left}"
+
+    def end(self) -> int:
+        """Press Ctrl-C, and return the exit code."""
+        self.process.send_signal(signal.SIGINT)
+        rest, _ = self.process.communicate(timeout=60)
+        self.said.append(rest)
+        return self.process.returncode
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _environment(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Tangram]]:
+    """Start Tangrams; those that still run at the end of the test are killed."""
+    started: list[Tangram] = []
+
+    def begin(*options: str, home: Path = tmp_path / "home") -> Tangram:
+        tangram = Tangram(home, *options)
+        started.append(tangram)
+        return tangram
+
+    yield begin
+    for tangram in started:
+        tangram.process.kill()
+        tangram.process.communicate()
+        tangram.wait_until_alone()

@@ -1,0 +1,48 @@
+"""The lock files install what pyproject.toml asks for, exactly."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.architecture.tree import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def locked(name: str) -> dict[str, str]:
+    """Return name → version of one lock file."""
+    lines = (ROOT / "requirements" / f"{name}.lock").read_text().splitlines()
+    pins = [Requirement(line) for line in lines if not line.startswith("#")]
+    return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
+
+
+@pytest.mark.parametrize("name", ["core", "test"])
+def test_lock_pins_one_version_of_each_package(name):
+    lines = (ROOT / "requirements" / f"{name}.lock").read_text().splitlines()[1:]
+
+    assert [
+        line for line in lines if not re.match(r"[a-z0-9-]+==[0-9][0-9a-z.]*( ; .+)?$", line)
+    ] == []
+    assert len(locked(name)) == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "pins"),
+    [
+        (PROJECT["dependencies"], locked("core")),
+        (PROJECT["optional-dependencies"]["test"], locked("core") | locked("test")),
+    ],
+    ids=["core", "test"],
+)
+def test_lock_satisfies_what_the_project_asks_for(wanted, pins):
+    for requirement in map(Requirement, wanted):
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)])
+
+
+def test_no_package_is_locked_twice():
+    assert locked("core").keys() & locked("test").keys() == set()

@@ -1,0 +1,61 @@
+"""What every test can rely on, and what makes a run truthful."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Generator
+
+import pytest
+from hypothesis import settings
+
+#: Checks of `./tangram test` that failed before the tests began.
+FAILED_CHECKS = os.environ.get("TANGRAM_FAILED_CHECKS", "")
+
+
+def in_ci() -> bool:
+    """Say whether nothing may be left out."""
+    return os.environ.get("CI", "").lower() not in {"", "0", "false"}
+
+
+# A slow machine must not fail a property, and CI must not find today what it missed yesterday.
+settings.register_profile("tangram", deadline=None, derandomize=in_ci(), print_blob=True)
+settings.load_profile("tangram")
+
+
+@pytest.fixture
+def program() -> Callable[[str], str]:
+    """Find a program that a test needs; without it the test is left out, on CI it fails."""
+
+    def find(name: str) -> str:
+        path = shutil.which(name)
+        if path is None:
+            pytest.skip(f"{name} is not installed")
+        return path
+
+    return find
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """On CI a test that was left out is a failed test."""
+    report = yield
+    if in_ci() and report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"left out, which CI does not accept: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A failed check fails the run."""
+    if FAILED_CHECKS and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name failed checks where the tests' own failures are named."""
+    if FAILED_CHECKS:
+        terminalreporter.write_line(f"FAILED checks (above): {FAILED_CHECKS}", red=True, bold=True)

@@ -1,0 +1,106 @@
+"""Where a Tangram listens, and which cores its nodes declare."""
+
+from __future__ import annotations
+
+import io
+import socket
+
+import pytest
+
+from tangram_web.supervisor import ports
+from tangram_web.supervisor.console import Console
+from tangram_web.supervisor.errors import StartFailed
+from tangram_web.supervisor.options import Options, parse
+from tangram_web.supervisor.stack import Address, share_cores
+from tangram_web.supervisor.welcome import describe_database, describe_isolation
+
+
+@pytest.fixture
+def taken():
+    """Return a port on which somebody listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def test_wanted_port_that_is_taken_is_an_error(taken):
+    with pytest.raises(StartFailed, match=f"port {taken}"):
+        ports.choose_port("127.0.0.1", taken)
+
+
+def test_next_free_port_is_used_without_a_wish(taken, monkeypatch):
+    monkeypatch.setattr(ports, "DEFAULT_PORT", taken)
+
+    assert taken < ports.choose_port("127.0.0.1", None) < taken + 100
+
+
+def test_port_out_of_range_is_an_error():
+    with pytest.raises(StartFailed, match="port 70000"):
+        ports.choose_port("127.0.0.1", 70000)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8000"),
+        ("0.0.0.0", "http://127.0.0.1:8000"),
+        ("::", "http://[::1]:8000"),
+    ],
+)
+def test_url_is_one_that_this_machine_can_open(host, url):
+    assert Address(host, 8000).url == url
+
+
+def test_loopback_needs_no_other_allowed_hosts():
+    assert Address("127.0.0.1", 8000).allowed_hosts({}) == {}
+
+
+def test_names_of_this_machine_are_allowed_when_it_serves_others():
+    allowed = Address("0.0.0.0", 8000).allowed_hosts({})["TANGRAM_ALLOWED_HOSTS"]
+
+    assert socket.gethostname() in allowed.split(",")
+
+
+def test_allowed_hosts_of_the_operator_stay():
+    assert Address("0.0.0.0", 80).allowed_hosts({"TANGRAM_ALLOWED_HOSTS": "tangram.lab"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "declared"),
+    [
+        (Options(), [""]),
+        (Options(cpus=8, nodes=2), ["8", "8"]),
+        (Options(nodes=2), ["0,2", "1,3"]),
+        (Options(nodes=5), ["0", "1", "2", "3", "0"]),
+    ],
+    ids=["one node has all", "as declared", "shared out", "more nodes than cores"],
+)
+def test_nodes_share_cores(options, declared):
+    assert share_cores([0, 1, 2, 3], options) == declared
+
+
+@pytest.mark.parametrize("argument", ["--cpus=0", "--nodes=-1", "--nodes=two"])
+def test_senseless_count_is_refused(argument, capsys):
+    with pytest.raises(SystemExit):
+        parse([argument])
+    assert argument.partition("=")[0] in capsys.readouterr().err
+
+
+def test_steps_carry_the_seconds_since_the_start():
+    out = io.StringIO()
+    ticks = iter([10.0, 12.5])
+    console = Console(out, clock=lambda: next(ticks))
+
+    console.waiting("only a terminal shows this")
+    console.step("Redis is up")
+
+    assert out.getvalue() == "   2.5 s  Redis is up\n"
+
+
+def test_password_of_the_database_is_not_shown(home):
+    assert "secret" not in describe_database("postgresql://me:secret@db/tangram", home)
+
+
+def test_missing_sandbox_is_said_plainly():
+    assert "NOT isolated" in describe_isolation(None)
