@@ -169,7 +169,7 @@ def problem_of(response: Response) -> TangramClientError:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Read ``Retry-After``: seconds, or a date, which is compared with the server's own ``Date``."""
+    """Read ``Retry-After``: seconds, or a date, compared with the server's own ``Date``."""
     text = headers.get("retry-after")
     if text is None:
         return None

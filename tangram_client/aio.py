@@ -54,7 +54,7 @@ class AsyncClient:
         self._project = project
         self._retry = retry or RetryPolicy()
         self._clock = clock or SystemClock()
-        self._http = httpx.AsyncClient(transport=transport, **_http.options(context))
+        self._http = _http.async_client(context, transport)
         self._batcher = Batcher(
             lambda item: self.send(_calls.submit_action(item)),
             lambda items: self.send(_calls.submit_batch(items)),

@@ -55,7 +55,7 @@ class Client:
         self._project = project
         self._retry = retry or RetryPolicy()
         self._clock = clock or SystemClock()
-        self._http = httpx.Client(transport=transport, **_http.options(context))
+        self._http = _http.sync_client(context, transport)
 
     def close(self) -> None:
         """Close all connections."""

@@ -1,4 +1,4 @@
-"""A workload of one's own: trajectories as coding agents make them, drawn from stated distributions.
+"""A workload of one's own: trajectories of coding agents, drawn from stated distributions.
 
 The mixture follows what has been measured of coding agents on SWE tasks (AgentCgroup, arXiv
 2602.09345): many short file operations, few long commands, low CPU on average, bursts in tests.

@@ -169,9 +169,7 @@ class Scenario:
 
     def renew(self, name: str, ttl_seconds: float | None = None, project: str = "default"):
         return self.handle(
-            events.LeaseRenewed(
-                action_id=ActionId(name), project=project, ttl_seconds=ttl_seconds
-            )
+            events.LeaseRenewed(action_id=ActionId(name), project=project, ttl_seconds=ttl_seconds)
         )
 
     def release(self, name: str, project: str = "default") -> list[Decision]:
@@ -204,9 +202,7 @@ class Scenario:
         live = self.live(name)
         assert live.node is not None
         return self.handle(
-            events.ActionStarted(
-                action_id=live.id, node=live.node, attempt=attempt or live.attempt
-            )
+            events.ActionStarted(action_id=live.id, node=live.node, attempt=attempt or live.attempt)
         )
 
     def finish(

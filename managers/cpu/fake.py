@@ -78,7 +78,7 @@ class FakeDriver:
 
     def __init__(self, script: Script = read_command, storage: FakeStorage | None = None) -> None:
         self.storage = storage or FakeStorage()
-        self._script = script
+        self.script = script
         self._running: dict[ActionId, _Performance] = {}
         self._forgotten: set[str] = set()
         self._crashed = False
@@ -156,7 +156,7 @@ class FakeDriver:
         started: Callable[[], None],
         stopped: asyncio.Future[tuple[Outcome, str]],
     ) -> RunReport:
-        play = self._script(order)
+        play = self.script(order)
         if await _passes(play.preparing_seconds, stopped):
             outcome, reason = stopped.result()
             return RunReport(outcome, 0.0, detail=reason, never_started=True)

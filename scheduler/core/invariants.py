@@ -14,7 +14,7 @@ from domain.allocation import Allocation
 from domain.errors import InvariantViolation
 from domain.ids import ResourceId, node_resource
 from scheduler.core.explain import waiting
-from scheduler.core.lifecycle import in_line
+from scheduler.core.lifecycle import in_line, line_of
 from scheduler.core.state import LiveAction, State
 from scheduler.core.timers import TimerKind
 
@@ -26,9 +26,10 @@ def check(state: State) -> None:
         *_states_agree(state),
         *_queues_agree(state),
         *_trajectories_agree(state),
-        *_everybody_waits_for_a_reason(state),
         *_deadlines_are_set(state),
     ]
+    if not broken:  # reasons are found by walking over all of that
+        broken = list(_everybody_waits_for_a_reason(state))
     if broken:
         raise InvariantViolation("; ".join(broken))
 
@@ -97,7 +98,7 @@ def _queues_agree(state: State) -> Iterator[str]:
             yield f"line {key} counts {queue.size} and has {len(members)}"
         for live in members:
             standing[live.id] += 1
-            if live.needs != key.needs or live.pool != key.pool:
+            if key != line_of(live, state.trajectory_of(live) if in_line(live) else None):
                 yield f"{live.id} stands in the wrong line"
     for action_id, live in state.actions.items():
         expected = live.state is ActionState.QUEUED and _may_stand(state, live)
@@ -125,10 +126,9 @@ def _trajectories_agree(state: State) -> Iterator[str]:
         if trajectory.live != mine.get(key, set()):
             yield f"trajectory {key} lists the wrong actions"
         running = {
-            i
-            for i in trajectory.live
-            if state.actions[i].state is not ActionState.QUEUED
-            and state.actions[i].action.kind is Kind.EXEC
+            live.id
+            for live in map(state.actions.get, trajectory.live)
+            if live is not None and live.state is not ActionState.QUEUED and in_line(live)
         }
         if running != ({trajectory.busy} if trajectory.busy else set()):
             yield f"trajectory {key} runs {sorted(running)} and says {trajectory.busy}"

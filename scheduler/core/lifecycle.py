@@ -28,18 +28,22 @@ def in_line(live: LiveAction) -> bool:
 def enqueue(state: State, live: LiveAction) -> None:
     """Put a queued action into its wait queue, unless another one of its trajectory goes first."""
     trajectory = state.trajectory_of(live) if in_line(live) else None
-    node, memory = None, 0
-    if trajectory is not None:
-        if trajectory.busy is not None or trajectory.line[0] != live.id:
-            return
-        node = trajectory.node
-        memory = trajectory.memory_bytes if node is None else 0
-    key = QueueKey(live.pool, node, live.needs, memory)
+    if trajectory is not None and (trajectory.busy or trajectory.line[0] != live.id):
+        return
+    key = line_of(live, trajectory)
     queue = state.queues.get(key)
     if queue is None:
         queue = state.queues[key] = WaitQueue(key)
     queue.push(live)
     state.dirty = True
+
+
+def line_of(live: LiveAction, trajectory: LiveTrajectory | None) -> QueueKey:
+    """Say who ``live`` stands in line with; ``trajectory`` is the one in which it takes turns."""
+    if trajectory is None:
+        return QueueKey(live.pool, None, live.needs)
+    memory = trajectory.memory_bytes if trajectory.node is None else 0
+    return QueueKey(live.pool, trajectory.node, live.needs, memory)
 
 
 def leave_queue(state: State, live: LiveAction) -> None:

@@ -84,12 +84,12 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
     state.nodes = {node.name: node for node in snapshot.nodes}
     state.trajectories = {t.key: t for t in snapshot.trajectories}
     _restore_ledgers(state, snapshot)
+    for key, node, reason in snapshot.lines:
+        queue = state.queues[key] = WaitQueue(key)
+        queue.sticky_node, queue.reason = node, reason
     _restore_actions(state, snapshot)
     for entry in snapshot.timers:
         state.timers.set(*entry)
-    for key, node, reason in snapshot.lines:
-        queue = state.queues.setdefault(key, WaitQueue(key))
-        queue.sticky_node, queue.reason = node, reason
     state.asked_wake, state.dirty = snapshot.asked_wake, False
     return machine
 

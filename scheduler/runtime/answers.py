@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from scheduler.runtime.loop import SchedulerLoop
 
 
+#: Of this source tree; `pyproject.toml` says the same.
+VERSION = "0.1.0"
+
+
 class Answers:
     """Publishes answers on the channel of the process that asked."""
 
@@ -80,6 +84,7 @@ class Answers:
             pools.setdefault(live.pool, Counter())[live.state] += 1
         return {
             "at": rfc3339(loop.clock.now() + loop.clock.wall_offset()),
+            "version": VERSION,
             "leader": loop.leadership.name,
             "epoch": loop.leadership.epoch,
             "seq": loop.seq,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import redis
@@ -35,6 +36,15 @@ def connect_async(url: str, max_connections: int = 256) -> redis.asyncio.Redis:
 
 #: Entries of one stream: (id, fields).
 Entries = list[tuple[str, dict[bytes, bytes]]]
+
+
+def going_on() -> bool:
+    """Say whether the current task was not cancelled.
+
+    The client can lose a cancellation that meets a reply; loops ask here before every round.
+    """
+    task = asyncio.current_task()
+    return task is None or not task.cancelling()
 
 
 def read_stream(

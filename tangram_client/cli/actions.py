@@ -151,7 +151,8 @@ def get(
             if page.next:
                 say(f"the latest {len(actions)}; there are more (--limit)")
     if not actions:
-        say("no actions yet; run one: tangram submit --wait -- echo hello")
+        none_yet = "no actions yet; run one: tangram submit --wait -- echo hello"
+        say("no such actions" if state or task else none_yet)
     put_actions(actions, shell.format, single=len(ids) == 1)
 
 

@@ -43,10 +43,13 @@ STYLES = {
 }  # fmt: skip
 
 
+#: Columns of a table that goes into a pipe: it is never cut.
+PIPE_WIDTH = 1000
+
+
 def data_console() -> Console:
-    """Return standard output; what goes into a pipe is not cut to the width of a terminal."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=1000)
+    """Return standard output as a terminal knows it."""
+    return Console(highlight=False)
 
 
 def talk_console() -> Console:
@@ -57,8 +60,14 @@ def talk_console() -> Console:
 def show(*parts: RenderableType) -> None:
     """Write tables to standard output."""
     console = data_console()
-    for part in parts:
-        console.print(part)
+    if console.is_terminal:
+        console.print(*parts, sep="\n")
+        return
+    pipe = Console(highlight=False, width=PIPE_WIDTH)
+    with pipe.capture() as captured:
+        pipe.print(*parts, sep="\n")
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip())
 
 
 def put_actions(actions: Sequence[ActionView], form: str, *, single: bool = False) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import click
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -22,7 +24,7 @@ from tangram_client.standing import NodeStanding, PoolStanding, Standing
 def top(shell: Shell, /, interval: float, once: bool) -> None:
     """Show pools and nodes, refreshed until Ctrl-C."""
     console = data_console()
-    with shell.client() as client:
+    with shell.client() as client, suppress(KeyboardInterrupt):
         if shell.format in {"json", "yaml"}:
             put_data(client.status(), shell.format)
         elif once or not console.is_terminal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 
 import click
@@ -25,7 +26,7 @@ LOOK_SECONDS = 2.0
 def watch(shell: Shell, /, action_id: str | None, after: str, limit: int | None) -> None:
     """Follow one action to its end, or everything that happens. One line each; -o json for lines
     of JSON. Ctrl-C ends it."""
-    with shell.client() as client:
+    with shell.client() as client, suppress(KeyboardInterrupt):
         if action_id:
             changes = ((view.state, "", view) for view in _changes(client, action_id))
         else:
@@ -57,5 +58,5 @@ def _line(kind: str, action: ActionView) -> str:
     elif action.waiting is not None:
         parts.append(action.waiting.reason)
     else:
-        parts += [units_text(action.units), action.node or ""]
+        parts += [units_text(action.units) if action.units else "", action.node or ""]
     return "  ".join(part for part in parts if part)

@@ -65,6 +65,8 @@ class Report:
     used_share: float | None
     #: It was stopped before its end.
     stopped: bool = False
+    #: Actions that were under way then; finishing their trajectories cancelled them.
+    abandoned: int = 0
 
     @classmethod
     def of(cls, tally: Tally, *, wall_seconds: float, cores: float, stopped: bool = False) -> Self:
@@ -91,6 +93,7 @@ class Report:
             granted_share=granted / there if there > 0 else None,
             used_share=used / there if there > 0 else None,
             stopped=stopped,
+            abandoned=tally.submitted - tally.finished,
         )
 
     @property
@@ -107,7 +110,7 @@ class Report:
         return [self._spread(), self._sums()]
 
     def _spread(self) -> Table:
-        table = Table(box=None, header_style="bold", title_justify="left")
+        table = Table(box=None, header_style="bold", pad_edge=False)
         table.add_column("seconds", no_wrap=True)
         for name in ("mean", "p50", "p95", "p99"):
             table.add_column(name, justify="right")
@@ -118,14 +121,15 @@ class Report:
         return table
 
     def _sums(self) -> Table:
-        table = Table(box=None, show_header=False)
+        table = Table(box=None, show_header=False, pad_edge=False)
         table.add_column(style="bold", no_wrap=True)
         table.add_column()
         counts = ", ".join(f"{count} {name}" for name, count in self.outcomes.items())
         exits = (
             f" ({self.nonzero_exits} with another exit code than 0)" if self.nonzero_exits else ""
         )
-        table.add_row("actions", f"{self.actions}: {counts or 'none'}{exits}")
+        left = f", {self.abandoned} not awaited" if self.abandoned else ""
+        table.add_row("actions", f"{self.actions}: {counts or 'none'}{exits}{left}")
         failed = f", {self.trajectories_failed} failed" if self.trajectories_failed else ""
         stopped = ", stopped early" if self.stopped else ""
         table.add_row("trajectories", f"{self.trajectories_done} played{failed}{stopped}")

@@ -104,7 +104,7 @@ def _number(
 
 
 def resample(recordings: Sequence[Recording], count: int, *, seed: int) -> list[Recording]:
-    """Return ``count`` recordings: each as often as the others, give or take one, in seeded order."""
+    """Return ``count`` recordings: each as often as the others, give or take one, shuffled."""
     chooser = random.Random(seed)
     copies, rest = divmod(count, len(recordings))
     chosen = [*recordings] * copies + chooser.sample(recordings, rest)

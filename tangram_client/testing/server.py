@@ -71,10 +71,12 @@ class FakeServer:
         """Refuse the next connections."""
         self._faults.extend([self._lost_request] * times)
 
-    def be_busy(self, times: int = 1, *, retry_after: str = "1", status: int = 503) -> None:
-        """Answer the next requests with 503 (or 429) and ``Retry-After``."""
+    def be_busy(self, times: int = 1, *, retry_after: str | None = "1", status: int = 503) -> None:
+        """Answer the next requests with 503 (or another status) and ``Retry-After``."""
         problem = {"title": "Busy", "status": status, "code": "busy", "detail": "try later"}
-        headers = {"Retry-After": retry_after, "Content-Type": "application/problem+json"}
+        headers = {"Content-Type": "application/problem+json"}
+        if retry_after is not None:
+            headers["Retry-After"] = retry_after
 
         def busy(request: httpx.Request) -> httpx.Response:
             return httpx.Response(status, headers=headers, content=json.dumps(problem))

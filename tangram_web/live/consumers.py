@@ -80,9 +80,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await asyncio.wait([self._sender])
         await self._follow(set())
 
-    async def receive(
-        self, text_data: str | None = None, bytes_data: bytes | None = None
-    ) -> None:
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         """Do what the page asks, or say what is wrong with it."""
         if self._sender is None:
             return

@@ -136,9 +136,7 @@ class FrameFold:
         """Return what each topic says at journal time ``at``."""
         self._advance(at)
         history = self.flow.history
-        body = overview_body(
-            self.population, self.capacity, self.flow, self._at, self._wall_offset
-        )
+        body = overview_body(self.population, self.capacity, self.flow, self._at, self._wall_offset)
         body |= {"since": self._since, "points": history.points(TAIL)}
         nodes = {"nodes": self.capacity.rows()}
         backlog = {"points": history.points(LENGTH)}
@@ -253,9 +251,7 @@ class FrameFold:
 
     def _open_trajectory(self, event: TrajectoryOpened) -> None:
         task = task_key(event.project, event.task)
-        pool = event.pool or self._origins.pool_of_task(
-            task, event.project, self.capacity.config
-        )
+        pool = event.pool or self._origins.pool_of_task(task, event.project, self.capacity.config)
         key = trajectory_key(event.project, event.trajectory)
         self._origins.open_trajectory(key, pool, event.environment)
 

@@ -38,9 +38,7 @@ class History:
     def __init__(self) -> None:
         #: First second that is not sealed yet; None before the first entry.
         self.open_second: int | None = None
-        self._columns: dict[str, deque[float]] = {
-            name: deque(maxlen=LENGTH) for name in COLUMNS
-        }
+        self._columns: dict[str, deque[float]] = {name: deque(maxlen=LENGTH) for name in COLUMNS}
 
     def seal(self, values: dict[str, float]) -> None:
         """Append the point of the open second and open the next one."""

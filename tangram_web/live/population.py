@@ -142,9 +142,7 @@ class Population:
             pool.rates.append((pool.submitted, pool.finished))
             pool.submitted = pool.finished = 0
 
-    def _enter(
-        self, action_id: ActionId, project: str, task: str, pool: str, at: float
-    ) -> Live:
+    def _enter(self, action_id: ActionId, project: str, task: str, pool: str, at: float) -> Live:
         self._arrivals += 1
         live = Live(action_id, project, task, pool, self._arrivals, at)
         self.actions[action_id] = live

@@ -1,9 +1,11 @@
-"""Asking the web process whether all parts are alive."""
+"""Asking the web process whether all parts are alive, and what there is to work with."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
+from typing import Any
 
 from tangram_web.supervisor.errors import StartFailed
 
@@ -22,16 +24,43 @@ async def wait_until_ready(
                 if status == 200:
                     return
                 if status:
-                    answer = body
+                    answer = describe_missing(body)
                 waiting(f"waiting for the parts to be ready: {answer[:120]}")
                 await asyncio.sleep(_EVERY_SECONDS)
     except TimeoutError:
         raise StartFailed(f"not ready after {timeout_seconds:g} s: {answer}") from None
 
 
-async def ask(host: str, port: int, path: str) -> tuple[int, str]:
+def describe_missing(body: str) -> str:
+    """Return what ``/readyz`` still misses, in words."""
+    try:
+        checks = json.loads(body)["checks"]
+        return "; ".join(problem for problem in checks.values() if problem != "ok")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return body
+
+
+async def nodes_joined(
+    host: str, port: int, *, token: str, count: int, timeout_seconds: float
+) -> list[dict[str, Any]]:
+    """Return the nodes as they introduced themselves, once ``count`` are there or time is up."""
+    nodes: list[dict[str, Any]] = []
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            while len(nodes) < count:
+                status, body = await ask(host, port, "/api/v1/status", token)
+                nodes = json.loads(body)["nodes"] if status == 200 else nodes
+                await asyncio.sleep(_EVERY_SECONDS if len(nodes) < count else 0)
+    except TimeoutError:
+        pass
+    return nodes
+
+
+async def ask(host: str, port: int, path: str, token: str = "") -> tuple[int, str]:
     """Return status and body of a GET; status 0 when nobody answers in time."""
-    request = f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n"
+    # 1.0: the body is everything up to the end of the connection.
+    lines = [f"GET {path} HTTP/1.0", f"Host: {host}:{port}", f"Authorization: Bearer {token}"]
+    request = "\r\n".join([*(lines if token else lines[:2]), "", ""])
     try:
         async with asyncio.timeout(2):
             reader, writer = await asyncio.open_connection(host, port)
@@ -45,4 +74,4 @@ async def ask(host: str, port: int, path: str) -> tuple[int, str]:
     head, _, body = answer.decode(errors="replace").partition("\r\n\r\n")
     words = head.split(maxsplit=2)
     status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
-    return status, " ".join(body.split())
+    return status, body

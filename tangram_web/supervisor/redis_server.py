@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from domain.keys import Keys
 from tangram_web.supervisor.children import Program
 from tangram_web.supervisor.errors import StartFailed
 from tangram_web.supervisor.home import Home
@@ -148,16 +149,30 @@ async def wait_for_socket(socket: Path) -> None:
         await asyncio.sleep(0.005)
 
 
+async def forget_the_dead(socket: Path, prefix: str) -> None:
+    """Drop signs of life that an earlier start left: nobody but us can use this server.
+
+    They count for some seconds, so after a kill and a quick restart we would be told that all is
+    ready while only the memory of it is.
+    """
+    await _ask(socket, f"DEL {Keys(prefix).workers}")
+
+
 async def _pong(socket: Path) -> bool:
+    return await _ask(socket, "PING") == b"+PONG\r\n"
+
+
+async def _ask(socket: Path, command: str) -> bytes:
+    """Send one inline command and return the first line of the answer; empty without a server."""
     try:
         reader, writer = await asyncio.open_unix_connection(socket)
     except OSError:
-        return False
+        return b""
     try:
-        writer.write(b"PING\r\n")
-        return await reader.readline() == b"+PONG\r\n"
+        writer.write(f"{command}\r\n".encode())
+        return await reader.readline()
     except OSError:
-        return False
+        return b""
     finally:
         writer.close()
 

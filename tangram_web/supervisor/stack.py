@@ -110,7 +110,8 @@ def share_cores(cores: Sequence[int], options: Options) -> list[str]:
     ]
 
 
-def demo(url: str, token: str) -> Program:
+def demo(url: str, token: str, environment: Mapping[str, str]) -> Program:
     """Play a few generated trajectories for ever, as a trainer would."""
     command = python("-m", "tangram_client", "replay", "--generate", "--trajectories", "8")
-    return Program("demo", (*command, "--forever"), {"TANGRAM_URL": url, "TANGRAM_TOKEN": token})
+    access = {"TANGRAM_URL": url, "TANGRAM_TOKEN": token}
+    return Program("demo", (*command, "--forever"), {**environment, **access})

@@ -10,6 +10,7 @@ from asyncio.subprocess import PIPE
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from domain.keys import Keys
 from tangram_web.supervisor import readiness, schema, stack
 from tangram_web.supervisor.children import Program, end, spawn
 from tangram_web.supervisor.console import Console
@@ -21,6 +22,7 @@ from tangram_web.supervisor.redis_server import (
     EmbeddedRedis,
     ExternalRedis,
     choose_redis,
+    forget_the_dead,
     wait_for_external,
     wait_for_socket,
 )
@@ -29,6 +31,8 @@ from tangram_web.supervisor.welcome import welcome
 
 #: A first start on a slow machine takes some 20 seconds; after this something is broken.
 START_TIMEOUT_SECONDS = 120.0
+#: Nodes that take longer to introduce themselves are welcome, but not waited for.
+JOIN_TIMEOUT_SECONDS = 5.0
 
 
 async def up(options: Options, console: Console) -> None:
@@ -84,8 +88,15 @@ async def start(options: Options, home: Home, supervisor: Supervisor, console: C
     )
     console.step("web, loop, node and projector are ready")
     if options.demo:
-        await supervisor.start([stack.demo(address.url, access["token"])])
-    console.say(welcome(access, home, redis, options))
+        await supervisor.start([stack.demo(address.url, access["token"], environment)])
+    nodes = await readiness.nodes_joined(
+        address.local_host,
+        address.port,
+        token=access["token"],
+        count=options.nodes,
+        timeout_seconds=JOIN_TIMEOUT_SECONDS,
+    )
+    console.say(welcome(access, home, redis, nodes, options))
 
 
 async def start_redis(
@@ -96,6 +107,7 @@ async def start_redis(
     if isinstance(redis, EmbeddedRedis):
         await supervisor.start([redis.program])
         await wait_for_socket(redis.socket)
+        await forget_the_dead(redis.socket, os.environ.get("TANGRAM_KEY_PREFIX") or Keys().prefix)
     else:
         await wait_for_external(redis.url)
     console.step(f"Redis: {redis.description}")

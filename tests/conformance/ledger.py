@@ -20,7 +20,7 @@ from domain.ports import Ledger
 from domain.resources import MILLI
 
 #: Several ledgers inherit one property on purpose; a failing example of one is tried on all.
-inherited = settings(suppress_health_check=[HealthCheck.differing_executors])
+inherited = settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors])
 
 #: What may happen to a ledger: ``("take", holder, amount)``, ``("give", holder, 0)`` and
 #: ``("resize", units, 0)``. Few holders, so that they meet.
@@ -141,6 +141,16 @@ class LedgerConformance(ABC):
         future = data.draw(histories(self.amounts))
         self.play(ledger, future)
         self.play(rebuilt, future)
+        assert self.state(rebuilt) == self.state(ledger)
+
+    @inherited
+    @given(data=st.data())
+    def test_a_fresh_ledger_adopts_what_an_older_one_handed_out(self, data: st.DataObject) -> None:
+        ledger, rebuilt = self.ledger(), self.ledger()
+        history = [step for step in data.draw(histories(self.amounts)) if step[0] != "resize"]
+        self.play(ledger, history)
+        for holder, allocation in ledger.holders().items():
+            rebuilt.adopt(holder, allocation)
         assert self.state(rebuilt) == self.state(ledger)
 
     @inherited

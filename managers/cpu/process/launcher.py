@@ -101,7 +101,7 @@ class Launcher:
             return
         try:
             self._marks.add(launch.invocation.mark for launch in wanted)
-        except OSError as error:
+        except Exception as error:  # a thread that dies would leave every later launch waiting
             for launch in wanted:
                 _settle(launch.future, error)
             return

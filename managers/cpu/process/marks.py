@@ -53,7 +53,7 @@ class MarkLog:
 
     def remove(self, marks: Iterable[str]) -> None:
         """Take marks back. Not synced: a mark that returns after a crash is merely reported."""
-        known = [mark for mark in marks if mark in self._live]
+        known = self._live.keys() & set(marks)
         for mark in known:
             del self._live[mark]
         if self._lines > 2 * len(self._live) + _SLACK_LINES:

@@ -92,8 +92,9 @@ class ProcessTable:
 
     def ask_to_end(self, seal: int) -> set[int]:
         """Send SIGTERM to what the user started, not to the sandbox around it; say to whom."""
-        pids = [pid for pid in self.find(seal) if _state(pid)[1] != _PLUMBING]
-        return self._signal(seal, pids, signal.SIGTERM)
+        pids = _users(self.find(seal))
+        self._signal(seal, pids, signal.SIGTERM)
+        return pids
 
     async def end(self, seal: int, patience_seconds: float, asked: Iterable[int] = ()) -> Ending:
         """Kill what carries ``seal`` until nothing does, or patience runs out.
@@ -106,26 +107,23 @@ class ProcessTable:
         while pids := self.find(seal):
             if time.monotonic() > deadline:
                 return Ending(len(ended.difference(pids)), tuple(map(_describe, pids)))
-            ended |= self._signal(seal, pids, signal.SIGKILL)
+            # Counted before: one that is signalled may take others with it at once.
+            ended |= _users(pids)
+            self._signal(seal, pids, signal.SIGKILL)
             # The kernel does not tell when the last one of a set has gone.
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         self.left_behind(seal)
         return Ending(len(ended))
 
-    def _signal(self, seal: int, pids: Iterable[int], number: signal.Signals) -> set[int]:
-        """Signal those of ``pids`` that still carry ``seal``; return those that are the user's."""
-        signalled = set()
+    def _signal(self, seal: int, pids: Iterable[int], number: signal.Signals) -> None:
+        """Signal those of ``pids`` that still carry ``seal``."""
         for pid in pids:
-            name = _state(pid)[1]
             with contextlib.suppress(OSError), _held(pid) as handle:
-                # Looked at again through the handle: the number may have a new owner by now.
-                # A main process keeps its number until its run waits for it.
+                # Looked at again through the handle: the number may have a new owner by now. A
+                # main process keeps its number until its run waits for it.
                 if self._sealer.read(pid) == seal or self._mains.get(seal) == pid:
                     signal.pidfd_send_signal(handle, number)
-                    if name != _PLUMBING:
-                        signalled.add(pid)
-        return signalled
 
     def _is_being_spawned(self, seal: int) -> bool:
         return seal in self._mains and self._mains[seal] is None
@@ -183,6 +181,11 @@ def _state(pid: int) -> tuple[str, str]:
     # The name may hold spaces and parentheses; the last one closes it.
     head, _, rest = text.rpartition(")")
     return rest.split()[0], head.partition("(")[2]
+
+
+def _users(pids: Iterable[int]) -> set[int]:
+    """Return those that are not plumbing."""
+    return {pid for pid in pids if _state(pid)[1] not in ("", _PLUMBING)}
 
 
 def _describe(pid: int) -> str:

@@ -15,6 +15,7 @@ from domain.access import Principal
 from domain.errors import NotFound, Unavailable
 from domain.keys import Keys
 from domain.wire import ActionView
+from scheduler.runtime.connection import going_on
 from scheduler.runtime.gateway.admission import Admission
 from scheduler.runtime.gateway.backing import Backing
 from scheduler.runtime.gateway.http import ClientGone, Request
@@ -82,7 +83,7 @@ class Context:
         self._stale.set()
 
     async def _follow_capacity(self) -> None:
-        while True:
+        while going_on():
             await self._stale.wait()
             self._stale.clear()
             # The loop stores the new view right after the entry that was just read.

@@ -13,18 +13,22 @@ from domain.codec import JOURNAL_FIELD, JournalEntry, decode_entry
 from domain.decisions import Finish, Grant
 from domain.errors import CapacityError, InvalidRequest, Unavailable
 from domain.events import ActionFinished, ActionSubmitted
-from scheduler.runtime.connection import read_stream_async
+from scheduler.runtime.connection import going_on, read_stream_async
 from scheduler.runtime.gateway.bodies import number, wait_seconds
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.http import Request, Response, Send, encode_json
+from scheduler.runtime.journal import START
 from scheduler.runtime.views import finished_view, granted_units, placement
 
 HEARTBEAT_SECONDS = 15.0
 READ_ENTRIES = 64
 MAX_STREAMS = 128
+BLOCK_SECONDS = 1.0
 MAX_PAGE = 500
 #: Completions are numbered by journal sequence and place in the entry.
 PLACES = 65_536
+#: Behind every event of an entry.
+LAST_PLACE = 999_999_999
 _CURSOR = re.compile(r"(\d{1,20}-\d{1,20})/(\d{1,9})")
 
 
@@ -84,12 +88,13 @@ class Feeds:
 
     async def _pump(self, feed: _Feed, send: Send) -> None:
         spoke_at = monotonic()
-        await send(_chunk(b"retry: 1000\n\n"))
-        while True:
+        # The first id is where this stream begins: whoever loses it at once can resume there.
+        await send(_chunk(f"retry: 1000\nid: {feed.cursor}\n\n".encode()))
+        while going_on():
             try:
                 entries = await read_stream_async(
                     self._context.client, self._context.keys.journal, feed.position,
-                    READ_ENTRIES, 5.0,
+                    READ_ENTRIES, BLOCK_SECONDS,
                 )  # fmt: skip
             except redis.RedisError as error:
                 raise Unavailable(str(error)) from None
@@ -99,7 +104,7 @@ class Feeds:
             if lines:
                 await send(_chunk(lines))
                 spoke_at = monotonic()
-            elif monotonic() - spoke_at >= HEARTBEAT_SECONDS - 5.0:
+            elif monotonic() - spoke_at >= HEARTBEAT_SECONDS - BLOCK_SECONDS:
                 await send(_chunk(b": still here\n\n"))
                 spoke_at = monotonic()
 
@@ -116,6 +121,8 @@ class _Feed:
             if match is None:
                 raise InvalidRequest("Last-Event-ID is not one of ours", pointer="?after")
             milliseconds, _, sequence = match[1].partition("-")
+            if match[1] == START:
+                milliseconds, sequence = "1", "0"
             # Read the cursor's own entry again: the client may have seen only part of it.
             before = int(sequence) - 1
             self.position = (
@@ -124,6 +131,7 @@ class _Feed:
             self._resume_in, self._skip = match[1], int(match[2])
         else:
             self._resume_in = ""
+        self.cursor = last or f"{newest}/{LAST_PLACE}"
         self._project = principal.project
         self._task = query.get("task")
         self._trajectory = query.get("trajectory")

@@ -17,6 +17,7 @@ from domain.events import ActionQueried, FileRequested, StatusQueried, Trajector
 from domain.ids import ActionId
 from domain.keys import Keys
 from domain.wire import ActionView
+from scheduler.runtime.connection import going_on
 from scheduler.runtime.gateway.submitter import Submitter
 
 log = logging.getLogger(__name__)
@@ -48,20 +49,29 @@ class Questions:
         self._submitter = submitter
         self.channel = keys.replies(process)
         self._open: dict[str, asyncio.Future[Reply]] = {}
+        #: Answers reach us; who asks before that would wait in vain.
+        self._listening = asyncio.Event()
 
     async def run(self) -> None:
         """Receive answers until cancelled."""
-        while True:
+        while going_on():
             try:
-                async with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:
+                async with self._client.pubsub() as pubsub:
                     await pubsub.subscribe(self.channel)
-                    while True:
-                        message = await pubsub.get_message(timeout=5.0)
-                        if message is not None:
-                            self._resolve(decode_reply(message["data"]))
+                    while going_on():
+                        self._take(await pubsub.get_message(timeout=1.0))
             except redis.RedisError as error:
                 log.warning("answers cannot be received: %s", error)
+                self._listening.clear()
                 await asyncio.sleep(RETRY_SECONDS)
+
+    def _take(self, message: dict[str, Any] | None) -> None:
+        if message is None:
+            return
+        if message["type"] == "subscribe":
+            self._listening.set()
+        elif message["type"] == "message":
+            self._resolve(decode_reply(message["data"]))
 
     def _resolve(self, reply: Reply) -> None:
         future = self._open.pop(reply.request_id, None)
@@ -143,8 +153,9 @@ class Questions:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._open[request_id] = future
         try:
-            await self._submitter.append([message])
             async with asyncio.timeout(timeout_seconds):
+                await self._listening.wait()
+                await self._submitter.append([message])
                 return await future
         except TimeoutError:
             raise Unavailable("the scheduler does not answer; is a loop running?") from None

@@ -18,6 +18,7 @@ import redis.asyncio
 
 from domain.errors import CapacityError, Unavailable
 from domain.keys import Keys
+from scheduler.runtime.connection import going_on
 from scheduler.runtime.scripts import SUBMIT
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class Submitter:
 
     async def run(self) -> None:
         """Append whatever is waiting, until cancelled."""
-        while True:
+        while going_on():
             await self._something.wait()
             self._something.clear()
             while self._pending:

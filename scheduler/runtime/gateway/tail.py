@@ -16,7 +16,7 @@ from domain.decisions import Finish, Renew
 from domain.events import ActionFinished, ConfigApplied, NodeJoined
 from domain.keys import Keys
 from domain.wire import ActionView
-from scheduler.runtime.connection import read_stream_async
+from scheduler.runtime.connection import going_on, read_stream_async
 from scheduler.runtime.journal import id_parts
 from scheduler.runtime.views import finished_view
 
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 RECENT = 4096
 READ_ENTRIES = 128
 RETRY_SECONDS = 0.2
+#: A lost cancellation is noticed after this long.
+BLOCK_SECONDS = 1.0
 
 
 class Tail:
@@ -102,10 +104,10 @@ class Tail:
 
     async def run(self) -> None:
         """Read until cancelled."""
-        while True:
+        while going_on():
             try:
                 entries = await read_stream_async(
-                    self._client, self._keys.journal, self.position, READ_ENTRIES, 5.0
+                    self._client, self._keys.journal, self.position, READ_ENTRIES, BLOCK_SECONDS
                 )
             except redis.RedisError as error:
                 log.warning("the journal cannot be read: %s", error)

@@ -12,6 +12,7 @@ import redis.asyncio
 from domain.codec import encode, pack_fields
 from domain.events import ActionFinished, ActionStarted, Event
 from domain.keys import Keys
+from scheduler.runtime.connection import going_on
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class Reporter:
 
     async def run(self) -> None:
         """Send whatever is waiting, until cancelled."""
-        while True:
+        while going_on():
             await self._something.wait()
             self._something.clear()
             while self._waiting:
@@ -49,7 +50,7 @@ class Reporter:
 
     async def _send(self, batch: list[tuple[Event, Callable[[], None] | None]]) -> None:
         messages = [encode(event) for event in _without_stale_starts([e for e, _ in batch])]
-        while True:
+        while going_on():
             try:
                 await self._client.xadd(self._keys.inbox, pack_fields(messages))
             except redis.RedisError as error:

@@ -32,7 +32,7 @@ from domain.inventory import NodeInventory, ResourceInventory
 from domain.keys import Keys
 from domain.ports import Driver, Leftover, RunOrder, RunReport
 from managers.reward import reward_of
-from scheduler.runtime.connection import read_stream_async
+from scheduler.runtime.connection import going_on, read_stream_async
 from scheduler.runtime.node.identity import Identity, next_incarnation
 from scheduler.runtime.node.progress import Progress
 from scheduler.runtime.node.reporter import Reporter
@@ -45,6 +45,7 @@ HEARTBEAT_SECONDS = 1.5
 ALIVE_SECONDS = 5.0
 RETRY_SECONDS = 0.2
 READ_ENTRIES = 64
+BLOCK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -129,10 +130,10 @@ class NodeWorker:
     async def _read(self) -> None:
         await self.joined.wait()
         after = self._progress.position
-        while True:
+        while going_on():
             try:
                 entries = await read_stream_async(
-                    self._client, self._stream, after, READ_ENTRIES, 5.0
+                    self._client, self._stream, after, READ_ENTRIES, BLOCK_SECONDS
                 )
             except redis.RedisError as error:
                 log.warning("commands wait, redis does not answer: %s", error)
@@ -242,7 +243,7 @@ class NodeWorker:
 
     async def _heartbeat(self) -> None:
         saved = self._progress.position
-        while True:
+        while going_on():
             await asyncio.sleep(HEARTBEAT_SECONDS)
             try:
                 await self._show_life()
@@ -272,12 +273,13 @@ class NodeWorker:
         return position
 
     async def _persistently(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        while True:
+        while going_on():
             try:
                 return await ask()
             except redis.RedisError as error:
                 log.warning("waiting for redis: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
+        raise asyncio.CancelledError
 
 
 def _once(call: Callable[[], None]) -> Callable[[], None]:

@@ -4,21 +4,20 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('records', '0001_rows'),
+        ("records", "0001_rows"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='LeaderEpoch',
+            name="LeaderEpoch",
             fields=[
-                ('name', models.CharField(max_length=32, primary_key=True, serialize=False)),
-                ('epoch', models.BigIntegerField()),
-                ('elected_at', models.DateTimeField(auto_now=True)),
+                ("name", models.CharField(max_length=32, primary_key=True, serialize=False)),
+                ("epoch", models.BigIntegerField()),
+                ("elected_at", models.DateTimeField(auto_now=True)),
             ],
             options={
-                'verbose_name': 'leader epoch',
+                "verbose_name": "leader epoch",
             },
         ),
     ]

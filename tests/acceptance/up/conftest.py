@@ -57,9 +57,8 @@ class Tangram:
         return read
 
     def descendants(self) -> set[int]:
-        """Return all processes that carry this data folder in their environment."""
-        mark = f"TANGRAM_HOME={self.home}".encode()
-        return {pid for pid in _pids() if mark in _environment(pid).split(b"\0")}
+        """Return all processes that name this data folder in their environment or command."""
+        return {pid for pid in _pids() if pid != self.process.pid and _names(pid, str(self.home))}
 
     def wait_until_alone(self) -> None:
         """Return once none of its processes exists."""
@@ -79,11 +78,13 @@ def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _environment(pid: int) -> bytes:
+def _names(pid: int, folder: str) -> bool:
+    # Both: Redis writes over its environment, Celery's command does not say where its data are.
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
+        texts = [Path(f"/proc/{pid}/{file}").read_bytes() for file in ("environ", "cmdline")]
     except OSError:
-        return b""
+        return False
+    return any(folder.encode() in text for text in texts)
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import os
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,18 @@ async def driver(tmp_path: Path, isolation: str) -> AsyncIterator[ProcessDriver]
     assert driver.isolation == isolation
     yield driver
     await driver.close()
+
+
+@pytest.fixture
+def foreign() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of somebody else that carries an action's names in arguments and environment."""
+    process = subprocess.Popen(
+        ["sh", "-c", "read line", "act_1#1", "TANGRAM_ACTION_ID=act_1", "sleep"],
+        env={**os.environ, "TANGRAM_ACTION_ID": "act_1"},
+        stdin=subprocess.PIPE,
+    )
+    yield process
+    process.communicate()
 
 
 @pytest.fixture

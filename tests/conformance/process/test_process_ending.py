@@ -13,8 +13,10 @@ import pytest
 
 from domain.action import Outcome
 from domain.ids import ActionId
+from domain.ports import RunReport
 from managers.cpu.process import ProcessDriver
 from tests.conformance.driver import Performance, an_order
+from tests.conformance.isolations import a_driver
 from tests.conformance.process.conftest import Shell
 
 #: Ways to leave a process behind, each starting ``$0`` as the name of a long sleep.
@@ -48,6 +50,18 @@ def processes_with(text: str) -> list[int]:
     return found
 
 
+async def stopped_asleep(driver: ProcessDriver, script: str, sleep: str, count: int) -> RunReport:
+    """Run a script, and let its time be over when ``count`` of its sleeps run."""
+    performance = Performance(driver, an_order("sh", "-c", script))
+    async with asyncio.timeout(30):
+        while len(processes_with(sleep.replace(" ", "\0"))) < count:
+            await asyncio.sleep(0.01)
+    driver.stop(ActionId("act_1"), Outcome.TIMEOUT, "time is over")
+    report = await performance.task
+    assert report.outcome is Outcome.TIMEOUT
+    return report
+
+
 @pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES.keys())
 async def test_what_a_command_leaves_behind_is_ended_with_it(
     shell: Shell, sleep: str, escape: str, isolation: str
@@ -61,26 +75,32 @@ async def test_what_a_command_leaves_behind_is_ended_with_it(
 
 
 @pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES.keys())
-async def test_a_time_out_ends_all_of_it_and_says_so(shell: Shell, sleep: str, escape: str) -> None:
-    report = await shell(f"{escape.format(sleep=sleep)}\n{sleep}; true", timeout_seconds=0.2)
-    assert report.outcome is Outcome.TIMEOUT
-    assert 0.2 <= report.execution_seconds < 5
+async def test_ending_an_action_ends_all_of_it_and_says_so(
+    driver: ProcessDriver, sleep: str, escape: str
+) -> None:
+    script = f"{escape.format(sleep=sleep)}\n{sleep}; true"
+    report = await stopped_asleep(driver, script, sleep, 2)
     ended = int((report.detail or "").partition("ended ")[2].split()[0])
     assert ended >= 3
 
 
-async def test_a_command_that_ignores_the_polite_signal_is_killed(shell: Shell, sleep: str) -> None:
-    report = await shell(f"trap '' TERM; echo ready; {sleep}; {sleep}", timeout_seconds=0.2)
-    assert report.outcome is Outcome.TIMEOUT
+async def test_a_command_that_ignores_the_polite_signal_is_killed(
+    driver: ProcessDriver, sleep: str
+) -> None:
+    script = f"trap '' TERM; echo ready; {sleep}; {sleep}"
+    report = await stopped_asleep(driver, script, sleep, 1)
     assert report.result is not None
-    assert report.result.exit_code == 128 + 9
-    assert report.result.stdout == "ready\n"
+    assert (report.result.exit_code, report.result.stdout) == (128 + 9, "ready\n")
 
 
-async def test_a_command_may_clean_up_within_its_grace(shell: Shell, sleep: str) -> None:
-    script = f"trap 'echo cleaned; exit 4' TERM; {sleep} & wait"
-    report = await shell(script, timeout_seconds=0.2)
-    assert report.outcome is Outcome.TIMEOUT
+async def test_a_command_may_clean_up_within_its_grace(
+    tmp_path: Path, isolation: str, sleep: str
+) -> None:
+    driver = a_driver(tmp_path, isolation, grace_seconds="30")
+    await driver.open()
+    script = f"trap 'echo cleaned; exit 4' TERM; while true; do {sleep} & wait; done"
+    report = await stopped_asleep(driver, script, sleep, 1)
+    await driver.close()
     assert report.result is not None
     assert (report.result.exit_code, report.result.stdout) == (4, "cleaned\n")
 
@@ -88,6 +108,13 @@ async def test_a_command_may_clean_up_within_its_grace(shell: Shell, sleep: str)
 async def test_a_stopped_process_is_ended_as_well(shell: Shell, sleep: str) -> None:
     report = await shell(f"{sleep} & kill -STOP $!; kill -STOP $$", timeout_seconds=0.2)
     assert report.outcome is Outcome.TIMEOUT
+
+
+async def test_execution_time_is_counted_from_the_spawn(shell: Shell) -> None:
+    report = await shell("exec sleep 600", timeout_seconds=0.2)
+    assert report.outcome is Outcome.TIMEOUT
+    assert report.execution_seconds >= 0.2
+    assert "timeout_seconds = 0.2; ended 1 process" in (report.detail or "")
 
 
 async def test_a_signal_is_told_by_the_exit_code(shell: Shell) -> None:
@@ -98,24 +125,14 @@ async def test_a_signal_is_told_by_the_exit_code(shell: Shell) -> None:
 
 
 async def test_processes_of_others_survive_whatever_they_are_called(
-    driver: ProcessDriver,
+    driver: ProcessDriver, foreign: subprocess.Popen[bytes]
 ) -> None:
-    """A foreign process carries the action's id in its arguments and in its environment."""
-    script = "read line"
-    foreign = subprocess.Popen(
-        ["sh", "-c", script, "TANGRAM_ACTION_ID=act_1", "sleep"],
-        env={**os.environ, "TANGRAM_ACTION_ID": "act_1"},
-        stdin=subprocess.PIPE,
-    )
-    try:
-        performance = Performance(driver, an_order("sleep", "600"))
-        await performance.started.wait()
-        driver.stop(ActionId("act_1"), Outcome.CANCELLED, "enough")
-        report = await performance.task
-        assert "ended 1 process" in (report.detail or "")
-        assert foreign.poll() is None
-    finally:
-        foreign.communicate()
+    performance = Performance(driver, an_order("sleep", "600"))
+    await performance.started.wait()
+    driver.stop(ActionId("act_1"), Outcome.CANCELLED, "enough")
+    report = await performance.task
+    assert "ended 1 process" in (report.detail or "")
+    assert foreign.poll() is None
 
 
 async def test_another_action_and_its_background_processes_survive(
@@ -134,9 +151,7 @@ async def test_another_action_and_its_background_processes_survive(
     assert (await other.task).outcome is Outcome.CANCELLED
 
 
-async def test_orphans_that_die_by_themselves_are_buried(
-    driver: ProcessDriver, shell: Shell, isolation: str
-) -> None:
+async def test_orphans_that_die_by_themselves_are_buried(shell: Shell) -> None:
     """Thirty daemons detach from one action and die while another runs; no zombie stays."""
     before = set(zombies())
     await shell("for n in $(seq 30); do (setsid true &) ; done; (setsid setsid true &)")

@@ -15,7 +15,6 @@ from domain.ids import ActionId, ResourceId
 from domain.ports import ExecResult, RunOrder
 from managers.cpu.probe import usable_cores
 from managers.cpu.process import ProcessDriver
-from managers.cpu.process.launcher import subprocess as launcher_subprocess
 from tests.conformance.driver import TRAJECTORY, an_order
 from tests.conformance.isolations import a_driver
 
@@ -201,7 +200,7 @@ async def test_a_full_machine_is_not_the_commands_fault(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(launcher_subprocess, "Popen", refuse)
+    monkeypatch.setattr("managers.cpu.process.launcher.subprocess.Popen", refuse)
     report = await driver.run(an_order("true"), lambda: None)
     assert report.outcome is Outcome.INFRA_FAILED
     assert report.never_started

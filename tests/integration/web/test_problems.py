@@ -86,9 +86,7 @@ def test_broken_body_is_a_problem(caller, body, status, code):
 def test_absurd_limit_is_refused(caller, limit):
     body = json.dumps({"name": "api:x", "limit_units": limit})
 
-    answer = caller(Scope.ADMIN).post(
-        "/api/v1/resources", body, content_type="application/json"
-    )
+    answer = caller(Scope.ADMIN).post("/api/v1/resources", body, content_type="application/json")
 
     assert answer.status_code == 422
     assert pointers(answer) == ["/limit_units"]

@@ -203,9 +203,7 @@ def test_trajectory_has_its_environment_node_and_end(journal):
     )
     journal.run(an_action(kind=Kind.EXEC, task="t", trajectory="trj"))
     journal.write([TrajectoryFinished(project="default", trajectory="trj")])
-    journal.write(
-        [EnvironmentRemoved(trajectory=trajectory_key("default", "trj"), node="n1")]
-    )
+    journal.write([EnvironmentRemoved(trajectory=trajectory_key("default", "trj"), node="n1")])
 
     for entry in journal.entries:
         project([entry])

@@ -107,12 +107,21 @@ def test_cores_lost_by_a_shrink_do_not_come_back_when_released() -> None:
             st.one_of(st.integers(1, 999), st.integers(1, 4).map(lambda count: count * MILLI)),
         ),
         max_size=60,
-    )
+    ),
+    st.integers(0, 60),
 )
-def test_no_core_serves_two_masters(steps: list[tuple[int, int]]) -> None:
-    """Holders come and go; exclusive cores are one holder's, and light ones have enough cores."""
-    ledger = a_ledger((0, 1, 2), (3, 4, 5, 6, 7))
-    for number, amount in steps:
+def test_no_core_serves_two_masters(steps: list[tuple[int, int]], restart_at: int) -> None:
+    """Holders come and go; exclusive cores are one holder's, and light ones have enough cores.
+
+    Once on the way the ledger is rebuilt from what its holders have.
+    """
+    groups = ((0, 1, 2), (3, 4, 5, 6, 7))
+    ledger = a_ledger(*groups)
+    for position, (number, amount) in enumerate(steps):
+        if position == restart_at:
+            ledger, old = a_ledger(*groups), ledger
+            for holder, allocation in old.holders().items():
+                ledger.adopt(holder, allocation)
         holder = f"h{number}"
         if ledger.release(holder) is None and ledger.fits((amount,)):
             ledger.allocate(holder, amount)

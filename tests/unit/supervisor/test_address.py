@@ -11,8 +11,13 @@ from tangram_web.supervisor import ports
 from tangram_web.supervisor.console import Console
 from tangram_web.supervisor.errors import StartFailed
 from tangram_web.supervisor.options import Options, parse
+from tangram_web.supervisor.readiness import describe_missing
 from tangram_web.supervisor.stack import Address, share_cores
-from tangram_web.supervisor.welcome import describe_database, describe_isolation
+from tangram_web.supervisor.welcome import (
+    describe_database,
+    describe_isolation,
+    describe_nodes,
+)
 
 
 @pytest.fixture
@@ -102,5 +107,27 @@ def test_password_of_the_database_is_not_shown(home):
     assert "secret" not in describe_database("postgresql://me:secret@db/tangram", home)
 
 
-def test_missing_sandbox_is_said_plainly():
-    assert "NOT isolated" in describe_isolation(None)
+@pytest.mark.parametrize(
+    ("isolations", "said"),
+    [
+        (["bwrap", "bwrap"], "each in a sandbox"),
+        (["bwrap", "process"], "NOT isolated"),
+        ([], "no node says yet"),
+    ],
+    ids=["all in sandboxes", "one without", "none joined"],
+)
+def test_isolation_is_that_of_the_weakest_node(isolations, said):
+    assert said in describe_isolation([{"isolation": each} for each in isolations])
+
+
+def test_node_with_more_cores_than_there_are_is_labelled():
+    node = {"name": "n1", "resources": {"cpu": {"capacity": 64, "oversubscribed": True}}}
+
+    assert describe_nodes([node]) == "n1: 64 cores, oversubscribed"
+
+
+def test_what_is_not_ready_is_said_in_words():
+    body = '{"checks": {"database": "ok", "leader": "no scheduler loop leads"}}'
+
+    assert describe_missing(body) == "no scheduler loop leads"
+    assert describe_missing("<html>") == "<html>"

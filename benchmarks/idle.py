@@ -1,0 +1,58 @@
+"""idle: what the whole stack costs when nothing happens, process by process.
+
+Target: ≤ 5 % of one core in all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import psutil
+
+from benchmarks.record import store
+from benchmarks.stack import tangram
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _name(process: psutil.Process) -> str:
+    words = process.cmdline()
+    if "-n" in words:
+        return words[words.index("-n") + 1].partition("@")[0]
+    for word in ("uvicorn", "redis-server", "manage.py", "supervisor"):
+        if any(word in part for part in words):
+            return word
+    return process.name()
+
+
+def main() -> None:
+    """Measure, print, store."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    options = parser.parse_args()
+    with tangram() as stack:
+        time.sleep(10.0)  # what starting left to do
+        root = psutil.Process(stack.process.pid)
+        family = [root, *root.children(recursive=True)]
+        before = {process: _cpu_seconds(process) for process in family}
+        time.sleep(options.seconds)
+        percent = {
+            f"{_name(process)} ({process.pid})": round(
+                100 * (_cpu_seconds(process) - spent) / options.seconds, 2
+            )
+            for process, spent in before.items()
+            if process.is_running()
+        }
+    result = {"percent_of_a_core": percent, "total_percent": round(sum(percent.values()), 2)}
+    for name, share in percent.items():
+        print(f"{name:28} {share:6.2f} %")
+    print(f"{'in all':28} {result['total_percent']:6.2f} %")
+    print("stored in", store("idle", result))
+
+
+if __name__ == "__main__":
+    main()

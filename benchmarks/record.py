@@ -1,0 +1,56 @@
+"""Where and how results are stored, and the machine they belong to."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def machine() -> dict[str, Any]:
+    """Describe this machine."""
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def store(name: str, body: dict[str, Any]) -> Path:
+    """Write one result; the latest run of a benchmark replaces the one before."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    command = "python -m " + " ".join([f"benchmarks.{name}", *sys.argv[1:]])
+    record = {
+        "command": command,
+        "measured_at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "machine": machine(),
+        **body,
+    }
+    path.write_text(json.dumps(record, indent=2) + "\n")
+    return path
+
+
+def quantiles(seconds: list[float]) -> dict[str, float]:
+    """Return milliseconds at the usual quantiles."""
+    ordered = sorted(seconds)
+    return {
+        f"p{share}_ms": round(ordered[min(len(ordered) - 1, len(ordered) * share // 100)] * 1e3, 3)
+        for share in (50, 95, 99)
+    }

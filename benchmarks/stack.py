@@ -1,0 +1,71 @@
+"""A whole Tangram of our own, started as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+READY_SECONDS = 180.0
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A running Tangram."""
+
+    home: Path
+    host: str
+    port: int
+    token: str
+    process: subprocess.Popen[bytes]
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@contextmanager
+def tangram(*options: str) -> Iterator[Stack]:
+    """Start ``./tangram up`` on a fresh home, without demo load; end it afterwards."""
+    with tempfile.TemporaryDirectory(prefix="tangram-bench-") as directory:
+        home, port = Path(directory) / "home", free_port()
+        log = (Path(directory) / "up.log").open("wb")
+        command = [str(ROOT / "tangram"), "up", "--no-demo", "--home", str(home)]
+        process = subprocess.Popen(
+            [*command, "--port", str(port), *options], stdout=log, stderr=log
+        )
+        try:
+            _wait_ready(port, process, Path(directory) / "up.log")
+            token = json.loads((home / "client.json").read_text())["token"]
+            yield Stack(home, "127.0.0.1", port, token, process)
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+            log.close()
+
+
+def _wait_ready(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise SystemExit(f"tangram up ended with {process.returncode}:\n{log.read_text()}")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
+                if answer.status == 200:
+                    return
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit(f"tangram up was not ready within {READY_SECONDS:g} s:\n{log.read_text()}")

@@ -1,0 +1,38 @@
+"""One Redis for all, a key prefix and a system for each test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from domain.keys import Keys
+from tests.integration.runtime.rig import LoopThread, Rig
+from tests.redis_server import RedisServer
+
+_prefixes = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def runtime_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("r")).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def keys() -> Keys:
+    return Keys(f"t{next(_prefixes)}")
+
+
+@pytest.fixture
+async def rig(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIterator[Rig]:
+    """A leader and a node that has joined."""
+    rig = Rig(runtime_redis.url, keys, tmp_path)
+    rig.loop = LoopThread(rig.url, keys)
+    await rig.start_node()
+    yield rig
+    await rig.stop_node()
+    rig.loop.stop()

@@ -1,0 +1,141 @@
+"""The runtime in one process: a real Redis, a loop in a thread, a node with a fake driver, and
+the gateway called without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import redis
+
+from domain.access import Principal, Scope
+from domain.codec import encode
+from domain.events import TimeAdvanced
+from domain.inventory import Config, PoolConfig, ProjectConfig, ResourceInventory
+from domain.keys import Keys
+from domain.wire import ActionView, CompletionsView
+from managers.cpu.fake import FakeDriver
+from managers.registry import load
+from scheduler.runtime.connection import connect, connect_async
+from scheduler.runtime.gateway.app import Gateway
+from scheduler.runtime.gateway.backing import Backing
+from scheduler.runtime.gateway.context import Context
+from scheduler.runtime.leadership import Leadership, process_name
+from scheduler.runtime.loop import SchedulerLoop
+from scheduler.runtime.node.worker import NodeOptions, NodeWorker
+
+CONFIG = Config(
+    revision=1,
+    projects={"default": ProjectConfig("default"), "other": ProjectConfig("other")},
+    pools={"default": PoolConfig("default")},
+    resources={"api:search": 2000},
+)
+TOKENS = {
+    "trainer": Principal("trainer", "default", frozenset({Scope.READ, Scope.SUBMIT})),
+    "reader": Principal("reader", "default", frozenset({Scope.READ})),
+    "stranger": Principal("stranger", "other", frozenset({Scope.READ, Scope.SUBMIT})),
+}
+
+
+class LoopThread:
+    """A scheduler loop in a thread, as a worker hosts it."""
+
+    def __init__(self, url: str, keys: Keys, config: Config = CONFIG, **options: Any) -> None:
+        self._url, self._keys = url, keys
+        leadership = Leadership(connect(url), keys, process_name("loop"), **options)
+        self.loop = SchedulerLoop(connect(url), keys, load(()).make_ledger, leadership, config)
+        self.stop_event = threading.Event()
+        self.thread = threading.Thread(target=self.loop.run, args=(self.stop_event,), daemon=True)
+        self.thread.start()
+
+    def stop(self) -> None:
+        """End it as a clean shutdown does."""
+        self.stop_event.set()
+        with contextlib.suppress(redis.RedisError):  # wakes it from its wait
+            connect(self._url).xadd(self._keys.inbox, {"0": encode(TimeAdvanced())})
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+
+
+class Rows:
+    """Stands in for the database: what composition roots pass to the gateway."""
+
+    def __init__(self) -> None:
+        self.views: dict[str, ActionView] = {}
+
+    async def authenticate(self, token: str) -> Principal | None:
+        return TOKENS.get(token)
+
+    async def action_view(self, action_id: str) -> ActionView | None:
+        return self.views.get(action_id)
+
+    async def completions(self, project: str | None, after: int, limit: int) -> CompletionsView:
+        return CompletionsView([], str(after))
+
+    async def checks(self) -> dict[str, str]:
+        return {"database": ""}
+
+
+class Rig:
+    """A running system of one node."""
+
+    def __init__(self, url: str, keys: Keys, directory: Path) -> None:
+        self.url, self.keys, self.directory = url, keys, directory
+        self.redis = connect(url)
+        # There are no rows here, so none may be waited for.
+        self.redis.hset(keys.positions, "projector", f"{10**15}-0")
+        self.rows = Rows()
+        self.driver = FakeDriver()
+        self.loop: LoopThread | None = None
+        self._node: asyncio.Task[None] | None = None
+
+    async def start_node(self, cpus: int = 4) -> NodeWorker:
+        """Start the node worker and wait until it has joined."""
+        have = {"cpu": ResourceInventory(cpus * 1000), "memory": ResourceInventory(2**30)}
+        options = NodeOptions("n1", "default", self.directory / "n1", have)
+        worker = NodeWorker(connect_async(self.url), self.keys, options, [self.driver])
+        self._node = asyncio.create_task(worker.run())
+        await asyncio.wait_for(worker.joined.wait(), 20)
+        return worker
+
+    async def crash_node(self) -> None:
+        """End the node worker as ``kill -9`` does; a new driver finds what the old one left."""
+        self.driver = FakeDriver(self.driver.script, self.driver.crash())
+        await self.stop_node()
+
+    async def stop_node(self) -> None:
+        """End the node worker."""
+        if self._node is not None:
+            self._node.cancel()
+            await asyncio.wait({self._node})
+            self._node = None
+
+    @asynccontextmanager
+    async def client(self, token: str = "trainer") -> AsyncIterator[httpx.AsyncClient]:
+        """Return an HTTP client of a gateway of its own."""
+
+        async def nothing_behind(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 404, "headers": []})
+            await send({"type": "http.response.body", "body": b"behind"})
+
+        backing = Backing(
+            self.rows.authenticate, self.rows.action_view, self.rows.completions, self.rows.checks
+        )
+        context = Context(connect_async(self.url), self.keys, backing)
+        await context.start()
+        try:
+            async with httpx.AsyncClient(
+                transport=httpx.ASGITransport(Gateway(context, nothing_behind)),
+                base_url="http://tangram/api/v1",
+                headers={"Authorization": f"Bearer {token}"},
+                timeout=60,
+            ) as client:
+                yield client
+        finally:
+            await context.stop()

@@ -1,0 +1,145 @@
+"""From a request to a process and back, over a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+
+from domain.keys import Keys
+from managers.registry import load
+from scheduler.core import invariants
+from scheduler.core.machine import Machine
+from scheduler.runtime.journal import START, Journal
+from tests.integration.runtime.rig import CONFIG, Rig
+
+NOOP = {"task": "t", "kind": "noop"}
+
+
+def an_exec(*command: str, **more: object) -> dict[str, object]:
+    return {"task": "t", "kind": "exec", "cost": {"cpu": 1}, "exec": {"command": command}, **more}
+
+
+async def test_noop_comes_back_finished_in_one_request(rig: Rig) -> None:
+    async with rig.client() as client:
+        answer = await client.post("/actions", params={"wait": 20}, json=NOOP)
+    assert answer.status_code == 200
+    view = answer.json()
+    assert (view["state"], view["outcome"]) == ("finished", "completed")
+    timing = view["timing"]
+    parts = timing["queue_seconds"] + timing["overhead_seconds"] + timing["execution_seconds"]
+    assert abs(parts - timing["act_seconds"]) < 1e-9
+
+
+async def test_command_brings_its_output_units_and_reward(rig: Rig) -> None:
+    body = an_exec("echo", "hi", cost={"cpu": [2, 4]}, reward={"from": "exit_code"})
+    async with rig.client() as client:
+        view = (await client.post("/actions?wait=20", json=body)).json()
+    assert view["result"]["stdout"] == "hi\n"
+    assert view["units"] == {"cpu": 2}
+    assert view["placement"]["node"] == "n1"
+    assert len(view["placement"]["cpus"]) == 2
+    assert view["reward"] == 1.0
+
+
+async def test_action_that_runs_long_is_answered_202_and_found_later(rig: Rig) -> None:
+    async with rig.client() as client:
+        answer = await client.post("/actions?wait=0.1", json=an_exec("sleep", "0.3"))
+        assert answer.status_code == 202
+        later = await client.get(f"/actions/{answer.json()['id']}", params={"wait": 20})
+    assert later.json()["outcome"] == "completed"
+
+
+async def test_waiting_action_says_why(rig: Rig) -> None:
+    async with rig.client() as client:
+        await client.post("/actions", json=an_exec("sleep", "30", cost={"cpu": 4}))
+        second = (await client.post("/actions", json=an_exec("true"))).json()["id"]
+        view = (await client.get(f"/actions/{second}")).json()
+    assert view["state"] == "queued"
+    assert view["waiting"]["resource"] == "cpu:n1"
+    assert "waits for 1 of cpu:n1" in view["waiting"]["reason"]
+
+
+async def test_cancel_ends_a_running_action_and_may_be_repeated(rig: Rig) -> None:
+    async with rig.client() as client:
+        name = (await client.post("/actions?wait=0.1", json=an_exec("sleep", "60"))).json()["id"]
+        assert (await client.post(f"/actions/{name}/cancel")).status_code == 202
+        view = (await client.get(f"/actions/{name}", params={"wait": 20})).json()
+        again = await client.post(f"/actions/{name}/cancel")
+    assert view["outcome"] == "cancelled"
+    assert view["reward"] is None
+    assert (again.status_code, again.json()["outcome"]) == (200, "cancelled")
+
+
+async def test_batch_takes_each_item_on_its_own(rig: Rig) -> None:
+    items = [NOOP, {"task": "t"}, {"task": "t", "kind": "noop", "cost": {"cpu": 99}}]
+    async with rig.client() as client:
+        answer = await client.post("/actions/batch", json={"actions": items})
+        body = answer.json()
+        first = await client.get(f"/actions/{body['items'][0]['id']}", params={"wait": 20})
+    assert answer.status_code == 202
+    assert [item["status"] for item in body["items"]] == [202, 422, 422]
+    assert body["items"][2]["problem"]["code"] == "never_fits"
+    assert (body["accepted"], body["refused"]) == (1, 2)
+    assert first.json()["outcome"] == "completed"
+
+
+async def test_lease_is_granted_renewed_and_released(rig: Rig) -> None:
+    body = {"task": "t", "kind": "lease", "cost": {"api:search": 2}, "lease": {"ttl_seconds": 30}}
+    async with rig.client() as client:
+        name = (await client.post("/actions", json=body)).json()["id"]
+        held = (await client.get(f"/actions/{name}")).json()
+        behind = (await client.post("/actions", json=body)).json()["id"]
+        waiting = (await client.get(f"/actions/{behind}")).json()
+        renewed = await client.post(f"/leases/{name}/renew", json={"ttl_seconds": 60})
+        released = (await client.post(f"/leases/{name}/release")).json()
+        then = (await client.get(f"/actions/{behind}")).json()
+    assert (held["state"], held["units"]) == ("running", {"api:search": 2})
+    assert waiting["waiting"]["resource"] == "api:search"
+    assert renewed.json()["expires_at"] > held["result"]["expires_at"]
+    assert released["outcome"] == "completed"
+    assert then["state"] == "running"
+
+
+async def test_file_written_before_the_first_action_is_read_back(rig: Rig) -> None:
+    async with rig.client() as client:
+        await client.post("/trajectories", json={"id": "a", "task": "t"})
+        put = await client.put("/trajectories/a/files/x/y.txt", content=b"hello\0")
+        got = await client.get("/trajectories/a/files/x/y.txt")
+        gone = await client.get("/trajectories/a/files/nothing")
+        out = await client.put("/trajectories/a/files/%2e%2e/y.txt", content=b"")
+    assert (put.status_code, got.content) == (201, b"hello\0")
+    assert gone.status_code == 404
+    assert out.status_code == 422
+
+
+async def test_finished_trajectory_takes_no_more_actions(rig: Rig) -> None:
+    async with rig.client() as client:
+        await client.post("/actions?wait=20", json=an_exec("true", trajectory="a"))
+        finish = await client.post("/trajectories/a/finish")
+        late = (await client.post("/actions?wait=20", json=an_exec("true", trajectory="a"))).json()
+        unknown = await client.post("/trajectories/nobody/finish")
+    assert finish.status_code == 202
+    assert late["outcome"] == "cancelled"
+    assert unknown.status_code == 404
+
+
+async def test_many_clients_at_once_all_get_their_own_answer(rig: Rig) -> None:
+    async with rig.client() as client:
+        answers = await asyncio.gather(
+            *(
+                client.post("/actions?wait=30", json=an_exec("echo", str(number)))
+                for number in range(60)
+            )
+        )
+    assert [a.json()["result"]["stdout"] for a in answers] == [f"{n}\n" for n in range(60)]
+
+
+async def test_replay_of_the_journal_decides_the_same(rig: Rig, keys: Keys) -> None:
+    async with rig.client() as client:
+        works = [an_exec("true", trajectory=f"r{n % 3}") for n in range(12)]
+        await asyncio.gather(*(client.post("/actions?wait=30", json=work) for work in works))
+    machine = Machine(load(()).make_ledger, CONFIG)
+    entries = list(Journal(rig.redis, keys).after(START))
+    for _, entry in entries:
+        assert machine.handle(*entry.events) == entry.decisions
+        invariants.check(machine.state)
+    assert len(entries) > 5

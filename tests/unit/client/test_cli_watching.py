@@ -1,0 +1,193 @@
+"""`tangram watch | top | doctor | completion`."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import httpx
+import pytest
+
+from tangram_client import Client, exec_action
+from tangram_client.cli.shell import Shell
+from tangram_client.testing import HOLD, FakeServer
+from tests.unit.client.cli_runner import tangram
+
+ACTION = exec_action("swe", "true")
+
+
+def test_watch_prints_one_line_for_each_event(server: FakeServer, client: Client) -> None:
+    client.submit(ACTION)
+
+    result = tangram(server, "watch", "--after", "0", "--limit", "2")
+
+    granted, finished = result.stdout.splitlines()
+    assert granted.split()[:3] == ["granted", "act_000001", "swe"]
+    assert "completed" in finished
+
+
+def test_watch_json_is_one_object_a_line(server: FakeServer, client: Client) -> None:
+    client.submit(ACTION)
+
+    result = tangram(server, "watch", "--after", "0", "--limit", "2", "-o", "json")
+
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(line["event"], line["cursor"]) for line in lines] == [
+        ("granted", "1"),
+        ("finished", "2"),
+    ]
+
+
+def test_watch_of_one_action_ends_with_it() -> None:
+    server = FakeServer(run=lambda payload: HOLD)
+    tangram(server, "submit", "true")
+    looks = iter(range(3))
+    tick = server.world.tick
+
+    def finish_at_the_third_look() -> None:
+        tick()
+        if next(looks, None) is None:
+            server.finish("act_000001")
+
+    server.world.tick = finish_at_the_third_look  # type: ignore[method-assign]
+
+    result = tangram(server, "watch", "act_000001")
+
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["running", "finished"]
+
+
+def test_top_in_a_pipe_shows_pools_and_nodes_once() -> None:
+    server = FakeServer(run=lambda payload: HOLD, cpu=8)
+    tangram(server, "submit", "true")
+
+    text = tangram(server, "top").stdout
+
+    assert "1 running, 0 queued" in text
+    assert "1 of 8 cores held" in text
+    assert [line.split()[0] for line in text.splitlines() if line][1:] == [
+        "POOL", "default", "NODE", "n1",
+    ]  # fmt: skip
+
+
+def test_top_json_is_the_status(server: FakeServer) -> None:
+    assert json.loads(tangram(server, "top", "-o", "json").stdout)["leader"] == "loop-1"
+
+
+def findings(server: FakeServer, **more: str) -> tuple[int, dict[str, dict[str, str]]]:
+    result = tangram(server, "doctor", "-o", "json", **more)
+    return result.exit_code, {found["check"]: found for found in json.loads(result.stdout)}
+
+
+def states(found: dict[str, dict[str, str]]) -> dict[str, str]:
+    return {name: finding["state"] for name, finding in found.items()}
+
+
+def with_answers(server: FakeServer, **answers: httpx.Response) -> FakeServer:
+    """Replace the answers of some paths (``livez=…``)."""
+    handle = server.handle
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        name = request.url.path.rpartition("/")[2]
+        return answers[name] if name in answers else handle(request)
+
+    server.transport = httpx.MockTransport(answer)
+    return server
+
+
+def alive(skew_seconds: float = 0.0) -> httpx.Response:
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=skew_seconds), usegmt=True)
+    return httpx.Response(200, json={"status": "ok"}, headers={"Date": date})
+
+
+def test_doctor_finds_everything_in_order(server: FakeServer) -> None:
+    code, found = findings(with_answers(server, livez=alive()))
+
+    assert code == 0
+    assert set(states(found).values()) == {"ok"}
+    assert set(found) == {
+        "url", "reach", "clock", "ready", "token", "lag", "version", "leader", "nodes",
+    }  # fmt: skip
+
+
+def test_doctor_names_an_unknown_token_and_its_cure(server: FakeServer) -> None:
+    code, found = findings(server, token="tgm_wrong")
+
+    assert code == 1
+    assert found["token"]["state"] == "fail"
+    assert "TANGRAM_TOKEN" in found["token"]["cure"]
+
+
+def test_doctor_of_an_unreachable_server_ends_with_5(server: FakeServer) -> None:
+    server.lose_requests(10)
+
+    code, found = findings(server)
+
+    assert code == 5
+    assert found["reach"]["state"] == "fail"
+
+
+def test_doctor_says_which_part_is_not_ready(server: FakeServer) -> None:
+    body = {"status": "not ready", "checks": {"redis": "ok", "node": "no node worker shows life"}}
+
+    code, found = findings(with_answers(server, readyz=httpx.Response(503, json=body)))
+
+    assert code == 1
+    assert found["ready"]["detail"] == "node: no node worker shows life"
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "state"),
+    [
+        ({"leader": None}, "leader", "fail"),
+        ({"nodes": []}, "nodes", "fail"),
+        ({"version": "9.0.0"}, "version", "warn"),
+    ],
+    ids=["no leader", "no nodes", "other version"],
+)
+def test_doctor_sees_what_the_status_says(
+    server: FakeServer, client: Client, change: dict[str, object], check: str, state: str
+) -> None:
+    body = {**client.status(), **change}
+
+    _, found = findings(with_answers(server, status=httpx.Response(200, json=body)))
+
+    assert found[check]["state"] == state
+    assert found[check]["cure"]
+
+
+def test_doctor_sees_a_lost_node_beside_a_live_one(server: FakeServer, client: Client) -> None:
+    body = client.status()
+    body["nodes"].append({"name": "n2", "pool": "default", "state": "lost"})
+
+    _, found = findings(with_answers(server, status=httpx.Response(200, json=body)))
+
+    assert (found["nodes"]["state"], "n2" in found["nodes"]["detail"]) == ("warn", True)
+
+
+def test_doctor_sees_a_clock_that_is_wrong(server: FakeServer) -> None:
+    code, found = findings(with_answers(server, livez=alive(skew_seconds=90.0)))
+
+    assert (code, found["clock"]["state"]) == (0, "warn")
+    assert "NTP" in found["clock"]["cure"]
+
+
+def test_doctor_for_people_puts_the_cure_below_the_finding(server: FakeServer) -> None:
+    server.lose_requests(10)
+
+    text = tangram(server, "doctor").stdout
+
+    assert "FAIL" in text
+    assert "→ start it with ./tangram up" in text
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(server: FakeServer, shell: str) -> None:
+    assert "_TANGRAM_COMPLETE" in tangram(server, "completion", shell).stdout
+
+
+def test_options_of_the_verb_win_over_those_before_it(server: FakeServer) -> None:
+    result = tangram(server, "-o", "table", "top", "-o", "json")
+
+    assert json.loads(result.stdout)["leader"] == "loop-1"
+    assert Shell().format == "table"

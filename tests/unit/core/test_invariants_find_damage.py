@@ -1,0 +1,133 @@
+"""The check itself: a state that was tampered with is found out, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from domain.action import ActionState
+from domain.allocation import Allocation
+from domain.errors import InvariantViolation
+from domain.ids import ActionId, ResourceId
+from scheduler.core import invariants
+from scheduler.core.state import State
+from scheduler.core.timers import Timers
+from tests.builders import GIB, Scenario, a_lease, a_node, an_action
+
+CPU, MEMORY = ResourceId("cpu:n1"), ResourceId("memory:n1")
+RUNNING, QUEUED, LEASE = ActionId("running"), ActionId("queued"), ActionId("lease")
+Damage = Callable[[State], object]
+
+
+def damage(name: str, message: str) -> Callable[[Damage], Damage]:
+    def register(function: Damage) -> Damage:
+        DAMAGES.append(pytest.param(function, message, id=name))
+        return function
+
+    return register
+
+
+DAMAGES: list[object] = []
+
+
+@damage("units leak", "cpu:n1: the ledger says")
+def _leak(state: State) -> None:
+    state.ledgers[CPU].adopt("nobody", Allocation(CPU, 1000))
+
+
+@damage("units are lost", "cpu:n1: the ledger says")
+def _lose(state: State) -> None:
+    state.ledgers[CPU].release("running#1")
+
+
+@damage("memory leaks", "memory:n1: the ledger says")
+def _leak_memory(state: State) -> None:
+    state.ledgers[MEMORY].release("env:default/t1")
+
+
+@damage("a core is held twice", "a unit is held twice")
+def _twice(state: State) -> None:
+    orphan = Allocation(CPU, 1000, (0,))
+    state.nodes["n1"].orphans["ghost#1"] = (orphan,)
+    state.ledgers[CPU].adopt("ghost#1", orphan)
+
+
+@damage("an action is forgotten", "lists the wrong actions")
+def _forget(state: State) -> None:
+    del state.actions[QUEUED]
+
+
+@damage("a queued action stands nowhere", "stands in 0 lines")
+def _drop_from_line(state: State) -> None:
+    live = state.actions[ActionId("alone")]
+    assert live.queue is not None
+    state.queues[live.queue].leave(live)
+    live.queue = next(iter(state.queues))._replace(pool="nowhere")
+
+
+@damage("a line miscounts", "counts")
+def _miscount(state: State) -> None:
+    next(iter(state.queues.values())).size += 1
+
+
+@damage("a line has no reason", "waits without a reason")
+def _no_reason(state: State) -> None:
+    next(iter(state.queues.values())).reason = None
+
+
+@damage("a finished action stays", "is finished and still there")
+def _stay(state: State) -> None:
+    state.actions[RUNNING].state = ActionState.FINISHED
+
+
+@damage("a node forgot its action", "its node does not know it")
+def _unlist(state: State) -> None:
+    state.on_node["n1"].discard(RUNNING)
+
+
+@damage("a trajectory runs two", "runs ")
+def _two_at_once(state: State) -> None:
+    state.actions[QUEUED].state = ActionState.RUNNING
+
+
+@damage("a change was not looked at", "no cycle has run")
+def _dirty(state: State) -> None:
+    state.dirty = True
+
+
+@damage("a lease never expires", "lease lease never expires")
+def _no_timer(state: State) -> None:
+    state.timers = Timers()
+
+
+@damage("nobody wakes the core", "nobody wakes the core")
+def _no_wake(state: State) -> None:
+    state.asked_wake = None
+
+
+@damage("a silent node is waited for", "is silent for ever")
+def _silent(state: State) -> None:
+    state.nodes["n1"].lost_at = state.now
+
+
+def a_busy_state() -> State:
+    scenario = Scenario(a_node("n1", cpus=2))
+    scenario.submit(
+        an_action("running", trajectory="t1", memory_bytes=GIB),
+        an_action("queued", trajectory="t1"),
+        a_lease("lease", cost={"cpu": 1}),
+        an_action("alone"),
+    )
+    return scenario.machine.state
+
+
+@pytest.mark.parametrize(("tamper", "message"), DAMAGES)
+def test_damage_is_found(tamper: Damage, message: str) -> None:
+    state = a_busy_state()
+    invariants.check(state)
+
+    tamper(state)
+
+    with pytest.raises(InvariantViolation, match=message):
+        invariants.check(state)

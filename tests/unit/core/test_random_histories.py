@@ -1,0 +1,228 @@
+"""Any history of events leaves a consistent machine, and every action exactly one end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from msgspec.structs import replace
+
+from domain import events
+from domain.action import Kind, Outcome
+from domain.ids import ActionId
+from domain.inventory import Config, PoolConfig
+from tests.builders import GIB, a_config, a_lease, a_node, an_action, an_environment
+from tests.unit.core.watched import Watched
+
+NODES = st.sampled_from(["n1", "n2"])
+TRAJECTORIES = st.sampled_from(["t1", "t2", "t3"])
+SECONDS = st.sampled_from([0.5, 3.0, 20.0, 61.0, 700.0])
+CPUS = st.sampled_from([0.1, 0.5, 1, 1, 2, 3, [2, 4], 8])
+APIS = st.dictionaries(
+    st.sampled_from(["api:search", "api:code"]), st.sampled_from([1, 1, 2, 3]), max_size=2
+)
+MEMORY = st.sampled_from([0, 0, GIB // 2, GIB, 3 * GIB])
+
+
+@st.composite
+def actions(draw: st.DrawFn, number: int) -> Any:
+    """Any action that a trainer could submit; its id counts up, so that ids sort by age."""
+    kind = draw(
+        st.sampled_from([Kind.EXEC, Kind.EXEC, Kind.EXEC, Kind.LEASE, Kind.NOOP, Kind.CALL])
+    )
+    cost = dict(draw(APIS)) if draw(st.booleans()) else {}
+    if kind in {Kind.EXEC, Kind.LEASE} and draw(st.booleans()):
+        cost["cpu"] = draw(CPUS)
+    trajectory = draw(st.none() | TRAJECTORIES)
+    fields: dict[str, Any] = {
+        "cost": cost,
+        "trajectory": trajectory,
+        "priority": draw(st.sampled_from([0, 0, 0, 1, -1])),
+        "queue_timeout_seconds": draw(st.sampled_from([None, None, 5.0, 50.0])),
+        "replay_safe": draw(st.booleans()),
+    }
+    if trajectory is not None and (memory := draw(MEMORY)):
+        ttl = draw(st.sampled_from([30.0, 3600.0]))
+        fields["environment"] = an_environment(memory, ttl_seconds=ttl)
+    name = f"a{number:04d}"
+    if kind is Kind.LEASE:
+        return a_lease(name, ttl_seconds=draw(st.sampled_from([5.0, 40.0])), **fields)
+    return an_action(name, kind=kind, **fields)
+
+
+@st.composite
+def configs(draw: st.DrawFn, revision: int) -> Config:
+    """Any configuration that an operator could apply."""
+    return a_config(
+        pools=[PoolConfig("default", paused=draw(st.booleans()))],
+        apis=draw(
+            st.dictionaries(st.sampled_from(["search", "code"]), st.integers(0, 3), max_size=2)
+        ),
+        drained_nodes=frozenset(draw(st.sets(NODES))),
+        node_grace_seconds=draw(st.sampled_from([10.0, 60.0])),
+        revision=revision,
+    )
+
+
+class Histories(RuleBasedStateMachine):
+    """Trainers, nodes, operators and time, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = Watched()
+        self.incarnations = {"n1": 0, "n2": 0}
+        self.identities = {"n1": 0, "n2": 0}
+        self.revision = 0
+        self.reports: list[events.ActionFinished] = []
+
+    def any_action(self, data: st.DataObject) -> str:
+        known = [*self.world.submitted, "a9999"]
+        return data.draw(st.sampled_from(known[-12:]), label="action")
+
+    @rule(data=st.data(), count=st.integers(1, 4))
+    def submit(self, data: st.DataObject, count: int) -> None:
+        first = len(self.world.submitted)
+        batch = [data.draw(actions(first + n)) for n in range(count)]
+        self.world.submit(*batch, lag_seconds=data.draw(st.sampled_from([0.0, 0.5, 8.0])))
+
+    @precondition(lambda self: self.world.running())
+    @rule(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        node, attempt = data.draw(st.sampled_from(self.world.running()))
+        self.world.handle(
+            events.ActionStarted(
+                action_id=ActionId(attempt.action_id), node=node, attempt=attempt.attempt
+            )
+        )
+
+    @precondition(lambda self: self.world.running())
+    @rule(data=st.data(), outcome=st.sampled_from([Outcome.COMPLETED, *Outcome]))
+    def report(self, data: st.DataObject, outcome: Outcome) -> None:
+        runs = self.world.running()
+        chosen = data.draw(st.lists(st.sampled_from(runs), min_size=1, max_size=3, unique=True))
+        unsure = outcome in {Outcome.INFRA_FAILED, Outcome.UNKNOWN}
+        for node, (action_id, attempt) in chosen:
+            self.reports.append(
+                self.world.report(
+                    action_id,
+                    outcome,
+                    node=node,
+                    attempt=attempt,
+                    reward=1.0,
+                    execution_seconds=2.0,
+                    never_started=unsure and data.draw(st.booleans()),
+                )
+            )
+        self.world.handle(*self.reports[-len(chosen) :])
+
+    @precondition(lambda self: self.reports)
+    @rule(data=st.data())
+    def report_again(self, data: st.DataObject) -> None:
+        self.world.handle(replace(data.draw(st.sampled_from(self.reports))))
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        self.world.cancel(self.any_action(data))
+
+    @rule(data=st.data(), ttl=st.sampled_from([None, 1.0, 100.0]))
+    def renew(self, data: st.DataObject, ttl: float | None) -> None:
+        self.world.renew(self.any_action(data), ttl)
+
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        self.world.release(self.any_action(data))
+
+    @rule(trajectory=TRAJECTORIES, memory=MEMORY)
+    def open_trajectory(self, trajectory: str, memory: int) -> None:
+        self.world.open_trajectory(trajectory, environment=an_environment(memory))
+
+    @rule(trajectory=TRAJECTORIES)
+    def finish_trajectory(self, trajectory: str) -> None:
+        self.world.finish_trajectory(trajectory)
+
+    @precondition(lambda self: self.world.removing)
+    @rule(data=st.data())
+    def remove_environment(self, data: st.DataObject) -> None:
+        key, node = data.draw(st.sampled_from(sorted(self.world.removing.items())))
+        self.world.handle(events.EnvironmentRemoved(trajectory=key, node=node))
+
+    @rule(trajectory=TRAJECTORIES, verb=st.sampled_from(["put", "get"]))
+    def request_file(self, trajectory: str, verb: str) -> None:
+        self.world.request_file(trajectory, verb)
+
+    @rule(node=NODES, cpus=st.sampled_from([1, 4, 4]), new_disk=st.booleans())
+    def join(self, node: str, cpus: int, new_disk: bool) -> None:
+        self.incarnations[node] += 1
+        self.identities[node] += new_disk
+        self.world.join(
+            a_node(
+                node,
+                cpus=cpus,
+                memory_bytes=2 * GIB,
+                identity=f"{node}-disk-{self.identities[node]}",
+                incarnation=self.incarnations[node],
+            )
+        )
+
+    @rule(node=NODES)
+    def lose(self, node: str) -> None:
+        self.world.lose(node, self.incarnations[node])
+
+    @rule(node=NODES)
+    def bring_back(self, node: str) -> None:
+        self.world.bring_back(node, self.incarnations[node])
+
+    @rule(data=st.data())
+    def configure(self, data: st.DataObject) -> None:
+        self.revision += 1
+        self.world.configure(data.draw(configs(self.revision)))
+
+    @rule(seconds=SECONDS)
+    def advance(self, seconds: float) -> None:
+        self.world.advance(seconds)
+
+    @rule()
+    def fork(self) -> None:
+        self.world.fork()
+
+    @rule()
+    def restart(self) -> None:
+        self.world.restart()
+
+    @invariant()
+    def nothing_is_handed_out_that_is_not_there(self) -> None:
+        self.world.check()
+
+    def teardown(self) -> None:
+        self.world.wind_up()
+        self.world.judge_the_end()
+        self.world.replay()
+
+
+QUICK = settings(
+    max_examples=60,
+    stateful_step_count=30,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+THOROUGH = settings(QUICK, max_examples=3000, stateful_step_count=60, derandomize=False)
+
+
+def test_any_history_keeps_every_promise() -> None:
+    run_state_machine_as_test(Histories, settings=QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_any_long_history_keeps_every_promise() -> None:
+    run_state_machine_as_test(Histories, settings=THOROUGH)

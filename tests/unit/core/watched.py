@@ -1,0 +1,188 @@
+"""A scenario that is watched from outside, with book-keeping of its own.
+
+`Watched` knows what each node physically runs: from the grant until the node reports. It holds the
+core to account with that alone, never with the core's own state.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from domain import events
+from domain.action import Action, Kind, Outcome
+from domain.decisions import Abort, Decision, Finish, Grant, RemoveEnvironment
+from domain.ids import TrajectoryKey
+from domain.inventory import NodeInventory
+from scheduler.core import snapshot
+from scheduler.core.machine import Machine
+from tests.builders import Scenario, a_config, a_machine, a_node, make_ledger
+
+
+class Attempt(NamedTuple):
+    """One attempt at an action, as a node knows it."""
+
+    action_id: str
+    attempt: int
+
+
+class Watched(Scenario):
+    """A scenario whose every decision is judged by what really runs."""
+
+    def __init__(self) -> None:
+        super().__init__(empty=True, config=a_config(apis={"search": 2, "code": 1}))
+        self.submitted: dict[str, Action] = {}
+        self.finishes: Counter[str] = Counter()
+        #: What each node really runs.
+        self.physical: dict[str, dict[Attempt, Grant]] = defaultdict(dict)
+        self.granted_on: dict[Attempt, str] = {}
+        self.removing: dict[TrajectoryKey, str] = {}
+        self.nodes: dict[str, NodeInventory] = {}
+        self.history: list[tuple[list[events.Event], list[Decision]]] = []
+        #: A restored machine that must decide as the first one does.
+        self.twin: Machine | None = None
+
+    def handle(self, *batch: events.Event) -> list[Decision]:
+        self._see_inputs(batch)
+        decisions = super().handle(*batch)
+        self.history.append((list(batch), decisions))
+        if self.twin is not None:
+            assert self.twin.handle(*batch) == decisions
+        for decision in decisions:
+            self._judge(decision)
+        return decisions
+
+    def fork(self) -> None:
+        """Let a machine restored from a snapshot decide everything once more from here on."""
+        self.twin = snapshot.load(snapshot.dump(self.machine), make_ledger)
+
+    def restart(self) -> None:
+        """Go on with a machine restored from a snapshot."""
+        self.machine = snapshot.load(snapshot.dump(self.machine), make_ledger)
+        self.check()
+
+    def replay(self) -> None:
+        """Raise unless a fresh machine decides the same about the same events."""
+        machine = a_machine(config=a_config(apis={"search": 2, "code": 1}))
+        for batch, decisions in self.history:
+            assert machine.handle(*batch) == decisions
+
+    def running(self) -> list[tuple[str, Attempt]]:
+        """Return what nodes really run, in the order of the grants."""
+        return [(node, attempt) for node, runs in self.physical.items() for attempt in runs]
+
+    def _see_inputs(self, batch: tuple[events.Event, ...]) -> None:
+        for event in batch:
+            if isinstance(event, events.ActionSubmitted):
+                self.submitted[event.action.id] = event.action
+            elif isinstance(event, events.ActionFinished):
+                self.physical[event.node].pop(Attempt(event.action_id, event.attempt), None)
+            elif isinstance(event, events.NodeJoined):
+                before = self.nodes.get(event.node.name)
+                if before is not None and before.identity != event.node.identity:
+                    self._forget_machine(event.node.name)
+                self.nodes[event.node.name] = event.node
+            elif isinstance(event, events.EnvironmentRemoved):
+                self.removing.pop(event.trajectory, None)
+
+    def _forget_machine(self, node: str) -> None:
+        """Another machine has taken the node's name: nothing of the former runs here."""
+        self.physical.pop(node, None)
+        self.removing = {key: n for key, n in self.removing.items() if n != node}
+
+    def _judge(self, decision: Decision) -> None:
+        if isinstance(decision, Grant):
+            self._judge_grant(decision)
+        elif isinstance(decision, Finish):
+            self._judge_finish(decision)
+        elif isinstance(decision, Abort):
+            # I7: only what was granted there is ended there.
+            attempt = Attempt(decision.action_id, decision.attempt)
+            assert self.granted_on[attempt] == decision.node
+        elif isinstance(decision, RemoveEnvironment):
+            assert decision.trajectory not in self.removing
+            self.removing[decision.trajectory] = decision.node
+
+    def _judge_grant(self, grant: Grant) -> None:
+        action = self.submitted[grant.action_id]
+        assert not self.finishes[grant.action_id], "granted after its end"
+        if grant.node is None:
+            return
+        attempt = Attempt(grant.action_id, grant.attempt)
+        assert attempt not in self.granted_on, "granted twice"
+        if grant.attempt > 1:
+            self._judge_repetition(action, grant)
+        self.granted_on[attempt] = grant.node
+        if action.kind is Kind.LEASE:
+            return
+        runs = self.physical[grant.node]
+        _judge_cores(grant, runs)
+        if action.kind is Kind.EXEC and action.trajectory is not None:
+            for other in runs:
+                also = self.submitted[other.action_id]
+                same = also.trajectory_key == action.trajectory_key
+                assert not (same and also.kind is Kind.EXEC), "two at once in one environment"
+        runs[attempt] = grant
+
+    def _judge_repetition(self, action: Action, grant: Grant) -> None:
+        """I3: again only if it is replay-safe, or its node said that it never started."""
+        assert action.replay_safe or Attempt(action.id, grant.attempt - 1) in self._never_started()
+
+    def _never_started(self) -> set[Attempt]:
+        return {
+            Attempt(event.action_id, event.attempt)
+            for batch, _ in self.history
+            for event in batch
+            if isinstance(event, events.ActionFinished) and event.never_started
+        }
+
+    def _judge_finish(self, finish: Finish) -> None:
+        self.finishes[finish.action_id] += 1
+        assert self.finishes[finish.action_id] == 1, "I1: one end"
+        assert finish.reward is None or finish.outcome is Outcome.COMPLETED, "I2"
+        timing = finish.timing
+        parts = timing.queue_seconds, timing.overhead_seconds, timing.execution_seconds
+        assert min(parts) >= -1e-9
+        assert abs(sum(parts) - timing.act_seconds) < 1e-6
+
+    # The end of the story
+
+    def wind_up(self) -> None:
+        """Let everything end that can: nodes return, limits are lifted, work is done, time passes."""
+        self.configure(a_config(apis={"search": 50, "code": 50}, revision=10**9))
+        for name in list(self.nodes):
+            self.bring_back(name, self.nodes[name].incarnation)
+        self.join(a_node("large", cpus=64, memory_bytes=2**40))
+        for _ in range(1000):
+            self._settle_everything()
+            if not self.machine.state.actions and not self.machine.state.trajectories:
+                return
+            self.advance(10_000)
+
+    def _settle_everything(self) -> None:
+        while reports := list(self._final_reports()):
+            self.handle(*reports)
+        for key, node in list(self.removing.items()):
+            self.handle(events.EnvironmentRemoved(trajectory=key, node=node))
+
+    def _final_reports(self) -> Iterator[events.Event]:
+        for node, (action_id, attempt) in self.running():
+            yield self.report(action_id, node=node, attempt=attempt, execution_seconds=0.1)
+
+    def judge_the_end(self) -> None:
+        """Raise unless every action has its one end and nothing is held by anybody."""
+        assert self.finishes == Counter(self.submitted.keys())
+        state = self.machine.state
+        assert not state.trajectories
+        held: Mapping[str, object] = {r: ledger.holders() for r, ledger in state.ledgers.items()}
+        assert not any(held.values()), held
+
+
+def _judge_cores(grant: Grant, runs: Mapping[Attempt, Grant]) -> None:
+    """I4: no core is handed out exclusively while another attempt really runs on it."""
+    for other in runs.values():
+        for mine in grant.allocations:
+            for theirs in other.allocations:
+                if mine.resource == theirs.resource and not (mine.shared and theirs.shared):
+                    assert not set(mine.units) & set(theirs.units), (grant, other)

@@ -1,0 +1,35 @@
+"""What is in a pipe when a command ends is not lost, and what others hold is not waited for."""
+
+from __future__ import annotations
+
+import os
+
+from managers.cpu.process.output import Capture
+
+
+async def test_what_is_in_the_pipe_already_is_taken() -> None:
+    capture = Capture(100)
+    os.write(capture.write_end, b"last words")
+    assert capture.finish() == "last words"
+
+
+async def test_a_writer_that_lives_on_is_not_waited_for() -> None:
+    capture = Capture(100)
+    held = os.dup(capture.write_end)
+    capture.spawned()
+    os.write(held, b"so far")
+    assert capture.finish() == "so far"
+    os.close(held)
+
+
+async def test_a_drain_stops_at_the_limit() -> None:
+    capture = Capture(4)
+    os.write(capture.write_end, b"12345")
+    assert capture.finish() == "1234"
+    assert capture.truncated
+
+
+async def test_closing_twice_is_fine() -> None:
+    capture = Capture(4)
+    capture.close()
+    capture.close()
