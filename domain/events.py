@@ -14,7 +14,6 @@ from domain.action import Action, EnvironmentSpec, Outcome
 from domain.ids import ActionId, TrajectoryKey
 from domain.inventory import Config, NodeInventory
 
-
 #: Nothing; an optional `msgspec.Raw` cannot be told from other types when it is decoded.
 NO_RESULT = msgspec.Raw(b"")
 

@@ -77,8 +77,9 @@ def _node() -> list[tuple[str, Work]]:
     from scheduler.runtime.node.assembly import node_worker
 
     async def work() -> None:
+        client = connect_async(settings.TANGRAM_REDIS_URL)
         worker = node_worker(
-            connect_async(settings.TANGRAM_REDIS_URL),
+            client,
             bus.keys(),
             load(),
             name=settings.TANGRAM_NODE,
@@ -90,7 +91,10 @@ def _node() -> list[tuple[str, Work]]:
                 "backend": settings.TANGRAM_CPU_BACKEND,
             },
         )
-        await worker.run()
+        try:
+            await worker.run()
+        finally:
+            await client.aclose()
 
     return [("node", in_event_loop(work))]
 

@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from domain.keys import Keys
+from scheduler.runtime.connection import connect
 from tests.integration.runtime.rig import LoopThread, Rig
 from tests.redis_server import RedisServer
 
@@ -28,6 +30,12 @@ def keys() -> Keys:
 
 
 @pytest.fixture
+def redis_client(runtime_redis: RedisServer) -> Iterator[redis.Redis]:
+    with connect(runtime_redis.url) as client:
+        yield client
+
+
+@pytest.fixture
 async def rig(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIterator[Rig]:
     """A leader and a node that has joined."""
     rig = Rig(runtime_redis.url, keys, tmp_path)
@@ -36,3 +44,4 @@ async def rig(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIt
     yield rig
     await rig.stop_node()
     rig.loop.stop()
+    rig.close()

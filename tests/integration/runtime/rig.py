@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import redis
@@ -48,8 +48,9 @@ class LoopThread:
 
     def __init__(self, url: str, keys: Keys, config: Config = CONFIG, **options: Any) -> None:
         self._url, self._keys = url, keys
-        leadership = Leadership(connect(url), keys, process_name("loop"), **options)
-        self.loop = SchedulerLoop(connect(url), keys, load(()).make_ledger, leadership, config)
+        self._client = connect(url)
+        leadership = Leadership(self._client, keys, process_name("loop"), **options)
+        self.loop = SchedulerLoop(self._client, keys, load(()).make_ledger, leadership, config)
         self.stop_event = threading.Event()
         self.thread = threading.Thread(target=self.loop.run, args=(self.stop_event,), daemon=True)
         self.thread.start()
@@ -57,10 +58,11 @@ class LoopThread:
     def stop(self) -> None:
         """End it as a clean shutdown does."""
         self.stop_event.set()
-        with contextlib.suppress(redis.RedisError):  # wakes it from its wait
-            connect(self._url).xadd(self._keys.inbox, {"0": encode(TimeAdvanced())})
+        with contextlib.suppress(redis.RedisError), connect(self._url) as waker:
+            waker.xadd(self._keys.inbox, {"0": encode(TimeAdvanced())})  # ends its wait
         self.thread.join(20)
         assert not self.thread.is_alive()
+        self._client.close()
 
 
 class Rows:
@@ -99,9 +101,13 @@ class Rig:
         """Start the node worker and wait until it has joined."""
         have = {"cpu": ResourceInventory(cpus * 1000), "memory": ResourceInventory(2**30)}
         options = NodeOptions("n1", "default", self.directory / "n1", have)
-        worker = NodeWorker(connect_async(self.url), self.keys, options, [self.driver])
+        self._node_client = connect_async(self.url)
+        worker = NodeWorker(self._node_client, self.keys, options, [self.driver])
         self._node = asyncio.create_task(worker.run())
         await asyncio.wait_for(worker.joined.wait(), 20)
+        async with asyncio.timeout(20):
+            while b'"cpu"' not in cast("bytes", self.redis.get(self.keys.capacity) or b""):
+                await asyncio.sleep(0.005)  # the loop has not taken the node in yet
         return worker
 
     async def crash_node(self) -> None:
@@ -115,6 +121,11 @@ class Rig:
             self._node.cancel()
             await asyncio.wait({self._node})
             self._node = None
+            await self._node_client.aclose()
+
+    def close(self) -> None:
+        """Close what is the rig's own."""
+        self.redis.close()
 
     @asynccontextmanager
     async def client(self, token: str = "trainer") -> AsyncIterator[httpx.AsyncClient]:

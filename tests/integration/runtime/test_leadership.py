@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import redis
 
 from domain.errors import Fenced
 from domain.keys import Keys
-from scheduler.runtime.connection import connect
 from scheduler.runtime.leadership import Leadership
 from tests.integration.runtime.rig import LoopThread, Rig
 from tests.redis_server import RedisServer
@@ -17,10 +17,10 @@ NOOP = {"task": "t", "kind": "noop"}
 
 
 def test_second_leader_waits_while_the_first_shows_life(
-    runtime_redis: RedisServer, keys: Keys
+    redis_client: redis.Redis, keys: Keys
 ) -> None:
-    first = Leadership(connect(runtime_redis.url), keys, "a")
-    second = Leadership(connect(runtime_redis.url), keys, "b")
+    first = Leadership(redis_client, keys, "a")
+    second = Leadership(redis_client, keys, "b")
     assert first.try_elect()
     assert not second.try_elect()
     first.resign()
@@ -28,8 +28,8 @@ def test_second_leader_waits_while_the_first_shows_life(
     assert second.epoch == 2
 
 
-def test_fenced_leader_cannot_write_any_more(runtime_redis: RedisServer, keys: Keys) -> None:
-    client = connect(runtime_redis.url)
+def test_fenced_leader_cannot_write_any_more(redis_client: redis.Redis, keys: Keys) -> None:
+    client = redis_client
     stopped = Leadership(client, keys, "a")
     stopped.try_elect()
     client.delete(keys.leader)  # it was silent for too long
@@ -45,12 +45,10 @@ def test_fenced_leader_cannot_write_any_more(runtime_redis: RedisServer, keys: K
 
 
 def test_epoch_never_falls_behind_what_the_database_knows(
-    runtime_redis: RedisServer, keys: Keys
+    redis_client: redis.Redis, keys: Keys
 ) -> None:
     won: list[int] = []
-    leader = Leadership(
-        connect(runtime_redis.url), keys, "a", epoch_floor=lambda: 41, epoch_won=won.append
-    )
+    leader = Leadership(redis_client, keys, "a", epoch_floor=lambda: 41, epoch_won=won.append)
     leader.try_elect()
     assert won == [42]
 
@@ -119,4 +117,5 @@ async def test_leader_survives_the_loss_of_redis(tmp_path, keys: Keys) -> None:
     finally:
         await rig.stop_node()
         rig.loop.stop()
+        rig.close()
         server.stop()

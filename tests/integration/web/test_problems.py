@@ -128,13 +128,7 @@ BODIES = st.one_of(
     JSON,
     st.fixed_dictionaries(
         {},
-        optional={
-            name: JSON
-            for name in (
-                "name", "policy", "paused", "default_pool", "limit_units", "project", "scopes",
-                "expires_at", "reason",
-            )
-        },
+        optional=dict.fromkeys(("name", "policy", "paused", "default_pool", "limit_units", "project", "scopes", "expires_at", "reason"), JSON),
     ),
 )  # fmt: skip
 TARGETS = st.sampled_from(

@@ -47,8 +47,7 @@ def test_a_higher_priority_goes_first_and_equals_keep_their_order(core):
     )
 
     order = [scenario.finish("running")]
-    for name in ("high", "first", "second"):
-        order.append(scenario.finish(name))
+    order += [scenario.finish(name) for name in ("high", "first", "second")]
 
     assert [granted(decisions) for decisions in order] == [["high"], ["first"], ["second"], ["low"]]
 

@@ -28,7 +28,7 @@ def test_act_is_waiting_and_overhead_and_execution(core):
 
     timing = scenario.the_finish("a").timing
     assert timing.act_seconds == pytest.approx(14)
-    assert (4, 0.5, 9.5) == parts(timing)
+    assert parts(timing) == (4, 0.5, 9.5)
 
 
 def test_i9_waiting_longer_than_the_execution_limit_does_not_end_an_action(core):
@@ -53,7 +53,7 @@ def test_i9_an_action_that_waits_again_is_not_charged_for_its_lost_attempt(core)
 
     scenario.finish("a", execution_seconds=0)
 
-    assert (80, 0, 0) == parts(scenario.the_finish("a").timing)
+    assert parts(scenario.the_finish("a").timing) == (80, 0, 0)
 
 
 def test_a_report_cannot_claim_more_time_than_there_was(core):
@@ -63,7 +63,7 @@ def test_a_report_cannot_claim_more_time_than_there_was(core):
 
     scenario.finish("a", execution_seconds=1e9)
 
-    assert (0, 0, 2) == parts(scenario.the_finish("a").timing)
+    assert parts(scenario.the_finish("a").timing) == (0, 0, 2)
 
 
 def test_an_action_that_never_ran_only_waited(core):
@@ -73,7 +73,7 @@ def test_an_action_that_never_ran_only_waited(core):
 
     scenario.cancel("a")
 
-    assert (7, 0, 0) == parts(scenario.the_finish("a").timing)
+    assert parts(scenario.the_finish("a").timing) == (7, 0, 0)
 
 
 def test_an_action_that_can_never_run_waited_for_as_long_as_it_took_to_find_out(core):
@@ -81,4 +81,4 @@ def test_an_action_that_can_never_run_waited_for_as_long_as_it_took_to_find_out(
 
     scenario.submit(an_action("a", cost={"cpu": 2}), lag_seconds=0.25)
 
-    assert (0.25, 0, 0) == parts(scenario.the_finish("a").timing)
+    assert parts(scenario.the_finish("a").timing) == (0.25, 0, 0)
