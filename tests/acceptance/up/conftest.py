@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
@@ -45,16 +46,22 @@ class Tangram:
         read: dict[str, str] = json.loads((self.home / "client.json").read_text())
         return read
 
-    def post(self, path: str, body: object) -> dict[str, object]:
+    def post(self, path: str, body: object) -> Any:
         """Send a request with the local token and return the answer's body."""
         headers = {
             "Authorization": f"Bearer {self.access['token']}",
             "Content-Type": "application/json",
         }
-        request = Request(self.access["url"] + path, json.dumps(body).encode(), headers)
-        with urlopen(request, timeout=30) as answer:
-            read: dict[str, object] = json.load(answer)
-        return read
+        return self._ask(Request(self.access["url"] + path, json.dumps(body).encode(), headers))
+
+    def get(self, path: str) -> Any:
+        """Read with the local token."""
+        headers = {"Authorization": f"Bearer {self.access['token']}"}
+        return self._ask(Request(self.access["url"] + path, headers=headers))
+
+    def _ask(self, request: Request) -> Any:
+        with urlopen(request, timeout=90) as answer:
+            return json.load(answer)
 
     def descendants(self) -> set[int]:
         """Return all processes that name this data folder in their environment or command."""

@@ -159,3 +159,15 @@ def test_a_replay_safe_lease_on_a_node_that_lost_its_state_is_granted_anew_for_i
     assert scenario.is_live("l")
     scenario.advance(10)
     assert scenario.outcomes["l"] is Outcome.TIMEOUT
+
+
+def test_a_lease_that_waits_again_does_not_end_at_the_time_of_its_lost_attempt(core):
+    scenario = core(a_node("n1", cpus=2))
+    scenario.submit(a_lease("l", cost={"cpu": 2}, ttl_seconds=30, replay_safe=True))
+    scenario.join(a_node("n1", cpus=1, identity="new-disk"))
+
+    scenario.advance(100)
+    assert scenario.state("l") is ActionState.QUEUED
+
+    scenario.join(a_node("n1", cpus=2, identity="new-disk", incarnation=2))
+    assert scenario.the_grant("l").expires_at == START + 130
