@@ -11,11 +11,12 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 import redis
 import redis.asyncio
 
+from domain.codec import pack_fields
 from domain.errors import CapacityError, Unavailable
 from domain.keys import Keys
 from scheduler.runtime.connection import going_on
@@ -105,8 +106,8 @@ class Submitter:
             await self._look_at_backlog()
         if not any(pending.key for pending in batch):
             messages = [message for pending in batch for message in pending.messages]
-            fields: dict[Any, Any] = {str(n): message for n, message in enumerate(messages)}
-            await self._client.xadd(self._keys.inbox, fields)
+            if messages:  # a batch of which every item was refused has none
+                await self._client.xadd(self._keys.inbox, pack_fields(messages))
             return [None] * len(batch)
         keys, args = [self._keys.inbox], [str(IDEMPOTENCY_SECONDS).encode()]
         for pending in batch:

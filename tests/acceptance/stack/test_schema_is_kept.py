@@ -14,7 +14,7 @@ from tests.architecture.tree import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def test_no_request_makes_a_server_error(tangram, tmp_path: Path):
+def test_no_request_makes_a_server_error(tangram, admin_token: str, tmp_path: Path):
     access = tangram.access
     command = [
         *(str(Path(sys.executable).with_name("schemathesis")), "run"),
@@ -22,7 +22,7 @@ def test_no_request_makes_a_server_error(tangram, tmp_path: Path):
         *("--checks", "not_a_server_error"),
         *("--phases", "examples,coverage,fuzzing", "--max-examples", "12", "--seed", "1"),
         *("--exclude-path", "/api/v1/events"),  # it never ends, by design
-        *("-H", f"Authorization: Bearer {access['token']}"),
+        *("-H", f"Authorization: Bearer {admin_token}"),
         *("--request-timeout", "30", "--no-color"),
     ]
     environment = {

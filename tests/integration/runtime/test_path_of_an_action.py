@@ -82,6 +82,12 @@ async def test_batch_takes_each_item_on_its_own(rig: Rig) -> None:
     assert first.json()["outcome"] == "completed"
 
 
+async def test_batch_of_which_nothing_is_accepted_is_answered_too(rig: Rig) -> None:
+    async with rig.client() as client:
+        answer = await client.post("/actions/batch", json={"actions": [{"task": "t"}]})
+    assert (answer.status_code, answer.json()["accepted"]) == (202, 0)
+
+
 async def test_lease_is_granted_renewed_and_released(rig: Rig) -> None:
     body = {"task": "t", "kind": "lease", "cost": {"api:search": 2}, "lease": {"ttl_seconds": 30}}
     async with rig.client() as client:
