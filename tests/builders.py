@@ -1,8 +1,4 @@
-"""Builders of the domain's objects for tests: say what matters, the rest is sensible.
-
-`Scenario` is a machine of the core with a virtual clock and the world around it in short words:
-trainers submit, nodes report, time passes. After every step it checks the invariants.
-"""
+"""Builders of the domain's objects for tests: say what matters, the rest is sensible."""
 
 from __future__ import annotations
 
@@ -10,16 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from domain import events
-from domain.action import Action, ActionState, EnvironmentSpec, ExecSpec, Kind, LeaseSpec, Outcome
-from domain.decisions import Decision, Finish, Grant, Wake
-from domain.ids import ActionId, ResourceId, TrajectoryKey, trajectory_key
+from domain.action import Action, EnvironmentSpec, ExecSpec, Kind, LeaseSpec, Outcome
+from domain.decisions import Decision, Finish, Grant
+from domain.ids import ActionId
 from domain.inventory import Config, NodeInventory, PoolConfig, ProjectConfig, ResourceInventory
-from domain.resources import MILLI, parse_units, units
-from domain.wire import WaitView
+from domain.resources import MILLI, parse_units
 from managers.registry import load
-from scheduler.core import invariants
 from scheduler.core.machine import Machine
-from scheduler.core.state import LiveAction
 
 GIB = 2**30
 #: Journal time at which scenarios start.
@@ -128,188 +121,3 @@ def granted(decisions: Iterable[Decision]) -> list[str]:
 def finished(decisions: Iterable[Decision]) -> dict[str, Outcome]:
     """Return who is over, and how."""
     return {finish.action_id: finish.outcome for finish in only(Finish, decisions)}
-
-
-class Scenario:
-    """A machine, its clock, and everything it has decided."""
-
-    def __init__(
-        self, *nodes: NodeInventory, config: Config | None = None, empty: bool = False
-    ) -> None:
-        self.machine = Machine(make_ledger, config or a_config())
-        self.now = START
-        #: Everything decided so far.
-        self.decisions: list[Decision] = []
-        if not empty:
-            self.join(*(nodes or (a_node(),)))
-
-    def handle(self, *batch: events.Event) -> list[Decision]:
-        """Give the machine a batch of events that happen now."""
-        for event in batch:
-            event.at = self.now
-        decisions = self.machine.handle(*batch)
-        self.decisions += decisions
-        self.check()
-        return decisions
-
-    def check(self) -> None:
-        """Raise when an invariant is broken."""
-        invariants.check(self.machine.state)
-
-    # What trainers do
-
-    def submit(self, *actions: Action, lag_seconds: float = 0.0) -> list[Decision]:
-        """Submit actions in one batch."""
-        return self.handle(
-            *(events.ActionSubmitted(action=a, lag_seconds=lag_seconds) for a in actions)
-        )
-
-    def cancel(self, name: str, project: str = "default") -> list[Decision]:
-        return self.handle(events.ActionCancelRequested(action_id=ActionId(name), project=project))
-
-    def renew(self, name: str, ttl_seconds: float | None = None, project: str = "default"):
-        return self.handle(
-            events.LeaseRenewed(action_id=ActionId(name), project=project, ttl_seconds=ttl_seconds)
-        )
-
-    def release(self, name: str, project: str = "default") -> list[Decision]:
-        return self.handle(events.LeaseReleased(action_id=ActionId(name), project=project))
-
-    def open_trajectory(self, name: str, **fields: Any) -> list[Decision]:
-        fields.setdefault("project", "default")
-        return self.handle(events.TrajectoryOpened(task="task", trajectory=name, **fields))
-
-    def finish_trajectory(self, name: str) -> list[Decision]:
-        return self.handle(events.TrajectoryFinished(project="default", trajectory=name))
-
-    def request_file(self, trajectory: str, verb: str = "put", **fields: Any) -> list[Decision]:
-        fields.setdefault("project", "default")
-        return self.handle(
-            events.FileRequested(
-                trajectory=trajectory,
-                request_id="r1",
-                verb=verb,
-                path="a.txt",
-                reply_to="web-1",
-                **fields,
-            )
-        )
-
-    # What nodes report
-
-    def start(self, name: str, attempt: int | None = None) -> list[Decision]:
-        """The node has spawned the action's work."""
-        live = self.live(name)
-        assert live.node is not None
-        return self.handle(
-            events.ActionStarted(action_id=live.id, node=live.node, attempt=attempt or live.attempt)
-        )
-
-    def finish(
-        self, *names: str, outcome: Outcome = Outcome.COMPLETED, **fields: Any
-    ) -> list[Decision]:
-        """Nodes report the end of granted actions, in one batch."""
-        return self.handle(*(self.report(name, outcome, **fields) for name in names))
-
-    def report(
-        self, name: str, outcome: Outcome = Outcome.COMPLETED, **fields: Any
-    ) -> events.ActionFinished:
-        """Return the report of a granted action's present attempt, or of the one in ``fields``."""
-        if "node" not in fields or "attempt" not in fields:
-            live = self.live(name)
-            fields = {"node": live.node, "attempt": live.attempt} | fields
-        return events.ActionFinished(action_id=ActionId(name), outcome=outcome, **fields)
-
-    def remove_environment(self, trajectory: str, node: str = "n1") -> list[Decision]:
-        """The node has removed the environment."""
-        return self.handle(events.EnvironmentRemoved(trajectory=self.key(trajectory), node=node))
-
-    def join(self, *nodes: NodeInventory) -> list[Decision]:
-        return self.handle(*(events.NodeJoined(node=node) for node in nodes))
-
-    def lose(self, node: str, incarnation: int = 1) -> list[Decision]:
-        """The node falls silent."""
-        return self.handle(events.NodeLost(node=node, incarnation=incarnation))
-
-    def lose_for_good(self, node: str, incarnation: int = 1) -> list[Decision]:
-        """The node falls silent, and its grace passes."""
-        decisions = self.lose(node, incarnation)
-        return decisions + self.advance(self.machine.state.config.node_grace_seconds)
-
-    def bring_back(self, node: str, incarnation: int = 1) -> list[Decision]:
-        """The silent node shows life again."""
-        return self.handle(events.NodeReturned(node=node, incarnation=incarnation))
-
-    # What operators and time do
-
-    def configure(self, config: Config) -> list[Decision]:
-        return self.handle(events.ConfigApplied(config=config))
-
-    def advance(self, seconds: float) -> list[Decision]:
-        """Let time pass; the machine is woken when it asked to be, and at the end."""
-        until, decisions = self.now + seconds, []
-        while (asked := self.machine.state.asked_wake) is not None and self.now < asked <= until:
-            self.now = asked
-            decisions += self.handle(events.TimeAdvanced())
-        self.now = until
-        return decisions + self.handle(events.TimeAdvanced())
-
-    # What one can see
-
-    def live(self, name: str) -> LiveAction:
-        live = self.machine.live(ActionId(name))
-        assert live is not None, f"{name} is not live"
-        return live
-
-    def is_live(self, name: str) -> bool:
-        return self.machine.live(ActionId(name)) is not None
-
-    def state(self, name: str) -> ActionState:
-        """Return where an action is; one that has its `Finish` is finished."""
-        return ActionState.FINISHED if name in self.outcomes else self.live(name).state
-
-    def holding(self) -> set[str]:
-        """Return the actions that hold units now."""
-        actions = self.machine.state.actions.values()
-        return {str(live.id) for live in actions if live.state is not ActionState.QUEUED}
-
-    @property
-    def outcomes(self) -> dict[str, Outcome]:
-        """Outcomes of all finished actions."""
-        return finished(self.decisions)
-
-    def the_finish(self, name: str) -> Finish:
-        """Return the one `Finish` of an action."""
-        (finish,) = [f for f in only(Finish, self.decisions) if f.action_id == name]
-        return finish
-
-    def the_grant(self, name: str) -> Grant:
-        """Return the latest `Grant` of an action."""
-        return [grant for grant in only(Grant, self.decisions) if grant.action_id == name][-1]
-
-    def wakes(self) -> list[float]:
-        """Return all moments for which the machine asked, as seconds from the start."""
-        return [wake.wake_at - START for wake in only(Wake, self.decisions)]
-
-    def why(self, name: str) -> WaitView:
-        """Return why a queued action waits."""
-        standing = self.machine.explain(ActionId(name))
-        assert standing is not None, f"{name} is not live"
-        assert standing.waiting is not None, f"{name} does not wait"
-        return standing.waiting
-
-    def free(self, resource: str) -> float:
-        """Return what is free of a resource, in units (memory: bytes)."""
-        ledger = self.machine.state.ledgers[ResourceId(resource)]
-        return ledger.free if resource.startswith("memory:") else units(ledger.free)
-
-    def node_of(self, trajectory: str) -> str | None:
-        """Return where a trajectory's environment is."""
-        return self.machine.state.trajectories[self.key(trajectory)].node
-
-    def has_trajectory(self, trajectory: str) -> bool:
-        return self.key(trajectory) in self.machine.state.trajectories
-
-    @staticmethod
-    def key(trajectory: str) -> TrajectoryKey:
-        return trajectory_key("default", trajectory)

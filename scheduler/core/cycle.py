@@ -31,15 +31,8 @@ from heapq import heapify, heappop, heapreplace
 from domain.decisions import Decision
 from domain.ids import ActionId, ResourceId
 from scheduler.core.lifecycle import grant
-from scheduler.core.places import (
-    Need,
-    cluster_needs,
-    large_enough,
-    node_needs,
-    usable_nodes,
-    why_no_node,
-)
-from scheduler.core.queues import QueueKey, WaitQueue, WaitReason
+from scheduler.core.places import large_enough, usable_nodes, why_no_node
+from scheduler.core.queues import Need, QueueKey, WaitQueue, WaitReason
 from scheduler.core.state import LiveAction, LiveNode, Order, State
 
 
@@ -67,21 +60,26 @@ class Scan:
 
     def refuse(self, state: State, live: LiveAction, needs: list[Need]) -> WaitReason:
         """Block what ``live`` is first to be short of, claim the rest, and say why it waits."""
-        behind = [r for r, _ in needs if r in self.blocked]
-        short = [r for r, amount in needs if r not in self.blocked and self.short(state, r, amount)]
+        behind: list[ResourceId] = []
+        short: list[ResourceId] = []
+        for resource, amount in needs:
+            if resource in self.blocked:
+                behind.append(resource)
+            elif self.short(state, resource, amount):
+                short.append(resource)
         memory = [r for r in (*behind, *short) if r.startswith("memory:")]
         if memory:
             behind = [r for r in behind if r in memory]
             short = [r for r in short if r in memory]
         for resource in short:
             self.blocked[resource] = live.id
-        if short and not memory:
+        if not short:
+            return WaitReason("behind", behind[0], self.blocked[behind[0]])
+        if not memory:
             for resource, amount in needs:
                 if resource not in self.blocked:
                     self.claims[resource].append(amount)
-        if short:
-            return WaitReason("short_of", short[0])
-        return WaitReason("behind", behind[0], self.blocked[behind[0]])
+        return WaitReason("short_of", short[0])
 
 
 def run_cycle(state: State, decisions: list[Decision]) -> None:
@@ -125,43 +123,37 @@ def _try_admit(
     if pool is not None and pool.paused:
         queue.reason = WaitReason("pool_paused", key.pool)
         return False
-    cluster = cluster_needs(key)
     nodes = usable_nodes(state, key) if key.needs.wants_node else []
     if key.needs.wants_node and not nodes:
         queue.reason = why_no_node(state, key)
         return False
-    if scan.admits(state, cluster):
+    if scan.admits(state, queue.in_cluster):
         if not key.needs.wants_node:
             grant(state, live, None, decisions)
             return True
         for node in nodes:
-            if scan.admits(state, node_needs(key, node.name)):
+            if scan.admits(state, queue.on_node(node.name)):
                 grant(state, live, node.name, decisions)
                 queue.sticky_node = None
                 return True
-    queue.reason = _wait(state, scan, queue, live, cluster, nodes)
+    queue.reason = _wait(state, scan, queue, live, nodes)
     return False
 
 
 def _wait(
-    state: State,
-    scan: Scan,
-    queue: WaitQueue,
-    live: LiveAction,
-    cluster: list[Need],
-    nodes: list[LiveNode],
+    state: State, scan: Scan, queue: WaitQueue, live: LiveAction, nodes: list[LiveNode]
 ) -> WaitReason:
     """Let the head of ``queue`` wait, and save up where that can help it."""
-    for need in cluster:
+    for need in queue.in_cluster:
         if not large_enough(state, [need]):
             return WaitReason("too_large", need[0])
     if not queue.key.needs.wants_node:
-        return scan.refuse(state, live, cluster)
-    large = [n.name for n in nodes if large_enough(state, node_needs(queue.key, n.name))]
+        return scan.refuse(state, live, queue.in_cluster)
+    large = [node.name for node in nodes if large_enough(state, queue.on_node(node.name))]
     if not large:
         queue.sticky_node = None
         return WaitReason("too_large", queue.key.node or queue.key.pool)
     if queue.sticky_node not in large:
         queue.sticky_node = large[0]
-    needs = node_needs(queue.key, queue.sticky_node or large[0])
-    return scan.refuse(state, live, needs + cluster)
+    needs = queue.on_node(queue.sticky_node or large[0])
+    return scan.refuse(state, live, needs + queue.in_cluster)

@@ -8,7 +8,6 @@ from domain.action import ActionState
 from domain.ids import ActionId, ResourceId
 from domain.resources import units
 from domain.wire import WaitView
-from scheduler.core.places import cluster_needs, node_needs
 from scheduler.core.queues import WaitQueue, WaitReason
 from scheduler.core.state import LiveAction, LiveTrajectory, State
 
@@ -67,7 +66,7 @@ def _behind_its_trajectory(live: LiveAction, trajectory: LiveTrajectory) -> Wait
 def _what_is_short(state: State, queue: WaitQueue, resource: ResourceId) -> str:
     """Word what the head of ``queue`` is short of."""
     node = queue.sticky_node or queue.key.node
-    needs = cluster_needs(queue.key) + (node_needs(queue.key, node) if node else [])
+    needs = queue.in_cluster + (queue.on_node(node) if node else [])
     wanted = next(amount for name, amount in needs if name == resource)
     place = f" on node {node}" if node and resource.endswith(f":{node}") else ""
     ledger = state.ledgers[resource]
@@ -115,5 +114,5 @@ def _waits_on(state: State, queue: WaitQueue, resource: ResourceId) -> bool:
     home = key.node or queue.sticky_node
     if home is None and node in state.nodes and state.nodes[node].inventory.pool == key.pool:
         home = node
-    needs = cluster_needs(key) + (node_needs(key, home) if home else [])
+    needs = queue.in_cluster + (queue.on_node(home) if home else [])
     return any(name == resource for name, _ in needs)

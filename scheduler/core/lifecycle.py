@@ -61,7 +61,7 @@ def promote(state: State, trajectory: LiveTrajectory) -> None:
     line = trajectory.line
     while line and line[0] not in trajectory.live:
         line.pop(0)
-    if line and trajectory.busy is None:
+    if line:
         following = state.actions[line[0]]
         if following.queue is None:
             enqueue(state, following)
@@ -79,8 +79,9 @@ def grant(state: State, live: LiveAction, node: str | None, decisions: list[Deci
     if node is not None:
         resources += [(node_resource(kind, node), n) for kind, n in live.needs.on_node]
         state.on_node.setdefault(node, set()).add(live.id)
+    holder = live.holder
     live.allocations = tuple(
-        state.ledgers[resource].allocate(live.holder, amount) for resource, amount in resources
+        [state.ledgers[resource].allocate(holder, amount) for resource, amount in resources]
     )
     trajectory = state.trajectory_of(live) if in_line(live) else None
     if trajectory is not None and node is not None:
@@ -139,8 +140,8 @@ def release(state: State, live: LiveAction) -> None:
         return
     for allocation in live.allocations:
         state.ledgers[allocation.resource].release(live.holder)
+        state.dirty = True
     forget_place(state, live)
-    state.dirty = True
 
 
 def orphan(state: State, live: LiveAction) -> None:

@@ -2,24 +2,8 @@
 
 from __future__ import annotations
 
-from domain.ids import ResourceId, node_resource
-from scheduler.core.queues import QueueKey, WaitReason
+from scheduler.core.queues import Need, QueueKey, WaitReason
 from scheduler.core.state import LiveNode, State
-
-Need = tuple[ResourceId, int]
-
-
-def node_needs(key: QueueKey, node: str) -> list[Need]:
-    """Return what an action of the line ``key`` takes on ``node``."""
-    needs = [(node_resource(kind, node), amount) for kind, amount in key.needs.on_node]
-    if key.memory_bytes:
-        needs.append((node_resource("memory", node), key.memory_bytes))
-    return needs
-
-
-def cluster_needs(key: QueueKey) -> list[Need]:
-    """Return what an action of the line ``key`` takes of cluster-wide resources."""
-    return [(ResourceId(name), amount) for name, amount in key.needs.in_cluster]
 
 
 def usable_nodes(state: State, key: QueueKey) -> list[LiveNode]:

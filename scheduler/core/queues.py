@@ -11,7 +11,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
-from domain.ids import ActionId
+from domain.ids import ActionId, ResourceId, node_resource
 from scheduler.core.needs import Needs
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 #: A line shorter than this is not worth sweeping.
 _SWEEP_FROM = 64
+
+
+Need = tuple[ResourceId, int]
 
 
 class QueueKey(NamedTuple):
@@ -44,7 +47,7 @@ class WaitReason(NamedTuple):
 class WaitQueue:
     """One line."""
 
-    __slots__ = ("_heap", "key", "reason", "size", "sticky_node")
+    __slots__ = ("_heap", "_on_node", "in_cluster", "key", "reason", "size", "sticky_node")
 
     def __init__(self, key: QueueKey) -> None:
         self.key = key
@@ -52,7 +55,20 @@ class WaitQueue:
         #: Node for which the present head saves up units; keeps it from starving.
         self.sticky_node: str | None = None
         self.size = 0
+        #: What each of its actions takes of cluster-wide resources.
+        self.in_cluster: list[Need] = [(ResourceId(name), n) for name, n in key.needs.in_cluster]
+        self._on_node: dict[str, list[Need]] = {}
         self._heap: list[tuple[Order, LiveAction]] = []
+
+    def on_node(self, node: str) -> list[Need]:
+        """Return what each of its actions takes on ``node``."""
+        needs = self._on_node.get(node)
+        if needs is None:
+            needs = [(node_resource(kind, node), amount) for kind, amount in self.key.needs.on_node]
+            if self.key.memory_bytes:
+                needs.append((node_resource("memory", node), self.key.memory_bytes))
+            self._on_node[node] = needs
+        return needs
 
     def push(self, live: LiveAction) -> None:
         """Put ``live`` at its place by order."""

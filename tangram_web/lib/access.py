@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rest_framework.exceptions import MethodNotAllowed
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 
 from domain.access import Principal, Scope
@@ -12,15 +13,21 @@ from domain.access import Principal, Scope
 class HasScope(BasePermission):
     """The caller's token holds the scope that the view names.
 
-    A view says ``read_scope`` and ``write_scope``; without them nobody passes.
+    A view says ``read_scope`` and ``write_scope``; without one of them it has no such methods.
     """
+
+    code = "missing_scope"
 
     def has_permission(self, request: Any, view: Any) -> bool:
         """Compare the scope that this method needs with what the caller has."""
-        needed = needed_scope(request.method, view)
-        self.message = f"this needs the scope {needed}"
         principal: Principal | None = request.auth
-        return principal is not None and needed is not None and principal.may(needed)
+        if principal is None:
+            return False
+        needed = needed_scope(request.method, view)
+        if needed is None:
+            raise MethodNotAllowed(request.method)
+        self.message = f"this needs the scope {needed}"
+        return principal.may(needed)
 
 
 def needed_scope(method: str, view: Any) -> Scope | None:

@@ -8,7 +8,14 @@ import msgspec
 from django.db import models
 
 if TYPE_CHECKING:
-    _TextField = models.TextField[Any, Any]
+
+    class _TextField(models.TextField[Any, Any]):
+        """Says to the checker that any value goes in and comes out."""
+
+        _pyi_private_set_type: Any
+        _pyi_private_get_type: Any
+        _pyi_lookup_exact_type: Any
+
 else:
     _TextField = models.TextField
 

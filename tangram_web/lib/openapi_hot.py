@@ -65,7 +65,7 @@ class BatchBody:
 
 WAIT = Parameter(
     "wait",
-    "Seconds to wait for the end of the action before answering.",
+    "Seconds to wait before answering that there is nothing yet.",
     {"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS},
 )
 IDEMPOTENCY_KEY = Parameter(
@@ -82,10 +82,22 @@ PROJECT = Parameter(
 FILE = Bytes("application/octet-stream", f"The file, up to {MAX_FILE_BYTES} bytes.")
 OBJECT: dict[str, Any] = {"type": "object", "additionalProperties": True}
 
+
+def _object(**properties: str) -> dict[str, Any]:
+    """Return the schema of an object that has at least these members, given by JSON type."""
+    described = {name: {"type": kind} for name, kind in properties.items()}
+    return {"type": "object", "properties": described, "required": list(properties)}
+
+
+ACCEPTED = _object(id="string", state="string")
+NAMED = _object(id="string", project="string")
+WRITTEN = _object(path="string", bytes="integer")
+RENEWED = _object(id="string", expires_at="string")
+
 HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
     HotEndpoint(
         "post", "/actions", "actions_submit", "Submit an action", Scope.SUBMIT,
-        {200: ActionView, 202: ActionView}, ActionPayload, (WAIT, IDEMPOTENCY_KEY),
+        {200: ActionView, 202: ACCEPTED}, ActionPayload, (WAIT, IDEMPOTENCY_KEY),
         problems=(409, 413, 422, 429, 503),
     ),
     HotEndpoint(
@@ -99,54 +111,59 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
     ),
     HotEndpoint(
         "post", "/actions/{id}/cancel", "actions_cancel", "Cancel an action; may be repeated",
-        Scope.SUBMIT, {202: ActionView}, CancelPayload, (IDEMPOTENCY_KEY,), body_required=False,
+        Scope.SUBMIT, {200: ActionView, 202: ACCEPTED}, CancelPayload, body_required=False,
         problems=(404, 413, 422, 503),
     ),
     HotEndpoint(
         "post", "/leases/{id}/renew", "leases_renew", "Keep a lease", Scope.SUBMIT,
-        {200: ActionView}, RenewPayload, (IDEMPOTENCY_KEY,), body_required=False,
+        {200: RENEWED}, RenewPayload, body_required=False,
         problems=(404, 409, 413, 422, 503),
     ),
     HotEndpoint(
         "post", "/leases/{id}/release", "leases_release", "Give a lease back; may be repeated",
-        Scope.SUBMIT, {200: ActionView}, None, (IDEMPOTENCY_KEY,), problems=(404, 409, 503),
+        Scope.SUBMIT, {200: ActionView, 202: ActionView}, problems=(404, 409, 503),
     ),
     HotEndpoint(
         "get", "/events", "events_stream", "Changes of actions as server-sent events", Scope.READ,
         {200: Bytes("text/event-stream", "One event for each change of an action.")},
         parameters=(
-            Parameter(
-                "Last-Event-ID", "Go on after this event.", {"type": "string"}, "header"
-            ),
+            Parameter("Last-Event-ID", "Go on after this event.", {"type": "string"}, "header"),
+            Parameter("after", "The same, for clients without headers.", {"type": "string"}),
+            Parameter("task", "Only this task.", {"type": "string"}),
+            Parameter("trajectory", "Only this trajectory.", {"type": "string"}),
+            Parameter("types", "Only these types of events, by comma.", {"type": "string"}),
         ),
-        problems=(422, 503),
+        problems=(422, 429, 503),
     ),
     HotEndpoint(
         "get", "/completions", "completions_list", "The log of finished actions", Scope.READ,
         {200: CompletionsView},
         parameters=(
-            Parameter("after", "`next` of the page before.", {"type": "string"}),
-            Parameter("limit", "Actions on a page.", {"type": "integer", "minimum": 1}),
+            Parameter("after", "`next` of the page before, or `now`.", {"type": "string"}),
+            Parameter(
+                "limit", "Actions on a page.", {"type": "integer", "minimum": 1, "maximum": 500}
+            ),
+            WAIT,
         ),
         problems=(422, 503),
     ),
     HotEndpoint(
         "post", "/tasks", "tasks_open", "Declare a task and bind it to a pool", Scope.SUBMIT,
-        {201: OBJECT}, TaskPayload, (IDEMPOTENCY_KEY,), problems=(409, 413, 422, 503),
+        {201: NAMED}, TaskPayload, problems=(409, 413, 422, 503),
     ),
     HotEndpoint(
         "post", "/trajectories", "trajectories_open",
-        "Declare a trajectory before its first action", Scope.SUBMIT, {201: OBJECT},
-        TrajectoryPayload, (IDEMPOTENCY_KEY,), problems=(409, 413, 422, 503),
+        "Declare a trajectory before its first action", Scope.SUBMIT, {201: NAMED},
+        TrajectoryPayload, problems=(409, 413, 422, 503),
     ),
     HotEndpoint(
         "post", "/trajectories/{id}/finish", "trajectories_finish",
         "End a trajectory: its waiting actions are cancelled, its environment goes",
-        Scope.SUBMIT, {202: OBJECT}, None, (IDEMPOTENCY_KEY, PROJECT), problems=(404, 503),
+        Scope.SUBMIT, {200: NAMED, 202: ACCEPTED}, parameters=(PROJECT,), problems=(404, 422, 503),
     ),
     HotEndpoint(
         "put", "/trajectories/{id}/files/{path}", "files_put",
-        "Write a file below the workspace of a trajectory", Scope.SUBMIT, {204: None}, FILE,
+        "Write a file below the workspace of a trajectory", Scope.SUBMIT, {201: WRITTEN}, FILE,
         (PROJECT,), problems=(404, 409, 413, 422, 503),
     ),
     HotEndpoint(

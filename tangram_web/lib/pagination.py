@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.pagination import CursorPagination
 
 MAX_LIMIT = 500
+_CURSOR = re.compile(r"[A-Za-z0-9+/=]*")
 
 
 class LimitedCursorPagination(CursorPagination):
@@ -30,10 +32,12 @@ class LimitedCursorPagination(CursorPagination):
 
     def decode_cursor(self, request: Any) -> Any:
         """Read the cursor; one that we did not write is the caller's mistake, not a missing page."""
+        if not _CURSOR.fullmatch(request.query_params.get(self.cursor_query_param, "")):
+            raise ValidationError({"cursor": ["this is not a cursor of ours"]})
         try:
             cursor = super().decode_cursor(request)
         except NotFound:
             raise ValidationError({"cursor": ["this is not a cursor of ours"]}) from None
-        if cursor is not None and cursor.position is not None and "\0" in cursor.position:
+        if cursor is not None and cursor.position is not None and "\0" in str(cursor.position):
             raise ValidationError({"cursor": ["this is not a cursor of ours"]})
         return cursor

@@ -13,6 +13,7 @@ from drf_standardized_errors.formatter import ExceptionFormatter
 from drf_standardized_errors.handler import ExceptionHandler
 from drf_standardized_errors.types import Error, ErrorResponse
 from rest_framework import exceptions
+from rest_framework.permissions import SAFE_METHODS
 from rest_framework.response import Response
 
 from domain.errors import CapacityError, Conflict, InvalidRequest, NotFound, Unavailable
@@ -23,7 +24,7 @@ CONTENT_TYPE = "application/problem+json"
 
 _CODES = {
     400: "malformed_json",
-    401: "unauthenticated",
+    401: "unauthorized",
     403: "forbidden",
     404: "not_found",
     405: "method_not_allowed",
@@ -33,6 +34,7 @@ _CODES = {
     415: "unsupported_media_type",
     422: "invalid",
     429: "too_many_requests",
+    500: "internal",
     503: "unavailable",
 }
 
@@ -98,20 +100,16 @@ class ProblemFormatter(ExceptionFormatter):
     """Renders the flattened errors of DRF as a `Problem` with JSON Pointers."""
 
     def format_error_response(self, error_response: ErrorResponse) -> dict[str, Any]:
+        """Return the members of the problem."""
         request = self.context["request"]
         errors = error_response.errors
-        pointed = [
-            {"pointer": _pointer(self.exc, error), "detail": error.detail}
-            for error in errors
-            if error.attr is not None or getattr(self.exc, "pointer", "")
-        ]
-        status = self.exc.status_code
-        more: dict[str, Any] = {"errors": pointed}
-        if isinstance(self.exc, Refusal) and errors:
+        in_query = request is not None and request.method in SAFE_METHODS
+        more: dict[str, Any] = {"errors": _pointed(self.exc, errors, in_query=in_query)}
+        if errors and (isinstance(self.exc, Refusal) or errors[0].code == "missing_scope"):
             more["code"] = errors[0].code
         found = problem(
             request._request if request is not None else None,
-            status,
+            self.exc.status_code,
             _sentence(errors),
             **more,
         )
@@ -119,19 +117,30 @@ class ProblemFormatter(ExceptionFormatter):
         return described
 
 
-def _pointer(exc: exceptions.APIException, error: Error) -> str:
-    given: str = getattr(exc, "pointer", "")
-    if given or error.attr is None:
-        return given
-    return "" if error.attr == "non_field_errors" else f"/{error.attr}"
+def _pointed(
+    exc: exceptions.APIException, errors: list[Error], *, in_query: bool
+) -> list[dict[str, str]]:
+    """Return the errors that are about one member: ``/name`` of the body, ``?name`` of the query."""
+    pointer = exc.pointer if isinstance(exc, Refusal) else ""
+    if pointer:
+        return [{"pointer": pointer, "detail": error.detail} for error in errors]
+    mark = "?" if in_query else "/"
+    return [
+        {"pointer": "" if _of_all(error) else f"{mark}{error.attr}", "detail": error.detail}
+        for error in errors
+        if error.attr is not None
+    ]
+
+
+def _of_all(error: Error) -> bool:
+    return error.attr in {None, "non_field_errors"}
 
 
 def _sentence(errors: list[Error]) -> str:
     if not errors:
         return ""
     first = errors[0]
-    field = "" if first.attr in {None, "non_field_errors"} else f"{first.attr}: "
-    return f"{field}{first.detail}"
+    return first.detail if _of_all(first) else f"{first.attr}: {first.detail}"
 
 
 class ProblemMiddleware:

@@ -25,7 +25,7 @@ from tangram_web.lib.problems import CONTENT_TYPE
 API_PREFIX = "/api/v1"
 _REF = "#/components/schemas/{name}"
 _PROBLEMS_OF_ALL = (400, 401, 403)
-_BEARER = [{"bearer": []}]
+_BEARER: list[dict[str, list[str]]] = [{"bearer": []}]
 _PATH_PARAMETER = re.compile(r"\{(\w+)\}")
 
 

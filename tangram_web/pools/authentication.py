@@ -53,15 +53,14 @@ class StaffSessionAuthentication(SessionAuthentication):
     def authenticate(self, request: Request) -> tuple[Any, Principal] | None:
         """Return the person; CSRF is checked by the parent."""
         found = super().authenticate(request)
-        if found is None:
-            return None
-        user = found[0]
-        principal = principal_of_user(user)
+        user = found[0] if found else None
+        principal = principal_of_user(user) if user else None
         return None if principal is None else (user, principal)
 
 
 def actor_of(request: Request) -> Actor:
     """Return the caller as the audit names it."""
     principal: Principal = request.auth  # type: ignore[assignment]
-    token = principal.name if isinstance(request.user, TokenCaller) else ""
+    caller: object = request.user
+    token = principal.name if isinstance(caller, TokenCaller) else ""
     return Actor(name=principal.name, token_name=token, request_id=request_id_of(request._request))

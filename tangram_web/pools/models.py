@@ -96,7 +96,9 @@ class Token(AbstractAuthToken):
     public_id = models.CharField(max_length=32, unique=True, default=new_token_id)
     name = models.CharField(max_length=NAME_LENGTH)
     #: Empty: every project.
-    project = models.ForeignKey(Project, null=True, blank=True, on_delete=models.PROTECT)
+    project = models.ForeignKey(
+        Project, null=True, blank=True, on_delete=models.PROTECT, related_name="+"
+    )
     scopes = JsonText(default=list)
     #: The person it acts for, if any: it dies with that account.
     user = models.ForeignKey(

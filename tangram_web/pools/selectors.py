@@ -53,16 +53,17 @@ def principal_of(raw_token: str) -> Principal | None:
 
 def live_tokens(now: datetime) -> QuerySet[Token]:
     """Select the tokens that open something at ``now``."""
-    return Token.objects.filter(
+    tokens: QuerySet[Token] = Token.objects.filter(
         Q(expiry=None) | Q(expiry__gt=now),
         Q(user=None) | Q(user__is_active=True),
         revoked_at=None,
     )
+    return tokens
 
 
 def tokens_seen_by(principal: Principal) -> QuerySet[Token]:
     """Select the tokens that ``principal`` may see."""
-    tokens = Token.objects.order_by("-created")
+    tokens: QuerySet[Token] = Token.objects.order_by("-created")
     return tokens if principal.project is None else tokens.filter(project=principal.project)
 
 

@@ -6,6 +6,7 @@ another one, a new revision; after the commit the scheduler is told.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from domain.inventory import default_config
 from domain.resources import MAX_UNITS, MILLI
 from tangram_web.lib.bus import publish_config
 from tangram_web.pools.models import (
+    NAME_LENGTH,
+    NAME_PATTERN,
     AuditEntry,
     ConfigRevision,
     NodeDrain,
@@ -135,6 +138,8 @@ def token_create(
     user: Any = None,
 ) -> tuple[Token, str]:
     """Make a token; the second value is the token itself, which nobody can read again."""
+    if not re.match(NAME_PATTERN, name) or len(name) > NAME_LENGTH:
+        raise InvalidRequest("letters, digits and . _ : @ + - only", pointer="/name")
     granted = sorted(set(scopes))
     if not granted:
         raise InvalidRequest("give at least one scope", pointer="/scopes")
@@ -143,9 +148,10 @@ def token_create(
     with transaction.atomic():
         if project is not None and not Project.objects.filter(name=project).exists():
             raise InvalidRequest(f"there is no project {project!r}", pointer="/project")
-        token, raw = Token.objects.create(
+        created: tuple[Token, str] = Token.objects.create(
             user, expiry=None, name=name, project_id=project, scopes=granted
         )
+        token, raw = created
         if expires_at is not None:
             token.expiry = expires_at
             token.save(update_fields=["expiry"])
@@ -157,7 +163,7 @@ def token_create(
 def token_revoke(*, actor: Actor, public_id: str) -> Token:
     """End a token at once; the gateway's cache forgets it within seconds. Repeats are harmless."""
     with transaction.atomic():
-        token = Token.objects.filter(public_id=public_id).first()
+        token: Token | None = Token.objects.filter(public_id=public_id).first()
         if token is None:
             raise NotFound(f"there is no token {public_id!r}")
         if token.revoked_at is None:

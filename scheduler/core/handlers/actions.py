@@ -173,9 +173,11 @@ def started(state: State, event: ActionStarted, decisions: list[Decision]) -> No
 
 def finished(state: State, event: ActionFinished, decisions: list[Decision]) -> None:
     """Take a node's report: free the units, then finish the action or let it wait again."""
-    holder = f"{event.action_id}#{event.attempt}"
-    if event.node in state.nodes and release_orphan(state, event.node, holder):
-        return
+    node = state.nodes.get(event.node)
+    if node is not None and node.orphans:
+        holder = f"{event.action_id}#{event.attempt}"
+        if release_orphan(state, event.node, holder):
+            return
     live = _reported(state, event.action_id, event)
     if live is None:
         return

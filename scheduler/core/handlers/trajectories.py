@@ -38,8 +38,7 @@ def task_opened(state: State, event: TaskOpened, decisions: list[Decision]) -> N
 
 def default_pool(state: State, project: str, task: str) -> str:
     """Return the pool of what does not name one: its task's, else its project's."""
-    bound = state.task_pools.get(task_key(project, task))
-    if bound:
+    if state.task_pools and (bound := state.task_pools.get(task_key(project, task))):
         return bound
     owner = state.config.projects.get(project)
     return owner.default_pool if owner else "default"

@@ -12,7 +12,7 @@ import redis
 import redis.asyncio
 
 from domain.codec import Reply, decode_reply, encode
-from domain.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from domain.errors import CapacityError, Conflict, InvalidRequest, NotFound, Unavailable
 from domain.events import ActionQueried, FileRequested, StatusQueried, TrajectoryQueried
 from domain.ids import ActionId
 from domain.keys import Keys
@@ -145,7 +145,9 @@ class Questions:
             raise NotFound(reply.detail)
         if reply.code == "conflict":
             raise Conflict(reply.detail)
-        if reply.code in {"busy", "expired", "failed"}:
+        if reply.code == "busy":
+            raise CapacityError(reply.detail)
+        if reply.code in {"expired", "failed"}:
             raise Unavailable(reply.detail)
         raise InvalidRequest(reply.detail, code=reply.code)
 

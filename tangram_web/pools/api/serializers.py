@@ -15,8 +15,12 @@ _SCOPES = [scope.value for scope in Scope]
 
 
 class _Name(serializers.RegexField):
+    """A name, as it stands: one with a space around it is another name, and not a valid one."""
+
     def __init__(self, pattern: str = NAME_PATTERN, **kwargs: Any) -> None:
-        super().__init__(pattern.replace(r"\Z", "$"), max_length=NAME_LENGTH, **kwargs)
+        # JSON Schema knows no \Z; what $ lets pass here, a last line break, the services refuse.
+        documented = pattern.replace(r"\Z", "$")
+        super().__init__(documented, max_length=NAME_LENGTH, trim_whitespace=False, **kwargs)
 
 
 class PoolBody(StrictSerializer):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.exceptions import PermissionDenied
-from rest_framework.generics import get_object_or_404
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -55,7 +55,7 @@ class ChangesWholeSystem(HasScope):
 class ConfigViewSet(GenericViewSet[Any]):
     """Lists and single objects of one kind."""
 
-    permission_classes = (ChangesWholeSystem,)
+    permission_classes: Sequence[type[HasScope]] = (ChangesWholeSystem,)
     read_scope = Scope.READ
     write_scope = Scope.CONFIG
     lookup_field = "name"
@@ -67,9 +67,9 @@ class ConfigViewSet(GenericViewSet[Any]):
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
         return self.get_paginated_response(self.view_serializer(page, many=True).data)
 
-    def retrieve(self, request: Request, name: str) -> Response:
+    def retrieve(self, request: Request, **path: str) -> Response:
         """Return one."""
-        return self.shown(get_object_or_404(self.get_queryset(), name=name))
+        return self.shown(self.get_object())
 
     def body(self, serializer: type[serializers.Serializer[Any]]) -> dict[str, Any]:
         """Return the checked body of the request."""
@@ -153,22 +153,19 @@ class TokenViewSet(ConfigViewSet):
         """Select what the caller may see."""
         return tokens_seen_by(_principal(self.request))
 
-    def retrieve(self, request: Request, **path: str) -> Response:
-        """Return one."""
-        return self.shown(get_object_or_404(self.get_queryset(), public_id=path["id"]))
-
     @extend_schema(request=TokenBody, responses={201: NewTokenView})
     def create(self, request: Request) -> Response:
         """Make a token; the answer holds it, and nothing holds it later."""
         body = self.body(TokenBody)
         _check_not_wider(_principal(request), body)
-        token, token.token = services.token_create(actor=actor_of(request), **body)
-        return Response(NewTokenView(token).data, status=status.HTTP_201_CREATED)
+        token, raw = services.token_create(actor=actor_of(request), **body)
+        shown = {**TokenView(token).data, "token": raw}
+        return Response(shown, status=status.HTTP_201_CREATED)
 
     @extend_schema(request=None, responses={204: None})
     def destroy(self, request: Request, **path: str) -> Response:
         """Revoke a token."""
-        token = get_object_or_404(self.get_queryset(), public_id=path["id"])
+        token = self.get_object()
         services.token_revoke(actor=actor_of(request), public_id=token.public_id)
         return Response(status=status.HTTP_204_NO_CONTENT)
 

@@ -174,6 +174,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         null=True,
                         on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
                         to="pools.project",
                     ),
                 ),

@@ -116,7 +116,7 @@ class Migration(migrations.Migration):
                 ("overhead_seconds", models.FloatField(null=True)),
                 ("execution_seconds", models.FloatField(null=True)),
                 ("act_seconds", models.FloatField(null=True)),
-                ("finished_seq", models.BigIntegerField(null=True, unique=True)),
+                ("finished_seq", models.BigIntegerField(null=True)),
                 ("spec", tangram_web.lib.fields.JsonText(default=dict)),
             ],
             options={
@@ -134,7 +134,23 @@ class Migration(migrations.Migration):
                         fields=["state", "id"],
                         name="action_live_state",
                     ),
-                    models.Index(fields=["outcome", "id"], name="action_outcome"),
+                    models.Index(
+                        condition=models.Q(("outcome__isnull", False)),
+                        fields=["outcome", "id"],
+                        name="action_outcome",
+                    ),
+                    models.Index(
+                        condition=models.Q(("finished_seq__isnull", False)),
+                        fields=["project", "finished_seq"],
+                        name="action_completions",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("finished_seq__isnull", False)),
+                        fields=("finished_seq",),
+                        name="action_finished_seq",
+                    )
                 ],
             },
         ),

@@ -12,6 +12,7 @@ from rest_framework.test import APIClient
 from domain.access import Scope
 from tangram_web.lib import bus
 from tangram_web.pools import services
+from tangram_web.pools.models import Project
 from tests.redis_server import RedisServer
 
 
@@ -48,7 +49,7 @@ def token(defaults: None) -> Callable[..., str]:
         *scopes: Scope, project: str | None = None, name: str = "trainer", **given: Any
     ) -> str:
         if project is not None and project != "default":
-            services.Project.objects.get_or_create(name=project, default_pool_id="default")
+            Project.objects.get_or_create(name=project, default_pool_id="default")
         _, raw = services.token_create(
             actor=services.SYSTEM, name=name, scopes=scopes, project=project, **given
         )

@@ -12,6 +12,7 @@ from domain.allocation import Allocation
 from domain.codec import JournalEntry, decode_entry, encode
 from domain.decisions import Decision, Finish, Grant, Requeue
 from domain.events import (
+    NO_RESULT,
     ActionFinished,
     ActionStarted,
     ActionSubmitted,
@@ -63,7 +64,7 @@ def a_report(
     result: ExecResult | None = None,
 ) -> ActionFinished:
     """Return a node's report."""
-    raw = None if result is None else msgspec.Raw(encode(result))
+    raw = NO_RESULT if result is None else msgspec.Raw(encode(result))
     return ActionFinished(
         action_id=action, node=node, attempt=attempt, outcome=outcome, execution_seconds=1.0,
         result=raw,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-import redis
 
 from domain.access import Scope
 from domain.codec import decode_command, decode_config, encode, unpack_fields
@@ -19,7 +20,7 @@ from tangram_web.pools.services import SYSTEM, Actor
 ADA = Actor(name="ada", token_name="laptop", request_id="req-1")
 
 
-def published(client: redis.Redis) -> tuple[Config, list[Config]]:
+def published(client: Any) -> tuple[Config, list[Config]]:
     """Return the configuration in force, and those that the scheduler was told of."""
     names = bus.keys()
     told = [
@@ -144,10 +145,16 @@ def test_change_that_changes_nothing_leaves_no_trace(defaults):
             InvalidRequest,
             "/scopes",
         ),
+        (
+            lambda: services.token_create(actor=SYSTEM, name="t\n", scopes=[Scope.READ]),
+            InvalidRequest,
+            "/name",
+        ),
     ],
     ids=[
         "name with a space", "long name", "taken name", "unknown pool", "project of no pool",
         "resource of a node", "resource without kind", "negative limit", "token without scope",
+        "token name of two lines",
     ],
 )  # fmt: skip
 def test_change_that_cannot_be_is_refused_with_its_field(defaults, change, error, pointer):
@@ -185,7 +192,7 @@ def test_configuration_over_rest(redis_bus, caller):
     in_force, _ = published(redis_bus)
     assert in_force == current_config()
     assert in_force.pools["big"].paused
-    first = AuditEntry.objects.filter(target="pool/big").order_by("at").first()
+    first = AuditEntry.objects.filter(target="pool/big").earliest("at")
     assert (first.actor, first.token_name, first.request_id) == ("trainer", "trainer", "r-1")
     assert Pool.objects.count() == 2
 

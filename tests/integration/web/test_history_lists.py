@@ -103,14 +103,14 @@ def test_pages_lead_to_every_action_once(history, caller):
 @pytest.mark.parametrize(
     ("query", "pointer"),
     [
-        ({"limit": "0"}, "/limit"),
-        ({"limit": "many"}, "/limit"),
-        ({"limit": "9" * 40}, "/limit"),
-        ({"cursor": "%%%"}, "/cursor"),
-        ({"cursor": "cD0A"}, "/cursor"),
-        ({"state": "sleeping"}, "/state"),
-        ({"since": "yesterday"}, "/since"),
-        ({"task": "a\0b"}, "/task"),
+        ({"limit": "0"}, "?limit"),
+        ({"limit": "many"}, "?limit"),
+        ({"limit": "9" * 40}, "?limit"),
+        ({"cursor": "%%%"}, "?cursor"),
+        ({"cursor": "cD0A"}, "?cursor"),
+        ({"state": "sleeping"}, "?state"),
+        ({"since": "yesterday"}, "?since"),
+        ({"task": "a\0b"}, "?task"),
     ],
     ids=str,
 )

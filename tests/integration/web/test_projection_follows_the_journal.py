@@ -54,7 +54,8 @@ def test_action_is_stored_with_its_whole_life(journal):
     assert row.result == {"exit_code": 3, "stdout": "out", "stderr": "err", "truncated": False}
     assert (row.submitted_at, row.granted_at) == (wall(1000.5), wall(1001.0))
     assert (row.started_at, row.finished_at) == (wall(1001.5), wall(1002.0))
-    assert row.act_seconds == row.queue_seconds + row.overhead_seconds + row.execution_seconds
+    assert (row.queue_seconds, row.overhead_seconds) == (0.5, 0.25)
+    assert (row.execution_seconds, row.act_seconds) == (1.0, 1.75)
     assert row.finished_seq == 4 * 65536
 
 

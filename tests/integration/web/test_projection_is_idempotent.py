@@ -48,7 +48,7 @@ ACTIONS = tuple(
 )  # fmt: skip
 
 
-def rows() -> dict[str, list[dict[str, Any]]]:
+def rows() -> dict[str, list[Any]]:
     """Return all that is stored."""
     return {table.__name__: list(table.objects.order_by("pk").values()) for table in TABLES}
 

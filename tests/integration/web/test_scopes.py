@@ -66,7 +66,7 @@ def test_nobody_gets_in_without_a_token(db, name):
 
     assert answer.status_code == 401
     assert answer["WWW-Authenticate"] == "Bearer"
-    assert answer.json()["code"] == "not_authenticated"
+    assert answer.json()["code"] == "unauthorized"
 
 
 @pytest.mark.parametrize("raw", ["", "tgm_unknown", "x" * 10_000, "ä", "tgm_\0"])

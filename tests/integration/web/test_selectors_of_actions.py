@@ -7,6 +7,7 @@ import pytest
 from domain.action import ActionState, Kind, Outcome, Timing
 from domain.allocation import Placement
 from domain.errors import InvalidRequest
+from tangram_web.records.models import ActionRecord
 from tangram_web.records.projection import project
 from tangram_web.records.selectors import action_view, completions
 from tests.integration.web.journal import Journal, an_action, an_id
@@ -78,3 +79,31 @@ def test_completions_show_one_project_only():
 def test_cursor_that_is_not_ours_is_refused(cursor):
     with pytest.raises(InvalidRequest, match="cursor"):
         completions(None, cursor, 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "index"),
+    [
+        (lambda: _completed(None), "action_finished_seq"),
+        (lambda: _completed("default"), "action_completions"),
+        (lambda: _listed(project="default"), "action_project"),
+        (lambda: _listed(task="t"), "action_task"),
+        (lambda: _listed(outcome="timeout"), "action_outcome"),
+        (lambda: _listed(state="queued", finished_seq=None), "action_live_state"),
+    ],
+    ids=["all completions", "a project's", "of a project", "of a task", "by outcome", "live"],
+)
+def test_question_is_answered_from_an_index_in_its_order(rows, index):
+    plan = rows().explain()
+
+    assert index in plan
+    assert "TEMP B-TREE" not in plan
+
+
+def _completed(project):
+    rows = ActionRecord.objects.filter(finished_seq__gt=5).order_by("finished_seq")
+    return rows[:10] if project is None else rows.filter(project=project)[:10]
+
+
+def _listed(**filters):
+    return ActionRecord.objects.filter(**filters).order_by("-pk")[:10]

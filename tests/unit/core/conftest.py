@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import Scenario
+from tests.scenario import Scenario
 
 StartCore = Callable[..., Scenario]
 

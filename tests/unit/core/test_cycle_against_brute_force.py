@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
 from domain.action import Action
-from tests.builders import Scenario, a_node, a_noop, granted
+from tests.builders import a_node, a_noop, granted
+from tests.scenario import Scenario
 
-CAPACITY = {"disk": 4, "gpu": 3, "tpu": 2}
+CAPACITY: dict[str, Any] = {"disk": 4, "gpu": 3, "tpu": 2}
 COSTS = st.dictionaries(
     st.sampled_from(sorted(CAPACITY)), st.integers(1, 4), min_size=1, max_size=3
 ).filter(lambda cost: all(cost[name] <= CAPACITY[name] for name in cost))

@@ -13,7 +13,8 @@ from domain.ids import ActionId, ResourceId
 from scheduler.core import invariants
 from scheduler.core.state import State
 from scheduler.core.timers import Timers
-from tests.builders import GIB, Scenario, a_lease, a_node, an_action
+from tests.builders import GIB, a_lease, a_node, an_action
+from tests.scenario import Scenario
 
 CPU, MEMORY = ResourceId("cpu:n1"), ResourceId("memory:n1")
 RUNNING, QUEUED, LEASE = ActionId("running"), ActionId("queued"), ActionId("lease")

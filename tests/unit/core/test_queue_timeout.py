@@ -41,8 +41,10 @@ def test_a_granted_action_never_expires(core):
 
 def test_an_action_that_waits_again_after_a_grant_does_not_expire(core):
     scenario = core(a_node("n1", cpus=1))
-    scenario.submit(an_action("a", queue_timeout_seconds=10, replay_safe=True))
+    scenario.submit(an_action("a", queue_timeout_seconds=100, replay_safe=True))
     scenario.lose_for_good("n1")
+
+    scenario.advance(100)
 
     assert scenario.state("a") is ActionState.QUEUED
 

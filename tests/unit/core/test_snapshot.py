@@ -10,16 +10,8 @@ import pytest
 from domain.ids import ActionId
 from scheduler.core import invariants, snapshot
 from scheduler.core.machine import Machine
-from tests.builders import (
-    GIB,
-    Scenario,
-    a_config,
-    a_lease,
-    a_node,
-    an_action,
-    granted,
-    make_ledger,
-)
+from tests.builders import GIB, a_config, a_lease, a_node, an_action, granted, make_ledger
+from tests.scenario import Scenario
 
 
 def a_busy_scenario() -> Scenario:

@@ -8,12 +8,8 @@ from domain.action import Outcome, Timing
 from tests.builders import a_node, an_action
 
 
-def parts(timing: Timing) -> tuple[float, ...]:
-    return (
-        pytest.approx(timing.queue_seconds),
-        pytest.approx(timing.overhead_seconds),
-        pytest.approx(timing.execution_seconds),
-    )
+def parts(timing: Timing) -> object:
+    return pytest.approx((timing.queue_seconds, timing.overhead_seconds, timing.execution_seconds))
 
 
 def test_act_is_waiting_and_overhead_and_execution(core):

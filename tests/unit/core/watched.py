@@ -17,7 +17,10 @@ from domain.ids import TrajectoryKey
 from domain.inventory import NodeInventory
 from scheduler.core import snapshot
 from scheduler.core.machine import Machine
-from tests.builders import Scenario, a_config, a_machine, a_node, make_ledger
+from tests.builders import a_config, a_machine, a_node, granted, make_ledger
+from tests.scenario import Scenario
+
+FIRST_CONFIG = a_config(apis={"search": 2, "code": 1}, node_grace_seconds=10.0)
 
 
 class Attempt(NamedTuple):
@@ -31,7 +34,7 @@ class Watched(Scenario):
     """A scenario whose every decision is judged by what really runs."""
 
     def __init__(self) -> None:
-        super().__init__(empty=True, config=a_config(apis={"search": 2, "code": 1}))
+        super().__init__(empty=True, config=FIRST_CONFIG)
         self.submitted: dict[str, Action] = {}
         self.finishes: Counter[str] = Counter()
         #: What each node really runs.
@@ -62,9 +65,15 @@ class Watched(Scenario):
         self.machine = snapshot.load(snapshot.dump(self.machine), make_ledger)
         self.check()
 
+    def nobody_could_go(self) -> None:
+        """I8: raise if another look at everything would admit somebody."""
+        machine = snapshot.load(snapshot.dump(self.machine), make_ledger)
+        machine.state.dirty = True
+        assert granted(machine.handle()) == []
+
     def replay(self) -> None:
         """Raise unless a fresh machine decides the same about the same events."""
-        machine = a_machine(config=a_config(apis={"search": 2, "code": 1}))
+        machine = a_machine(config=FIRST_CONFIG)
         for batch, decisions in self.history:
             assert machine.handle(*batch) == decisions
 

@@ -1,0 +1,115 @@
+"""Settings come from the environment; a bad value names its variable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from tangram_web.lib import env
+
+HERE = Path("unused.sqlite3")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("1", True), ("YES", True), ("off", False), ("", False)]
+)
+def test_yes_and_no_are_understood(monkeypatch, text, expected):
+    monkeypatch.setenv("FLAG", text)
+
+    assert env.env_bool("FLAG", default=not expected) is expected
+
+
+def test_default_holds_when_nothing_is_set(monkeypatch):
+    monkeypatch.delenv("NAME", raising=False)
+
+    assert env.env_bool("NAME", default=True) is True
+    assert env.env_text("NAME", "x") == "x"
+    assert env.env_int("NAME", 3) == 3
+    assert env.env_list("NAME", ["a"]) == ["a"]
+
+
+def test_list_is_split_at_commas(monkeypatch):
+    monkeypatch.setenv("NAME", " a, b ,,c")
+
+    assert env.env_list("NAME", []) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("read", "value"),
+    [
+        (lambda: env.env_bool("NAME", default=False), "perhaps"),
+        (lambda: env.env_int("NAME", 1), "many"),
+        (lambda: env.env_int("NAME", 1, minimum=1), "0"),
+        (lambda: env.env_redis_url("NAME", "unix:///x"), "http://localhost"),
+        (lambda: env.env_database("NAME", HERE), "mysql://localhost/x"),
+        (lambda: env.env_database("NAME", HERE), "postgresql://localhost"),
+        (lambda: env.env_database("NAME", HERE), "postgresql://localhost:many/x"),
+        (lambda: env.env_database("NAME", HERE), "sqlite:///"),
+        (lambda: env.env_directory("NAME", HERE), "/dev/null/below"),
+        (lambda: env.env_secret("NAME", HERE), "short"),
+    ],
+    ids=[
+        "neither yes nor no", "no number", "too small", "no redis", "unknown database",
+        "no database name", "no port", "no path", "no directory", "short secret",
+    ],
+)  # fmt: skip
+def test_bad_value_names_its_variable(monkeypatch, read, value):
+    monkeypatch.setenv("NAME", value)
+
+    with pytest.raises(ImproperlyConfigured, match="NAME"):
+        read()
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [("sqlite:////srv/t.sqlite3", "/srv/t.sqlite3"), ("sqlite:///here%20.db", "here .db")],
+)
+def test_sqlite_url_gives_a_path(monkeypatch, url, name):
+    monkeypatch.setenv("DATABASE_URL", url)
+
+    database = env.env_database("DATABASE_URL", HERE)
+
+    assert database["NAME"] == name
+    assert database["OPTIONS"]["transaction_mode"] == "IMMEDIATE"
+    assert "journal_mode=WAL" in database["OPTIONS"]["init_command"]
+
+
+def test_postgresql_url_gives_all_its_parts(monkeypatch):
+    monkeypatch.setenv("DATABASE_URL", "postgresql://ann:p%40ss@db:6543/tan%20gram?sslmode=require")
+
+    database = env.env_database("DATABASE_URL", HERE)
+
+    assert database["ENGINE"] == "django.db.backends.postgresql"
+    assert (database["USER"], database["PASSWORD"]) == ("ann", "p@ss")
+    assert (database["HOST"], database["PORT"]) == ("db", "6543")
+    assert (database["NAME"], database["OPTIONS"]) == ("tan gram", {"sslmode": "require"})
+
+
+def test_directory_is_made_private(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME_DIR", str(tmp_path / "a" / "b"))
+
+    made = env.env_directory("HOME_DIR", HERE)
+
+    assert made.stat().st_mode & 0o777 == 0o700
+
+
+def test_secret_is_made_once_and_private(monkeypatch, tmp_path):
+    monkeypatch.delenv("SECRET", raising=False)
+    path = tmp_path / "secret"
+
+    first = env.env_secret("SECRET", path)
+
+    assert len(first) >= 32
+    assert env.env_secret("SECRET", path) == first
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_of_two_processes_that_make_a_secret_both_use_the_first(monkeypatch, tmp_path):
+    monkeypatch.delenv("SECRET", raising=False)
+    path = tmp_path / "secret"
+    path.write_text("the other process was faster, by a moment")
+
+    assert env._make_secret(path) == "the other process was faster, by a moment"

@@ -1,0 +1,72 @@
+"""An accepted action is written back as the request that a trainer would send."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domain.action import Action, ExecSpec, Kind
+from domain.allocation import Allocation
+from domain.elasticity import Elasticity, parse_elasticity
+from domain.ids import ActionId, ResourceId
+from domain.resources import parse_units
+from domain.wire import ActionPayload
+from tangram_web.records.request import cost_of, payload_of, placement_of, units_of_allocations
+
+
+def an_action(**given_values) -> Action:
+    return Action(id=ActionId("act_1"), project="p", task="t", kind=Kind.EXEC, **given_values)
+
+
+def test_request_reads_back_as_what_the_edge_accepts():
+    action = an_action(
+        cost={"cpu": (100, 1000, 4000)},
+        exec=ExecSpec(("pytest", "-n", "{units}")),
+        elasticity=Elasticity(table=((1000, 1.0), (4000, 0.9))),
+        metadata={"a": [1, None]},
+        timeout_seconds=5.0,
+    )
+
+    text = msgspec.json.encode(payload_of(action))
+    payload = msgspec.json.decode(text, type=ActionPayload)
+
+    assert payload.cost == {"cpu": [0.1, 1, 4]}
+    assert payload.elasticity is not None
+    assert parse_elasticity(payload.elasticity) == action.elasticity
+    assert (payload.exec, payload.metadata) == (action.exec, action.metadata)
+
+
+def test_amdahls_share_is_kept():
+    payload = payload_of(an_action(elasticity=Elasticity(amdahl=0.95)))
+
+    assert payload.elasticity == {"amdahl": 0.95}
+
+
+@given(st.sets(st.integers(1, 999) | st.integers(1, 1000).map(lambda n: 1000 * n), min_size=1))
+def test_cost_reads_back_exactly(counts):
+    units = tuple(sorted(counts))
+
+    assert parse_units(cost_of({"cpu": units})["cpu"], "/cost/cpu") == units
+
+
+@pytest.mark.parametrize(
+    ("node", "allocations", "expected"),
+    [
+        ("n1", (Allocation(ResourceId("cpu:n1"), 2000, (0, 1)),), {"cpu": 2}),
+        ("n1", (Allocation(ResourceId("cpu:n1"), 100, (0,), shared=True),), {"cpu": 0.1}),
+        (None, (Allocation(ResourceId("api:search"), 3000),), {"api:search": 3}),
+        ("search", (Allocation(ResourceId("cpu:search"), 1000, (4,)),), {"cpu": 1}),
+    ],
+    ids=["cores of a node", "a light action", "an API", "a node with the name of an API"],
+)
+def test_granted_units_are_named_as_in_costs(node, allocations, expected):
+    assert units_of_allocations(allocations, node) == expected
+
+
+def test_placement_says_which_cores_and_whether_they_are_shared():
+    light = (Allocation(ResourceId("cpu:n1"), 100, (3,), shared=True),)
+
+    assert placement_of(light, "n1") == {"node": "n1", "cpus": (3,), "shared": True}
+    assert placement_of((), "n1") == {"node": "n1", "cpus": (), "shared": False}
