@@ -139,6 +139,6 @@ class HostedParts(bootsteps.StartStopStep):
 app.steps["worker"].add(HostedParts)
 
 
-@signals.setup_logging.connect
+@signals.setup_logging.connect  # type: ignore[untyped-decorator]
 def _keep_logging(**_: object) -> None:
     """Leave logging as Django's settings made it."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec, cast
 
 import msgspec
 from django.contrib.auth import login
 from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
@@ -52,7 +53,7 @@ def enter(request: HttpRequest) -> HttpResponse:
     if user is None:
         cure = "Links work once and for ten minutes. Start again for a new one, or sign in."
         return _refuse(request, "This link is used up", cure, 403)
-    login(request, user, backend="django.contrib.auth.backends.ModelBackend")
+    login(request, cast("User", user), backend="django.contrib.auth.backends.ModelBackend")
     return redirect("dashboard:overview")
 
 
@@ -75,8 +76,8 @@ def action(request: HttpRequest, action_id: str) -> HttpResponse:
     """Show one action: its life, what it got, what it left."""
     record = selectors.action_record(action_id)
     if record is None:
-        context = {"page": "actions", "action_id": action_id}
-        return render(request, "dashboard/no_action.html", context, status=404)
+        missing = {"page": "actions", "action_id": action_id}
+        return render(request, "dashboard/no_action.html", missing, status=404)
     raw = msgspec.json.format(msgspec.json.encode(view_of(record)), indent=2).decode()
     context = {
         "page": "actions",

@@ -43,7 +43,7 @@ class ClientMessage(msgspec.Struct, forbid_unknown_fields=True):
 _decode = msgspec.json.Decoder(ClientMessage).decode
 
 
-class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
+class LiveConsumer(AsyncWebsocketConsumer):
     """Serves frames to one page."""
 
     def __init__(

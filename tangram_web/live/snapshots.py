@@ -15,7 +15,7 @@ async def newest_snapshot(topic: str) -> bytes | None:
     """
     client: Redis = Redis.from_url(settings.TANGRAM_REDIS_URL)
     try:
-        snapshot: bytes | None = await client.get(snapshot_key(settings.TANGRAM_KEY_PREFIX, topic))
+        snapshot = await client.get(snapshot_key(settings.TANGRAM_KEY_PREFIX, topic))
     finally:
         await client.aclose()
-    return snapshot
+    return snapshot if isinstance(snapshot, bytes) else None
