@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
-from typing_extensions import Buffer
 
 #: Characters of each output stream that a row keeps; the journal's window has all of it.
 KEPT_CHARACTERS: Final = 65536
 
 
-def bounded_result(raw: Buffer) -> tuple[str, int | None]:
+def bounded_result(raw: msgspec.Raw) -> tuple[str, int | None]:
     """Return a reported result (msgpack) as JSON text with its output cut to a bound, and its exit code."""
     result: Any = msgspec.msgpack.decode(raw)
     exit_code = None

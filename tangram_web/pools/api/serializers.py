@@ -85,7 +85,7 @@ class ResourceView(serializers.Serializer[Any]):
 class TokenBody(StrictSerializer):
     """A token to make."""
 
-    name = _Name()
+    name = serializers.CharField(max_length=NAME_LENGTH, help_text="For people to tell it by.")
     project = _Name(allow_null=True, required=False)
     scopes = serializers.ListField(
         child=serializers.ChoiceField(choices=_SCOPES), min_length=1, max_length=len(_SCOPES)

@@ -15,12 +15,12 @@ from tangram_web.pools.services import SYSTEM, token_create, token_revoke
 
 
 def test_token_is_told_by_its_hash_alone(token):
-    raw = token(Scope.READ, project="default", name="verl")
+    raw = token(Scope.READ, project="default", name="verl on n1")
 
     stored = Token.objects.values().get()
     assert raw.startswith("tgm_")
     assert raw not in str(stored)
-    assert principal_of(raw) == Principal("verl", "default", frozenset({Scope.READ}))
+    assert principal_of(raw) == Principal("verl on n1", "default", frozenset({Scope.READ}))
 
 
 @pytest.mark.parametrize("other", ["", "tgm_", "Bearer", "\0", "\udcff", "x" * 300])
