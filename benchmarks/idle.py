@@ -45,7 +45,7 @@ def main() -> None:
                 100 * (_cpu_seconds(process) - spent) / options.seconds, 2
             )
             for process, spent in before.items()
-            if process.is_running()
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
         }
     result = {"percent_of_a_core": percent, "total_percent": round(sum(percent.values()), 2)}
     for name, share in percent.items():

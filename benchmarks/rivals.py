@@ -7,6 +7,7 @@ Ray is heavy, so it lives in a virtual environment of its own, made on demand.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
@@ -16,8 +17,8 @@ import tempfile
 import threading
 import time
 import venv
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from benchmarks.load import Load
@@ -27,68 +28,62 @@ RAY_HOME = Path(__file__).resolve().parent.parent / ".venv-ray"
 POOLS = ("solo", "threads", "prefork")
 
 
-@contextmanager
-def redis_server() -> Iterator[str]:
-    """Start a private Redis with the settings that Celery users have; yield its socket."""
+@cache
+def redis_socket() -> str:
+    """Start a private Redis with the settings that Celery users have; return its socket.
+
+    One server for all pools: Celery's result backend keeps the first address it was given.
+    """
     from tangram_web.supervisor.redis_server import wheel_binary
 
-    with tempfile.TemporaryDirectory(prefix="rival-") as directory:
-        path = f"{directory}/redis.sock"
-        server = subprocess.Popen(
-            [
-                shutil.which("redis-server") or str(wheel_binary()),
-                "--port",
-                "0",
-                "--unixsocket",
-                path,
-                "--save",
-                "",
-            ],
-            stdout=subprocess.DEVNULL,
-        )
-        while not Path(path).exists():
-            time.sleep(0.02)
-        try:
-            yield path
-        finally:
-            server.terminate()
-            server.wait()
+    directory = tempfile.mkdtemp(prefix="rival-")
+    path = f"{directory}/redis.sock"
+    binary = shutil.which("redis-server") or str(wheel_binary())
+    server = subprocess.Popen(
+        [binary, "--port", "0", "--unixsocket", path, "--save", ""], stdout=subprocess.DEVNULL
+    )
+    while not Path(path).exists():
+        time.sleep(0.02)
+
+    def stop() -> None:
+        server.terminate()
+        server.wait()
+        shutil.rmtree(directory, ignore_errors=True)
+
+    atexit.register(stop)
+    return path
 
 
 def celery(pool: str, clients: int, seconds: float) -> Load:
     """Measure Celery with one worker of ``pool``."""
-    with redis_server() as socket:
-        os.environ["RIVAL_REDIS"] = socket
-        worker = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "celery", "-A", "benchmarks.rival_celery", "worker"),
-                *("-P", pool, "-c", "2" if pool == "prefork" else "8"),
-                *("--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "ERROR"),
-            ],
-            env={**os.environ, "RIVAL_REDIS": socket},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            from benchmarks.rival_celery import app, noop
+    socket = redis_socket()
+    os.environ["RIVAL_REDIS"] = socket
+    worker = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "celery", "-A", "benchmarks.rival_celery", "worker"),
+            *("-P", pool, "-c", "2" if pool == "prefork" else "8"),
+            *("--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "ERROR"),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        from benchmarks.rival_celery import noop
 
-            app.conf.update(
-                broker_url=f"redis+socket://{socket}", result_backend=f"redis+socket://{socket}"
-            )
-            noop.delay().get(timeout=60)
-            return _threads(clients, seconds, lambda: noop.delay().get(timeout=60))
-        finally:
-            worker.terminate()
-            worker.wait()
+        noop.delay().get(timeout=60)
+        return _threads(clients, seconds, lambda: noop.delay().get(timeout=60))
+    finally:
+        worker.terminate()
+        worker.wait()
 
 
-def _threads(clients: int, seconds: float, call: object) -> Load:
+def _threads(clients: int, seconds: float, call: Callable[[], object]) -> Load:
     load = Load()
     until = time.perf_counter() + seconds
 
     def client() -> None:
         while (began := time.perf_counter()) < until:
-            call()  # type: ignore[operator]
+            call()
             load.latencies.append(time.perf_counter() - began)
 
     threads = [threading.Thread(target=client) for _ in range(clients)]
