@@ -4,7 +4,7 @@ Transitions are data; `docs/state-machines.md` is drawn from `TRANSITIONS`.
 
     queued ──▶ granted ──▶ running ──▶ finished
        ▲          │           │
-       └──────────┴───────────┘   only when the node was lost and the action is replay-safe
+       └──────────┴───────────┘   only when it never started, or was lost and is replay-safe
 """
 
 from __future__ import annotations

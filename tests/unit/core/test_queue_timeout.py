@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from domain.action import ActionState, Outcome
-from tests.builders import START, a_node, an_action, granted
+from tests.builders import START, a_lease, a_node, an_action, granted
 
 
 def test_an_action_that_waited_too_long_expires(core):
@@ -41,7 +41,10 @@ def test_a_granted_action_never_expires(core):
 
 def test_an_action_that_waits_again_after_a_grant_does_not_expire(core):
     scenario = core(a_node("n1", cpus=1))
-    scenario.submit(an_action("a", queue_timeout_seconds=100, replay_safe=True))
+    scenario.submit(
+        a_lease("earlier moment", ttl_seconds=90),
+        an_action("a", queue_timeout_seconds=100, replay_safe=True),
+    )
     scenario.lose_for_good("n1")
 
     scenario.advance(100)

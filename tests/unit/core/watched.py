@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from domain import events
 from domain.action import Action, Kind, Outcome
-from domain.decisions import Abort, Decision, Finish, Grant, RemoveEnvironment
+from domain.decisions import Abort, Decision, Finish, Grant, RemoveEnvironment, Requeue
 from domain.ids import TrajectoryKey
 from domain.inventory import NodeInventory
 from scheduler.core import snapshot
@@ -40,6 +40,9 @@ class Watched(Scenario):
         #: What each node really runs.
         self.physical: dict[str, dict[Attempt, Grant]] = defaultdict(dict)
         self.granted_on: dict[Attempt, str] = {}
+        #: Who was ever granted, and whose work a node was told to cancel.
+        self.granted: set[str] = set()
+        self.cancelled: set[str] = set()
         self.removing: dict[TrajectoryKey, str] = {}
         self.nodes: dict[str, NodeInventory] = {}
         self.history: list[tuple[list[events.Event], list[Decision]]] = []
@@ -109,6 +112,10 @@ class Watched(Scenario):
             # I7: only what was granted there is ended there.
             attempt = Attempt(decision.action_id, decision.attempt)
             assert self.granted_on[attempt] == decision.node
+            if decision.outcome is Outcome.CANCELLED:
+                self.cancelled.add(decision.action_id)
+        elif isinstance(decision, Requeue):
+            assert decision.action_id not in self.cancelled, "tried again after a cancel"
         elif isinstance(decision, RemoveEnvironment):
             assert decision.trajectory not in self.removing
             self.removing[decision.trajectory] = decision.node
@@ -116,6 +123,7 @@ class Watched(Scenario):
     def _judge_grant(self, grant: Grant) -> None:
         action = self.submitted[grant.action_id]
         assert not self.finishes[grant.action_id], "granted after its end"
+        self.granted.add(grant.action_id)
         if grant.node is None:
             return
         attempt = Attempt(grant.action_id, grant.attempt)
@@ -150,6 +158,8 @@ class Watched(Scenario):
         self.finishes[finish.action_id] += 1
         assert self.finishes[finish.action_id] == 1, "I1: one end"
         assert finish.reward is None or finish.outcome is Outcome.COMPLETED, "I2"
+        if finish.outcome is Outcome.EXPIRED:
+            assert finish.action_id not in self.granted, "expired after a grant"
         timing = finish.timing
         parts = timing.queue_seconds, timing.overhead_seconds, timing.execution_seconds
         assert min(parts) >= -1e-9
