@@ -7,7 +7,6 @@ holds a list of `NodeCommand` in the field ``"c"``; one of the journal one `Jour
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import msgspec
 
@@ -75,9 +74,12 @@ decode_config = _configs.decode
 decode_reply = _replies.decode
 
 
-def pack_fields(messages: Iterable[bytes]) -> dict[Any, Any]:
-    """Lay messages out as the fields of one stream entry."""
-    return {str(number): message for number, message in enumerate(messages)}
+def pack_fields(messages: Iterable[bytes]) -> list[str | bytes]:
+    """Lay messages out as the fields and values of one stream entry."""
+    packed: list[str | bytes] = []
+    for number, message in enumerate(messages):
+        packed += (str(number), message)
+    return packed
 
 
 def unpack_fields(fields: Mapping[bytes, bytes]) -> list[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import redis
 import redis.asyncio
@@ -11,12 +11,12 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-#: Longest time a blocking read may last; socket time-outs leave room for it.
-MAX_BLOCK_SECONDS = 5.0
+from scheduler.runtime.lane import PATIENCE_SECONDS
+
 _OPTIONS: dict[str, Any] = {
     # RESP2: the reply shapes of XREAD and friends are the same on servers 6.2 to 8.
     "protocol": 2,
-    "socket_timeout": MAX_BLOCK_SECONDS + 10.0,
+    "socket_timeout": PATIENCE_SECONDS,
     "socket_connect_timeout": 5.0,
     "health_check_interval": 0,
 }
@@ -34,10 +34,6 @@ def connect_async(url: str, max_connections: int = 256) -> redis.asyncio.Redis:
     )
 
 
-#: Entries of one stream: (id, fields).
-Entries = list[tuple[str, dict[bytes, bytes]]]
-
-
 def going_on() -> bool:
     """Say whether the current task was not cancelled.
 
@@ -45,30 +41,3 @@ def going_on() -> bool:
     """
     task = asyncio.current_task()
     return task is None or not task.cancelling()
-
-
-def read_stream(
-    client: redis.Redis, stream: str, after: str, count: int, block_seconds: float | None
-) -> Entries:
-    """Return up to ``count`` entries behind ``after``, waiting for the first one if asked to."""
-    answer = client.xread({stream: after}, count=count, block=_milliseconds(block_seconds))
-    return _entries(answer)
-
-
-async def read_stream_async(
-    client: redis.asyncio.Redis, stream: str, after: str, count: int, block_seconds: float | None
-) -> Entries:
-    """Do what `read_stream` does, without blocking the event loop."""
-    answer = await client.xread({stream: after}, count=count, block=_milliseconds(block_seconds))
-    return _entries(answer)
-
-
-def _milliseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else max(1, int(min(seconds, MAX_BLOCK_SECONDS) * 1000))
-
-
-def _entries(answer: Any) -> Entries:
-    if not answer:
-        return []
-    found = cast("list[tuple[bytes, dict[bytes, bytes]]]", answer[0][1])
-    return [(key.decode(), fields) for key, fields in found]

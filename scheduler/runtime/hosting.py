@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import uvloop
+
 log = logging.getLogger(__name__)
 
 #: Longest time a part gets to stop; its process goes on ending after that.
@@ -70,4 +72,8 @@ def in_event_loop(
         if not work.cancelled():
             work.result()
 
-    return lambda stop: asyncio.run(live(stop))
+    def run(stop: threading.Event) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(live(stop))
+
+    return run

@@ -9,7 +9,7 @@ import redis
 
 from domain.codec import JOURNAL_FIELD, JournalEntry, decode_entry
 from domain.keys import Keys
-from scheduler.runtime.connection import read_stream
+from scheduler.runtime.lane import Lane, read_stream
 
 #: Entries fetched at once when reading much.
 PAGE = 500
@@ -27,6 +27,7 @@ class Journal:
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client = client
+        self._lane = Lane(client)
         self._keys = keys
 
     def after(self, stream_id: str) -> Iterator[tuple[str, JournalEntry]]:
@@ -39,7 +40,7 @@ class Journal:
         self, stream_id: str, *, count: int, block_seconds: float | None = None
     ) -> list[tuple[str, JournalEntry]]:
         """Return up to ``count`` entries behind ``stream_id``, waiting for the first one."""
-        entries = read_stream(self._client, self._keys.journal, stream_id, count, block_seconds)
+        entries = read_stream(self._lane, self._keys.journal, stream_id, count, block_seconds)
         return [(key, decode_entry(fields[JOURNAL_FIELD])) for key, fields in entries]
 
     def last_id(self) -> str:

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from threading import Event
 
 import redis
+from redis.commands.core import Script
 
 from domain.errors import Fenced
 from domain.keys import Keys
+from scheduler.runtime.lane import Argument, Lane
 from scheduler.runtime.scripts import COMMIT, ELECT, PUT, RENEW
 
 #: How often a standby looks whether the leader is gone.
@@ -45,6 +47,7 @@ class Leadership:
     epoch_won: Callable[[int], None] = lambda _: None
 
     def __post_init__(self) -> None:
+        self._lane = Lane(self.client)
         self._elect = self.client.register_script(ELECT)
         self._renew = self.client.register_script(RENEW)
         self._commit = self.client.register_script(COMMIT)
@@ -82,7 +85,7 @@ class Leadership:
             self.keys.inbox,
             *(stream for stream, _ in commands),
         ]
-        args = [entry, inbox_id, *(body for _, body in commands)]
+        args: list[Argument] = [entry, inbox_id, *(body for _, body in commands)]
         result: bytes = self._fenced(self._commit, keys, args)
         return result.decode()
 
@@ -91,14 +94,13 @@ class Leadership:
         if self.client.get(self.keys.leader) == self.name.encode():
             self.client.delete(self.keys.leader)
 
-    def _mine(self) -> list[str | int]:
+    def _mine(self) -> list[Argument]:
         return [self.epoch, self.name, int(self.lease_seconds * 1000)]
 
-    def _fenced(
-        self, script: Callable[..., bytes], keys: list[str], args: Sequence[object]
-    ) -> bytes:
+    def _fenced(self, script: Script, keys: list[str], args: Sequence[Argument]) -> bytes:
         try:
-            return script(keys=keys, args=[*self._mine(), *args])
+            done: bytes = self._lane.run(script, keys, [*self._mine(), *args])
+            return done
         except redis.ResponseError as error:
             if "FENCED" in str(error):
                 raise Fenced(f"epoch {self.epoch} is over: another leader writes") from error

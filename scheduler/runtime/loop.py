@@ -42,8 +42,8 @@ from scheduler.core.machine import Machine
 from scheduler.core.state import MakeLedger
 from scheduler.runtime.answers import Answers
 from scheduler.runtime.clock import JournalClock
-from scheduler.runtime.connection import read_stream
 from scheduler.runtime.housekeeping import Housekeeping
+from scheduler.runtime.lane import Lane, read_stream
 from scheduler.runtime.leadership import Leadership
 from scheduler.runtime.recovery import recover
 from scheduler.runtime.telemetry import LoopStats
@@ -69,6 +69,7 @@ class SchedulerLoop:
         config: Config,
     ) -> None:
         self._client = client
+        self._inbox = Lane(client)
         self._keys = keys
         self._make_ledger = make_ledger
         self._config = config
@@ -140,7 +141,7 @@ class SchedulerLoop:
 
     def _read(self, wait_seconds: float) -> list[Command]:
         entries = read_stream(
-            self._client, self._keys.inbox, self.inbox_id, BATCH_ENTRIES, wait_seconds
+            self._inbox, self._keys.inbox, self.inbox_id, BATCH_ENTRIES, wait_seconds
         )
         received_at = time()
         commands: list[Command] = []

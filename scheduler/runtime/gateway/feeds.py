@@ -13,11 +13,12 @@ from domain.codec import JOURNAL_FIELD, JournalEntry, decode_entry
 from domain.decisions import Finish, Grant
 from domain.errors import CapacityError, InvalidRequest, Unavailable
 from domain.events import ActionFinished, ActionSubmitted
-from scheduler.runtime.connection import going_on, read_stream_async
+from scheduler.runtime.connection import going_on
 from scheduler.runtime.gateway.bodies import number, wait_seconds
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.http import Request, Response, Send, encode_json
 from scheduler.runtime.journal import START
+from scheduler.runtime.lane import AsyncLane, read_stream_async
 from scheduler.runtime.views import finished_view, granted_units, placement
 
 HEARTBEAT_SECONDS = 15.0
@@ -71,9 +72,10 @@ class Feeds:
             raise CapacityError(f"{MAX_STREAMS} event streams are open here already")
         feed = _Feed(request, principal, self._context.tail.position)
         self._open += 1
+        lane = AsyncLane(self._context.client)
         try:
             await send(_start(request))
-            reading = asyncio.ensure_future(self._pump(feed, send))
+            reading = asyncio.ensure_future(self._pump(feed, lane, send))
             gone = asyncio.ensure_future(request.disconnected())
             try:
                 await asyncio.wait({reading, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -85,17 +87,17 @@ class Feeds:
                 await asyncio.gather(reading, gone, return_exceptions=True)
         finally:
             self._open -= 1
+            lane.close()
 
-    async def _pump(self, feed: _Feed, send: Send) -> None:
+    async def _pump(self, feed: _Feed, lane: AsyncLane, send: Send) -> None:
         spoke_at = monotonic()
         # The first id is where this stream begins: whoever loses it at once can resume there.
         await send(_chunk(f"retry: 1000\nid: {feed.cursor}\n\n".encode()))
         while going_on():
             try:
                 entries = await read_stream_async(
-                    self._context.client, self._context.keys.journal, feed.position,
-                    READ_ENTRIES, BLOCK_SECONDS,
-                )  # fmt: skip
+                    lane, self._context.keys.journal, feed.position, READ_ENTRIES, BLOCK_SECONDS
+                )
             except redis.RedisError as error:
                 raise Unavailable(str(error)) from None
             lines = b"".join(

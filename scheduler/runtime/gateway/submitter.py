@@ -11,7 +11,6 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import redis
 import redis.asyncio
@@ -20,6 +19,7 @@ from domain.codec import pack_fields
 from domain.errors import CapacityError, Unavailable
 from domain.keys import Keys
 from scheduler.runtime.connection import going_on
+from scheduler.runtime.lane import Argument, AsyncLane
 from scheduler.runtime.scripts import SUBMIT
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Submitter:
     """The one writer of this process to the inbox."""
 
     def __init__(self, client: redis.asyncio.Redis, keys: Keys) -> None:
-        self._client = client
+        self._lane = AsyncLane(client)
         self._keys = keys
         self._script = client.register_script(SUBMIT)
         self._pending: list[_Pending] = []
@@ -74,6 +74,12 @@ class Submitter:
 
     async def run(self) -> None:
         """Append whatever is waiting, until cancelled."""
+        try:
+            await self._serve()
+        finally:
+            self._lane.close()
+
+    async def _serve(self) -> None:
         while going_on():
             await self._something.wait()
             self._something.clear()
@@ -107,19 +113,19 @@ class Submitter:
         if not any(pending.key for pending in batch):
             messages = [message for pending in batch for message in pending.messages]
             if messages:  # a batch of which every item was refused has none
-                await self._client.xadd(self._keys.inbox, pack_fields(messages))
+                await self._lane.call("XADD", self._keys.inbox, "*", *pack_fields(messages))
             return [None] * len(batch)
-        keys, args = [self._keys.inbox], [str(IDEMPOTENCY_SECONDS).encode()]
+        keys: list[str] = [self._keys.inbox]
+        args: list[Argument] = [IDEMPOTENCY_SECONDS]
         for pending in batch:
             keys.append(pending.key)
-            args += [pending.remember, str(len(pending.messages)).encode(), *pending.messages]
-        answer = await self._script(keys=keys, args=args)
-        seen = cast("list[bytes | None]", answer)
+            args += [pending.remember, len(pending.messages), *pending.messages]
+        seen: list[bytes | None] = await self._lane.run(self._script, keys, args)
         return [*seen, *[None] * (len(batch) - len(seen))]
 
     async def _look_at_backlog(self) -> None:
         with contextlib.suppress(redis.RedisError):
-            self._backlog = int(await self._client.xlen(self._keys.inbox))
+            self._backlog = int(await self._lane.call("XLEN", self._keys.inbox))
 
 
 def _fail(batch: list[_Pending], error: Unavailable) -> None:

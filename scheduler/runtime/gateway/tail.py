@@ -16,8 +16,9 @@ from domain.decisions import Finish, Renew
 from domain.events import ActionFinished, ConfigApplied, NodeJoined
 from domain.keys import Keys
 from domain.wire import ActionView
-from scheduler.runtime.connection import going_on, read_stream_async
+from scheduler.runtime.connection import going_on
 from scheduler.runtime.journal import id_parts
+from scheduler.runtime.lane import AsyncLane, read_stream_async
 from scheduler.runtime.views import finished_view
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class Tail:
         self, client: redis.asyncio.Redis, keys: Keys, refresh: Callable[[], None]
     ) -> None:
         self._client = client
+        self._lane = AsyncLane(client)
         self._keys = keys
         #: Called when capacity or configuration may have changed.
         self._refresh = refresh
@@ -104,10 +106,16 @@ class Tail:
 
     async def run(self) -> None:
         """Read until cancelled."""
+        try:
+            await self._follow()
+        finally:
+            self._lane.close()
+
+    async def _follow(self) -> None:
         while going_on():
             try:
                 entries = await read_stream_async(
-                    self._client, self._keys.journal, self.position, READ_ENTRIES, BLOCK_SECONDS
+                    self._lane, self._keys.journal, self.position, READ_ENTRIES, BLOCK_SECONDS
                 )
             except redis.RedisError as error:
                 log.warning("the journal cannot be read: %s", error)
@@ -119,6 +127,7 @@ class Tail:
             if entries:
                 async with self._moved:
                     self._moved.notify_all()
+                await asyncio.sleep(0)  # answers go out first
 
     def _take(self, entry: JournalEntry) -> None:
         self.seq = entry.seq

@@ -13,6 +13,7 @@ from domain.codec import encode, pack_fields
 from domain.events import ActionFinished, ActionStarted, Event
 from domain.keys import Keys
 from scheduler.runtime.connection import going_on
+from scheduler.runtime.lane import AsyncLane
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class Reporter:
     """Sends events to the inbox in order. What is reported twice is ignored by the core."""
 
     def __init__(self, client: redis.asyncio.Redis, keys: Keys) -> None:
-        self._client = client
+        self._lane = AsyncLane(client)
         self._keys = keys
         self._waiting: list[tuple[Event, Callable[[], None] | None]] = []
         self._something = asyncio.Event()
@@ -37,6 +38,12 @@ class Reporter:
 
     async def run(self) -> None:
         """Send whatever is waiting, until cancelled."""
+        try:
+            await self._serve()
+        finally:
+            self._lane.close()
+
+    async def _serve(self) -> None:
         while going_on():
             await self._something.wait()
             self._something.clear()
@@ -52,7 +59,7 @@ class Reporter:
         messages = [encode(event) for event in _without_stale_starts([e for e, _ in batch])]
         while going_on():
             try:
-                await self._client.xadd(self._keys.inbox, pack_fields(messages))
+                await self._lane.call("XADD", self._keys.inbox, "*", *pack_fields(messages))
             except redis.RedisError as error:
                 log.warning("reports wait, redis does not take them: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)

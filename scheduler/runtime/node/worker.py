@@ -32,7 +32,8 @@ from domain.inventory import NodeInventory, ResourceInventory
 from domain.keys import Keys
 from domain.ports import Driver, Leftover, RunOrder, RunReport
 from managers.reward import reward_of
-from scheduler.runtime.connection import going_on, read_stream_async
+from scheduler.runtime.connection import going_on
+from scheduler.runtime.lane import AsyncLane, read_stream_async
 from scheduler.runtime.node.identity import Identity, next_incarnation
 from scheduler.runtime.node.progress import Progress
 from scheduler.runtime.node.reporter import Reporter
@@ -70,6 +71,7 @@ class NodeWorker:
         drivers: list[Driver],
     ) -> None:
         self._client = client
+        self._commands = AsyncLane(client)
         self._keys = keys
         self._options = options
         self._drivers = drivers
@@ -97,6 +99,7 @@ class NodeWorker:
                 group.create_task(self._heartbeat())
                 group.create_task(self._read())
         finally:
+            self._commands.close()
             for driver in self._drivers:
                 await driver.close()
 
@@ -133,7 +136,7 @@ class NodeWorker:
         while going_on():
             try:
                 entries = await read_stream_async(
-                    self._client, self._stream, after, READ_ENTRIES, BLOCK_SECONDS
+                    self._commands, self._stream, after, READ_ENTRIES, BLOCK_SECONDS
                 )
             except redis.RedisError as error:
                 log.warning("commands wait, redis does not answer: %s", error)
@@ -142,6 +145,7 @@ class NodeWorker:
             for stream_id, fields in entries:
                 self._take(stream_id, decode_node_commands(fields[COMMANDS_FIELD]))
                 after = stream_id
+            await asyncio.sleep(0)  # reports made by now go out first
 
     def _take(self, stream_id: str, commands: list[NodeCommand]) -> None:
         marks = [c.run.mark for c in commands if c.run and c.run.action.kind is not Kind.NOOP]

@@ -1,0 +1,220 @@
+"""Lanes: the connections to Redis that lie on the path of an action.
+
+An action crosses Redis eight times. redis-py spends 100 to 150 µs around each command of an asyncio
+client (pool, retries, hooks), several times what the command itself costs. A lane is one
+connection, opened by redis-py (address, TLS and login stay its business), on which packed commands
+go out and replies, parsed by hiredis, come back in the same order. `docs/decisions/0004` has the
+figures.
+
+Rules
+1. A blocking command holds up what follows on its lane, so readers have lanes of their own.
+2. Nothing is sent twice. A broken connection fails every command under way with a ConnectionError:
+   whether they were executed is not known. The next command connects anew.
+3. Replies have the shapes of RESP2; an error reply is raised as redis-py's class for it.
+4. One task or thread opens a lane; an `AsyncLane` belongs to the event loop that used it first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+import hiredis
+import redis
+import redis.asyncio
+from redis.commands.core import Script
+
+#: Longest time a blocking read may last; the patience of a lane leaves room for it.
+MAX_BLOCK_SECONDS = 5.0
+#: A reply that takes longer than this never comes: the connection is given up.
+PATIENCE_SECONDS = MAX_BLOCK_SECONDS + 10.0
+
+Argument = bytes | str | int | float
+#: Its stub knows commands of one word only.
+_pack: Callable[[tuple[Argument, ...]], bytes] = cast("Any", hiredis.pack_command)
+
+
+class Lane:
+    """A blocking lane, for one thread."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._pool = client.connection_pool
+        self._connection: Any = None
+
+    def call(self, *command: Argument) -> Any:
+        """Send one command and return its reply. Raises a RedisError."""
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = self._pool.get_connection()
+        try:
+            connection.send_command(*command)
+            return connection.read_response()
+        except redis.ResponseError:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, script: Script, keys: list[str], args: list[Argument]) -> Any:
+        """Run a registered script."""
+        try:
+            return self.call("EVALSHA", script.sha, len(keys), *keys, *args)
+        except redis.exceptions.NoScriptError:
+            return self.call("EVAL", cast("str", script.script), len(keys), *keys, *args)
+
+    def close(self) -> None:
+        """Give the connection up; the next command opens another one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.disconnect()
+            self._pool.release(connection)
+
+
+class AsyncLane:
+    """A lane for tasks of one event loop; many commands may be under way."""
+
+    def __init__(
+        self, client: redis.asyncio.Redis, patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
+        self._pool: Any = client.connection_pool
+        self._patience_seconds = patience_seconds
+        self._wire: _Wire | None = None
+        self._opening = asyncio.Lock()
+
+    async def call(self, *command: Argument) -> Any:
+        """Send one command and return its reply. Raises a RedisError."""
+        wire = self._wire
+        if wire is None or wire.broken:
+            wire = await self._open()
+        return await wire.send(command)
+
+    async def run(self, script: Any, keys: list[str], args: list[Argument]) -> Any:
+        """Run a registered script."""
+        try:
+            return await self.call("EVALSHA", script.sha, len(keys), *keys, *args)
+        except redis.exceptions.NoScriptError:
+            return await self.call("EVAL", script.script, len(keys), *keys, *args)
+
+    def close(self) -> None:
+        """Give the connection up; the next command opens another one."""
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.give_up("the lane was closed")
+
+    async def _open(self) -> _Wire:
+        async with self._opening:
+            if self._wire is None or self._wire.broken:
+                connection = self._pool.make_connection()
+                await connection.connect()
+                self._wire = _Wire(connection, self._patience_seconds)
+            return self._wire
+
+
+class _Wire(asyncio.Protocol):
+    """One open connection: takes redis-py's place as the reader of its transport."""
+
+    def __init__(self, connection: Any, patience_seconds: float) -> None:
+        self._connection = connection
+        self._patience_seconds = patience_seconds
+        self._loop = asyncio.get_running_loop()
+        self._reader = hiredis.Reader(
+            protocolError=redis.exceptions.InvalidResponse,
+            replyError=redis.connection.DefaultParser.parse_error,
+        )
+        #: What is under way, oldest first, and until when each may take.
+        self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._watch: asyncio.TimerHandle | None = None
+        self.broken = False
+        self._transport: asyncio.Transport = connection._writer.transport
+        self._transport.set_protocol(self)
+
+    def send(self, command: tuple[Argument, ...]) -> asyncio.Future[Any]:
+        """Write a command; the future is its reply."""
+        reply = self._loop.create_future()
+        deadline = self._loop.time() + self._patience_seconds
+        self._pending.append((reply, deadline))
+        if self._watch is None:
+            self._watch = self._loop.call_at(deadline, self._look)
+        self._transport.write(_pack(command))
+        return reply
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        try:
+            while (answer := self._reader.gets()) is not False:
+                reply, _ = self._pending.popleft()
+                if reply.done():
+                    continue  # whoever asked was cancelled
+                if isinstance(answer, redis.RedisError):
+                    reply.set_exception(answer)
+                else:
+                    reply.set_result(answer)
+        except (redis.RedisError, IndexError) as error:
+            self.give_up(f"redis sent what makes no sense: {error}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.give_up(
+            f"redis closed the connection: {exc}" if exc else "redis closed the connection"
+        )
+
+    def give_up(self, why: str) -> None:
+        """Fail what is under way, and close."""
+        self.broken = True
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        pending, self._pending = self._pending, deque()
+        for reply, _ in pending:
+            if not reply.done():
+                reply.set_exception(redis.ConnectionError(why))
+        self._connection._close()  # forgets its streams, or it would warn of them
+        self._transport.abort()
+
+    def _look(self) -> None:
+        """See whether the oldest command has waited too long."""
+        self._watch = None
+        if not self._pending:
+            return
+        deadline = self._pending[0][1]
+        if deadline <= self._loop.time():
+            self.give_up(f"redis did not answer within {self._patience_seconds:g} s")
+        else:
+            self._watch = self._loop.call_at(deadline, self._look)
+
+
+#: Entries of one stream: (id, fields).
+Entries = list[tuple[str, dict[bytes, bytes]]]
+
+
+def read_stream(
+    lane: Lane, stream: str, after: str, count: int, block_seconds: float | None
+) -> Entries:
+    """Return up to ``count`` entries behind ``after``, waiting for the first one if asked to."""
+    return _entries(lane.call(*_xread(stream, after, count, block_seconds)))
+
+
+async def read_stream_async(
+    lane: AsyncLane, stream: str, after: str, count: int, block_seconds: float | None
+) -> Entries:
+    """Do what `read_stream` does, without blocking the event loop."""
+    return _entries(await lane.call(*_xread(stream, after, count, block_seconds)))
+
+
+def _xread(
+    stream: str, after: str, count: int, block_seconds: float | None
+) -> tuple[Argument, ...]:
+    if block_seconds is None:
+        return ("XREAD", "COUNT", count, "STREAMS", stream, after)
+    milliseconds = max(1, int(min(block_seconds, MAX_BLOCK_SECONDS) * 1000))
+    return ("XREAD", "BLOCK", milliseconds, "COUNT", count, "STREAMS", stream, after)
+
+
+def _entries(answer: list[Any] | None) -> Entries:
+    if not answer:
+        return []
+    return [
+        (stream_id.decode(), dict(zip(fields[::2], fields[1::2], strict=True)))
+        for stream_id, fields in answer[0][1]
+    ]
