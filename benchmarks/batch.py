@@ -42,7 +42,8 @@ async def _submit(stack: Stack, actions: int, connections: int) -> None:
 
 def _stored(database: Path) -> int:
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30) as rows:
-        query = "select count(*) from records_actionrecord where state = 'finished'"
+        # Answered from a small index: looking must not cost what is measured.
+        query = "select count(*) from records_actionrecord where finished_seq is not null"
         return int(rows.execute(query).fetchone()[0])
 
 
@@ -56,12 +57,12 @@ def main() -> None:
         database = stack.home / "tangram.sqlite3"
         asyncio.run(_submit(stack, 2 * BATCH, 1))  # warm
         while _stored(database) < 2 * BATCH:
-            time.sleep(0.1)
+            time.sleep(0.2)
         began = time.perf_counter()
         asyncio.run(_submit(stack, options.actions, options.connections))
         submitted = time.perf_counter() - began
         while _stored(database) < options.actions + 2 * BATCH:
-            time.sleep(0.1)
+            time.sleep(0.2)
         done = time.perf_counter() - began
     result = {
         "actions": options.actions,

@@ -48,7 +48,7 @@ class Follower:
         self._name = name
         self._start = start
         self._consume = consume
-        #: Entries that come within this time are consumed together.
+        #: Entries that come within this time are consumed together; whoever is behind does not wait.
         self._pause_seconds = pause_seconds
         self._page = page
         self._retry_on: tuple[type[Exception], ...] = (redis.RedisError, *retry_on)
@@ -56,6 +56,7 @@ class Follower:
         self._journal = Journal(client, keys)
         self._worker = process_name(name)
         self._shown_at = 0.0
+        self._behind = False
 
     def run(self, stop: threading.Event) -> None:
         """Follow until ``stop`` is set."""
@@ -71,11 +72,12 @@ class Follower:
                 log.warning("%s waits: %s", self._name, error)
                 position = None
                 stop.wait(RETRY_SECONDS)
-            if self._pause_seconds:
+            if self._pause_seconds and not self._behind:
                 stop.wait(self._pause_seconds)
 
     def _step(self, position: str) -> str:
         entries = self._journal.read(position, count=self._page, block_seconds=1.0)
+        self._behind = len(entries) == self._page
         if entries:
             self._consume(entries)
             position = entries[-1][0]

@@ -14,6 +14,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -210,8 +211,10 @@ class Fold:
         if grant.allocations:
             units = units_of_allocations(grant.allocations, grant.node)
             changes["units"] = _encode(units).decode()
-        if grant.node is not None:
-            changes["placement"] = _encode(placement_of(grant.allocations, grant.node)).decode()
+            if grant.node is not None:
+                changes["placement"] = _encode(placement_of(grant.allocations, grant.node)).decode()
+        elif grant.node is not None:
+            changes["placement"] = _holding_nothing(grant.node)
         if grant.expires_at is not None:
             # A lease is in its holder's hands at once.
             standing.state = changes["state"] = _RUNNING
@@ -294,6 +297,11 @@ class Fold:
     def _environment_removed(self, event: EnvironmentRemoved) -> None:
         now = self._instant(self._wall(event.at))
         self.episodes.ended(event.trajectory, environment_removed_at=now)
+
+
+@lru_cache(maxsize=1024)
+def _holding_nothing(node: str) -> str:
+    return _encode(placement_of((), node)).decode()
 
 
 def _plain(text: str | None) -> str | None:
