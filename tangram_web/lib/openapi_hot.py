@@ -65,7 +65,7 @@ class BatchBody:
 
 WAIT = Parameter(
     "wait",
-    "Seconds to wait before answering that there is nothing yet.",
+    "Seconds to wait for the end of the action, or for the grant of a lease.",
     {"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS},
 )
 IDEMPOTENCY_KEY = Parameter(
@@ -97,13 +97,13 @@ RENEWED = _object(id="string", expires_at="string")
 HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
     HotEndpoint(
         "post", "/actions", "actions_submit", "Submit an action", Scope.SUBMIT,
-        {200: ActionView, 202: ACCEPTED}, ActionPayload, (WAIT, IDEMPOTENCY_KEY),
+        {200: ActionView, 202: ACCEPTED}, ActionPayload, (WAIT,),
         problems=(409, 413, 422, 429, 503),
     ),
     HotEndpoint(
         "post", "/actions/batch", "actions_submit_batch",
         "Submit up to 1,000 actions; each is accepted or refused on its own", Scope.SUBMIT,
-        {202: BatchView}, BatchBody, (IDEMPOTENCY_KEY,), problems=(409, 413, 422, 429, 503),
+        {202: BatchView}, BatchBody, problems=(409, 413, 422, 429, 503),
     ),
     HotEndpoint(
         "get", "/actions/{id}", "actions_retrieve", "How an action stands, and why it waits",

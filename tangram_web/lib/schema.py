@@ -13,6 +13,7 @@ from domain.wire import MAX_BATCH, Problem
 from tangram_web.lib.access import needed_scope
 from tangram_web.lib.openapi_hot import (
     HOT_ENDPOINTS,
+    IDEMPOTENCY_KEY,
     WIRE_STRUCTS,
     BatchBody,
     Body,
@@ -63,8 +64,17 @@ def add_hot_endpoints(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     paths = result["paths"]
     for endpoint in HOT_ENDPOINTS:
         paths.setdefault(API_PREFIX + endpoint.path, {})[endpoint.method] = _operation(endpoint)
+    for methods in paths.values():
+        if "post" in methods:
+            _add_idempotency_key(methods["post"])
     result["paths"] = dict(sorted(paths.items()))
     return result
+
+
+def _add_idempotency_key(operation: dict[str, Any]) -> None:
+    operation.setdefault("parameters", []).append(_parameter(IDEMPOTENCY_KEY))
+    for code, problem in _problems({409, 422, 503}).items():
+        operation["responses"].setdefault(code, problem)
 
 
 def _wire_schemas() -> dict[str, Any]:

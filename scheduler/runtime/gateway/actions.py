@@ -10,7 +10,7 @@ import msgspec
 from domain.access import Principal
 from domain.action import Action, ActionState
 from domain.codec import encode
-from domain.errors import Conflict, InvalidRequest, TangramError
+from domain.errors import InvalidRequest, TangramError
 from domain.events import ActionCancelRequested, ActionSubmitted
 from domain.ids import ActionId
 from domain.wire import (
@@ -24,8 +24,9 @@ from domain.wire import (
     Problem,
 )
 from scheduler.runtime.gateway.bodies import decode, wait_seconds
-from scheduler.runtime.gateway.context import Context
+from scheduler.runtime.gateway.context import Context, is_settled
 from scheduler.runtime.gateway.http import Request, Response, encode_json, problem_of
+from scheduler.runtime.gateway.replays import idempotency_key, reused
 
 _payload = msgspec.json.Decoder(ActionPayload)
 _batch = msgspec.json.Decoder(BatchPayload)
@@ -33,7 +34,6 @@ _cancel = msgspec.json.Decoder(CancelPayload)
 _problem = msgspec.json.Decoder(Problem)
 
 HASH_BYTES = 16
-MAX_KEY_LENGTH = 255
 
 
 class Actions:
@@ -57,9 +57,9 @@ class Actions:
                 view = await context.find(request, principal, before.decode(), seconds)
                 return _shown(view, seconds, replayed=True)
             if future is not None:
-                finished = await context.wait_for(request, future, seconds)
-                if finished is not None:
-                    return _shown(finished, seconds)
+                settled = await context.settled(request, principal, action.id, future, seconds)
+                if settled is not None:
+                    return _shown(settled, seconds)
         finally:
             if future is not None:
                 context.tail.discard(action.id, future)
@@ -74,14 +74,10 @@ class Actions:
         remember: bytes,
     ) -> bytes | None:
         """Append; return what the first request with this Idempotency-Key remembered, if any."""
-        key = request.header(b"idempotency-key")
+        key = idempotency_key(request)
         if not key:
             await self._context.submitter.append(messages)
             return None
-        if len(key) > MAX_KEY_LENGTH or not key.isprintable():
-            raise InvalidRequest(
-                f"Idempotency-Key is longer than {MAX_KEY_LENGTH} characters or not printable"
-            )
         digest = hashlib.sha256(request.path.encode() + b"\0" + body).digest()[:HASH_BYTES]
         before = await self._context.submitter.append(
             messages,
@@ -91,10 +87,7 @@ class Actions:
         if before is None:
             return None
         if before[:HASH_BYTES] != digest:
-            raise Conflict(
-                "this Idempotency-Key was used with another body; use a new key",
-                code="idempotency_key_reused",
-            )
+            raise reused()
         return before[HASH_BYTES:]
 
     async def batch(self, request: Request, principal: Principal) -> Response:
@@ -115,7 +108,7 @@ class Actions:
                 problem = _problem.decode(refused.content)
                 results.append(BatchItem(refused.status, problem=problem))
         answer = encode_json(BatchView(results, len(messages), len(items) - len(messages)))
-        project = principal.project or "*"
+        project = principal.project or f"*{principal.name}"
         before = await self._append_once(request, project, body, messages, answer)
         headers = {"Idempotent-Replayed": "true"} if before is not None else {}
         return Response(202, raw=before or answer, headers=headers)
@@ -155,5 +148,4 @@ def _accepted(action_id: str, state: ActionState) -> Response:
 
 def _shown(view: ActionView, waited: float, *, replayed: bool = False) -> Response:
     headers = {"Idempotent-Replayed": "true"} if replayed else {}
-    finished = view.state is ActionState.FINISHED
-    return Response(200 if finished and waited else 202, view, headers=headers)
+    return Response(200 if waited and is_settled(view) else 202, view, headers=headers)

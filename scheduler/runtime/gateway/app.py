@@ -28,12 +28,26 @@ from scheduler.runtime.gateway.http import (
     problem_of,
 )
 from scheduler.runtime.gateway.leases import Leases
+from scheduler.runtime.gateway.replays import Replays
 from scheduler.runtime.gateway.trajectories import Trajectories
 
 log = logging.getLogger(__name__)
 
 PREFIX = "/api/v1"
 Handler = Callable[..., Awaitable[Response]]
+
+
+#: Submissions check their keys where they are appended.
+_OWN_KEYS = frozenset({PREFIX + "/actions", PREFIX + "/actions/batch"})
+
+
+def _may_repeat(request: Request) -> bool:
+    """Say whether a key on this request is for `Replays`."""
+    return (
+        request.method == "POST"
+        and request.path.startswith(PREFIX + "/")
+        and request.path not in _OWN_KEYS
+    )
 
 
 class Route(NamedTuple):
@@ -56,6 +70,7 @@ class Gateway:
         self._feeds = Feeds(context)
         self._health = Health(context, needed_roles)
         self._actions = Actions(context)
+        self._replays = Replays(context.client, context.keys)
         self._routes = self._table()
 
     def _table(self) -> list[Route]:
@@ -81,10 +96,27 @@ class Gateway:
             await self._behind(scope, receive, send)
             return
         request = Request(scope, receive)
+        if b"idempotency-key" not in request.headers or not _may_repeat(request):
+            await self._serve(request, send)
+            return
+        await self._settle(request, send, self._once(request, send))
+
+    async def _once(self, request: Request, send: Send) -> None:
+        if not self._context.started:
+            await self._context.start()
+        await self._replays.once(request, send, self._serve)
+
+    async def _serve(self, request: Request, send: Send) -> None:
         answering = self._answer(request, send)
         if answering is None:
-            await self._behind(scope, receive, send)
-            return
+            await self._behind(request.scope, request.receive, send)
+        else:
+            await self._settle(request, send, answering)
+
+    async def _settle(
+        self, request: Request, send: Send, answering: Awaitable[Response | None]
+    ) -> None:
+        """Send what comes of ``answering``: a response, a problem, or nothing any more."""
         try:
             response = await answering
         except ClientGone:

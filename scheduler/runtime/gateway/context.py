@@ -12,6 +12,7 @@ import redis
 import redis.asyncio
 
 from domain.access import Principal
+from domain.action import ActionState, Kind
 from domain.errors import NotFound, Unavailable
 from domain.keys import Keys
 from domain.wire import ActionView
@@ -36,6 +37,13 @@ ROW_SECONDS = 2.0
 ROW_POLL_SECONDS = 0.05
 
 _capacity = msgspec.json.Decoder(CapacityView)
+
+
+def is_settled(view: ActionView) -> bool:
+    """Say whether waiting for an action ends here: it is finished, or a lease that is held."""
+    if view.state is ActionState.FINISHED:
+        return True
+    return view.kind is Kind.LEASE and view.state is ActionState.RUNNING
 
 
 class Context:
@@ -96,10 +104,30 @@ class Context:
         if stored is not None:
             self.admission.view = _capacity.decode(stored)
 
-    async def wait_for(
-        self, request: Request, future: asyncio.Future[ActionView], seconds: float
+    async def settled(
+        self,
+        request: Request,
+        principal: Principal,
+        action_id: str,
+        future: asyncio.Future[ActionView | None],
+        seconds: float,
     ) -> ActionView | None:
-        """Return the finished action, or None when it takes longer. Raises ClientGone."""
+        """Return the finished action or the lease that is now held; None when it takes longer.
+
+        A lease's holder has waited for its grant: the work that follows is its own.
+        """
+        finished = await self.wait_for(request, future, seconds)
+        if finished is not None or not future.done():
+            return finished
+        return await self.find(request, principal, action_id)
+
+    async def wait_for(
+        self, request: Request, future: asyncio.Future[ActionView | None], seconds: float
+    ) -> ActionView | None:
+        """Return the finished action, or None when it takes longer (or is a lease, now granted).
+
+        Raises ClientGone.
+        """
         await asyncio.wait({future}, timeout=min(seconds, QUICK_SECONDS))
         if future.done():
             return future.result()
@@ -130,8 +158,9 @@ class Context:
             future = self.tail.finish_of(action_id)
             try:
                 live = await self.questions.action(action_id, principal.project)
-                finished = await self.wait_for(request, future, seconds) if seconds else None
-                view = finished or live
+                if seconds:
+                    view = await self.settled(request, principal, action_id, future, seconds)
+                view = view or live
             except NotLive as answer:
                 view = await self._finished_before(action_id, answer.journal_id)
             finally:

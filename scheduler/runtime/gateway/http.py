@@ -85,6 +85,24 @@ class Request:
             if not message.get("more_body"):
                 return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
+    def again(self, body: bytes) -> Request:
+        """Return this request as if its body, which was read, were still to come."""
+        unread = [body]
+
+        async def receive() -> MutableMapping[str, Any]:
+            if unread:
+                return {"type": "http.request", "body": unread.pop(), "more_body": False}
+            return await self._receive()
+
+        copy = Request(self.scope, receive)
+        copy.id = self.id
+        return copy
+
+    @property
+    def receive(self) -> Receive:
+        """Where the body comes from, for an application that reads it itself."""
+        return self._receive
+
     async def disconnected(self) -> None:
         """Return when the client has gone. Only after the body was read."""
         while (await self._receive())["type"] != "http.disconnect":

@@ -12,7 +12,7 @@ import redis
 import redis.asyncio
 
 from domain.codec import JOURNAL_FIELD, JournalEntry, decode_entry
-from domain.decisions import Finish, Renew
+from domain.decisions import Finish, Grant, Renew
 from domain.events import ActionFinished, ConfigApplied, NodeJoined
 from domain.keys import Keys
 from domain.wire import ActionView
@@ -42,7 +42,8 @@ class Tail:
         self._keys = keys
         #: Called when capacity or configuration may have changed.
         self._refresh = refresh
-        self._waiters: dict[str, list[asyncio.Future[ActionView]]] = defaultdict(list)
+        #: Resolved with the finished action; with None when a lease is granted.
+        self._waiters: dict[str, list[asyncio.Future[ActionView | None]]] = defaultdict(list)
         self._renewals: dict[str, list[asyncio.Future[float]]] = defaultdict(list)
         self._recent: OrderedDict[str, tuple[Finish, ActionFinished | None, float, float]] = (
             OrderedDict()
@@ -56,9 +57,12 @@ class Tail:
         found = self._recent.get(action_id)
         return None if found is None else finished_view(*found)
 
-    def finish_of(self, action_id: str) -> asyncio.Future[ActionView]:
-        """Return a future of the finished action. `discard` it when nobody waits any more."""
-        future: asyncio.Future[ActionView] = asyncio.get_running_loop().create_future()
+    def finish_of(self, action_id: str) -> asyncio.Future[ActionView | None]:
+        """Return a future of the finished action, or of None for a lease that was granted.
+
+        `discard` it when nobody waits any more.
+        """
+        future: asyncio.Future[ActionView | None] = asyncio.get_running_loop().create_future()
         self._waiters[action_id].append(future)
         return future
 
@@ -68,7 +72,7 @@ class Tail:
         self._renewals[action_id].append(future)
         return future
 
-    def discard(self, action_id: str, future: asyncio.Future[ActionView]) -> None:
+    def discard(self, action_id: str, future: asyncio.Future[ActionView | None]) -> None:
         """Forget a future that was not resolved."""
         futures = self._waiters.get(action_id)
         if futures and future in futures:
@@ -140,6 +144,8 @@ class Tail:
         for decision in entry.decisions:
             if isinstance(decision, Finish):
                 self._finished(decision, reports.get(decision.action_id), entry)
+            elif isinstance(decision, Grant) and decision.expires_at is not None:
+                self._resolve(decision.action_id, None)
             elif isinstance(decision, Renew):
                 ends = decision.expires_at + entry.wall_offset_seconds
                 for renewal in self._renewals.pop(decision.action_id, ()):
@@ -151,9 +157,10 @@ class Tail:
         self._recent[finish.action_id] = found
         if len(self._recent) > RECENT:
             self._recent.popitem(last=False)
-        waiters = self._waiters.pop(finish.action_id, None)
-        if waiters:
-            view = finished_view(*found)
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(view)
+        if finish.action_id in self._waiters:
+            self._resolve(finish.action_id, finished_view(*found))
+
+    def _resolve(self, action_id: str, view: ActionView | None) -> None:
+        for waiter in self._waiters.pop(action_id, ()):
+            if not waiter.done():
+                waiter.set_result(view)

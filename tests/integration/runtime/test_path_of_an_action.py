@@ -105,6 +105,21 @@ async def test_lease_is_granted_renewed_and_released(rig: Rig) -> None:
     assert then["state"] == "running"
 
 
+async def test_waiting_for_a_lease_ends_at_its_grant(rig: Rig) -> None:
+    body = {"task": "t", "kind": "lease", "cost": {"api:search": 2}, "lease": {"ttl_seconds": 30}}
+    async with rig.client() as client:
+        held = await client.post("/actions?wait=20", json=body)
+        behind = asyncio.create_task(client.post("/actions?wait=20", json=body))
+        await client.post(f"/leases/{held.json()['id']}/release")
+        then = await behind
+        await client.post(f"/leases/{then.json()['id']}/release")
+        over = await client.get(f"/actions/{then.json()['id']}?wait=20")
+    assert (held.status_code, held.json()["state"]) == (200, "running")
+    assert (then.status_code, then.json()["state"]) == (200, "running")
+    assert then.json()["result"]["expires_at"]
+    assert over.json()["outcome"] == "completed"
+
+
 async def test_file_written_before_the_first_action_is_read_back(rig: Rig) -> None:
     async with rig.client() as client:
         await client.post("/trajectories", json={"id": "a", "task": "t"})

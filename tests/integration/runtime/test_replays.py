@@ -1,0 +1,124 @@
+"""Idempotency-Key on POSTs that are no submissions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from domain.errors import Conflict, InvalidRequest
+from domain.keys import Keys
+from scheduler.runtime.connection import connect_async
+from scheduler.runtime.gateway.http import HttpError, Request, Response, Send
+from scheduler.runtime.gateway.replays import MAX_KEPT_BYTES, Replays
+from tests.integration.runtime.rig import Rig
+from tests.redis_server import RedisServer
+
+
+class Maker:
+    """An application that counts what it makes, and the answers it got back."""
+
+    def __init__(self, client: redis.asyncio.Redis, keys: Keys) -> None:
+        self.replays = Replays(client, keys)
+        self.bodies: list[bytes] = []
+        self.status = 201
+        self.content = b"made"
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    async def serve(self, request: Request, send: Send) -> None:
+        self.bodies.append(await request.body())
+        await self.go_on.wait()
+        await Response(self.status, raw=self.content).send(send, request.id)
+
+    async def post(
+        self, body: bytes = b"{}", key: str = "k", token: str = "a"
+    ) -> tuple[int, bytes, bool]:
+        """Return status, body, and whether it was a replay."""
+        sent: list[MutableMapping[str, Any]] = []
+
+        async def receive() -> MutableMapping[str, Any]:
+            return {"type": "http.request", "body": body}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            sent.append(message)
+
+        headers = [(b"authorization", token.encode()), (b"idempotency-key", key.encode())]
+        scope = {"type": "http", "method": "POST", "path": "/api/v1/things", "headers": headers}
+        await self.replays.once(Request(scope, receive), send, self.serve)
+        replayed = (b"idempotent-replayed", b"true") in sent[0]["headers"]
+        return sent[0]["status"], sent[1]["body"], replayed
+
+
+@pytest.fixture
+async def maker(runtime_redis: RedisServer, keys: Keys) -> Any:
+    client = connect_async(runtime_redis.url)
+    yield Maker(client, keys)
+    await client.aclose()
+
+
+async def test_a_repeated_request_is_answered_as_the_first_time(maker: Maker) -> None:
+    assert await maker.post() == (201, b"made", False)
+    maker.content = b"made twice"
+    assert await maker.post() == (201, b"made", True)
+    assert maker.bodies == [b"{}"]
+
+
+async def test_a_key_with_another_body_is_refused(maker: Maker) -> None:
+    await maker.post()
+    with pytest.raises(Conflict, match="another body"):
+        await maker.post(b"[]")
+
+
+async def test_keys_of_different_callers_do_not_meet(maker: Maker) -> None:
+    await maker.post(token="a")
+    assert await maker.post(token="b") == (201, b"made", False)
+
+
+async def test_a_repetition_while_the_first_is_under_way_is_told_to_come_again(
+    maker: Maker,
+) -> None:
+    maker.go_on.clear()
+    first = asyncio.ensure_future(maker.post())
+    async with asyncio.timeout(20):
+        while not maker.bodies:
+            await asyncio.sleep(0)
+    with pytest.raises(HttpError) as refused:
+        await maker.post()
+    assert (refused.value.status, refused.value.headers) == (409, {"Retry-After": "1"})
+    maker.go_on.set()
+    assert (await first)[2] is False
+
+
+async def test_a_refused_request_may_be_corrected_under_its_key(maker: Maker) -> None:
+    maker.status = 422
+    assert (await maker.post())[0] == 422
+    maker.status = 201
+    assert await maker.post(b"[1]") == (201, b"made", False)
+
+
+async def test_an_answer_too_large_to_keep_is_given_once(maker: Maker) -> None:
+    maker.content = b"x" * (MAX_KEPT_BYTES + 1)
+    assert (await maker.post())[2] is False
+    assert (await maker.post())[2] is False
+
+
+async def test_an_unusable_key_is_named(maker: Maker) -> None:
+    with pytest.raises(InvalidRequest, match="Idempotency-Key"):
+        await maker.post(key="k" * 256)
+    assert not maker.bodies
+
+
+async def test_a_trajectory_is_opened_once_under_its_key(rig: Rig) -> None:
+    async with rig.client() as client:
+        body, key = {"id": "a", "task": "t"}, {"Idempotency-Key": "open-a"}
+        first = await client.post("/trajectories", json=body, headers=key)
+        again = await client.post("/trajectories", json=body, headers=key)
+        other = await client.post("/trajectories", json={**body, "id": "b"}, headers=key)
+    assert first.status_code < 300
+    assert (again.status_code, again.content) == (first.status_code, first.content)
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert (other.status_code, other.json()["code"]) == (409, "idempotency_key_reused")
