@@ -1,0 +1,232 @@
+"""The live page in Chromium, over a running stack, as the people who watch it see it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, WebSocket, expect, sync_playwright
+
+from tests.acceptance.up.conftest import Tangram
+from tests.conftest import in_ci
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PATIENCE_MS = 30_000
+PHONE = {"width": 390, "height": 844}
+DESK = {"width": 1360, "height": 900}
+expect.set_options(timeout=PATIENCE_MS)
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        if in_ci():
+            pytest.fail("on CI a missing browser is a failure: apt-get install chromium")
+        pytest.skip("chromium is not installed")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def signed_in(browser: Browser, tangram: Tangram) -> Any:
+    """The cookies of somebody who opened the link that `up` printed."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(entry_link(tangram))
+    expect(page).to_have_title("Overview · Tangram")
+    state = context.storage_state()
+    context.close()
+    return state
+
+
+@pytest.fixture
+def complaints() -> Iterator[list[str]]:
+    """What the browser complained about; nothing, by the end of a test."""
+    found: list[str] = []
+    yield found
+    assert found == []
+
+
+@pytest.fixture
+def open_page(
+    browser: Browser, signed_in: Any, tangram: Tangram, complaints: list[str]
+) -> Iterator[Open]:
+    """Open a page of the console, signed in."""
+    contexts: list[BrowserContext] = []
+
+    def note(kind: str, text: str) -> None:
+        if kind in {"error", "warning"}:
+            complaints.append(f"{kind}: {text}")
+
+    def open_(path: str, **options: Any) -> Page:
+        context = browser.new_context(storage_state=signed_in, **{"viewport": DESK, **options})
+        context.set_default_timeout(PATIENCE_MS)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda said: note(said.type, said.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(tangram.access["url"] + path)
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+
+
+def entry_link(tangram: Tangram) -> str:
+    found = re.search(r"Open\s+(\S+)", "".join(tangram.said))
+    assert found is not None
+    return found[1]
+
+
+def run(tangram: Tangram, *command: str, **fields: Any) -> Any:
+    """Run a command as an action and return it, finished."""
+    body = {"task": "seen", "kind": "exec", "cost": {"cpu": 0.1}, "exec": {"command": command}}
+    return tangram.post("/api/v1/actions?wait=60", {**body, **fields})
+
+
+def live(page: Page) -> Any:
+    return page.locator("tg-live .word")
+
+
+def test_a_stranger_is_asked_to_sign_in(browser: Browser, tangram: Tangram) -> None:
+    page = browser.new_page()
+    page.goto(tangram.access["url"])
+    assert "/login/" in page.url
+    page.close()
+
+
+def test_the_link_signs_in_once(browser: Browser, tangram: Tangram, signed_in: Any) -> None:
+    page = browser.new_page()
+    answer = page.goto(entry_link(tangram))
+    assert answer is not None
+    assert answer.status >= 400
+    page.close()
+
+
+def test_an_action_shows_up_while_one_watches(tangram: Tangram, open_page: Open) -> None:
+    page = open_page("/")
+    expect(live(page)).to_have_text("Live")
+    done = run(tangram, "echo", "hello")
+    row = page.locator("#finished").get_by_role("link", name=done["id"][-8:])
+    expect(row).to_be_visible()
+    expect(page.locator("#outcomes")).to_contain_text("Completed")
+    expect(page.locator("#stat-p50 .value")).not_to_have_text("–")
+    row.click()
+    expect(page.locator("main")).to_contain_text(done["id"])
+    expect(page.locator("main")).to_contain_text("hello")
+
+
+def test_a_waiting_action_is_counted_and_held_cores_are_drawn(
+    tangram: Tangram, open_page: Open
+) -> None:
+    page = open_page("/")
+    all_cores = {"task": "seen", "cost": {"cpu": os.cpu_count()}}
+    held = tangram.post(
+        "/api/v1/actions?wait=60", {**all_cores, "kind": "lease", "lease": {"ttl_seconds": 120}}
+    )
+    waiting = tangram.post(
+        "/api/v1/actions", {**all_cores, "kind": "exec", "exec": {"command": ["true"]}}
+    )
+    expect(page.locator("#stat-cores .value")).to_have_text("100 %")
+    expect(page.locator("#stat-queued .value")).to_have_text("1")
+    expect(page.locator("#waiting")).to_contain_text(waiting["id"][-8:])
+    tangram.post(f"/api/v1/leases/{held['id']}/release", {})
+    expect(page.locator("#stat-queued .value")).to_have_text("0")
+
+
+def test_a_thousand_actions_cost_the_page_a_few_frames(tangram: Tangram, open_page: Open) -> None:
+    frames: list[float] = []
+    sockets: list[WebSocket] = []
+
+    def follow(socket: WebSocket) -> None:
+        sockets.append(socket)
+        socket.on("framereceived", lambda _: frames.append(time.monotonic()))
+
+    page = open_page("/actions/")
+    page.on("websocket", follow)
+    page.goto(tangram.access["url"])
+    expect(live(page)).to_have_text("Live")
+    items = [{"task": "many", "kind": "noop"}] * 1000
+    tangram.post("/api/v1/actions/batch", {"actions": items})
+    last = run(tangram, "true")
+    expect(page.locator("#finished")).to_contain_text(last["id"][-8:])
+    seconds = frames[-1] - frames[0]
+    assert len(sockets) == 1
+    assert len(frames) <= 2 * 4 * (seconds + 1) + 4  # two topics, 4 a second, and snapshots
+
+
+def test_markup_in_what_trainers_send_is_shown_as_text(tangram: Tangram, open_page: Open) -> None:
+    evil = "<img src=x onerror=\"document.title='owned'\">"
+    script = "<script>document.title='owned'</script>"
+    done = run(tangram, "echo", script + evil, metadata={"note": evil}, family=evil)
+    page = open_page(f"/actions/{done['id']}/")
+    expect(page.locator("main")).to_contain_text(script)
+    expect(page.locator("main")).to_contain_text(evil)
+    assert page.locator("main img").count() == 0
+    assert "owned" not in page.title()
+
+
+def test_the_page_says_when_it_is_cut_off_and_comes_back(
+    tangram: Tangram, open_page: Open, complaints: list[str]
+) -> None:
+    page = open_page("/")
+    expect(live(page)).to_have_text("Live")
+    (web,) = [p for p in psutil.process_iter(["cmdline"]) if _serves(p, tangram)]
+    web.send_signal(signal.SIGSTOP)
+    try:
+        expect(live(page)).to_have_text("Stale")
+    finally:
+        web.send_signal(signal.SIGCONT)
+    expect(live(page)).to_have_text("Live")
+    web.send_signal(signal.SIGKILL)
+    expect(live(page)).not_to_have_text("Live")
+    expect(live(page)).to_have_text("Live")
+    done = run(tangram, "true")
+    expect(page.locator("#finished")).to_contain_text(done["id"][-8:])
+    # The browser reports each connection that was refused meanwhile; these were meant.
+    complaints[:] = [said for said in complaints if "WebSocket" not in said]
+
+
+def _serves(process: psutil.Process, tangram: Tangram) -> bool:
+    port = tangram.access["url"].rpartition(":")[2].rstrip("/")
+    words = process.info["cmdline"] or []
+    return "uvicorn" in words and port in words
+
+
+@pytest.mark.parametrize("path", ["/", "/actions/"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [DESK, PHONE], ids=["desk", "phone"])
+def test_a_page_fits_its_screen(open_page: Open, path: str, scheme: str, viewport: Any) -> None:
+    page = open_page(path, viewport=viewport, color_scheme=scheme)
+    expect(page.locator("main")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    lightness = sum(int(part) for part in re.findall(r"\d+", background)[:3])
+    assert (lightness < 384) == (scheme == "dark")
+
+
+def test_the_keyboard_reaches_help_and_pages(open_page: Open) -> None:
+    page = open_page("/")
+    expect(live(page)).to_have_text("Live")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("p")
+    expect(live(page)).to_have_text("Paused")
+    page.keyboard.press("g")
+    page.keyboard.press("a")
+    expect(page).to_have_title(re.compile("Actions"))
