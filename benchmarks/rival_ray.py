@@ -9,7 +9,7 @@ import time
 import ray
 
 
-@ray.remote
+@ray.remote  # type: ignore[untyped-decorator]
 def noop() -> None:
     """Do nothing."""
 
