@@ -23,63 +23,14 @@ Cost: O(lines + admitted · log lines) per cycle, however long the lines are.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 
 from domain.decisions import Decision
-from domain.ids import ActionId, ResourceId
 from scheduler.core.lifecycle import grant
 from scheduler.core.places import large_enough, usable_nodes, why_no_node
-from scheduler.core.queues import Need, QueueKey, WaitQueue, WaitReason
+from scheduler.core.queues import QueueKey, WaitQueue, WaitReason
+from scheduler.core.scan import Scan
 from scheduler.core.state import LiveAction, LiveNode, Order, State
-
-
-@dataclass(slots=True)
-class Scan:
-    """What earlier heads of this scan have blocked and claimed."""
-
-    blocked: dict[ResourceId, ActionId] = field(default_factory=dict)
-    claims: dict[ResourceId, list[int]] = field(default_factory=lambda: defaultdict(list))
-
-    def admits(self, state: State, needs: Iterable[Need]) -> bool:
-        """Say whether all ``needs`` can be had now."""
-        for resource, amount in needs:
-            if resource in self.blocked or self.short(state, resource, amount):
-                return False
-        return True
-
-    def short(self, state: State, resource: ResourceId, amount: int) -> bool:
-        """Say whether ``amount`` does not fit beyond what is claimed."""
-        ledger = state.ledgers.get(resource)
-        if ledger is None:
-            return True
-        claimed = self.claims.get(resource)
-        return not ledger.fits((*claimed, amount) if claimed else (amount,))
-
-    def refuse(self, state: State, live: LiveAction, needs: list[Need]) -> WaitReason:
-        """Block what ``live`` is first to be short of, claim the rest, and say why it waits."""
-        behind: list[ResourceId] = []
-        short: list[ResourceId] = []
-        for resource, amount in needs:
-            if resource in self.blocked:
-                behind.append(resource)
-            elif self.short(state, resource, amount):
-                short.append(resource)
-        memory = [r for r in (*behind, *short) if r.startswith("memory:")]
-        if memory:
-            behind = [r for r in behind if r in memory]
-            short = [r for r in short if r in memory]
-        for resource in short:
-            self.blocked[resource] = live.id
-        if not short:
-            return WaitReason("behind", behind[0], self.blocked[behind[0]])
-        if not memory:
-            for resource, amount in needs:
-                if resource not in self.blocked:
-                    self.claims[resource].append(amount)
-        return WaitReason("short_of", short[0])
 
 
 def run_cycle(state: State, decisions: list[Decision]) -> None:
@@ -127,12 +78,12 @@ def _try_admit(
     if key.needs.wants_node and not nodes:
         queue.reason = why_no_node(state, key)
         return False
-    if scan.admits(state, queue.in_cluster):
+    if scan.admits(state.ledgers, queue.in_cluster):
         if not key.needs.wants_node:
             grant(state, live, None, decisions)
             return True
         for node in nodes:
-            if scan.admits(state, queue.on_node(node.name)):
+            if scan.admits(state.ledgers, queue.on_node(node.name)):
                 grant(state, live, node.name, decisions)
                 queue.sticky_node = None
                 return True
@@ -148,7 +99,7 @@ def _wait(
         if not large_enough(state, [need]):
             return WaitReason("too_large", need[0])
     if not queue.key.needs.wants_node:
-        return scan.refuse(state, live, queue.in_cluster)
+        return scan.refuse(state.ledgers, live.id, queue.in_cluster)
     large = [node.name for node in nodes if large_enough(state, queue.on_node(node.name))]
     if not large:
         queue.sticky_node = None
@@ -156,4 +107,4 @@ def _wait(
     if queue.sticky_node not in large:
         queue.sticky_node = large[0]
     needs = queue.on_node(queue.sticky_node or large[0])
-    return scan.refuse(state, live, needs + queue.in_cluster)
+    return scan.refuse(state.ledgers, live.id, needs + queue.in_cluster)
