@@ -88,7 +88,8 @@ def _scan(problem: Problem, policy: Policy) -> _Scanned:
             for resource, amount in needs:
                 found.left[resource].free -= amount
                 found.groups[key].taken += amount if resource == key else 0
-            found.granted[one.id] = {str(name): amount for name, amount in needs}
+            wanted = dict(needs)
+            found.granted[one.id] = {name: wanted[ResourceId(name)] for name in one.cost}
             found.groups[key].candidates.append(one)
         else:
             reason = found.scan.refuse(found.left, one.id, needs)

@@ -148,7 +148,7 @@ def test_no_plan_hands_out_more_than_is_free_or_a_count_nobody_asked_for(actions
 
     assert {*plan.selected, *plan.waiting} == {one.id for one in some}
     assert not set(plan.selected) & set(plan.waiting)
-    costs = {one.id: one.cost for one in some}
+    costs = {str(one.id): one.cost for one in some}
     for name, units in plan.selected.items():
         assert units.keys() == costs[name].keys()
         assert all(amount in costs[name][resource] for resource, amount in units.items())
