@@ -27,28 +27,51 @@ class Decision(NamedTuple):
     objective: float
 
 
+class BasicOperator:
+    """The Basic DP Operator (lines 26 to 43), for totals of at most n."""
+
+    def start(self, actions: Sequence[Action]) -> int:
+        """START: no total below this is possible."""
+        return sum(min(action.units) for action in actions)
+
+    def prev(self, j: int, k: int) -> int:
+        """PREV."""
+        return j - k
+
+    def is_valid(self, remaining: int, start: int) -> bool:
+        """ISVALID: the earlier ones fit; at most, so that they need not fill it."""
+        return remaining >= start
+
+    def duration(self, action: Action, k: int) -> float:
+        """GETDURATION at the ``k``-th count."""
+        return action.seconds[k]
+
+
 def dp_arrange(candidates: Sequence[Action], free: int) -> tuple[float, list[int], list[float]]:
     """Algorithm 3 with the Basic DP Operator; the best over all totals up to ``free``."""
-    count = len(candidates)
+    operator, count = BasicOperator(), len(candidates)
     dp = [[math.inf] * (free + 1) for _ in range(count + 1)]
     choice = [[-1] * (free + 1) for _ in range(count + 1)]
     dp[0][0] = 0.0
+    start_before = 0
     for i in range(1, count + 1):
-        for j in range(free + 1):
+        start = operator.start(candidates[:i])
+        for j in range(start, free + 1):
             for k, units in enumerate(candidates[i - 1].units):
-                before = j - units
-                if before < 0:
+                before = operator.prev(j, units)
+                if before < start_before or not operator.is_valid(before, start_before):
                     continue
-                total = dp[i - 1][before] + candidates[i - 1].seconds[k]
+                total = dp[i - 1][before] + operator.duration(candidates[i - 1], k)
                 if total < dp[i][j]:
                     dp[i][j] = total
                     choice[i][j] = k
+        start_before = start
     j = min(range(free + 1), key=lambda total: (dp[count][total], total))
     best = dp[count][j]
     chosen = [0] * count
     for i in range(count, 0, -1):
         chosen[i - 1] = choice[i][j]
-        j -= candidates[i - 1].units[choice[i][j]]
+        j = operator.prev(j, candidates[i - 1].units[choice[i][j]])
     ends = [each.seconds[k] for each, k in zip(candidates, chosen, strict=True)]
     return best, [c.units[k] for c, k in zip(candidates, chosen, strict=True)], ends
 

@@ -86,7 +86,7 @@ class Extras:
     wider, when that is passed.
     """
 
-    def __init__(self, candidates: Sequence[Choices], free: int, evictions: int = 12) -> None:
+    def __init__(self, candidates: Sequence[Choices], free: int, evictions: int = 8) -> None:
         """Share out ``free`` milli-units, with room in the first table for some ``evictions``."""
         self._tables = [each.table for each in candidates]
         self._extra = [each.extra for each in candidates]

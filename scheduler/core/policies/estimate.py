@@ -8,9 +8,11 @@ As printed, a completion frees one slot whatever units it held. That bias is the
 Departures: line 12 would count the first action twice and line 13 pops the wrong heap; we take the
 others, from the copy. A first action with fewer counts than ``depth`` tries those it has.
 
-Cost: O(depth · r · log h) for r actions behind and h ends. The sums of smallest durations are
-shared by all evictions, and an estimate is given up as soon as it cannot be below ``bound``: every
-action left takes at least the earliest end there is now, plus its smallest duration.
+Cost: O(r · log h) for r actions behind and h ends, whatever the depth: an earlier end in the heap
+makes no later one later, so of the first action's counts the fastest gives the least sum and is the
+only one to follow. The sums of smallest durations are shared by all evictions, and an estimate is
+given up as soon as it cannot be below ``bound``: every action left takes at least the earliest end
+there is now, plus its smallest duration.
 """
 
 from __future__ import annotations
@@ -45,14 +47,7 @@ class Estimator:
             return 0.0
         heap = list(ends)
         heapify(heap)
-        best = bound
-        for seconds in self._queue[first].seconds[: self._depth]:
-            best = min(best, self._follow(heap.copy(), seconds, first, best))
-        return best if best < bound else float("inf")
-
-    def _follow(self, heap: list[float], seconds: float, first: int, bound: float) -> float:
-        """Let ``queue[first]`` take ``seconds`` and the others follow; inf when ``bound`` is hit."""
-        total = heap[0] + seconds
+        total = heap[0] + min(self._queue[first].seconds[: self._depth])
         heapreplace(heap, total)
         smallest, count = self._smallest, len(self._smallest)
         at = first + 1
@@ -64,4 +59,4 @@ class Estimator:
                 total += end
                 heapreplace(heap, end)
             at += _STRIDE
-        return total
+        return total if total < bound else float("inf")

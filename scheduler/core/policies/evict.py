@@ -36,9 +36,9 @@ def evict(group: Group, depth: int) -> Arrangement:
     for prefix in range(count - 1, 0, -1):
         # What the evicted prefix must stay below to be worth it.
         bound = objective - TOLERANCE * objective
-        exact = arranged.best(prefix)
         fewer = arranged.chosen(prefix)
         fewer_ends = seconds_of(candidates, fewer)
+        exact = sum(fewer_ends)
         found = exact + estimator.estimate([*group.running, *fewer_ends], prefix, bound - exact)
         trials.append(Trial(count - prefix, found if found < bound else None))
         if not found < bound:
