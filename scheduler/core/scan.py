@@ -46,6 +46,11 @@ class Scan:
         claimed = self.claims.get(resource)
         return not ledger.fits((*claimed, amount) if claimed else (amount,))
 
+    def claim(self, needs: Iterable[Need]) -> None:
+        """Keep ``needs``, which fit, for who was admitted before and shall wait."""
+        for resource, amount in needs:
+            self.claims[resource].append(amount)
+
     def refuse(
         self, ledgers: Mapping[ResourceId, Fits], action_id: ActionId, needs: list[Need]
     ) -> WaitReason:

@@ -42,6 +42,10 @@ class Policy(Protocol):
     def name(self) -> str:
         """As pools are configured with it."""
 
+    @property
+    def shares(self) -> bool:
+        """It caps grants by `Group.fair_share`, which somebody has to work out."""
+
     def admits_at(self, units: UnitSet) -> int:
         """Return with which count of the key resource the scan admits an action."""
 

@@ -26,6 +26,7 @@ class Balanced:
 
     depth: int = DEPTH
     name: str = "balanced"
+    shares: bool = True
 
     def admits_at(self, units: UnitSet) -> int:
         """Return the smallest count."""

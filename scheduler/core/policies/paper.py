@@ -22,6 +22,7 @@ class Paper:
 
     depth: int = DEPTH
     name: str = "paper"
+    shares: bool = False
 
     def admits_at(self, units: UnitSet) -> int:
         """Return the smallest count (Algorithm 1, line 2)."""

@@ -13,6 +13,7 @@ class Minimum:
     """Everybody gets the smallest count, at once. O(1) per action."""
 
     name: str = "minimum"
+    shares: bool = False
     arrange: None = None
 
     def admits_at(self, units: UnitSet) -> int:
@@ -29,6 +30,7 @@ class Fixed:
     """
 
     parallelism: int
+    shares: bool = False
     arrange: None = None
 
     @property
