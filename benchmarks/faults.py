@@ -30,9 +30,12 @@ def _part(system: System, role: str) -> Part:
 
 def _round(system: System, role: str, in_flight: int) -> tuple[Load, float, float | None]:
     """Return the round, seconds until service was back, and those of the fail-over if there was."""
-    load = Load(trajectories=in_flight + 20, actions=1, seconds=2.0)
+    # They last longer than starting all of them takes, so that the kill meets them running.
+    load = Load(trajectories=in_flight + 20, actions=1, seconds=5 + in_flight / 25)
     load.start(system)
     load.wait_until_in_flight(in_flight, 300)
+    while system.running() < in_flight * 0.9:
+        time.sleep(0.2)
     part = _part(system, role)
     part.kill()
     killed = time.monotonic()

@@ -185,6 +185,14 @@ class System:
             time.sleep(0.02)
         raise AssertionError(f"no service: {self.tails()}")
 
+    def running(self) -> int:
+        """Return how many actions run, as the leader says."""
+        headers = {"Authorization": f"Bearer {self.token}"}
+        asked = urllib.request.Request(f"{self.address.url}/api/v1/status", headers=headers)
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            pools = json.load(answer)["pools"]
+        return sum(pool["running"] for pool in pools.values())
+
     def _serves(self) -> bool:
         body = json.dumps({"task": "probe", "kind": "noop"}).encode()
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
