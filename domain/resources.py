@@ -7,7 +7,6 @@ action's 0.1 core is 100. Memory is held in bytes. Names say which: ``_milli``, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -56,7 +55,7 @@ def parse_units(value: float | Sequence[float] | UnitRange, pointer: str) -> Uni
 
 
 def _milli(count: float, pointer: str) -> int:
-    if not math.isfinite(count) or not 0 < count <= MAX_UNITS:
+    if not 0 < count <= MAX_UNITS:
         raise InvalidRequest(
             f"{count!r} is not a unit count: give a number above 0 and up to {MAX_UNITS}",
             pointer=pointer,

@@ -3,7 +3,8 @@
 Recipe
 1. Heads: the first action of every wait queue, merged in order (priority, then arrival).
 2. For each head, find a place: its node, or the least memory-loaded node that fits now.
-3. It fits → grant, and the next of its queue becomes head.
+3. It fits → grant, and the next of its queue becomes head. Where the pool's policy arranges, it is
+   a candidate instead, and after the scan the policy says who goes and with what (`elastic`).
 4. It does not → the resources it is short of are *blocked* for everybody later in the scan, and it
    *claims* its minimum on its other resources: later ones may use those only beyond the claims.
    Its queue leaves the scan, since its equals cannot fit either.
@@ -23,63 +24,18 @@ Cost: O(lines + admitted · log lines) per cycle, however long the lines are.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
+from typing import NamedTuple
 
 from domain.decisions import Decision
-from domain.ids import ActionId, ResourceId
+from domain.ids import ResourceId, node_resource
+from scheduler.core.elastic import Candidate, Elastic
 from scheduler.core.lifecycle import grant
 from scheduler.core.places import large_enough, usable_nodes, why_no_node
+from scheduler.core.pools import policy_of
 from scheduler.core.queues import Need, QueueKey, WaitQueue, WaitReason
+from scheduler.core.scan import Scan
 from scheduler.core.state import LiveAction, LiveNode, Order, State
-
-
-@dataclass(slots=True)
-class Scan:
-    """What earlier heads of this scan have blocked and claimed."""
-
-    blocked: dict[ResourceId, ActionId] = field(default_factory=dict)
-    claims: dict[ResourceId, list[int]] = field(default_factory=lambda: defaultdict(list))
-
-    def admits(self, state: State, needs: Iterable[Need]) -> bool:
-        """Say whether all ``needs`` can be had now."""
-        for resource, amount in needs:
-            if resource in self.blocked or self.short(state, resource, amount):
-                return False
-        return True
-
-    def short(self, state: State, resource: ResourceId, amount: int) -> bool:
-        """Say whether ``amount`` does not fit beyond what is claimed."""
-        ledger = state.ledgers.get(resource)
-        if ledger is None:
-            return True
-        claimed = self.claims.get(resource)
-        return not ledger.fits((*claimed, amount) if claimed else (amount,))
-
-    def refuse(self, state: State, live: LiveAction, needs: list[Need]) -> WaitReason:
-        """Block what ``live`` is first to be short of, claim the rest, and say why it waits."""
-        behind: list[ResourceId] = []
-        short: list[ResourceId] = []
-        for resource, amount in needs:
-            if resource in self.blocked:
-                behind.append(resource)
-            elif self.short(state, resource, amount):
-                short.append(resource)
-        memory = [r for r in (*behind, *short) if r.startswith("memory:")]
-        if memory:
-            behind = [r for r in behind if r in memory]
-            short = [r for r in short if r in memory]
-        for resource in short:
-            self.blocked[resource] = live.id
-        if not short:
-            return WaitReason("behind", behind[0], self.blocked[behind[0]])
-        if not memory:
-            for resource, amount in needs:
-                if resource not in self.blocked:
-                    self.claims[resource].append(amount)
-        return WaitReason("short_of", short[0])
 
 
 def run_cycle(state: State, decisions: list[Decision]) -> None:
@@ -87,19 +43,28 @@ def run_cycle(state: State, decisions: list[Decision]) -> None:
     if not state.dirty:
         return
     state.dirty = False
+    elastic = Elastic(state)
+    while _scan(state, elastic, decisions):
+        pass  # whoever was evicted on one node is tried on the others
+    state.dirty = False
+
+
+def _scan(state: State, elastic: Elastic, decisions: list[Decision]) -> bool:
+    """Look at every line once; say whether another look may find more."""
     scan = Scan()
     heads = _heads(state)
     while heads:
         _, key = heads[0]
         queue = state.queues[key]
         live = queue.head()
-        if live is not None and _try_admit(state, scan, queue, live, decisions):
+        if live is not None and _try_admit(state, scan, elastic, queue, live, decisions):
             following = queue.head()
             if following is not None:
                 heapreplace(heads, (following.order, key))
                 continue
             del state.queues[key]
         heappop(heads)
+    return elastic.settle(scan, decisions)
 
 
 def _heads(state: State) -> list[tuple[Order, QueueKey]]:
@@ -115,7 +80,12 @@ def _heads(state: State) -> list[tuple[Order, QueueKey]]:
 
 
 def _try_admit(
-    state: State, scan: Scan, queue: WaitQueue, live: LiveAction, decisions: list[Decision]
+    state: State,
+    scan: Scan,
+    elastic: Elastic,
+    queue: WaitQueue,
+    live: LiveAction,
+    decisions: list[Decision],
 ) -> bool:
     """Grant ``live``, the head of ``queue``, or give the queue a reason to wait."""
     key = queue.key
@@ -127,17 +97,55 @@ def _try_admit(
     if key.needs.wants_node and not nodes:
         queue.reason = why_no_node(state, key)
         return False
-    if scan.admits(state, queue.in_cluster):
-        if not key.needs.wants_node:
-            grant(state, live, None, decisions)
-            return True
-        for node in nodes:
-            if scan.admits(state, queue.on_node(node.name)):
-                grant(state, live, node.name, decisions)
+    deferred: Place | None = None
+    if scan.admits(state.ledgers, queue.in_cluster):
+        for node in nodes or (None,):
+            on_node = queue.on_node(node.name) if node is not None else []
+            if not scan.admits(state.ledgers, on_node):
+                continue
+            place = Place(node.name if node else None, on_node + queue.in_cluster)
+            if _admit(state, elastic, live, place, decisions):
                 queue.sticky_node = None
                 return True
-    queue.reason = _wait(state, scan, queue, live, nodes)
+            deferred = deferred or place
+    if deferred is not None:
+        scan.claim(deferred.needs)
+        queue.sticky_node = deferred.node
+        queue.reason = WaitReason("deferred", _key_at(live, deferred.node))
+    else:
+        queue.reason = _wait(state, scan, queue, live, nodes)
     return False
+
+
+class Place(NamedTuple):
+    """Where an action could run now, and everything it would take."""
+
+    node: str | None
+    needs: list[Need]
+
+
+def _admit(
+    state: State, elastic: Elastic, live: LiveAction, place: Place, decisions: list[Decision]
+) -> bool:
+    """Grant ``live`` or let a policy decide about it; False when that was done and not undone."""
+    key = _key_at(live, place.node) if live.needs.key else None
+    if key is None or policy_of(state, live.pool).arrange is None:
+        grant(state, live, place.node, decisions)
+        return True
+    deferral = state.deferrals.get(key)
+    if deferral is not None and live.order >= deferral.first:
+        return False
+    assert live.queue is not None  # it is head of a line
+    elastic.reserve(key, Candidate(live, place.node, place.needs, live.queue))
+    return True
+
+
+def _key_at(live: LiveAction, node: str | None) -> ResourceId:
+    """Return the key resource of ``live`` if it ran on ``node``."""
+    key = live.needs.key
+    if node is None or any(name == key for name, _ in live.needs.in_cluster):
+        return ResourceId(key)
+    return node_resource(key, node)
 
 
 def _wait(
@@ -148,7 +156,7 @@ def _wait(
         if not large_enough(state, [need]):
             return WaitReason("too_large", need[0])
     if not queue.key.needs.wants_node:
-        return scan.refuse(state, live, queue.in_cluster)
+        return scan.refuse(state.ledgers, live.id, queue.in_cluster)
     large = [node.name for node in nodes if large_enough(state, queue.on_node(node.name))]
     if not large:
         queue.sticky_node = None
@@ -156,4 +164,4 @@ def _wait(
     if queue.sticky_node not in large:
         queue.sticky_node = large[0]
     needs = queue.on_node(queue.sticky_node or large[0])
-    return scan.refuse(state, live, needs + queue.in_cluster)
+    return scan.refuse(state.ledgers, live.id, needs + queue.in_cluster)

@@ -37,13 +37,15 @@ def waiting(state: State, live: LiveAction) -> WaitView:
     reason = queue.reason
     if reason is None:
         return WaitView("arriving", "it has just arrived and is looked at in the next cycle")
-    if reason.code not in {"short_of", "behind"} or reason.subject is None:
+    if reason.code not in {"short_of", "behind", "deferred"} or reason.subject is None:
         return WaitView(reason.code, _what_is_shut(state, queue, reason))
     resource = ResourceId(reason.subject)
     head = queue.head()
     if head is not None and head.id != live.id:
         reason = WaitReason("behind", resource, head.id)
-    if reason.code == "short_of":
+    if reason.code == "deferred":
+        sentence = _why_deferred(state, resource)
+    elif reason.code == "short_of":
         sentence = _what_is_short(state, queue, resource)
     else:
         sentence = f"{reason.blocked_by} came before it and waits for {resource}"
@@ -74,6 +76,16 @@ def _what_is_short(state: State, queue: WaitQueue, resource: ResourceId) -> str:
     if resource.startswith("memory:"):
         return f"waits for {wanted} bytes of {resource}, {ledger.free} free{kept}{place}"
     return f"waits for {units(wanted)} of {resource}, {units(ledger.free)} free{kept}{place}"
+
+
+def _why_deferred(state: State, resource: ResourceId) -> str:
+    """Word what a policy holds somebody back for."""
+    deferral = state.deferrals.get(resource)
+    soon = "" if deferral is None else f", in about {max(0.0, deferral.until - state.now):.3g} s"
+    return (
+        f"held back: all are done sooner when those before it have more of {resource} "
+        f"and it goes after the next one ends{soon}"
+    )
 
 
 def _what_is_shut(state: State, queue: WaitQueue, reason: WaitReason) -> str:

@@ -160,5 +160,9 @@ def _deadlines_are_set(state: State) -> Iterator[str]:
         due = (node.lost_at or 0.0) + state.config.node_grace_seconds
         if node.lost_at is not None and due > state.now and (due, name) not in graces:
             yield f"node {name} is silent for ever"
+    wakes = {(at, subject) for at, kind, subject in pending if kind is TimerKind.DEFERRAL}
+    for resource, deferral in state.deferrals.items():
+        if deferral.until > state.now and (deferral.until, resource) not in wakes:
+            yield f"who was evicted from {resource} is never looked at again"
     if pending and (state.asked_wake is None or state.asked_wake > min(pending)[0]):
         yield f"nobody wakes the core at {min(pending)[0]}"

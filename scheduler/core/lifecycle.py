@@ -9,7 +9,9 @@ from domain.action import ActionState, Kind, LeaseSpec, Outcome, Timing
 from domain.decisions import Abort, Decision, Finish, Grant, RemoveEnvironment, Requeue
 from domain.events import ActionFinished
 from domain.ids import ResourceId, node_resource
-from scheduler.core.needs import needs_of
+from scheduler.core.durations import learn
+from scheduler.core.needs import Needs
+from scheduler.core.pools import needs_in
 from scheduler.core.queues import QueueKey, WaitQueue
 from scheduler.core.state import LiveAction, LiveTrajectory, State, Tombstone
 from scheduler.core.timers import TimerKind
@@ -30,12 +32,37 @@ def enqueue(state: State, live: LiveAction) -> None:
     trajectory = state.trajectory_of(live) if in_line(live) else None
     if trajectory is not None and (trajectory.busy or trajectory.line[0] != live.id):
         return
+    if trajectory is not None and trajectory.node is not None and live.needs.key:
+        live.needs = needs_now(state, live)
     key = line_of(live, trajectory)
+    stand(state, live, key)
+    state.dirty = True
+    if state.deferrals:
+        _decide_again(state, key)
+
+
+def stand(state: State, live: LiveAction, key: QueueKey) -> WaitQueue:
+    """Put ``live`` at its place in the line ``key``."""
     queue = state.queues.get(key)
     if queue is None:
         queue = state.queues[key] = WaitQueue(key)
     queue.push(live)
-    state.dirty = True
+    return queue
+
+
+def _decide_again(state: State, key: QueueKey) -> None:
+    """Somebody joined or left the line ``key``: look anew at who was evicted from its groups."""
+    wanted = key.needs.key
+    for resource in list(state.deferrals):
+        kind, _, node = resource.partition(":")
+        if wanted == resource or (wanted == kind and key.node in (None, node)):
+            del state.deferrals[resource]
+
+
+def needs_now(state: State, live: LiveAction) -> Needs:
+    """Return what ``live`` is admitted with where it would run now."""
+    trajectory = state.trajectory_of(live) if in_line(live) else None
+    return needs_in(state, live.action, live.pool, trajectory.node if trajectory else None)
 
 
 def line_of(live: LiveAction, trajectory: LiveTrajectory | None) -> QueueKey:
@@ -51,9 +78,12 @@ def leave_queue(state: State, live: LiveAction) -> None:
 
     Whoever waited behind it may go now, unless it leaves because it was granted.
     """
-    if live.queue is not None:
-        state.queues[live.queue].leave(live)
+    key = live.queue
+    if key is not None:
+        state.queues[key].leave(live)
         state.dirty = True
+        if state.deferrals:
+            _decide_again(state, key)
 
 
 def promote(state: State, trajectory: LiveTrajectory) -> None:
@@ -67,8 +97,17 @@ def promote(state: State, trajectory: LiveTrajectory) -> None:
             enqueue(state, following)
 
 
-def grant(state: State, live: LiveAction, node: str | None, decisions: list[Decision]) -> None:
-    """Give ``live`` its minimum units on ``node``; the caller has checked that they fit."""
+def grant(
+    state: State,
+    live: LiveAction,
+    node: str | None,
+    decisions: list[Decision],
+    key_amount: int | None = None,
+) -> None:
+    """Give ``live`` its units on ``node``; the caller has checked that they fit.
+
+    It gets what it was admitted with, but ``key_amount`` of its key resource where that is given.
+    """
     if live.queue is not None:
         state.queues[live.queue].leave(live)
     live.attempt += 1
@@ -79,6 +118,9 @@ def grant(state: State, live: LiveAction, node: str | None, decisions: list[Deci
     if node is not None:
         resources += [(node_resource(kind, node), n) for kind, n in live.needs.on_node]
         state.on_node.setdefault(node, set()).add(live.id)
+    if key_amount is not None:
+        key = live.key_resource
+        resources = [(name, key_amount if name == key else n) for name, n in resources]
     holder = live.holder
     live.allocations = tuple(
         [state.ledgers[resource].allocate(holder, amount) for resource, amount in resources]
@@ -116,6 +158,7 @@ def unbind(state: State, trajectory: LiveTrajectory) -> None:
     """Give back the memory of an environment that is gone."""
     if trajectory.node is not None and trajectory.memory_bytes:
         state.ledgers[node_resource("memory", trajectory.node)].release(trajectory.holder)
+        state.deferrals.clear()
         state.dirty = True
     trajectory.node = None
 
@@ -140,6 +183,7 @@ def release(state: State, live: LiveAction) -> None:
         return
     for allocation in live.allocations:
         state.ledgers[allocation.resource].release(live.holder)
+        state.deferrals.pop(allocation.resource, None)
         state.dirty = True
     forget_place(state, live)
 
@@ -158,6 +202,7 @@ def release_orphan(state: State, node: str, holder: str) -> bool:
         return False
     for allocation in held:
         state.ledgers[allocation.resource].release(holder)
+        state.deferrals.pop(allocation.resource, None)
     state.dirty = True
     return True
 
@@ -179,7 +224,7 @@ def requeue(
     (release if gone else orphan)(state, live)
     live.move(ActionState.QUEUED)
     live.node = live.granted_at = live.started_at = live.lease_expires_at = None
-    live.needs = needs_of(live.action, state.config)
+    live.needs = needs_now(state, live)
     trajectory = state.trajectory_of(live) if in_line(live) else None
     if trajectory is not None:
         trajectory.busy = None
@@ -208,9 +253,13 @@ def finish(
     """End ``live`` for good and free its units (``gone`` as in `requeue`)."""
     leave_queue(state, live)
     held = live.allocations
+    timing = _timing(state, live, report)
+    if outcome is Outcome.COMPLETED:
+        learn(state, live, timing.execution_seconds)
     (release if gone else orphan)(state, live)
     live.move(ActionState.FINISHED)
     del state.actions[live.id]
+    state.choices.pop(live.id, None)
     completed = outcome is Outcome.COMPLETED
     decisions.append(
         Finish(
@@ -219,7 +268,7 @@ def finish(
             task=live.action.task,
             trajectory=live.action.trajectory,
             outcome=outcome,
-            timing=_timing(state, live, report),
+            timing=timing,
             reward=report.reward if report is not None and completed else None,
             detail=detail if detail is not None else (report.detail if report else None),
             node=live.node,

@@ -1,4 +1,4 @@
-"""What an action needs at least, and whether that can ever be had.
+"""What an action is admitted with, and whether that can ever be had.
 
 A resource of a cost is *cluster-wide* when the configuration declares it (``api:search``), else it
 belongs to nodes (``cpu``), and all node resources of one action come from the same node.
@@ -6,32 +6,68 @@ belongs to nodes (``cpu``), and all node resources of one action come from the s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from domain.action import Action, Kind
 from domain.errors import InvalidRequest, NeverFits
 from domain.inventory import Config, NodeInventory
-from domain.resources import Cost, units
+from domain.resources import MILLI, Cost, UnitSet, units
 
 
 class Needs(NamedTuple):
-    """Minimum vector of an action: sorted (name, amount) pairs. Equal needs queue together."""
+    """What the scan admits an action with: sorted (name, amount) pairs. Equals queue together."""
 
     on_node: tuple[tuple[str, int], ...]
     in_cluster: tuple[tuple[str, int], ...]
     #: It runs on a node even when it takes nothing there.
     wants_node: bool
+    #: Resource whose units a policy may arrange; empty when there is none in whole units.
+    key: str = ""
 
 
-def needs_of(action: Action, config: Config) -> Needs:
-    """Return the smallest feasible vector of ``action`` (minimum units, design §5.3)."""
+def needs_of(
+    action: Action,
+    config: Config,
+    most: Callable[[str], int],
+    admits_at: Callable[[UnitSet], int],
+) -> Needs:
+    """Return what ``action`` is admitted with: the smallest counts, but for its key resource.
+
+    ``most`` says how many milli-units of a resource there are in one place; ``admits_at`` is the
+    policy's (`scheduler.core.policies.Policy`).
+    """
     on_node: list[tuple[str, int]] = []
     in_cluster: list[tuple[str, int]] = []
+    key = key_of(action, most)
     for name in sorted(action.cost):
         target = in_cluster if name in config.resources else on_node
-        target.append((name, action.cost[name][0]))
+        counts = action.cost[name]
+        amount = admits_at(counts) if name == key else counts[0]
+        if amount > counts[0]:  # no count that no place has
+            limit = most(name)
+            amount = admits_at(tuple(n for n in counts if n <= limit) or counts[:1])
+        target.append((name, amount))
     wants_node = bool(on_node) or action.kind is not Kind.LEASE
-    return Needs(tuple(on_node), tuple(in_cluster), wants_node)
+    return Needs(tuple(on_node), tuple(in_cluster), wants_node, key)
+
+
+def key_of(action: Action, most: Callable[[str], int]) -> str:
+    """Return the key resource: the declared one, else the only elastic one, else the scarcest.
+
+    Scarcest: the one whose smallest count is the largest share of what there is in one place. Empty
+    when there is no cost, and for light actions: they share units, and nobody arranges those.
+    """
+    cost = action.cost
+    if action.key in cost:
+        key = action.key or ""
+    elif len(cost) <= 1:
+        key = next(iter(cost), "")
+    else:
+        several = [name for name in cost if len(cost[name]) > 1]
+        names = several if len(several) == 1 else sorted(cost)
+        key = max(names, key=lambda name: cost[name][0] / max(1, most(name)))
+    return key if key and cost[key][0] >= MILLI else ""
 
 
 class PoolCapacity(NamedTuple):

@@ -16,6 +16,8 @@ from scheduler.core.lifecycle import enqueue, in_line
 from scheduler.core.machine import Machine
 from scheduler.core.queues import QueueKey, WaitQueue, WaitReason
 from scheduler.core.state import (
+    Deferral,
+    Learned,
     LiveAction,
     LiveNode,
     LiveTrajectory,
@@ -45,6 +47,9 @@ class Snapshot(msgspec.Struct):
     lines: list[tuple[QueueKey, str | None, WaitReason | None]]
     #: Capacity of resources that no node or configuration offers any more but somebody holds.
     shrunk: list[str]
+    deferrals: dict[ResourceId, Deferral] = {}
+    #: In the order in which families were first seen.
+    durations: list[tuple[str, Learned]] = []
 
 
 #: Sets have no order of their own: without one, equal states would not give equal bytes.
@@ -65,6 +70,8 @@ def dump(machine: Machine) -> bytes:
             trajectories=list(state.trajectories.values()),
             nodes=list(state.nodes.values()),
             task_pools=state.task_pools,
+            deferrals=state.deferrals,
+            durations=list(state.durations.items()),
             tombstones=state.tombstones,
             timers=state.timers.pending(),
             held={r: dict(ledger.holders()) for r, ledger in state.ledgers.items()},
@@ -90,6 +97,7 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
     _restore_actions(state, snapshot)
     for entry in snapshot.timers:
         state.timers.set(*entry)
+    state.deferrals, state.durations = snapshot.deferrals, dict(snapshot.durations)
     state.asked_wake, state.dirty = snapshot.asked_wake, False
     return machine
 

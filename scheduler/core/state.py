@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,8 +15,14 @@ from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource
 from domain.inventory import Config, NodeInventory, ResourceInventory, default_config
 from domain.ports import Ledger
 from scheduler.core.needs import Needs
+from scheduler.core.policies import Policy
+from scheduler.core.policies.choices import Choices
+from scheduler.core.policies.group import Arrangement
 from scheduler.core.queues import QueueKey, WaitQueue
 from scheduler.core.timers import Timers
+
+#: Decisions of policies that are remembered.
+ARRANGED_KEPT = 256
 
 MakeLedger = Callable[[ResourceId, ResourceInventory], Ledger]
 #: (-priority, arrival): smaller is served first.
@@ -51,6 +58,14 @@ class LiveAction:
     def holder(self) -> str:
         """Name under which the present attempt holds units."""
         return f"{self.action.id}#{self.attempt}"
+
+    @property
+    def key_resource(self) -> ResourceId | None:
+        """Key resource in the place where it is now; None without one, or without a place."""
+        key = self.needs.key
+        if any(name == key for name, _ in self.needs.in_cluster):
+            return ResourceId(key)
+        return node_resource(key, self.node) if key and self.node else None
 
     def move(self, to: ActionState) -> None:
         """Change state along `TRANSITIONS`."""
@@ -112,6 +127,35 @@ class LiveNode:
         return self.inventory.name
 
 
+class Deferral(NamedTuple):
+    """Some were evicted from a group; until when that is not decided again by itself."""
+
+    #: When the first action that holds the resource is predicted to end.
+    until: float
+    #: The first one that was evicted; the group from there on waits with it.
+    first: Order
+
+
+class Learned(NamedTuple):
+    """What is known of the durations of one (task, kind, family); see `durations`."""
+
+    #: Sum of the decayed weights.
+    weight: float
+    mean_seconds: float
+    observations: int
+
+
+class Arranged(NamedTuple):
+    """One group's decision, kept for a while for who asks why."""
+
+    at: float
+    resource: ResourceId
+    policy: str
+    #: Candidates in the order in which they are served; the first so many of them went.
+    candidates: tuple[ActionId, ...]
+    arrangement: Arrangement
+
+
 class Tombstone(NamedTuple):
     """What is over, why, and until when that is remembered."""
 
@@ -140,6 +184,16 @@ class State:
     on_node: dict[str, set[ActionId]] = field(default_factory=dict)
     #: What nodes and configuration were found large enough for, until one of them changes.
     feasible: set[QueueKey] = field(default_factory=set)
+    #: Evicted candidates, by key resource.
+    deferrals: dict[ResourceId, Deferral] = field(default_factory=dict)
+    #: Learned durations, by family.
+    durations: dict[str, Learned] = field(default_factory=dict)
+    #: Decisions of policies, latest last. Not part of a snapshot, nor what follows.
+    arranged: deque[Arranged] = field(default_factory=lambda: deque(maxlen=ARRANGED_KEPT))
+    #: What waiting actions may get, as far as it follows from the action alone.
+    choices: dict[ActionId, Choices] = field(default_factory=dict)
+    #: Policies of the pools, read from the configuration in force.
+    policies: dict[str, Policy] = field(default_factory=dict)
     #: Something was freed, queued or reconfigured since the last cycle.
     dirty: bool = False
     asked_wake: float | None = None

@@ -21,6 +21,7 @@ class TimerKind(StrEnum):
     TRAJECTORY = "trajectory"
     NODE_GRACE = "node_grace"
     TOMBSTONE = "tombstone"
+    DEFERRAL = "deferral"
 
 
 Timer = tuple[float, TimerKind, str]

@@ -18,7 +18,8 @@ from scheduler.core.lifecycle import (
     release_orphan,
     requeue,
 )
-from scheduler.core.needs import Needs, capacity_of, check_feasible, needs_of
+from scheduler.core.needs import Needs, capacity_of, check_feasible
+from scheduler.core.pools import needs_in
 from scheduler.core.queues import QueueKey
 from scheduler.core.state import LiveAction, LiveTrajectory, State
 from scheduler.core.timers import TimerKind
@@ -35,7 +36,8 @@ def submitted(state: State, event: ActionSubmitted, decisions: list[Decision]) -
     action = event.action
     if action.id in state.actions:
         return
-    pool, needs = pool_of(state, action), needs_of(action, state.config)
+    pool = pool_of(state, action)
+    needs = needs_in(state, action, pool, None)
     refusal = _over(state, action) or _never_fits(state, action, pool, needs)
     if refusal is not None:
         outcome, detail = refusal

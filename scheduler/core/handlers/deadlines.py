@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from domain.action import ActionState, Outcome
 from domain.decisions import Decision
-from domain.ids import ActionId, TrajectoryKey
+from domain.ids import ActionId, ResourceId, TrajectoryKey
 from scheduler.core.handlers.leases import expire
 from scheduler.core.handlers.nodes import grace_over
 from scheduler.core.handlers.trajectories import close
@@ -23,6 +23,9 @@ def holds(state: State, timer: Timer) -> bool:
     if kind is TimerKind.TOMBSTONE:
         tombstone = state.tombstones.get(subject)
         return tombstone is not None and tombstone.until <= at
+    if kind is TimerKind.DEFERRAL:
+        deferral = state.deferrals.get(ResourceId(subject))
+        return deferral is not None and deferral.until <= at
     if kind is TimerKind.NODE_GRACE:
         lost_at = state.nodes[subject].lost_at
         return lost_at is not None and lost_at + state.config.node_grace_seconds <= at
@@ -46,6 +49,9 @@ def ring(state: State, timer: Timer, decisions: list[Decision]) -> None:
     _, kind, subject = timer
     if kind is TimerKind.TOMBSTONE:
         del state.tombstones[subject]
+    elif kind is TimerKind.DEFERRAL:
+        del state.deferrals[ResourceId(subject)]
+        state.dirty = True
     elif kind is TimerKind.NODE_GRACE:
         grace_over(state, state.nodes[subject], decisions)
     elif kind is TimerKind.TRAJECTORY:

@@ -20,10 +20,10 @@ from scheduler.core.lifecycle import (
     enqueue,
     finish,
     leave_queue,
+    needs_now,
     release_orphan,
     requeue,
 )
-from scheduler.core.needs import needs_of
 from scheduler.core.state import LiveNode, NodeState, State
 from scheduler.core.timers import TimerKind
 
@@ -39,6 +39,7 @@ def joined(state: State, event: NodeJoined, decisions: list[Decision]) -> None:
         if before.identity != inventory.identity:
             _lose_everything(state, node, "the node came back without its state", decisions)
     _update_ledgers(state, inventory)
+    _reread_needs(state)
     _use_again(state, node, decisions)
 
 
@@ -46,6 +47,7 @@ def _use_again(state: State, node: LiveNode, decisions: list[Decision]) -> None:
     """Grant on ``node`` from now on, and let it end what it runs for nobody."""
     node.state, node.lost_at = NodeState.READY, None
     state.feasible.clear()
+    state.deferrals.clear()
     state.dirty = True
     for holder in sorted(node.orphans):
         action_id, _, attempt = holder.partition("#")
@@ -87,6 +89,7 @@ def lost(state: State, event: NodeLost, decisions: list[Decision]) -> None:
         return
     node.state, node.lost_at = NodeState.LOST, event.at
     _set_grace(state, node.name, event.at)
+    state.deferrals.clear()
     state.dirty = True
 
 
@@ -136,11 +139,13 @@ def config_applied(state: State, event: ConfigApplied, decisions: list[Decision]
         return
     before, state.config = state.config, event.config
     state.feasible.clear()
+    state.policies.clear()
+    state.deferrals.clear()
     for name in before.resources.keys() - event.config.resources.keys():
         state.ledgers[ResourceId(name)].resize_capacity(ResourceInventory(0))
     for name, limit in event.config.resources.items():
         _set_ledger(state, ResourceId(name), ResourceInventory(limit))
-    if before.resources.keys() != event.config.resources.keys():
+    if before.resources != event.config.resources or before.pools != event.config.pools:
         _reread_needs(state)
     for node in state.nodes.values():
         if node.lost_at is not None:
@@ -149,10 +154,17 @@ def config_applied(state: State, event: ConfigApplied, decisions: list[Decision]
 
 
 def _reread_needs(state: State) -> None:
-    """A name may have become cluster-wide or stopped being so: queue everybody anew."""
+    """Queue anew who waits and whose needs are others now.
+
+    A name may have become cluster-wide or stopped being so, a policy may admit at another count, and
+    what no place had before may be had.
+    """
     for live in state.actions.values():
-        if live.granted_at is None:
-            live.needs = needs_of(live.action, state.config)
+        if live.granted_at is not None:
+            continue
+        needs = needs_now(state, live)
+        if needs != live.needs:
+            live.needs = needs
             if live.queue is not None:
                 leave_queue(state, live)
                 enqueue(state, live)

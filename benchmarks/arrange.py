@@ -1,0 +1,147 @@
+"""arrange: one decision of policy `paper`, against a transcription that reruns the DP per eviction.
+
+Targets, numpy alone: 128 candidates × 256 free × units 1..32, 100 running. Convex p99 ≤ 2 ms with
+400 waiting behind, ≤ 5 ms with 1,400; general p99 ≤ 8 ms; ≥ 1,000 × the transcription.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.record import quantiles, store
+from domain.elasticity import Elasticity
+from domain.operators import UnitsOperator
+from domain.resources import MILLI
+from scheduler.core.policies.choices import Choices, elastic, grained
+from scheduler.core.policies.evict import evict
+from scheduler.core.policies.group import Group
+from tests.oracles import literal
+
+CANDIDATES, FREE, WIDEST, RUNNING = 128, 256, 32, 100
+DEPTH = 2
+
+
+def _convex(rng: random.Random, widest: int) -> Choices:
+    """Return an action of Amdahl's form on contiguous counts."""
+    profile = Elasticity(amdahl=rng.uniform(0.8, 1.0))
+    return elastic(_counts(widest), rng.lognormvariate(1.5, 1.0), profile)
+
+
+def _general(rng: random.Random, widest: int) -> Choices:
+    """Return an action whose profile has steps: a further unit may save nothing, the next much."""
+    efficiency, table = 1.0, []
+    for count in _counts(widest):
+        table.append((count, efficiency))
+        efficiency *= rng.choice((1.0, 1.0, 0.9))
+    return elastic(_counts(widest), rng.lognormvariate(1.5, 1.0), Elasticity(table=tuple(table)))
+
+
+def _counts(widest: int) -> tuple[int, ...]:
+    return tuple(count * MILLI for count in range(1, widest + 1))
+
+
+def _group(
+    rng: random.Random,
+    action: Callable[[random.Random, int], Choices],
+    behind: int,
+    candidates: int = CANDIDATES,
+    free: int = FREE,
+) -> Group:
+    return Group(
+        "cpu:n1",
+        UnitsOperator(free * MILLI),
+        [action(rng, WIDEST) for _ in range(candidates)],
+        [action(rng, WIDEST) for _ in range(behind)],
+        [grained(rng.expovariate(0.1) + 0.01) for _ in range(RUNNING)],
+    )
+
+
+def _measure(groups: Sequence[Group]) -> dict[str, Any]:
+    took, tried = [], []
+    for group in groups:
+        began = time.perf_counter()
+        arrangement = evict(group, DEPTH)
+        took.append(time.perf_counter() - began)
+        tried.append(len(arrangement.trials) - 1)
+    return {**quantiles(took), "evictions_tried": round(sum(tried) / len(tried), 2)}
+
+
+def _twin_seconds(group: Group) -> tuple[float, float]:
+    """Return what the transcription takes for one group, and its objective."""
+    free = group.operator.total or 0
+    plain = [
+        [literal.Action([u // MILLI for u in each.units], each.seconds) for each in some]
+        for some in (group.candidates, group.behind)
+    ]
+    began = time.perf_counter()
+    decision = literal.decide(plain[0], plain[1], group.running, free // MILLI, DEPTH)
+    return time.perf_counter() - began, decision.objective
+
+
+def _against_the_twin(rng: random.Random, rounds: int = 3) -> dict[str, Any]:
+    """Compare sums of times over some groups; every answer of ours is also compared with theirs."""
+    result = {}
+    for name, action in (("convex", _convex), ("general", _general)):
+        for behind in (0, 400):
+            ours = theirs = 0.0
+            for group in [_group(rng, action, behind) for _ in range(rounds)]:
+                seconds, objective = _twin_seconds(group)
+                began = time.perf_counter()
+                arrangement = evict(group, DEPTH)
+                ours += time.perf_counter() - began
+                theirs += seconds
+                if abs((arrangement.objective_seconds or 0.0) - objective) > 1e-6:
+                    raise SystemExit(f"objectives differ: {arrangement}, {objective}")
+            result[f"{name}_{behind}"] = {
+                "times": round(theirs / ours),
+                "transcription_seconds": round(theirs / rounds, 2),
+            }
+    return result
+
+
+def _growth(rng: random.Random, rounds: int) -> list[dict[str, Any]]:
+    """Vary candidates, free units and queue length, one at a time."""
+    sizes = [
+        *((n, FREE, 400) for n in (8, 32, 64, 128, 256)),
+        *((CANDIDATES, m, 400) for m in (128, 256, 512, 1024)),
+        *((CANDIDATES, FREE, q) for q in (0, 100, 400, 1400, 5000)),
+    ]
+    rows = []
+    for candidates, free, behind in sizes:
+        row: dict[str, Any] = {"candidates": candidates, "free": free, "behind": behind}
+        for name, action in (("convex", _convex), ("general", _general)):
+            some = [_group(rng, action, behind, candidates, free) for _ in range(rounds)]
+            row[f"{name}_p50_ms"] = _measure(some)["p50_ms"]
+        rows.append(row)
+    return rows
+
+
+def main() -> None:
+    """Measure, print, store."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--dry", action="store_true", help="store nothing")
+    options = parser.parse_args()
+    rng = random.Random(7)
+    _measure([_group(rng, _general, 10) for _ in range(5)])  # warm
+    result: dict[str, Any] = {}
+    for name, action in (("convex", _convex), ("general", _general)):
+        for behind in (400, 1400):
+            groups = [_group(rng, action, behind) for _ in range(options.rounds)]
+            result[f"{name}_{behind}"] = _measure(groups)
+            print(name, behind, result[f"{name}_{behind}"])
+    result["times_the_transcription"] = _against_the_twin(rng)
+    print(result["times_the_transcription"])
+    result["growth"] = _growth(rng, max(5, options.rounds // 10))
+    for row in result["growth"]:
+        print(row)
+    if not options.dry:
+        print("stored in", store("arrange", {"result": result}))
+
+
+if __name__ == "__main__":
+    main()

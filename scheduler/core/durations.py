@@ -1,0 +1,99 @@
+"""How long actions take: declared, else learned from those that ended before (paper §4.1).
+
+The estimator. For each (task, kind, family) a mean of normalised durations in which each further
+observation weighs what the one before does divided by `DECAY`: after n of them the weights sum to
+(1 − DECAYⁿ) / (1 − DECAY), 10 in the long run, so about the last ten matter. Normalised means T_ori:
+an action with a profile that ran t seconds on m units counts as t · E(m) · m. Only completed actions
+are observed. Who was never seen takes `DEFAULT_SECONDS`.
+
+Residual life. An action that outlives its prediction is not about to end at once: it is expected to
+go on for `OVERDUE_SHARE` of what it has run so far. (The mean residual life of a Pareto tail of
+index 5.) It is never zero, so a wake-up set by it always lies ahead.
+
+All of it follows from the journal, and the means are part of the snapshot.
+"""
+
+from __future__ import annotations
+
+from domain.action import Action
+from domain.resources import MILLI
+from scheduler.core.policies.choices import Choices, elastic, rigid
+from scheduler.core.policies.problem import DEFAULT_SECONDS
+from scheduler.core.state import Learned, LiveAction, State
+
+DECAY = 0.9
+OVERDUE_SHARE = 0.25
+#: No action is expected to end sooner than this.
+LEAST_SECONDS = 1e-3
+#: Families remembered; the one that was first seen longest ago makes room.
+MOST_FAMILIES = 10_000
+
+
+def family_of(action: Action) -> str:
+    """Return the name under which durations of ``action`` are learned."""
+    return f"{action.project}/{action.task} {action.kind} {action.family or ''}".rstrip()
+
+
+def learn(state: State, live: LiveAction, execution_seconds: float) -> None:
+    """Take one completed execution into the mean of its family."""
+    family = family_of(live.action)
+    seconds = execution_seconds * _speed(live)
+    before = state.durations.get(family)
+    if before is None:
+        if len(state.durations) >= MOST_FAMILIES:
+            del state.durations[next(iter(state.durations))]
+        state.durations[family] = Learned(1.0, seconds, 1)
+        return
+    weight = before.weight * DECAY + 1.0
+    mean = before.mean_seconds + (seconds - before.mean_seconds) / weight
+    state.durations[family] = Learned(weight, mean, before.observations + 1)
+
+
+def base_seconds(state: State, action: Action) -> float | None:
+    """Return T_ori of ``action``: declared, else learned; None when nothing is known."""
+    if action.duration_seconds is not None:
+        return action.duration_seconds
+    learned = state.durations.get(family_of(action))
+    return None if learned is None else max(LEAST_SECONDS, learned.mean_seconds)
+
+
+def predicted_seconds(state: State, live: LiveAction) -> float:
+    """Return how long ``live`` takes in all with the units it holds."""
+    base = base_seconds(state, live.action)
+    return (DEFAULT_SECONDS if base is None else base) / _speed(live)
+
+
+def residual_seconds(state: State, live: LiveAction) -> float:
+    """Return in how many seconds ``live``, which holds units, is expected to end; never 0."""
+    since = live.started_at if live.started_at is not None else live.granted_at
+    age = state.now - (state.now if since is None else since)
+    left = predicted_seconds(state, live) - age
+    return max(left, OVERDUE_SHARE * age, LEAST_SECONDS)
+
+
+def choices_of(state: State, live: LiveAction) -> Choices:
+    """Return what a waiting action may get of its key resource, and how long it would take."""
+    cached = state.choices.get(live.id)
+    if cached is not None:
+        return cached
+    action = live.action
+    counts = action.cost[live.needs.key]
+    base = base_seconds(state, action)
+    if action.elasticity is None or base is None:
+        return rigid(counts[0], DEFAULT_SECONDS if base is None else base)
+    choices = elastic(counts, base, action.elasticity)
+    if action.duration_seconds is not None:  # what was learned may change
+        state.choices[live.id] = choices
+    return choices
+
+
+def _speed(live: LiveAction) -> float:
+    """Return E(m) · m of what ``live`` holds; 1 without a profile."""
+    profile = live.action.elasticity
+    if profile is None:
+        return 1.0
+    key = live.key_resource
+    for allocation in live.allocations:
+        if allocation.resource == key:
+            return profile.efficiency(allocation.amount) * allocation.amount / MILLI
+    return 1.0

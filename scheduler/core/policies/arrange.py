@@ -1,0 +1,234 @@
+"""DPArrange: the allocation with the least sum of durations (paper Appendix B, Algorithm 3).
+
+Both arrangers answer for every prefix of the candidates, because the first t candidates of C are
+what remains when the others are evicted (Algorithm 1, line 9). Nothing is computed twice for that.
+
+* `Table` is Algorithm 3 for any operator: O(n · m · |S|) for n candidates, m states and unit sets
+  of |S| counts, once for all evictions, where the paper reruns it per eviction, O(n² · m · |S|).
+* `Extras` is the same for units that are alike: everybody has the smallest count, and the table
+  shares out what is left. Its columns are those few units, not all that are free.
+* `Marginal` hands out units one by one where they save most. Exact where units are alike, counts
+  are contiguous and durations convex; O(n · |S|) per prefix.
+
+Departures from Algorithm 3
+1. The best over all totals up to what is free, not exactly all of it (lines 21 to 25); equally good
+   ones: fewest units, then more for earlier arrivals.
+2. A choice table is not kept (line 5): choices are found again on the way back, row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from math import gcd
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from domain.operators import Indices, Operator, UnitsOperator
+from scheduler.core.policies.choices import Choices, Seconds
+
+Marks = NDArray[np.bool_]
+
+
+#: No table may have more cells: 32 MiB. 256 candidates with 256 counts each are far below.
+_MOST_CELLS = 4_000_000
+
+
+class Arranger(Protocol):
+    """The best allocation for each prefix of the candidates."""
+
+    def best(self, prefix: int) -> float:
+        """Return the least sum of durations of the first ``prefix`` ones; inf if they do not fit."""
+
+    def chosen(self, prefix: int) -> list[int]:
+        """Return which of its choices each of the first ``prefix`` ones gets in the best case."""
+
+
+def arranger(candidates: Sequence[Choices], operator: Operator) -> Arranger:
+    """Return the cheapest arranger that is exact for ``candidates``."""
+    free = operator.total
+    if free is None:
+        return Table(candidates, operator)
+    steps = {each.step for each in candidates if len(each) > 1}
+    if len(steps) <= 1 and all(each.convex for each in candidates):
+        return Marginal(candidates, free, steps.pop() if steps else 1)
+    return Extras(candidates, free)
+
+
+class Table:
+    """Algorithm 3: one row per candidate, one column per state of the operator."""
+
+    def __init__(self, candidates: Sequence[Choices], operator: Operator) -> None:
+        self._amounts = operator.amounts
+        self._tables = [each.table for each in candidates]
+        self._previous = [operator.previous(each.units) for each in candidates]
+        self._dp = _rows(self._tables, self._previous, len(self._amounts))
+
+    def best(self, prefix: int) -> float:
+        """Return the least sum over all states."""
+        return float(self._dp[prefix, :-1].min())
+
+    def chosen(self, prefix: int) -> list[int]:
+        """Walk back from the state with the best sum and the fewest units (lines 21 to 24)."""
+        row = self._dp[prefix, :-1]
+        ends = np.flatnonzero(row == row.min())
+        state = int(ends[self._amounts[ends].argmin()])
+        return _walk_back(self._dp, self._tables, self._previous, prefix, state)
+
+
+class Extras:
+    """Algorithm 3 where units are alike: columns count units beyond everybody's smallest count.
+
+    Who is evicted leaves its smallest count to be shared out, so shorter prefixes need more
+    columns. Few are evicted as a rule: the table starts with room for some and is made anew,
+    wider, when that is passed.
+    """
+
+    def __init__(self, candidates: Sequence[Choices], free: int, evictions: int = 8) -> None:
+        """Share out ``free`` milli-units, with room in the first table for some ``evictions``."""
+        self._tables = [each.table for each in candidates]
+        self._extra = [each.extra for each in candidates]
+        self._grain = gcd(*_amounts(candidates))
+        least = accumulate((each.smallest for each in candidates), initial=0)
+        most = min(
+            _most_columns(candidates), sum(each.extra[-1] for each in candidates) // self._grain
+        )
+        #: Columns that each prefix may use, beside the first.
+        self._room = [min(most, (free - taken) // self._grain) for taken in least]
+        self._widen(max(1, len(candidates) - evictions))
+
+    def _widen(self, prefix: int) -> None:
+        self._width = max(0, self._room[prefix])
+        operator = UnitsOperator(self._width, 1)
+        self._previous = [
+            operator.previous(tuple(amount // self._grain for amount in extra))
+            for extra in self._extra
+        ]
+        self._dp = _rows(self._tables, self._previous, self._width + 1)
+
+    def best(self, prefix: int) -> float:
+        """Return the least sum over all totals that fit; inf when smallest counts do not."""
+        row = self._row(prefix)
+        return float(row.min()) if len(row) else float("inf")
+
+    def chosen(self, prefix: int) -> list[int]:
+        """Walk back from the smallest of the best totals."""
+        state = int(self._row(prefix).argmin())
+        return _walk_back(self._dp, self._tables, self._previous, prefix, state)
+
+    def _row(self, prefix: int) -> Seconds:
+        room = self._room[prefix]
+        if room > self._width:
+            self._widen(max(1, prefix // 2))
+        return self._dp[prefix, : max(0, room + 1)]
+
+
+def _most_columns(candidates: Sequence[Choices]) -> int:
+    """Return the columns that a table may have; what is free beyond them is not shared out."""
+    return _MOST_CELLS // (len(candidates) + max(len(each) for each in candidates))
+
+
+def _amounts(candidates: Sequence[Choices]) -> set[int]:
+    """Return every count that any candidate may get."""
+    return {count for units in {each.units for each in candidates} for count in units}
+
+
+def _rows(tables: Sequence[Seconds], previous: Sequence[Indices], states: int) -> Seconds:
+    """Fill dp[i][s]: the least sum of the first i candidates within state s (lines 9 to 20).
+
+    A last column, never feasible, is what the index -1 of `Operator.previous` reads.
+    """
+    dp = np.full((len(tables) + 1, states + 1), np.inf)
+    dp[0, :states] = 0.0
+    last: Indices | None = None
+    for row, (table, left) in enumerate(zip(tables, previous, strict=True)):
+        if left is not last:  # many have the same unit set
+            last, sources = left, np.where(left < 0, states, left)
+            sums = np.empty(left.shape)
+        # With "clip" numpy writes straight to ``out``; all indices are in range.
+        dp[row].take(sources, out=sums, mode="clip")
+        sums += table[:, None]
+        np.minimum.reduce(sums, axis=0, out=dp[row + 1, :states])
+    return dp
+
+
+def _walk_back(
+    dp: Seconds,
+    tables: Sequence[Seconds],
+    previous: Sequence[Indices],
+    prefix: int,
+    state: int,
+) -> list[int]:
+    """Return the choice of each of the first ``prefix`` candidates that leads to ``state``.
+
+    Of equally good choices the smallest: what it leaves goes to earlier arrivals.
+    """
+    chosen = [0] * prefix
+    for index in range(prefix - 1, -1, -1):
+        left = previous[index][:, state]
+        choice = int((dp[index][left] + tables[index]).argmin())
+        chosen[index] = choice
+        state = int(left[choice])
+    return chosen
+
+
+class Marginal:
+    """Greedy by marginal gain: take the ``m`` largest savings that there are.
+
+    Convex durations make the savings of one candidate fall, so the largest ones over all
+    candidates are always first steps of each: what is taken is an allocation, and the best.
+    """
+
+    def __init__(self, candidates: Sequence[Choices], free: int, step: int) -> None:
+        lengths = [len(each.units) for each in candidates]
+        self._free = free
+        self._step = step
+        self._ends: Indices = np.cumsum(lengths, dtype=np.intp)
+        self._starts: Indices = self._ends - np.array(lengths, dtype=np.intp)
+        seconds = np.concatenate([each.table for each in candidates])
+        #: saved[f]: what the step from flat choice f to f + 1 saves; nothing from a last choice.
+        self._saved = np.empty_like(seconds)
+        self._saved[:-1] = seconds[:-1] - seconds[1:]
+        self._saved[self._ends - 1] = -np.inf
+        self._least = np.cumsum([each.smallest for each in candidates])
+        self._slowest = np.cumsum([each.smallest_seconds for each in candidates])
+
+    def best(self, prefix: int) -> float:
+        """Return the sum at smallest counts minus all savings taken."""
+        steps = self._steps(prefix)
+        if steps < 0:
+            return float("inf")
+        saved = self._saved[: self._ends[prefix - 1]]
+        return float(self._slowest[prefix - 1] - saved[self._taken(saved, steps)].sum())
+
+    def chosen(self, prefix: int) -> list[int]:
+        """Count the savings taken of each candidate."""
+        saved = self._saved[: self._ends[prefix - 1]]
+        taken = self._taken(saved, self._steps(prefix))
+        counts: list[int] = np.add.reduceat(taken, self._starts[:prefix], dtype=np.intp).tolist()
+        return counts
+
+    def _steps(self, prefix: int) -> int:
+        """Return how many steps up are left when everybody has the smallest count."""
+        return int(self._free - self._least[prefix - 1]) // self._step
+
+    @staticmethod
+    def _taken(saved: Seconds, steps: int) -> Marks:
+        """Mark the ``steps`` largest savings above 0; of equal ones the earliest arrivals'."""
+        taken: Marks = saved > 0.0
+        if np.count_nonzero(taken) <= steps:
+            return taken
+        if steps == 0:
+            return np.zeros_like(taken)
+        least = np.partition(saved, len(saved) - steps)[len(saved) - steps]
+        taken = saved > least
+        ties = np.flatnonzero(saved == least)[: steps - np.count_nonzero(taken)]
+        taken[ties] = True
+        return taken
+
+
+def seconds_of(candidates: Sequence[Choices], chosen: Sequence[int]) -> list[float]:
+    """Return the duration of each of the first candidates at its chosen count."""
+    return [each.table.item(choice) for each, choice in zip(candidates, chosen, strict=False)]

@@ -1,0 +1,49 @@
+"""``manage.py plan``: a scheduling problem in, the decision out; nothing needs to run.
+
+    python manage.py plan < problem.json
+    python manage.py plan --policy "fixed(4)" < problem.json
+
+Reads JSON on standard input and writes JSON on standard output (`scheduler.core.policies.wire`).
+Bad input: one line on standard error that names the member, and exit code 2.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from domain.errors import InvalidRequest
+from domain.policies import KNOWN_POLICIES
+from scheduler.core.policies import policy_named
+from scheduler.core.policies.plan import decide
+from scheduler.core.policies.wire import parse_problem, plan_to_json
+
+
+class Command(BaseCommand):
+    """Decide one problem as a pool with that policy would."""
+
+    help = "Read a scheduling problem as JSON on standard input, write the decision as JSON."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take the policy."""
+        parser.add_argument("--policy", default="paper", help=f"one of {', '.join(KNOWN_POLICIES)}")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Decide, and say how long that took."""
+        try:
+            policy_named(options["policy"])  # before waiting for input
+            problem, depth = parse_problem(sys.stdin.buffer.read())
+        except InvalidRequest as error:
+            where = f"{error.pointer}: " if error.pointer else ""
+            self.stderr.write(" ".join(f"plan: {where}{error}".split()))
+            sys.exit(2)
+        policy = policy_named(options["policy"], depth=depth)
+        began = time.perf_counter()
+        plan = decide(problem, policy)
+        took = time.perf_counter() - began
+        self.stdout.write(json.dumps({**plan_to_json(plan), "decision_us": round(took * 1e6)}))
