@@ -1,0 +1,76 @@
+"""`tangram sim` prints results, or one line about what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from simulator.cli import verbs
+
+SMALL = ("--batch", "3", "--nodes", "1", "--cores", "2")
+
+
+def sim(*arguments: str) -> Result:
+    return CliRunner().invoke(verbs, arguments)
+
+
+def test_tables_name_the_policy():
+    done = sim("run", *SMALL)
+
+    assert done.exit_code == 0
+    assert "ACT of rewards, simulated seconds" in done.stdout
+    assert "minimum" in done.stdout
+
+
+def test_json_carries_every_policy():
+    done = sim("compare", *SMALL, "--policy", "minimum", "--json")
+
+    (result,) = json.loads(done.stdout)
+    assert result["policy"] == "minimum"
+    assert result["rewards"]["actions"] == 3
+    assert result["whole"]["act"]["mean"] > 0
+
+
+def test_json_is_the_same_for_the_same_seed():
+    again = [sim("run", *SMALL, "--json", "--seed", seed).stdout for seed in ("5", "5", "6")]
+
+    assert again[0] == again[1] != again[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--policy", "magic"), "there is no policy 'magic'; known are"),
+        (("--batch", "0"), "batch must be at least 1"),
+        (("--steps", "-1"), "rl_steps must be at least 1"),
+        (("--cores", "0"), "cores must be at least 1, not 0"),
+        (("--units", "0"), "rewards: most_units must be at least 1, not 0"),
+        (("--reward-scale", "nan"), "rewards: scale must be above 0, not nan"),
+        (("--failures", "1"), "--failures lies in [0, 1), not at 1.0"),
+        (("missing.jsonl",), "missing.jsonl: No such file"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: tuple[str, ...], said: str):
+    done = sim("run", *arguments)
+
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("tangram sim: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_broken_trace_is_one_line_and_no_report(tmp_path: Path):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"id": "t1", "steps": [{"dur_s": NaN}]}\n')
+
+    done = sim("compare", str(trace))
+
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        f"tangram sim: {trace}:1: steps[0].dur_s must be a number ≥ 0, not nan\n"
+    )
