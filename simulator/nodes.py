@@ -9,6 +9,7 @@ time comes. As in production, a start whose end is known before it could be told
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from random import Random
 
 from domain.action import Outcome
@@ -17,7 +18,7 @@ from domain.events import ActionFinished, ActionStarted, EnvironmentRemoved, Eve
 from domain.ids import ActionId
 from simulator.agenda import Agenda
 from simulator.overheads import Overheads
-from simulator.work import Progress, Work, granted_milli
+from simulator.work import Progress, Work
 
 Tell = Callable[[Event], None]
 
@@ -26,7 +27,7 @@ class Run:
     """One attempt on one node."""
 
     __slots__ = (
-        "action_id", "attempt", "deadline", "key", "node", "progress", "starts_at", "stopped",
+        "action_id", "attempt", "deadline", "ends_at", "node", "progress", "starts_at", "stopped",
         "version",
     )  # fmt: skip
 
@@ -36,21 +37,26 @@ class Run:
         self.action_id = grant.action_id
         self.node = grant.node or ""
         self.attempt = grant.attempt
-        self.key = work.key
         self.starts_at = starts_at
-        self.progress = Progress(work, granted_milli(grant.allocations, work.key), starts_at)
-        self.deadline = None if timeout_seconds is None else starts_at + timeout_seconds
+        self.progress = Progress(work, grant.allocations, starts_at)
+        self.deadline = inf if timeout_seconds is None else starts_at + timeout_seconds
+        #: When it ends, if nothing changes.
+        self.ends_at = min(self.progress.ends_at, self.deadline)
         #: Counts what changed its end; reports of an older version are void.
         self.version = 0
         #: It was told to end, and its report is on its way.
         self.stopped = False
 
-    def ending(self) -> tuple[float, Outcome]:
-        """Return when it ends, and how, if nothing changes."""
-        ends_at = self.progress.ends_at
-        if self.deadline is not None and self.deadline < ends_at:
-            return self.deadline, Outcome.TIMEOUT
-        return ends_at, Outcome.COMPLETED
+    def resize(self, milli: int, now: float) -> None:
+        """Go on with other units."""
+        self.progress.change(milli, now)
+        self.ends_at = min(self.progress.ends_at, self.deadline)
+        self.version += 1
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ends, if nothing changes."""
+        return Outcome.COMPLETED if self.progress.ends_at <= self.deadline else Outcome.TIMEOUT
 
 
 class ModelledNodes:
@@ -93,10 +99,10 @@ class ModelledNodes:
         if self._failure_ratio and self._fails(run):
             self._agenda.at(starts_at, self._never_start, run)
             return
-        if run.ending()[0] - starts_at > self._overheads.report_seconds:
-            told_at = starts_at + self._overheads.report_seconds
-            self._agenda.at(told_at, self._report_start, (run, run.version))
-        self._expect_end(run)
+        hop_seconds = self._overheads.report_seconds
+        if run.ends_at - starts_at > hop_seconds:
+            self._agenda.at(starts_at + hop_seconds, self._report_start, run)
+        self._agenda.at(run.ends_at + hop_seconds, self._report_end, (run, 0))
 
     def abort(self, decision: Abort) -> None:
         """Stop a run when the order has reached its node; too late changes nothing."""
@@ -106,10 +112,10 @@ class ModelledNodes:
     def resize(self, action_id: ActionId, attempt: int, milli: int) -> None:
         """Let a run go on with ``milli`` milli-units of its key resource, from now on."""
         run = self._runs.get((action_id, attempt))
-        if run is not None and not run.stopped and run.ending()[0] > self._agenda.now:
-            run.progress.change(milli, self._agenda.now)
-            run.version += 1
-            self._expect_end(run)
+        if run is not None and not run.stopped and run.ends_at > self._agenda.now:
+            run.resize(milli, self._agenda.now)
+            told_at = run.ends_at + self._overheads.report_seconds
+            self._agenda.at(told_at, self._report_end, (run, run.version))
 
     def remove_environment(self, decision: RemoveEnvironment) -> None:
         """Remove a trajectory's environment, and report."""
@@ -119,25 +125,19 @@ class ModelledNodes:
         gone_after = overheads.pass_seconds + overheads.remove_seconds + overheads.report_seconds
         self._agenda.at(self._agenda.now + gone_after, self._tell, event)
 
-    def _expect_end(self, run: Run) -> None:
-        told_at = run.ending()[0] + self._overheads.report_seconds
-        self._agenda.at(told_at, self._report_end, (run, run.version))
-
-    def _report_start(self, entry: tuple[Run, int]) -> None:
-        run, _ = entry
+    def _report_start(self, run: Run) -> None:
         if (run.action_id, run.attempt) in self._runs:
             self._tell(ActionStarted(action_id=run.action_id, node=run.node, attempt=run.attempt))
 
     def _report_end(self, entry: tuple[Run, int]) -> None:
         run, version = entry
         if version == run.version:
-            ends_at, outcome = run.ending()
-            self._report(run, outcome, ends_at - run.starts_at)
+            self._report(run, run.outcome, run.ends_at - run.starts_at)
 
     def _stop(self, decision: Abort) -> None:
         run = self._runs.get((decision.action_id, decision.attempt))
         now = self._agenda.now
-        if run is None or run.stopped or run.ending()[0] <= now:
+        if run is None or run.stopped or run.ends_at <= now:
             return
         run.stopped = True
         run.version += 1

@@ -57,18 +57,17 @@ def granted_milli(allocations: Iterable[Allocation], key: str) -> int:
 class Progress:
     """One piece of work on its way, at a rate that may change."""
 
-    __slots__ = ("_rate", "_remaining", "_since", "_work")
+    __slots__ = ("_rate", "_remaining", "_since", "_work", "ends_at")
 
-    def __init__(self, work: Work, milli: int, starts_at: float) -> None:
+    def __init__(self, work: Work, allocations: Iterable[Allocation], starts_at: float) -> None:
         self._work = work
         self._remaining = work.base_seconds
-        self._rate = work.rate(milli)
+        self._rate = 1.0
+        if work.elasticity is not None:
+            self._rate = work.rate(granted_milli(allocations, work.key))
         self._since = starts_at
-
-    @property
-    def ends_at(self) -> float:
-        """When it is done, if nothing changes."""
-        return self._since + self._remaining / self._rate
+        #: When it is done, if nothing changes.
+        self.ends_at = starts_at + self._remaining / self._rate
 
     def remaining_seconds(self, now: float) -> float:
         """Return what is left at ``now``, in seconds of T_ori."""
@@ -80,3 +79,4 @@ class Progress:
         self._remaining = self.remaining_seconds(now)
         self._since = max(self._since, now)
         self._rate = self._work.rate(milli)
+        self.ends_at = self._since + self._remaining / self._rate

@@ -15,12 +15,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Final
+
+import numpy as np
 
 from domain.action import Action, EnvironmentSpec, Kind
 from domain.errors import InvalidRequest
@@ -82,16 +83,17 @@ class AiCoding:
     def _play(self, step: int, number: int, recording: Recording) -> Program:
         """Think and act as recorded, then run the test suite."""
         chooser = Random(f"{self.seed}/{step}/{number}")
+        jitter = self._jitter(chooser, 2 * len(recording.steps))
         name, group = _name(step, number), f"g{step}-{number // self.group_size}"
         environment = EnvironmentSpec(memory_bytes=recording.memory_bytes, ttl_seconds=LIFE_SECONDS)
         for index, recorded in enumerate(recording.steps):
-            yield Think(recorded.think_seconds * self._jitter(chooser))
+            yield Think(recorded.think_seconds * jitter[2 * index])
             action = Action(
                 id=ActionId(f"{name}.{index}"), project=self.project, task=self.task,
                 kind=Kind.EXEC, cost=_ONE_CORE, trajectory=name, step=step, group=group,
                 family=recorded.family, environment=environment,
             )  # fmt: skip
-            yield Act(action, Work(recorded.duration_seconds * self._jitter(chooser)))
+            yield Act(action, Work(recorded.duration_seconds * jitter[2 * index + 1]))
         yield self._reward(step, name, group, environment, chooser)
 
     def _reward(
@@ -108,8 +110,11 @@ class AiCoding:
         )  # fmt: skip
         return Act(action, work)
 
-    def _jitter(self, chooser: Random) -> float:
-        return math.exp(self.jitter_sigma * chooser.gauss(0.0, 1.0))
+    def _jitter(self, chooser: Random, count: int) -> list[float]:
+        """Draw factors around 1, all at once: one at a time costs as much as a decision."""
+        generator = np.random.Generator(np.random.PCG64(chooser.getrandbits(64)))
+        factors: list[float] = np.exp(self.jitter_sigma * generator.standard_normal(count)).tolist()
+        return factors
 
 
 def _name(step: int, number: int) -> str:
