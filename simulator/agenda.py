@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from math import inf
 from typing import Any
 
 Step = Callable[[Any], None]
@@ -26,16 +25,19 @@ class Agenda:
         self._entered = 0
         self._heap: list[tuple[float, int, Step, Any]] = []
 
-    @property
-    def upcoming(self) -> float:
-        """Moment of the next entry; infinite when there is none."""
-        return self._heap[0][0] if self._heap else inf
-
     def at(self, moment: float, step: Step, argument: Any = None) -> None:
         """Call ``step(argument)`` at ``moment``, or now when that has passed."""
         self._entered += 1
         now = self.now
         heappush(self._heap, (moment if moment > now else now, self._entered, step, argument))
+
+    def run_until(self, moment: float) -> None:
+        """Call everything up to ``moment``, that included, and stop there."""
+        heap = self._heap
+        while heap and heap[0][0] <= moment:
+            self.now, _, step, argument = heappop(heap)
+            step(argument)
+        self.now = moment
 
     def advance(self) -> bool:
         """Move to the next entry and call it; False when there is none."""

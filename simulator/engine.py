@@ -116,13 +116,11 @@ class Simulation:
         agenda, trainers = self.agenda, self.trainers
         while not trainers.over:
             if self._inbox:
-                # The loop is free from then on; what still happens at that moment goes first.
-                pass_at = max(agenda.now, self._idle_from)
-                if agenda.upcoming > pass_at:
-                    agenda.now = pass_at
-                    self._pass()
-                    continue
-            if not agenda.advance():
+                # What still happens until the loop is free, or at this very moment, goes first.
+                now, idle_from = agenda.now, self._idle_from
+                agenda.run_until(idle_from if idle_from > now else now)
+                self._pass()
+            elif not agenda.advance():
                 waiting = len(self.machine.state.actions)
                 raise Stalled(f"nothing more happens at {agenda.now:g} s, {waiting} wait")
         if self._progress is not None:

@@ -75,6 +75,9 @@ class ModelledNodes:
         self._agenda = agenda
         self._overheads = overheads
         self._tell = tell
+        #: From a decision to its effect on a node.
+        self._order_seconds = overheads.pass_seconds + overheads.start_seconds
+        self._hop_seconds = overheads.report_seconds
         self._failure_ratio = failure_ratio
         self._seed = seed
         self._runs: dict[tuple[ActionId, int], Run] = {}
@@ -90,7 +93,7 @@ class ModelledNodes:
         self, grant: Grant, work: Work, environment: str | None, timeout_seconds: float | None
     ) -> None:
         """Start a granted action, in ``environment`` if it has one."""
-        starts_at = self._agenda.now + self._overheads.pass_seconds + self._overheads.start_seconds
+        starts_at = self._agenda.now + self._order_seconds
         if environment is not None and environment not in self._environments:
             self._environments.add(environment)
             starts_at += self._overheads.environment_seconds
@@ -99,22 +102,21 @@ class ModelledNodes:
         if self._failure_ratio and self._fails(run):
             self._agenda.at(starts_at, self._never_start, run)
             return
-        hop_seconds = self._overheads.report_seconds
+        hop_seconds = self._hop_seconds
         if run.ends_at - starts_at > hop_seconds:
             self._agenda.at(starts_at + hop_seconds, self._report_start, run)
         self._agenda.at(run.ends_at + hop_seconds, self._report_end, (run, 0))
 
     def abort(self, decision: Abort) -> None:
         """Stop a run when the order has reached its node; too late changes nothing."""
-        arrives_at = self._agenda.now + self._overheads.pass_seconds + self._overheads.start_seconds
-        self._agenda.at(arrives_at, self._stop, decision)
+        self._agenda.at(self._agenda.now + self._order_seconds, self._stop, decision)
 
     def resize(self, action_id: ActionId, attempt: int, milli: int) -> None:
         """Let a run go on with ``milli`` milli-units of its key resource, from now on."""
         run = self._runs.get((action_id, attempt))
         if run is not None and not run.stopped and run.ends_at > self._agenda.now:
             run.resize(milli, self._agenda.now)
-            told_at = run.ends_at + self._overheads.report_seconds
+            told_at = run.ends_at + self._hop_seconds
             self._agenda.at(told_at, self._report_end, (run, run.version))
 
     def remove_environment(self, decision: RemoveEnvironment) -> None:
@@ -143,7 +145,7 @@ class ModelledNodes:
         run.version += 1
         never_started = now < run.starts_at
         self._agenda.at(
-            now + self._overheads.report_seconds,
+            now + self._hop_seconds,
             lambda _: self._report(
                 run,
                 decision.outcome,

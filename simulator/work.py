@@ -9,7 +9,8 @@ is given.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from domain.action import Action
 from domain.allocation import Allocation
@@ -17,8 +18,7 @@ from domain.elasticity import Elasticity
 from domain.resources import MILLI
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """The truth about one action. What its trainer declares of it may differ."""
 
     #: T_ori: seconds with one unit of the key resource.

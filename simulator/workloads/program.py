@@ -12,20 +12,20 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from domain.action import Action
 from domain.decisions import Finish
 from simulator.work import Work
 
 
-@dataclass(frozen=True, slots=True)
-class Think:
+class Think(msgspec.Struct, frozen=True):
     """The model generates, or whatever else the trainer does, before the next action."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Act:
+class Act(msgspec.Struct, frozen=True):
     """Submit an action and wait for its end.
 
     For a lease, ``work.base_seconds`` is how long the trainer keeps it.
