@@ -2,7 +2,8 @@
 
 Theory of operation. Events reach the loop's inbox. A *pass* takes all of them, asks the machine
 once, and commits after `Overheads.pass_seconds`; what arrives meanwhile waits for the next pass, as
-in `scheduler.runtime.loop`, so batches grow by themselves under load. Decisions go to the modelled
+in `scheduler.runtime.loop`, so batches grow by themselves under load. A start makes no pass of its
+own, for no cycle follows from it: it waits, with its time, for the next one. Decisions go to the modelled
 nodes and trainers, whose answers come back as events. The machine is woken when it asked to be.
 A run is over when the trainers' last step is; what the machine would still forget then (tombstones)
 is left alone.
@@ -27,7 +28,14 @@ from domain.decisions import (
     Wake,
 )
 from domain.errors import InvariantViolation
-from domain.events import ActionSubmitted, ConfigApplied, Event, NodeJoined, TimeAdvanced
+from domain.events import (
+    ActionStarted,
+    ActionSubmitted,
+    ConfigApplied,
+    Event,
+    NodeJoined,
+    TimeAdvanced,
+)
 from managers.registry import load
 from scheduler.core.machine import Machine
 from scheduler.core.state import MakeLedger
@@ -83,6 +91,8 @@ class Simulation:
         self._watch = watch
         self._progress = progress
         self._inbox: list[Event] = []
+        #: Starts that no pass has taken yet, each with its own time.
+        self._starts: list[Event] = []
         self._idle_from = 0.0
         self._handlers: dict[type, Callable[[Any], None]] = {
             Grant: self._grant,
@@ -103,7 +113,11 @@ class Simulation:
 
     def tell(self, event: Event) -> None:
         """Put an event into the loop's inbox now."""
-        self._inbox.append(event)
+        if type(event) is ActionStarted:
+            event.at = self.agenda.now
+            self._starts.append(event)
+        else:
+            self._inbox.append(event)
 
     def inject(self, moment: float, *events: Event) -> None:
         """Let something happen from outside: a node is lost, a policy is switched."""
@@ -129,11 +143,14 @@ class Simulation:
 
     def _pass(self) -> None:
         now = self.agenda.now
-        batch, self._inbox = self._inbox, []
-        for event in batch:
+        inbox, self._inbox = self._inbox, []
+        for event in inbox:
             event.at = now
             if type(event) is ActionSubmitted:
                 event.lag_seconds = now - event.accepted_at
+        batch = inbox
+        if self._starts:
+            batch, self._starts = [*self._starts, *inbox], []
         decisions = self.machine.handle(*batch)
         self._idle_from = now + self.overheads.pass_seconds
         self.passes += 1
