@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.table import Table
 
 from domain.errors import InvalidRequest, InvariantViolation
+from simulator.capacity import MEASURES, Wish, fewest_nodes
 from simulator.cluster import GIB, Cluster
-from simulator.compare import POLICIES, Progress, Scene, Timed, check_policies, compare
+from simulator.compare import POLICIES, Progress, Scene, check_policies, compare
 from simulator.result import encode
-from simulator.show import tables
+from simulator.show import plan_table, tables, trial_text
 from simulator.traces import make_recordings, read_recordings
 from simulator.workloads.ai_coding import AiCoding
 from simulator.workloads.rewards import PRESETS
@@ -93,24 +96,57 @@ def compare_command(policies: tuple[str, ...], **options: Any) -> None:
     _simulate(policies or POLICIES, **options)
 
 
+@verbs.command("plan")
+@click.option("--policy", default="minimum", show_default=True, help="How units are granted.")
+@click.option("--act", "act_seconds", type=float, required=True, help="Wished ACT in seconds.")
+@click.option("--measure", type=click.Choice(list(MEASURES)), default="mean", show_default=True)
+@click.option("--of-rewards", is_flag=True, help="ACT of rewards alone.")
+@with_options
+def plan_command(
+    policy: str, act_seconds: float, measure: str, of_rewards: bool, **options: Any
+) -> None:
+    """Find how few nodes fulfil a wished ACT; --nodes is the most that may be.
+
+    Exit code 1 when not even they are enough.
+    """
+    as_json, quiet = options.pop("as_json"), options.pop("quiet")
+    with _one_line_errors():
+        wish, scene = Wish(act_seconds, measure, of_rewards), _scene(**options)
+        say = None if quiet else lambda trial: click.echo(trial_text(trial), err=True)
+        answer = fewest_nodes(scene, policy, wish, scene.cluster.nodes, say)
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+    else:
+        _print(plan_table(answer, scene.cluster.cores))
+    if answer.nodes is None:
+        sys.exit(1)
+
+
 def main() -> None:
     """Run the command line."""
     verbs(prog_name="tangram sim")
 
 
-def _simulate(policies: Sequence[str], *, as_json: bool, quiet: bool, **options: Any) -> None:
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """End with exit code 2 when the input is bad, 1 when the simulation itself is."""
     try:
+        yield
+    except (InvalidRequest, TraceError, InvariantViolation) as error:
+        click.echo(f"tangram sim: {error}", err=True)
+        sys.exit(1 if isinstance(error, InvariantViolation) else 2)
+
+
+def _simulate(policies: Sequence[str], *, as_json: bool, quiet: bool, **options: Any) -> None:
+    with _one_line_errors():
         check_policies(policies)
         scene = _scene(**options)
         with _shown(scene.workload.actions, quiet=quiet) as progress:
             timed = list(compare(scene, policies, progress))
-    except (InvalidRequest, TraceError) as error:
-        click.echo(f"tangram sim: {error}", err=True)
-        sys.exit(2)
-    except InvariantViolation as error:
-        click.echo(f"tangram sim: {error}", err=True)
-        sys.exit(1)
-    _put(timed, as_json=as_json)
+    if as_json:
+        sys.stdout.write(encode([each.result for each in timed]).decode())
+    else:
+        _print(*tables(timed))
 
 
 def _scene(
@@ -129,14 +165,11 @@ def _scene(
     return Scene(workload, cluster, failure_ratio=failures, seed=seed)
 
 
-def _put(timed: Sequence[Timed], *, as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(encode([each.result for each in timed]).decode())
-        return
+def _print(*parts: Table) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=PIPE_WIDTH)
-    console.print(*tables(timed), sep="\n")
+    console.print(*parts, sep="\n")
 
 
 @contextmanager

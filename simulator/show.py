@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rich.table import Table
 
+from simulator.capacity import Answer, Trial
 from simulator.compare import Timed
 from simulator.result import Part, Result
 
@@ -64,5 +65,33 @@ def _runs(timed: Sequence[Timed]) -> Table:
             f"{result.efficiency:.1%}",
             f"{lost:,}",
             f"{each.actions_per_second:,.0f}",
+        )
+    return table
+
+
+def trial_text(trial: Trial) -> str:
+    """Return one line about a trial."""
+    verdict = "enough" if trial.enough else "too few"
+    return f"{trial.nodes} nodes: ACT {seconds(trial.act_seconds)} s, {verdict}"
+
+
+def plan_table(answer: Answer, cores: int) -> Table:
+    """Return what was tried, fewest nodes first, and the answer as title."""
+    found = "not even the most nodes are enough"
+    if answer.nodes is not None:
+        found = f"fewest nodes with {cores} cores each: {answer.nodes} (simulated)"
+    table = Table(title=found, title_justify="left")
+    for name in ("nodes", "cores", "ACT, s", "granted"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    longest = max(trial.act_seconds for trial in answer.trials)
+    for trial in sorted(answer.trials, key=lambda trial: trial.nodes):
+        bar = "█" * max(1, round(40 * trial.act_seconds / longest))
+        table.add_row(
+            str(trial.nodes),
+            f"{trial.nodes * cores:,}",
+            seconds(trial.act_seconds),
+            f"{trial.utilisation:.1%}",
+            f"[{'green' if trial.enough else 'red'}]{bar}[/]",
         )
     return table

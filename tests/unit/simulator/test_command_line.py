@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,18 @@ def test_a_broken_trace_is_one_line_and_no_report(tmp_path: Path):
     assert done.stderr == (
         f"tangram sim: {trace}:1: steps[0].dur_s must be a number ≥ 0, not nan\n"
     )
+
+
+def test_a_plan_names_the_fewest_nodes():
+    done = sim("plan", "--batch", "4", "--nodes", "4", "--cores", "1", "--act", "1000", "--quiet")
+
+    assert done.exit_code == 0
+    assert "fewest nodes with 1 cores each: 1 (simulated)" in done.stdout
+
+
+def test_a_plan_that_nothing_fulfils_fails():
+    done = sim("plan", "--batch", "4", "--nodes", "2", "--act", "0.0001", "--json")
+
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["nodes"] is None
+    assert re.fullmatch(r"2 nodes: ACT [0-9.]+ s, too few\n", done.stderr)
