@@ -55,7 +55,8 @@ class Trial:
 
     nodes: int
     act_seconds: float
-    utilisation: float
+    #: Share of all cores × time that was granted.
+    granted: float
     enough: bool
 
 
@@ -84,7 +85,7 @@ def fewest_nodes(
         sized = replace(scene, cluster=replace(scene.cluster, nodes=nodes))
         result = run(sized, policy).result
         act_seconds = wish.measured(result)
-        trial = Trial(nodes, act_seconds, result.utilisation, act_seconds <= wish.act_seconds)
+        trial = Trial(nodes, act_seconds, result.granted["cpu"], act_seconds <= wish.act_seconds)
         trials.append(trial)
         if done is not None:
             done(trial)

@@ -7,10 +7,8 @@ exit code 2; nothing is printed of a comparison that did not come to its end.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -22,55 +20,22 @@ from rich.table import Table
 
 from domain.errors import InvalidRequest, InvariantViolation
 from simulator.capacity import MEASURES, Wish, fewest_nodes
-from simulator.cluster import GIB, Cluster
 from simulator.compare import POLICIES, Progress, Scene, check_policies, compare
 from simulator.result import encode
+from simulator.scenes import build, foreign, with_options
 from simulator.show import plan_table, tables, trial_text
-from simulator.traces import make_recordings, read_recordings
-from simulator.workloads.ai_coding import AiCoding
-from simulator.workloads.rewards import PRESETS
 from tangram_client.replay.trace import TraceError
 
-#: Trajectories made up when there is no trace: about as many as the AgentCgroup trace has.
-GENERATED: Final = 116
 #: Columns of a table that goes into a pipe: it is never cut.
 PIPE_WIDTH: Final = 200
-
-_OPTIONS: Final = (
-    click.argument("trace", required=False, type=click.Path(path_type=Path)),
-    click.option("--batch", default=128, show_default=True, help="Trajectories of an RL step."),
-    click.option("--steps", default=1, show_default=True, help="RL steps."),
-    click.option("--group", default=8, show_default=True, help="Trajectories of a prompt."),
-    click.option("--nodes", default=15, show_default=True, help="Nodes of the cluster."),
-    click.option("--cores", default=256, show_default=True, help="Cores of each node."),
-    click.option("--memory-gib", default=2400, show_default=True, help="Memory of each node."),
-    click.option(
-        "--rewards", type=click.Choice(sorted(PRESETS)), default="medium", show_default=True,
-        help="How long test suites take at the end of trajectories (simulator/workloads/rewards.py).",
-    ),
-    click.option("--reward-scale", default=1.0, show_default=True, help="Times as long."),
-    click.option("--units", default=32, show_default=True, help="Most cores of a reward."),
-    click.option("--malleable", is_flag=True, help="Running rewards may be resized."),
-    click.option("--failures", default=0.0, show_default=True,
-                 help="Share of grants that fail before their start."),
-    click.option("--seed", default=0, show_default=True),
-    click.option("--json", "as_json", is_flag=True, help="The whole result as JSON."),
-    click.option("--quiet", "-q", is_flag=True, help="No progress."),
-)  # fmt: skip
-
-
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add what both commands take."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def verbs() -> None:
     """Simulate: the production scheduler and ledgers in virtual time, trainers and nodes modelled.
 
-    Without TRACE the trajectories of coding agents are made up.
+    TRACE: recorded coding agents (JSON lines), for deep-search recorded LLM requests (CSV). Without
+    it they are made up.
     """
 
 
@@ -149,20 +114,16 @@ def _simulate(policies: Sequence[str], *, as_json: bool, quiet: bool, **options:
         _print(*tables(timed))
 
 
-def _scene(
-    trace: Path | None, batch: int, steps: int, group: int, nodes: int, cores: int,
-    memory_gib: int, rewards: str, reward_scale: float, units: int, malleable: bool,
-    failures: float, seed: int,
-) -> Scene:  # fmt: skip
-    if not 0 <= failures < 1:
-        raise InvalidRequest(f"--failures lies in [0, 1), not at {failures!r}")
-    recordings = make_recordings(GENERATED, seed) if trace is None else read_recordings(trace)
-    chosen = replace(PRESETS[rewards], scale=reward_scale, most_units=units, malleable=malleable)
-    workload = AiCoding(
-        recordings, batch=batch, rl_steps=steps, rewards=chosen, seed=seed, group_size=group
-    )
-    cluster = Cluster(nodes, cores, memory_gib * GIB)
-    return Scene(workload, cluster, failure_ratio=failures, seed=seed)
+def _scene(workload: str, **options: Any) -> Scene:
+    context = click.get_current_context()
+    given = {
+        name
+        for name in options
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+    }
+    if (option := foreign(workload, given)) is not None:
+        raise InvalidRequest(f"--{option.replace('_', '-')} is no option of {workload}")
+    return build(workload, **options)
 
 
 def _print(*parts: Table) -> None:

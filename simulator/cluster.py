@@ -30,11 +30,14 @@ class Cluster:
         for name, value in (("nodes", self.nodes), ("cores", self.cores)):
             if value < 1:
                 raise InvalidRequest(f"{name} must be at least 1, not {value}")
+        for name, value in self.apis.items():
+            if value < 1:
+                raise InvalidRequest(f"{name}: the limit must be at least 1, not {value}")
 
-    @property
-    def core_milli(self) -> int:
-        """All cores, in milli-units."""
-        return self.nodes * self.cores * MILLI
+    def capacity_milli(self) -> dict[str, int]:
+        """Return what there is of each resource: all cores together, each cluster-wide limit."""
+        limits = {name: units * MILLI for name, units in self.apis.items()}
+        return {"cpu": self.nodes * self.cores * MILLI, **limits}
 
     def config(self, policy: str) -> Config:
         """Return the configuration under which everything runs."""

@@ -54,9 +54,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     trajectory_act: Spread
     step_seconds: tuple[float, ...]
     virtual_seconds: float
-    #: Share of all cores × time that was granted.
-    utilisation: float
-    #: T_ori completed per granted core·second: what parallelism and waste have left of it.
+    #: Resource → share of all its units × time that was granted (``cpu``: all nodes together).
+    granted: dict[str, float]
+    #: T_ori completed per granted core·second: what parallelism has left of it.
     efficiency: float
     #: Digest of every single timing.
     fingerprint: str
@@ -74,7 +74,6 @@ def summarise(simulation: Simulation, cluster: Cluster, policy: str) -> Result:
     family = np.frombuffer(tally.rows.family, dtype=np.uint16)
     is_reward = family == tally.families.get("reward", -1)
     now = simulation.agenda.now
-    capacity_seconds = cluster.core_milli / MILLI * now
     return Result(
         policy=policy,
         outcomes=dict(sorted(tally.outcomes.items())),
@@ -88,7 +87,7 @@ def summarise(simulation: Simulation, cluster: Cluster, policy: str) -> Result:
         trajectory_act=_trajectory_act(tally, columns),
         step_seconds=tuple(simulation.trainers.step_seconds),
         virtual_seconds=now,
-        utilisation=_ratio(tally.held_core_seconds, capacity_seconds),
+        granted=_granted(tally, cluster, now),
         efficiency=_ratio(tally.useful_core_seconds, tally.held_core_seconds),
         fingerprint=tally.fingerprint(),
     )
@@ -128,6 +127,14 @@ def _trajectory_act(tally: Tally, columns: tuple[Column, Column, Column]) -> Spr
     sums = np.zeros(len(tally.trajectories))
     np.add.at(sums, owners, queue + overhead + execution)
     return spread(sums)
+
+
+def _granted(tally: Tally, cluster: Cluster, seconds: float) -> dict[str, float]:
+    held = dict(tally.held) | {"cpu": tally.held_core_seconds * MILLI}
+    return {
+        resource: _ratio(held.get(resource, 0.0), capacity * seconds)
+        for resource, capacity in cluster.capacity_milli().items()
+    }
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -61,7 +61,7 @@ def _runs(timed: Sequence[Timed]) -> Table:
             result.policy,
             seconds(result.trajectory_act.mean),
             seconds(sum(steps) / len(steps)) if steps else "-",
-            f"{result.utilisation:.1%}",
+            ", ".join(f"{name} {share:.1%}" for name, share in result.granted.items()),
             f"{result.efficiency:.1%}",
             f"{lost:,}",
             f"{each.actions_per_second:,.0f}",
@@ -91,7 +91,7 @@ def plan_table(answer: Answer, cores: int) -> Table:
             str(trial.nodes),
             f"{trial.nodes * cores:,}",
             seconds(trial.act_seconds),
-            f"{trial.utilisation:.1%}",
+            f"{trial.granted:.1%}",
             f"[{'green' if trial.enough else 'red'}]{bar}[/]",
         )
     return table

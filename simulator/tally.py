@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from hashlib import sha256
 
+from domain.action import Outcome
 from domain.allocation import Allocation
 from domain.decisions import Finish
 from domain.ids import ActionId
@@ -39,31 +40,35 @@ class Tally:
         self.outcomes: Counter[str] = Counter()
         self.requeued = 0
         self.resized = 0
-        #: Core·seconds that were granted, and T_ori of what was completed on them.
-        self.held_core_seconds = 0.0
+        #: Milli-unit·seconds that were granted, by resource (``cpu:n001``, ``api:search``).
+        self.held: defaultdict[str, float] = defaultdict(float)
+        #: T_ori of what was completed on cores.
         self.useful_core_seconds = 0.0
-        self._held: dict[ActionId, tuple[float, int]] = {}
+        self._holding: dict[ActionId, tuple[float, tuple[Allocation, ...]]] = {}
+
+    @property
+    def held_core_seconds(self) -> float:
+        """Core·seconds that were granted, on all nodes."""
+        milli = sum(amount for name, amount in self.held.items() if name.startswith("cpu:"))
+        return milli / MILLI
 
     def hold(self, action_id: ActionId, allocations: tuple[Allocation, ...], now: float) -> None:
         """Note that an action holds ``allocations`` from ``now`` on."""
-        milli = 0
-        for allocation in allocations:
-            if allocation.resource.startswith("cpu:"):
-                milli += allocation.amount
-        self._held[action_id] = (now, milli)
+        self._holding[action_id] = (now, allocations)
 
     def let_go(self, action_id: ActionId, now: float) -> None:
         """Note that an action holds nothing any more."""
-        held = self._held.pop(action_id, None)
-        if held is not None:
-            since, milli = held
-            self.held_core_seconds += (now - since) * milli / MILLI
+        holding = self._holding.pop(action_id, None)
+        if holding is not None:
+            since, allocations = holding
+            for allocation in allocations:
+                self.held[allocation.resource] += (now - since) * allocation.amount
 
     def finish(self, finish: Finish, family: str, work_seconds: float, now: float) -> None:
         """Note a finished action; ``work_seconds`` is its T_ori."""
         self.let_go(finish.action_id, now)
         self.outcomes[finish.outcome.value] += 1
-        if finish.allocations and finish.outcome == "completed":
+        if finish.outcome is Outcome.COMPLETED and _on_cores(finish.allocations):
             self.useful_core_seconds += work_seconds
         rows, timing = self.rows, finish.timing
         rows.queue.append(timing.queue_seconds)
@@ -82,3 +87,7 @@ class Tally:
             digest.update(column.tobytes())
         digest.update("\n".join((*self.families, *self.trajectories)).encode())
         return digest.hexdigest()
+
+
+def _on_cores(allocations: tuple[Allocation, ...]) -> bool:
+    return any(allocation.resource.startswith("cpu:") for allocation in allocations)

@@ -51,6 +51,9 @@ def test_json_is_the_same_for_the_same_seed():
         (("--units", "0"), "rewards: most_units must be at least 1, not 0"),
         (("--reward-scale", "nan"), "rewards: scale must be above 0, not nan"),
         (("--failures", "1"), "--failures lies in [0, 1), not at 1.0"),
+        (("--workload", "deep-search", "--units", "4"), "--units is no option of deep-search"),
+        (("--pdf-limit", "4"), "--pdf-limit is no option of ai-coding"),
+        (("--workload", "deep-search", "--pdf-limit", "0"), "api:pdf: the limit must be at least"),
         (("missing.jsonl",), "missing.jsonl: No such file"),
     ],
 )
@@ -90,3 +93,10 @@ def test_a_plan_that_nothing_fulfils_fails():
     assert done.exit_code == 1
     assert json.loads(done.stdout)["nodes"] is None
     assert re.fullmatch(r"2 nodes: ACT [0-9.]+ s, too few\n", done.stderr)
+
+
+def test_another_workload_is_simulated_by_name():
+    done = sim("run", "--workload", "deep-search", "--batch", "2", "--judge-limit", "1", "--json")
+
+    (result,) = json.loads(done.stdout)
+    assert result["granted"].keys() == {"cpu", "api:search", "api:pdf", "api:judge"}
