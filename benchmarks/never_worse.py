@@ -78,8 +78,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trace", nargs="?", type=Path, help="default: made up trajectories")
     parser.add_argument("--steps", type=int, default=52, help="interactions kept of a recording")
-    parser.add_argument("--cores", type=int, default=1280, help="largest cluster of the grid")
+    parser.add_argument("--cores", type=int, default=256, help="largest cluster of the grid")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="cells simulated at once")
     options = parser.parse_args()
     recordings = (
         make_recordings(116, 0) if options.trace is None else read_recordings(options.trace)
@@ -90,7 +91,8 @@ def main() -> None:
         if cell.nodes * cell.cores <= options.cores
     ]
     policies = _known(WANTED)
-    rows = sweep(shortened(recordings, options.steps), grid, policies, lambda row: print(row))
+    cut = shortened(recordings, options.steps)
+    rows = sweep(cut, grid, policies, jobs=options.jobs, done=lambda row: print(row, flush=True))
     Console(width=160).print(_table(rows, policies))
     rivals = [policy for policy in RIVALS if policy in policies]
     verdict: dict[str, Any] = {

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 
 from domain.errors import InvalidRequest
+from simulator.baselines import kubernetes
 from simulator.cluster import Cluster
 from simulator.engine import Simulation
 from simulator.overheads import Overheads
@@ -15,6 +17,8 @@ from simulator.workloads.program import Workload
 
 #: Policies that the core knows.
 POLICIES = ("minimum",)
+#: Rivals that are modelled without the core (`simulator.baselines`).
+BASELINES = tuple(kubernetes.RULES)
 
 #: Called with the policy and how many of its actions have finished.
 Progress = Callable[[str, int], None]
@@ -47,24 +51,30 @@ class Timed:
 def check_policies(policies: Sequence[str]) -> None:
     """Raise InvalidRequest for a policy that the core does not know, or that is named twice."""
     for policy in policies:
-        if policy not in POLICIES:
-            known = ", ".join(POLICIES)
+        if policy not in (*POLICIES, *BASELINES):
+            known = ", ".join((*POLICIES, *BASELINES))
             raise InvalidRequest(f"there is no policy {policy!r}; known are {known}")
     if len(set(policies)) < len(policies):
         raise InvalidRequest("each policy once")
 
 
 def run(scene: Scene, policy: str, progress: Progress | None = None) -> Timed:
-    """Simulate ``scene`` under one policy."""
-    simulation = Simulation(
-        scene.workload,
-        scene.cluster,
-        policy,
-        overheads=scene.overheads,
-        failure_ratio=scene.failure_ratio,
-        seed=scene.seed,
-        progress=None if progress is None else lambda done: progress(policy, done),
-    )
+    """Simulate ``scene`` under one policy or baseline."""
+    tell = None if progress is None else partial(progress, policy)
+    simulation: Simulation | kubernetes.Kubernetes
+    if policy in BASELINES:
+        rules = kubernetes.RULES[policy]
+        simulation = kubernetes.Kubernetes(scene.workload, scene.cluster, rules, tell)
+    else:
+        simulation = Simulation(
+            scene.workload,
+            scene.cluster,
+            policy,
+            overheads=scene.overheads,
+            failure_ratio=scene.failure_ratio,
+            seed=scene.seed,
+            progress=tell,
+        )
     began = perf_counter()
     simulation.run()
     wall_seconds = perf_counter() - began

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from domain.resources import MILLI
+from simulator.agenda import Agenda
 from simulator.cluster import Cluster
-from simulator.engine import Simulation
 from simulator.tally import Tally
+from simulator.trainers import Trainers
 
 Column = NDArray[np.float64]
 
@@ -67,7 +69,17 @@ def encode(results: Sequence[Result]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n"
 
 
-def summarise(simulation: Simulation, cluster: Cluster, policy: str) -> Result:
+class Finished(Protocol):
+    """What a run leaves behind, of the core or of a baseline."""
+
+    agenda: Agenda
+    tally: Tally
+    trainers: Trainers
+    passes: int
+    events: int
+
+
+def summarise(simulation: Finished, cluster: Cluster, policy: str) -> Result:
     """Return the result of a finished run."""
     tally = simulation.tally
     columns = _columns(tally)

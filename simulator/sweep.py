@@ -9,8 +9,12 @@ does not resize ignores that. All of it is simulated.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
+from multiprocessing import get_context
 
 from domain.errors import InvalidRequest
 from simulator.cluster import GIB, Cluster
@@ -90,18 +94,34 @@ def sweep(
     recordings: Sequence[Recording],
     grid: Iterable[Cell],
     policies: Sequence[str],
+    *,
+    jobs: int = 1,
     done: Callable[[Row], None] | None = None,
 ) -> list[Row]:
-    """Simulate every cell under every policy; ``done`` is told each row."""
+    """Simulate every cell under every policy, ``jobs`` cells at once, each in its own process.
+
+    ``done`` is told each row, in the order of the grid.
+    """
     check_policies(policies)
+    measure = partial(_measure, recordings, tuple(policies))
     rows = []
-    for cell in grid:
-        scene = cell.scene(recordings)
-        act_seconds = {p: run(scene, p).result.whole.act.mean for p in policies}
-        rows.append(Row(cell, act_seconds))
-        if done is not None:
-            done(rows[-1])
+    with ExitStack() as stack:
+        if jobs > 1:
+            results = stack.enter_context(ProcessPoolExecutor(jobs, get_context("spawn"))).map(
+                measure, grid
+            )
+        else:
+            results = map(measure, grid)
+        for row in results:
+            rows.append(row)
+            if done is not None:
+                done(row)
     return rows
+
+
+def _measure(recordings: Sequence[Recording], policies: Sequence[str], cell: Cell) -> Row:
+    scene = cell.scene(recordings)
+    return Row(cell, {policy: run(scene, policy).result.whole.act.mean for policy in policies})
 
 
 def worse(rows: Iterable[Row], policy: str, rivals: Sequence[str]) -> Iterator[tuple[Row, float]]:

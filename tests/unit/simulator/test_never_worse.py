@@ -50,7 +50,20 @@ def test_shortened_recordings_keep_their_first_steps():
 
 def test_a_sweep_measures_every_policy_in_every_cell():
     recordings = shortened(make_recordings(4, 0), 5)
-    crowded, idle = sweep(recordings, [CELL, Cell(1, 4, 0.5, "light")], ["minimum"])
+    told: list[Row] = []
+
+    rows = sweep(recordings, [CELL, Cell(1, 4, 0.5, "light")], ["minimum"], done=told.append)
+
+    crowded, idle = rows
+    assert told == rows
 
     assert crowded.act_seconds["minimum"] > 0
     assert idle.act_seconds.keys() == {"minimum"}
+
+
+@pytest.mark.slow
+def test_cells_simulated_at_once_are_those_simulated_one_by_one():
+    recordings = shortened(make_recordings(4, 0), 5)
+    grid = [CELL, Cell(1, 4, 0.5, "light"), Cell(2, 2, 1.0, "heavy")]
+
+    assert sweep(recordings, grid, ["minimum"], jobs=2) == sweep(recordings, grid, ["minimum"])
