@@ -24,7 +24,7 @@ REQUESTS: Final = 12_000
 
 #: Options that only one workload has.
 OPTIONS_OF: Final = {
-    "ai-coding": ("rewards", "reward_scale", "units", "malleable"),
+    "ai-coding": ("rewards", "reward_scale", "units", "declared_ratio", "malleable"),
     "deep-search": ("search_limit", "pdf_limit", "judge_limit"),
 }
 WORKLOADS: Final = tuple(OPTIONS_OF)
@@ -45,6 +45,8 @@ _OPTIONS: Final = (
                  help="ai-coding: times as long."),
     click.option("--units", default=32, show_default=True,
                  help="ai-coding: most cores of a reward."),
+    click.option("--declared-ratio", default=1.0, show_default=True,
+                 help="ai-coding: rewards declare a duration so many times the true one."),
     click.option("--malleable", is_flag=True, help="ai-coding: running rewards may be resized."),
     *(
         click.option(f"--{api}-limit", default=LIMITS[f"api:{api}"], show_default=True,
@@ -68,7 +70,8 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def build(
     workload: str, *, trace: Path | None, batch: int, steps: int, group: int, nodes: int,
-    cores: int, memory_gib: int, rewards: str, reward_scale: float, units: int, malleable: bool,
+    cores: int, memory_gib: int, rewards: str, reward_scale: float, units: int, declared_ratio: float,
+    malleable: bool,
     search_limit: int, pdf_limit: int, judge_limit: int, failures: float, seed: int,
 ) -> Scene:  # fmt: skip
     """Return the scene. Raises InvalidRequest or TraceError saying what is wrong with it."""
@@ -81,7 +84,10 @@ def build(
         limits = {"api:search": search_limit, "api:pdf": pdf_limit, "api:judge": judge_limit}
         return Scene(search, replace(cluster, apis=limits), failure_ratio=failures, seed=seed)
     recordings = make_recordings(RECORDINGS, seed) if trace is None else read_recordings(trace)
-    chosen = replace(PRESETS[rewards], scale=reward_scale, most_units=units, malleable=malleable)
+    chosen = replace(
+        PRESETS[rewards], scale=reward_scale, most_units=units, declared_ratio=declared_ratio,
+        malleable=malleable,
+    )  # fmt: skip
     coding = AiCoding(recordings, batch, steps, chosen, seed, group)
     return Scene(coding, cluster, failure_ratio=failures, seed=seed)
 

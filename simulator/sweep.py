@@ -25,7 +25,7 @@ from tangram_client.replay.trace import Recording
 
 #: Trajectories a core, from idle to crowded. The paper's testbed lies between 0.2 and 2
 #: (ARL-Tangram §6.3: batches of 128 to 1,536 on 768 to 1,280 cores).
-LOADS = (0.125, 0.5, 1.0, 2.0, 4.0)
+LOADS = (0.125, 0.5, 1.0, 2.0, 4.0, 8.0)
 REWARDS = ("light", "medium", "heavy")
 #: (nodes, cores of each): 1,280 cores are what the paper scales on (§6.3).
 CLUSTERS = ((1, 16), (1, 64), (4, 64), (5, 256))

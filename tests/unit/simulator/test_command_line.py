@@ -50,6 +50,7 @@ def test_json_is_the_same_for_the_same_seed():
         (("--cores", "0"), "cores must be at least 1, not 0"),
         (("--units", "0"), "rewards: most_units must be at least 1, not 0"),
         (("--reward-scale", "nan"), "rewards: scale must be above 0, not nan"),
+        (("--declared-ratio", "0"), "rewards: declared_ratio must be above 0, not 0.0"),
         (("--failures", "1"), "--failures lies in [0, 1), not at 1.0"),
         (("--workload", "deep-search", "--units", "4"), "--units is no option of deep-search"),
         (("--pdf-limit", "4"), "--pdf-limit is no option of ai-coding"),
