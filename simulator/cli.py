@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -21,9 +22,11 @@ from rich.table import Table
 from domain.errors import InvalidRequest, InvariantViolation
 from simulator.capacity import MEASURES, Wish, fewest_nodes
 from simulator.compare import POLICIES, Progress, Scene, check_policies, compare
+from simulator.engine import Watch
 from simulator.result import encode
 from simulator.scenes import build, foreign, with_options
 from simulator.show import plan_table, tables, trial_text
+from simulator.workloads.recorded import JournalWriter
 from tangram_client.replay.trace import TraceError
 
 #: Columns of a table that goes into a pipe: it is never cut.
@@ -34,17 +37,20 @@ PIPE_WIDTH: Final = 200
 def verbs() -> None:
     """Simulate: the production scheduler and ledgers in virtual time, trainers and nodes modelled.
 
-    TRACE: recorded coding agents (JSON lines), for deep-search recorded LLM requests (CSV). Without
-    it they are made up.
+    TRACE: recorded coding agents (JSON lines), for deep-search recorded LLM requests (CSV); without
+    it they are made up. For recorded the journal of another run (JSON lines).
     """
 
 
 @verbs.command("run")
 @click.option("--policy", default="minimum", show_default=True, help="How units are granted.")
+@click.option(
+    "--journal", type=click.Path(path_type=Path), help="Write the journal there, for `recorded`."
+)
 @with_options
-def run_command(policy: str, **options: Any) -> None:
+def run_command(policy: str, journal: Path | None, **options: Any) -> None:
     """Simulate under one policy."""
-    _simulate([policy], **options)
+    _simulate([policy], journal=journal, **options)
 
 
 @verbs.command("compare")
@@ -102,16 +108,39 @@ def _one_line_errors() -> Iterator[None]:
         sys.exit(1 if isinstance(error, InvariantViolation) else 2)
 
 
-def _simulate(policies: Sequence[str], *, as_json: bool, quiet: bool, **options: Any) -> None:
+def _simulate(
+    policies: Sequence[str],
+    *,
+    as_json: bool,
+    quiet: bool,
+    journal: Path | None = None,
+    **options: Any,
+) -> None:
     with _one_line_errors():
         check_policies(policies)
         scene = _scene(**options)
-        with _shown(scene.workload.actions, quiet=quiet) as progress:
-            timed = list(compare(scene, policies, progress))
+        shown = _shown(scene.workload.actions, quiet=quiet)
+        with shown as progress, _journalled(journal) as watch:
+            timed = list(compare(scene, policies, progress, watch))
     if as_json:
         sys.stdout.write(encode([each.result for each in timed]).decode())
     else:
         _print(*tables(timed))
+
+
+@contextmanager
+def _journalled(path: Path | None) -> Iterator[Watch | None]:
+    """Write a journal that is there once it is whole."""
+    if path is None:
+        yield None
+        return
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as file:
+            yield JournalWriter(file)
+    except OSError as error:
+        raise InvalidRequest(f"{part}: {error.strerror}") from None
+    part.replace(path)
 
 
 def _scene(workload: str, **options: Any) -> Scene:

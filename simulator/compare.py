@@ -10,7 +10,7 @@ from time import perf_counter
 from domain.errors import InvalidRequest
 from simulator.baselines import kubernetes
 from simulator.cluster import Cluster
-from simulator.engine import Simulation
+from simulator.engine import Simulation, Watch
 from simulator.overheads import Overheads
 from simulator.result import Result, summarise
 from simulator.workloads.program import Workload
@@ -58,8 +58,10 @@ def check_policies(policies: Sequence[str]) -> None:
         raise InvalidRequest("each policy once")
 
 
-def run(scene: Scene, policy: str, progress: Progress | None = None) -> Timed:
-    """Simulate ``scene`` under one policy or baseline."""
+def run(
+    scene: Scene, policy: str, progress: Progress | None = None, watch: Watch | None = None
+) -> Timed:
+    """Simulate ``scene`` under one policy or baseline; ``watch`` sees each pass of the core."""
     tell = None if progress is None else partial(progress, policy)
     simulation: Simulation | kubernetes.Kubernetes
     if policy in BASELINES:
@@ -73,6 +75,7 @@ def run(scene: Scene, policy: str, progress: Progress | None = None) -> Timed:
             overheads=scene.overheads,
             failure_ratio=scene.failure_ratio,
             seed=scene.seed,
+            watch=watch,
             progress=tell,
         )
     began = perf_counter()
@@ -82,9 +85,12 @@ def run(scene: Scene, policy: str, progress: Progress | None = None) -> Timed:
 
 
 def compare(
-    scene: Scene, policies: Sequence[str], progress: Progress | None = None
+    scene: Scene,
+    policies: Sequence[str],
+    progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> Iterator[Timed]:
     """Simulate ``scene`` under each policy in turn."""
     check_policies(policies)
     for policy in policies:
-        yield run(scene, policy, progress)
+        yield run(scene, policy, progress, watch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -16,6 +16,7 @@ from simulator.llm_trace import make_requests, read_requests
 from simulator.traces import make_recordings, read_recordings
 from simulator.workloads.ai_coding import AiCoding
 from simulator.workloads.deep_search import LIMITS, DeepSearch
+from simulator.workloads.recorded import read_journal, recorded
 from simulator.workloads.rewards import PRESETS
 
 #: Made up when there is no trace: about as many as the traces named in the workloads have.
@@ -26,6 +27,7 @@ REQUESTS: Final = 12_000
 OPTIONS_OF: Final = {
     "ai-coding": ("rewards", "reward_scale", "units", "declared_ratio", "malleable"),
     "deep-search": ("search_limit", "pdf_limit", "judge_limit"),
+    "recorded": ("limits",),
 }
 WORKLOADS: Final = tuple(OPTIONS_OF)
 
@@ -53,6 +55,8 @@ _OPTIONS: Final = (
                      help=f"deep-search: api:{api} at once.")
         for api in ("search", "pdf", "judge")
     ),
+    click.option("--limit", "limits", multiple=True, type=(str, int), metavar="NAME UNITS",
+                 help="recorded: units of a cluster-wide resource."),
     click.option("--failures", default=0.0, show_default=True,
                  help="Share of grants that fail before their start."),
     click.option("--seed", default=0, show_default=True),
@@ -68,28 +72,52 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def build(
-    workload: str, *, trace: Path | None, batch: int, steps: int, group: int, nodes: int,
-    cores: int, memory_gib: int, rewards: str, reward_scale: float, units: int, declared_ratio: float,
-    malleable: bool,
-    search_limit: int, pdf_limit: int, judge_limit: int, failures: float, seed: int,
-) -> Scene:  # fmt: skip
+def build(workload: str, *, failures: float, seed: int, **options: Any) -> Scene:
     """Return the scene. Raises InvalidRequest or TraceError saying what is wrong with it."""
     if not 0 <= failures < 1:
         raise InvalidRequest(f"--failures lies in [0, 1), not at {failures!r}")
-    cluster = Cluster(nodes, cores, memory_gib * GIB)
-    if workload == "deep-search":
-        requests = make_requests(REQUESTS, seed) if trace is None else read_requests(trace)
-        search = DeepSearch(requests, batch, steps, seed, group)
-        limits = {"api:search": search_limit, "api:pdf": pdf_limit, "api:judge": judge_limit}
-        return Scene(search, replace(cluster, apis=limits), failure_ratio=failures, seed=seed)
+    options["cluster"] = Cluster(options["nodes"], options["cores"], options["memory_gib"] * GIB)
+    scene = _MAKE[workload](seed=seed, **options)
+    return replace(scene, failure_ratio=failures, seed=seed)
+
+
+def _coding(
+    *, trace: Path | None, batch: int, steps: int, group: int, cluster: Cluster, rewards: str,
+    reward_scale: float, units: int, declared_ratio: float, malleable: bool, seed: int, **_: Any,
+) -> Scene:  # fmt: skip
     recordings = make_recordings(RECORDINGS, seed) if trace is None else read_recordings(trace)
     chosen = replace(
         PRESETS[rewards], scale=reward_scale, most_units=units, declared_ratio=declared_ratio,
         malleable=malleable,
     )  # fmt: skip
-    coding = AiCoding(recordings, batch, steps, chosen, seed, group)
-    return Scene(coding, cluster, failure_ratio=failures, seed=seed)
+    return Scene(AiCoding(recordings, batch, steps, chosen, seed, group), cluster)
+
+
+def _search(
+    *, trace: Path | None, batch: int, steps: int, group: int, cluster: Cluster,
+    search_limit: int, pdf_limit: int, judge_limit: int, seed: int, **_: Any,
+) -> Scene:  # fmt: skip
+    requests = make_requests(REQUESTS, seed) if trace is None else read_requests(trace)
+    limits = {"api:search": search_limit, "api:pdf": pdf_limit, "api:judge": judge_limit}
+    return Scene(DeepSearch(requests, batch, steps, seed, group), replace(cluster, apis=limits))
+
+
+def _recorded(
+    *, trace: Path | None, cluster: Cluster, limits: tuple[tuple[str, int], ...], **_: Any
+) -> Scene:
+    if trace is None:
+        raise InvalidRequest("recorded: give the journal to play again as TRACE")
+    workload, known = recorded(read_journal(trace)), dict(limits)
+    for name in sorted(workload.resources() - {"cpu", *known}):
+        raise InvalidRequest(f"recorded: the journal uses {name}; give --limit {name} UNITS")
+    return Scene(workload, replace(cluster, apis=known))
+
+
+_MAKE: Final[dict[str, Callable[..., Scene]]] = {
+    "ai-coding": _coding,
+    "deep-search": _search,
+    "recorded": _recorded,
+}
 
 
 def foreign(workload: str, given: set[str]) -> str | None:

@@ -24,9 +24,10 @@ RENEW_AFTER = 0.5
 class Player:
     """One trajectory being played."""
 
-    __slots__ = ("program", "trajectory")
+    __slots__ = ("program", "project", "trajectory")
 
-    def __init__(self, rollout: Rollout) -> None:
+    def __init__(self, rollout: Rollout, project: str) -> None:
+        self.project = rollout.project or project
         self.trajectory = rollout.trajectory
         self.program: Program = rollout.program()
 
@@ -58,8 +59,9 @@ class Trainers:
             return
         self._step_began = self._agenda.now
         self._playing = len(rollouts)
+        project = self._workload.project
         for rollout in rollouts:
-            self._agenda.at(self._agenda.now, self._start, Player(rollout))
+            self._agenda.at(self._agenda.now, self._start, Player(rollout, project))
         if not rollouts:
             self._end_step()
 
@@ -124,7 +126,7 @@ class Trainers:
             self._tell(event)
 
     def _end_rollout(self, player: Player) -> None:
-        self._tell(TrajectoryFinished(project=self._workload.project, trajectory=player.trajectory))
+        self._tell(TrajectoryFinished(project=player.project, trajectory=player.trajectory))
         self._playing -= 1
         if self._playing == 0:
             self._end_step()

@@ -46,6 +46,8 @@ class Rollout:
 
     trajectory: str
     program: Callable[[], Program]
+    #: None: the workload's.
+    project: str | None = None
 
 
 class Workload(Protocol):

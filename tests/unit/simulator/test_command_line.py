@@ -101,3 +101,30 @@ def test_another_workload_is_simulated_by_name():
 
     (result,) = json.loads(done.stdout)
     assert result["granted"].keys() == {"cpu", "api:search", "api:pdf", "api:judge"}
+
+
+def test_a_written_journal_can_be_played_again(tmp_path: Path):
+    journal = str(tmp_path / "journal.jsonl")
+    once = sim("run", *SMALL, "--json", "--journal", journal)
+
+    again = sim("run", "--workload", "recorded", journal, "--nodes", "1", "--cores", "2", "--json")
+
+    (before,), (after,) = json.loads(once.stdout), json.loads(again.stdout)
+    assert after["whole"]["act"]["mean"] == pytest.approx(before["whole"]["act"]["mean"], rel=1e-6)
+
+
+def test_limits_of_a_recorded_workload_must_be_given(tmp_path: Path):
+    journal = str(tmp_path / "journal.jsonl")
+    sim("run", "--workload", "deep-search", "--batch", "2", "--journal", journal)
+
+    refused = sim("run", "--workload", "recorded", journal)
+
+    assert refused.exit_code == 2
+    assert "the journal uses api:judge; give --limit api:judge UNITS" in refused.stderr
+
+
+def test_a_journal_that_cannot_be_written_is_one_line(tmp_path: Path):
+    refused = sim("run", *SMALL, "--journal", str(tmp_path / "missing" / "journal.jsonl"))
+
+    assert refused.exit_code == 2
+    assert refused.stderr.endswith("journal.jsonl.part: No such file or directory\n")
