@@ -5,8 +5,8 @@ once, and commits after `Overheads.pass_seconds`; what arrives meanwhile waits f
 in `scheduler.runtime.loop`, so batches grow by themselves under load. A start makes no pass of its
 own, for no cycle follows from it: it waits, with its time, for the next one. Decisions go to the modelled
 nodes and trainers, whose answers come back as events. The machine is woken when it asked to be.
-A run is over when the trainers' last step is; what the machine would still forget then (tombstones)
-is left alone.
+A run is over when the trainers' last step is and its environments are removed; what the machine
+would still forget then (tombstones) is left alone.
 """
 
 from __future__ import annotations
@@ -125,10 +125,11 @@ class Simulation:
             self.agenda.at(moment, self.tell, event)
 
     def run(self) -> Tally:
-        """Play the whole workload. Raises Stalled when it can never end."""
+        """Play the whole workload, and let nodes clean up. Raises Stalled when it can never end."""
         self.agenda.at(0.0, self.trainers.begin)
         agenda, trainers = self.agenda, self.trainers
-        while not trainers.over:
+        trajectories = self.machine.state.trajectories
+        while not trainers.over or trajectories:
             if self._inbox:
                 # What still happens until the loop is free, or at this very moment, goes first.
                 now, idle_from = agenda.now, self._idle_from

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domain.resources import MILLI
-from simulator.agenda import Agenda
 from simulator.cluster import Cluster
 from simulator.tally import Tally
 from simulator.trainers import Trainers
@@ -72,7 +71,6 @@ def encode(results: Sequence[Result]) -> bytes:
 class Finished(Protocol):
     """What a run leaves behind, of the core or of a baseline."""
 
-    agenda: Agenda
     tally: Tally
     trainers: Trainers
     passes: int
@@ -85,7 +83,7 @@ def summarise(simulation: Finished, cluster: Cluster, policy: str) -> Result:
     columns = _columns(tally)
     family = np.frombuffer(tally.rows.family, dtype=np.uint16)
     is_reward = family == tally.families.get("reward", -1)
-    now = simulation.agenda.now
+    ended_at = simulation.trainers.ended_at
     return Result(
         policy=policy,
         outcomes=dict(sorted(tally.outcomes.items())),
@@ -98,8 +96,8 @@ def summarise(simulation: Finished, cluster: Cluster, policy: str) -> Result:
         interactions=_part(columns, ~is_reward) if is_reward.any() else None,
         trajectory_act=_trajectory_act(tally, columns),
         step_seconds=tuple(simulation.trainers.step_seconds),
-        virtual_seconds=now,
-        granted=_granted(tally, cluster, now),
+        virtual_seconds=ended_at,
+        granted=_granted(tally, cluster, ended_at),
         efficiency=_ratio(tally.useful_core_seconds, tally.held_core_seconds),
         fingerprint=tally.fingerprint(),
     )

@@ -48,20 +48,29 @@ class Trainers:
         self._playing = 0
         self._step_began = 0.0
         self.over = False
+        #: When the last answer of the last step came.
+        self.ended_at = 0.0
         #: How long each step took, from its first action to its last answer.
         self.step_seconds: list[float] = []
 
     def begin(self, _: object = None) -> None:
-        """Begin the next step, or end when there is none."""
+        """Begin the first step."""
+        self._follow(0.0)
+
+    def _follow(self, after_seconds: float) -> None:
+        """Begin the next step after a while, or end when there is none."""
         rollouts = next(self._steps, None)
         if rollouts is None:
-            self.over = True
-            return
+            self.over, self.ended_at = True, self._agenda.now
+        else:
+            self._agenda.at(self._agenda.now + after_seconds, self._begin_step, rollouts)
+
+    def _begin_step(self, rollouts: Sequence[Rollout]) -> None:
         self._step_began = self._agenda.now
         self._playing = len(rollouts)
-        project = self._workload.project
         for rollout in rollouts:
-            self._agenda.at(self._agenda.now, self._start, Player(rollout, project))
+            player = Player(rollout, self._workload.project)
+            self._agenda.at(self._agenda.now, self._start, player)
         if not rollouts:
             self._end_step()
 
@@ -133,4 +142,4 @@ class Trainers:
 
     def _end_step(self) -> None:
         self.step_seconds.append(self._agenda.now - self._step_began)
-        self._agenda.at(self._agenda.now + self._workload.train_seconds, self.begin)
+        self._follow(self._workload.train_seconds)

@@ -96,7 +96,7 @@ def test_steps_follow_each_other_with_training_between():
     simulation = played(workload)
 
     assert simulation.trainers.step_seconds == [5.0, 2.0]
-    assert simulation.agenda.now == 5.0 + 10.0 + 2.0 + 10.0
+    assert simulation.trainers.ended_at == 5.0 + 10.0 + 2.0
 
 
 def test_execution_is_limited_by_its_time_out_alone():
