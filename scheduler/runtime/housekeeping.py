@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-EVERY_SECONDS = 1.0
+EVERY_SECONDS = 0.5
 #: A snapshot is taken after this many entries, and not more often than every so many seconds.
 SNAPSHOT_ENTRIES = 5000
 SNAPSHOT_SECONDS = 30.0

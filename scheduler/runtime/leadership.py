@@ -24,7 +24,7 @@ from scheduler.runtime.lane import Argument, Lane
 from scheduler.runtime.scripts import COMMIT, ELECT, PUT, RENEW
 
 #: How often a standby looks whether the leader is gone.
-STANDBY_SECONDS = 0.5
+STANDBY_SECONDS = 0.2
 
 
 def process_name(role: str) -> str:
@@ -39,7 +39,7 @@ class Leadership:
     client: redis.Redis
     keys: Keys
     name: str
-    lease_seconds: float = 3.0
+    lease_seconds: float = 2.0
     epoch: int = 0
     #: Epoch that a wiped Redis must not fall behind, kept elsewhere (the database).
     epoch_floor: Callable[[], int] = lambda: 0

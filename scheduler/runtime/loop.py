@@ -2,7 +2,7 @@
 
 One pass: read a batch from the inbox (or wait until a timer, at most), stamp journal time, ask the
 machine once, commit once, answer questions. Everything else (liveness of nodes, snapshots,
-trimming) is done between passes, at most once a second.
+trimming) is done between passes, at most twice a second.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 #: Inbox entries taken per pass; each may hold many messages.
 BATCH_ENTRIES = 256
 #: A pass waits no longer than this, so that housekeeping is done in time.
-MAX_WAIT_SECONDS = 1.0
+MAX_WAIT_SECONDS = 0.5
 RETRY_SECONDS = 0.2
 
 

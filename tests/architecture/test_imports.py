@@ -23,6 +23,10 @@ PLANTED = {
         "import celery",
         "The runtime knows neither Django nor Celery",
     ),
+    "simulator/agenda.py": (
+        "import redis",
+        "The simulator needs no server",
+    ),
     "tangram_web/pools/apps.py": (
         "import scheduler",
         "Apps never import the scheduler; composition roots do",

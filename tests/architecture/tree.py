@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _MADE_BY_RUNNING = frozenset({"__pycache__", "node_modules", "staticfiles"})
-PACKAGES = ("domain", "scheduler", "managers", "tangram_client", "tangram_web")
+PACKAGES = ("domain", "scheduler", "managers", "simulator", "tangram_client", "tangram_web")
 
 
 @cache

@@ -9,6 +9,7 @@ import pytest
 from domain.ids import ActionId
 from domain.ports import Driver, Leftover
 from managers.cpu.fake import FakeDriver, FakeStorage
+from simulator.driver import ModelledDriver
 from tests.conformance.driver import FOREVER, DriverConformance, Performance, an_order
 from tests.conformance.isolations import a_driver, isolations
 
@@ -28,6 +29,15 @@ class TestFakeDriver(DriverConformance):
         driver.forget([an_order().mark])
         successor = FakeDriver(storage=driver.crash())
         assert await successor.open() == [Leftover(ActionId("act_1"), 1, ended=True)]
+
+
+class TestModelledDriver(DriverConformance):
+    @pytest.fixture(autouse=True)
+    def storage(self) -> None:
+        self.shared = FakeStorage()
+
+    def make(self) -> Driver:
+        return ModelledDriver(storage=self.shared)
 
 
 @pytest.mark.parametrize("isolation", isolations())

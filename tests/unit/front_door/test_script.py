@@ -136,9 +136,10 @@ def test_failed_install_shows_the_end_of_pips_output(checkout, bin_folder):
     [
         (("up", "--port", "9"), "-m|tangram_web.supervisor|--port|9|"),
         (("get", "a b"), "-m|tangram_client|get|a b|"),
+        (("sim", "run", "a b"), "-m|simulator|run|a b|"),
         (("test", "tests/unit", "-k", "x y"), "-m|pytest|tests/unit|-k|x y|"),
     ],
-    ids=["up", "the client", "tests"],
+    ids=["up", "the client", "the simulator", "tests"],
 )
 def test_verb_runs_at_once_when_all_is_installed(installed, arguments, asked):
     called = call(installed / "tangram", *arguments)

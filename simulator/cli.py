@@ -1,0 +1,181 @@
+"""`tangram sim`: simulate a workload under one policy, or under several side by side.
+
+Standard output carries the result, standard error what happens meanwhile. Bad input is one line and
+exit code 2; nothing is printed of a comparison that did not come to its end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+from domain.errors import InvalidRequest, InvariantViolation
+from simulator.capacity import MEASURES, Wish, fewest_nodes
+from simulator.compare import POLICIES, Progress, Scene, check_policies, compare
+from simulator.engine import Watch
+from simulator.result import encode
+from simulator.scenes import build, foreign, with_options
+from simulator.show import plan_table, tables, trial_text
+from simulator.workloads.recorded import JournalWriter
+from tangram_client.replay.trace import TraceError
+
+#: Columns of a table that goes into a pipe: it is never cut.
+PIPE_WIDTH: Final = 200
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def verbs() -> None:
+    """Simulate: the production scheduler and ledgers in virtual time, trainers and nodes modelled.
+
+    TRACE: recorded coding agents (JSON lines), for deep-search recorded LLM requests (CSV); without
+    it they are made up. For recorded the journal of another run (JSON lines).
+    """
+
+
+@verbs.command("run")
+@click.option("--policy", default="minimum", show_default=True, help="How units are granted.")
+@click.option(
+    "--journal", type=click.Path(path_type=Path), help="Write the journal there, for `recorded`."
+)
+@with_options
+def run_command(policy: str, journal: Path | None, **options: Any) -> None:
+    """Simulate under one policy."""
+    _simulate([policy], journal=journal, **options)
+
+
+@verbs.command("compare")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="POLICY",
+    help="Give several [all that there are].",
+)
+@with_options
+def compare_command(policies: tuple[str, ...], **options: Any) -> None:
+    """Simulate under several policies, on the same draws."""
+    _simulate(policies or POLICIES, **options)
+
+
+@verbs.command("plan")
+@click.option("--policy", default="minimum", show_default=True, help="How units are granted.")
+@click.option("--act", "act_seconds", type=float, required=True, help="Wished ACT in seconds.")
+@click.option("--measure", type=click.Choice(list(MEASURES)), default="mean", show_default=True)
+@click.option("--of-rewards", is_flag=True, help="ACT of rewards alone.")
+@with_options
+def plan_command(
+    policy: str, act_seconds: float, measure: str, of_rewards: bool, **options: Any
+) -> None:
+    """Find how few nodes fulfil a wished ACT; --nodes is the most that may be.
+
+    Exit code 1 when not even they are enough.
+    """
+    as_json, quiet = options.pop("as_json"), options.pop("quiet")
+    with _one_line_errors():
+        wish, scene = Wish(act_seconds, measure, of_rewards), _scene(**options)
+        say = None if quiet else lambda trial: click.echo(trial_text(trial), err=True)
+        answer = fewest_nodes(scene, policy, wish, scene.cluster.nodes, say)
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+    else:
+        _print(plan_table(answer, scene.cluster.cores))
+    if answer.nodes is None:
+        sys.exit(1)
+
+
+def main() -> None:
+    """Run the command line."""
+    verbs(prog_name="tangram sim")
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """End with exit code 2 when the input is bad, 1 when the simulation itself is."""
+    try:
+        yield
+    except (InvalidRequest, TraceError, InvariantViolation) as error:
+        click.echo(f"tangram sim: {error}", err=True)
+        sys.exit(1 if isinstance(error, InvariantViolation) else 2)
+
+
+def _simulate(
+    policies: Sequence[str],
+    *,
+    as_json: bool,
+    quiet: bool,
+    journal: Path | None = None,
+    **options: Any,
+) -> None:
+    with _one_line_errors():
+        check_policies(policies)
+        scene = _scene(**options)
+        shown = _shown(scene.workload.actions, quiet=quiet)
+        with shown as progress, _journalled(journal) as watch:
+            timed = list(compare(scene, policies, progress, watch))
+    if as_json:
+        sys.stdout.write(encode([each.result for each in timed]).decode())
+    else:
+        _print(*tables(timed))
+
+
+@contextmanager
+def _journalled(path: Path | None) -> Iterator[Watch | None]:
+    """Write a journal that is there once it is whole."""
+    if path is None:
+        yield None
+        return
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as file:
+            yield JournalWriter(file)
+    except OSError as error:
+        raise InvalidRequest(f"{part}: {error.strerror}") from None
+    part.replace(path)
+
+
+def _scene(workload: str, **options: Any) -> Scene:
+    context = click.get_current_context()
+    given = {
+        name
+        for name in options
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+    }
+    if (option := foreign(workload, given)) is not None:
+        raise InvalidRequest(f"--{option.replace('_', '-')} is no option of {workload}")
+    return build(workload, **options)
+
+
+def _print(*parts: Table) -> None:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=PIPE_WIDTH)
+    console.print(*parts, sep="\n")
+
+
+@contextmanager
+def _shown(actions: int, *, quiet: bool) -> Iterator[Progress | None]:
+    """Show how many actions have finished under each policy, on standard error."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Bars(*columns, TimeRemainingColumn(), console=console) as bars:
+        shown = {}
+
+        def progress(policy: str, done: int) -> None:
+            if policy not in shown:
+                shown[policy] = bars.add_task(policy, total=actions)
+            bars.update(shown[policy], completed=done)
+
+        yield progress

@@ -1,0 +1,96 @@
+"""Policies side by side: the same trainers, the same draws, one run each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+
+from domain.errors import InvalidRequest
+from simulator.baselines import kubernetes
+from simulator.cluster import Cluster
+from simulator.engine import Simulation, Watch
+from simulator.overheads import Overheads
+from simulator.result import Result, summarise
+from simulator.workloads.program import Workload
+
+#: Policies that the core knows.
+POLICIES = ("minimum",)
+#: Rivals that are modelled without the core (`simulator.baselines`).
+BASELINES = tuple(kubernetes.RULES)
+
+#: Called with the policy and how many of its actions have finished.
+Progress = Callable[[str, int], None]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What all policies of a comparison meet."""
+
+    workload: Workload
+    cluster: Cluster = field(default_factory=Cluster)
+    overheads: Overheads = field(default_factory=Overheads)
+    failure_ratio: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A result, and how long it took to simulate (that alone is real time)."""
+
+    result: Result
+    wall_seconds: float
+
+    @property
+    def actions_per_second(self) -> float:
+        """Actions simulated per second of real time."""
+        return self.result.whole.actions / self.wall_seconds if self.wall_seconds else 0.0
+
+
+def check_policies(policies: Sequence[str]) -> None:
+    """Raise InvalidRequest for a policy that the core does not know, or that is named twice."""
+    for policy in policies:
+        if policy not in (*POLICIES, *BASELINES):
+            known = ", ".join((*POLICIES, *BASELINES))
+            raise InvalidRequest(f"there is no policy {policy!r}; known are {known}")
+    if len(set(policies)) < len(policies):
+        raise InvalidRequest("each policy once")
+
+
+def run(
+    scene: Scene, policy: str, progress: Progress | None = None, watch: Watch | None = None
+) -> Timed:
+    """Simulate ``scene`` under one policy or baseline; ``watch`` sees each pass of the core."""
+    tell = None if progress is None else partial(progress, policy)
+    simulation: Simulation | kubernetes.Kubernetes
+    if policy in BASELINES:
+        rules = kubernetes.RULES[policy]
+        simulation = kubernetes.Kubernetes(scene.workload, scene.cluster, rules, tell)
+    else:
+        simulation = Simulation(
+            scene.workload,
+            scene.cluster,
+            policy,
+            overheads=scene.overheads,
+            failure_ratio=scene.failure_ratio,
+            seed=scene.seed,
+            watch=watch,
+            progress=tell,
+        )
+    began = perf_counter()
+    simulation.run()
+    wall_seconds = perf_counter() - began
+    return Timed(summarise(simulation, scene.cluster, policy), wall_seconds)
+
+
+def compare(
+    scene: Scene,
+    policies: Sequence[str],
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+) -> Iterator[Timed]:
+    """Simulate ``scene`` under each policy in turn."""
+    check_policies(policies)
+    for policy in policies:
+        yield run(scene, policy, progress, watch)

@@ -1,0 +1,196 @@
+"""One simulation: the production machine, and everything around it on one agenda.
+
+Theory of operation. Events reach the loop's inbox. A *pass* takes all of them, asks the machine
+once, and commits after `Overheads.pass_seconds`; what arrives meanwhile waits for the next pass, as
+in `scheduler.runtime.loop`, so batches grow by themselves under load. A start makes no pass of its
+own, for no cycle follows from it: it waits, with its time, for the next one. Decisions go to the modelled
+nodes and trainers, whose answers come back as events. The machine is woken when it asked to be.
+A run is over when the trainers' last step is and its environments are removed; what the machine
+would still forget then (tombstones) is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from domain.action import Kind
+from domain.decisions import (
+    Abort,
+    Decision,
+    Finish,
+    Grant,
+    Refuse,
+    RemoveEnvironment,
+    Renew,
+    Requeue,
+    TransferFile,
+    Wake,
+)
+from domain.errors import InvariantViolation
+from domain.events import (
+    ActionStarted,
+    ActionSubmitted,
+    ConfigApplied,
+    Event,
+    NodeJoined,
+    TimeAdvanced,
+)
+from managers.registry import load
+from scheduler.core.machine import Machine
+from scheduler.core.state import MakeLedger
+from simulator.agenda import Agenda
+from simulator.cluster import Cluster
+from simulator.nodes import ModelledNodes
+from simulator.overheads import Overheads
+from simulator.tally import Tally
+from simulator.trainers import Trainers
+from simulator.workloads.program import Workload
+
+#: Called after each pass with what the machine saw and decided.
+Watch = Callable[[Machine, list[Event], list[Decision]], None]
+#: Called now and then with the number of finished actions.
+Progress = Callable[[int], None]
+
+#: Finished actions between two calls of a progress function.
+PROGRESS_EVERY = 500
+
+
+class Stalled(InvariantViolation):
+    """Nothing more would ever happen although trajectories are not over."""
+
+
+class Simulation:
+    """A workload on a cluster under one policy."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        policy: str = "minimum",
+        *,
+        overheads: Overheads | None = None,
+        make_ledger: MakeLedger | None = None,
+        failure_ratio: float = 0.0,
+        seed: int = 0,
+        watch: Watch | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """``make_ledger`` None: the built-in ledgers; see `ModelledNodes` for ``failure_ratio``."""
+        self.overheads = overheads or Overheads()
+        self.workload = workload
+        self.agenda = Agenda()
+        self.machine = Machine(make_ledger or load(()).make_ledger, cluster.config(policy))
+        self.tally = Tally()
+        self.nodes = ModelledNodes(
+            self.agenda, self.overheads, self.tell, failure_ratio=failure_ratio, seed=seed
+        )
+        self.trainers = Trainers(workload, self.agenda, self.overheads, self.tell)
+        self.passes = 0
+        self.events = 0
+        self._watch = watch
+        self._progress = progress
+        self._inbox: list[Event] = []
+        #: Starts that no pass has taken yet, each with its own time.
+        self._starts: list[Event] = []
+        self._idle_from = 0.0
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Grant: self._grant,
+            Finish: self._finish,
+            Wake: self._plan_wake,
+            Abort: self.nodes.abort,
+            Renew: self.trainers.renewed,
+            Requeue: self._requeue,
+            RemoveEnvironment: self.nodes.remove_environment,
+            # Workloads move no files.
+            TransferFile: _unexpected,
+            Refuse: _unexpected,
+        }
+        self.machine.handle(
+            ConfigApplied(config=cluster.config(policy)),
+            *(NodeJoined(node=node) for node in cluster.inventories()),
+        )
+
+    def tell(self, event: Event) -> None:
+        """Put an event into the loop's inbox now."""
+        if type(event) is ActionStarted:
+            event.at = self.agenda.now
+            self._starts.append(event)
+        else:
+            self._inbox.append(event)
+
+    def inject(self, moment: float, *events: Event) -> None:
+        """Let something happen from outside: a node is lost, a policy is switched."""
+        for event in events:
+            self.agenda.at(moment, self.tell, event)
+
+    def run(self) -> Tally:
+        """Play the whole workload, and let nodes clean up. Raises Stalled when it can never end."""
+        self.agenda.at(0.0, self.trainers.begin)
+        agenda, trainers = self.agenda, self.trainers
+        trajectories = self.machine.state.trajectories
+        while not trainers.over or trajectories:
+            if self._inbox:
+                # What still happens until the loop is free, or at this very moment, goes first.
+                now, idle_from = agenda.now, self._idle_from
+                agenda.run_until(idle_from if idle_from > now else now)
+                self._pass()
+            elif not agenda.advance():
+                waiting = len(self.machine.state.actions)
+                raise Stalled(f"nothing more happens at {agenda.now:g} s, {waiting} wait")
+        if self._progress is not None:
+            self._progress(len(self.tally.rows))
+        return self.tally
+
+    def _pass(self) -> None:
+        now = self.agenda.now
+        inbox, self._inbox = self._inbox, []
+        for event in inbox:
+            event.at = now
+            if type(event) is ActionSubmitted:
+                event.lag_seconds = now - event.accepted_at
+        batch = inbox
+        if self._starts:
+            batch, self._starts = [*self._starts, *inbox], []
+        decisions = self.machine.handle(*batch)
+        self._idle_from = now + self.overheads.pass_seconds
+        self.passes += 1
+        self.events += len(batch)
+        handlers = self._handlers
+        for decision in decisions:
+            handlers[type(decision)](decision)
+        if self._watch is not None:
+            self._watch(self.machine, batch, decisions)
+
+    def _grant(self, grant: Grant) -> None:
+        self.tally.hold(grant.action_id, grant.allocations, self.agenda.now)
+        act = self.trainers.act_of(grant.action_id)
+        action = act.action
+        if action.kind is Kind.LEASE:
+            self.trainers.granted(grant)
+        else:
+            self.nodes.grant(grant, act.work, action.trajectory_key, action.timeout_seconds)
+
+    def _finish(self, finish: Finish) -> None:
+        act = self.trainers.act_of(finish.action_id)
+        family = act.action.family or finish.kind.value
+        self.tally.finish(finish, family, act.work.base_seconds, self.agenda.now)
+        self.trainers.finished(finish)
+        if self._progress is not None and not len(self.tally.rows) % PROGRESS_EVERY:
+            self._progress(len(self.tally.rows))
+
+    def _requeue(self, requeue: Requeue) -> None:
+        self.tally.let_go(requeue.action_id, self.agenda.now)
+        self.tally.requeued += 1
+
+    def _plan_wake(self, wake: Wake) -> None:
+        self.agenda.at(wake.wake_at, self._wake, wake.wake_at)
+
+    def _wake(self, asked_at: float) -> None:
+        # The machine may have moved its wish since; then another entry carries it.
+        if self.machine.state.asked_wake == asked_at:
+            self.tell(TimeAdvanced())
+
+
+def _unexpected(decision: Decision) -> None:
+    raise InvariantViolation(f"no workload asks for this: {decision}")

@@ -1,0 +1,88 @@
+"""Recorded LLM requests: how long models think, for workloads that no recording of tools exists of.
+
+CSV with the header ``t_ms,input_tokens,output_tokens,prefix_blocks_512`` (the Mooncake conversation
+trace, reduced to figures), by rising time. Read as strictly as `traces`, or made up.
+
+Made up: interarrivals exponential, 0.3 s; input tokens lognormal, median 7,000, sigma 0.9; output
+tokens lognormal, median 320, sigma 0.6, at most 2,000. Assumed, close to that trace.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from tangram_client.replay.trace import TraceError
+
+COLUMNS: Final = ("t_ms", "input_tokens", "output_tokens", "prefix_blocks_512")
+
+
+@dataclass(frozen=True, slots=True)
+class LlmRequest:
+    """One request to a model."""
+
+    at_seconds: float
+    input_tokens: int
+    output_tokens: int
+
+
+def read_requests(path: Path) -> list[LlmRequest]:
+    """Read a trace. Raises TraceError: one line that names the file, the line and what is wrong."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise TraceError(f"{path}:1: not UTF-8") from None
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror}") from None
+    lines = text.splitlines()
+    header = tuple(lines[0].split(",")) if lines else ()
+    if header != COLUMNS:
+        raise TraceError(
+            f"{path}:1: the columns must be {','.join(COLUMNS)}, not {','.join(header)}"
+        )
+    requests = list(_rows(path, lines[1:]))
+    if not requests:
+        raise TraceError(f"{path}:1: holds no request")
+    return requests
+
+
+def _rows(path: Path, lines: list[str]) -> Iterator[LlmRequest]:
+    before = 0.0
+    for number, row in enumerate(csv.reader(lines), start=2):
+        where = f"{path}:{number}"
+        if not row:
+            continue
+        if len(row) != len(COLUMNS):
+            raise TraceError(f"{where}: {len(row)} fields, not {len(COLUMNS)}; cut off?")
+        numbers = [_number(text, name, where) for name, text in zip(COLUMNS, row, strict=True)]
+        if numbers[0] < before:
+            raise TraceError(f"{where}: {numbers[0]:g} ms comes before the line above it")
+        before = numbers[0]
+        yield LlmRequest(numbers[0] / 1000, round(numbers[1]), round(numbers[2]))
+
+
+def _number(text: str, name: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise TraceError(f"{where}: {name} must be a number ≥ 0, not {text!r}")
+    return value
+
+
+def make_requests(count: int, seed: int) -> list[LlmRequest]:
+    """Make ``count`` requests up, the same ones for the same seed."""
+    chooser = Random(f"llm/{seed}")
+    at_seconds, requests = 0.0, []
+    for _ in range(count):
+        at_seconds += chooser.expovariate(1 / 0.3)
+        taken = round(7000 * math.exp(0.9 * chooser.gauss(0.0, 1.0)))
+        given = round(min(2000.0, 320 * math.exp(0.6 * chooser.gauss(0.0, 1.0))))
+        requests.append(LlmRequest(at_seconds, taken, given))
+    return requests

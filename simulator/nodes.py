@@ -1,0 +1,187 @@
+"""All nodes of a cluster, modelled: what they do with a grant, and what they report.
+
+One `Run` is one attempt of one action. Its start and its end are known as soon as it is granted;
+both reports are entered into the agenda at once, at the moment when the loop hears of them. A run
+that is stopped or resized gets a new version, and reports of an older one are dropped when their
+time comes. As in production, a start whose end is known before it could be told is not reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from random import Random
+
+from domain.action import Outcome
+from domain.decisions import Abort, Grant, RemoveEnvironment
+from domain.events import ActionFinished, ActionStarted, EnvironmentRemoved, Event
+from domain.ids import ActionId
+from simulator.agenda import Agenda
+from simulator.overheads import Overheads
+from simulator.work import Progress, Work
+
+Tell = Callable[[Event], None]
+
+
+class Run:
+    """One attempt on one node."""
+
+    __slots__ = (
+        "action_id", "attempt", "deadline", "ends_at", "node", "progress", "starts_at", "stopped",
+        "version",
+    )  # fmt: skip
+
+    def __init__(
+        self, grant: Grant, work: Work, starts_at: float, timeout_seconds: float | None
+    ) -> None:
+        self.action_id = grant.action_id
+        self.node = grant.node or ""
+        self.attempt = grant.attempt
+        self.starts_at = starts_at
+        self.progress = Progress(work, grant.allocations, starts_at)
+        self.deadline = inf if timeout_seconds is None else starts_at + timeout_seconds
+        #: When it ends, if nothing changes.
+        self.ends_at = min(self.progress.ends_at, self.deadline)
+        #: Counts what changed its end; reports of an older version are void.
+        self.version = 0
+        #: It was told to end, and its report is on its way.
+        self.stopped = False
+
+    def resize(self, milli: int, now: float) -> None:
+        """Go on with other units."""
+        self.progress.change(milli, now)
+        self.ends_at = min(self.progress.ends_at, self.deadline)
+        self.version += 1
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ends, if nothing changes."""
+        return Outcome.COMPLETED if self.progress.ends_at <= self.deadline else Outcome.TIMEOUT
+
+
+class ModelledNodes:
+    """Runs what is granted, on all nodes at once."""
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        overheads: Overheads,
+        tell: Tell,
+        *,
+        failure_ratio: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        """``failure_ratio`` of the grants fail before anything was spawned (default: none)."""
+        self._agenda = agenda
+        self._overheads = overheads
+        self._tell = tell
+        #: From a decision to its effect on a node.
+        self._order_seconds = overheads.pass_seconds + overheads.start_seconds
+        self._hop_seconds = overheads.report_seconds
+        self._failure_ratio = failure_ratio
+        self._seed = seed
+        self._runs: dict[tuple[ActionId, int], Run] = {}
+        #: Trajectories whose environment exists.
+        self._environments: set[str] = set()
+
+    @property
+    def running(self) -> int:
+        """How many attempts are on their way."""
+        return len(self._runs)
+
+    def grant(
+        self, grant: Grant, work: Work, environment: str | None, timeout_seconds: float | None
+    ) -> None:
+        """Start a granted action, in ``environment`` if it has one."""
+        starts_at = self._agenda.now + self._order_seconds
+        if environment is not None and environment not in self._environments:
+            self._environments.add(environment)
+            starts_at += self._overheads.environment_seconds
+        run = Run(grant, work, starts_at, timeout_seconds)
+        self._runs[run.action_id, run.attempt] = run
+        if self._failure_ratio and self._fails(run):
+            self._agenda.at(starts_at, self._never_start, run)
+            return
+        hop_seconds = self._hop_seconds
+        if run.ends_at - starts_at > hop_seconds:
+            self._agenda.at(starts_at + hop_seconds, self._report_start, run)
+        self._agenda.at(run.ends_at + hop_seconds, self._report_end, (run, 0))
+
+    def abort(self, decision: Abort) -> None:
+        """Stop a run when the order has reached its node; too late changes nothing."""
+        self._agenda.at(self._agenda.now + self._order_seconds, self._stop, decision)
+
+    def resize(self, action_id: ActionId, attempt: int, milli: int) -> None:
+        """Let a run go on with ``milli`` milli-units of its key resource, from now on."""
+        run = self._runs.get((action_id, attempt))
+        if run is not None and not run.stopped and run.ends_at > self._agenda.now:
+            run.resize(milli, self._agenda.now)
+            told_at = run.ends_at + self._hop_seconds
+            self._agenda.at(told_at, self._report_end, (run, run.version))
+
+    def remove_environment(self, decision: RemoveEnvironment) -> None:
+        """Remove a trajectory's environment, and report."""
+        self._environments.discard(decision.trajectory)
+        event = EnvironmentRemoved(trajectory=decision.trajectory, node=decision.node)
+        overheads = self._overheads
+        gone_after = overheads.pass_seconds + overheads.remove_seconds + overheads.report_seconds
+        self._agenda.at(self._agenda.now + gone_after, self._tell, event)
+
+    def _report_start(self, run: Run) -> None:
+        if (run.action_id, run.attempt) in self._runs:
+            self._tell(ActionStarted(action_id=run.action_id, node=run.node, attempt=run.attempt))
+
+    def _report_end(self, entry: tuple[Run, int]) -> None:
+        run, version = entry
+        if version == run.version:
+            self._report(run, run.outcome, run.ends_at - run.starts_at)
+
+    def _stop(self, decision: Abort) -> None:
+        run = self._runs.get((decision.action_id, decision.attempt))
+        now = self._agenda.now
+        if run is None or run.stopped or run.ends_at <= now:
+            return
+        run.stopped = True
+        run.version += 1
+        never_started = now < run.starts_at
+        self._agenda.at(
+            now + self._hop_seconds,
+            lambda _: self._report(
+                run,
+                decision.outcome,
+                max(0.0, now - run.starts_at),
+                detail=decision.reason,
+                never_started=never_started,
+            ),
+        )
+
+    def _never_start(self, run: Run) -> None:
+        detail = "simulated: the node failed to start it"
+        self._report(run, Outcome.INFRA_FAILED, 0.0, detail=detail, never_started=True)
+
+    def _report(
+        self,
+        run: Run,
+        outcome: Outcome,
+        execution_seconds: float,
+        *,
+        detail: str | None = None,
+        never_started: bool = False,
+    ) -> None:
+        del self._runs[run.action_id, run.attempt]
+        self._tell(
+            ActionFinished(
+                action_id=run.action_id,
+                node=run.node,
+                outcome=outcome,
+                attempt=run.attempt,
+                execution_seconds=execution_seconds,
+                detail=detail,
+                never_started=never_started,
+            )
+        )
+
+    def _fails(self, run: Run) -> bool:
+        # Drawn by name: whether it fails must not depend on the order of events.
+        name = f"{self._seed}/fails/{run.action_id}#{run.attempt}"
+        return Random(name).random() < self._failure_ratio

@@ -1,0 +1,151 @@
+"""What came out of one simulation, as one struct with deterministic bytes."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from domain.resources import MILLI
+from simulator.cluster import Cluster
+from simulator.tally import Tally
+from simulator.trainers import Trainers
+
+Column = NDArray[np.float64]
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """A column of seconds in five numbers."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+    most: float
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Some actions: how many, their ACT, and what it is made of."""
+
+    actions: int
+    act: Spread
+    queue: Spread
+    overhead: Spread
+    execution: Spread
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy's run. All of it is simulated; equal runs have equal bytes (`encode`)."""
+
+    policy: str
+    outcomes: dict[str, int]
+    requeued: int
+    resized: int
+    #: Passes of the loop, and events that they took.
+    passes: int
+    events: int
+    whole: Part
+    rewards: Part | None
+    interactions: Part | None
+    #: Sum of ACTs of one trajectory, over trajectories: what ARL-Tangram §6 reports.
+    trajectory_act: Spread
+    step_seconds: tuple[float, ...]
+    virtual_seconds: float
+    #: Resource → share of all its units × time that was granted (``cpu``: all nodes together).
+    granted: dict[str, float]
+    #: T_ori completed per granted core·second: what parallelism has left of it.
+    efficiency: float
+    #: Digest of every single timing.
+    fingerprint: str
+
+
+def encode(results: Sequence[Result]) -> bytes:
+    """Return results as JSON, indented."""
+    return msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n"
+
+
+class Finished(Protocol):
+    """What a run leaves behind, of the core or of a baseline."""
+
+    tally: Tally
+    trainers: Trainers
+    passes: int
+    events: int
+
+
+def summarise(simulation: Finished, cluster: Cluster, policy: str) -> Result:
+    """Return the result of a finished run."""
+    tally = simulation.tally
+    columns = _columns(tally)
+    family = np.frombuffer(tally.rows.family, dtype=np.uint16)
+    is_reward = family == tally.families.get("reward", -1)
+    ended_at = simulation.trainers.ended_at
+    return Result(
+        policy=policy,
+        outcomes=dict(sorted(tally.outcomes.items())),
+        requeued=tally.requeued,
+        resized=tally.resized,
+        passes=simulation.passes,
+        events=simulation.events,
+        whole=_part(columns, np.ones(len(family), dtype=bool)),
+        rewards=_part(columns, is_reward) if is_reward.any() else None,
+        interactions=_part(columns, ~is_reward) if is_reward.any() else None,
+        trajectory_act=_trajectory_act(tally, columns),
+        step_seconds=tuple(simulation.trainers.step_seconds),
+        virtual_seconds=ended_at,
+        granted=_granted(tally, cluster, ended_at),
+        efficiency=_ratio(tally.useful_core_seconds, tally.held_core_seconds),
+        fingerprint=tally.fingerprint(),
+    )
+
+
+def spread(values: Column) -> Spread:
+    """Return the five numbers of ``values``; zeros when there are none."""
+    if not len(values):
+        return Spread(0.0, 0.0, 0.0, 0.0, 0.0)
+    p50, p95, p99 = np.quantile(values, (0.5, 0.95, 0.99))
+    return Spread(float(values.mean()), float(p50), float(p95), float(p99), float(values.max()))
+
+
+def _columns(tally: Tally) -> tuple[Column, Column, Column]:
+    rows = tally.rows
+    return _floats(rows.queue), _floats(rows.overhead), _floats(rows.execution)
+
+
+def _floats(column: array[float]) -> Column:
+    return np.frombuffer(column, dtype=np.float64)
+
+
+def _part(columns: tuple[Column, Column, Column], chosen: NDArray[np.bool_]) -> Part:
+    queue, overhead, execution = (column[chosen] for column in columns)
+    return Part(
+        actions=len(queue),
+        act=spread(queue + overhead + execution),
+        queue=spread(queue),
+        overhead=spread(overhead),
+        execution=spread(execution),
+    )
+
+
+def _trajectory_act(tally: Tally, columns: tuple[Column, Column, Column]) -> Spread:
+    owners = np.frombuffer(tally.rows.trajectory, dtype=np.uint32)
+    queue, overhead, execution = columns
+    sums = np.zeros(len(tally.trajectories))
+    np.add.at(sums, owners, queue + overhead + execution)
+    return spread(sums)
+
+
+def _granted(tally: Tally, cluster: Cluster, seconds: float) -> dict[str, float]:
+    held = dict(tally.held) | {"cpu": tally.held_core_seconds * MILLI}
+    return {
+        resource: _ratio(held.get(resource, 0.0), capacity * seconds)
+        for resource, capacity in cluster.capacity_milli().items()
+    }
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0

@@ -1,0 +1,129 @@
+"""From the options of the command line to what is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from domain.errors import InvalidRequest
+from simulator.cluster import GIB, Cluster
+from simulator.compare import Scene
+from simulator.llm_trace import make_requests, read_requests
+from simulator.traces import make_recordings, read_recordings
+from simulator.workloads.ai_coding import AiCoding
+from simulator.workloads.deep_search import LIMITS, DeepSearch
+from simulator.workloads.recorded import read_journal, recorded
+from simulator.workloads.rewards import PRESETS
+
+#: Made up when there is no trace: about as many as the traces named in the workloads have.
+RECORDINGS: Final = 116
+REQUESTS: Final = 12_000
+
+#: Options that only one workload has.
+OPTIONS_OF: Final = {
+    "ai-coding": ("rewards", "reward_scale", "units", "declared_ratio", "malleable"),
+    "deep-search": ("search_limit", "pdf_limit", "judge_limit"),
+    "recorded": ("limits",),
+}
+WORKLOADS: Final = tuple(OPTIONS_OF)
+
+_OPTIONS: Final = (
+    click.argument("trace", required=False, type=click.Path(path_type=Path)),
+    click.option("--workload", type=click.Choice(WORKLOADS), default="ai-coding",
+                 show_default=True),
+    click.option("--batch", default=128, show_default=True, help="Trajectories of an RL step."),
+    click.option("--steps", default=1, show_default=True, help="RL steps."),
+    click.option("--group", default=8, show_default=True, help="Trajectories of a prompt."),
+    click.option("--nodes", default=15, show_default=True, help="Nodes of the cluster."),
+    click.option("--cores", default=256, show_default=True, help="Cores of each node."),
+    click.option("--memory-gib", default=2400, show_default=True, help="Memory of each node."),
+    click.option("--rewards", type=click.Choice(sorted(PRESETS)), default="medium",
+                 show_default=True, help="ai-coding: how long test suites take at the end."),
+    click.option("--reward-scale", default=1.0, show_default=True,
+                 help="ai-coding: times as long."),
+    click.option("--units", default=32, show_default=True,
+                 help="ai-coding: most cores of a reward."),
+    click.option("--declared-ratio", default=1.0, show_default=True,
+                 help="ai-coding: rewards declare a duration so many times the true one."),
+    click.option("--malleable", is_flag=True, help="ai-coding: running rewards may be resized."),
+    *(
+        click.option(f"--{api}-limit", default=LIMITS[f"api:{api}"], show_default=True,
+                     help=f"deep-search: api:{api} at once.")
+        for api in ("search", "pdf", "judge")
+    ),
+    click.option("--limit", "limits", multiple=True, type=(str, int), metavar="NAME UNITS",
+                 help="recorded: units of a cluster-wide resource."),
+    click.option("--failures", default=0.0, show_default=True,
+                 help="Share of grants that fail before their start."),
+    click.option("--seed", default=0, show_default=True),
+    click.option("--json", "as_json", is_flag=True, help="The whole result as JSON."),
+    click.option("--quiet", "-q", is_flag=True, help="No progress."),
+)  # fmt: skip
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add what every command takes."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def build(workload: str, *, failures: float, seed: int, **options: Any) -> Scene:
+    """Return the scene. Raises InvalidRequest or TraceError saying what is wrong with it."""
+    if not 0 <= failures < 1:
+        raise InvalidRequest(f"--failures lies in [0, 1), not at {failures!r}")
+    options["cluster"] = Cluster(options["nodes"], options["cores"], options["memory_gib"] * GIB)
+    scene = _MAKE[workload](seed=seed, **options)
+    return replace(scene, failure_ratio=failures, seed=seed)
+
+
+def _coding(
+    *, trace: Path | None, batch: int, steps: int, group: int, cluster: Cluster, rewards: str,
+    reward_scale: float, units: int, declared_ratio: float, malleable: bool, seed: int, **_: Any,
+) -> Scene:  # fmt: skip
+    recordings = make_recordings(RECORDINGS, seed) if trace is None else read_recordings(trace)
+    chosen = replace(
+        PRESETS[rewards], scale=reward_scale, most_units=units, declared_ratio=declared_ratio,
+        malleable=malleable,
+    )  # fmt: skip
+    return Scene(AiCoding(recordings, batch, steps, chosen, seed, group), cluster)
+
+
+def _search(
+    *, trace: Path | None, batch: int, steps: int, group: int, cluster: Cluster,
+    search_limit: int, pdf_limit: int, judge_limit: int, seed: int, **_: Any,
+) -> Scene:  # fmt: skip
+    requests = make_requests(REQUESTS, seed) if trace is None else read_requests(trace)
+    limits = {"api:search": search_limit, "api:pdf": pdf_limit, "api:judge": judge_limit}
+    return Scene(DeepSearch(requests, batch, steps, seed, group), replace(cluster, apis=limits))
+
+
+def _recorded(
+    *, trace: Path | None, cluster: Cluster, limits: tuple[tuple[str, int], ...], **_: Any
+) -> Scene:
+    if trace is None:
+        raise InvalidRequest("recorded: give the journal to play again as TRACE")
+    workload, known = recorded(read_journal(trace)), dict(limits)
+    for name in sorted(workload.resources() - {"cpu", *known}):
+        raise InvalidRequest(f"recorded: the journal uses {name}; give --limit {name} UNITS")
+    return Scene(workload, replace(cluster, apis=known))
+
+
+_MAKE: Final[dict[str, Callable[..., Scene]]] = {
+    "ai-coding": _coding,
+    "deep-search": _search,
+    "recorded": _recorded,
+}
+
+
+def foreign(workload: str, given: set[str]) -> str | None:
+    """Return the first of the ``given`` options that another workload alone has, if any."""
+    for other, options in OPTIONS_OF.items():
+        for option in options:
+            if other != workload and option in given:
+                return option
+    return None

@@ -1,0 +1,93 @@
+"""What a simulation counts while it runs: one row for each finished action, held cores over time."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, defaultdict
+from hashlib import sha256
+
+from domain.action import Outcome
+from domain.allocation import Allocation
+from domain.decisions import Finish
+from domain.ids import ActionId
+from domain.resources import MILLI
+
+
+class Rows:
+    """Timings of finished actions in the order in which they ended."""
+
+    __slots__ = ("execution", "family", "overhead", "queue", "trajectory")
+
+    def __init__(self) -> None:
+        self.queue = array("d")
+        self.overhead = array("d")
+        self.execution = array("d")
+        #: Indexes into `Tally.families` and `Tally.trajectories`.
+        self.family = array("H")
+        self.trajectory = array("I")
+
+    def __len__(self) -> int:
+        return len(self.queue)
+
+
+class Tally:
+    """Counts what happens to actions."""
+
+    def __init__(self) -> None:
+        self.rows = Rows()
+        self.families: dict[str, int] = {}
+        self.trajectories: dict[str, int] = {}
+        self.outcomes: Counter[str] = Counter()
+        self.requeued = 0
+        self.resized = 0
+        #: Milli-unit·seconds that were granted, by resource (``cpu:n001``, ``api:search``).
+        self.held: defaultdict[str, float] = defaultdict(float)
+        #: T_ori of what was completed on cores.
+        self.useful_core_seconds = 0.0
+        self._holding: dict[ActionId, tuple[float, tuple[Allocation, ...]]] = {}
+
+    @property
+    def held_core_seconds(self) -> float:
+        """Core·seconds that were granted, on all nodes."""
+        milli = sum(amount for name, amount in self.held.items() if name.startswith("cpu:"))
+        return milli / MILLI
+
+    def hold(self, action_id: ActionId, allocations: tuple[Allocation, ...], now: float) -> None:
+        """Note that an action holds ``allocations`` from ``now`` on."""
+        self._holding[action_id] = (now, allocations)
+
+    def let_go(self, action_id: ActionId, now: float) -> None:
+        """Note that an action holds nothing any more."""
+        holding = self._holding.pop(action_id, None)
+        if holding is not None:
+            since, allocations = holding
+            for allocation in allocations:
+                self.held[allocation.resource] += (now - since) * allocation.amount
+
+    def finish(self, finish: Finish, family: str, work_seconds: float, now: float) -> None:
+        """Note a finished action; ``work_seconds`` is its T_ori."""
+        self.let_go(finish.action_id, now)
+        self.outcomes[finish.outcome.value] += 1
+        if finish.outcome is Outcome.COMPLETED and _on_cores(finish.allocations):
+            self.useful_core_seconds += work_seconds
+        rows, timing = self.rows, finish.timing
+        rows.queue.append(timing.queue_seconds)
+        rows.overhead.append(timing.overhead_seconds)
+        rows.execution.append(timing.execution_seconds)
+        families, trajectories = self.families, self.trajectories
+        rows.family.append(families.setdefault(family, len(families)))
+        name = finish.trajectory or finish.action_id
+        rows.trajectory.append(trajectories.setdefault(name, len(trajectories)))
+
+    def fingerprint(self) -> str:
+        """Return a digest of every row: equal for equal runs alone."""
+        digest = sha256()
+        rows = self.rows
+        for column in (rows.queue, rows.overhead, rows.execution, rows.family, rows.trajectory):
+            digest.update(column.tobytes())
+        digest.update("\n".join((*self.families, *self.trajectories)).encode())
+        return digest.hexdigest()
+
+
+def _on_cores(allocations: tuple[Allocation, ...]) -> bool:
+    return any(allocation.resource.startswith("cpu:") for allocation in allocations)

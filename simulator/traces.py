@@ -1,0 +1,81 @@
+"""Recorded trajectories as input of a simulation: read strictly, or made up.
+
+The format is that of `tangram_client.replay.trace`, one JSON object per line. A replay ignores what
+it does not know; a simulation that is to be believed does not. Refused, naming file and line: what
+is not JSON (a truncated last line is not), unknown members, numbers that are NaN or negative, steps
+that are not in the order of their time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from tangram_client.replay.trace import Recording, TraceError, parse_recording
+from tangram_client.workload import generate
+
+TRAJECTORY_MEMBERS: Final = frozenset(
+    "id image_mb mem_mb_peak model setup_s steps task wall_s".split()
+)
+STEP_MEMBERS: Final = frozenset(
+    "cpu_pct_max cpu_pct_mean dur_s family mem_mb_max output_chars start_s think_s tool".split()
+)
+
+
+def read_recordings(path: Path) -> list[Recording]:
+    """Read a trace. Raises TraceError: one line that names the file, the line and what is wrong."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror}") from None
+    recordings = [
+        _recording(line, f"{path}:{number}")
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
+    if not recordings:
+        raise TraceError(f"{path}:1: holds no trajectory")
+    return recordings
+
+
+def make_recordings(count: int, seed: int) -> list[Recording]:
+    """Make ``count`` trajectories up (see `tangram_client.workload` for their distributions)."""
+    return [parse_recording(body, "generated") for body in generate(count, seed)]
+
+
+def _recording(line: bytes, where: str) -> Recording:
+    try:
+        body = json.loads(line.decode())
+    except UnicodeDecodeError:
+        raise TraceError(f"{where}: not UTF-8") from None
+    except ValueError as error:
+        raise TraceError(f"{where}: not JSON, or cut off ({error})") from None
+    if isinstance(body, Mapping):
+        for problem in _problems(body):
+            raise TraceError(f"{where}: {problem}")
+    return parse_recording(body, where)
+
+
+def _problems(body: Mapping[str, Any]) -> Iterator[str]:
+    yield from _unknown(body, TRAJECTORY_MEMBERS, "")
+    steps = body.get("steps")
+    if not isinstance(steps, list):
+        return
+    steps = [step for step in steps if isinstance(step, Mapping)]
+    for index, step in enumerate(steps):
+        yield from _unknown(step, STEP_MEMBERS, f"steps[{index}].")
+    starts = [step.get("start_s", 0.0) for step in steps]
+    for index, start in enumerate(starts):
+        if isinstance(start, bool) or not isinstance(start, (int, float)) or not 0 <= start < 1e12:
+            yield f"steps[{index}].start_s must be a number ≥ 0, not {start!r}"
+    for index, (before, after) in enumerate(pairwise(starts), start=1):
+        if after < before:
+            yield f"steps[{index}] starts at {after:g} s, before the step above it ({before:g} s)"
+
+
+def _unknown(body: Mapping[str, Any], known: frozenset[str], where: str) -> Iterator[str]:
+    for name in sorted(body.keys() - known):
+        yield f"unknown member {where}{name}; known are {', '.join(sorted(known))}"

@@ -1,0 +1,1 @@
+"""What trainers do, one readable file for each workload; every parameter names its source."""

@@ -1,0 +1,203 @@
+"""A window of a journal, live or simulated, as a workload: what if another policy had served it?
+
+| parameter | value | source |
+|---|---|---|
+| actions, their declarations, their trajectories | as submitted | the journal |
+| T_ori | measured execution × E(m) · m of the granted units, E as declared | the journal |
+| lease | kept for as long as it was held | the journal |
+| think time | from the answer to one action to the next submission of its trajectory | the journal |
+| first action of a trajectory; action without one | when it came | the journal |
+
+Left out and counted: actions that did not run to their end in the window (nobody knows how long
+they take), and the overlap of actions that one trajectory had open at once: they are played one
+after the other. An action that was resized while it ran counts with the units of its grant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+
+from domain.action import Action, Outcome
+from domain.codec import JournalEntry
+from domain.decisions import Decision, Finish, Grant
+from domain.errors import InvalidRequest
+from domain.events import ActionSubmitted, Event
+from domain.ids import ActionId
+from scheduler.core.machine import Machine
+from simulator.overheads import Overheads
+from simulator.work import Work, granted_milli
+from simulator.workloads.program import Act, Program, Rollout, Think
+from tangram_client.replay.trace import TraceError
+
+#: What ran to an end of its own, or to its time limit.
+_KNOWN: Final = frozenset({Outcome.COMPLETED, Outcome.TIMEOUT, Outcome.OOM_KILLED})
+
+
+@dataclass
+class _Past:
+    """What the journal says of one action."""
+
+    action: Action
+    submitted_at: float
+    grant: Grant | None = None
+    finish: Finish | None = None
+    finished_at: float = 0.0
+
+    def work(self) -> Work | None:
+        """Return the work that explains what was measured; None when nobody knows."""
+        if self.grant is None or self.finish is None or self.finish.outcome not in _KNOWN:
+            return None
+        key = self.action.key or "cpu"
+        work = Work(0.0, self.action.elasticity, key)
+        milli = granted_milli(self.grant.allocations, key)
+        seconds = self.finish.timing.execution_seconds
+        return msgspec.structs.replace(work, base_seconds=seconds * work.rate(milli))
+
+
+@dataclass(frozen=True)
+class _Move:
+    """One action to submit, so long after the answer to the one before."""
+
+    think_seconds: float
+    act: Act
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The workload: one step with everything that the window holds."""
+
+    rollouts: dict[str, list[_Move]]
+    #: Actions that did not run to their end, and those that overlapped one of their trajectory.
+    left_out: int = 0
+    overlapping: int = 0
+    train_seconds: float = 0.0
+    project: str = "default"
+    task: str = "recorded"
+
+    @property
+    def actions(self) -> int:
+        """How many actions are played."""
+        return sum(map(len, self.rollouts.values()))
+
+    def steps(self) -> Iterator[Sequence[Rollout]]:
+        """Yield the one step."""
+        yield [_rollout(name, moves) for name, moves in self.rollouts.items()]
+
+    def resources(self) -> set[str]:
+        """Return every resource that some action takes."""
+        return {
+            resource
+            for moves in self.rollouts.values()
+            for move in moves
+            for resource in move.act.action.cost
+        }
+
+
+def _rollout(name: str, moves: Sequence[_Move]) -> Rollout:
+    first = moves[0].act.action
+    return Rollout(first.trajectory or name, partial(_play, moves), first.project)
+
+
+def _play(moves: Sequence[_Move]) -> Program:
+    for move in moves:
+        yield Think(move.think_seconds)
+        yield move.act
+
+
+@dataclass
+class _Reader:
+    past: dict[ActionId, _Past] = field(default_factory=dict)
+
+    def take(self, entry: JournalEntry) -> None:
+        for event in entry.events:
+            if isinstance(event, ActionSubmitted):
+                submitted_at = event.at - event.lag_seconds
+                self.past.setdefault(event.action.id, _Past(event.action, submitted_at))
+        for decision in entry.decisions:
+            known = self.past.get(getattr(decision, "action_id", ActionId("")))
+            if known is not None and isinstance(decision, Grant):
+                known.grant = decision
+            elif known is not None and isinstance(decision, Finish):
+                known.finish, known.finished_at = decision, entry.at
+
+
+def recorded(entries: Iterable[JournalEntry], overheads: Overheads | None = None) -> Recorded:
+    """Return the workload that ``entries`` show.
+
+    ``overheads`` are those it will be simulated with: their share of the gaps between actions comes
+    on top again. Raises InvalidRequest when no action ran to its end in the window.
+    """
+    hops = overheads or Overheads()
+    hop_seconds = hops.pass_seconds + hops.answer_seconds
+    reader = _Reader()
+    for entry in entries:
+        reader.take(entry)
+    past = sorted(reader.past.values(), key=lambda each: each.submitted_at)
+    rollouts: dict[str, list[_Move]] = {}
+    answered: dict[str, float] = {}
+    left_out = overlapping = 0
+    for each in past:
+        work = each.work()
+        if work is None:
+            left_out += 1
+            continue
+        name = each.action.trajectory_key or f"alone/{each.action.id}"
+        gap = each.submitted_at - answered.get(name, past[0].submitted_at)
+        if name in answered:
+            overlapping += gap < 0
+            gap -= hop_seconds
+        answered[name] = each.finished_at
+        # Pools are what the simulated cluster has, not those of the journal.
+        act = Act(msgspec.structs.replace(each.action, pool=""), work)
+        rollouts.setdefault(name, []).append(_Move(max(0.0, gap), act))
+    if not rollouts:
+        raise InvalidRequest("no action ran to its end in this window")
+    project = past[0].action.project
+    return Recorded(rollouts, left_out, overlapping, project=project)
+
+
+class JournalWriter:
+    """Watches a simulation and writes each pass as a line that `read_journal` reads."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._passes = 0
+
+    def __call__(self, machine: Machine, events: list[Event], decisions: list[Decision]) -> None:
+        """Write one pass."""
+        self._passes += 1
+        at = machine.state.now
+        entry = JournalEntry(self._passes, 1, at, 0.0, "", events, decisions)
+        self._file.write(msgspec.json.encode(entry) + b"\n")
+
+
+def read_journal(path: Path) -> list[JournalEntry]:
+    """Read journal entries, one JSON object per line, by rising time.
+
+    Raises TraceError: one line that names the file, the line and what is wrong.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror}") from None
+    decoder: Any = msgspec.json.Decoder(JournalEntry)
+    entries: list[JournalEntry] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = decoder.decode(line)
+        except msgspec.MsgspecError as error:
+            raise TraceError(f"{path}:{number}: not a journal entry ({error})") from None
+        if entries and entry.at < entries[-1].at:
+            raise TraceError(f"{path}:{number}: {entry.at:g} s comes before the line above it")
+        entries.append(entry)
+    if not entries:
+        raise TraceError(f"{path}:1: holds no journal entry")
+    return entries

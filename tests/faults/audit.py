@@ -1,0 +1,106 @@
+"""Counting after a round, from the journal, the disk and the rows; nobody's word is taken."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import Counter
+
+from domain.action import Outcome
+from domain.codec import decode_config
+from domain.decisions import Finish, Grant, Requeue
+from domain.ids import trajectory_key
+from managers.cpu.process.workspace import safe_name
+from managers.registry import load as load_managers
+from scheduler.core import invariants
+from scheduler.core.machine import Machine
+from scheduler.runtime.journal import START, Journal
+from tests.faults.load import Load
+from tests.faults.system import System
+
+ROWS_WITHIN_SECONDS = 60.0
+
+
+class Audit:
+    """Follows the journal over all rounds with a machine of its own."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._position = START
+        self._machine: Machine | None = None
+        self.finishes: Counter[str] = Counter()
+        self.grants: Counter[str] = Counter()
+        self.given_back: Counter[str] = Counter()
+        self.outcomes: dict[str, Outcome] = {}
+
+    def check(self, load: Load) -> None:
+        """Raise AssertionError unless everything accepted in ``load`` ended once, and ran once."""
+        self._replay()
+        accepted = load.accepted.keys()
+        lost = [action for action in accepted if self.finishes[action] == 0]
+        assert not lost, f"lost {len(lost)}: {lost[:5]}"
+        twice = [action for action, count in self.finishes.items() if count != 1]
+        assert not twice, f"ended more than once: {twice[:5]}"
+        told = {a: o for a, o in load.outcomes.items() if self.outcomes[a] != o}
+        assert not told, f"trainers were told otherwise than the journal says: {told}"
+        self._check_disk(load)
+        self._check_rows(load)
+
+    def _replay(self) -> None:
+        """I4 and I15's ground: capacity holds at every entry, and a replay decides the same."""
+        with self._system.client() as client:
+            if self._machine is None:
+                stored = client.get(self._system.keys.config)
+                assert isinstance(stored, bytes)
+                self._machine = Machine(load_managers().make_ledger, decode_config(stored))
+            for stream_id, entry in Journal(client, self._system.keys).after(self._position):
+                decisions = self._machine.handle(*entry.events)
+                assert decisions == entry.decisions, f"{stream_id} decides otherwise in a replay"
+                invariants.check(self._machine.state)
+                self._position = stream_id
+                for decision in decisions:
+                    if isinstance(decision, Finish):
+                        self.finishes[decision.action_id] += 1
+                        self.outcomes[decision.action_id] = decision.outcome
+                    elif isinstance(decision, Grant):
+                        self.grants[decision.action_id] += 1
+                    elif isinstance(decision, Requeue):
+                        self.given_back[decision.action_id] += 1
+
+    def _check_disk(self, load: Load) -> None:
+        """I3: nothing ran twice; what completed ran."""
+        ran = self._lines_on_disk(load)
+        again = {place: count for place, count in ran.items() if count > 1}
+        assert not again, f"ran more than once: {again}"
+        completed = {
+            load.accepted[action]
+            for action in load.accepted
+            if self.outcomes[action] is Outcome.COMPLETED
+        }
+        missing = [place for place in completed if ran[place] != 1]
+        assert not missing, f"completed without having run: {missing[:5]}"
+
+    def _lines_on_disk(self, load: Load) -> Counter[tuple[str, int]]:
+        workspaces = self._system.home.path / "nodes" / "n1" / "cpu" / "workspaces"
+        lines: Counter[tuple[str, int]] = Counter()
+        for name in {name for name, _ in load.accepted.values()}:
+            workspace = workspaces / safe_name(trajectory_key("default", name))
+            for file in workspace.glob("ran.*"):
+                lines[name, int(file.suffix[1:])] = len(file.read_text().splitlines())
+        return lines
+
+    def _check_rows(self, load: Load) -> None:
+        """Every accepted action has its row, finished as the journal says."""
+        until = time.monotonic() + ROWS_WITHIN_SECONDS
+        while time.monotonic() < until:
+            rows = self._rows()
+            behind = [a for a in load.accepted if rows.get(a) != self.outcomes[a].value]
+            if not behind:
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"{len(behind)} rows do not say it: {behind[:5]}")
+
+    def _rows(self) -> dict[str, str | None]:
+        path = self._system.home.path / "tangram.sqlite3"
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30) as rows:
+            return dict(rows.execute("select id, outcome from records_actionrecord"))

@@ -1,0 +1,80 @@
+"""What trainers do meanwhile: trajectories that submit, wait, and submit again, through the SDK.
+
+Each action writes one line into its trajectory's workspace when it runs, so that what happened can
+be counted on disk, whatever anybody says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from tangram_client.aio import AsyncClient
+from tangram_client.errors import TangramClientError
+from tangram_client.payloads import exec_action
+from tangram_client.retry import RetryPolicy
+from tests.faults.system import System
+
+_rounds = itertools.count()
+
+
+@dataclass
+class Load:
+    """One round of so many trajectories with so many actions each."""
+
+    trajectories: int
+    actions: int
+    seconds: float = 0.3
+    number: int = field(default_factory=lambda: next(_rounds))
+    #: Action id → (trajectory, number of the action in it).
+    accepted: dict[str, tuple[str, int]] = field(default_factory=dict)
+    outcomes: dict[str, str] = field(default_factory=dict)
+    #: What the SDK gave up on; nothing, unless a fault outlasts its patience.
+    failures: list[TangramClientError] = field(default_factory=list)
+
+    def start(self, system: System) -> None:
+        """Begin to play, in a thread."""
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._play(system)), daemon=True)
+        self._moved = threading.Condition()
+        self._thread.start()
+
+    def wait_until_in_flight(self, count: int, timeout_seconds: float = 120.0) -> None:
+        """Return once ``count`` actions are accepted and not finished, and some are finished."""
+        with self._moved:
+            reached = self._moved.wait_for(
+                lambda: len(self.accepted) - len(self.outcomes) >= count, timeout_seconds
+            )
+        assert reached, f"{len(self.accepted)} accepted, {len(self.outcomes)} finished"
+
+    def join(self, timeout_seconds: float = 240.0) -> None:
+        """Wait until every trajectory has ended."""
+        self._thread.join(timeout_seconds)
+        assert not self._thread.is_alive(), (
+            f"{len(self.accepted)} accepted, {len(self.outcomes)} finished"
+        )
+
+    async def _play(self, system: System) -> None:
+        patient = RetryPolicy(attempts=100, total_seconds=200.0, max_delay_seconds=1.0)
+        async with AsyncClient(system.address.url, system.token, retry=patient) as client:
+            names = [f"r{self.number}-{n}" for n in range(self.trajectories)]
+            await asyncio.gather(*(self._trajectory(client, name) for name in names))
+
+    async def _trajectory(self, client: AsyncClient, name: str) -> None:
+        for number in range(self.actions):
+            command = f"echo ran >> ran.{number}; sleep {self.seconds}"
+            action = exec_action("faults", command, trajectory=name, timeout_seconds=60)
+            try:
+                view = await client.submit(action)
+                self._note(self.accepted, view.id, (name, number))
+                done = await client.wait(view.id)
+                self._note(self.outcomes, view.id, str(done.outcome))
+            except TangramClientError as error:
+                self.failures.append(error)
+
+    def _note(self, where: dict[str, Any], action_id: str, what: object) -> None:
+        with self._moved:
+            where[action_id] = what
+            self._moved.notify_all()

@@ -1,0 +1,218 @@
+"""A Tangram of real processes, each of which can be killed, stopped and started again by name.
+
+Nothing watches over them here: a test that kills a part starts it again itself, so that it knows
+when. Programs and settings are those of `tangram up`, with a standby loop beside the leader.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import redis
+
+from domain.keys import Keys
+from scheduler.runtime.connection import connect
+from tangram_web.supervisor import stack
+from tangram_web.supervisor.children import Program
+from tangram_web.supervisor.home import Home
+from tangram_web.supervisor.redis_server import EmbeddedRedis, choose_redis
+
+READY_WITHIN_SECONDS = 90.0
+END_WITHIN_SECONDS = 30.0
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Part:
+    """One program of the system."""
+
+    def __init__(self, program: Program, log: Path) -> None:
+        self.name = program.name
+        self.log = log
+        self._program = program
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id of its present life."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Begin a new life."""
+        assert not self.alive
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._program.command, cwd=stack.ROOT, stdout=log, stderr=log,
+                env={**os.environ, **self._program.environment}, start_new_session=True,
+            )  # fmt: skip
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once, as a crash does."""
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def end(self) -> None:
+        """Ask it to end, and wait until it has."""
+        if self.alive:
+            self.signal(signal.SIGTERM)
+            self.wait()
+
+    def wait(self) -> None:
+        assert self._process is not None
+        try:
+            self._process.wait(END_WITHIN_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise
+
+
+class System:
+    """All parts, by name: redis, loop-1, loop-2, node, projector, web."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        cpus: int = 1000,
+        environment: Mapping[str, str] | None = None,
+        redis_directory: Path | None = None,
+    ) -> None:
+        self.home = Home.open(directory / "home")
+        self.keys = Keys()
+        server = choose_redis(self.home, {})
+        self.redis_url = server.url
+        self.address = stack.Address("127.0.0.1", _free_port())
+        self._common = {
+            "TANGRAM_HOME": str(self.home.path),
+            "TANGRAM_REDIS_URL": server.url,
+            "TANGRAM_NODE": "n1",
+            **(environment or {}),
+        }
+        self.parts: dict[str, Part] = {}
+        assert isinstance(server, EmbeddedRedis)
+        if redis_directory is not None:
+            server = replace(server, folder=redis_directory)
+        self._add(server.program)
+        for program in (
+            stack.worker("loop", self._common, "loop-1"),
+            stack.worker("loop", self._common, "loop-2"),
+            stack.worker("node", {**self._common, "TANGRAM_NODE_CPUS": str(cpus)}),
+            stack.worker("projector", self._common),
+            stack.web(self.address, self._common),
+        ):
+            self._add(program)
+        self.token = ""
+
+    def _add(self, program: Program) -> None:
+        self.parts[program.name] = Part(program, self.home.log(program.name))
+
+    def __getitem__(self, name: str) -> Part:
+        return self.parts[name]
+
+    def start(self) -> None:
+        """Start everything and wait until it works."""
+        self["redis"].start()
+        setup = stack.setup(self.address, self._common)
+        prepared = subprocess.run(
+            setup.command, cwd=stack.ROOT, env={**os.environ, **setup.environment},
+            check=True, capture_output=True,
+        )  # fmt: skip
+        self.token = json.loads(prepared.stdout)["token"]
+        for name in ("projector", "loop-1", "loop-2", "node", "web"):
+            self[name].start()
+        self.wait_until_served()
+
+    def stop(self) -> None:
+        """End everything, Redis last."""
+        for part in reversed(self.parts.values()):
+            if part.alive:
+                part.signal(signal.SIGCONT)
+            part.end()
+
+    @contextmanager
+    def client(self) -> Iterator[redis.Redis]:
+        """Look into Redis."""
+        with connect(self.redis_url) as client:
+            yield client
+
+    def leader(self) -> Part:
+        """Return the loop that leads; waits until one does."""
+        until = time.monotonic() + READY_WITHIN_SECONDS
+        while time.monotonic() < until:
+            with self.client() as client:
+                name = client.get(self.keys.leader)
+            for part in (self["loop-1"], self["loop-2"]):
+                if isinstance(name, bytes) and f":{part.pid}:" in name.decode() and part.alive:
+                    return part
+            time.sleep(0.01)
+        raise AssertionError("nobody leads")
+
+    def standby(self) -> Part:
+        """Return the loop that does not lead."""
+        leader = self.leader()
+        return self["loop-2"] if leader is self["loop-1"] else self["loop-1"]
+
+    def wait_until_served(self) -> float:
+        """Return after how many seconds a new action is carried out to its end."""
+        began = time.monotonic()
+        while time.monotonic() < began + READY_WITHIN_SECONDS:
+            if self._serves():
+                return time.monotonic() - began
+            time.sleep(0.02)
+        raise AssertionError(f"no service: {self.tails()}")
+
+    def running(self) -> int:
+        """Return how many actions run, as the leader says."""
+        headers = {"Authorization": f"Bearer {self.token}"}
+        asked = urllib.request.Request(f"{self.address.url}/api/v1/status", headers=headers)
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            pools = json.load(answer)["pools"]
+        return sum(pool["running"] for pool in pools.values())
+
+    def _serves(self) -> bool:
+        body = json.dumps({"task": "probe", "kind": "noop"}).encode()
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        url = f"{self.address.url}/api/v1/actions?wait=1"
+        try:
+            asked = urllib.request.Request(url, body, headers)
+            with urllib.request.urlopen(asked, timeout=3) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def tails(self) -> str:
+        """Return the ends of all logs, for the report of a failed test."""
+        return "\n".join(
+            f"--- {part.name} ({'alive' if part.alive else 'dead'})\n"
+            + "\n".join(part.log.read_text(errors="replace").splitlines()[-8:])
+            for part in self.parts.values()
+            if part.log.exists()
+        )
+
+    def remove(self) -> None:
+        """Delete its data."""
+        shutil.rmtree(self.home.path.parent, ignore_errors=True)

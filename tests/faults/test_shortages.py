@@ -1,0 +1,189 @@
+"""Memory, disk, database and clock fail in the middle of 200 actions in flight.
+
+When the system cannot keep what it is given it says so (503 or 429 with Retry-After), and goes on
+with everything that it had accepted once the shortage is over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import in_ci
+from tests.faults.audit import Audit
+from tests.faults.load import Load
+from tests.faults.system import System
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+IN_FLIGHT = 200
+BACK_WITHIN_SECONDS = 20.0
+#: How long each shortage lasts: the fault itself, not a way to wait for something.
+SHORTAGE_SECONDS = 4.0
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
+
+
+def play(system: System) -> Load:
+    load = Load(trajectories=IN_FLIGHT + 20, actions=2)
+    load.start(system)
+    load.wait_until_in_flight(IN_FLIGHT)
+    return load
+
+
+def settle(system: System, audit: Audit, load: Load) -> None:
+    """See that service is back, and count."""
+    assert system.wait_until_served() < BACK_WITHIN_SECONDS
+    load.join()
+    assert not load.failures
+    audit.check(load)
+
+
+def answer_to_a_submission(system: System) -> tuple[int, str | None]:
+    """Return status and Retry-After of one submission that does not wait."""
+    body = json.dumps({"task": "probe", "kind": "noop"}).encode()
+    headers = {"Authorization": f"Bearer {system.token}", "Content-Type": "application/json"}
+    asked = urllib.request.Request(f"{system.address.url}/api/v1/actions", body, headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            return answer.status, None
+    except urllib.error.HTTPError as refusal:
+        return refusal.code, refusal.headers["Retry-After"]
+
+
+def test_a_redis_without_memory_is_answered_503(system: System, audit: Audit) -> None:
+    load = play(system)
+    with system.client() as client:
+        client.config_set("maxmemory", 1)
+        try:
+            status, retry_after = answer_to_a_submission(system)
+            time.sleep(SHORTAGE_SECONDS)
+        finally:
+            client.config_set("maxmemory", 0)
+    assert status == 503
+    assert retry_after is not None
+    settle(system, audit, load)
+
+
+def test_rows_wait_while_the_database_is_away(system: System, audit: Audit) -> None:
+    load = play(system)
+    database = sqlite3.connect(system.home.path / "tangram.sqlite3", isolation_level=None)
+    database.execute("pragma busy_timeout = 30000")
+    database.execute("begin exclusive")
+    try:
+        # Nobody can write; actions are scheduled and carried out all the same.
+        assert system.wait_until_served() < BACK_WITHIN_SECONDS
+        time.sleep(SHORTAGE_SECONDS)
+    finally:
+        database.execute("rollback")
+        database.close()
+    settle(system, audit, load)
+
+
+def test_a_slow_disk_makes_it_slow_and_nothing_worse(
+    system: System, audit: Audit, program: Callable[[str], str]
+) -> None:
+    strace = program("strace")
+    load = play(system)
+    slowed = subprocess.Popen(
+        [strace, "-f", "-q", "-o", os.devnull, "-p", str(system["redis"].pid),
+         "-e", "trace=fsync,fdatasync", "-e", "inject=fsync,fdatasync:delay_enter=200000"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        time.sleep(SHORTAGE_SECONDS)
+        assert slowed.poll() is None, slowed.communicate()[1]
+        assert answer_to_a_submission(system)[0] in {202, 429, 503}
+    finally:
+        slowed.terminate()
+        slowed.communicate(timeout=30)
+    settle(system, audit, load)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a few megabytes."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", tmp_path], capture_output=True, text=True
+    )
+    if mounted.returncode != 0:
+        reason = f"a full disk needs the right to mount one: {mounted.stderr.strip()}"
+        (pytest.fail if in_ci() else pytest.skip)(reason)
+    yield tmp_path
+    subprocess.run(["umount", "-l", tmp_path], check=True)
+
+
+def test_a_full_disk_is_answered_503_until_there_is_room(
+    small_disk: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    system = System(tmp_path_factory.mktemp("d"), redis_directory=small_disk)
+    system.start()
+    try:
+        audit, load = Audit(system), play(system)
+        ballast = small_disk / "ballast"
+        fill(ballast)
+        system["redis"].wait()  # it ends itself: it cannot keep its promise to write
+        status, retry_after = answer_to_a_submission(system)
+        assert (status, retry_after is not None) == (503, True)
+        ballast.unlink()
+        system["redis"].start()
+        settle(system, audit, load)
+    finally:
+        system.stop()
+
+
+def wait_until_the_clock_stepped(system: System, seconds: float) -> None:
+    """Return once the web process believes in its new clock."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        with urllib.request.urlopen(f"{system.address.url}/livez", timeout=30) as answer:
+            told = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+        if abs(told - time.time() - seconds) < 120:
+            return
+    raise AssertionError("the clock did not step")
+
+
+def fill(path: Path) -> None:
+    """Write until the disk is full."""
+    with path.open("wb", buffering=0) as file:
+        while True:
+            try:
+                file.write(b"\0" * 65536)
+            except OSError:
+                return
+
+
+@pytest.mark.skipif(not FAKETIME.exists() and not in_ci(), reason="faketime is not installed")
+def test_clocks_that_step_an_hour_change_no_order_and_no_deadline(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    directory = tmp_path_factory.mktemp("c")
+    clock = directory / "clock"
+    clock.write_text("+0")
+    environment = {
+        "LD_PRELOAD": str(FAKETIME),
+        "FAKETIME_TIMESTAMP_FILE": str(clock),
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_CACHE_DURATION": "1",
+    }
+    system = System(directory, environment=environment)
+    system.start()
+    try:
+        audit = Audit(system)
+        for step in ("+3600s", "-3600s"):
+            load = play(system)
+            clock.write_text(step)
+            wait_until_the_clock_stepped(system, float(step.removesuffix("s")))
+            settle(system, audit, load)
+            assert set(load.outcomes.values()) == {"completed"}
+    finally:
+        system.stop()

@@ -1,0 +1,127 @@
+"""The Kubernetes baseline, on cases that can be computed by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from domain.elasticity import Elasticity
+from domain.errors import InvalidRequest
+from simulator.agenda import Agenda
+from simulator.baselines.kubernetes import Kubernetes, PodRules
+from simulator.baselines.shared_node import SharedNode, SharedRun
+from simulator.cluster import GIB, Cluster
+from simulator.work import Work
+from simulator.workloads.program import Think
+from tests.unit.simulator.scripts import Script, act, keep, script
+
+PLAIN = PodRules(create_seconds=2.0, exec_seconds=0.0)
+
+
+def ends(cores: int, *runs: tuple[float, float, int, bool]) -> list[float]:
+    """Return when runs (begin, T_ori, cap in cores, elastic) end on a node with ``cores``."""
+    agenda = Agenda()
+    node, ended = SharedNode(agenda, cores * 1000), [0.0] * len(runs)
+    for index, (begin, seconds, cap, elastic) in enumerate(runs):
+        work = Work(seconds, Elasticity(amdahl=1.0) if elastic else None)
+
+        def done(run: SharedRun, index: int = index) -> None:
+            ended[index] = agenda.now
+
+        agenda.at(begin, node.begin, SharedRun(work, cap * 1000, done))
+    while agenda.advance():
+        pass
+    return ended
+
+
+@pytest.mark.parametrize(
+    ("cores", "runs", "expected"),
+    [
+        (2, [(0.0, 3.0, 1, False)], [3.0]),
+        (1, [(0.0, 3.0, 1, False), (0.0, 3.0, 1, False)], [6.0, 6.0]),
+        (1, [(0.0, 4.0, 1, False), (2.0, 1.0, 1, False)], [5.0, 4.0]),
+        (8, [(0.0, 8.0, 4, True)], [2.0]),
+        # 4 and 2 cores wanted, 4 there: two each.
+        (4, [(0.0, 8.0, 4, True), (0.0, 4.0, 2, True)], [3.0, 2.0]),
+        # What the small one leaves goes to the large one.
+        (4, [(0.0, 9.0, 4, True), (0.0, 3.0, 1, False)], [3.0, 3.0]),
+    ],
+    ids=["alone", "halves", "joined later", "wide", "shared evenly", "capped leaves the rest"],
+)
+def test_cores_are_shared(cores, runs, expected):
+    assert ends(cores, *runs) == pytest.approx(expected)
+
+
+def played(workload: Script, rules: PodRules, *, nodes: int = 1, cores: int = 1) -> Kubernetes:
+    kubernetes = Kubernetes(workload, Cluster(nodes, cores, GIB), rules)
+    kubernetes.run()
+    return kubernetes
+
+
+def waited(workload: Script) -> dict[str, float]:
+    return {name: finish.timing.queue_seconds for name, finish in workload.answers.items()}
+
+
+def line(name: str, *seconds: float):
+    """Return one trajectory's actions; its number is that of its place in the script."""
+    return [
+        act(f"{name}{index}", each, trajectory=f"s0-{name}") for index, each in enumerate(seconds)
+    ]
+
+
+def test_a_pod_is_made_once_for_a_trajectory():
+    workload = script(line("t0", 1.0, 3.0))
+
+    kubernetes = played(workload, PLAIN)
+
+    assert waited(workload) == {"t00": 2.0, "t01": 0.0}
+    assert kubernetes.trainers.step_seconds == [6.0]
+
+
+def test_pods_wait_until_what_they_ask_for_is_free():
+    """Half a core each: the third pod waits until the first trajectory is over."""
+    workload = script(
+        line("t0", 1.0), [Think(0.5), *line("t1", 9.0)], [Think(1.0), *line("t2", 1.0)]
+    )
+
+    played(workload, PLAIN)
+
+    # The first runs from 2, alone until 2.5, then at half speed until 3.5.
+    assert waited(workload)["t20"] == pytest.approx(3.5 + 2.0 - 1.0)
+
+
+def test_the_control_plane_places_pods_at_its_pace():
+    workload = script(*(line(f"t{number}", 1.0) for number in range(3)))
+
+    played(workload, PodRules(placed_per_second=2.0, exec_seconds=0.0), cores=8)
+
+    assert sorted(waited(workload).values()) == pytest.approx([2.0, 2.5, 3.0])
+
+
+def test_a_node_takes_no_more_pods_than_its_limit():
+    workload = script(line("t0", 1.0), line("t1", 1.0))
+
+    played(workload, PodRules(pods_per_node=1, exec_seconds=0.0), cores=8)
+
+    assert sorted(waited(workload).values()) == [2.0, 5.0]
+
+
+def test_a_command_pays_for_entering_its_pod():
+    workload = script(line("t0", 1.0))
+
+    played(workload, PodRules(exec_seconds=0.25))
+
+    timing = workload.answers["t00"].timing
+    assert (timing.overhead_seconds, timing.execution_seconds) == (0.25, 1.0)
+    assert timing.act_seconds == 3.25
+
+
+def test_used_cores_are_counted():
+    tally = played(script(line("t0", 1.0), line("t1", 1.0)), PLAIN, cores=4).tally
+
+    assert tally.held_core_seconds == pytest.approx(2.0)
+    assert tally.useful_core_seconds == 2.0
+
+
+def test_what_is_no_command_of_a_trajectory_is_refused():
+    with pytest.raises(InvalidRequest, match="command of a trajectory"):
+        played(script([keep("a", 1.0, ttl_seconds=9.0)]), PLAIN)

@@ -1,0 +1,91 @@
+"""A trace that is not what it should be is one line with file and line number."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.traces import make_recordings, read_recordings
+from tangram_client.replay.trace import TraceError
+
+
+def a_line(**members: Any) -> str:
+    step = {"start_s": 1.0, "think_s": 1.0, "dur_s": 0.5, "cpu_pct_mean": 10.0, "family": "test"}
+    steps = members.pop("steps", [step | members.pop("step", {})])
+    return json.dumps({"id": "t1", "mem_mb_peak": 100.0, "steps": steps} | members)
+
+
+def a_file(folder: Path, *lines: str) -> Path:
+    path = folder / "trace.jsonl"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_a_good_trace_is_read(tmp_path: Path):
+    recordings = read_recordings(a_file(tmp_path, a_line(), "", a_line(id="t2"), ""))
+
+    assert [recording.id for recording in recordings] == ["t1", "t2"]
+    assert recordings[0].steps[0].duration_seconds == 0.5
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "not JSON, or cut off"),
+        (a_line()[:-9], "not JSON, or cut off"),
+        ("[]", "a trajectory is a JSON object"),
+        (a_line(colour="red"), "unknown member colour; known are id,"),
+        (a_line(step={"dur_ms": 3}), "unknown member steps[0].dur_ms; known are"),
+        (a_line(step={"dur_s": float("nan")}), "steps[0].dur_s must be a number ≥ 0, not nan"),
+        (a_line(step={"dur_s": -0.1}), "steps[0].dur_s must be a number ≥ 0, not -0.1"),
+        (a_line(step={"think_s": "3"}), "steps[0].think_s must be a number ≥ 0, not '3'"),
+        (a_line(step={"start_s": float("inf")}), "steps[0].start_s must be a number ≥ 0, not inf"),
+        (a_line(step={"start_s": True}), "steps[0].start_s must be a number ≥ 0, not True"),
+        (a_line(mem_mb_peak=-1), "mem_mb_peak must be a number ≥ 0, not -1"),
+        (a_line(steps=[]), "steps must be a list with at least one step"),
+        (a_line(steps=[3]), "steps[0] is not a JSON object"),
+        (
+            a_line(steps=[{"start_s": 5, "dur_s": 1}, {"start_s": 4, "dur_s": 1}]),
+            "steps[1] starts at 4 s, before the step above it (5 s)",
+        ),
+    ],
+)  # fmt: skip
+def test_a_bad_line_is_named(tmp_path: Path, line: str, said: str):
+    path = a_file(tmp_path, a_line(), "", line)
+
+    with pytest.raises(TraceError) as caught:
+        read_recordings(path)
+
+    assert str(caught.value).startswith(f"{path}:3")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n"], ids=["nothing", "blank lines"])
+def test_an_empty_trace_is_refused(tmp_path: Path, content: bytes):
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(content)
+
+    with pytest.raises(TraceError, match=r"trace\.jsonl:1: holds no trajectory"):
+        read_recordings(path)
+
+
+def test_a_trace_that_is_not_text_is_refused(tmp_path: Path):
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(a_line().encode() + b"\n\xff\xfe\n")
+
+    with pytest.raises(TraceError, match=r"trace\.jsonl:2: not UTF-8"):
+        read_recordings(path)
+
+
+def test_a_trace_that_is_not_there_is_refused(tmp_path: Path):
+    with pytest.raises(TraceError, match="No such file"):
+        read_recordings(tmp_path / "missing.jsonl")
+
+
+def test_made_up_trajectories_depend_on_the_seed_alone():
+    assert make_recordings(3, 7) == make_recordings(4, 7)[:3]
+    assert make_recordings(3, 7) != make_recordings(3, 8)
