@@ -20,6 +20,7 @@ from django.utils import timezone
 from domain.access import Scope
 from domain.errors import Conflict, InvalidRequest, NotFound
 from domain.inventory import default_config
+from domain.policies import parse_policy
 from domain.resources import MAX_UNITS, MILLI
 from tangram_web.lib.bus import publish_config
 from tangram_web.pools.models import (
@@ -51,7 +52,8 @@ SYSTEM = Actor(name="tangram")
 
 
 def pool_create(*, actor: Actor, name: str, policy: str = "minimum", paused: bool = False) -> Pool:
-    """Add a pool. Raises Conflict when there is one of that name."""
+    """Add a pool. Raises Conflict for a taken name, InvalidRequest for an unknown policy."""
+    parse_policy(policy)
     pool = Pool(name=name, policy=policy, paused=paused)
     with _change(actor, "create", f"pool/{name}") as audit:
         _insert(pool)
@@ -62,7 +64,12 @@ def pool_create(*, actor: Actor, name: str, policy: str = "minimum", paused: boo
 def pool_update(
     *, actor: Actor, name: str, policy: str | None = None, paused: bool | None = None
 ) -> Pool:
-    """Change a pool's policy, pause or resume it; None leaves a value as it is."""
+    """Change a pool's policy, pause or resume it; None leaves a value as it is.
+
+    Actions that run keep what they have. Raises NotFound, InvalidRequest for an unknown policy.
+    """
+    if policy is not None:
+        parse_policy(policy)
     with _change(actor, "update", f"pool/{name}") as audit:
         pool = Pool.objects.filter(name=name).first()
         if pool is None:

@@ -177,6 +177,26 @@ def test_history_of_changes_is_written_once(defaults, model):
 
 
 @pytest.mark.django_db(transaction=True)
+def test_a_policy_is_switched_over_rest_and_an_unknown_one_is_refused_with_the_known(
+    redis_bus, caller
+):
+    client = caller(Scope.ADMIN)
+
+    assert client.patch("/api/v1/pools/default", {"policy": "fixed(4)"}).status_code == 200
+    refused = [
+        client.patch("/api/v1/pools/default", {"policy": "fastest"}),
+        client.post("/api/v1/pools", {"name": "big", "policy": "fixed(0)"}),
+    ]
+
+    in_force, _ = published(redis_bus)
+    assert in_force.pools["default"].policy == "fixed(4)"
+    for answer in refused:
+        assert answer.status_code == 422
+        assert "known are paper, minimum, fixed(k), balanced" in answer.content.decode()
+        assert answer.json()["errors"][0]["pointer"] == "/policy"
+
+
+@pytest.mark.django_db(transaction=True)
 def test_configuration_over_rest(redis_bus, caller):
     client = caller(Scope.ADMIN)
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from domain import events
 from domain.action import Kind, Outcome
+from domain.elasticity import Elasticity
 from domain.ids import ActionId
 from domain.inventory import Config, PoolConfig
 from tests.builders import GIB, a_config, a_lease, a_node, an_action, an_environment
@@ -28,10 +29,12 @@ TRAJECTORIES = st.sampled_from(["t1", "t2", "t3"])
 #: What a node can report; only the core says that an action expired.
 REPORTED = st.sampled_from([Outcome.COMPLETED, *(o for o in Outcome if o is not Outcome.EXPIRED)])
 SECONDS = st.sampled_from([0.5, 3.0, 11.0, 700.0])
-CPUS = st.sampled_from([0.1, 0.5, 1, 1, 2, 3, [2, 4], 8])
+CPUS = st.sampled_from([0.1, 0.5, 1, 2, 3, [2, 4], 8, *3 * ([1, 2], [1, 2, 3, 4], [1, 2, 4])])
 APIS = st.dictionaries(
-    st.sampled_from(["api:search", "api:code"]), st.sampled_from([1, 1, 2, 3]), max_size=2
+    st.sampled_from(["api:search", "api:code"]), st.sampled_from([1, 1, 2, 3, [1, 2]]), max_size=2
 )
+POLICIES = st.sampled_from(["paper", "paper", "minimum", "fixed(2)", "balanced", "gone by now"])
+PROFILES = st.sampled_from([Elasticity(amdahl=share) for share in (1.0, 1.0, 0.9, 0.1)])
 MEMORY = st.sampled_from([0, 0, GIB // 2, GIB, 3 * GIB])
 
 
@@ -52,6 +55,10 @@ def actions(draw: st.DrawFn, number: int) -> Any:
         "queue_timeout_seconds": draw(st.sampled_from([None, None, 5.0, 50.0])),
         "replay_safe": draw(st.booleans()),
     }
+    if draw(st.integers(0, 3)):
+        fields["elasticity"] = draw(PROFILES)
+        fields["duration_seconds"] = draw(st.sampled_from([None, 0.1, 2.0, 30.0, 30.0]))
+        fields["family"] = draw(st.sampled_from([None, "tests"]))
     if trajectory is not None and (memory := draw(MEMORY)):
         ttl = draw(st.sampled_from([30.0, 3600.0]))
         fields["environment"] = an_environment(memory, ttl_seconds=ttl)
@@ -65,7 +72,7 @@ def actions(draw: st.DrawFn, number: int) -> Any:
 def configs(draw: st.DrawFn, revision: int) -> Config:
     """Any configuration that an operator could apply."""
     return a_config(
-        pools=[PoolConfig("default", paused=draw(st.booleans()))],
+        pools=[PoolConfig("default", draw(POLICIES), paused=draw(st.booleans()))],
         apis=draw(
             st.dictionaries(st.sampled_from(["search", "code"]), st.integers(0, 3), max_size=2)
         ),

@@ -13,14 +13,18 @@ from typing import NamedTuple
 from domain import events
 from domain.action import Action, Kind, Outcome
 from domain.decisions import Abort, Decision, Finish, Grant, RemoveEnvironment, Requeue
-from domain.ids import TrajectoryKey
-from domain.inventory import NodeInventory
+from domain.ids import ResourceId, TrajectoryKey, node_resource
+from domain.inventory import NodeInventory, PoolConfig
 from scheduler.core import snapshot
 from scheduler.core.machine import Machine
 from tests.builders import a_config, a_machine, a_node, granted, make_ledger
 from tests.scenario import Scenario
 
-FIRST_CONFIG = a_config(apis={"search": 2, "code": 1}, node_grace_seconds=10.0)
+FIRST_CONFIG = a_config(
+    apis={"search": 2, "code": 1},
+    pools=[PoolConfig("default", policy="paper")],
+    node_grace_seconds=10.0,
+)
 
 
 class Attempt(NamedTuple):
@@ -124,6 +128,7 @@ class Watched(Scenario):
         action = self.submitted[grant.action_id]
         assert not self.finishes[grant.action_id], "granted after its end"
         self.granted.add(grant.action_id)
+        _judge_counts(action, grant)
         if grant.node is None:
             return
         attempt = Attempt(grant.action_id, grant.attempt)
@@ -196,6 +201,15 @@ class Watched(Scenario):
         assert not state.trajectories
         held: Mapping[str, object] = {r: ledger.holders() for r, ledger in state.ledgers.items()}
         assert not any(held.values()), held
+
+
+def _judge_counts(action: Action, grant: Grant) -> None:
+    """Raise unless the grant has one feasible count of each resource that was asked for."""
+    amounts = {each.resource: each.amount for each in grant.allocations}
+    assert len(amounts) == len(action.cost), (action.cost, amounts)
+    for name, counts in action.cost.items():
+        amount = amounts.get(ResourceId(name)) or amounts[node_resource(name, grant.node or "")]
+        assert amount in counts, (name, counts, amount)
 
 
 def _judge_cores(grant: Grant, runs: Mapping[Attempt, Grant]) -> None:
