@@ -112,10 +112,9 @@ def _what_is_shut(state: State, queue: WaitQueue, reason: WaitReason) -> str:
 def _ahead(state: State, live: LiveAction, resource: ResourceId) -> int:
     """Count the actions that are served before ``live`` on ``resource``."""
     return sum(
-        other.order < live.order
+        queue.ahead_of(live.order)
         for queue in state.queues.values()
         if _waits_on(state, queue, resource)
-        for other in queue.waiting()
     )
 
 

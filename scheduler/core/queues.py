@@ -73,6 +73,7 @@ class WaitQueue:
     def push(self, live: LiveAction) -> None:
         """Put ``live`` at its place by order."""
         live.queue = self.key
+        live.needs = self.key.needs  # equal; one of them is enough to keep
         self.size += 1
         heappush(self._heap, (live.order, live))
         if len(self._heap) > max(_SWEEP_FROM, 2 * self.size):
@@ -93,6 +94,14 @@ class WaitQueue:
                 return live
             heappop(heap)
         return None
+
+    def ahead_of(self, order: Order) -> int:
+        """Count who is served before ``order``: one plain pass, tens of nanoseconds each."""
+        key = self.key
+        orders = [placed for placed, live in self._heap if live.queue is key]
+        if len(orders) != self.size:  # somebody left and came back, and is here twice
+            orders = [live.order for live in self.waiting()]
+        return sum([placed < order for placed in orders])
 
     def waiting(self) -> list[LiveAction]:
         """Return everybody in line, in no particular order."""

@@ -15,6 +15,7 @@ from domain.events import ActionQueried, Question, StatusQueried, TrajectoryQuer
 from domain.ids import trajectory_key
 from domain.resources import units
 from domain.wire import rfc3339
+from scheduler.core.state import State
 from scheduler.runtime.views import live_view
 
 if TYPE_CHECKING:
@@ -79,9 +80,7 @@ class Answers:
 
     def _status(self) -> dict[str, Any]:
         loop, state = self._loop, self._loop.machine.state
-        pools: dict[str, Counter[str]] = {name: Counter() for name in state.config.pools}
-        for live in state.actions.values():
-            pools.setdefault(live.pool, Counter())[live.state] += 1
+        pools = _census(state)
         return {
             "at": rfc3339(loop.clock.now() + loop.clock.wall_offset()),
             "version": VERSION,
@@ -92,6 +91,10 @@ class Answers:
             "pass_seconds": {
                 "p50": loop.stats.quantile_seconds(0.5),
                 "p99": loop.stats.quantile_seconds(0.99),
+            },
+            "cycle_seconds": {
+                "p50": loop.stats.deciding_quantile_seconds(0.5),
+                "p99": loop.stats.deciding_quantile_seconds(0.99),
             },
             "pools": {
                 name: {
@@ -133,6 +136,19 @@ class Answers:
             "isolation": node.inventory.isolation,
             "resources": offers,
         }
+
+
+def _census(state: State) -> dict[str, Counter[str]]:
+    """Return how many actions of each pool are in each state.
+
+    Nearly everybody waits in a line, so those are not looked at one by one.
+    """
+    pools: dict[str, Counter[str]] = {name: Counter() for name in state.config.pools}
+    for queue in state.queues.values():
+        pools.setdefault(queue.key.pool, Counter())["queued"] += queue.size
+    for live in [live for live in state.actions.values() if live.queue is None]:
+        pools.setdefault(live.pool, Counter())[live.state.value] += 1
+    return pools
 
 
 def _raw(value: Any) -> msgspec.Raw:

@@ -165,7 +165,9 @@ class SchedulerLoop:
     def _handle(self, events: Sequence[DomainEvent], now: float) -> None:
         for event in events:
             event.at = now
+        began = perf_counter()
         decisions = self.machine.handle(*events)
+        self.stats.record_decision(perf_counter() - began)
         self.seq += 1
         entry = JournalEntry(
             self.seq,
