@@ -52,8 +52,10 @@ class Resize(_Decision, frozen=True):
     action_id: ActionId
     node: str
     attempt: int
-    #: What it holds of that resource from now on.
+    #: What it holds of its key resource from now on.
     allocation: Allocation
+    #: Everything that it holds from now on.
+    allocations: tuple[Allocation, ...] = ()
 
 
 class Requeue(_Decision, frozen=True):

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import msgspec
+from msgspec.structs import replace
 
 from domain.action import Action, EnvironmentSpec, Kind, Outcome
 from domain.allocation import Allocation
@@ -107,6 +108,11 @@ class RunOrder(msgspec.Struct, omit_defaults=True):
     def mark(self) -> str:
         """Name of this attempt in durable starting marks: ``act_…#2``."""
         return f"{self.action.id}#{self.attempt}"
+
+    def resized(self, allocation: Allocation) -> RunOrder:
+        """Return the same order with another allocation of one resource."""
+        others = (each for each in self.allocations if each.resource != allocation.resource)
+        return replace(self, allocations=(*others, allocation))
 
     def allocation(self, kind: str) -> Allocation | None:
         """Return what was granted of ``kind`` (``cpu``), if anything."""

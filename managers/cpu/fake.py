@@ -11,8 +11,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from msgspec.structs import replace
-
 from domain.action import Kind, Outcome
 from domain.allocation import Allocation
 from domain.errors import InvalidRequest, NotFound
@@ -120,8 +118,7 @@ class FakeDriver:
         """Note with what a run goes on; how long it takes is the script's, not the units'."""
         known = self._running.get(action_id)
         if known is not None and known.order.attempt == attempt:
-            others = (a for a in known.order.allocations if a.resource != allocation.resource)
-            known.order = replace(known.order, allocations=(*others, allocation))
+            known.order = known.order.resized(allocation)
 
     def holds(self, action_id: ActionId) -> tuple[Allocation, ...]:
         """Return what a run works with now; nothing when it does not run."""

@@ -186,7 +186,9 @@ class Widths:
 
 
 def _resize(live: LiveAction, allocation: Allocation) -> Resize:
-    return Resize(live.id, live.node or "", live.attempt, allocation)
+    others = (each for each in live.allocations if each.resource != allocation.resource)
+    everything = (*others, allocation)
+    return Resize(live.id, live.node or "", live.attempt, allocation, everything)
 
 
 def _held(live: LiveAction) -> Allocation:
