@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from domain.decisions import Abort, Decision, RemoveEnvironment, TransferFile
+from domain.decisions import Abort, Decision, RemoveEnvironment, Resize, TransferFile
 from domain.events import Command, Event
 from domain.inventory import Config
 from domain.ports import RunOrder
@@ -43,6 +43,7 @@ class NodeCommand(msgspec.Struct, omit_defaults=True):
     abort: Abort | None = None
     remove: RemoveEnvironment | None = None
     transfer: TransferFile | None = None
+    resize: Resize | None = None
 
 
 NO_BODY = msgspec.Raw(b"")

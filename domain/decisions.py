@@ -46,6 +46,18 @@ class Abort(_Decision, frozen=True):
     attempt: int = 1
 
 
+class Resize(_Decision, frozen=True):
+    """A running action goes on with other units of its key resource."""
+
+    action_id: ActionId
+    node: str
+    attempt: int
+    #: What it holds of its key resource from now on.
+    allocation: Allocation
+    #: Everything that it holds from now on.
+    allocations: tuple[Allocation, ...] = ()
+
+
 class Requeue(_Decision, frozen=True):
     """The action waits again, at its old place."""
 
@@ -69,6 +81,10 @@ class Finish(_Decision, frozen=True):
     kind: Kind = Kind.EXEC
     #: How often it was granted; 0 for an action that never was.
     attempts: int = 0
+    #: How often its last attempt was resized, and the integral of its key resource's milli-units
+    #: over the time it held them; 0.0 when it was never resized.
+    resizes: int = 0
+    key_milli_seconds: float = 0.0
 
 
 class RemoveEnvironment(_Decision, frozen=True):
@@ -106,5 +122,14 @@ class Wake(_Decision, frozen=True):
 
 
 Decision = (
-    Grant | Renew | Abort | Requeue | Finish | RemoveEnvironment | TransferFile | Refuse | Wake
+    Grant
+    | Renew
+    | Abort
+    | Resize
+    | Requeue
+    | Finish
+    | RemoveEnvironment
+    | TransferFile
+    | Refuse
+    | Wake
 )

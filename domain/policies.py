@@ -9,7 +9,7 @@ from domain.errors import InvalidRequest
 from domain.resources import MAX_UNITS
 
 #: What stands in a pool's ``policy``; ``k`` is a unit count.
-KNOWN_POLICIES = ("paper", "minimum", "fixed(k)", "balanced")
+KNOWN_POLICIES = ("paper", "minimum", "fixed(k)", "balanced", "malleable")
 _PLAIN = frozenset(name for name in KNOWN_POLICIES if "(" not in name)
 _FIXED = re.compile(r"fixed\(\s*(\d{1,7})\s*\)")
 

@@ -21,6 +21,8 @@ Rules for drivers
 3. `stop` is idempotent, returns at once, and makes `run` return soon; an unknown id is ignored.
 4. Waiting inside the driver (slow environment creation) counts as overhead, not as execution.
 5. A driver ends only what it created, and can prove it did (I7).
+6. `resize` is idempotent and returns at once; what runs goes on with the new units, and what is
+   being prepared starts with them. An id or attempt that does not run is ignored.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
+from msgspec.structs import replace
 
 from domain.action import Action, EnvironmentSpec, Kind, Outcome
 from domain.allocation import Allocation
@@ -73,6 +76,18 @@ class Ledger(Protocol):
         """Follow a changed inventory; holders keep what they have."""
 
 
+@runtime_checkable
+class ResizableLedger(Ledger, Protocol):
+    """A ledger whose holders may be given more or less while they hold."""
+
+    def resize(self, holder: str, amount: int, prefer: Sequence[int] = ()) -> Allocation:
+        """Let ``holder`` go on with ``amount``; return what it has then.
+
+        Units it had stay with it as far as they go; ``prefer`` names those to get first. Raises
+        CapacityError, changing nothing, when that cannot be.
+        """
+
+
 LedgerFactory = Callable[[ResourceId, ResourceInventory], Ledger]
 
 
@@ -93,6 +108,11 @@ class RunOrder(msgspec.Struct, omit_defaults=True):
     def mark(self) -> str:
         """Name of this attempt in durable starting marks: ``act_…#2``."""
         return f"{self.action.id}#{self.attempt}"
+
+    def resized(self, allocation: Allocation) -> RunOrder:
+        """Return the same order with another allocation of one resource."""
+        others = (each for each in self.allocations if each.resource != allocation.resource)
+        return replace(self, allocations=(*others, allocation))
 
     def allocation(self, kind: str) -> Allocation | None:
         """Return what was granted of ``kind`` (``cpu``), if anything."""
@@ -150,6 +170,9 @@ class Driver(Protocol):
 
     def stop(self, action_id: ActionId, outcome: Outcome, reason: str) -> None:
         """End a run; its report carries ``outcome`` unless it ended by itself before."""
+
+    def resize(self, action_id: ActionId, attempt: int, allocation: Allocation) -> None:
+        """Let a run go on with another allocation of one of its resources."""
 
     def forget(self, marks: Sequence[str]) -> None:
         """These attempts (`RunOrder.mark`) will not be ordered again: their marks may go."""

@@ -25,6 +25,7 @@ from domain.decisions import (
     RemoveEnvironment,
     Renew,
     Requeue,
+    Resize,
     TransferFile,
     Wake,
 )
@@ -102,6 +103,7 @@ class Simulation:
             Wake: self._plan_wake,
             Abort: self.nodes.abort,
             Renew: self.trainers.renewed,
+            Resize: self._resize,
             Requeue: self._requeue,
             RemoveEnvironment: self.nodes.remove_environment,
             # Workloads move no files.
@@ -177,6 +179,11 @@ class Simulation:
             self.trainers.granted(grant)
         else:
             self.nodes.grant(grant, act.work, action.trajectory_key, action.timeout_seconds)
+
+    def _resize(self, resize: Resize) -> None:
+        self.tally.let_go(resize.action_id, self.agenda.now)
+        self.tally.hold(resize.action_id, resize.allocations, self.agenda.now)
+        self.nodes.resize(resize.action_id, resize.attempt, resize.allocation.amount)
 
     def _finish(self, finish: Finish) -> None:
         act = self.trainers.act_of(finish.action_id)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from domain.action import Kind, Outcome
+from domain.allocation import Allocation
 from domain.errors import InvalidRequest, NotFound
 from domain.ids import ActionId, TrajectoryKey
 from domain.ports import ExecResult, Leftover, RunOrder, RunReport
@@ -112,6 +113,17 @@ class FakeDriver:
         known = self._running.get(action_id)
         if known is not None and not known.stopped.done():
             known.stopped.set_result((outcome, reason))
+
+    def resize(self, action_id: ActionId, attempt: int, allocation: Allocation) -> None:
+        """Note with what a run goes on; how long it takes is the script's, not the units'."""
+        known = self._running.get(action_id)
+        if known is not None and known.order.attempt == attempt:
+            known.order = known.order.resized(allocation)
+
+    def holds(self, action_id: ActionId) -> tuple[Allocation, ...]:
+        """Return what a run works with now; nothing when it does not run."""
+        known = self._running.get(action_id)
+        return known.order.allocations if known is not None else ()
 
     def crash(self) -> FakeStorage:
         """Die without a word; what runs goes on. Returns what a successor finds."""

@@ -22,6 +22,7 @@ groups stay whole. Ties and core ids: lowest first.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Sequence
 
 from domain.allocation import Allocation
@@ -131,12 +132,62 @@ class CpuLedger:
             self._light -= allocation.amount
         counts = self._told if allocation.shared else self._exclusive
         for core in allocation.units:
-            if counts[core] == 1:
-                del counts[core]
-                self._settle(core)
-            else:
-                counts[core] -= 1
+            self._leave(counts, core)
         return allocation
+
+    def _leave(self, counts: dict[int, int], core: int) -> None:
+        if counts[core] == 1:
+            del counts[core]
+            self._settle(core)
+        else:
+            counts[core] -= 1
+
+    def resize(self, holder: str, amount: int, prefer: Sequence[int] = ()) -> Allocation:
+        """Let ``holder`` of exclusive cores go on with ``amount``; return what it has then.
+
+        It keeps the cores it has as far as they go, and ``prefer`` names those to get first. Given
+        up are cores of the groups where it has fewest. Raises CapacityError when it holds no
+        exclusive cores here, or when there are not so many.
+        """
+        held = self._holders.get(holder)
+        if held is None or held.shared or amount < MILLI or amount % MILLI:
+            raise CapacityError(f"{holder} cannot go on with {amount} of {self.resource}")
+        more = amount - held.amount
+        if more > 0 and not self.fits((more,)):
+            raise CapacityError(f"{self.resource} has {self.free} free, {more} more were asked")
+        units = self._kept(held.units, amount // MILLI, set(prefer))
+        for core in set(held.units) - set(units):
+            self._leave(self._exclusive, core)
+        wanted = amount // MILLI - len(units)
+        liked = [core for core in prefer if core in self._group_of and self._is_free(core)][:wanted]
+        for core in liked:
+            self._exclusive[core] = 1
+            self._settle(core)
+        taken = self._take(wanted - len(liked))
+        for core in taken:
+            self._exclusive[core] = 1
+        allocation = Allocation(self.resource, amount, tuple(sorted((*units, *liked, *taken))))
+        self._holders[holder] = allocation
+        self._held += more
+        return allocation
+
+    def _kept(self, units: Sequence[int], count: int, preferred: set[int]) -> Sequence[int]:
+        """Return the ``count`` cores that a holder of ``units`` keeps."""
+        if count >= len(units):
+            return units
+        mine = Counter(self._group_of.get(core) for core in units)
+        return sorted(
+            units,
+            key=lambda core: (
+                core not in preferred,
+                core not in self._group_of,
+                -mine[self._group_of.get(core)],
+                core,
+            ),
+        )[:count]
+
+    def _is_free(self, core: int) -> bool:
+        return core not in self._exclusive and core not in self._told
 
     def holders(self) -> dict[str, Allocation]:
         """Return who has what."""

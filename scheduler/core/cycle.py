@@ -24,6 +24,7 @@ Cost: O(lines + admitted · log lines) per cycle, however long the lines are.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
@@ -32,10 +33,12 @@ from domain.ids import ResourceId, node_resource
 from scheduler.core.elastic import Candidate, Elastic
 from scheduler.core.lifecycle import grant
 from scheduler.core.places import large_enough, usable_nodes, why_no_node
+from scheduler.core.policies.malleable import Malleable
 from scheduler.core.pools import policy_of
 from scheduler.core.queues import Need, QueueKey, WaitQueue, WaitReason
 from scheduler.core.scan import Scan
 from scheduler.core.state import LiveAction, LiveNode, Order, State
+from scheduler.core.widths import malleable
 
 
 def run_cycle(state: State, decisions: list[Decision]) -> None:
@@ -99,11 +102,7 @@ def _try_admit(
         return False
     deferred: Place | None = None
     if scan.admits(state.ledgers, queue.in_cluster):
-        for node in nodes or (None,):
-            on_node = queue.on_node(node.name) if node is not None else []
-            if not scan.admits(state.ledgers, on_node):
-                continue
-            place = Place(node.name if node else None, on_node + queue.in_cluster)
+        for place in _places(state, scan, elastic, queue, nodes):
             if _admit(state, elastic, live, place, decisions):
                 queue.sticky_node = None
                 return True
@@ -124,20 +123,50 @@ class Place(NamedTuple):
     needs: list[Need]
 
 
+def _places(
+    state: State, scan: Scan, elastic: Elastic, queue: WaitQueue, nodes: list[LiveNode]
+) -> Iterator[Place]:
+    """Yield where the head of ``queue`` fits, then where it would if malleable actions shrank."""
+    if not queue.key.needs.wants_node:
+        yield Place(None, queue.in_cluster)
+        return
+    full = []
+    for node in nodes:
+        on_node = queue.on_node(node.name)
+        if scan.admits(state.ledgers, on_node):
+            yield Place(node.name, on_node + queue.in_cluster)
+        else:
+            full.append(node)
+    live = queue.head()
+    if live is not None and isinstance(policy_of(state, queue.key.pool), Malleable):
+        for node in full:
+            on_node = queue.on_node(node.name)
+            if _held_back(state, live, _key_at(live, node.name)):
+                continue
+            if elastic.squeeze(scan, on_node):
+                yield Place(node.name, on_node + queue.in_cluster)
+
+
 def _admit(
     state: State, elastic: Elastic, live: LiveAction, place: Place, decisions: list[Decision]
 ) -> bool:
     """Grant ``live`` or let a policy decide about it; False when that was done and not undone."""
+    policy = policy_of(state, live.pool)
     key = _key_at(live, place.node) if live.needs.key else None
-    if key is None or policy_of(state, live.pool).arrange is None:
+    if policy.arrange is None or (key is None and not isinstance(policy, Malleable)):
         grant(state, live, place.node, decisions)
         return True
-    deferral = state.deferrals.get(key)
-    if deferral is not None and live.order >= deferral.first:
+    if key is not None and _held_back(state, live, key):
         return False
     assert live.queue is not None  # it is head of a line
     elastic.reserve(key, Candidate(live, place.node, place.needs, live.queue))
     return True
+
+
+def _held_back(state: State, live: LiveAction, key: ResourceId) -> bool:
+    """Say whether ``live`` waits with those that were evicted from the group ``key``."""
+    deferral = state.deferrals.get(key)
+    return deferral is not None and live.order >= deferral.first and not malleable(state, live)
 
 
 def _key_at(live: LiveAction, node: str | None) -> ResourceId:

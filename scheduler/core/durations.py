@@ -37,7 +37,7 @@ def family_of(action: Action) -> str:
 def learn(state: State, live: LiveAction, execution_seconds: float) -> None:
     """Take one completed execution into the mean of its family."""
     family = family_of(live.action)
-    seconds = execution_seconds * _speed(live)
+    seconds = worked(state, live) if live.resizes else execution_seconds * _speed(live)
     before = state.durations.get(family)
     if before is None:
         if len(state.durations) >= MOST_FAMILIES:
@@ -49,6 +49,32 @@ def learn(state: State, live: LiveAction, execution_seconds: float) -> None:
     state.durations[family] = Learned(weight, mean, before.observations + 1)
 
 
+def account(state: State, live: LiveAction) -> None:
+    """Settle what ``live`` has done and cost so far; it goes on with other units from now on."""
+    live.worked_seconds = worked(state, live)
+    live.key_milli_seconds = cost(state, live)
+    live.accounted_at = state.now
+
+
+def worked(state: State, live: LiveAction) -> float:
+    """Return how much of T_ori ``live`` has worked off."""
+    return live.worked_seconds + _speed(live) * _since(state, live)
+
+
+def cost(state: State, live: LiveAction) -> float:
+    """Return the milli-units of its key resource that ``live`` has held, times seconds."""
+    key = live.key_resource
+    amount = sum(each.amount for each in live.allocations if each.resource == key)
+    return live.key_milli_seconds + amount * _since(state, live)
+
+
+def _since(state: State, live: LiveAction) -> float:
+    """Return for how long ``live`` has had what it has."""
+    starts = (live.accounted_at, live.started_at, live.granted_at)
+    known = [at for at in starts if at is not None]
+    return state.now - max(known) if known else 0.0
+
+
 def base_seconds(state: State, action: Action) -> float | None:
     """Return T_ori of ``action``: declared, else learned; None when nothing is known."""
     if action.duration_seconds is not None:
@@ -57,18 +83,13 @@ def base_seconds(state: State, action: Action) -> float | None:
     return None if learned is None else max(LEAST_SECONDS, learned.mean_seconds)
 
 
-def predicted_seconds(state: State, live: LiveAction) -> float:
-    """Return how long ``live`` takes in all with the units it holds."""
-    base = base_seconds(state, live.action)
-    return (DEFAULT_SECONDS if base is None else base) / _speed(live)
-
-
 def residual_seconds(state: State, live: LiveAction) -> float:
     """Return in how many seconds ``live``, which holds units, is expected to end; never 0."""
     since = live.started_at if live.started_at is not None else live.granted_at
     age = state.now - (state.now if since is None else since)
-    left = predicted_seconds(state, live) - age
-    return max(left, OVERDUE_SHARE * age, LEAST_SECONDS)
+    base = base_seconds(state, live.action)
+    left = (DEFAULT_SECONDS if base is None else base) - worked(state, live)
+    return max(left / _speed(live), OVERDUE_SHARE * age, LEAST_SECONDS)
 
 
 def choices_of(state: State, live: LiveAction) -> Choices:

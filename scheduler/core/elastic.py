@@ -12,7 +12,8 @@ Rules
    released, the group changes, or the first action that holds the resource was predicted to end
    (a timer). Otherwise the next cycle, whatever it is for, would let it go as a first candidate.
 3. An evicted action that may run on another node is tried there in the same cycle.
-4. A group of one without a choice, or none of whose members has one, costs no prediction.
+4. Grants come last: before them go orders to give up units (`widths`), after them those to use more.
+5. A group of one without a choice, or none of whose members has one, costs no prediction.
 
 Behind the candidates stand at most `HORIZON` waiting actions: on longer queues the estimate leaves
 out the same number of actions on both sides of every comparison. Actions that may run on any node
@@ -22,7 +23,6 @@ of a pool are spread evenly over its nodes there.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from heapq import nsmallest
 from typing import NamedTuple
 
@@ -36,11 +36,13 @@ from scheduler.core.lifecycle import grant, stand
 from scheduler.core.policies.balanced import fair_share
 from scheduler.core.policies.choices import Choices, grained
 from scheduler.core.policies.group import Arrangement, Group
+from scheduler.core.policies.malleable import Malleable
 from scheduler.core.pools import policy_of
 from scheduler.core.queues import Need, QueueKey, WaitReason
 from scheduler.core.scan import Scan
-from scheduler.core.state import Arranged, Deferral, LiveAction, State
+from scheduler.core.state import Arranged, Deferral, LiveAction, State, holding
 from scheduler.core.timers import TimerKind
+from scheduler.core.widths import Widths, malleable
 
 #: Waiting actions behind the candidates that an estimate looks at.
 HORIZON = 2000
@@ -57,26 +59,58 @@ class Candidate(NamedTuple):
 
 
 class Elastic:
-    """The candidates of one scan."""
+    """The candidates of one cycle."""
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._widths = Widths(state)
         self._groups: dict[tuple[ResourceId, str], list[Candidate]] = defaultdict(list)
+        #: Who goes, with how much of its key resource where a policy has said so.
+        self._going: list[tuple[Candidate, int | None]] = []
         self._evicted: list[tuple[ResourceId, Candidate]] = []
 
-    def reserve(self, key: ResourceId, candidate: Candidate) -> None:
-        """Hold what ``candidate`` was admitted with until `settle`."""
+    def reserve(self, key: ResourceId | None, candidate: Candidate) -> None:
+        """Hold what ``candidate`` was admitted with until `settle`; without a key it just goes."""
         live = candidate.live
         self._state.queues[candidate.line].leave(live)
         for resource, amount in candidate.needs:
             self._state.ledgers[resource].allocate(_reserved(live), amount)
-        self._groups[key, live.pool].append(candidate)
+        if key is None:
+            self._going.append((candidate, None))
+        else:
+            self._groups[key, live.pool].append(candidate)
+
+    def squeeze(self, scan: Scan, needs: list[Need]) -> bool:
+        """Make room for ``needs`` among running malleable actions; say whether they fit then."""
+        ledgers = self._state.ledgers
+        if any(resource in scan.blocked for resource, _ in needs):
+            return False
+        short = [need for need in needs if scan.short(ledgers, *need)]
+        return all(self._widths.runners(resource) for resource, _ in short) and all(
+            self._widths.squeeze(resource, scan.claims.get(resource, ()), amount)
+            for resource, amount in short
+        )
 
     def settle(self, scan: Scan, decisions: list[Decision]) -> bool:
         """Grant, defer, and say whether somebody who was evicted may try another node."""
+        state = self._state
         for (key, pool), members in sorted(self._groups.items(), key=lambda item: item[0]):
-            self._arrange(key, pool, members, scan.claims.get(key, []), decisions)
+            self._arrange(key, pool, members, scan.claims.get(key, []))
+            state.changed.discard(key)
         self._groups.clear()
+        for key in sorted(state.changed):
+            if self._widths.runners(key):
+                free = available(state.ledgers[key], scan.claims.get(key, []))
+                self._widths.share(key, free, ())
+                self._widths.grow()
+        state.changed.clear()
+        decisions += self._widths.losses()
+        for member, amount in sorted(self._going, key=lambda one: one[0].live.order):
+            self._release(member)
+            grant(state, member.live, member.node, decisions, amount)
+        self._going.clear()
+        decisions += self._widths.gains()
+        self._widths.commit()
         elsewhere = False
         for key, candidate in self._evicted:
             self._release(candidate)
@@ -85,31 +119,61 @@ class Elastic:
         return elsewhere
 
     def _arrange(
+        self, key: ResourceId, pool: str, members: list[Candidate], claims: list[int]
+    ) -> None:
+        """Let the policy of ``pool`` decide about one group."""
+        state, ledger = self._state, self._state.ledgers[key]
+        for member in members:
+            ledger.release(_reserved(member.live))
+        supple = [member for member in members if malleable(state, member.live)]
+        rigid = [member for member in members if member not in supple] if supple else members
+        least = [_needed(member, key) for member in supple]
+        held_back = 0
+        if rigid:
+            held_back = self._decide(key, pool, rigid, supple, [*claims, *least])
+        if isinstance(policy_of(state, pool), Malleable):
+            free = max(sum(least), available(ledger, claims) - held_back)
+            wide = self._widths.share(key, free, [member.live for member in supple])
+            for member, amount in zip(supple, wide, strict=True):
+                self._go(key, member, amount)
+            self._widths.grow()
+            self._note(key, pool, supple, Arrangement(wide))
+
+    def _decide(
         self,
         key: ResourceId,
         pool: str,
         members: list[Candidate],
+        others: list[Candidate],
         claims: list[int],
-        decisions: list[Decision],
-    ) -> None:
-        """Let the policy of ``pool`` decide about one group."""
+    ) -> int:
+        """Ask the policy about ``members``; return what those that it evicts would have taken."""
         state, policy = self._state, policy_of(self._state, pool)
-        ledger = state.ledgers[key]
-        for member in members:
-            ledger.release(_reserved(member.live))
-        group = group_of(state, key, pool, [member.live for member in members], claims)
+        lives = [member.live for member in members]
+        group = group_of(state, key, pool, lives, [other.live for other in others], claims)
         assert policy.arrange is not None  # else nobody would have been reserved for it
         arrangement = policy.arrange(group)
         for member, amount in zip(members, arrangement.units, strict=False):
-            self._release(member)
-            grant(state, member.live, member.node, decisions, amount)
+            self._go(key, member, amount)
         evicted = members[len(arrangement.units) :]
         self._evicted += ((key, member) for member in evicted)
         if group.elastic:
-            names = tuple(member.live.id for member in members)
-            state.arranged.append(Arranged(state.now, key, policy.name, names, arrangement))
+            self._note(key, pool, members, arrangement)
         if evicted:
             self._defer(key, evicted, group, arrangement)
+        return sum(_needed(member, key) for member in evicted)
+
+    def _go(self, key: ResourceId, member: Candidate, amount: int) -> None:
+        self._state.ledgers[key].allocate(_reserved(member.live), amount)
+        self._going.append((member, amount))
+
+    def _note(
+        self, key: ResourceId, pool: str, members: list[Candidate], arrangement: Arrangement
+    ) -> None:
+        if members:
+            state, names = self._state, tuple(member.live.id for member in members)
+            policy = policy_of(state, pool).name
+            state.arranged.append(Arranged(state.now, key, policy, names, arrangement))
 
     def _defer(
         self, key: ResourceId, evicted: list[Candidate], group: Group, arrangement: Arrangement
@@ -142,26 +206,37 @@ def _reserved(live: LiveAction) -> str:
     return f"reserved:{live.id}"
 
 
+def _needed(member: Candidate, resource: ResourceId) -> int:
+    """Return what ``member`` was admitted with of ``resource``."""
+    return next(amount for name, amount in member.needs if name == resource)
+
+
 def group_of(
     state: State,
     key: ResourceId,
     pool: str,
     candidates: list[LiveAction],
+    others: list[LiveAction],
     claims: list[int],
 ) -> Group:
-    """Show a group as policies see it; nothing is predicted when there is nothing to choose."""
+    """Show a group as policies see it; nothing is predicted when there is nothing to choose.
+
+    ``others`` are admitted as well, and go whatever the policy says.
+    """
     choices = [choices_of(state, live) for live in candidates]
     least = sum(each.smallest for each in choices)
     free = max(least, available(state.ledgers[key], claims))
     group = Group(key, UnitsOperator(free), choices)
     policy = policy_of(state, pool)
     if group.elastic and (len(candidates) > 1 or policy.shares):
-        waiting = behind(state, key, pool, {live.id for live in candidates})
+        waiting = behind(state, key, pool, {live.id for live in (*candidates, *others)})
         group.behind = [choices_of(state, live) for live in waiting]
         holders = list(holding(state, key))
         group.running = [grained(residual_seconds(state, live)) for live in holders]
         if policy.shares:
-            group.fair_share = _fair_share(state, key, holders, [*choices, *group.behind])
+            more = [choices_of(state, live) for live in others]
+            waiting_choices = [*choices, *more, *group.behind]
+            group.fair_share = _fair_share(state, key, holders, waiting_choices)
     return group
 
 
@@ -178,14 +253,6 @@ def available(ledger: Ledger, claims: list[int]) -> int:
         else:
             high = middle - 1
     return low * MILLI
-
-
-def holding(state: State, key: ResourceId) -> Iterator[LiveAction]:
-    """Yield the live actions that hold units of ``key``."""
-    for holder in state.ledgers[key].holders():
-        live = state.actions.get(ActionId(holder.rpartition("#")[0]))
-        if live is not None and live.holder == holder:
-            yield live
 
 
 def behind(state: State, key: ResourceId, pool: str, without: set[ActionId]) -> list[LiveAction]:

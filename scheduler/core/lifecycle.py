@@ -9,7 +9,7 @@ from domain.action import ActionState, Kind, LeaseSpec, Outcome, Timing
 from domain.decisions import Abort, Decision, Finish, Grant, RemoveEnvironment, Requeue
 from domain.events import ActionFinished
 from domain.ids import ResourceId, node_resource
-from scheduler.core.durations import learn
+from scheduler.core.durations import cost, learn
 from scheduler.core.needs import Needs
 from scheduler.core.pools import needs_in
 from scheduler.core.queues import QueueKey, WaitQueue
@@ -184,6 +184,7 @@ def release(state: State, live: LiveAction) -> None:
     for allocation in live.allocations:
         state.ledgers[allocation.resource].release(live.holder)
         state.deferrals.pop(allocation.resource, None)
+        state.changed.add(allocation.resource)
         state.dirty = True
     forget_place(state, live)
 
@@ -203,6 +204,7 @@ def release_orphan(state: State, node: str, holder: str) -> bool:
     for allocation in held:
         state.ledgers[allocation.resource].release(holder)
         state.deferrals.pop(allocation.resource, None)
+        state.changed.add(allocation.resource)
     state.dirty = True
     return True
 
@@ -224,6 +226,8 @@ def requeue(
     (release if gone else orphan)(state, live)
     live.move(ActionState.QUEUED)
     live.node = live.granted_at = live.started_at = live.lease_expires_at = None
+    live.resized_at, live.accounted_at, live.resizes = None, None, 0
+    live.worked_seconds = live.key_milli_seconds = 0.0
     live.needs = needs_now(state, live)
     trajectory = state.trajectory_of(live) if in_line(live) else None
     if trajectory is not None:
@@ -252,7 +256,7 @@ def finish(
 ) -> None:
     """End ``live`` for good and free its units (``gone`` as in `requeue`)."""
     leave_queue(state, live)
-    held = live.allocations
+    held, held_seconds = live.allocations, cost(state, live) if live.resizes else 0.0
     timing = _timing(state, live, report)
     if outcome is Outcome.COMPLETED:
         learn(state, live, timing.execution_seconds)
@@ -275,6 +279,8 @@ def finish(
             allocations=held,
             kind=live.action.kind,
             attempts=live.attempt,
+            resizes=live.resizes,
+            key_milli_seconds=held_seconds,
         )
     )
     _leave_trajectory(state, live, decisions)

@@ -50,6 +50,7 @@ class Snapshot(msgspec.Struct):
     deferrals: dict[ResourceId, Deferral] = {}
     #: In the order in which families were first seen.
     durations: list[tuple[str, Learned]] = []
+    resizing: dict[ResourceId, float] = {}
 
 
 #: Sets have no order of their own: without one, equal states would not give equal bytes.
@@ -71,6 +72,7 @@ def dump(machine: Machine) -> bytes:
             nodes=list(state.nodes.values()),
             task_pools=state.task_pools,
             deferrals=state.deferrals,
+            resizing=state.resizing,
             durations=list(state.durations.items()),
             tombstones=state.tombstones,
             timers=state.timers.pending(),
@@ -98,6 +100,7 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
     for entry in snapshot.timers:
         state.timers.set(*entry)
     state.deferrals, state.durations = snapshot.deferrals, dict(snapshot.durations)
+    state.resizing = snapshot.resizing
     state.asked_wake, state.dirty = snapshot.asked_wake, False
     return machine
 

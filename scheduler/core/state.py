@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -47,6 +47,13 @@ class LiveAction:
     started_at: float | None = None
     lease_expires_at: float | None = None
     attempt: int = 0
+    #: When it was last given other units while it held some, and how often.
+    resized_at: float | None = None
+    resizes: int = 0
+    #: Until when the following were added up: T_ori seconds worked off, and milli-unit seconds of the key resource.
+    accounted_at: float | None = None
+    worked_seconds: float = 0.0
+    key_milli_seconds: float = 0.0
     #: The node was told to end it, with this outcome and reason.
     aborting: tuple[Outcome, str] | None = None
 
@@ -188,6 +195,10 @@ class State:
     deferrals: dict[ResourceId, Deferral] = field(default_factory=dict)
     #: Learned durations, by family.
     durations: dict[str, Learned] = field(default_factory=dict)
+    #: Resources whose malleable actions are looked at again then.
+    resizing: dict[ResourceId, float] = field(default_factory=dict)
+    #: Resources of which units were given back since the last cycle.
+    changed: set[ResourceId] = field(default_factory=set)
     #: Decisions of policies, latest last. Not part of a snapshot, nor what follows.
     arranged: deque[Arranged] = field(default_factory=lambda: deque(maxlen=ARRANGED_KEPT))
     #: What waiting actions may get, as far as it follows from the action alone.
@@ -219,3 +230,11 @@ class State:
     def trajectory_of(self, live: LiveAction) -> LiveTrajectory | None:
         key = live.action.trajectory_key
         return None if key is None else self.trajectories.get(key)
+
+
+def holding(state: State, key: ResourceId) -> Iterator[LiveAction]:
+    """Yield the live actions that hold units of ``key``."""
+    for holder in state.ledgers[key].holders():
+        live = state.actions.get(ActionId(holder.rpartition("#")[0]))
+        if live is not None and live.holder == holder:
+            yield live

@@ -22,6 +22,7 @@ class TimerKind(StrEnum):
     NODE_GRACE = "node_grace"
     TOMBSTONE = "tombstone"
     DEFERRAL = "deferral"
+    RESIZE = "resize"
 
 
 Timer = tuple[float, TimerKind, str]

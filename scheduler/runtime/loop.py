@@ -22,6 +22,7 @@ from domain.decisions import (
     Grant,
     Refuse,
     RemoveEnvironment,
+    Resize,
     TransferFile,
     Wake,
 )
@@ -206,6 +207,8 @@ class SchedulerLoop:
                         by_node[decision.node].append(NodeCommand(epoch, run=order))
             elif isinstance(decision, Abort):
                 by_node[decision.node].append(NodeCommand(epoch, abort=decision))
+            elif isinstance(decision, Resize):
+                by_node[decision.node].append(NodeCommand(epoch, resize=decision))
             elif isinstance(decision, RemoveEnvironment):
                 by_node[decision.node].append(NodeCommand(epoch, remove=decision))
             elif isinstance(decision, TransferFile):

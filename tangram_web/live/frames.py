@@ -23,7 +23,7 @@ import msgspec
 
 from domain.action import ActionState, Kind
 from domain.codec import JournalEntry
-from domain.decisions import Finish, Grant, Requeue, TransferFile
+from domain.decisions import Finish, Grant, Requeue, Resize, TransferFile
 from domain.events import (
     ActionStarted,
     ActionSubmitted,
@@ -104,6 +104,7 @@ class FrameFold:
             ActionSubmitted: self._submit,
             ActionStarted: self._start,
             Grant: self._grant,
+            Resize: self._resize,
             Requeue: self._requeue,
             Finish: self._finish,
             NodeJoined: self._join,
@@ -195,6 +196,14 @@ class FrameFold:
         self._nodes_revision += 1
         if live.node and live.trajectory and live.kind is Kind.EXEC:
             self._place(trajectory_key(live.project, live.trajectory), live.node)
+
+    def _resize(self, decision: Resize) -> None:
+        live = self.population.actions.get(decision.action_id)
+        if live is not None and live.attempt == decision.attempt:
+            self._release(live)
+            live.allocations = decision.allocations
+            self.capacity.hold(live.node, live.allocations)
+            self._nodes_revision += 1
 
     def _start(self, event: ActionStarted) -> None:
         live = self.population.actions.get(event.action_id)

@@ -21,7 +21,7 @@ import msgspec
 
 from domain.action import ActionState, Kind, Outcome
 from domain.codec import JournalEntry
-from domain.decisions import Finish, Grant, Renew, Requeue
+from domain.decisions import Finish, Grant, Renew, Requeue, Resize
 from domain.events import (
     ActionFinished,
     ActionStarted,
@@ -37,7 +37,7 @@ from tangram_web.records.episodes import Episodes
 from tangram_web.records.request import cost_of, payload_of, placement_of, units_of_allocations
 from tangram_web.records.results import bounded_result
 
-_BY_ID = (ActionStarted, ActionFinished, Grant, Renew, Requeue, Finish)
+_BY_ID = (ActionStarted, ActionFinished, Grant, Renew, Requeue, Resize, Finish)
 _QUEUED = ActionState.QUEUED.value
 _GRANTED = ActionState.GRANTED.value
 _RUNNING = ActionState.RUNNING.value
@@ -140,6 +140,7 @@ class Fold:
             Grant: self._granted,
             Renew: self._renewed,
             Requeue: self._requeued,
+            Resize: self._resized,
         }
 
     def entry(self, entry: JournalEntry) -> None:
@@ -224,6 +225,14 @@ class Fold:
             self.episodes.bound(
                 standing.project, standing.task, standing.trajectory, grant.node, self._now
             )
+
+    def _resized(self, resize: Resize) -> None:
+        standing = self.actions.get(resize.action_id)
+        if standing is not None and standing.state in _AT_A_NODE:
+            units = units_of_allocations(resize.allocations, resize.node)
+            standing.changes["units"] = _encode(units).decode()
+            placement = placement_of(resize.allocations, resize.node)
+            standing.changes["placement"] = _encode(placement).decode()
 
     def _renewed(self, renew: Renew) -> None:
         standing = self.actions.get(renew.action_id)

@@ -14,12 +14,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from domain.action import Action, ExecSpec, Kind, Outcome
+from domain.allocation import Allocation
 from domain.errors import InvalidRequest, NotFound
-from domain.ids import ActionId, TrajectoryKey
+from domain.ids import ActionId, ResourceId, TrajectoryKey
 from domain.ports import Driver, Leftover, RunOrder, RunReport
 
 FOREVER = ("sleep", "600")
 TRAJECTORY = TrajectoryKey("lab/trj-1")
+CORE = Allocation(ResourceId("cpu:n1"), 1000, (0,))
 
 
 def an_order(
@@ -116,6 +118,23 @@ class DriverConformance(ABC):
         report = await performance.task
         assert report.outcome is Outcome.CANCELLED
         assert report.never_started == (performance.starts == 0)
+
+    async def test_a_resized_run_goes_on_and_ends_as_it_would(self, driver: Driver) -> None:
+        performance = Performance(driver, an_order("sleep", "0.2"))
+        driver.resize(ActionId("act_1"), 1, CORE)
+        await performance.started.wait()
+        driver.resize(ActionId("act_1"), 1, CORE)
+        driver.resize(ActionId("act_1"), 1, CORE)
+        report = await performance.task
+        assert report.outcome is Outcome.COMPLETED
+        assert performance.starts == 1
+
+    async def test_resizing_what_does_not_run_is_ignored(self, driver: Driver) -> None:
+        driver.resize(ActionId("act_9"), 1, CORE)
+        performance = Performance(driver, an_order("echo", "hello"))
+        driver.resize(ActionId("act_1"), 7, CORE)
+        assert (await performance.task).outcome is Outcome.COMPLETED
+        driver.resize(ActionId("act_1"), 1, CORE)
 
     async def test_stopping_what_does_not_run_is_ignored(self, driver: Driver) -> None:
         driver.stop(ActionId("act_unknown"), Outcome.CANCELLED, "nobody is there")

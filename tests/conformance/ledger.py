@@ -8,6 +8,7 @@ class TestMyLedger(LedgerConformance):
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import ClassVar
 
 import pytest
@@ -16,14 +17,15 @@ from hypothesis import strategies as st
 
 from domain.errors import CapacityError
 from domain.inventory import ResourceInventory
-from domain.ports import Ledger
+from domain.ports import Ledger, ResizableLedger
 from domain.resources import MILLI
 
 #: Several ledgers inherit one property on purpose; a failing example of one is tried on all.
 inherited = settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors])
 
 #: What may happen to a ledger: ``("take", holder, amount)``, ``("give", holder, 0)`` and
-#: ``("resize", units, 0)``. Few holders, so that they meet.
+#: ``("resize", units, 0)``; where holders may be resized also ``("change", holder, amount)``. Few
+#: holders, so that they meet.
 Step = tuple[str, int, int]
 
 
@@ -33,7 +35,8 @@ def histories(amounts: st.SearchStrategy[int]) -> st.SearchStrategy[list[Step]]:
     take = st.tuples(st.just("take"), holder, amounts)
     give = st.tuples(st.just("give"), holder, st.just(0))
     resize = st.tuples(st.just("resize"), st.integers(0, 12), st.just(0))
-    return st.lists(st.one_of(take, take, give, give, resize), max_size=40)
+    change = st.tuples(st.just("change"), holder, amounts)
+    return st.lists(st.one_of(take, take, give, give, resize, change), max_size=40)
 
 
 class LedgerConformance(ABC):
@@ -64,8 +67,11 @@ class LedgerConformance(ABC):
                     ledger.allocate(holder, amount)
             elif verb == "give":
                 ledger.release(f"h{number}")
-            else:
+            elif verb == "resize":
                 ledger.resize_capacity(self.inventory(number))
+            elif isinstance(ledger, ResizableLedger):
+                with suppress(CapacityError):
+                    ledger.resize(f"h{number}", amount)
 
     def state(self, ledger: Ledger) -> tuple[object, ...]:
         """Return what can be seen of a ledger from outside."""
@@ -109,8 +115,8 @@ class LedgerConformance(ABC):
             self.play(ledger, [step])
             held = sum(allocation.amount for allocation in ledger.holders().values())
             assert ledger.free == ledger.capacity - held
-            if step[0] == "take":
-                assert ledger.free >= 0 or ledger.free == before
+            if step[0] in {"take", "change"}:
+                assert ledger.free >= min(0, before)
 
     @inherited
     @given(data=st.data())
@@ -179,6 +185,30 @@ class LedgerConformance(ABC):
         amount = data.draw(st.one_of(self.amounts, st.integers(1, 20 * MILLI)))
         ledger = self.ledger()
         assert ledger.feasible(amount) == ledger.fits((amount,))
+
+    @inherited
+    @given(data=st.data())
+    def test_who_is_resized_keeps_what_it_had_as_far_as_it_goes(self, data: st.DataObject) -> None:
+        ledger = self.ledger()
+        history = [step for step in data.draw(histories(self.amounts)) if step[0] != "resize"]
+        self.play(ledger, history)
+        amount = data.draw(self.amounts)
+        if not isinstance(ledger, ResizableLedger):
+            return
+        for holder, before in ledger.holders().items():
+            state = self.state(ledger)
+            try:
+                after = ledger.resize(holder, amount)
+            except CapacityError:
+                assert self.state(ledger) == state
+                continue
+            assert ledger.holders()[holder] == after
+            assert after.amount == amount
+            assert len(set(before.units) & set(after.units)) == min(
+                len(before.units), len(after.units)
+            )
+            assert ledger.resize(holder, before.amount, prefer=before.units) == before
+            assert self.state(ledger) == state
 
     def test_questions_change_nothing(self) -> None:
         ledger = self.ledger()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from domain.action import EnvironmentSpec, ExecSpec
+from domain.allocation import Allocation
 from domain.errors import InvalidRequest
 from domain.ports import RunOrder
 from domain.resources import MILLI
@@ -99,17 +100,25 @@ class CommandBuilder:
 
     def _cpus_of(self, order: RunOrder) -> frozenset[int]:
         granted = order.allocation("cpu")
-        if granted is None or not granted.units:
-            return frozenset(self.cpus)
+        return frozenset(self.cpus) if granted is None else self.cpus_of(granted)
+
+    def cpus_of(self, granted: Allocation) -> frozenset[int]:
+        """Return the CPUs of this machine that stand for the granted cores."""
         known = set(self.cpus)
         return frozenset(
             core if core in known else self.cpus[core % len(self.cpus)] for core in granted.units
-        )
+        ) or frozenset(self.cpus)
 
 
 def granted_units(order: RunOrder) -> int:
-    """Return the granted whole count of the action's key resource, else of CPU; at least 1."""
+    """Return the granted whole count of the action's key resource, else of CPU; at least 1.
+
+    A malleable action is told its widest count: as many workers as it may ever have cores for, which
+    share those it has at the moment.
+    """
     wanted = order.action.key or "cpu"
+    if order.action.malleable and wanted in order.action.cost:
+        return max(1, order.action.cost[wanted][-1] // MILLI)
     for allocation in order.allocations:
         if wanted in (allocation.resource, allocation.resource.partition(":")[0]):
             return max(1, allocation.amount // MILLI)
@@ -119,10 +128,11 @@ def granted_units(order: RunOrder) -> int:
 def base_variables(order: RunOrder, units: int, seal: int) -> dict[str, str]:
     """Return the variables that every command gets."""
     cores = order.allocation("cpu")
+    threads = max(1, cores.amount // MILLI) if cores else 1
     return {
         "PATH": PATH,
         "LANG": "C.UTF-8",
-        "OMP_NUM_THREADS": str(max(1, cores.amount // MILLI) if cores else 1),
+        "OMP_NUM_THREADS": str(max(threads, units) if order.action.malleable else threads),
         "TANGRAM_ACTION_ID": order.id,
         "TANGRAM_UNITS": str(units),
         VARIABLE: f"{seal:x}",

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from domain.action import Kind, Outcome
+from domain.allocation import Allocation
 from domain.errors import InvalidRequest, NotFound, Unavailable
 from domain.ids import ActionId, TrajectoryKey
 from domain.ports import DriverContext, Leftover, RunOrder, RunReport
@@ -146,6 +147,12 @@ class ProcessDriver:
         known = self._runs.get(action_id)
         if known is not None:
             known[0].stop(outcome, reason)
+
+    def resize(self, action_id: ActionId, attempt: int, allocation: Allocation) -> None:
+        """Let a run go on with other cores; an attempt that does not run is ignored."""
+        known = self._runs.get(action_id)
+        if known is not None and known[0].order.attempt == attempt:
+            known[0].resize(allocation)
 
     def forget(self, marks: Sequence[str]) -> None:
         """These attempts will not be ordered again: their marks go, once they have ended."""

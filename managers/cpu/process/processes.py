@@ -25,6 +25,8 @@ from managers.cpu.process.seal import Sealer
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _FIRST_PAUSE_SECONDS: Final = 0.001
 _LONGEST_PAUSE_SECONDS: Final = 0.05
+#: A program that starts threads faster than we find them is given up after so many looks.
+_PINNING_ROUNDS: Final = 20
 #: Processes that only hold a sandbox together: not the user's, so not counted or asked to end.
 _PLUMBING: Final = "bwrap"
 
@@ -116,6 +118,30 @@ class ProcessTable:
         self.left_behind(seal)
         return Ending(len(ended))
 
+    def pin(self, seal: int, cpus: frozenset[int]) -> None:
+        """Let all threads of a run go on with ``cpus`` alone, and what they start as well.
+
+        A thread that is started while we look inherits what its parent had at that moment, so we
+        look again until nobody has anything else.
+        """
+        for _ in range(_PINNING_ROUNDS):
+            threads = [thread for pid in self._members(seal) for thread in _threads(pid)]
+            if not sum(_pin(thread, cpus) for thread in threads):
+                return
+
+    def _members(self, seal: int) -> list[int]:
+        """Return a run's processes: those below its main process, and those that were adopted."""
+        main = self._mains.get(seal)
+        mains = set(self._mains.values())
+        adopted = [
+            pid for pid in _children() if pid not in mains and self._sealer.read(pid) == seal
+        ]
+        return [
+            pid
+            for top in (*adopted, *(() if main is None else (main,)))
+            for pid in (top, *_descendants(top))
+        ]
+
     def _signal(self, seal: int, pids: Iterable[int], number: signal.Signals) -> None:
         """Signal those of ``pids`` that still carry ``seal``."""
         for pid in pids:
@@ -157,6 +183,39 @@ def _children() -> Iterator[int]:
                 return
             continue
         yield from map(int, text.split())
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the processes below ``pid``; none where the kernel does not list children."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        of = waiting.pop()
+        for thread in _threads(of):
+            with contextlib.suppress(OSError):
+                text = Path(f"/proc/{of}/task/{thread}/children").read_text()
+                children = [int(child) for child in text.split()]
+                found += children
+                waiting += children
+    return found
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:  # it has ended
+        return []
+
+
+def _pin(thread: int, cpus: frozenset[int]) -> bool:
+    """Give ``thread`` these CPUs; say whether it had others."""
+    try:
+        if os.sched_getaffinity(thread) == cpus:
+            return False
+        os.sched_setaffinity(thread, cpus)
+    except OSError:  # it has ended
+        return False
+    return True
 
 
 def _all_processes() -> list[int]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from domain.action import Outcome
+from domain.allocation import Allocation
 from domain.ports import ExecResult, RunOrder, RunReport
 from managers.cpu.process.command import CannotSpawnError, CommandBuilder, Invocation
 from managers.cpu.process.launcher import Launcher, Spawned, WithdrawnError
@@ -58,12 +59,23 @@ class Run:
         self._exited = asyncio.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._spawned_at = self._ended_at = 0.0
+        #: CPUs to go on with, once it was resized.
+        self._cpus: frozenset[int] | None = None
 
     def stop(self, outcome: Outcome, reason: str) -> None:
         """End it with ``outcome``, unless it ended by itself or is being ended already."""
         if self._stopping is None and not self._exited.is_set():
             self._stopping = outcome, reason
             self._woken.set()
+
+    def resize(self, allocation: Allocation) -> None:
+        """Go on with these cores; what is not spawned yet is moved there at once when it is."""
+        self._cpus = self._tools.builder.cpus_of(allocation)
+        self._pin()
+
+    def _pin(self) -> None:
+        if self._cpus is not None and self._process is not None and not self._exited.is_set():
+            self._tools.table.pin(self._seal, self._cpus)
 
     async def live(self) -> RunReport:
         """Run the order to its end. Raises nothing; must not be cancelled."""
@@ -136,6 +148,7 @@ class Run:
             raise CannotSpawnError(str(error)) from error
         self._process, self._spawned_at = spawned.process, spawned.at
         self._tools.table.enter(self._seal, spawned.process.pid)
+        self._pin()
         invocation.close()
         stdout.spawned()
         stderr.spawned()

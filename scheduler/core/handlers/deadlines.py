@@ -26,6 +26,9 @@ def holds(state: State, timer: Timer) -> bool:
     if kind is TimerKind.DEFERRAL:
         deferral = state.deferrals.get(ResourceId(subject))
         return deferral is not None and deferral.until <= at
+    if kind is TimerKind.RESIZE:
+        due = state.resizing.get(ResourceId(subject))
+        return due is not None and due <= at
     if kind is TimerKind.NODE_GRACE:
         lost_at = state.nodes[subject].lost_at
         return lost_at is not None and lost_at + state.config.node_grace_seconds <= at
@@ -51,6 +54,10 @@ def ring(state: State, timer: Timer, decisions: list[Decision]) -> None:
         del state.tombstones[subject]
     elif kind is TimerKind.DEFERRAL:
         del state.deferrals[ResourceId(subject)]
+        state.dirty = True
+    elif kind is TimerKind.RESIZE:
+        del state.resizing[ResourceId(subject)]
+        state.changed.add(ResourceId(subject))
         state.dirty = True
     elif kind is TimerKind.NODE_GRACE:
         grace_over(state, state.nodes[subject], decisions)

@@ -48,6 +48,7 @@ def _use_again(state: State, node: LiveNode, decisions: list[Decision]) -> None:
     node.state, node.lost_at = NodeState.READY, None
     state.feasible.clear()
     state.deferrals.clear()
+    state.changed.update(node_resource(kind, node.name) for kind in node.inventory.resources)
     state.dirty = True
     for holder in sorted(node.orphans):
         action_id, _, attempt = holder.partition("#")
@@ -141,6 +142,7 @@ def config_applied(state: State, event: ConfigApplied, decisions: list[Decision]
     state.feasible.clear()
     state.policies.clear()
     state.deferrals.clear()
+    state.changed.update(state.ledgers)
     for name in before.resources.keys() - event.config.resources.keys():
         state.ledgers[ResourceId(name)].resize_capacity(ResourceInventory(0))
     for name, limit in event.config.resources.items():

@@ -31,6 +31,7 @@ from domain.policies import parse_policy
 from domain.resources import UnitSet
 from scheduler.core.policies.balanced import Balanced
 from scheduler.core.policies.group import Arrangement, Group
+from scheduler.core.policies.malleable import Malleable
 from scheduler.core.policies.paper import DEPTH, Paper
 from scheduler.core.policies.plain import Fixed, Minimum
 
@@ -62,6 +63,8 @@ def policy_named(text: str, *, depth: int | None = None) -> Policy:
     name, parallelism = parse_policy(text)
     if name == "paper":
         return Paper(DEPTH if depth is None else depth)
+    if name == "malleable":
+        return Malleable() if depth is None else Malleable(depth)
     if name == "balanced":
         return Balanced() if depth is None else Balanced(depth)
     return Fixed(parallelism) if name == "fixed" else Minimum()

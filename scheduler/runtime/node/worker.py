@@ -19,8 +19,9 @@ import redis
 import redis.asyncio
 
 from domain.action import Kind, Outcome
+from domain.allocation import Allocation
 from domain.codec import COMMANDS_FIELD, NodeCommand, decode_node_commands, encode
-from domain.decisions import Abort, RemoveEnvironment
+from domain.decisions import Abort, RemoveEnvironment, Resize
 from domain.events import (
     NO_RESULT,
     ActionFinished,
@@ -80,6 +81,8 @@ class NodeWorker:
         self._transfers = Transfers(client, keys, self._by_kind.get(Kind.EXEC))
         self._running: dict[str, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[None]] = set()
+        #: What runs go on with, by mark.
+        self._resized: dict[str, Allocation] = {}
         self._epoch = 0
         self._known_marks: set[str] = set()
         self.joined = asyncio.Event()
@@ -165,6 +168,9 @@ class NodeWorker:
         elif command.abort is not None:
             self._abort(command.abort)
             settled()
+        elif command.resize is not None:
+            self._resize(command.resize)
+            settled()
         elif command.remove is not None:
             self._spawn(self._remove(command.remove, settled))
         elif command.transfer is not None:
@@ -203,7 +209,9 @@ class NodeWorker:
             detail = f"this node has no driver for {order.action.kind}"
             report = RunReport(Outcome.INFRA_FAILED, 0.0, detail=detail)
         else:
-            report = await driver.run(order, started)
+            changed = self._resized.get(order.mark)
+            report = await driver.run(order.resized(changed) if changed else order, started)
+        self._resized.pop(order.mark, None)
         self._finished(order, report, settled)
         if self._running.get(order.id) is asyncio.current_task():
             del self._running[order.id]
@@ -222,6 +230,14 @@ class NodeWorker:
             never_started=report.never_started,
         )
         self._reporter.report(event, settled)
+
+    def _resize(self, wanted: Resize) -> None:
+        """Let a run go on with other units; one that no driver has yet will start with them."""
+        if wanted.action_id not in self._running:
+            return
+        self._resized[f"{wanted.action_id}#{wanted.attempt}"] = wanted.allocation
+        for driver in self._drivers:
+            driver.resize(wanted.action_id, wanted.attempt, wanted.allocation)
 
     def _abort(self, wanted: Abort) -> None:
         if wanted.action_id in self._running:

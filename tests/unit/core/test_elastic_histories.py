@@ -21,7 +21,9 @@ from tests.builders import a_config, a_node, an_action
 from tests.unit.core.watched import Watched
 
 APIS = {"search": 4}
-POLICIES = st.sampled_from(["paper", "balanced", "paper", "balanced", "fixed(2)", "minimum"])
+POLICIES = st.sampled_from(
+    ["paper", "malleable", "balanced", "malleable", "paper", "balanced", "fixed(2)", "minimum"]
+)
 COUNTS = st.sampled_from([[1, 2], [1, 2, 3, 4], [1, 2, 4], [2, 3], 1, 2, 0.5])
 PROFILES = st.sampled_from([Elasticity(amdahl=share) for share in (1.0, 0.95, 0.5)])
 SECONDS = st.sampled_from([0.5, 2.0, 10.0, 10.0, 30.0])
@@ -39,6 +41,7 @@ def elastic_actions(draw: st.DrawFn, number: int) -> Any:
     return an_action(
         f"a{number:04d}",
         cost=cost,
+        malleable=draw(st.booleans()),
         priority=draw(st.sampled_from([0, 0, 0, 1])),
         queue_timeout_seconds=draw(st.sampled_from([None, None, 5.0])),
         **fields,
@@ -52,7 +55,7 @@ class ElasticHistories(RuleBasedStateMachine):
         super().__init__()
         self.world = Watched()
         self.revision = 0
-        self.switch("paper")
+        self.switch("malleable")
         self.world.join(a_node("n1", cpus=5), a_node("n2", cpus=3))
 
     @rule(data=st.data(), count=st.integers(3, 7))

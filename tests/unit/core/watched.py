@@ -10,9 +10,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from domain import events
 from domain.action import Action, Kind, Outcome
-from domain.decisions import Abort, Decision, Finish, Grant, RemoveEnvironment, Requeue
+from domain.decisions import (
+    Abort,
+    Decision,
+    Finish,
+    Grant,
+    RemoveEnvironment,
+    Requeue,
+    Resize,
+)
 from domain.ids import ResourceId, TrajectoryKey, node_resource
 from domain.inventory import NodeInventory, PoolConfig
 from scheduler.core import snapshot
@@ -110,6 +120,8 @@ class Watched(Scenario):
     def _judge(self, decision: Decision) -> None:
         if isinstance(decision, Grant):
             self._judge_grant(decision)
+        elif isinstance(decision, Resize):
+            self._judge_resize(decision)
         elif isinstance(decision, Finish):
             self._judge_finish(decision)
         elif isinstance(decision, Abort):
@@ -146,6 +158,18 @@ class Watched(Scenario):
                 same = also.trajectory_key == action.trajectory_key
                 assert not (same and also.kind is Kind.EXEC), "two at once in one environment"
         runs[attempt] = grant
+
+    def _judge_resize(self, resize: Resize) -> None:
+        """A node that hears this goes on with these units at once, and nobody else has them."""
+        action = self.submitted[resize.action_id]
+        assert action.malleable
+        assert resize.allocation.amount >= action.cost[resize.allocation.resource.split(":")[0]][0]
+        attempt = Attempt(resize.action_id, resize.attempt)
+        run = self.physical[resize.node].pop(attempt)
+        others = [a for a in run.allocations if a.resource != resize.allocation.resource]
+        changed = replace(run, allocations=(*others, resize.allocation))
+        _judge_cores(changed, self.physical[resize.node])
+        self.physical[resize.node][attempt] = changed
 
     def _judge_repetition(self, action: Action, grant: Grant) -> None:
         """I3: again only if it is replay-safe, or its node said that it never started."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from domain.action import Action, EnvironmentSpec, Kind, Outcome, Timing
 from domain.allocation import Allocation
 from domain.codec import JournalEntry
-from domain.decisions import Decision, Finish, Grant, Requeue
+from domain.decisions import Decision, Finish, Grant, Requeue, Resize
 from domain.events import (
     ActionFinished,
     ActionStarted,
@@ -93,6 +93,11 @@ class Journal:
         """A node has spawned an action's work."""
         event = ActionStarted(action_id=ActionId(action_id), node=node, attempt=attempt)
         return self.write([event], [])
+
+    def resize(self, action_id: str, cores: tuple[int, ...], *, attempt: int = 1) -> JournalEntry:
+        """A running action goes on with other cores."""
+        held = Allocation(node_resource("cpu", "n1"), len(cores) * MILLI, cores)
+        return self.write([], [Resize(ActionId(action_id), "n1", attempt, held, (held,))])
 
     def requeue(self, action_id: str) -> JournalEntry:
         """An action waits again."""

@@ -45,6 +45,20 @@ def test_cores_are_free_again_after_the_action():
     assert node(journal)["cores"] == bytes(4)
 
 
+def test_a_resized_action_holds_what_it_has_now():
+    journal = Journal()
+    journal.join("n1")
+    journal.submit("a1")
+    journal.grant("a1", (0, 1))
+    journal.resize("a1", (1, 2, 3))
+    journal.resize("a1", (0,), attempt=2)
+    assert node(journal)["cores"] == bytes([0, 255, 255, 255])
+
+    journal.finish("a1")
+
+    assert node(journal)["cores"] == bytes(4)
+
+
 def test_cores_of_a_node_that_joins_after_the_grant_are_held():
     journal = Journal()
     journal.grant("a1", (2,))

@@ -8,7 +8,7 @@ from domain.errors import InvalidRequest
 from scheduler.core.policies import policy_named
 
 
-@pytest.mark.parametrize("name", ["paper", "minimum", "fixed(4)", "balanced"])
+@pytest.mark.parametrize("name", ["paper", "minimum", "fixed(4)", "balanced", "malleable"])
 def test_a_policy_says_the_name_it_was_asked_for_by(name):
     assert policy_named(name).name == name
 

@@ -1,0 +1,201 @@
+"""How wide running malleable actions are: squeezing them for who waits, letting them grow.
+
+One `Widths` lives for one cycle. It changes ledgers at once, so that the scan and the policies see
+what there is, and says at the end what changed: `losses` go out before the grants that use the
+units, `gains` after them. A node hears both in this order.
+
+Accounting. Work done is the integral of E(m) · m over the time an action ran with m units, so the
+end of a resized action is predicted from what is left of T_ori; the integral of m itself is what it
+has cost (`Finish.key_milli_seconds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
+
+from domain.action import ActionState, Kind
+from domain.allocation import Allocation
+from domain.decisions import Resize
+from domain.errors import CapacityError
+from domain.ids import ActionId, ResourceId
+from domain.ports import ResizableLedger
+from domain.resources import MILLI
+from scheduler.core.durations import account, choices_of
+from scheduler.core.policies.malleable import RESIZE_SECONDS, Malleable, useful, widths
+from scheduler.core.pools import policy_of
+from scheduler.core.state import LiveAction, NodeState, State, holding
+from scheduler.core.timers import TimerKind
+
+_HELD = frozenset({ActionState.GRANTED, ActionState.RUNNING})
+
+
+def malleable(state: State, live: LiveAction) -> bool:
+    """Say whether ``live`` may be resized while it runs, where its pool's policy does that."""
+    action = live.action
+    return (
+        action.malleable
+        and action.kind is Kind.EXEC
+        and len(action.cost.get(live.needs.key, ())) > 1
+        and isinstance(policy_of(state, live.pool), Malleable)
+    )
+
+
+class Widths:
+    """What one cycle does to the widths of running actions."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._before: dict[ActionId, Allocation] = {}
+        self._runners: dict[ResourceId, list[LiveAction]] = {}
+        self._growing: list[tuple[LiveAction, int]] = []
+
+    def runners(self, resource: ResourceId) -> list[LiveAction]:
+        """Return the running actions that may be resized on ``resource``, in order."""
+        found = self._runners.get(resource)
+        if found is None:
+            state = self._state
+            found = []
+            node = state.nodes.get(resource.partition(":")[2])
+            # Asked first, and cheap: elsewhere nothing is ever resized.
+            if (
+                node is not None
+                and isinstance(policy_of(state, node.inventory.pool), Malleable)
+                and isinstance(state.ledgers.get(resource), ResizableLedger)
+            ):
+                found = [
+                    live
+                    for live in holding(state, resource)
+                    if live.key_resource == resource and self._resizable(live)
+                ]
+                found.sort(key=lambda live: live.order)
+            self._runners[resource] = found
+        return found
+
+    def _resizable(self, live: LiveAction) -> bool:
+        node = self._state.nodes.get(live.node or "")
+        return (
+            live.state in _HELD
+            and live.aborting is None
+            and node is not None
+            and node.state is NodeState.READY
+            and malleable(self._state, live)
+        )
+
+    def squeeze(self, resource: ResourceId, claims: Sequence[int], amount: int) -> bool:
+        """Shrink the widest until ``amount`` fits beside ``claims``; change nothing if it cannot."""
+        ledger, runners = self._state.ledgers.get(resource), self.runners(resource)
+        if ledger is None or not runners:
+            return False
+        spare = sum(_held(live).amount - _counts(live)[0] for live in runners)
+        if amount + sum(claims) > ledger.free + spare:
+            return False
+        undo: list[tuple[LiveAction, Allocation]] = []
+        heap = [(-_held(live).amount, (-live.order[0], -live.order[1]), live) for live in runners]
+        heapify(heap)
+        while heap and not ledger.fits((*claims, amount)):
+            _, order, live = heappop(heap)
+            held = _held(live)
+            smaller = [count for count in _counts(live) if count < held.amount]
+            if smaller:
+                undo.append((live, held))
+                self._set(live, smaller[-1])
+                heappush(heap, (-smaller[-1], order, live))
+        if ledger.fits((*claims, amount)):
+            return True
+        for live, held in reversed(undo):
+            self._set(live, held.amount, held.units)
+        return False
+
+    def share(self, resource: ResourceId, free: int, arriving: Sequence[LiveAction]) -> list[int]:
+        """Make all malleable actions of ``resource`` about equally wide; return the new ones' width.
+
+        ``free`` milli-units may be used beside what they have; ``arriving`` have nothing yet.
+        """
+        state = self._state
+        runners = []
+        for live in self.runners(resource):
+            if live.resized_at is None or live.resized_at + RESIZE_SECONDS <= state.now:
+                runners.append(live)
+            else:
+                state.timers.set(live.resized_at + RESIZE_SECONDS, TimerKind.RESIZE, resource)
+                state.resizing[resource] = live.resized_at + RESIZE_SECONDS
+        total = free + sum(_held(live).amount for live in runners)
+        counts = [self._useful(live) for live in (*runners, *arriving)]
+        wide = widths(counts, total)
+        targets = list(zip(runners, wide, strict=False))
+        for live, width in targets:
+            if width < _held(live).amount:
+                self._set(live, width)
+        self._growing = [(live, width) for live, width in targets if width > _held(live).amount]
+        return wide[len(runners) :]
+
+    def grow(self) -> None:
+        """Let those grow whom the last `share` wanted wider, once everybody new has its units."""
+        for live, width in self._growing:
+            before = self._before.get(live.id)
+            try:
+                self._set(live, width, before.units if before else ())
+            except CapacityError:  # fragments of shared cores: it stays as it is
+                continue
+        self._growing = []
+
+    def _useful(self, live: LiveAction) -> Sequence[int]:
+        """Return the counts that make sense for ``live``, all if nothing is known."""
+        choices = choices_of(self._state, live)
+        return useful(choices) if len(choices) > 1 else _counts(live)
+
+    def _set(self, live: LiveAction, amount: int, prefer: Sequence[int] = ()) -> None:
+        held = _held(live)
+        ledger = self._state.ledgers[held.resource]
+        assert isinstance(ledger, ResizableLedger)  # else it would not be among the runners
+        allocation = ledger.resize(live.holder, amount, prefer)
+        if live.id not in self._before:
+            self._before[live.id] = held
+            account(self._state, live)
+        others = (each for each in live.allocations if each.resource != held.resource)
+        live.allocations = (*others, allocation)
+
+    def losses(self) -> Iterator[Resize]:
+        """Yield who goes on without some of its units: to be heard before they are used."""
+        for live, before, after in self._changed():
+            kept = tuple(sorted(set(before.units) & set(after.units)))
+            if len(kept) < len(before.units):
+                yield _resize(live, Allocation(after.resource, len(kept) * MILLI, kept))
+
+    def gains(self) -> Iterator[Resize]:
+        """Yield who has units that it had not before."""
+        for live, before, after in self._changed():
+            if set(after.units) - set(before.units):
+                yield _resize(live, after)
+
+    def commit(self) -> None:
+        """Remember when those were resized who go on with other units than before."""
+        for live, _, _ in self._changed():
+            live.resized_at = self._state.now
+            live.resizes += 1
+        self._before.clear()
+        self._runners.clear()
+
+    def _changed(self) -> Iterator[tuple[LiveAction, Allocation, Allocation]]:
+        for action_id, before in self._before.items():
+            live = self._state.actions[action_id]
+            after = _held(live)
+            if after != before:
+                yield live, before, after
+
+
+def _resize(live: LiveAction, allocation: Allocation) -> Resize:
+    others = (each for each in live.allocations if each.resource != allocation.resource)
+    everything = (*others, allocation)
+    return Resize(live.id, live.node or "", live.attempt, allocation, everything)
+
+
+def _held(live: LiveAction) -> Allocation:
+    """Return what ``live`` holds of its key resource."""
+    key = live.key_resource
+    return next(each for each in live.allocations if each.resource == key)
+
+
+def _counts(live: LiveAction) -> tuple[int, ...]:
+    return live.action.cost[live.needs.key]

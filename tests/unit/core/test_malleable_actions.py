@@ -1,0 +1,220 @@
+"""Running actions are resized: squeezed for who arrives, released when others end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from domain.decisions import Grant, Resize
+from domain.elasticity import Elasticity
+from domain.inventory import Config, PoolConfig
+from tests.builders import a_config, a_node, an_action, granted, only
+from tests.scenario import Scenario
+
+PERFECT = Elasticity(amdahl=1.0)
+
+
+def malleable_pool(**fields: Any) -> Config:
+    return a_config(pools=[PoolConfig("default", "malleable")], **fields)
+
+
+def supple(name: str, widest: int = 8, seconds: float = 40.0, **fields: Any) -> Any:
+    """Return a malleable action that is as many times faster as it has cores."""
+    return an_action(
+        name,
+        cost={"cpu": list(range(1, widest + 1))},
+        duration_seconds=seconds,
+        elasticity=PERFECT,
+        malleable=True,
+        **fields,
+    )
+
+
+@pytest.fixture
+def pool(core) -> Scenario:
+    """Start one node of eight cores."""
+    started: Scenario = core(a_node("n1", cpus=8), config=malleable_pool())
+    return started
+
+
+def width(scenario: Scenario, name: str) -> int:
+    """Return how many cores an action has now."""
+    (allocation,) = scenario.live(name).allocations
+    return len(allocation.units)
+
+
+def test_an_action_alone_has_all_that_it_can_use(pool):
+    pool.submit(supple("a", widest=16), supple("b", widest=2))
+
+    assert (width(pool, "a"), width(pool, "b")) == (6, 2)
+
+
+def test_who_arrives_takes_cores_from_the_widest_and_the_node_hears_of_it_first(pool):
+    pool.submit(supple("a"))
+
+    shrunk, grant = pool.submit(supple("b"))
+
+    assert isinstance(shrunk, Resize)
+    assert isinstance(grant, Grant)
+    assert (shrunk.action_id, shrunk.node, shrunk.attempt) == ("a", "n1", 1)
+    assert shrunk.allocation.units == (0, 1, 2, 3)
+    assert grant.allocations[0].units == (4, 5, 6, 7)
+
+
+def test_what_comes_free_goes_to_the_narrowest(pool):
+    pool.submit(supple("a"), supple("b"), supple("c"), supple("d", widest=2))
+    assert [width(pool, name) for name in "abcd"] == [2, 2, 2, 2]
+    pool.advance(1.0)
+
+    (finish, *grown) = pool.finish("a")
+
+    assert {(each.action_id, each.allocation.amount) for each in only(Resize, grown)} == {
+        ("b", 3000),
+        ("c", 3000),
+    }
+    assert width(pool, "d") == 2
+    assert finish.allocations[0].amount == 2000
+
+
+def test_an_action_that_is_not_malleable_takes_its_smallest_count_from_malleable_ones(pool):
+    pool.submit(supple("a"))
+
+    decisions = pool.submit(
+        an_action("shell", cost={"cpu": 2}), an_action("light", cost={"cpu": 0.5})
+    )
+
+    assert granted(decisions) == ["shell", "light"]
+    assert width(pool, "a") == 5
+
+
+def test_nobody_is_squeezed_for_an_action_that_would_not_fit_even_then(pool):
+    pool.submit(an_action("steady", cost={"cpu": 6}), supple("a"))
+
+    decisions = pool.submit(an_action("wide", cost={"cpu": 2}))
+
+    assert only(Resize, decisions) == []
+    assert width(pool, "a") == 2
+    assert pool.why("wide").code == "short_of"
+
+
+def test_a_burst_resizes_each_running_action_once(pool):
+    pool.submit(supple("a"), supple("b"))
+
+    decisions = pool.submit(*(supple(f"c{n}") for n in range(4)))
+
+    resized = [each.action_id for each in only(Resize, decisions)]
+    assert sorted(resized) == ["a", "b"]
+    assert sorted(width(pool, name) for name in ["a", "b", "c0", "c1", "c2", "c3"]) == [
+        1,
+        1,
+        1,
+        1,
+        2,
+        2,
+    ]
+
+
+def test_growing_is_bounded_in_rate(pool):
+    """`a` is squeezed for `b`; when `b` ends at once, `a` grows a moment later, not at once."""
+    pool.submit(supple("a"))
+    pool.submit(supple("b"))
+
+    assert only(Resize, pool.finish("b")) == []
+    assert only(Resize, pool.advance(0.2)) == []
+    (grown,) = only(Resize, pool.advance(0.1))
+
+    assert grown.allocation.units == tuple(range(8))
+
+
+def test_who_would_wait_is_served_whatever_the_rate(pool):
+    pool.submit(supple("a"))
+
+    for number in range(7):
+        assert granted(pool.submit(supple(f"b{number}"))) == [f"b{number}"]
+
+    assert width(pool, "a") == 1
+
+
+def test_nobody_grows_past_the_width_from_which_on_it_gets_no_faster(pool):
+    flat = Elasticity(table=((1000, 1.0), (2000, 1.0), (3000, 0.5), (8000, 0.1)))
+    pool.submit(
+        an_action(
+            "a",
+            cost={"cpu": list(range(1, 9))},
+            duration_seconds=9.0,
+            elasticity=flat,
+            malleable=True,
+        )
+    )
+
+    assert width(pool, "a") == 2
+
+
+def test_a_malleable_action_without_a_profile_is_resized_all_the_same(pool):
+    pool.submit(an_action("a", cost={"cpu": [1, 2, 4, 8]}, malleable=True))
+    assert width(pool, "a") == 8
+
+    pool.submit(an_action("b", cost={"cpu": [1, 2, 4, 8]}, malleable=True))
+
+    assert (width(pool, "a"), width(pool, "b")) == (4, 4)
+
+
+def test_what_a_resized_action_has_cost_is_told_at_its_end(pool):
+    """Ten seconds on eight cores, then ten on four: 120 core seconds."""
+    pool.submit(supple("a"))
+    pool.start("a")
+    pool.advance(10.0)
+    pool.submit(supple("b"))
+    pool.advance(10.0)
+
+    pool.finish("a", execution_seconds=20.0)
+
+    finish = pool.the_finish("a")
+    assert finish.resizes == 1
+    assert finish.key_milli_seconds == pytest.approx(120_000)
+    assert finish.allocations[0].amount == 4000
+
+
+def test_the_work_done_before_a_resize_counts_in_what_is_learned(pool):
+    """20 s on eight cores and 10 s on four are 200 s of work on one, whatever was declared."""
+    pool.submit(supple("a", family="tests"))
+    pool.start("a")
+    pool.advance(20.0)
+    pool.submit(supple("b"))
+    pool.advance(10.0)
+    pool.finish("a", execution_seconds=30.0)
+
+    learned = pool.machine.state.durations["default/task exec tests"]
+
+    assert learned.mean_seconds == pytest.approx(200.0)
+
+
+def test_actions_on_a_silent_node_are_left_alone(pool):
+    pool.submit(supple("a"))
+    pool.lose("n1")
+    pool.submit(supple("b"))
+
+    assert width(pool, "a") == 8
+    assert only(Resize, pool.bring_back("n1"))[0].action_id == "a"
+
+
+def test_an_action_that_is_being_ended_is_left_alone(pool):
+    pool.submit(supple("a"))
+    pool.cancel("a")
+
+    assert granted(pool.submit(supple("b"))) == []
+    assert granted(pool.finish("a")) == ["b"]
+
+
+def test_switching_to_malleable_widens_what_runs_and_switching_back_leaves_it(core):
+    scenario = core(a_node("n1", cpus=8), config=a_config())
+    scenario.submit(supple("a"))
+    assert width(scenario, "a") == 1
+
+    scenario.configure(malleable_pool(revision=1))
+    assert width(scenario, "a") == 8
+    scenario.configure(a_config(revision=2))
+
+    assert granted(scenario.submit(supple("b"))) == []
+    assert width(scenario, "a") == 8
