@@ -1,0 +1,127 @@
+"""docker-compose.yml says what an operator relies on, and names only settings that exist."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.architecture.tree import ROOT
+
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, Any] = COMPOSE["services"]
+OURS = {name for name, service in SERVICES.items() if service.get("image") == "tangram"}
+#: Members of a service that the compose specification knows, as far as we use them.
+MEMBERS = {
+    "build", "command", "depends_on", "environment", "healthcheck", "image", "init", "ports",
+    "restart", "security_opt", "stop_grace_period", "user", "volumes",
+}  # fmt: skip
+
+
+def settings_read() -> set[str]:
+    """Every variable that the product reads from its environment."""
+    sources = [
+        path.read_text()
+        for package in ("tangram_web", "scheduler", "managers")
+        for path in (ROOT / package).rglob("*.py")
+    ]
+    return set(re.findall(r"\"((?:TANGRAM_[A-Z_]+)|DATABASE_URL)\"", "\n".join(sources)))
+
+
+def test_every_part_of_the_system_is_there() -> None:
+    assert set(SERVICES) == {
+        "redis", "postgres", "setup", "web", "scheduler", "node", "jobs"
+    }  # fmt: skip
+    assert {"setup", "web", "scheduler", "node", "jobs"} == OURS
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_service_has_only_members_that_compose_knows(name: str) -> None:
+    assert set(SERVICES[name]) <= MEMBERS
+    assert "image" in SERVICES[name]
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_a_service_sets_only_variables_that_are_read(name: str) -> None:
+    assert set(SERVICES[name]["environment"]) <= settings_read()
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_a_service_is_told_what_it_cannot_guess(name: str) -> None:
+    given = SERVICES[name]["environment"]
+    assert {"TANGRAM_REDIS_URL", "DATABASE_URL", "TANGRAM_SECRET_KEY"} <= set(given)
+
+
+def test_the_roles_are_those_that_workers_know() -> None:
+    text = (ROOT / "tangram_web" / "celery.py").read_text()
+    known = set(re.findall(r"^    \"(\w+)\": _\w+,$", text, re.MULTILINE))
+    roles = {s["environment"].get("TANGRAM_ROLE") for s in SERVICES.values()} - {None}
+    assert roles == known
+
+
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"setup"}))
+def test_a_lasting_service_restarts_and_has_a_health_check(name: str) -> None:
+    assert SERVICES[name]["restart"] == "unless-stopped"
+    check = SERVICES[name]["healthcheck"]
+    assert check["test"][0] in {"CMD", "CMD-SHELL"}
+    assert {"interval", "timeout", "retries"} <= set(check)
+
+
+def test_everything_waits_for_what_it_needs() -> None:
+    for name in OURS - {"setup"}:
+        needs = SERVICES[name]["depends_on"]
+        assert needs["redis"]["condition"] == "service_healthy"
+        assert needs["postgres"]["condition"] == "service_healthy"
+        assert needs["setup"]["condition"] == "service_completed_successfully"
+
+
+def test_redis_writes_to_disk_before_it_answers_and_forgets_nothing() -> None:
+    words = SERVICES["redis"]["command"]
+    flags = dict(zip(words[1::2], words[2::2], strict=True))
+    assert flags["--appendonly"] == "yes"
+    assert flags["--appendfsync"] == "always"
+    assert flags["--maxmemory-policy"] == "noeviction"
+    assert "REDIS_PASSWORD" in flags["--requirepass"]
+
+
+def test_data_live_in_named_volumes() -> None:
+    named = set(COMPOSE["volumes"])
+    used = {v.partition(":")[0] for s in SERVICES.values() for v in s.get("volumes", ())}
+    assert used == named
+
+
+def test_nobody_is_root() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    assert re.search(r"^USER tangram$", dockerfile, re.MULTILINE)
+    for name in set(SERVICES) - OURS:
+        assert SERVICES[name]["user"] not in {"root", "0"}
+
+
+def test_no_secret_has_a_default() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    for name in ("REDIS_PASSWORD", "POSTGRES_PASSWORD", "TANGRAM_SECRET_KEY"):
+        uses = re.findall(rf"\$\{{{name}[^}}]*\}}", text)
+        assert uses
+        assert all(":?" in use for use in uses)
+
+
+def test_what_the_image_copies_is_there() -> None:
+    for source in re.findall(r"^COPY (\S+) ", (ROOT / "Dockerfile").read_text(), re.MULTILINE):
+        assert (ROOT / source).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("docker") is None, reason="needs docker compose")
+def test_compose_itself_reads_it() -> None:
+    if subprocess.run(["docker", "compose", "version"], capture_output=True).returncode != 0:
+        pytest.skip("docker has no compose plugin here")
+    secrets = {"REDIS_PASSWORD": "a", "POSTGRES_PASSWORD": "b", "TANGRAM_SECRET_KEY": "c"}
+    done = subprocess.run(
+        ["docker", "compose", "config", "--quiet"], cwd=ROOT, env={"PATH": "/usr/bin:/bin", **secrets},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
