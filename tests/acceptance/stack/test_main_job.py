@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,21 @@ def cli(tangram, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def finished_rows(tangram, count: int) -> list[dict[str, Any]]:
+    """Return the rows of the replay once ``count`` are finished: rows follow the journal."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        rows, following = [], "/api/v1/actions?task=replayed&limit=500"
+        while following:
+            page = tangram.get(following)
+            rows += page["results"]
+            following = (page["next"] or "").removeprefix(tangram.access["url"])
+        if sum(row["outcome"] is not None for row in rows) >= count:
+            return rows
+        time.sleep(0.1)
+    raise AssertionError(f"of {count} actions {len(rows)} have rows")
+
+
 def test_trace_is_replayed_and_every_action_has_its_row(tangram, tmp_path):
     trace = tmp_path / "trace.jsonl"
     played = list(generate(4, seed=7))
@@ -37,11 +54,7 @@ def test_trace_is_replayed_and_every_action_has_its_row(tangram, tmp_path):
     actions = sum(len(trajectory["steps"]) for trajectory in played)
     assert report["actions"] == actions
     assert report["outcomes"] == {"completed": actions}
-    rows, following = [], "/api/v1/actions?task=replayed&limit=500"
-    while following:
-        page = tangram.get(following)
-        rows += page["results"]
-        following = (page["next"] or "").removeprefix(tangram.access["url"])
+    rows = finished_rows(tangram, actions)
     assert len(rows) == actions
     assert {row["outcome"] for row in rows} == {"completed"}
 
