@@ -8,6 +8,7 @@ from functools import partial
 from time import perf_counter
 
 from domain.errors import InvalidRequest
+from domain.policies import KNOWN_POLICIES, parse_policy
 from simulator.baselines import kubernetes
 from simulator.cluster import Cluster
 from simulator.engine import Simulation, Watch
@@ -15,8 +16,13 @@ from simulator.overheads import Overheads
 from simulator.result import Result, summarise
 from simulator.workloads.program import Workload
 
-#: Policies that the core knows.
-POLICIES = ("minimum",)
+#: What a comparison shows unless told otherwise: every policy of the core, and the degrees of
+#: parallelism that ARL-Tangram §6.4 compares with.
+POLICIES = tuple(
+    name
+    for known in KNOWN_POLICIES
+    for name in (("fixed(4)", "fixed(16)") if known == "fixed(k)" else (known,))
+)
 #: Rivals that are modelled without the core (`simulator.baselines`).
 BASELINES = tuple(kubernetes.RULES)
 
@@ -51,9 +57,8 @@ class Timed:
 def check_policies(policies: Sequence[str]) -> None:
     """Raise InvalidRequest for a policy that the core does not know, or that is named twice."""
     for policy in policies:
-        if policy not in (*POLICIES, *BASELINES):
-            known = ", ".join((*POLICIES, *BASELINES))
-            raise InvalidRequest(f"there is no policy {policy!r}; known are {known}")
+        if policy not in BASELINES:
+            parse_policy(policy)
     if len(set(policies)) < len(policies):
         raise InvalidRequest("each policy once")
 

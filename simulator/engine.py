@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from domain.action import Kind
+from domain.allocation import Allocation
 from domain.decisions import (
     Abort,
     Decision,
@@ -37,6 +38,7 @@ from domain.events import (
     NodeJoined,
     TimeAdvanced,
 )
+from domain.ids import ActionId
 from managers.registry import load
 from scheduler.core.machine import Machine
 from scheduler.core.state import MakeLedger
@@ -125,6 +127,11 @@ class Simulation:
         """Let something happen from outside: a node is lost, a policy is switched."""
         for event in events:
             self.agenda.at(moment, self.tell, event)
+
+    def resize(self, action_id: ActionId, attempt: int, allocation: Allocation) -> None:
+        """Let a running action go on with other units, once its node has been told."""
+        self.tally.resize(action_id, allocation, self.agenda.now)
+        self.nodes.resize_soon(action_id, attempt, allocation.amount)
 
     def run(self) -> Tally:
         """Play the whole workload, and let nodes clean up. Raises Stalled when it can never end."""

@@ -111,6 +111,11 @@ class ModelledNodes:
         """Stop a run when the order has reached its node; too late changes nothing."""
         self._agenda.at(self._agenda.now + self._order_seconds, self._stop, decision)
 
+    def resize_soon(self, action_id: ActionId, attempt: int, milli: int) -> None:
+        """Resize a run when the order has reached its node."""
+        arrives_at = self._agenda.now + self._order_seconds
+        self._agenda.at(arrives_at, lambda _: self.resize(action_id, attempt, milli))
+
     def resize(self, action_id: ActionId, attempt: int, milli: int) -> None:
         """Let a run go on with ``milli`` milli-units of its key resource, from now on."""
         run = self._runs.get((action_id, attempt))

@@ -56,6 +56,16 @@ class Tally:
         """Note that an action holds ``allocations`` from ``now`` on."""
         self._holding[action_id] = (now, allocations)
 
+    def resize(self, action_id: ActionId, allocation: Allocation, now: float) -> None:
+        """Note that an action holds another ``allocation`` of one of its resources from now on."""
+        holding = self._holding.get(action_id)
+        if holding is None:
+            return
+        self.let_go(action_id, now)
+        others = [each for each in holding[1] if each.resource != allocation.resource]
+        self.hold(action_id, (*others, allocation), now)
+        self.resized += 1
+
     def let_go(self, action_id: ActionId, now: float) -> None:
         """Note that an action holds nothing any more."""
         holding = self._holding.pop(action_id, None)
