@@ -13,6 +13,7 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
 from django.core.asgi import get_asgi_application
 
+from domain.errors import Unavailable
 from scheduler.runtime.connection import connect_async
 from scheduler.runtime.gateway.app import Gateway
 from scheduler.runtime.gateway.backing import Backing
@@ -36,11 +37,14 @@ def django_application() -> ProtocolTypeRouter:
 
 def _in_thread(call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     """Return an ORM call as a coroutine that leaves no stale connection behind."""
-    from django.db import close_old_connections
+    from django.db import DatabaseError, InterfaceError, close_old_connections
 
     def guarded(*args: Any) -> Any:
         close_old_connections()
-        return call(*args)
+        try:
+            return call(*args)
+        except (DatabaseError, InterfaceError) as error:
+            raise Unavailable(f"the database does not answer: {error}") from error
 
     return sync_to_async(guarded, thread_sensitive=False)
 

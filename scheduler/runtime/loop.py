@@ -26,7 +26,7 @@ from domain.decisions import (
     TransferFile,
     Wake,
 )
-from domain.errors import Fenced
+from domain.errors import Fenced, Unavailable
 from domain.events import (
     ActionSubmitted,
     Command,
@@ -87,6 +87,9 @@ class SchedulerLoop:
                 log.warning("stepping down: %s", error)
             except redis.RedisError as error:
                 log.warning("redis does not answer, starting over: %s", error)
+                stop.wait(RETRY_SECONDS)
+            except Unavailable as error:
+                log.warning("cannot lead, the epoch's second place is away: %s", error)
                 stop.wait(RETRY_SECONDS)
 
     def _lead(self, stop: Event) -> None:

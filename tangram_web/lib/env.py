@@ -99,7 +99,8 @@ def env_database(name: str, default: Path) -> dict[str, Any]:
         "PASSWORD": unquote(parts.password or ""),
         "HOST": unquote(parts.hostname or ""),
         "PORT": str(port or ""),
-        "OPTIONS": dict(parse_qsl(parts.query)),
+        # A server that hangs must not hang us; the URL's own options win.
+        "OPTIONS": {"connect_timeout": "5", **dict(parse_qsl(parts.query))},
         "CONN_HEALTH_CHECKS": True,
     }
 

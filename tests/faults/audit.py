@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections import Counter
 
@@ -93,14 +92,9 @@ class Audit:
         """Every accepted action has its row, finished as the journal says."""
         until = time.monotonic() + ROWS_WITHIN_SECONDS
         while time.monotonic() < until:
-            rows = self._rows()
+            rows = self._system.outcomes_in_rows()
             behind = [a for a in load.accepted if rows.get(a) != self.outcomes[a].value]
             if not behind:
                 return
             time.sleep(0.1)
         raise AssertionError(f"{len(behind)} rows do not say it: {behind[:5]}")
-
-    def _rows(self) -> dict[str, str | None]:
-        path = self._system.home.path / "tangram.sqlite3"
-        with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30) as rows:
-            return dict(rows.execute("select id, outcome from records_actionrecord"))

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import time
 import urllib.request
@@ -18,7 +19,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
+import psycopg
 import redis
 
 from domain.keys import Keys
@@ -27,6 +30,7 @@ from tangram_web.supervisor import stack
 from tangram_web.supervisor.children import Program
 from tangram_web.supervisor.home import Home
 from tangram_web.supervisor.redis_server import EmbeddedRedis, choose_redis
+from tests.postgres_server import PostgresServer
 
 READY_WITHIN_SECONDS = 90.0
 END_WITHIN_SECONDS = 30.0
@@ -100,6 +104,7 @@ class System:
         cpus: int = 1000,
         environment: Mapping[str, str] | None = None,
         redis_directory: Path | None = None,
+        postgres: PostgresServer | None = None,
     ) -> None:
         self.home = Home.open(directory / "home")
         self.keys = Keys()
@@ -116,7 +121,12 @@ class System:
         assert isinstance(server, EmbeddedRedis)
         if redis_directory is not None:
             server = replace(server, folder=redis_directory)
-        self._add(server.program)
+        self.postgres = postgres
+        if postgres is None:
+            self._add(server.program)
+        else:
+            self._common["DATABASE_URL"] = postgres.url
+            self._use_tcp(server)
         for program in (
             stack.worker("loop", self._common, "loop-1"),
             stack.worker("loop", self._common, "loop-2"),
@@ -126,6 +136,14 @@ class System:
         ):
             self._add(program)
         self.token = ""
+
+    def _use_tcp(self, server: EmbeddedRedis) -> None:
+        """Reach Redis as other machines do: by TCP, with a password."""
+        port, password = _free_port(), "secret of a test"
+        flags = ("--port", str(port), "--bind", "127.0.0.1", "--requirepass", password)
+        self._add(replace(server.program, command=(*server.program.command, *flags)))
+        self.redis_url = f"redis://:{quote(password)}@127.0.0.1:{port}/0"
+        self._common["TANGRAM_REDIS_URL"] = self.redis_url
 
     def _add(self, program: Program) -> None:
         self.parts[program.name] = Part(program, self.home.log(program.name))
@@ -147,7 +165,7 @@ class System:
         self.wait_until_served()
 
     def stop(self) -> None:
-        """End everything, Redis last."""
+        """End everything of ours, Redis last."""
         for part in reversed(self.parts.values()):
             if part.alive:
                 part.signal(signal.SIGCONT)
@@ -203,6 +221,16 @@ class System:
                 return bool(answer.status == 200)
         except OSError:
             return False
+
+    def outcomes_in_rows(self) -> dict[str, str | None]:
+        """Return action id → outcome, as the database has it."""
+        question = "select id, outcome from records_actionrecord"
+        if self.postgres is not None:
+            with psycopg.connect(self.postgres.url) as database:
+                return dict(database.execute(question).fetchall())
+        path = self.home.path / "tangram.sqlite3"
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30) as rows:
+            return dict(rows.execute(question))
 
     def tails(self) -> str:
         """Return the ends of all logs, for the report of a failed test."""

@@ -44,7 +44,7 @@ def test_json_is_the_same_for_the_same_seed():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--policy", "magic"), "there is no policy 'magic'; known are"),
+        (("--policy", "magic"), "'magic' is no policy; known are"),
         (("--batch", "0"), "batch must be at least 1"),
         (("--steps", "-1"), "rl_steps must be at least 1"),
         (("--cores", "0"), "cores must be at least 1, not 0"),

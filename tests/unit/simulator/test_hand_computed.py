@@ -6,7 +6,8 @@ import pytest
 
 from domain import events
 from domain.action import Outcome
-from domain.ids import ActionId
+from domain.allocation import Allocation
+from domain.ids import ActionId, ResourceId
 from simulator.engine import Stalled
 from simulator.overheads import Overheads
 from simulator.work import Work
@@ -200,6 +201,21 @@ def test_a_run_goes_on_at_the_rate_of_its_new_units():
 
     # 5 s at rate 2, 3 s at rate 4, and the last 8 of 30 at rate 1.
     assert parts(workload, "a") == (0.0, 0.0, 16.0)
+
+
+def test_a_resize_reaches_its_node_as_a_grant_does_and_is_counted_at_once():
+    workload = script([act("a", 30.0, amdahl=1.0, cost={"cpu": 2}, key="cpu")])
+    overheads = Overheads(0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0)
+    simulation = a_simulation(workload, overheads=overheads, watch=None)
+    wider = Allocation(ResourceId("cpu:n000"), 4000)
+    simulation.agenda.at(5.0, lambda _: simulation.resize(ActionId("a"), 1, wider))
+
+    tally = simulation.run()
+
+    # Begun at 1, at rate 2 until 6, and the last 20 of 30 at rate 4.
+    assert parts(workload, "a") == (0.0, 1.0, 10.0)
+    assert tally.held_core_seconds == 5.0 * 2 + 6.0 * 4
+    assert tally.resized == 1
 
 
 def test_a_run_resized_before_its_start_uses_the_new_units_alone():

@@ -84,7 +84,10 @@ def test_postgresql_url_gives_all_its_parts(monkeypatch):
     assert database["ENGINE"] == "django.db.backends.postgresql"
     assert (database["USER"], database["PASSWORD"]) == ("ann", "p@ss")
     assert (database["HOST"], database["PORT"]) == ("db", "6543")
-    assert (database["NAME"], database["OPTIONS"]) == ("tan gram", {"sslmode": "require"})
+    assert (database["NAME"], database["OPTIONS"]) == (
+        "tan gram",
+        {"connect_timeout": "5", "sslmode": "require"},
+    )
 
 
 def test_directory_is_made_private(monkeypatch, tmp_path):

@@ -1,0 +1,102 @@
+"""The same faults on production parts: PostgreSQL, and a redis-server reached by TCP and password."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+import pytest
+
+from tests.conftest import in_ci
+from tests.faults.audit import Audit
+from tests.faults.load import Load
+from tests.faults.system import System
+from tests.postgres_server import PostgresServer, find_program
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+IN_FLIGHT = 200
+BACK_WITHIN_SECONDS = 20.0
+#: How long a part stands still: the fault itself, not a way to wait for something.
+STOPPED_SECONDS = 6.0
+
+
+class Stoppable(Protocol):
+    """A part of the system, or the database beside it."""
+
+    def kill(self) -> None: ...
+    def start(self) -> None: ...
+    def signal(self, number: signal.Signals) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    if find_program("initdb") is None:
+        (pytest.fail if in_ci() else pytest.skip)("PostgreSQL is not installed")
+    server = PostgresServer().create()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[System]:
+    system = System(tmp_path_factory.mktemp("s"), postgres=postgres)
+    system.start()
+    yield system
+    system.stop()
+
+
+@pytest.fixture(scope="module")
+def audit(system: System) -> Audit:
+    return Audit(system)
+
+
+def the_part(system: System, name: str) -> Stoppable:
+    if name == "leader":
+        return system.leader()
+    if name == "postgres":
+        assert system.postgres is not None
+        return system.postgres
+    return system[name]
+
+
+def play(system: System) -> Load:
+    load = Load(trajectories=IN_FLIGHT + 20, actions=2)
+    load.start(system)
+    load.wait_until_in_flight(IN_FLIGHT)
+    return load
+
+
+def settle(system: System, audit: Audit, load: Load) -> None:
+    assert system.wait_until_served() < BACK_WITHIN_SECONDS
+    load.join()
+    assert not load.failures
+    audit.check(load)
+
+
+PARTS = ["postgres", "redis", "leader", "projector"]
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_nothing_is_lost_when_a_production_part_is_killed(
+    system: System, audit: Audit, name: str
+) -> None:
+    load = play(system)
+    part = the_part(system, name)
+    part.kill()
+    part.start()
+    settle(system, audit, load)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_nothing_is_lost_when_a_production_part_stands_still(
+    system: System, audit: Audit, name: str
+) -> None:
+    load = play(system)
+    part = the_part(system, name)
+    part.signal(signal.SIGSTOP)
+    time.sleep(STOPPED_SECONDS)
+    part.signal(signal.SIGCONT)
+    settle(system, audit, load)
