@@ -160,6 +160,8 @@ class Arranged(NamedTuple):
     policy: str
     #: Candidates in the order in which they are served; the first so many of them went.
     candidates: tuple[ActionId, ...]
+    #: All actions of the group that the decision looked at.
+    actions: int
     arrangement: Arrangement
 
 
