@@ -94,6 +94,8 @@ class Elastic:
     def settle(self, scan: Scan, decisions: list[Decision]) -> bool:
         """Grant, defer, and say whether somebody who was evicted may try another node."""
         state = self._state
+        if not (self._groups or self._going or state.changed):
+            return False
         for (key, pool), members in sorted(self._groups.items(), key=lambda item: item[0]):
             self._arrange(key, pool, members, scan.claims.get(key, []))
             state.changed.discard(key)

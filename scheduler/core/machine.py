@@ -12,6 +12,7 @@ from scheduler.core.cycle import run_cycle
 from scheduler.core.explain import Standing, explain
 from scheduler.core.forecast import recent_decisions
 from scheduler.core.handlers import HANDLERS, deadlines
+from scheduler.core.pools import read_policies
 from scheduler.core.state import LiveAction, MakeLedger, State
 
 
@@ -23,6 +24,8 @@ class Machine:
         for name, limit in self.state.config.resources.items():
             resource = ResourceId(name)
             self.state.ledgers[resource] = make_ledger(resource, ResourceInventory(limit))
+        read_policies(self.state)
+        self.state.changed.clear()
 
     def handle(self, *events: Event) -> list[Decision]:
         """Apply a batch of events in order, then run one scheduling cycle.

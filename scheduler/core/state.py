@@ -207,6 +207,8 @@ class State:
     choices: dict[ActionId, Choices] = field(default_factory=dict)
     #: Policies of the pools, read from the configuration in force.
     policies: dict[str, Policy] = field(default_factory=dict)
+    #: Some pool's policy resizes what runs; else nobody needs to know what has `changed`.
+    resizes: bool = False
     #: Something was freed, queued or reconfigured since the last cycle.
     dirty: bool = False
     asked_wake: float | None = None
