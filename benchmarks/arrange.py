@@ -23,12 +23,14 @@ from tests.oracles import literal
 
 CANDIDATES, FREE, WIDEST, RUNNING = 128, 256, 32, 100
 DEPTH = 2
+#: Base duration and profile of each action, by its identity; kept, so that none is given away.
+_PROFILES: dict[int, tuple[float, Elasticity]] = {}
+_KEPT: list[Choices] = []
 
 
 def _convex(rng: random.Random, widest: int) -> Choices:
     """Return an action of Amdahl's form on contiguous counts."""
-    profile = Elasticity(amdahl=rng.uniform(0.8, 1.0))
-    return elastic(_counts(widest), rng.lognormvariate(1.5, 1.0), profile)
+    return _choices(rng, widest, Elasticity(amdahl=rng.uniform(0.8, 1.0)))
 
 
 def _general(rng: random.Random, widest: int) -> Choices:
@@ -37,7 +39,15 @@ def _general(rng: random.Random, widest: int) -> Choices:
     for count in _counts(widest):
         table.append((count, efficiency))
         efficiency *= rng.choice((1.0, 1.0, 0.9))
-    return elastic(_counts(widest), rng.lognormvariate(1.5, 1.0), Elasticity(table=tuple(table)))
+    return _choices(rng, widest, Elasticity(table=tuple(table)))
+
+
+def _choices(rng: random.Random, widest: int, profile: Elasticity) -> Choices:
+    base = rng.lognormvariate(1.5, 1.0)
+    choices = elastic(_counts(widest), base, profile)
+    _PROFILES[id(choices)] = base, profile
+    _KEPT.append(choices)
+    return choices
 
 
 def _counts(widest: int) -> tuple[int, ...]:
@@ -70,13 +80,21 @@ def _measure(groups: Sequence[Group]) -> dict[str, Any]:
     return {**quantiles(took), "evictions_tried": round(sum(tried) / len(tried), 2)}
 
 
+def _literal(choices: Choices) -> literal.Action:
+    """Return an action as the transcription has it: durations by formula (paper eq. 1), each time."""
+    base, profile = _PROFILES[id(choices)]
+
+    def duration(units: int) -> float:
+        return grained(profile.duration_seconds(base, units * MILLI))
+
+    counts = [units // MILLI for units in choices.units]
+    return literal.Action(counts, choices.seconds, duration)
+
+
 def _twin_seconds(group: Group) -> tuple[float, float]:
     """Return what the transcription takes for one group, and its objective."""
     free = group.operator.total or 0
-    plain = [
-        [literal.Action([u // MILLI for u in each.units], each.seconds) for each in some]
-        for some in (group.candidates, group.behind)
-    ]
+    plain = [[_literal(each) for each in some] for some in (group.candidates, group.behind)]
     began = time.perf_counter()
     decision = literal.decide(plain[0], plain[1], group.running, free // MILLI, DEPTH)
     return time.perf_counter() - began, decision.objective

@@ -181,6 +181,14 @@ class StatusQueried(_Event):
     reply_to: str
 
 
+class DecisionsQueried(_Event):
+    """Somebody asks what policies decided lately. Answered by the loop, never journalled."""
+
+    request_id: str
+    reply_to: str
+    limit: int = 100
+
+
 Event = (
     ActionSubmitted
     | ActionCancelRequested
@@ -199,6 +207,6 @@ Event = (
     | ConfigApplied
     | TimeAdvanced
 )
-Question = ActionQueried | TrajectoryQueried | StatusQueried
+Question = ActionQueried | TrajectoryQueried | StatusQueried | DecisionsQueried
 #: What travels on the inbox: events of the outside world, and questions.
 Command = Event | Question

@@ -84,6 +84,47 @@ class WaitView(msgspec.Struct, omit_defaults=True):
     #: Actions that are served before this one on that resource.
     position: int | None = None
     blocked_by: str | None = None
+    #: Predicted start, in seconds from now.
+    starts_in_seconds: float | None = None
+    #: What it needs to start, in units; a policy may give it more of its key resource.
+    units: dict[str, float | int] = {}
+
+
+class TrialView(msgspec.Struct):
+    """One eviction that a policy looked at."""
+
+    evicted: int
+    #: Predicted sum of ends of the whole group; None: certainly no better, so not worked out.
+    objective_seconds: float | None
+    #: The same per action: the estimated ACT from now on.
+    mean_seconds: float | None
+
+
+class DecisionView(msgspec.Struct):
+    """What a policy decided about the candidates of one resource."""
+
+    #: Journal time.
+    at_seconds: float
+    resource: str
+    policy: str
+    #: In the order in which they are served.
+    candidates: list[str]
+    #: Units of the resource that were granted.
+    units: dict[str, float | int]
+    #: Candidates that keep waiting.
+    evicted: list[str]
+    #: Further waiting actions that the decision looked at.
+    waiting_behind: int
+    objective_seconds: float | None
+    #: What was tried, in that order; the first one evicts nobody.
+    trials: list[TrialView]
+    at: str | None = None
+
+
+class DecisionsView(msgspec.Struct):
+    """Recent decisions of policies, latest first."""
+
+    items: list[DecisionView]
 
 
 class ActionView(msgspec.Struct, kw_only=True):

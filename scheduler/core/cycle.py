@@ -100,20 +100,61 @@ def _try_admit(
     if key.needs.wants_node and not nodes:
         queue.reason = why_no_node(state, key)
         return False
-    deferred: Place | None = None
     if scan.admits(state.ledgers, queue.in_cluster):
-        for place in _places(state, scan, elastic, queue, nodes):
-            if _admit(state, elastic, live, place, decisions):
-                queue.sticky_node = None
+        if policy_of(state, key.pool).arrange is None:
+            if _grant(state, scan, queue, live, nodes, decisions):
                 return True
-            deferred = deferred or place
-    if deferred is not None:
-        scan.claim(deferred.needs)
-        queue.sticky_node = deferred.node
-        queue.reason = WaitReason("deferred", _key_at(live, deferred.node))
-    else:
-        queue.reason = _wait(state, scan, queue, live, nodes)
+        elif (kept := _offer(state, scan, elastic, queue, live, nodes, decisions)) is not None:
+            return not kept
+    queue.reason = _wait(state, scan, queue, live, nodes)
     return False
+
+
+def _grant(
+    state: State,
+    scan: Scan,
+    queue: WaitQueue,
+    live: LiveAction,
+    nodes: list[LiveNode],
+    decisions: list[Decision],
+) -> bool:
+    """Grant ``live`` at once, where it fits; nothing is arranged in its pool."""
+    if not queue.key.needs.wants_node:
+        grant(state, live, None, decisions)
+        return True
+    for node in nodes:
+        if scan.admits(state.ledgers, queue.on_node(node.name)):
+            grant(state, live, node.name, decisions)
+            queue.sticky_node = None
+            return True
+    return False
+
+
+def _offer(
+    state: State,
+    scan: Scan,
+    elastic: Elastic,
+    queue: WaitQueue,
+    live: LiveAction,
+    nodes: list[LiveNode],
+    decisions: list[Decision],
+) -> bool | None:
+    """Let the pool's policy decide about ``live``; None when it fits nowhere.
+
+    True: it was evicted before and is still held back, so it claims what it would take.
+    """
+    deferred: Place | None = None
+    for place in _places(state, scan, elastic, queue, nodes):
+        if _admit(state, elastic, live, place, decisions):
+            queue.sticky_node = None
+            return False
+        deferred = deferred or place
+    if deferred is None:
+        return None
+    scan.claim(deferred.needs)
+    queue.sticky_node = deferred.node
+    queue.reason = WaitReason("deferred", _key_at(live, deferred.node))
+    return True
 
 
 class Place(NamedTuple):
@@ -151,9 +192,8 @@ def _admit(
     state: State, elastic: Elastic, live: LiveAction, place: Place, decisions: list[Decision]
 ) -> bool:
     """Grant ``live`` or let a policy decide about it; False when that was done and not undone."""
-    policy = policy_of(state, live.pool)
     key = _key_at(live, place.node) if live.needs.key else None
-    if policy.arrange is None or (key is None and not isinstance(policy, Malleable)):
+    if key is None and not isinstance(policy_of(state, live.pool), Malleable):
         grant(state, live, place.node, decisions)
         return True
     if key is not None and _held_back(state, live, key):

@@ -92,6 +92,14 @@ def residual_seconds(state: State, live: LiveAction) -> float:
     return max(left / _speed(live), OVERDUE_SHARE * age, LEAST_SECONDS)
 
 
+def expected_seconds(state: State, live: LiveAction) -> float:
+    """Return how long a waiting action takes with what it is admitted with."""
+    if live.needs.key:
+        return choices_of(state, live).smallest_seconds
+    base = base_seconds(state, live.action)
+    return DEFAULT_SECONDS if base is None else base
+
+
 def choices_of(state: State, live: LiveAction) -> Choices:
     """Return what a waiting action may get of its key resource, and how long it would take."""
     cached = state.choices.get(live.id)

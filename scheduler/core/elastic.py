@@ -94,6 +94,8 @@ class Elastic:
     def settle(self, scan: Scan, decisions: list[Decision]) -> bool:
         """Grant, defer, and say whether somebody who was evicted may try another node."""
         state = self._state
+        if not (self._groups or self._going or state.changed):
+            return False
         for (key, pool), members in sorted(self._groups.items(), key=lambda item: item[0]):
             self._arrange(key, pool, members, scan.claims.get(key, []))
             state.changed.discard(key)
@@ -158,7 +160,7 @@ class Elastic:
         evicted = members[len(arrangement.units) :]
         self._evicted += ((key, member) for member in evicted)
         if group.elastic:
-            self._note(key, pool, members, arrangement)
+            self._note(key, pool, members, arrangement, len(group.behind))
         if evicted:
             self._defer(key, evicted, group, arrangement)
         return sum(_needed(member, key) for member in evicted)
@@ -168,12 +170,18 @@ class Elastic:
         self._going.append((member, amount))
 
     def _note(
-        self, key: ResourceId, pool: str, members: list[Candidate], arrangement: Arrangement
+        self,
+        key: ResourceId,
+        pool: str,
+        members: list[Candidate],
+        arrangement: Arrangement,
+        behind: int = 0,
     ) -> None:
         if members:
             state, names = self._state, tuple(member.live.id for member in members)
             policy = policy_of(state, pool).name
-            state.arranged.append(Arranged(state.now, key, policy, names, arrangement))
+            actions = len(names) + behind
+            state.arranged.append(Arranged(state.now, key, policy, names, actions, arrangement))
 
     def _defer(
         self, key: ResourceId, evicted: list[Candidate], group: Group, arrangement: Arrangement

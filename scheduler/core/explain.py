@@ -8,6 +8,7 @@ from domain.action import ActionState
 from domain.ids import ActionId, ResourceId
 from domain.resources import units
 from domain.wire import WaitView
+from scheduler.core.forecast import Forecast, forecast, takes_of
 from scheduler.core.queues import WaitQueue, WaitReason
 from scheduler.core.state import LiveAction, LiveTrajectory, State
 
@@ -17,6 +18,7 @@ class Standing(NamedTuple):
 
     live: LiveAction
     waiting: WaitView | None
+    forecast: Forecast | None = None
 
 
 def explain(state: State, action_id: ActionId) -> Standing | None:
@@ -24,7 +26,10 @@ def explain(state: State, action_id: ActionId) -> Standing | None:
     live = state.actions.get(action_id)
     if live is None:
         return None
-    return Standing(live, waiting(state, live) if live.state is ActionState.QUEUED else None)
+    if live.state is not ActionState.QUEUED:
+        return Standing(live, None)
+    why = waiting(state, live)
+    return Standing(live, why, forecast(state, live, why.resource))
 
 
 def waiting(state: State, live: LiveAction) -> WaitView:
@@ -114,16 +119,5 @@ def _ahead(state: State, live: LiveAction, resource: ResourceId) -> int:
     return sum(
         queue.ahead_of(live.order)
         for queue in state.queues.values()
-        if _waits_on(state, queue, resource)
+        if takes_of(state, queue, resource)
     )
-
-
-def _waits_on(state: State, queue: WaitQueue, resource: ResourceId) -> bool:
-    """Say whether the line ``queue`` takes of ``resource`` when it is served next."""
-    key = queue.key
-    node = resource.partition(":")[2]
-    home = key.node or queue.sticky_node
-    if home is None and node in state.nodes and state.nodes[node].inventory.pool == key.pool:
-        home = node
-    needs = queue.in_cluster + (queue.on_node(home) if home else [])
-    return any(name == resource for name, _ in needs)

@@ -10,7 +10,7 @@ from domain.decisions import Abort, Decision, Finish, Grant, RemoveEnvironment, 
 from domain.events import ActionFinished
 from domain.ids import ResourceId, node_resource
 from scheduler.core.durations import cost, learn
-from scheduler.core.needs import Needs
+from scheduler.core.needs import Needs, depends_on_place
 from scheduler.core.pools import needs_in
 from scheduler.core.queues import QueueKey, WaitQueue
 from scheduler.core.state import LiveAction, LiveTrajectory, State, Tombstone
@@ -32,7 +32,7 @@ def enqueue(state: State, live: LiveAction) -> None:
     trajectory = state.trajectory_of(live) if in_line(live) else None
     if trajectory is not None and (trajectory.busy or trajectory.line[0] != live.id):
         return
-    if trajectory is not None and trajectory.node is not None and live.needs.key:
+    if trajectory is not None and trajectory.node is not None and depends_on_place(live.action):
         live.needs = needs_now(state, live)
     key = line_of(live, trajectory)
     stand(state, live, key)
@@ -184,7 +184,8 @@ def release(state: State, live: LiveAction) -> None:
     for allocation in live.allocations:
         state.ledgers[allocation.resource].release(live.holder)
         state.deferrals.pop(allocation.resource, None)
-        state.changed.add(allocation.resource)
+        if state.resizes:
+            state.changed.add(allocation.resource)
         state.dirty = True
     forget_place(state, live)
 
@@ -204,7 +205,8 @@ def release_orphan(state: State, node: str, holder: str) -> bool:
     for allocation in held:
         state.ledgers[allocation.resource].release(holder)
         state.deferrals.pop(allocation.resource, None)
-        state.changed.add(allocation.resource)
+        if state.resizes:
+            state.changed.add(allocation.resource)
     state.dirty = True
     return True
 

@@ -7,9 +7,12 @@ from domain.errors import InvariantViolation
 from domain.events import Event
 from domain.ids import ActionId, ResourceId
 from domain.inventory import Config, ResourceInventory, default_config
+from domain.wire import DecisionView
 from scheduler.core.cycle import run_cycle
 from scheduler.core.explain import Standing, explain
+from scheduler.core.forecast import recent_decisions
 from scheduler.core.handlers import HANDLERS, deadlines
+from scheduler.core.pools import read_policies
 from scheduler.core.state import LiveAction, MakeLedger, State
 
 
@@ -21,6 +24,8 @@ class Machine:
         for name, limit in self.state.config.resources.items():
             resource = ResourceId(name)
             self.state.ledgers[resource] = make_ledger(resource, ResourceInventory(limit))
+        read_policies(self.state)
+        self.state.changed.clear()
 
     def handle(self, *events: Event) -> list[Decision]:
         """Apply a batch of events in order, then run one scheduling cycle.
@@ -39,6 +44,10 @@ class Machine:
     def explain(self, action_id: ActionId) -> Standing | None:
         """Say where a live action stands and, if it waits, why; None for one that is not live."""
         return explain(self.state, action_id)
+
+    def decisions(self, limit: int) -> list[DecisionView]:
+        """Return what policies decided lately, latest first."""
+        return recent_decisions(self.state, limit)
 
     def live(self, action_id: ActionId) -> LiveAction | None:
         """Return a live action for reading."""

@@ -52,6 +52,26 @@ def needs_of(
     return Needs(tuple(on_node), tuple(in_cluster), wants_node, key)
 
 
+def plain_needs_of(action: Action, config: Config) -> Needs:
+    """Return the needs of an action for which `depends_on_place` is false. Most are like that."""
+    wants_node = action.kind is not Kind.LEASE
+    for name, (amount,) in action.cost.items():
+        key = name if amount >= MILLI else ""
+        if name in config.resources:
+            return Needs((), ((name, amount),), wants_node, key)
+        return Needs(((name, amount),), (), True, key)
+    return Needs((), (), wants_node)
+
+
+def depends_on_place(action: Action) -> bool:
+    """Say whether what ``action`` is admitted with may be another on another node."""
+    cost = action.cost
+    if len(cost) == 1:
+        (counts,) = cost.values()
+        return len(counts) > 1
+    return bool(cost)
+
+
 def key_of(action: Action, most: Callable[[str], int]) -> str:
     """Return the key resource: the declared one, else the only elastic one, else the scarcest.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from domain.action import Action
 from domain.errors import InvalidRequest
-from scheduler.core.needs import Needs, needs_of
+from scheduler.core.needs import Needs, depends_on_place, needs_of, plain_needs_of
 from scheduler.core.policies import Policy, policy_named
+from scheduler.core.policies.malleable import Malleable
 from scheduler.core.policies.plain import Minimum
 from scheduler.core.state import State
 
@@ -27,6 +28,8 @@ def policy_of(state: State, pool: str) -> Policy:
 
 def needs_in(state: State, action: Action, pool: str, node: str | None) -> Needs:
     """Return what ``action`` is admitted with in ``pool``, on ``node`` if it is bound to one."""
+    if not depends_on_place(action):
+        return plain_needs_of(action, state.config)
 
     def most(name: str) -> int:
         limit = state.config.resources.get(name)
@@ -37,3 +40,12 @@ def needs_in(state: State, action: Action, pool: str, node: str | None) -> Needs
         return max((each.capacity for each in have if each is not None), default=0)
 
     return needs_of(action, state.config, most, policy_of(state, pool).admits_at)
+
+
+def read_policies(state: State) -> None:
+    """Look at the policies of the configuration that came in force."""
+    state.policies.clear()
+    pools = state.config.pools
+    state.resizes = any(isinstance(policy_of(state, name), Malleable) for name in pools)
+    if state.resizes:
+        state.changed.update(state.ledgers)

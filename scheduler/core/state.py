@@ -160,6 +160,8 @@ class Arranged(NamedTuple):
     policy: str
     #: Candidates in the order in which they are served; the first so many of them went.
     candidates: tuple[ActionId, ...]
+    #: All actions of the group that the decision looked at.
+    actions: int
     arrangement: Arrangement
 
 
@@ -205,6 +207,8 @@ class State:
     choices: dict[ActionId, Choices] = field(default_factory=dict)
     #: Policies of the pools, read from the configuration in force.
     policies: dict[str, Policy] = field(default_factory=dict)
+    #: Some pool's policy resizes what runs; else nobody needs to know what has `changed`.
+    resizes: bool = False
     #: Something was freed, queued or reconfigured since the last cycle.
     dirty: bool = False
     asked_wake: float | None = None

@@ -4,6 +4,7 @@ in the inbox, so whoever asks after it has submitted sees what it submitted."""
 from __future__ import annotations
 
 from collections import Counter
+from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,10 +12,16 @@ import redis
 
 from domain.codec import Reply, encode
 from domain.decisions import Refuse
-from domain.events import ActionQueried, Question, StatusQueried, TrajectoryQueried
+from domain.events import (
+    ActionQueried,
+    DecisionsQueried,
+    Question,
+    StatusQueried,
+    TrajectoryQueried,
+)
 from domain.ids import trajectory_key
 from domain.resources import units
-from domain.wire import rfc3339
+from domain.wire import DecisionsView, rfc3339
 from scheduler.core.state import State
 from scheduler.runtime.views import live_view
 
@@ -24,6 +31,10 @@ if TYPE_CHECKING:
 
 #: Of this source tree; `pyproject.toml` says the same.
 VERSION = "0.1.0"
+
+
+#: Families of actions whose learned durations are shown.
+MOST_FAMILIES = 100
 
 
 class Answers:
@@ -37,6 +48,11 @@ class Answers:
         """Answer one question; an action that is not live is ``not_live``, with the journal's end."""
         if isinstance(question, StatusQueried):
             self._send(question.reply_to, Reply(question.request_id, body=_raw(self._status())))
+            return
+        if isinstance(question, DecisionsQueried):
+            self._send(
+                question.reply_to, Reply(question.request_id, body=self._decisions(question))
+            )
             return
         if isinstance(question, TrajectoryQueried):
             self._send(question.reply_to, self._trajectory(question))
@@ -56,6 +72,13 @@ class Answers:
             )
         view = live_view(standing, self._loop.clock.wall_offset())
         return Reply(question.request_id, body=_raw(view))
+
+    def _decisions(self, question: DecisionsQueried) -> msgspec.Raw:
+        items = self._loop.machine.decisions(question.limit)
+        offset = self._loop.clock.wall_offset()
+        for item in items:
+            item.at = rfc3339(item.at_seconds + offset)
+        return _raw(DecisionsView(items))
 
     def _trajectory(self, question: TrajectoryQueried) -> Reply:
         state = self._loop.machine.state
@@ -113,6 +136,16 @@ class Answers:
             },
             "nodes": [self._node(name) for name in state.nodes],
             "trajectories": len(state.trajectories),
+            "durations": self._durations(),
+        }
+
+    def _durations(self) -> dict[str, dict[str, float]]:
+        """Return what was learned of the families that were observed most."""
+        learned = self._loop.machine.state.durations
+        most = nlargest(MOST_FAMILIES, learned.items(), key=lambda item: item[1].observations)
+        return {
+            family: {"mean_seconds": known.mean_seconds, "observations": known.observations}
+            for family, known in most
         }
 
     def _node(self, name: str) -> dict[str, Any]:

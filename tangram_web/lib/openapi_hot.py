@@ -18,6 +18,7 @@ from domain.wire import (
     BatchView,
     CancelPayload,
     CompletionsView,
+    DecisionsView,
     RenewPayload,
     TaskPayload,
     TrajectoryPayload,
@@ -175,6 +176,17 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
         "get", "/status", "status_retrieve", "Queues, capacity and the leader, in numbers",
         Scope.READ, {200: OBJECT}, problems=(503,),
     ),
+    HotEndpoint(
+        "get", "/decisions", "decisions_list",
+        "What policies decided lately: candidates, evictions tried, objectives, units",
+        Scope.READ, {200: DecisionsView},
+        parameters=(
+            Parameter(
+                "limit", "Latest so many.", {"type": "integer", "minimum": 1, "maximum": 256}
+            ),
+        ),
+        problems=(422, 503),
+    ),
 )  # fmt: skip
 
 #: Structs that answers and bodies are made of, by the name of their component.
@@ -185,6 +197,7 @@ WIRE_STRUCTS: tuple[type, ...] = (
     BatchView,
     CancelPayload,
     CompletionsView,
+    DecisionsView,
     RenewPayload,
     TaskPayload,
     TrajectoryPayload,

@@ -8,16 +8,17 @@ program is run again for every eviction, over every total, and every estimate go
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 
 class Action(NamedTuple):
-    """Counts (rising) and the duration at each."""
+    """Counts (rising) and the duration at each, or what tells it for a count."""
 
     units: Sequence[int]
     seconds: Sequence[float]
+    profile: Callable[[int], float] | None = None
 
 
 class Decision(NamedTuple):
@@ -44,6 +45,8 @@ class BasicOperator:
 
     def duration(self, action: Action, k: int) -> float:
         """GETDURATION at the ``k``-th count."""
+        if action.profile is not None:
+            return action.profile(action.units[k])
         return action.seconds[k]
 
 

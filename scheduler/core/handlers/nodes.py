@@ -24,6 +24,7 @@ from scheduler.core.lifecycle import (
     release_orphan,
     requeue,
 )
+from scheduler.core.pools import read_policies
 from scheduler.core.state import LiveNode, NodeState, State
 from scheduler.core.timers import TimerKind
 
@@ -48,7 +49,8 @@ def _use_again(state: State, node: LiveNode, decisions: list[Decision]) -> None:
     node.state, node.lost_at = NodeState.READY, None
     state.feasible.clear()
     state.deferrals.clear()
-    state.changed.update(node_resource(kind, node.name) for kind in node.inventory.resources)
+    if state.resizes:
+        state.changed.update(node_resource(kind, node.name) for kind in node.inventory.resources)
     state.dirty = True
     for holder in sorted(node.orphans):
         action_id, _, attempt = holder.partition("#")
@@ -140,9 +142,8 @@ def config_applied(state: State, event: ConfigApplied, decisions: list[Decision]
         return
     before, state.config = state.config, event.config
     state.feasible.clear()
-    state.policies.clear()
     state.deferrals.clear()
-    state.changed.update(state.ledgers)
+    read_policies(state)
     for name in before.resources.keys() - event.config.resources.keys():
         state.ledgers[ResourceId(name)].resize_capacity(ResourceInventory(0))
     for name, limit in event.config.resources.items():

@@ -1,4 +1,4 @@
-"""Is this process alive, is the system ready, how does it stand."""
+"""Is this process alive, is the system ready, how does it stand, what did it decide."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from typing import Any, cast
 import redis
 
 from domain.access import Principal
+from scheduler.runtime.gateway.bodies import number
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.http import Request, Response
 
 #: A worker that has not shown life for this long is counted as gone.
 WORKER_SECONDS = 10.0
+
+
+#: Decisions that the core remembers.
+MOST_DECISIONS = 256
 
 
 class Health:
@@ -58,6 +63,15 @@ class Health:
         if gone:
             await self._context.client.hdel(keys.workers, *gone)
         return [worker for worker in found if time() - worker["at"] <= WORKER_SECONDS]
+
+    async def decisions(self, request: Request, principal: Principal) -> Response:
+        """GET /api/v1/decisions?limit=: what policies decided lately, latest first.
+
+        Only of groups in which somebody had a choice. Ids of actions are shown whoever they belong
+        to; what an action is remains its project's.
+        """
+        limit = number(request.query().get("limit", "100"), "limit", MOST_DECISIONS)
+        return Response(200, await self._context.questions.decisions(max(1, int(limit))))
 
     async def status(self, request: Request, principal: Principal) -> Response:
         """GET /api/v1/status: pools, resources, nodes and the loop, as the leader sees them."""

@@ -13,10 +13,16 @@ import redis.asyncio
 
 from domain.codec import Reply, decode_reply, encode
 from domain.errors import CapacityError, Conflict, InvalidRequest, NotFound, Unavailable
-from domain.events import ActionQueried, FileRequested, StatusQueried, TrajectoryQueried
+from domain.events import (
+    ActionQueried,
+    DecisionsQueried,
+    FileRequested,
+    StatusQueried,
+    TrajectoryQueried,
+)
 from domain.ids import ActionId
 from domain.keys import Keys
-from domain.wire import ActionView
+from domain.wire import ActionView, DecisionsView
 from scheduler.runtime.connection import going_on
 from scheduler.runtime.gateway.submitter import Submitter
 
@@ -28,6 +34,7 @@ BLOB_SECONDS = 60
 RETRY_SECONDS = 0.2
 
 _views = msgspec.msgpack.Decoder(ActionView)
+_decisions = msgspec.msgpack.Decoder(DecisionsView)
 
 
 class NotLive(Exception):
@@ -111,6 +118,13 @@ class Questions:
         reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
         status: dict[str, Any] = msgspec.msgpack.decode(reply.body or b"\x80")
         return status
+
+    async def decisions(self, limit: int) -> DecisionsView:
+        """Return what policies decided lately. Raises Unavailable."""
+        request_id = secrets.token_hex(8)
+        question = DecisionsQueried(request_id=request_id, reply_to=self.channel, limit=limit)
+        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
+        return _decisions.decode(reply.body)
 
     async def put_file(self, project: str, trajectory: str, path: str, content: bytes) -> None:
         """Write a file into an environment."""
