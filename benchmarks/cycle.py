@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.record import quantiles, store
 from domain import events
 from domain.action import Action, ExecSpec, Kind, Outcome
-from domain.decisions import Decision, Grant
+from domain.decisions import Decision, Grant, Resize
 from domain.elasticity import Elasticity
 from domain.ids import ActionId
 from domain.inventory import Config, NodeInventory, PoolConfig, ProjectConfig, ResourceInventory
@@ -43,6 +43,9 @@ class World:
         self.finished = 0
         self._actions: dict[str, Action] = {}
         self._submitted: dict[str, float] = {}
+        #: Begin and end of what runs, and milli-cores of those with a profile.
+        self._ends: dict[str, tuple[float, float]] = {}
+        self._held: dict[str, int] = {}
         self._due: list[tuple[float, int, events.Event]] = []
         self._count = 0
         for number in range(NODES):
@@ -70,6 +73,7 @@ class World:
             duration_seconds=self._rng.lognormvariate(3.5, 0.8) if test else None,
             elasticity=Elasticity(amdahl=0.95) if test else None,
             family="test" if test else "shell",
+            malleable=test,
             exec=ExecSpec(("true",)),
         )
         self._actions[action.id] = action
@@ -83,6 +87,8 @@ class World:
             if isinstance(event, events.ActionSubmitted):
                 self._submitted[event.action.id] = at
             elif isinstance(event, events.ActionFinished):
+                if self._ends.get(event.action_id, (0.0, 0.0))[1] != at:
+                    continue  # it was resized since, and ends at another time
                 self._end(event.action_id, at)
             began = time.perf_counter()
             decisions = self.machine.handle(event)
@@ -91,6 +97,8 @@ class World:
 
     def _end(self, name: ActionId, at: float) -> None:
         self.finished += 1
+        began, ends = self._ends.pop(name)
+        self.execution_seconds += ends - began
         self.act_seconds += at - self._submitted.pop(name)
         del self._actions[name]
         trajectory = int(name.partition("-")[0])
@@ -102,25 +110,34 @@ class World:
             self._at(asked, events.TimeAdvanced())
         for decision in decisions:
             if isinstance(decision, Grant):
-                seconds = self._duration(decision)
-                self.execution_seconds += seconds
                 node = decision.node or ""
                 self._at(at, events.ActionStarted(action_id=decision.action_id, node=node))
-                self._at(
-                    at + seconds,
-                    events.ActionFinished(
-                        action_id=decision.action_id,
-                        node=node,
-                        outcome=Outcome.COMPLETED,
-                        execution_seconds=seconds,
-                    ),
-                )
+                self._end_at(decision.action_id, node, at, at + self._duration(decision))
+            elif isinstance(decision, Resize):
+                self._resize(decision, at)
+
+    def _end_at(self, name: ActionId, node: str, began: float, ends: float) -> None:
+        self._ends[name] = began, ends
+        done = events.ActionFinished(
+            action_id=name, node=node, outcome=Outcome.COMPLETED, execution_seconds=ends - began
+        )
+        self._at(ends, done)
+
+    def _resize(self, resize: Resize, at: float) -> None:
+        """Scale what is left of a run; the end that was planned before is passed over."""
+        began, ends = self._ends[resize.action_id]
+        action, held = self._actions[resize.action_id], self._held[resize.action_id]
+        profile = action.elasticity or Elasticity(amdahl=0.0)
+        before, after = (profile.duration_seconds(1.0, m) for m in (held, resize.allocation.amount))
+        self._held[resize.action_id] = resize.allocation.amount
+        self._end_at(resize.action_id, resize.node, began, at + (ends - at) * after / before)
 
     def _duration(self, grant: Grant) -> float:
         action = self._actions[grant.action_id]
         if action.elasticity is None or action.duration_seconds is None:
             return self._rng.lognormvariate(-1.0, 1.2)
         amount = next(a.amount for a in grant.allocations if a.resource.startswith("cpu:"))
+        self._held[grant.action_id] = amount
         return action.elasticity.duration_seconds(action.duration_seconds, amount)
 
 
@@ -145,7 +162,7 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="store nothing")
     options = parser.parse_args()
     result = {}
-    for policy in ("minimum", "fixed(4)", "paper", "balanced"):
+    for policy in ("minimum", "fixed(4)", "paper", "balanced", "malleable"):
         for load_name, think in (("light", 20.0), ("heavy", 1.0)):
             result[f"{policy} {load_name}"] = _measure(policy, think, options.actions)
             print(policy, load_name, result[f"{policy} {load_name}"])

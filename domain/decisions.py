@@ -85,6 +85,9 @@ class Finish(_Decision, frozen=True):
     #: over the time it held them; 0.0 when it was never resized.
     resizes: int = 0
     key_milli_seconds: float = 0.0
+    #: What it held of its key resource from when on: (seconds since its grant, milli-units). The
+    #: first few hundred changes; empty when it was never resized.
+    widths: tuple[tuple[float, int], ...] = ()
 
 
 class RemoveEnvironment(_Decision, frozen=True):

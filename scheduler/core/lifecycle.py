@@ -230,6 +230,7 @@ def requeue(
     live.node = live.granted_at = live.started_at = live.lease_expires_at = None
     live.resized_at, live.accounted_at, live.resizes = None, None, 0
     live.worked_seconds = live.key_milli_seconds = 0.0
+    live.widths = []
     live.needs = needs_now(state, live)
     trajectory = state.trajectory_of(live) if in_line(live) else None
     if trajectory is not None:
@@ -283,6 +284,7 @@ def finish(
             attempts=live.attempt,
             resizes=live.resizes,
             key_milli_seconds=held_seconds,
+            widths=tuple(live.widths),
         )
     )
     _leave_trajectory(state, live, decisions)

@@ -50,6 +50,8 @@ class LiveAction:
     #: When it was last given other units while it held some, and how often.
     resized_at: float | None = None
     resizes: int = 0
+    #: What it held of its key resource since when: (seconds since its grant, milli-units).
+    widths: list[tuple[float, int]] = field(default_factory=list)
     #: Until when the following were added up: T_ori seconds worked off, and milli-unit seconds of the key resource.
     accounted_at: float | None = None
     worked_seconds: float = 0.0

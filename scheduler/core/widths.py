@@ -27,6 +27,9 @@ from scheduler.core.pools import policy_of
 from scheduler.core.state import LiveAction, NodeState, State, holding
 from scheduler.core.timers import TimerKind
 
+#: Changes of one action that its end tells about; the journal has all.
+WIDTHS_KEPT = 512
+
 _HELD = frozenset({ActionState.GRANTED, ActionState.RUNNING})
 
 
@@ -171,9 +174,15 @@ class Widths:
 
     def commit(self) -> None:
         """Remember when those were resized who go on with other units than before."""
-        for live, _, _ in self._changed():
-            live.resized_at = self._state.now
+        now = self._state.now
+        for live, before, after in self._changed():
+            live.resized_at = now
             live.resizes += 1
+            if not live.widths:
+                live.widths.append((0.0, before.amount))
+            if len(live.widths) < WIDTHS_KEPT:
+                granted_at = live.granted_at if live.granted_at is not None else now
+                live.widths.append((now - granted_at, after.amount))
         self._before.clear()
         self._runners.clear()
 

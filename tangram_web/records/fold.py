@@ -32,6 +32,7 @@ from domain.events import (
     TrajectoryOpened,
 )
 from domain.ids import trajectory_key
+from domain.resources import units
 from domain.wire import rfc3339
 from tangram_web.records.episodes import Episodes
 from tangram_web.records.request import cost_of, payload_of, placement_of, units_of_allocations
@@ -56,6 +57,7 @@ BLANK: dict[str, Any] = {
     "metadata": "{}", "submitted_at": None, "granted_at": None, "started_at": None,
     "finished_at": None, "queue_seconds": None, "overhead_seconds": None,
     "execution_seconds": None, "act_seconds": None, "finished_seq": None, "spec": "{}",
+    "widths": None,
 }  # fmt: skip
 
 _encode = msgspec.json.Encoder().encode
@@ -289,6 +291,10 @@ class Fold:
         changes["execution_seconds"] = timing.execution_seconds
         changes["act_seconds"] = timing.act_seconds
         changes["finished_seq"] = finished_seq
+        if finish.widths:
+            changes["widths"] = _encode(
+                [(at, units(milli)) for at, milli in finish.widths]
+            ).decode()
         self.episodes.finished(
             standing.project, standing.task, standing.trajectory, timing.act_seconds, self._now
         )

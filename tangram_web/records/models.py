@@ -74,6 +74,9 @@ class ActionRecord(models.Model):
     finished_seq = models.BigIntegerField(null=True)
     #: The request; it can be submitted again as it stands.
     spec = JsonText(default=dict)
+    #: Units of the key resource over time, of an action that was resized: [[seconds since its
+    #: grant, units], …]; null for all others.
+    widths = JsonText(null=True)
 
     class Meta:
         verbose_name = "action"

@@ -6,17 +6,19 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from domain.action import EnvironmentSpec, Kind, LeaseSpec, Outcome
-from domain.decisions import Grant, Renew
+from domain.allocation import Allocation
+from domain.decisions import Grant, Renew, Resize
 from domain.events import EnvironmentRemoved, TaskOpened, TrajectoryFinished, TrajectoryOpened
-from domain.ids import trajectory_key
+from domain.ids import ResourceId, trajectory_key
 from domain.ports import ExecResult
 from domain.wire import ActionPayload
 from tangram_web.records.fold import BLANK
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
 from tangram_web.records.projection import project
-from tests.integration.web.journal import OFFSET, Journal, a_report, an_action
+from tests.integration.web.journal import OFFSET, Journal, a_finish, a_grant, a_report, an_action
 
 pytestmark = pytest.mark.django_db
 
@@ -57,6 +59,23 @@ def test_action_is_stored_with_its_whole_life(journal):
     assert (row.queue_seconds, row.overhead_seconds) == (0.5, 0.25)
     assert (row.execution_seconds, row.act_seconds) == (1.0, 1.75)
     assert row.finished_seq == 4 * 65536
+
+
+def test_a_resized_action_shows_its_units_and_what_they_were(journal):
+    action = an_action(kind=Kind.EXEC, malleable=True, cost={"cpu": (1000, 2000)})
+    journal.submit(action)
+    journal.write([], [a_grant(action.id, cores=(0, 1))])
+    held = Allocation(ResourceId("cpu:n1"), 1000, (1,))
+    journal.write([], [Resize(action.id, "n1", 1, held, (held,))])
+    project(journal.entries)
+    row = ActionRecord.objects.get()
+    assert (row.units, row.cpus, row.widths) == ({"cpu": 1}, [1], None)
+
+    finish = replace(a_finish(action), resizes=1, widths=((0.0, 2000), (2.5, 1000)))
+    journal.write([a_report(action.id)], [finish])
+    project(journal.entries)
+
+    assert ActionRecord.objects.get().widths == [[0.0, 2], [2.5, 1]]
 
 
 def test_stored_request_can_be_submitted_again(journal):

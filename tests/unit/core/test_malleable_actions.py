@@ -174,6 +174,7 @@ def test_what_a_resized_action_has_cost_is_told_at_its_end(pool):
     assert finish.resizes == 1
     assert finish.key_milli_seconds == pytest.approx(120_000)
     assert finish.allocations[0].amount == 4000
+    assert finish.widths == ((0.0, 8000), (10.0, 4000))
 
 
 def test_the_work_done_before_a_resize_counts_in_what_is_learned(pool):
