@@ -41,6 +41,8 @@ app.conf.update(
     worker_prefetch_multiplier=1,
     worker_hijack_root_logger=False,
     broker_connection_retry_on_startup=True,
+    # A Redis without memory answers with an error of the channel: wait for it, do not die of it.
+    broker_channel_error_retry=True,
     worker_send_task_events=False,
     # The transport asks for work this often at most when idle; jobs are not urgent.
     broker_transport_options={"socket_timeout": 15.0, "global_keyprefix": "tangram:jobs:"},
