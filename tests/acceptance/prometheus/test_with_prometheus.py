@@ -168,4 +168,5 @@ def test_promtool_accepts_rules_and_exposition(
 def test_metrics_without_a_token_are_refused(tangram: Tangram) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"{tangram.access['url']}/metrics", timeout=30)
+    refused.value.close()
     assert refused.value.code == 401
