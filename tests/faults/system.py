@@ -130,6 +130,11 @@ class System:
             self._add(program)
         self.token = ""
 
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What its programs are told."""
+        return self._common
+
     def _use_tcp(self, server: EmbeddedRedis) -> None:
         """Reach Redis as other machines do: by TCP, with a password."""
         port, password = free_port(), "secret of a test"
