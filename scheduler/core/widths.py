@@ -21,8 +21,14 @@ from domain.errors import CapacityError
 from domain.ids import ActionId, ResourceId
 from domain.ports import ResizableLedger
 from domain.resources import MILLI
-from scheduler.core.durations import account, choices_of
-from scheduler.core.policies.malleable import RESIZE_SECONDS, Malleable, useful, widths
+from scheduler.core.durations import account, left_seconds
+from scheduler.core.policies.malleable import (
+    RESIZE_SECONDS,
+    Malleable,
+    Share,
+    profile_of,
+    widths,
+)
 from scheduler.core.pools import policy_of
 from scheduler.core.state import LiveAction, NodeState, State, holding
 from scheduler.core.timers import TimerKind
@@ -111,7 +117,7 @@ class Widths:
         return False
 
     def share(self, resource: ResourceId, free: int, arriving: Sequence[LiveAction]) -> list[int]:
-        """Make all malleable actions of ``resource`` about equally wide; return the new ones' width.
+        """Share out all of ``resource`` that malleable actions may have; return the new ones' widths.
 
         ``free`` milli-units may be used beside what they have; ``arriving`` have nothing yet.
         """
@@ -124,8 +130,7 @@ class Widths:
                 state.timers.set(live.resized_at + RESIZE_SECONDS, TimerKind.RESIZE, resource)
                 state.resizing[resource] = live.resized_at + RESIZE_SECONDS
         total = free + sum(_held(live).amount for live in runners)
-        counts = [self._useful(live) for live in (*runners, *arriving)]
-        wide = widths(counts, total)
+        wide = widths([self._share(live) for live in (*runners, *arriving)], total)
         targets = list(zip(runners, wide, strict=False))
         for live, width in targets:
             if width < _held(live).amount:
@@ -143,10 +148,10 @@ class Widths:
                 continue
         self._growing = []
 
-    def _useful(self, live: LiveAction) -> Sequence[int]:
-        """Return the counts that make sense for ``live``, all if nothing is known."""
-        choices = choices_of(self._state, live)
-        return useful(choices) if len(choices) > 1 else _counts(live)
+    def _share(self, live: LiveAction) -> Share:
+        """Return what ``live`` is to those that units are shared out to."""
+        profile = profile_of(_counts(live), live.action.elasticity)
+        return Share(profile, left_seconds(self._state, live))
 
     def _set(self, live: LiveAction, amount: int, prefer: Sequence[int] = ()) -> None:
         held = _held(live)

@@ -20,7 +20,7 @@ from django.utils import timezone
 from domain.access import Scope
 from domain.errors import Conflict, InvalidRequest, NotFound
 from domain.inventory import default_config
-from domain.policies import parse_policy
+from domain.policies import DEFAULT_POLICY, parse_policy
 from domain.resources import MAX_UNITS, MILLI
 from tangram_web.lib.bus import publish_config
 from tangram_web.pools.models import (
@@ -51,7 +51,9 @@ class Actor:
 SYSTEM = Actor(name="tangram")
 
 
-def pool_create(*, actor: Actor, name: str, policy: str = "minimum", paused: bool = False) -> Pool:
+def pool_create(
+    *, actor: Actor, name: str, policy: str = DEFAULT_POLICY, paused: bool = False
+) -> Pool:
     """Add a pool. Raises Conflict for a taken name, InvalidRequest for an unknown policy."""
     parse_policy(policy)
     pool = Pool(name=name, policy=policy, paused=paused)
