@@ -39,6 +39,7 @@ from domain.action import Action, EnvironmentSpec, Kind, Outcome
 from domain.allocation import Allocation
 from domain.ids import ActionId, ResourceId, TrajectoryKey
 from domain.inventory import ResourceInventory
+from domain.limits import QuotaUse
 
 
 class Ledger(Protocol):
@@ -86,6 +87,33 @@ class ResizableLedger(Ledger, Protocol):
         Units it had stay with it as far as they go; ``prefer`` names those to get first. Raises
         CapacityError, changing nothing, when that cannot be.
         """
+
+
+@runtime_checkable
+class PacedLedger(Ledger, Protocol):
+    """A ledger that also counts over time. It is told the time, and keeps none of its own.
+
+    `release` restores what was taken only until `spend`: what was handed out counts on for as long
+    as its quotas say.
+    """
+
+    def advance(self, now: float) -> None:
+        """Let time pass (journal time); it never runs backward."""
+
+    def spend(self, holder: str) -> None:
+        """What ``holder`` was allocated is handed out for good, at this moment."""
+
+    def ready_at(self, amount: int) -> float | None:
+        """Return when time alone lets ``amount`` fit; None when it is not time that it lacks."""
+
+    def uses(self, now: float) -> list[QuotaUse]:
+        """Return how each quota stands at ``now``, which lies at or after the last `advance`."""
+
+    def remember(self) -> bytes:
+        """Return what cannot be derived from who has what."""
+
+    def recall(self, memory: bytes) -> None:
+        """Go on where the ledger was that remembered; called after holders were adopted."""
 
 
 LedgerFactory = Callable[[ResourceId, ResourceInventory], Ledger]

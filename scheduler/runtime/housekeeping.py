@@ -106,7 +106,7 @@ class Housekeeping:
             revision=state.config.revision,
             projects={p.name: p.default_pool for p in state.config.projects.values()},
             pools=pools,
-            resources=dict(state.config.resources),
+            resources={name: state.config.most(name) or 0 for name in state.config.resources},
         )
         self._loop.leadership.put(self._keys.capacity, msgspec.json.encode(view))
 

@@ -21,7 +21,7 @@ from domain.action import Kind, Outcome
 from domain.elasticity import Elasticity
 from domain.ids import ActionId
 from domain.inventory import Config, PoolConfig
-from tests.builders import GIB, a_config, a_lease, a_node, an_action, an_environment
+from tests.builders import GIB, a_config, a_lease, a_node, a_quota, an_action, an_environment
 from tests.unit.core.watched import Watched
 
 NODES = st.sampled_from(["n1", "n2"])
@@ -35,6 +35,9 @@ APIS = st.dictionaries(
 )
 POLICIES = st.sampled_from(["paper", "paper", "minimum", "fixed(2)", "balanced", "gone by now"])
 PROFILES = st.sampled_from([Elasticity(amdahl=share) for share in (1.0, 1.0, 0.9, 0.1)])
+QUOTAS = st.lists(
+    st.builds(a_quota, st.integers(1, 3), st.sampled_from([0.0, 2.0, 20.0])), min_size=1, max_size=2
+)
 MEMORY = st.sampled_from([0, 0, GIB // 2, GIB, 3 * GIB])
 
 
@@ -76,6 +79,7 @@ def configs(draw: st.DrawFn, revision: int) -> Config:
         apis=draw(
             st.dictionaries(st.sampled_from(["search", "code"]), st.integers(0, 3), max_size=2)
         ),
+        quotas=draw(st.dictionaries(st.sampled_from(["search", "code"]), QUOTAS, max_size=2)),
         drained_nodes=frozenset(draw(st.sets(NODES))),
         node_grace_seconds=draw(st.sampled_from([10.0, 60.0])),
         revision=revision,
