@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from domain.apis import ApiConfig
 from domain.limits import Limits
 from domain.resources import MILLI
 
@@ -69,6 +70,8 @@ class Config(msgspec.Struct, frozen=True, omit_defaults=True):
     resources: dict[str, int] = {}
     #: What limits some of them over time.
     limits: dict[str, Limits] = {}
+    #: Those that are called for trainers (kind ``call``), by the name of their resource.
+    apis: dict[str, ApiConfig] = {}
     #: Nodes that take no new actions.
     drained_nodes: frozenset[str] = frozenset()
     #: A silent node's actions become ``unknown`` after this long (I5).

@@ -37,6 +37,7 @@ from msgspec.structs import replace
 
 from domain.action import Action, EnvironmentSpec, Kind, Outcome
 from domain.allocation import Allocation
+from domain.apis import ApiConfig, CallResult, Feedback
 from domain.ids import ActionId, ResourceId, TrajectoryKey
 from domain.inventory import ResourceInventory
 from domain.limits import QuotaUse
@@ -127,6 +128,8 @@ class RunOrder(msgspec.Struct, omit_defaults=True):
     attempt: int = 1
     #: The environment of the action's trajectory; None for an action that stands alone.
     environment: EnvironmentSpec | None = None
+    #: Where a call goes.
+    api: ApiConfig | None = None
 
     @property
     def id(self) -> ActionId:
@@ -165,10 +168,12 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     outcome: Outcome
     execution_seconds: float
-    result: ExecResult | None = None
+    result: ExecResult | CallResult | None = None
     detail: str | None = None
     #: Nothing was spawned; the action may be granted again.
     never_started: bool = False
+    #: What a call says about the API that was called.
+    feedback: Feedback | None = None
 
 
 class Leftover(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -33,6 +33,12 @@ def _process_driver(context: DriverContext) -> Driver:
     return ProcessDriver(context)
 
 
+def _call_driver(context: DriverContext) -> Driver:
+    from managers.quota.calls import CallDriver
+
+    return CallDriver(context)
+
+
 BUILT_IN: Final = (
     Manager(
         "cpu",
@@ -42,7 +48,12 @@ BUILT_IN: Final = (
         description="cores of a node; runs commands on them",
     ),
     Manager("memory", CounterLedger, probe=probe_memory, description="memory of a node, in bytes"),
-    Manager("api", ApiLedger, description="calls of an API: open at once, and per period"),
+    Manager(
+        "api",
+        ApiLedger,
+        make_driver=_call_driver,
+        description="calls of an API: open at once, and per period",
+    ),
 )
 
 

@@ -10,6 +10,7 @@ import json
 import math
 
 from domain.action import Outcome, RewardRule
+from domain.apis import CallResult
 from domain.ports import ExecResult, RunReport
 
 
@@ -18,6 +19,9 @@ def reward_of(rule: RewardRule | None, report: RunReport) -> float | None:
     result = report.result
     if rule is None or report.outcome is not Outcome.COMPLETED or result is None:
         return None
+    if isinstance(result, CallResult):
+        answered = 200 <= result.status < 300 and not result.truncated
+        return _number(rule.path, result.body) if rule.source == "json" and answered else None
     if rule.source == "exit_code":
         return None if result.exit_code is None else float(result.exit_code == 0)
     if rule.source == "json":
@@ -29,10 +33,13 @@ def _json_reward(path: str | None, result: ExecResult) -> float | None:
     # The beginning of the output is what is kept, so the line that looks last may not be.
     lines = [] if result.truncated else result.stdout.split("\n")
     last = next((line for line in reversed(lines) if line.strip()), None)
-    if last is None:
-        return None
+    return None if last is None else _number(path, last)
+
+
+def _number(path: str | None, text: str) -> float | None:
+    """Return the finite number at ``path`` of a JSON text; None when there is none."""
     try:
-        value = json.loads(last)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return None
     for name in path.split(".") if path else ():

@@ -228,6 +228,7 @@ class NodeWorker:
             reward=reward_of(order.action.reward, report),
             detail=report.detail,
             never_started=report.never_started,
+            feedback=report.feedback,
         )
         self._reporter.report(event, settled)
 
