@@ -32,10 +32,38 @@ class Quota(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         return self.window_seconds + self.margin_seconds if self.window_seconds else 0.0
 
 
+class Breaker(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """When a failing API is left alone, and for how long."""
+
+    #: So many failures in a row (5xx, no answer in time, no connection) open the circuit.
+    failures: int = 5
+    #: Then nothing is sent for so long, and after it one call that probes. When that fails as well
+    #: the next rest is twice as long, up to the longest.
+    cooldown_seconds: float = 5.0
+    longest_seconds: float = 60.0
+
+
+class Retries(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How often calls are made again: one budget for everybody who uses the API.
+
+    The budget starts with ``burst`` repetitions and gains ``ratio`` of one with every good answer.
+    """
+
+    #: Attempts at one call, the first one included.
+    attempts: int = 5
+    ratio: float = 0.2
+    burst: int = 20
+
+
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Everything that limits one resource beyond how much may be held at once."""
 
     quotas: tuple[Quota, ...] = ()
+    #: How much may be open at once is learned between this and the capacity: halved when the API
+    #: wants fewer calls, one more per round of good answers. 0: it is not learned. Milli-units.
+    least: int = 0
+    breaker: Breaker = Breaker()
+    retries: Retries = Retries()
 
 
 class QuotaUse(msgspec.Struct, frozen=True):

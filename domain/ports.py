@@ -110,6 +110,19 @@ class PacedLedger(Ledger, Protocol):
     def uses(self, now: float) -> list[QuotaUse]:
         """Return how each quota stands at ``now``, which lies at or after the last `advance`."""
 
+    def heed(self, feedback: Feedback, granted_at: float, now: float) -> None:
+        """Take in what an attempt, granted at ``granted_at``, says of the resource."""
+
+    def take_retry(self, attempts: int) -> str:
+        """Allow one more attempt after so many, at once for all; else say why there is none."""
+
+    def hindrance(self, now: float) -> str:
+        """Say in words what else than quotas is in the way now; empty when nothing is."""
+
+    @property
+    def ceiling(self) -> int:
+        """Most that may be held at once, as far as was learned; the capacity at most."""
+
     def remember(self) -> bytes:
         """Return what cannot be derived from who has what."""
 
@@ -168,11 +181,12 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     outcome: Outcome
     execution_seconds: float
-    result: ExecResult | CallResult | None = None
+    result: ExecResult | None = None
     detail: str | None = None
     #: Nothing was spawned; the action may be granted again.
     never_started: bool = False
-    #: What a call says about the API that was called.
+    #: What a call brought back, and what it says about the API that was called.
+    answer: CallResult | None = None
     feedback: Feedback | None = None
 
 

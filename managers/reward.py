@@ -10,18 +10,19 @@ import json
 import math
 
 from domain.action import Outcome, RewardRule
-from domain.apis import CallResult
 from domain.ports import ExecResult, RunReport
 
 
 def reward_of(rule: RewardRule | None, report: RunReport) -> float | None:
     """Return the reward that ``rule`` reads from ``report``; None when there is none."""
-    result = report.result
-    if rule is None or report.outcome is not Outcome.COMPLETED or result is None:
+    result, answer = report.result, report.answer
+    if rule is None or report.outcome is not Outcome.COMPLETED:
         return None
-    if isinstance(result, CallResult):
-        answered = 200 <= result.status < 300 and not result.truncated
-        return _number(rule.path, result.body) if rule.source == "json" and answered else None
+    if answer is not None:
+        read = rule.source == "json" and 200 <= answer.status < 300 and not answer.truncated
+        return _number(rule.path, answer.body) if read else None
+    if result is None:
+        return None
     if rule.source == "exit_code":
         return None if result.exit_code is None else float(result.exit_code == 0)
     if rule.source == "json":

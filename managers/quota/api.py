@@ -4,7 +4,8 @@ Theory of operation. A holder's amount counts against the capacity until it is r
 `CounterLedger`, and against every quota: from `allocate` on as *unspent*, and from `spend` on, when
 it was handed out for good, as a grant of that moment, for as long as the quota's period lasts. What
 is released unspent leaves no trace. Nothing that happens to a quota touches who holds something: a
-quota lowered below what is used shows less than nothing left, and grants wait.
+quota lowered below what is used shows less than nothing left, and grants wait. On top of both
+stands the *pace* that the API's own answers set (`pace`).
 
 Time is data: `advance` says what time it is, before each cycle. All state follows from the calls
 and their times, and `remember` writes it down, so a restored ledger goes on as the original would.
@@ -18,11 +19,13 @@ from typing import NamedTuple
 import msgspec
 
 from domain.allocation import Allocation
+from domain.apis import Feedback
 from domain.errors import CapacityError
 from domain.ids import ResourceId
 from domain.inventory import ResourceInventory
 from domain.limits import Limits, Quota, QuotaUse
 from managers.quota.ledger import CounterLedger
+from managers.quota.pace import Pace, PaceState
 from managers.quota.windows import CalendarDay, Group, SlidingWindow, Window
 
 
@@ -41,6 +44,7 @@ class Memory(msgspec.Struct, frozen=True):
     #: One entry for each quota, in their order.
     granted: list[list[Group]]
     unspent: dict[str, int]
+    pace: PaceState = msgspec.field(default_factory=PaceState)
 
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -57,6 +61,7 @@ class ApiLedger(CounterLedger):
         self._meters = [Meter(quota, _window(quota)) for quota in self._limits.quotas]
         #: What holders have that was not handed out yet.
         self._unspent: dict[str, int] = {}
+        self._pace = Pace(self._limits)
 
     def advance(self, now: float) -> None:
         """Let time pass; it never runs backward."""
@@ -70,13 +75,16 @@ class ApiLedger(CounterLedger):
 
     def fits(self, amounts: Sequence[int]) -> bool:
         """Say whether all ``amounts`` could be allocated now, at once."""
-        if not super().fits(amounts):
+        if not amounts:
+            return True
+        if not super().fits(amounts) or not self._pace.admits(self.now, len(amounts)):
             return False
-        return not amounts or self._in_time(sum(amounts))
-
-    def _in_time(self, amount: int) -> bool:
-        """Say whether no quota is in the way of ``amount``."""
-        return all(amount <= self._left(meter) for meter in self._meters)
+        total = sum(amounts)
+        # Who is larger than what was learned goes alone, or it would never go.
+        alone = not self._held and len(amounts) == 1
+        if self._held + total > self._pace.ceiling(self._capacity) and not alone:
+            return False
+        return all(total <= self._left(meter) for meter in self._meters)
 
     def _left(self, meter: Meter) -> int:
         return meter.quota.amount - meter.window.used(self.now) - self._pending()
@@ -86,9 +94,10 @@ class ApiLedger(CounterLedger):
 
     def allocate(self, holder: str, amount: int) -> Allocation:
         """Hand out ``amount``; raise CapacityError when it does not fit or ``holder`` has some."""
-        if not self._in_time(amount):
-            raise CapacityError(f"{self.resource}: its quotas leave no room for {amount} now")
+        if holder not in self._holders and not self.fits((amount,)):
+            raise CapacityError(f"{self.resource} has no room for {amount} now")
         allocation = super().allocate(holder, amount)
+        self._pace.took(holder, self.now)
         if self._meters:
             self._unspent[holder] = amount
         return allocation
@@ -103,17 +112,38 @@ class ApiLedger(CounterLedger):
     def release(self, holder: str) -> Allocation | None:
         """Take back what ``holder`` has; what was spent stays spent."""
         self._unspent.pop(holder, None)
+        self._pace.left(holder)
         return super().release(holder)
 
     def ready_at(self, amount: int) -> float | None:
         """Return when time alone lets ``amount`` fit; None when it is not time that it lacks."""
-        late = self.now
+        late = self._pace.ready_at(self.now)
         for quota, window in self._meters:
             if amount > quota.amount:
                 return None
             most = quota.amount - amount
             late = max(late, window.falls_to(most, self.now, self._pending()))
         return late if late > self.now else None
+
+    def heed(self, feedback: Feedback, granted_at: float, now: float) -> None:
+        """Let the pace follow what an attempt, granted at ``granted_at``, says of the API."""
+        self._pace.heed(feedback, granted_at, now, self._held, self._capacity)
+
+    def take_retry(self, attempts: int) -> str:
+        """Allow one more attempt after so many; else say why there is none."""
+        most = self._limits.retries.attempts
+        if attempts >= most:
+            return f"{attempts} of {most} attempts were made"
+        return "" if self._pace.take_retry() else f"the retry budget of {self.resource} is used up"
+
+    def hindrance(self, now: float) -> str:
+        """Say in words what the API's own answers put in the way now; empty when nothing is."""
+        return self._pace.hindrance(now)
+
+    @property
+    def ceiling(self) -> int:
+        """How much may be open at once, as far as was learned; milli-units."""
+        return self._pace.ceiling(self._capacity)
 
     def uses(self, now: float) -> list[QuotaUse]:
         """Return how each quota stands at ``now``."""
@@ -137,6 +167,7 @@ class ApiLedger(CounterLedger):
         if inventory.limits == self._limits:
             return
         self._limits = inventory.limits
+        self._pace.declare(self._limits)
         before = {_period(meter.quota): meter.window.groups() for meter in self._meters}
         longest = before[max(before, key=_reach)] if before else []
         self._meters = [
@@ -147,13 +178,14 @@ class ApiLedger(CounterLedger):
     def remember(self) -> bytes:
         """Return what a restored ledger needs besides its holders."""
         granted = [meter.window.groups() for meter in self._meters]
-        return _encode(Memory(self.now, self._limits, granted, self._unspent))
+        return _encode(Memory(self.now, self._limits, granted, self._unspent, self._pace.state))
 
     def recall(self, memory: bytes) -> None:
         """Go on where the ledger was that remembered; its holders have been adopted."""
         known = _decode(memory)
         self.now, self._limits = known.now, known.limits
         self._unspent = known.unspent
+        self._pace = Pace(self._limits, known.pace)
         self._meters = [
             Meter(quota, _window(quota, groups))
             for quota, groups in zip(self._limits.quotas, known.granted, strict=True)

@@ -79,6 +79,8 @@ def _what_is_short(state: State, queue: WaitQueue, resource: ResourceId) -> str:
     place = f" on node {node}" if node and resource.endswith(f":{node}") else ""
     ledger = state.ledgers[resource]
     if (paced := state.paced.get(resource)) is not None:
+        if hindrance := paced.hindrance(state.now):
+            return f"waits for {units(wanted)} of {resource}: {hindrance}"
         ready_at = paced.ready_at(wanted)
         if ready_at is not None:
             short = [use for use in paced.uses(state.now) if use.left < wanted]

@@ -150,13 +150,14 @@ class Answers:
         }
 
     def _quotas(self, resource: ResourceId) -> dict[str, Any]:
-        """Return how the quotas of a resource stand, if it has any."""
+        """Return how a resource that counts over time stands."""
         ledger = self._loop.machine.state.paced.get(resource)
-        now = self._loop.clock.now()
-        uses = ledger.uses(now) if ledger is not None else []
-        if not uses:
+        if ledger is None:
             return {}
+        now = self._loop.clock.now()
         return {
+            "ceiling": units(ledger.ceiling),
+            "hindrance": ledger.hindrance(now) or None,
             "quotas": [
                 {
                     "units": units(use.quota.amount),
@@ -166,8 +167,8 @@ class Answers:
                     "left": units(use.left),
                     "eases_in_seconds": None if use.eases_at is None else use.eases_at - now,
                 }
-                for use in uses
-            ]
+                for use in ledger.uses(now)
+            ],
         }
 
     def _node(self, name: str) -> dict[str, Any]:

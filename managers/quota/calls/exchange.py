@@ -96,7 +96,7 @@ async def _ask(
     headers = kept_headers(response.headers, attempt.secret)
     result = result_of(response.status, headers, body, truncated=truncated, secret=attempt.secret)
     feedback = feedback_of(attempt.call.target, response.status, headers, time.time())
-    return RunReport(Outcome.COMPLETED, attempt.seconds(), result, feedback=feedback)
+    return RunReport(Outcome.COMPLETED, attempt.seconds(), answer=result, feedback=feedback)
 
 
 async def _read(response: httpcore.Response, limit: int) -> tuple[bytes, bool]:

@@ -15,7 +15,7 @@ import redis
 from domain.apis import ApiConfig, Reach
 from domain.inventory import Config, PoolConfig, ProjectConfig
 from domain.keys import Keys
-from domain.limits import Limits
+from domain.limits import Breaker, Limits
 from domain.ports import DriverContext
 from managers.quota.calls import CallDriver
 from managers.quota.calls.secrets import Secrets
@@ -182,3 +182,44 @@ async def test_a_crashed_worker_does_not_repeat_a_call_that_must_not_be(calls: C
 
 async def _nothing() -> None:
     pass
+
+
+async def test_a_refusal_slows_everybody_and_nobody_fails(calls: CallRig) -> None:
+    """The API refuses once and names a pause: nothing comes in it, and then everything does."""
+    refused_at, came = [0.0], list[float]()
+
+    async def refuse_once(_: Any, writer: asyncio.StreamWriter) -> None:
+        now = asyncio.get_running_loop().time()
+        came.append(now)
+        if len(came) == 3:
+            refused_at[0] = now
+            writer.write(answer(429, b"", "Retry-After: 1\r\n"))
+        else:
+            writer.write(answer(200))
+
+    calls.api.behave = refuse_once
+    async with running(calls, at_once=1) as client:
+        views = await asyncio.gather(
+            *(finished(client, a_call(replay_safe=True)) for _ in range(8))
+        )
+    assert {view["result"]["status"] for view in views} == {200}
+    assert sorted(view["attempt"] for view in views) == [1] * 7 + [2]
+    later = [at - refused_at[0] for at in came if at > refused_at[0]]
+    assert len(later) == 6
+    assert min(later) >= 0.99
+
+
+async def test_calls_wait_for_an_api_that_is_away_for_a_while(calls: CallRig) -> None:
+    limits = Limits(breaker=Breaker(failures=2, cooldown_seconds=0.3))
+    broken = [True] * 4
+
+    async def mend(_: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(500 if broken and broken.pop() else 200))
+
+    calls.api.behave = mend
+    async with running(calls, limits=limits, at_once=2) as client:
+        views = await asyncio.gather(
+            *(finished(client, a_call(replay_safe=True)) for _ in range(6))
+        )
+    assert {view["result"]["status"] for view in views} == {200}
+    assert len(calls.api.asked) == 10

@@ -26,8 +26,8 @@ WITH_SECRET = {
 
 
 def result_of(report: RunReport) -> CallResult:
-    assert isinstance(report.result, CallResult), report
-    return report.result
+    assert report.answer is not None, report
+    return report.answer
 
 
 def feedback_of(report: RunReport) -> tuple[Verdict, bool]:
@@ -150,7 +150,7 @@ async def test_an_answer_that_breaks_off_is_nobodys_answer(
     report = await driver.run(an_order(), nobody)
     assert report.outcome is Outcome.UNKNOWN
     assert feedback_of(report) == (Verdict.FAILING, True)
-    assert (report.result, report.never_started) == (None, False)
+    assert (report.answer, report.never_started) == (None, False)
 
 
 async def test_an_api_that_hangs_is_left_in_time(

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from domain import events
 from domain.action import Kind, Outcome
+from domain.apis import Feedback, Verdict
 from domain.elasticity import Elasticity
 from domain.ids import ActionId
 from domain.inventory import Config, PoolConfig
@@ -38,6 +39,8 @@ PROFILES = st.sampled_from([Elasticity(amdahl=share) for share in (1.0, 1.0, 0.9
 QUOTAS = st.lists(
     st.builds(a_quota, st.integers(1, 3), st.sampled_from([0.0, 2.0, 20.0])), min_size=1, max_size=2
 )
+VERDICTS = st.sampled_from(Verdict)
+PAUSES = st.sampled_from([None, None, 2.0])
 MEMORY = st.sampled_from([0, 0, GIB // 2, GIB, 3 * GIB])
 
 
@@ -133,6 +136,10 @@ class Histories(RuleBasedStateMachine):
         chosen = data.draw(st.lists(st.sampled_from(runs), min_size=1, max_size=3, unique=True))
         unsure = outcome in {Outcome.INFRA_FAILED, Outcome.UNKNOWN}
         for node, (action_id, attempt) in chosen:
+            never = unsure and data.draw(st.booleans())
+            said = None
+            if self.world.submitted[action_id].kind is Kind.CALL and data.draw(st.booleans()):
+                said = Feedback("api:search", data.draw(VERDICTS), not never, data.draw(PAUSES))
             self.reports.append(
                 self.world.report(
                     action_id,
@@ -141,7 +148,8 @@ class Histories(RuleBasedStateMachine):
                     attempt=attempt,
                     reward=1.0,
                     execution_seconds=2.0,
-                    never_started=unsure and data.draw(st.booleans()),
+                    never_started=never,
+                    feedback=said,
                 )
             )
         self.world.handle(*self.reports[-len(chosen) :])
