@@ -33,6 +33,7 @@ TANGRAM_NODE_POOL = env_text("TANGRAM_NODE_POOL", "default")
 TANGRAM_NODE_CPUS = env_text("TANGRAM_NODE_CPUS", "")
 TANGRAM_NODE_MEMORY_BYTES = env_text("TANGRAM_NODE_MEMORY_BYTES", "")
 TANGRAM_CPU_BACKEND = env_text("TANGRAM_CPU_BACKEND", "process")
+TANGRAM_SECRETS_DIRECTORY = env_text("TANGRAM_SECRETS_DIRECTORY", "")
 #: Finished actions and trajectories are deleted after so many days; 0 keeps them for ever.
 TANGRAM_RETENTION_DAYS = env_float("TANGRAM_RETENTION_DAYS", 30.0)
 #: The journal keeps this much of the past, beyond what its readers still need.

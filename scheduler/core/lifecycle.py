@@ -125,6 +125,10 @@ def grant(
     live.allocations = tuple(
         [state.ledgers[resource].allocate(holder, amount) for resource, amount in resources]
     )
+    if state.paced:
+        for resource, _ in resources:
+            if resource in state.paced:
+                state.paced[resource].spend(holder)
     trajectory = state.trajectory_of(live) if in_line(live) else None
     if trajectory is not None and node is not None:
         trajectory.busy = live.id

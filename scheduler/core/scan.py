@@ -3,7 +3,8 @@
 One scan asks about actions in the order in which they are served. The first one that is short of a
 resource *blocks* it for everybody later, and *claims* what it needs of its other resources: later
 ones may use those only beyond the claims. Who waits for memory blocks memory alone and claims
-nothing: environments keep memory for their whole life and end only by running.
+nothing: environments keep memory for their whole life and end only by running. Who waits for time
+(a quota is used up) claims nothing either: an empty quota of a day would idle what it claims.
 """
 
 from __future__ import annotations
@@ -24,12 +25,21 @@ class Fits(Protocol):
         """Say whether all ``amounts`` could be allocated now, at once, to different holders."""
 
 
+class Paces(Protocol):
+    """As much of a paced ledger as a scan asks."""
+
+    def ready_at(self, amount: int) -> float | None:
+        """Return when time alone lets ``amount`` fit; None when it is not time that it lacks."""
+
+
 @dataclass(slots=True)
 class Scan:
     """What earlier actions of this scan have blocked and claimed."""
 
     blocked: dict[ResourceId, ActionId] = field(default_factory=dict)
     claims: dict[ResourceId, list[int]] = field(default_factory=lambda: defaultdict(list))
+    #: Ledgers that count over time.
+    paced: Mapping[ResourceId, Paces] = field(default_factory=dict)
 
     def admits(self, ledgers: Mapping[ResourceId, Fits], needs: Iterable[Need]) -> bool:
         """Say whether all ``needs`` can be had now."""
@@ -70,8 +80,17 @@ class Scan:
             self.blocked[resource] = action_id
         if not short:
             return WaitReason("behind", behind[0], self.blocked[behind[0]])
-        if not memory:
+        if not memory and not self._only_time_helps(short, needs):
             for resource, amount in needs:
                 if resource not in self.blocked:
                     self.claims[resource].append(amount)
         return WaitReason("short_of", short[0])
+
+    def _only_time_helps(self, short: list[ResourceId], needs: list[Need]) -> bool:
+        """Say whether one of ``short`` will not come back by actions that end."""
+        return any(
+            resource in short
+            and resource in self.paced
+            and self.paced[resource].ready_at(amount) is not None
+            for resource, amount in needs
+        )
