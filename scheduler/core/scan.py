@@ -8,9 +8,7 @@ nothing: environments keep memory for their whole life and end only by running.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from domain.ids import ActionId, ResourceId
@@ -24,12 +22,14 @@ class Fits(Protocol):
         """Say whether all ``amounts`` could be allocated now, at once, to different holders."""
 
 
-@dataclass(slots=True)
 class Scan:
     """What earlier actions of this scan have blocked and claimed."""
 
-    blocked: dict[ResourceId, ActionId] = field(default_factory=dict)
-    claims: dict[ResourceId, list[int]] = field(default_factory=lambda: defaultdict(list))
+    __slots__ = ("blocked", "claims")
+
+    def __init__(self) -> None:
+        self.blocked: dict[ResourceId, ActionId] = {}
+        self.claims: dict[ResourceId, list[int]] = {}
 
     def admits(self, ledgers: Mapping[ResourceId, Fits], needs: Iterable[Need]) -> bool:
         """Say whether all ``needs`` can be had now."""
@@ -49,7 +49,7 @@ class Scan:
     def claim(self, needs: Iterable[Need]) -> None:
         """Keep ``needs``, which fit, for who was admitted before and shall wait."""
         for resource, amount in needs:
-            self.claims[resource].append(amount)
+            self.claims.setdefault(resource, []).append(amount)
 
     def refuse(
         self, ledgers: Mapping[ResourceId, Fits], action_id: ActionId, needs: list[Need]
@@ -73,5 +73,5 @@ class Scan:
         if not memory:
             for resource, amount in needs:
                 if resource not in self.blocked:
-                    self.claims[resource].append(amount)
+                    self.claims.setdefault(resource, []).append(amount)
         return WaitReason("short_of", short[0])
