@@ -21,16 +21,13 @@ from domain.events import (
 )
 from domain.ids import trajectory_key
 from domain.resources import units
+from domain.version import VERSION
 from domain.wire import DecisionsView, rfc3339
 from scheduler.core.state import State
 from scheduler.runtime.views import live_view
 
 if TYPE_CHECKING:
     from scheduler.runtime.loop import SchedulerLoop
-
-
-#: Of this source tree; `pyproject.toml` says the same.
-VERSION = "0.1.0"
 
 
 #: Families of actions whose learned durations are shown.

@@ -80,6 +80,9 @@ class Rows:
     async def completions(self, project: str | None, after: int, limit: int) -> CompletionsView:
         return CompletionsView([], str(after))
 
+    async def facts(self) -> dict[str, Any]:
+        return {"leader": "somebody"}
+
     async def checks(self) -> dict[str, str]:
         return {"database": ""}
 
@@ -136,7 +139,11 @@ class Rig:
             await send({"type": "http.response.body", "body": b"behind"})
 
         backing = Backing(
-            self.rows.authenticate, self.rows.action_view, self.rows.completions, self.rows.checks
+            self.rows.authenticate,
+            self.rows.action_view,
+            self.rows.completions,
+            self.rows.checks,
+            self.rows.facts,
         )
         context = Context(connect_async(self.url), self.keys, backing)
         await context.start()
