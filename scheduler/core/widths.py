@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from typing import cast
 
 from domain.action import ActionState, Kind
 from domain.allocation import Allocation
@@ -30,7 +31,7 @@ from scheduler.core.policies.malleable import (
     widths,
 )
 from scheduler.core.pools import policy_of
-from scheduler.core.state import LiveAction, NodeState, State, holding
+from scheduler.core.state import LiveAction, NodeState, State
 from scheduler.core.timers import TimerKind
 
 #: Changes of one action that its end tells about; the journal has all.
@@ -64,17 +65,13 @@ class Widths:
         found = self._runners.get(resource)
         if found is None:
             state = self._state
+            there = state.supple.get(resource.partition(":")[2])
             found = []
-            node = state.nodes.get(resource.partition(":")[2])
-            # Asked first, and cheap: elsewhere nothing is ever resized.
-            if (
-                node is not None
-                and isinstance(policy_of(state, node.inventory.pool), Malleable)
-                and isinstance(state.ledgers.get(resource), ResizableLedger)
-            ):
+            # Asking the protocol itself would take longer than resizing.
+            if there and hasattr(state.ledgers.get(resource), "resize"):
                 found = [
                     live
-                    for live in holding(state, resource)
+                    for live in there.values()
                     if live.key_resource == resource and self._resizable(live)
                 ]
                 found.sort(key=lambda live: live.order)
@@ -155,8 +152,8 @@ class Widths:
 
     def _set(self, live: LiveAction, amount: int, prefer: Sequence[int] = ()) -> None:
         held = _held(live)
-        ledger = self._state.ledgers[held.resource]
-        assert isinstance(ledger, ResizableLedger)  # else it would not be among the runners
+        # Else it would not be among the runners.
+        ledger = cast("ResizableLedger", self._state.ledgers[held.resource])
         allocation = ledger.resize(live.holder, amount, prefer)
         if live.id not in self._before:
             self._before[live.id] = held
