@@ -91,6 +91,7 @@ def _node() -> list[tuple[str, Work]]:
                 "cpus": settings.TANGRAM_NODE_CPUS,
                 "memory_bytes": settings.TANGRAM_NODE_MEMORY_BYTES,
                 "backend": settings.TANGRAM_CPU_BACKEND,
+                **settings.TANGRAM_DOCKER,
             },
         )
         try:

@@ -13,6 +13,7 @@ from tangram_web.lib.env import (
     env_database,
     env_directory,
     env_list,
+    env_prefixed,
     env_redis_url,
     env_secret,
     env_text,
@@ -31,6 +32,8 @@ TANGRAM_NODE_POOL = env_text("TANGRAM_NODE_POOL", "default")
 TANGRAM_NODE_CPUS = env_text("TANGRAM_NODE_CPUS", "")
 TANGRAM_NODE_MEMORY_BYTES = env_text("TANGRAM_NODE_MEMORY_BYTES", "")
 TANGRAM_CPU_BACKEND = env_text("TANGRAM_CPU_BACKEND", "process")
+#: What the container driver may be told (managers/cpu/containers/settings.py), as ``docker_…``.
+TANGRAM_DOCKER = env_prefixed("TANGRAM_DOCKER_", "docker_")
 
 DEBUG = env_bool("TANGRAM_DEBUG", default=False)
 SECRET_KEY = env_secret("TANGRAM_SECRET_KEY", TANGRAM_HOME / "secret_key")
