@@ -24,6 +24,7 @@ from domain.policies import DEFAULT_POLICY
 from simulator.capacity import MEASURES, Wish, fewest_nodes
 from simulator.compare import POLICIES, Progress, Scene, check_policies, compare
 from simulator.engine import Watch
+from simulator.report.commands import report, with_report_options
 from simulator.result import encode
 from simulator.scenes import build, foreign, with_options
 from simulator.show import plan_table, tables, trial_text
@@ -92,6 +93,15 @@ def plan_command(
         _print(plan_table(answer, scene.cluster.cores))
     if answer.nodes is None:
         sys.exit(1)
+
+
+@verbs.command("report")
+@with_report_options
+def report_command(**options: Any) -> None:
+    """Simulate the evaluation of ARL-Tangram again: one page, the paper's numbers beside ours."""
+    with _one_line_errors():
+        page, _ = report(**options)
+    click.echo(page)
 
 
 def main() -> None:
