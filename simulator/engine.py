@@ -115,12 +115,16 @@ class Simulation:
             TransferFile: _unexpected,
             Refuse: _unexpected,
         }
-        self.machine.handle(
-            ConfigApplied(config=cluster.config(policy)),
-            *(NodeJoined(node=node) for node in cluster.inventories()),
-        )
+        self._boot(cluster, policy)
         if depth is not None:
             self.machine.state.policies[POOL] = policy_named(policy, depth=depth)
+
+    def _boot(self, cluster: Cluster, policy: str) -> None:
+        events: list[Event] = [ConfigApplied(config=cluster.config(policy))]
+        events += (NodeJoined(node=node) for node in cluster.inventories())
+        decisions = self.machine.handle(*events)
+        if self._watch is not None:
+            self._watch(self.machine, events, decisions)
 
     def tell(self, event: Event) -> None:
         """Put an event into the loop's inbox now."""
