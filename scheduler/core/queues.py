@@ -47,7 +47,7 @@ class WaitReason(NamedTuple):
 class WaitQueue:
     """One line."""
 
-    __slots__ = ("_heap", "_on_node", "in_cluster", "key", "reason", "size", "sticky_node")
+    __slots__ = ("_heap", "_on_node", "in_cluster", "key", "lone", "reason", "size", "sticky_node")
 
     def __init__(self, key: QueueKey) -> None:
         self.key = key
@@ -57,6 +57,10 @@ class WaitQueue:
         self.size = 0
         #: What each of its actions takes of cluster-wide resources.
         self.in_cluster: list[Need] = [(ResourceId(name), n) for name, n in key.needs.in_cluster]
+        #: The one thing that each of its actions takes, when that is of the cluster.
+        self.lone: Need | None = None
+        if len(self.in_cluster) == 1 and not key.needs.on_node and not key.memory_bytes:
+            self.lone = self.in_cluster[0]
         self._on_node: dict[str, list[Need]] = {}
         self._heap: list[tuple[Order, LiveAction]] = []
 
