@@ -7,7 +7,7 @@ jitter, and respect for Retry-After. Target: no call of ours fails. A call that 
 with 200 is failed; the ACT of a call is what its caller waited. Who gives up waits less, so a second
 rival retries until it has its answer, with pauses that grow to 8 s: as much work as ours.
 
-The declaration spreads the quota: 50 in a second, and 5 in each tenth of it. A burst of 50 would
+The declaration spreads the quota: 50 in a second, and 12 in each quarter of it. A burst of 50 would
 reach the server as jittered as the machine is.
 
 Beside it: grants with 1,000 waiting over 100 API resources, target p99 ≤ 5 ms.
@@ -102,7 +102,7 @@ async def _granted(stack: Stack, port: int, trajectories: int) -> dict[str, Any]
         "limit_units": AT_ONCE,
         "quotas": [
             {"units": RATE, "window_seconds": 1.0, "margin_seconds": 0.1},
-            {"units": RATE / 10, "window_seconds": 0.1, "margin_seconds": 0.01},
+            {"units": 12, "window_seconds": 0.25},
         ],
         "api": {"base_url": f"http://127.0.0.1:{port}", "reach": "loopback"},
     }
