@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from domain.apis import ApiConfig
-from domain.limits import Limits
+from domain.limits import Limits, Share
 from domain.policies import DEFAULT_POLICY
 from domain.resources import MILLI
 
@@ -73,6 +73,8 @@ class Config(msgspec.Struct, frozen=True, omit_defaults=True):
     resources: dict[str, int] = {}
     #: What limits some of them over time.
     limits: dict[str, Limits] = {}
+    #: Of those that projects share: project → its part.
+    shares: dict[str, dict[str, Share]] = {}
     #: Those that are called for trainers (kind ``call``), by the name of their resource.
     apis: dict[str, ApiConfig] = {}
     #: Nodes that take no new actions.

@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 from domain.action import ActionState
 from domain.ids import ActionId, ResourceId
-from domain.limits import Quota, QuotaUse
+from domain.limits import Quota, QuotaUse, Share
 from domain.resources import units
 from domain.wire import WaitView
 from scheduler.core.forecast import Forecast, forecast, takes_of
 from scheduler.core.queues import WaitQueue, WaitReason
+from scheduler.core.shares import ShareBook, usage
 from scheduler.core.state import LiveAction, LiveTrajectory, State
 
 
@@ -43,6 +44,10 @@ def waiting(state: State, live: LiveAction) -> WaitView:
     reason = queue.reason
     if reason is None:
         return WaitView("arriving", "it has just arrived and is looked at in the next cycle")
+    if reason.code == "share" and reason.subject is not None:
+        resource = ResourceId(reason.subject)
+        sentence = _what_the_share_leaves(state, live, resource)
+        return WaitView("share", sentence, resource, _ahead(state, live, resource))
     if reason.code not in {"short_of", "behind", "deferred"} or reason.subject is None:
         return WaitView(reason.code, _what_is_shut(state, queue, reason))
     resource = ResourceId(reason.subject)
@@ -100,6 +105,18 @@ def _what_is_used_up(
         for use in short
     )
     return f"waits for {units(wanted)} of {resource}: of {which}; enough is left in {seconds:.3g} s"
+
+
+def _what_the_share_leaves(state: State, live: LiveAction, resource: ResourceId) -> str:
+    """Word how much a project may still take of what it shares with others."""
+    project, left = live.action.project, ShareBook(state).left(live.action.project, resource)
+    share = state.config.shares.get(resource, {}).get(project, Share(0))
+    borrow = "what others leave" if share.borrow is None else f"{units(share.borrow)}"
+    return (
+        f"project {project} has {units(usage(state, resource).get(project, 0))} of {resource} and"
+        f" may take {units(left or 0)} more: its share is {units(share.nominal)}, and it may"
+        f" borrow {borrow}"
+    )
 
 
 def _period(quota: Quota) -> str:

@@ -24,6 +24,8 @@ class Needs(NamedTuple):
     wants_node: bool
     #: Resource whose units a policy may arrange; empty when there is none in whole units.
     key: str = ""
+    #: Whose share it takes from; empty where nothing of it is shared between projects.
+    project: str = ""
 
 
 def needs_of(

@@ -8,6 +8,7 @@ from domain.decisions import Decision, Finish
 from domain.errors import InvalidRequest
 from domain.events import ActionCancelRequested, ActionFinished, ActionStarted, ActionSubmitted
 from domain.ids import ActionId
+from domain.resources import units
 from scheduler.core.handlers.calls import heed, words
 from scheduler.core.handlers.trajectories import default_pool, open_trajectory
 from scheduler.core.lifecycle import (
@@ -23,6 +24,7 @@ from scheduler.core.lifecycle import (
 from scheduler.core.needs import Needs, capacity_of, check_feasible
 from scheduler.core.pools import needs_in
 from scheduler.core.queues import QueueKey
+from scheduler.core.shares import ceiling
 from scheduler.core.state import LiveAction, LiveTrajectory, State
 from scheduler.core.timers import TimerKind
 
@@ -107,6 +109,11 @@ def _never_fits(
     except InvalidRequest as error:
         where = f" on {node}, where its environment is" if node else ""
         return Outcome.INFRA_FAILED, f"can never run{where}: {error}"
+    for name, amount in needs.in_cluster if needs.project else ():
+        most = ceiling(state.config, name, needs.project)
+        if most is not None and amount > most:
+            has = f"project {needs.project!r} can have {units(most)} of {name} at most"
+            return Outcome.INFRA_FAILED, f"can never run: {has}, {units(amount)} asked"
     if len(state.feasible) >= _FEASIBLE_KEPT:
         state.feasible.clear()
     state.feasible.add(key)

@@ -22,6 +22,7 @@ from domain.apis import Feedback, Verdict
 from domain.elasticity import Elasticity
 from domain.ids import ActionId
 from domain.inventory import Config, PoolConfig
+from domain.limits import Share
 from tests.builders import GIB, a_config, a_lease, a_node, a_quota, an_action, an_environment
 from tests.unit.core.watched import Watched
 
@@ -38,6 +39,9 @@ POLICIES = st.sampled_from(["paper", "paper", "minimum", "fixed(2)", "balanced",
 PROFILES = st.sampled_from([Elasticity(amdahl=share) for share in (1.0, 1.0, 0.9, 0.1)])
 QUOTAS = st.lists(
     st.builds(a_quota, st.integers(1, 3), st.sampled_from([0.0, 2.0, 20.0])), min_size=1, max_size=2
+)
+SHARES = st.builds(
+    Share, st.sampled_from([0, 1000, 2000]), st.sampled_from([None, 0, 1000]), st.just(None)
 )
 VERDICTS = st.sampled_from(Verdict)
 PAUSES = st.sampled_from([None, None, 2.0])
@@ -83,6 +87,7 @@ def configs(draw: st.DrawFn, revision: int) -> Config:
             st.dictionaries(st.sampled_from(["search", "code"]), st.integers(0, 3), max_size=2)
         ),
         quotas=draw(st.dictionaries(st.sampled_from(["search", "code"]), QUOTAS, max_size=2)),
+        shares={"api:search": {"default": draw(SHARES)}} if draw(st.booleans()) else {},
         drained_nodes=frozenset(draw(st.sets(NODES))),
         node_grace_seconds=draw(st.sampled_from([10.0, 60.0])),
         revision=revision,
