@@ -4,6 +4,7 @@ TangramError
 ├── InvalidRequest      the caller's fault; carries the field and the cure
 │   ├── NeverFits       no resource of the pool is large enough, ever
 │   ├── NotFound        no such object in the caller's project
+│   ├── Gone            it was there, and was deleted on purpose
 │   └── Conflict        the object's state or an earlier request forbids it
 ├── CapacityError       the world is full or unreachable for now; worth a retry later
 │   └── Unavailable     a part that must answer does not (leader, Redis, node)
@@ -48,6 +49,13 @@ class NotFound(InvalidRequest):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="not_found")
+
+
+class Gone(InvalidRequest):
+    """It was deleted on purpose."""
+
+    def __init__(self, message: str, *, pointer: str = "") -> None:
+        super().__init__(message, pointer=pointer, code="gone")
 
 
 class Conflict(InvalidRequest):

@@ -59,6 +59,11 @@ class Keys:
         """Hash: worker → what it is and its last sign of life, for people."""
         return f"{self.prefix}:workers"
 
+    @property
+    def metrics(self) -> str:
+        """Counters over the journal, and the entry up to which they count."""
+        return f"{self.prefix}:metrics"
+
     def commands(self, node: str, identity: str) -> str:
         """Stream: commands for one node's state directory."""
         return f"{self.prefix}:node:{node}:{identity}"

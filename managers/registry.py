@@ -19,6 +19,7 @@ from domain.inventory import ResourceInventory
 from domain.ports import Driver, DriverContext, Ledger, LedgerFactory, Manager
 from managers.cpu.ledger import CpuLedger
 from managers.cpu.probe import probe_cpu, probe_memory
+from managers.quota.api import ApiLedger
 from managers.quota.ledger import CounterLedger
 
 GROUP: Final = "tangram.managers"
@@ -41,6 +42,12 @@ def _cpu_driver(context: DriverContext) -> Driver:
     raise InvalidRequest(f"backend is {backend!r}: give process or docker")
 
 
+def _call_driver(context: DriverContext) -> Driver:
+    from managers.quota.calls import CallDriver
+
+    return CallDriver(context)
+
+
 BUILT_IN: Final = (
     Manager(
         "cpu",
@@ -50,7 +57,12 @@ BUILT_IN: Final = (
         description="cores of a node; runs commands on them",
     ),
     Manager("memory", CounterLedger, probe=probe_memory, description="memory of a node, in bytes"),
-    Manager("api", CounterLedger, description="calls of an API that may be open at once"),
+    Manager(
+        "api",
+        ApiLedger,
+        make_driver=_call_driver,
+        description="calls of an API: open at once, and per period",
+    ),
 )
 
 

@@ -64,6 +64,30 @@ def _database_check() -> dict[str, str]:
     }
 
 
+def _facts() -> dict[str, Any]:
+    from redis import RedisError
+
+    from tangram_web.lib import bus
+    from tangram_web.metrics.standing import read_standing
+    from tangram_web.metrics.views import READERS
+
+    try:
+        standing = read_standing(bus.redis_client(), bus.keys(), READERS)
+    except RedisError as error:
+        return {"redis": str(error)}
+    return {
+        "leader": standing.leader,
+        "epoch": standing.epoch,
+        "tick_lag_seconds": standing.tick_lag_seconds,
+        "inbox_entries": standing.inbox_entries,
+        "stream_lag": {
+            name: {"entries": lag.entries, "seconds": lag.seconds}
+            for name, lag in standing.lags.items()
+        },
+        "workers": {worker["name"]: worker["role"] for worker in standing.workers},
+    }
+
+
 def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     """Return the whole web process as one ASGI application."""
     behind = django_application()
@@ -79,6 +103,7 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         action_view=_in_thread(action_view),
         completions=_in_thread(completions),
         checks=_in_thread(_database_check),
+        facts=_in_thread(_facts),
     )
     context = Context(connect_async(settings.TANGRAM_REDIS_URL), bus.keys(), backing)
     gateway = Gateway(context, behind, NEEDED_ROLES)

@@ -6,7 +6,7 @@ carries slow jobs only; nothing of it is on the path of an action.
 
     loop        the scheduler loop: one leads, the others stand by
     node        the node worker of this machine
-    projector   rows and live frames, made from the journal
+    projector   rows, live frames and metrics, made from the journal; deletes old rows
 """
 
 from __future__ import annotations
@@ -68,7 +68,14 @@ def _loop() -> list[tuple[str, Work]]:
         epoch_won=epochs.epoch_won,
     )
     registry = load()
-    loop = SchedulerLoop(client, bus.keys(), registry.make_ledger, leadership, config)
+    loop = SchedulerLoop(
+        client,
+        bus.keys(),
+        registry.make_ledger,
+        leadership,
+        config,
+        journal_seconds=settings.TANGRAM_JOURNAL_SECONDS,
+    )
     bus.publish_config(config)
     return [("loop", loop.run)]
 
@@ -91,6 +98,7 @@ def _node() -> list[tuple[str, Work]]:
                 "cpus": settings.TANGRAM_NODE_CPUS,
                 "memory_bytes": settings.TANGRAM_NODE_MEMORY_BYTES,
                 "backend": settings.TANGRAM_CPU_BACKEND,
+                "secrets_directory": settings.TANGRAM_SECRETS_DIRECTORY,
                 **settings.TANGRAM_DOCKER,
             },
         )
@@ -103,9 +111,9 @@ def _node() -> list[tuple[str, Work]]:
 
 
 def _projector() -> list[tuple[str, Work]]:
-    from tangram_web.followers import frames, projector
+    from tangram_web.followers import frames, projector, retention
 
-    return [("projector", projector), ("frames", frames)]
+    return [("projector", projector), ("frames", frames), ("retention", retention)]
 
 
 ROLES: dict[str, Callable[[], list[tuple[str, Work]]]] = {

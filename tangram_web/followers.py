@@ -1,7 +1,8 @@
-"""Composition root of what follows the journal: rows, and live frames."""
+"""Composition root of what follows the journal (rows, live frames, metrics), and of retention."""
 
 from __future__ import annotations
 
+import logging
 from threading import Event
 from time import monotonic
 
@@ -13,15 +14,23 @@ from django.db import close_old_connections
 
 from scheduler.runtime.connection import connect
 from scheduler.runtime.follower import Entries, Follower
-from scheduler.runtime.journal import START, Journal
+from scheduler.runtime.journal import START, Journal, id_parts
 from tangram_web.lib import bus
 from tangram_web.live.frames import FrameFold
 from tangram_web.live.publisher import FramePublisher
+from tangram_web.metrics.store import MetricsStore
 from tangram_web.records import projection
+from tangram_web.records.retention import cutoff, prune
+
+log = logging.getLogger(__name__)
 
 #: Entries of this long are projected together: one transaction, and one row for short actions.
 PROJECTION_PAUSE_SECONDS = 0.1
 FRAME_SECONDS = 0.25
+METRICS_SECONDS = 1.0
+#: Between two looks for old rows, and between two batches of them: rows of now come first.
+RETENTION_SECONDS = 600.0
+RETENTION_PAUSE_SECONDS = 0.05
 
 
 def projector(stop: Event) -> None:
@@ -44,7 +53,10 @@ def projector(stop: Event) -> None:
 
 
 def frames(stop: Event) -> None:
-    """Publish live frames until stopped. A fresh fold is filled from the retained journal."""
+    """Publish live frames and keep metrics until stopped.
+
+    A fresh fold is filled from the retained journal; metrics go on from their stored position.
+    """
     client = connect(settings.TANGRAM_REDIS_URL)
     layer = get_channel_layer()
     while not stop.is_set():
@@ -56,13 +68,31 @@ def frames(stop: Event) -> None:
 
 
 def _publish(client: redis.Redis, publisher: FramePublisher, stop: Event) -> None:
-    fold, journal, position = FrameFold(), Journal(client, bus.keys()), START
-    last_at, read_at = 0.0, monotonic()
+    store, journal, position = MetricsStore(client, bus.keys()), Journal(client, bus.keys()), START
+    totals = store.load()
+    fold, counted = FrameFold(totals), id_parts(totals.position)
+    last_at, read_at, saved_at = 0.0, monotonic(), 0.0
     while not stop.is_set():
         entries = journal.read(position, count=500, block_seconds=1.0)
-        for position, entry in entries:  # noqa: B007 - the last one is where to go on
-            fold.fold(entry)
+        for position, entry in entries:
+            fold.fold(entry, counted=id_parts(position) <= counted)
             last_at, read_at = entry.at, monotonic()
+        if monotonic() - saved_at >= METRICS_SECONDS and id_parts(position) > counted:
+            saved_at, counted, totals.position = monotonic(), id_parts(position), position
+            store.save(totals)
         if len(entries) < 500 and last_at:
             publisher.publish(fold.frames(last_at + monotonic() - read_at))
             stop.wait(FRAME_SECONDS)
+
+
+def retention(stop: Event) -> None:
+    """Delete rows that are older than the settings say, now and then, until stopped."""
+    days = settings.TANGRAM_RETENTION_DAYS
+    while days and not stop.is_set():
+        close_old_connections()
+        try:
+            prune(cutoff(days), going_on=lambda: not stop.wait(RETENTION_PAUSE_SECONDS))
+        except DatabaseError as error:
+            log.warning("retention waits: %s", error)
+        stop.wait(RETENTION_SECONDS)
+    stop.wait()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from datetime import timedelta
 from pathlib import Path
@@ -10,14 +9,17 @@ from typing import Any
 
 from tangram_web.lib.env import (
     env_bool,
+    env_choice,
     env_database,
     env_directory,
+    env_float,
     env_list,
     env_prefixed,
     env_redis_url,
     env_secret,
     env_text,
 )
+from tangram_web.lib.logs import FORMATS, LEVELS, logging_config
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -32,6 +34,11 @@ TANGRAM_NODE_POOL = env_text("TANGRAM_NODE_POOL", "default")
 TANGRAM_NODE_CPUS = env_text("TANGRAM_NODE_CPUS", "")
 TANGRAM_NODE_MEMORY_BYTES = env_text("TANGRAM_NODE_MEMORY_BYTES", "")
 TANGRAM_CPU_BACKEND = env_text("TANGRAM_CPU_BACKEND", "process")
+TANGRAM_SECRETS_DIRECTORY = env_text("TANGRAM_SECRETS_DIRECTORY", "")
+#: Finished actions and trajectories are deleted after so many days; 0 keeps them for ever.
+TANGRAM_RETENTION_DAYS = env_float("TANGRAM_RETENTION_DAYS", 30.0)
+#: The journal keeps this much of the past, beyond what its readers still need.
+TANGRAM_JOURNAL_SECONDS = env_float("TANGRAM_JOURNAL_SECONDS", 900.0)
 #: What the container driver may be told (managers/cpu/containers/settings.py), as ``docker_…``.
 TANGRAM_DOCKER = env_prefixed("TANGRAM_DOCKER_", "docker_")
 
@@ -166,10 +173,8 @@ SPECTACULAR_SETTINGS = {
     ],
 }
 
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "root": {"handlers": ["stderr"], "level": os.environ.get("TANGRAM_LOG_LEVEL", "INFO")},
-}
+LOGGING = logging_config(
+    env_choice("TANGRAM_LOG_FORMAT", FORMATS),
+    env_choice("TANGRAM_LOG_LEVEL", LEVELS, "INFO"),
+    actions=env_bool("TANGRAM_LOG_ACTIONS", default=False),
+)

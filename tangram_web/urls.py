@@ -7,6 +7,8 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerView
 
+from tangram_web.metrics.views import MetricsView
+
 admin.site.site_header = "Tangram"
 admin.site.site_title = "Tangram"
 admin.site.index_title = "Rows and configuration"
@@ -15,6 +17,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("login/", LoginView.as_view(redirect_authenticated_user=True), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("admin/", admin.site.urls),
+    path("metrics", MetricsView.as_view(), name="metrics"),
     path("api/v1/openapi.json", SpectacularJSONAPIView.as_view(), name="openapi"),
     path("api/docs/", SpectacularSwaggerView.as_view(url_name="openapi"), name="api-docs"),
     path("api/v1/", include("tangram_web.records.api.urls")),

@@ -6,7 +6,6 @@ import contextlib
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -14,6 +13,8 @@ from pathlib import Path
 from signal import Signals
 
 import psutil
+
+from tests.ports import free_port
 
 START_WITHIN_SECONDS = 60.0
 STOP_WITHIN_SECONDS = 60.0
@@ -36,7 +37,7 @@ class PostgresServer:
 
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="tangram-postgres-"))
-        self.port = _free_port()
+        self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -144,10 +145,3 @@ def _as_its_user() -> list[str]:
     if os.geteuid() != 0:
         return []
     return ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", "--"]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -14,10 +14,11 @@ grants are atomic over all resources, so nothing deadlocks. An action that may r
 saves up on one node at a time and keeps to that one while it is head; a place that frees elsewhere
 is taken first.
 
-Two exceptions, or the system could stand still. Environments keep memory for their whole life and
-end only by running: who waits for memory blocks memory alone, and claims nothing. And who is
-larger than everything that is there now (a limit was lowered, the large node is away) blocks and
-claims nothing, for no action that ends would help it.
+Three exceptions, or the system could stand still. Environments keep memory for their whole life
+and end only by running: who waits for memory blocks memory alone, and claims nothing. Who waits for
+a quota to ease claims nothing either, and a timer lets it be looked at again. And who is larger
+than everything that is there now (a limit was lowered, the large node is away) blocks and claims
+nothing, for no action that ends would help it.
 
 Cost: O(lines + admitted · log lines) per cycle, however long the lines are.
 """
@@ -38,6 +39,7 @@ from scheduler.core.pools import policy_of
 from scheduler.core.queues import Need, QueueKey, WaitQueue, WaitReason
 from scheduler.core.scan import Scan
 from scheduler.core.state import LiveAction, LiveNode, Order, State
+from scheduler.core.timers import TimerKind
 from scheduler.core.widths import malleable
 
 
@@ -46,6 +48,10 @@ def run_cycle(state: State, decisions: list[Decision]) -> None:
     if not state.dirty:
         return
     state.dirty = False
+    for ledger in state.paced.values():
+        ledger.advance(state.now)
+    if not state.queues and not state.changed:
+        return  # nobody waits, and nobody may grow
     elastic = Elastic(state)
     while _scan(state, elastic, decisions):
         pass  # whoever was evicted on one node is tried on the others
@@ -54,7 +60,7 @@ def run_cycle(state: State, decisions: list[Decision]) -> None:
 
 def _scan(state: State, elastic: Elastic, decisions: list[Decision]) -> bool:
     """Look at every line once; say whether another look may find more."""
-    scan = Scan()
+    scan = Scan(paced=state.paced)
     heads = _heads(state)
     while heads:
         _, key = heads[0]
@@ -65,7 +71,7 @@ def _scan(state: State, elastic: Elastic, decisions: list[Decision]) -> bool:
             if following is not None:
                 heapreplace(heads, (following.order, key))
                 continue
-            del state.queues[key]
+            state.retire(key)
         heappop(heads)
     return elastic.settle(scan, decisions)
 
@@ -75,7 +81,7 @@ def _heads(state: State) -> list[tuple[Order, QueueKey]]:
     for key, queue in list(state.queues.items()):
         live = queue.head()
         if live is None:
-            del state.queues[key]
+            state.retire(key)
         else:
             heads.append((live.order, key))
     heapify(heads)
@@ -225,7 +231,7 @@ def _wait(
         if not large_enough(state, [need]):
             return WaitReason("too_large", need[0])
     if not queue.key.needs.wants_node:
-        return scan.refuse(state.ledgers, live.id, queue.in_cluster)
+        return _refuse(state, scan, live, queue.in_cluster)
     large = [node.name for node in nodes if large_enough(state, queue.on_node(node.name))]
     if not large:
         queue.sticky_node = None
@@ -233,4 +239,18 @@ def _wait(
     if queue.sticky_node not in large:
         queue.sticky_node = large[0]
     needs = queue.on_node(queue.sticky_node or large[0])
-    return scan.refuse(state.ledgers, live.id, needs + queue.in_cluster)
+    return _refuse(state, scan, live, needs + queue.in_cluster)
+
+
+def _refuse(state: State, scan: Scan, live: LiveAction, needs: list[Need]) -> WaitReason:
+    """Let ``live`` wait for ``needs``; when time alone brings them, look again then."""
+    reason = scan.refuse(state.ledgers, live.id, needs)
+    resource = ResourceId(reason.subject or "")
+    if reason.code == "short_of" and resource in state.paced:
+        amount = next(amount for name, amount in needs if name == resource)
+        ready_at = state.paced[resource].ready_at(amount)
+        due = state.pacing.get(resource)
+        if ready_at is not None and (due is None or ready_at < due):
+            state.pacing[resource] = ready_at
+            state.timers.set(ready_at, TimerKind.PACE, resource)
+    return reason

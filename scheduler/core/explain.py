@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from domain.action import ActionState
 from domain.ids import ActionId, ResourceId
+from domain.limits import Quota, QuotaUse
 from domain.resources import units
 from domain.wire import WaitView
 from scheduler.core.forecast import Forecast, forecast, takes_of
@@ -77,10 +78,32 @@ def _what_is_short(state: State, queue: WaitQueue, resource: ResourceId) -> str:
     wanted = next(amount for name, amount in needs if name == resource)
     place = f" on node {node}" if node and resource.endswith(f":{node}") else ""
     ledger = state.ledgers[resource]
+    if (paced := state.paced.get(resource)) is not None:
+        if hindrance := paced.hindrance(state.now):
+            return f"waits for {units(wanted)} of {resource}: {hindrance}"
+        ready_at = paced.ready_at(wanted)
+        if ready_at is not None:
+            short = [use for use in paced.uses(state.now) if use.left < wanted]
+            return _what_is_used_up(short, resource, wanted, max(0.0, ready_at - state.now))
     kept = ", kept for actions before it" if ledger.fits((wanted,)) else ""
     if resource.startswith("memory:"):
         return f"waits for {wanted} bytes of {resource}, {ledger.free} free{kept}{place}"
     return f"waits for {units(wanted)} of {resource}, {units(ledger.free)} free{kept}{place}"
+
+
+def _what_is_used_up(
+    short: list[QuotaUse], resource: ResourceId, wanted: int, seconds: float
+) -> str:
+    """Word which quotas leave too little, and for how long."""
+    which = ", ".join(
+        f"{units(use.quota.amount)} per {_period(use.quota)} ({units(use.left)} left)"
+        for use in short
+    )
+    return f"waits for {units(wanted)} of {resource}: of {which}; enough is left in {seconds:.3g} s"
+
+
+def _period(quota: Quota) -> str:
+    return f"{quota.window_seconds:g} s" if quota.window_seconds else f"day in {quota.zone}"
 
 
 def _why_deferred(state: State, resource: ResourceId) -> str:

@@ -27,6 +27,7 @@ def check(state: State) -> None:
         *_queues_agree(state),
         *_trajectories_agree(state),
         *_deadlines_are_set(state),
+        *_quotas_wake(state),
     ]
     if not broken:  # reasons are found by walking over all of that
         broken = list(_everybody_waits_for_a_reason(state))
@@ -84,6 +85,10 @@ def _states_agree(state: State) -> Iterator[str]:
         placed = live.node is not None
         if placed != (action_id in state.on_node.get(live.node or "", ())):
             yield f"{action_id}: its node does not know it"
+        if (placed and live.action.malleable) != (
+            action_id in state.supple.get(live.node or "", ())
+        ):
+            yield f"{action_id}: whether it may be resized is not known where it is"
     for node, ids in state.on_node.items():
         for action_id in ids:
             if action_id not in state.actions or state.actions[action_id].node != node:
@@ -143,6 +148,14 @@ def _everybody_waits_for_a_reason(state: State) -> Iterator[str]:
     for live in state.actions.values():
         if live.state is ActionState.QUEUED and waiting(state, live).code == "arriving":
             yield f"{live.id} waits without a reason"
+
+
+def _quotas_wake(state: State) -> Iterator[str]:
+    """I8: who waits for a quota is looked at again when it eases."""
+    paces = {(at, s) for at, kind, s in state.timers.pending() if kind is TimerKind.PACE}
+    for resource, due in state.pacing.items():
+        if due > state.now and (due, resource) not in paces:
+            yield f"who waits for {resource} to ease is never looked at again"
 
 
 def _deadlines_are_set(state: State) -> Iterator[str]:

@@ -6,7 +6,7 @@ from domain.decisions import Decision, Wake
 from domain.errors import InvariantViolation
 from domain.events import Event
 from domain.ids import ActionId, ResourceId
-from domain.inventory import Config, ResourceInventory, default_config
+from domain.inventory import Config, default_config
 from domain.wire import DecisionView
 from scheduler.core.cycle import run_cycle
 from scheduler.core.explain import Standing, explain
@@ -21,9 +21,8 @@ class Machine:
 
     def __init__(self, make_ledger: MakeLedger, config: Config | None = None) -> None:
         self.state = State(make_ledger, config or default_config())
-        for name, limit in self.state.config.resources.items():
-            resource = ResourceId(name)
-            self.state.ledgers[resource] = make_ledger(resource, ResourceInventory(limit))
+        for name in self.state.config.resources:
+            self.state.open_ledger(ResourceId(name), self.state.config.inventory(name))
         read_policies(self.state)
         self.state.changed.clear()
 
@@ -62,7 +61,16 @@ class Machine:
             deadlines.ring(state, timer, decisions)
 
     def _ask_wake(self, decisions: list[Decision]) -> None:
-        upcoming, asked = deadlines.upcoming(self.state), self.state.asked_wake
+        state, asked = self.state, self.state.asked_wake
+        first = state.timers.first()
+        if (
+            first is not None
+            and asked is not None
+            and state.now < asked <= first[0]
+            and not state.timers.crowded
+        ):
+            return  # whatever comes next, it is not before what was asked for
+        upcoming = deadlines.upcoming(state)
         if upcoming is None:
             self.state.asked_wake = None
         elif asked is None or asked <= self.state.now or upcoming < asked:

@@ -115,7 +115,7 @@ def check_feasible(
     """
     node_cost = {}
     for name, counts in cost.items():
-        limit = config.resources.get(name)
+        limit = config.most(name)
         if limit is None:
             if name == "memory":
                 raise InvalidRequest(

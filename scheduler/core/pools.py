@@ -32,7 +32,7 @@ def needs_in(state: State, action: Action, pool: str, node: str | None) -> Needs
         return plain_needs_of(action, state.config)
 
     def most(name: str) -> int:
-        limit = state.config.resources.get(name)
+        limit = state.config.most(name)
         if limit is not None:
             return limit
         nodes = state.nodes_of(pool) if node is None else [state.nodes[node]]

@@ -47,7 +47,9 @@ class WaitReason(NamedTuple):
 class WaitQueue:
     """One line."""
 
-    __slots__ = ("_heap", "_on_node", "in_cluster", "key", "reason", "size", "sticky_node")
+    __slots__ = (
+        "_heap", "_on_node", "_units_on", "in_cluster", "key", "reason", "size", "sticky_node",
+    )  # fmt: skip
 
     def __init__(self, key: QueueKey) -> None:
         self.key = key
@@ -58,6 +60,7 @@ class WaitQueue:
         #: What each of its actions takes of cluster-wide resources.
         self.in_cluster: list[Need] = [(ResourceId(name), n) for name, n in key.needs.in_cluster]
         self._on_node: dict[str, list[Need]] = {}
+        self._units_on: dict[str, list[Need]] = {}
         self._heap: list[tuple[Order, LiveAction]] = []
 
     def on_node(self, node: str) -> list[Need]:
@@ -68,6 +71,16 @@ class WaitQueue:
             if self.key.memory_bytes:
                 needs.append((node_resource("memory", node), self.key.memory_bytes))
             self._on_node[node] = needs
+        return needs
+
+    def units_on(self, node: str | None) -> list[Need]:
+        """Return what each of its actions is granted on ``node``, if on any, and cluster-wide."""
+        if node is None:
+            return self.in_cluster
+        needs = self._units_on.get(node)
+        if needs is None:
+            on_node = [(node_resource(kind, node), n) for kind, n in self.key.needs.on_node]
+            needs = self._units_on[node] = self.in_cluster + on_node
         return needs
 
     def push(self, live: LiveAction) -> None:

@@ -51,6 +51,9 @@ class Snapshot(msgspec.Struct):
     #: In the order in which families were first seen.
     durations: list[tuple[str, Learned]] = []
     resizing: dict[ResourceId, float] = {}
+    #: What ledgers that count over time remember.
+    paced: dict[ResourceId, bytes] = {}
+    pacing: dict[ResourceId, float] = {}
 
 
 #: Sets have no order of their own: without one, equal states would not give equal bytes.
@@ -73,6 +76,8 @@ def dump(machine: Machine) -> bytes:
             task_pools=state.task_pools,
             deferrals=state.deferrals,
             resizing=state.resizing,
+            paced={r: ledger.remember() for r, ledger in state.paced.items()},
+            pacing=state.pacing,
             durations=list(state.durations.items()),
             tombstones=state.tombstones,
             timers=state.timers.pending(),
@@ -100,7 +105,7 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
     for entry in snapshot.timers:
         state.timers.set(*entry)
     state.deferrals, state.durations = snapshot.deferrals, dict(snapshot.durations)
-    state.resizing = snapshot.resizing
+    state.resizing, state.pacing = snapshot.resizing, snapshot.pacing
     state.asked_wake, state.dirty = snapshot.asked_wake, False
     return machine
 
@@ -109,14 +114,16 @@ def _restore_ledgers(state: State, snapshot: Snapshot) -> None:
     for node in snapshot.nodes:
         for kind, have in node.inventory.resources.items():
             resource = ResourceId(f"{kind}:{node.name}")
-            state.ledgers[resource] = state.make_ledger(resource, have)
+            state.open_ledger(resource, have)
     for name in snapshot.shrunk:
         resource = ResourceId(name)
         if resource not in state.ledgers:
-            state.ledgers[resource] = state.make_ledger(resource, ResourceInventory(0))
+            state.open_ledger(resource, ResourceInventory(0))
     for name, holders in snapshot.held.items():
         for holder, allocation in holders.items():
             state.ledgers[ResourceId(name)].adopt(holder, allocation)
+    for resource, memory in snapshot.paced.items():
+        state.paced[resource].recall(memory)
 
 
 def _restore_actions(state: State, snapshot: Snapshot) -> None:
@@ -124,7 +131,7 @@ def _restore_actions(state: State, snapshot: Snapshot) -> None:
         live.queue = None
         state.actions[live.id] = live
         if live.node is not None:
-            state.on_node.setdefault(live.node, set()).add(live.id)
+            state.place(live, live.node)
     for live in snapshot.actions:
         if live.state is ActionState.QUEUED and _stands(state, live):
             enqueue(state, live)

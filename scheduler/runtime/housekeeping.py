@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Sequence
 from time import monotonic, time
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 import redis
 
+from domain.apis import ApiConfig
 from domain.events import Event, NodeLost, NodeReturned
 from domain.keys import Keys
 from scheduler.core import snapshot
 from scheduler.runtime.journal import Journal
 from scheduler.runtime.recovery import StoredSnapshot
+from scheduler.runtime.telemetry import PASS_BOUNDS
 
 if TYPE_CHECKING:
     from scheduler.runtime.loop import SchedulerLoop
@@ -29,6 +32,9 @@ SNAPSHOT_SECONDS = 30.0
 #: Journal kept for questions about the past, when nobody needs more.
 JOURNAL_RETENTION_SECONDS = 900.0
 
+#: What a worker may say of itself.
+Fact = float | str | Sequence[float] | None
+
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -40,12 +46,20 @@ class CapacityView(msgspec.Struct):
     #: Pool → one dict of capacities per node.
     pools: dict[str, list[dict[str, int]]]
     resources: dict[str, int]
+    apis: dict[str, ApiConfig] = {}
 
 
 class Housekeeping:
     """Periodic duties of the leader. `due` is called once per pass and does little."""
 
-    def __init__(self, loop: SchedulerLoop, client: redis.Redis, keys: Keys) -> None:
+    def __init__(
+        self,
+        loop: SchedulerLoop,
+        client: redis.Redis,
+        keys: Keys,
+        journal_seconds: float = JOURNAL_RETENTION_SECONDS,
+    ) -> None:
+        self._journal_seconds = journal_seconds
         self._loop = loop
         self._client = client
         self._keys = keys
@@ -60,7 +74,7 @@ class Housekeeping:
             return []
         self._next = monotonic() + EVERY_SECONDS
         self._loop.leadership.renew()
-        self._show_life()
+        self.show_life()
         fresh = self._loop.seq - self._snapshot_seq
         if fresh >= SNAPSHOT_ENTRIES and monotonic() - self._snapshot_at >= SNAPSHOT_SECONDS:
             self.snapshot()
@@ -93,7 +107,7 @@ class Housekeeping:
         )
         loop.leadership.put(self._keys.snapshot, _encode(stored))
         self._snapshot_seq = loop.seq
-        self._journal.trim(loop.journal_id, JOURNAL_RETENTION_SECONDS)
+        self._journal.trim(loop.journal_id, self._journal_seconds)
 
     def publish_capacity(self) -> None:
         """Store what each pool could give at most."""
@@ -106,11 +120,13 @@ class Housekeeping:
             revision=state.config.revision,
             projects={p.name: p.default_pool for p in state.config.projects.values()},
             pools=pools,
-            resources=dict(state.config.resources),
+            resources={name: state.config.most(name) or 0 for name in state.config.resources},
+            apis=state.config.apis,
         )
         self._loop.leadership.put(self._keys.capacity, msgspec.json.encode(view))
 
-    def _show_life(self) -> None:
+    def show_life(self) -> None:
+        """Say that this loop leads, and how it does."""
         stats = self._loop.stats
         show_life(
             self._client,
@@ -120,12 +136,13 @@ class Housekeeping:
             epoch=self._loop.leadership.epoch,
             seq=self._loop.seq,
             pass_p99_seconds=stats.quantile_seconds(0.99),
+            pass_bounds=PASS_BOUNDS,
+            pass_counts=stats.pass_counts,
+            pass_sum=stats.pass_sum_seconds,
         )
 
 
-def show_life(
-    client: redis.Redis, keys: Keys, name: str, role: str, **facts: float | str | None
-) -> None:
+def show_life(client: redis.Redis, keys: Keys, name: str, role: str, **facts: Fact) -> None:
     """Tell people and `/readyz` that a worker is alive."""
     body = {"role": role, "pid": os.getpid(), "at": time(), **facts}
     client.hset(keys.workers, name, json.dumps(body))

@@ -41,9 +41,10 @@ from domain.keys import Keys
 from domain.ports import RunOrder
 from scheduler.core.machine import Machine
 from scheduler.core.state import MakeLedger
+from scheduler.runtime import trail
 from scheduler.runtime.answers import Answers
 from scheduler.runtime.clock import JournalClock
-from scheduler.runtime.housekeeping import Housekeeping
+from scheduler.runtime.housekeeping import JOURNAL_RETENTION_SECONDS, Housekeeping
 from scheduler.runtime.lane import Lane, read_stream
 from scheduler.runtime.leadership import Leadership
 from scheduler.runtime.recovery import recover
@@ -68,12 +69,15 @@ class SchedulerLoop:
         make_ledger: MakeLedger,
         leadership: Leadership,
         config: Config,
+        *,
+        journal_seconds: float = JOURNAL_RETENTION_SECONDS,
     ) -> None:
         self._client = client
         self._inbox = Lane(client)
         self._keys = keys
         self._make_ledger = make_ledger
         self._config = config
+        self._journal_seconds = journal_seconds
         self.leadership = leadership
         self.stats = LoopStats()
 
@@ -107,11 +111,12 @@ class SchedulerLoop:
         self.journal_id, self.inbox_id = recovered.journal_id, recovered.inbox_id
         self.seq = recovered.seq
         self.clock = JournalClock(recovered.machine.state.now)
-        self.housekeeping = Housekeeping(self, self._client, self._keys)
+        self.housekeeping = Housekeeping(self, self._client, self._keys, self._journal_seconds)
         self.answers = Answers(self, self._client)
         self._wake_at = recovered.machine.state.asked_wake
         self._drained_at: float | None = None
         self.housekeeping.publish_capacity()
+        self.housekeeping.show_life()
         log.info(
             "leading in epoch %d: %d entries replayed in %.3f s, %d actions live",
             self.leadership.epoch,
@@ -193,6 +198,7 @@ class SchedulerLoop:
                 self._wake_at = decision.wake_at
             elif isinstance(decision, Refuse):
                 self.answers.refuse(decision)
+        trail.follow(events, decisions)
         if any(isinstance(event, (NodeJoined, ConfigApplied)) for event in events):
             self.housekeeping.publish_capacity()
 
@@ -225,4 +231,7 @@ class SchedulerLoop:
             return None
         trajectory = self.machine.state.trajectory_of(live)
         environment = trajectory.environment if trajectory else live.action.environment
-        return RunOrder(live.action, granted.allocations, granted.attempt, environment)
+        order = RunOrder(live.action, granted.allocations, granted.attempt, environment)
+        if live.action.call is not None:
+            order.api = self.machine.state.config.apis.get(live.action.call.target)
+        return order

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
+from typing import Final
 
 #: Passes kept.
 WINDOW = 1024
+#: Upper bounds of the histogram over all passes, seconds; above the last one there is one more bin.
+PASS_BOUNDS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class LoopStats:
@@ -14,12 +18,17 @@ class LoopStats:
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=WINDOW)
         self._deciding: deque[float] = deque(maxlen=WINDOW)
+        #: Passes since the process began, by bin, and how long they took together.
+        self.pass_counts = [0] * (len(PASS_BOUNDS) + 1)
+        self.pass_sum_seconds = 0.0
         self.passes = 0
         self.events = 0
 
     def record_pass(self, seconds: float, events: int) -> None:
         """Note one pass: deciding, committing and answering, without waiting."""
         self._seconds.append(seconds)
+        self.pass_counts[bisect_left(PASS_BOUNDS, seconds)] += 1
+        self.pass_sum_seconds += seconds
         self.passes += 1
         self.events += events
 

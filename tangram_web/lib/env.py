@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -35,6 +36,15 @@ def env_bool(name: str, *, default: bool) -> bool:
     raise ImproperlyConfigured(f"{name}={value!r} is neither yes nor no: give 1 or 0")
 
 
+def env_choice(name: str, choices: Sequence[str], default: str = "") -> str:
+    """Return the variable, one of ``choices``; case does not matter. The first is the default."""
+    value = os.environ.get(name) or default or choices[0]
+    for choice in choices:
+        if value.lower() == choice.lower():
+            return choice
+    raise ImproperlyConfigured(f"{name}={value!r}: give one of {', '.join(choices)}")
+
+
 def env_int(name: str, default: int, *, minimum: int = 0) -> int:
     """Return the variable as a whole number of at least ``minimum``."""
     value = os.environ.get(name)
@@ -46,6 +56,20 @@ def env_int(name: str, default: int, *, minimum: int = 0) -> int:
         raise ImproperlyConfigured(f"{name}={value!r} is not a whole number") from None
     if number < minimum:
         raise ImproperlyConfigured(f"{name}={number} is below {minimum}")
+    return number
+
+
+def env_float(name: str, default: float, *, minimum: float = 0.0) -> float:
+    """Return the variable as a number of at least ``minimum``."""
+    value = os.environ.get(name)
+    if not value:
+        return default
+    try:
+        number = float(value)
+    except ValueError:
+        raise ImproperlyConfigured(f"{name}={value!r} is not a number") from None
+    if not minimum <= number < float("inf"):
+        raise ImproperlyConfigured(f"{name}={value} is not a finite number of at least {minimum:g}")
     return number
 
 

@@ -16,7 +16,7 @@ from rest_framework import exceptions
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.response import Response
 
-from domain.errors import CapacityError, Conflict, InvalidRequest, NotFound, Unavailable
+from domain.errors import CapacityError, Conflict, Gone, InvalidRequest, NotFound, Unavailable
 from domain.wire import Problem
 from tangram_web.lib.requests import request_id_of
 
@@ -30,6 +30,7 @@ _CODES = {
     405: "method_not_allowed",
     406: "not_acceptable",
     409: "conflict",
+    410: "gone",
     413: "too_large",
     415: "unsupported_media_type",
     422: "invalid",
@@ -78,6 +79,8 @@ class ProblemHandler(ExceptionHandler):
         match converted:
             case NotFound():
                 return Refusal(404, str(exc), "not_found")
+            case Gone():
+                return Refusal(410, str(exc), "gone", converted.pointer)
             case Conflict():
                 return Refusal(409, str(exc), converted.code, converted.pointer)
             case InvalidRequest():

@@ -43,6 +43,7 @@ from tangram_web.live.history import LENGTH, TAIL
 from tangram_web.live.origins import Origins
 from tangram_web.live.overview import overview_body
 from tangram_web.live.population import Live, Population
+from tangram_web.metrics.totals import Totals
 
 OVERVIEW: Final = "overview"
 NODES: Final = "nodes"
@@ -88,7 +89,10 @@ _encode = msgspec.msgpack.Encoder().encode
 class FrameFold:
     """The journal, folded into what the live page shows."""
 
-    def __init__(self) -> None:
+    def __init__(self, totals: Totals | None = None) -> None:
+        #: Where to count what happens; a refilled fold meets entries that are counted already.
+        self._totals = totals
+        self._counting = False
         self.population = Population()
         self.capacity = Capacity()
         self.flow = Flow()
@@ -118,8 +122,9 @@ class FrameFold:
             EnvironmentRemoved: self._remove_environment,
         }
 
-    def fold(self, entry: JournalEntry) -> None:
+    def fold(self, entry: JournalEntry, *, counted: bool = False) -> None:
         """Take one cycle in: what the core saw, then what it decided."""
+        self._counting = self._totals is not None and not counted
         self._wall_offset = entry.wall_offset_seconds
         if self._since is None:
             self._since = entry.at + entry.wall_offset_seconds
@@ -179,6 +184,8 @@ class FrameFold:
         pool = self._origins.pool_of(action, self.capacity.config)
         self.population.submit(action, pool, event.at - event.lag_seconds)
         self.flow.submit()
+        if self._totals is not None and self._counting:
+            self._totals.submit(action.project, pool, action.kind.value)
 
     def _grant(self, decision: Grant) -> None:
         live = self.population.actions.get(decision.action_id)
@@ -204,6 +211,8 @@ class FrameFold:
             live.allocations = decision.allocations
             self.capacity.hold(live.node, live.allocations)
             self._nodes_revision += 1
+            if self._totals is not None and self._counting:
+                self._totals.resize(live.pool)
 
     def _start(self, event: ActionStarted) -> None:
         live = self.population.actions.get(event.action_id)
@@ -219,6 +228,8 @@ class FrameFold:
         if live is not None and live.state is not ActionState.QUEUED:
             self._release(live)
             self.population.move(live, ActionState.QUEUED)
+            if self._totals is not None and self._counting:
+                self._totals.requeue(live.pool)
 
     def _finish(self, decision: Finish) -> None:
         live = self.population.actions.get(decision.action_id)
@@ -226,6 +237,9 @@ class FrameFold:
             self._release(live)
             self.population.finish(live)
         self.flow.finish(decision, self._at)
+        if self._totals is not None and self._counting:
+            pool, kind = live.pool if live else "default", decision.kind.value
+            self._totals.finish(decision.project, pool, kind, decision.outcome, decision.timing)
 
     def _release(self, live: Live) -> None:
         if live.allocations:

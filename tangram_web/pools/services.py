@@ -20,8 +20,9 @@ from django.utils import timezone
 from domain.access import Scope
 from domain.errors import Conflict, InvalidRequest, NotFound
 from domain.inventory import default_config
-from domain.policies import parse_policy
-from domain.resources import MAX_UNITS, MILLI
+from domain.manifest import ResourceSpec, check_resource, read
+from domain.policies import DEFAULT_POLICY, parse_policy
+from domain.resources import MILLI
 from tangram_web.lib.bus import publish_config
 from tangram_web.pools.models import (
     NAME_LENGTH,
@@ -51,7 +52,9 @@ class Actor:
 SYSTEM = Actor(name="tangram")
 
 
-def pool_create(*, actor: Actor, name: str, policy: str = "minimum", paused: bool = False) -> Pool:
+def pool_create(
+    *, actor: Actor, name: str, policy: str = DEFAULT_POLICY, paused: bool = False
+) -> Pool:
     """Add a pool. Raises Conflict for a taken name, InvalidRequest for an unknown policy."""
     parse_policy(policy)
     pool = Pool(name=name, policy=policy, paused=paused)
@@ -94,23 +97,29 @@ def project_create(*, actor: Actor, name: str, default_pool: str = "default") ->
     return project
 
 
-def resource_set(*, actor: Actor, name: str, limit_units: int) -> Resource:
-    """Add a cluster-wide resource, or change its limit."""
+def resource_set(*, actor: Actor, name: str, **declared: Any) -> Resource:
+    """Add a cluster-wide resource, or change it: members that are not given stay as they are.
+
+    ``declared`` are members of `domain.manifest.ResourceSpec`.
+    """
     if name.partition(":")[0] in _NODE_KINDS:
         raise InvalidRequest("nodes bring this kind of resource themselves", pointer="/name")
-    if not 0 <= limit_units <= MAX_UNITS:
-        raise InvalidRequest(f"give 0 to {MAX_UNITS} units", pointer="/limit_units")
     with _change(actor, "set", f"resource/{name}") as audit:
         resource = Resource.objects.filter(name=name).first()
-        if resource is None:
-            resource = Resource(name=name, limit_units=limit_units)
-            _insert(resource)
+        new, before = resource is None, resource or Resource(name=name)
+        known = {} if new else {"limit_units": before.limit_units, **before.spec}
+        spec = read(ResourceSpec, {**known, **declared})
+        check_resource(spec)
+        if not new:
+            audit.before = _described(before)
+        plain = msgspec.to_builtins(spec)
+        before.limit_units, before.spec = plain.pop("limit_units"), plain
+        if new:
+            _insert(before)
         else:
-            audit.before = _described(resource)
-            resource.limit_units = limit_units
-            resource.save(update_fields=["limit_units"])
-        audit.after = _described(resource)
-    return resource
+            before.save(update_fields=["limit_units", "spec"])
+        audit.after = _described(before)
+    return before
 
 
 def node_drain(*, actor: Actor, node: str, reason: str = "") -> NodeDrain:

@@ -242,3 +242,17 @@ class LeaderEpoch(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name}: {self.epoch}"
+
+
+class Retention(models.Model):
+    """How far the past was deleted. One row."""
+
+    name = models.CharField(primary_key=True, max_length=32)
+    #: Highest place in the log of completions of any deleted action.
+    forgotten_seq = models.BigIntegerField(default=0)
+
+    class Meta:
+        verbose_name = "retention mark"
+
+    def __str__(self) -> str:
+        return f"{self.name} up to {self.forgotten_seq}"

@@ -11,9 +11,10 @@ from django.db.models import Model, QuerySet
 from domain.access import Principal
 from domain.action import ActionState, Kind, Outcome, Timing
 from domain.allocation import Placement
-from domain.errors import InvalidRequest
+from domain.errors import Gone, InvalidRequest
 from domain.wire import ActionView, CompletionsView
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
+from tangram_web.records.retention import forgotten_seq
 
 MAX_COMPLETIONS = 1000
 
@@ -28,9 +29,19 @@ def action_view(action_id: str, project: str | None = None) -> ActionView | None
 
 
 def completions(project: str | None, after: int, limit: int) -> CompletionsView:
-    """Return the actions that finished after cursor ``after``, oldest first, up to ``limit``."""
+    """Return the actions that finished after cursor ``after``, oldest first, up to ``limit``.
+
+    ``after`` 0 begins with the oldest that there is. Raises Gone for a cursor behind which rows
+    were deleted for their age.
+    """
     if not 0 <= after < 2**63:
         raise InvalidRequest("this is not a cursor of ours", pointer="/after")
+    if 0 < after < (forgotten := forgotten_seq()):
+        raise Gone(
+            f"completions up to {forgotten} may be deleted (retention); begin anew without a "
+            "cursor, or with after=now",
+            pointer="?after",
+        )
     limit = max(1, min(limit, MAX_COMPLETIONS))
     rows = _of(ActionRecord.objects.filter(finished_seq__gt=after), project)
     found = list(rows.defer("spec").order_by("finished_seq")[: limit + 1])

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import time
@@ -30,17 +29,11 @@ from tangram_web.supervisor import stack
 from tangram_web.supervisor.children import Program
 from tangram_web.supervisor.home import Home
 from tangram_web.supervisor.redis_server import EmbeddedRedis, choose_redis
+from tests.ports import free_port
 from tests.postgres_server import PostgresServer
 
 READY_WITHIN_SECONDS = 90.0
 END_WITHIN_SECONDS = 30.0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Part:
@@ -110,7 +103,7 @@ class System:
         self.keys = Keys()
         server = choose_redis(self.home, {})
         self.redis_url = server.url
-        self.address = stack.Address("127.0.0.1", _free_port())
+        self.address = stack.Address("127.0.0.1", free_port())
         self._common = {
             "TANGRAM_HOME": str(self.home.path),
             "TANGRAM_REDIS_URL": server.url,
@@ -137,9 +130,14 @@ class System:
             self._add(program)
         self.token = ""
 
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What its programs are told."""
+        return self._common
+
     def _use_tcp(self, server: EmbeddedRedis) -> None:
         """Reach Redis as other machines do: by TCP, with a password."""
-        port, password = _free_port(), "secret of a test"
+        port, password = free_port(), "secret of a test"
         flags = ("--port", str(port), "--bind", "127.0.0.1", "--requirepass", password)
         self._add(replace(server.program, command=(*server.program.command, *flags)))
         self.redis_url = f"redis://:{quote(password)}@127.0.0.1:{port}/0"

@@ -34,8 +34,8 @@ from managers.cpu.containers.ways import Way
 from managers.cpu.probe import usable_cores
 from managers.cpu.process.files import read_file, write_file
 from managers.cpu.process.locks import take_lock
-from managers.cpu.process.marks import MarkLog
 from managers.cpu.process.workspace import Workspaces
+from managers.marks import MarkLog
 
 #: An idle container gets so many thousandths of a core, to answer and to reap its dead.
 _PARKED_MILLI = 10

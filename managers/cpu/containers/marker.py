@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from managers.cpu.process.marks import MarkLog
+from managers.marks import MarkLog
 
 _log = logging.getLogger(__name__)
 

@@ -27,12 +27,12 @@ from managers.cpu.process.files import read_file, write_file
 from managers.cpu.process.launcher import Launcher
 from managers.cpu.process.limits import Limits
 from managers.cpu.process.locks import take_lock
-from managers.cpu.process.marks import MarkLog
 from managers.cpu.process.processes import Ending, ProcessTable, become_subreaper
 from managers.cpu.process.run import Run, Tools
 from managers.cpu.process.sandbox import Sandbox, find_sandbox
 from managers.cpu.process.seal import Sealer
 from managers.cpu.process.workspace import Workspaces
+from managers.marks import MarkLog
 
 _ISOLATIONS: Final = ("auto", "bwrap", "process")
 

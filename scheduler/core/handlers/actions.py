@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from domain.action import Action, ActionState, Kind, Outcome, Timing
+from domain.apis import Feedback, Verdict
 from domain.decisions import Decision, Finish
 from domain.errors import InvalidRequest
 from domain.events import ActionCancelRequested, ActionFinished, ActionStarted, ActionSubmitted
 from domain.ids import ActionId
+from scheduler.core.handlers.calls import heed, words
 from scheduler.core.handlers.trajectories import default_pool, open_trajectory
 from scheduler.core.lifecycle import (
     MAX_ATTEMPTS,
@@ -183,6 +185,9 @@ def finished(state: State, event: ActionFinished, decisions: list[Decision]) -> 
     live = _reported(state, event.action_id, event)
     if live is None:
         return
+    if event.feedback is not None:
+        _call_finished(state, live, event, event.feedback, decisions)
+        return
     may_repeat = event.never_started or live.action.replay_safe
     if (
         event.outcome in _UNSURE
@@ -193,6 +198,24 @@ def finished(state: State, event: ActionFinished, decisions: list[Decision]) -> 
         requeue(state, live, event.detail or str(event.outcome), decisions)
     else:
         finish(state, live, event.outcome, decisions, report=event)
+
+
+def _call_finished(
+    state: State,
+    live: LiveAction,
+    event: ActionFinished,
+    feedback: Feedback,
+    decisions: list[Decision],
+) -> None:
+    """Let the API's books follow; make the call again, or end it with what came back."""
+    why_not = heed(state, live, event, feedback)
+    if not why_not:
+        requeue(state, live, words(event, feedback), decisions)
+    elif feedback.verdict is Verdict.OK:
+        finish(state, live, event.outcome, decisions, report=event)
+    else:
+        detail = f"{words(event, feedback)}; not made again: {why_not}"
+        finish(state, live, event.outcome, decisions, report=event, detail=detail)
 
 
 def _reported(state: State, action_id: ActionId, event: ActionFinished) -> LiveAction | None:

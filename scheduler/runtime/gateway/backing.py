@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from domain.wire import ActionView, CompletionsView
 from scheduler.runtime.gateway.identity import Authenticate
@@ -28,3 +28,5 @@ class Backing:
     completions: FindCompletions
     #: Name of a check → what is wrong, empty when nothing is.
     checks: Callable[[], Awaitable[dict[str, str]]]
+    #: Who leads, and how far everybody is behind; for people, so without a fixed form.
+    facts: Callable[[], Awaitable[dict[str, Any]]]

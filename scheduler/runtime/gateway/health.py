@@ -33,23 +33,32 @@ class Health:
         return Response(200, {"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
-        """GET /readyz[?verbose]: 200 when actions can be accepted and run, else 503."""
+        """GET /readyz[?verbose]: 200 when actions can be accepted and run, else 503.
+
+        ``verbose`` adds every check, and facts: who leads since when, how far the loop and the
+        readers of the journal are behind.
+        """
         checks = await self._checks()
         wrong = {name: problem for name, problem in checks.items() if problem}
         body: dict[str, Any] = {"status": "ready" if not wrong else "not ready"}
-        if "verbose" in request.query() or wrong:
+        verbose = "verbose" in request.query()
+        if verbose or wrong:
             body["checks"] = {name: problem or "ok" for name, problem in checks.items()}
+        if verbose and not checks.get("redis"):
+            body["facts"] = await self._context.backing.facts()
         return Response(200 if not wrong else 503, body)
 
     async def _checks(self) -> dict[str, str]:
         checks = dict(await self._context.backing.checks())
         try:
-            leader = await self._context.client.get(self._context.keys.leader)
+            leader = cast("bytes | None", await self._context.client.get(self._context.keys.leader))
             workers = await self._workers()
         except redis.RedisError as error:
             return {**checks, "redis": str(error) or "does not answer"}
         checks["redis"] = ""
         checks["leader"] = "" if leader else "no scheduler loop leads"
+        if leader and not any(worker["name"] == leader.decode() for worker in workers):
+            checks["leader"] = f"{leader.decode()} leads but has not shown life for a while"
         for role in self._needed_roles:
             alive = any(worker["role"] == role for worker in workers)
             checks[role] = "" if alive else f"no {role} worker shows life"
@@ -76,5 +85,10 @@ class Health:
     async def status(self, request: Request, principal: Principal) -> Response:
         """GET /api/v1/status: pools, resources, nodes and the loop, as the leader sees them."""
         status = await self._context.questions.status()
-        status["workers"] = await self._workers()
+        status["workers"] = [_for_people(worker) for worker in await self._workers()]
         return Response(200, status)
+
+
+def _for_people(worker: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what only `/metrics` understands."""
+    return {name: fact for name, fact in worker.items() if not isinstance(fact, list)}

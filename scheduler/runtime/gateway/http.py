@@ -13,6 +13,7 @@ import msgspec
 from domain.errors import (
     CapacityError,
     Conflict,
+    Gone,
     InvalidRequest,
     NotFound,
     TangramError,
@@ -168,6 +169,8 @@ def _status_of(error: TangramError) -> tuple[int, dict[str, str]]:
         return 404, {}
     if isinstance(error, Conflict):
         return 409, {}
+    if isinstance(error, Gone):
+        return 410, {}
     if isinstance(error, InvalidRequest):
         return 422, {}
     if isinstance(error, CapacityError):

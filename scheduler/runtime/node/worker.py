@@ -217,7 +217,8 @@ class NodeWorker:
             del self._running[order.id]
 
     def _finished(self, order: RunOrder, report: RunReport, settled: Callable[[], None]) -> None:
-        result = NO_RESULT if report.result is None else msgspec.Raw(encode(report.result))
+        left = report.result or report.answer
+        result = NO_RESULT if left is None else msgspec.Raw(encode(left))
         event = ActionFinished(
             action_id=order.id,
             node=self._options.name,
@@ -228,6 +229,7 @@ class NodeWorker:
             reward=reward_of(order.action.reward, report),
             detail=report.detail,
             never_started=report.never_started,
+            feedback=report.feedback,
         )
         self._reporter.report(event, settled)
 

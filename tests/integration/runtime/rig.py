@@ -19,6 +19,7 @@ from domain.codec import encode
 from domain.events import TimeAdvanced
 from domain.inventory import Config, PoolConfig, ProjectConfig, ResourceInventory
 from domain.keys import Keys
+from domain.ports import Driver
 from domain.wire import ActionView, CompletionsView
 from managers.cpu.fake import FakeDriver
 from managers.registry import load
@@ -80,6 +81,9 @@ class Rows:
     async def completions(self, project: str | None, after: int, limit: int) -> CompletionsView:
         return CompletionsView([], str(after))
 
+    async def facts(self) -> dict[str, Any]:
+        return {"leader": "somebody"}
+
     async def checks(self) -> dict[str, str]:
         return {"database": ""}
 
@@ -94,6 +98,8 @@ class Rig:
         self.redis.hset(keys.positions, "projector", f"{10**15}-0")
         self.rows = Rows()
         self.driver = FakeDriver()
+        #: Drivers of other kinds, for the next start of the node.
+        self.others: list[Driver] = []
         self.loop: LoopThread | None = None
         self._node: asyncio.Task[None] | None = None
 
@@ -102,7 +108,7 @@ class Rig:
         have = {"cpu": ResourceInventory(cpus * 1000), "memory": ResourceInventory(2**30)}
         options = NodeOptions("n1", "default", self.directory / "n1", have)
         self._node_client = connect_async(self.url)
-        worker = NodeWorker(self._node_client, self.keys, options, [self.driver])
+        worker = NodeWorker(self._node_client, self.keys, options, [self.driver, *self.others])
         self._node = asyncio.create_task(worker.run())
         await asyncio.wait_for(worker.joined.wait(), 20)
         async with asyncio.timeout(20):
@@ -136,7 +142,11 @@ class Rig:
             await send({"type": "http.response.body", "body": b"behind"})
 
         backing = Backing(
-            self.rows.authenticate, self.rows.action_view, self.rows.completions, self.rows.checks
+            self.rows.authenticate,
+            self.rows.action_view,
+            self.rows.completions,
+            self.rows.checks,
+            self.rows.facts,
         )
         context = Context(connect_async(self.url), self.keys, backing)
         await context.start()

@@ -18,10 +18,11 @@ from msgspec.structs import replace
 
 from domain import events
 from domain.action import Kind, Outcome
+from domain.apis import Feedback, Verdict
 from domain.elasticity import Elasticity
 from domain.ids import ActionId
 from domain.inventory import Config, PoolConfig
-from tests.builders import GIB, a_config, a_lease, a_node, an_action, an_environment
+from tests.builders import GIB, a_config, a_lease, a_node, a_quota, an_action, an_environment
 from tests.unit.core.watched import Watched
 
 NODES = st.sampled_from(["n1", "n2"])
@@ -35,6 +36,11 @@ APIS = st.dictionaries(
 )
 POLICIES = st.sampled_from(["paper", "paper", "minimum", "fixed(2)", "balanced", "gone by now"])
 PROFILES = st.sampled_from([Elasticity(amdahl=share) for share in (1.0, 1.0, 0.9, 0.1)])
+QUOTAS = st.lists(
+    st.builds(a_quota, st.integers(1, 3), st.sampled_from([0.0, 2.0, 20.0])), min_size=1, max_size=2
+)
+VERDICTS = st.sampled_from(Verdict)
+PAUSES = st.sampled_from([None, None, 2.0])
 MEMORY = st.sampled_from([0, 0, GIB // 2, GIB, 3 * GIB])
 
 
@@ -76,6 +82,7 @@ def configs(draw: st.DrawFn, revision: int) -> Config:
         apis=draw(
             st.dictionaries(st.sampled_from(["search", "code"]), st.integers(0, 3), max_size=2)
         ),
+        quotas=draw(st.dictionaries(st.sampled_from(["search", "code"]), QUOTAS, max_size=2)),
         drained_nodes=frozenset(draw(st.sets(NODES))),
         node_grace_seconds=draw(st.sampled_from([10.0, 60.0])),
         revision=revision,
@@ -129,6 +136,10 @@ class Histories(RuleBasedStateMachine):
         chosen = data.draw(st.lists(st.sampled_from(runs), min_size=1, max_size=3, unique=True))
         unsure = outcome in {Outcome.INFRA_FAILED, Outcome.UNKNOWN}
         for node, (action_id, attempt) in chosen:
+            never = unsure and data.draw(st.booleans())
+            said = None
+            if self.world.submitted[action_id].kind is Kind.CALL and data.draw(st.booleans()):
+                said = Feedback("api:search", data.draw(VERDICTS), not never, data.draw(PAUSES))
             self.reports.append(
                 self.world.report(
                     action_id,
@@ -137,7 +148,8 @@ class Histories(RuleBasedStateMachine):
                     attempt=attempt,
                     reward=1.0,
                     execution_seconds=2.0,
-                    never_started=unsure and data.draw(st.booleans()),
+                    never_started=never,
+                    feedback=said,
                 )
             )
         self.world.handle(*self.reports[-len(chosen) :])

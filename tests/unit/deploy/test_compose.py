@@ -16,7 +16,7 @@ OURS = {name for name, service in SERVICES.items() if service.get("image") == "t
 #: Members of a service that the compose specification knows, as far as we use them.
 MEMBERS = {
     "build", "command", "depends_on", "environment", "healthcheck", "image", "init", "ports",
-    "restart", "security_opt", "stop_grace_period", "user", "volumes",
+    "profiles", "restart", "security_opt", "stop_grace_period", "user", "volumes",
 }  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def settings_read() -> set[str]:
 
 def test_every_part_of_the_system_is_there() -> None:
     assert set(SERVICES) == {
-        "redis", "postgres", "setup", "web", "scheduler", "node", "jobs"
+        "redis", "postgres", "setup", "web", "scheduler", "node", "jobs", "prometheus", "grafana"
     }  # fmt: skip
     assert {"setup", "web", "scheduler", "node", "jobs"} == OURS
 
@@ -57,7 +57,7 @@ def test_a_service_is_told_what_it_cannot_guess(name: str) -> None:
 def test_the_roles_are_those_that_workers_know() -> None:
     text = (ROOT / "tangram_web" / "celery.py").read_text()
     known = set(re.findall(r"^    \"(\w+)\": _\w+,$", text, re.MULTILINE))
-    roles = {s["environment"].get("TANGRAM_ROLE") for s in SERVICES.values()} - {None}
+    roles = {SERVICES[name]["environment"].get("TANGRAM_ROLE") for name in OURS} - {None}
     assert roles == known
 
 
@@ -89,7 +89,9 @@ def test_redis_writes_to_disk_before_it_answers_and_forgets_nothing() -> None:
 def test_data_live_in_named_volumes() -> None:
     named = set(COMPOSE["volumes"])
     used = {v.partition(":")[0] for s in SERVICES.values() for v in s.get("volumes", ())}
-    assert used == named
+    files = {name for name in used if name.startswith("./")}
+    assert used - files == named
+    assert all((ROOT / name).exists() for name in files)
 
 
 def test_nobody_is_root() -> None:

@@ -1,0 +1,34 @@
+"""``manage.py prune``: delete rows of what ended long ago, now instead of when retention is due."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from tangram_web.records.retention import count_old, cutoff, prune
+
+
+class Command(BaseCommand):
+    """Delete finished actions and trajectories older than some days."""
+
+    help = "Delete finished actions and trajectories that are older than --days."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take how old is too old."""
+        parser.add_argument(
+            "--days", type=float, default=settings.TANGRAM_RETENTION_DAYS,
+            help="keep what ended within so many days (default: TANGRAM_RETENTION_DAYS)",
+        )  # fmt: skip
+        parser.add_argument("--dry-run", action="store_true", help="only say what would go")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Do it, or say what it would do."""
+        days = options["days"]
+        if not 0 < days < 36_500:
+            raise CommandError("--days: give a number above 0")
+        before = cutoff(days)
+        would = " would be" if options["dry_run"] else ""
+        actions, trajectories = count_old(before) if options["dry_run"] else prune(before)
+        self.stdout.write(f"{actions} actions and {trajectories} trajectories{would} deleted")

@@ -1,0 +1,40 @@
+"""``manage.py token``: make a token from the shell of the server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from domain.access import Scope
+from domain.errors import InvalidRequest
+from tangram_web.pools.services import SYSTEM, token_create
+
+
+class Command(BaseCommand):
+    """Make a token and print it, alone on its line; it cannot be read again."""
+
+    help = "Make a token and print it. It cannot be read again."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take what the token is for."""
+        scopes = ", ".join(Scope)
+        parser.add_argument("--name", required=True, help="what people will know it by")
+        parser.add_argument(
+            "--scope", required=True, action="append", help=f"{scopes}; may be repeated"
+        )
+        parser.add_argument("--project", help="the only project it sees (default: all of them)")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Make it."""
+        try:
+            scopes = [Scope(scope) for scope in options["scope"]]
+        except ValueError as error:
+            raise CommandError(f"--scope: {error}; there are {', '.join(Scope)}") from error
+        try:
+            _, raw = token_create(
+                actor=SYSTEM, name=options["name"], scopes=scopes, project=options["project"]
+            )
+        except InvalidRequest as error:
+            raise CommandError(f"--{error.pointer.strip('/')}: {error}") from error
+        self.stdout.write(raw)

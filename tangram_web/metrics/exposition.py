@@ -1,0 +1,197 @@
+"""Totals and standing as metric families of Prometheus.
+
+``FAMILIES`` of a reading is everything that `/metrics` ever shows; documents, alert rules and the
+dashboard may name nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import Any
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.metrics_core import Metric
+
+from domain.version import VERSION
+from tangram_web.metrics.standing import Standing
+from tangram_web.metrics.totals import BOUNDS, PHASES, Histogram, Totals
+
+#: What the workers' parts are called.
+ROLES = ("loop", "node", "projector")
+NODE_STATES = ("ready", "drained", "lost")
+
+
+def families(
+    totals: Totals, standing: Standing, overview: dict[str, Any], nodes: dict[str, Any]
+) -> Iterator[Metric]:
+    """Yield every metric family of one reading; frames that were never made are empty."""
+    yield from _of_totals(totals)
+    yield from _of_standing(standing)
+    yield from _of_pools(overview.get("pools", []))
+    yield from _of_resources(overview.get("resources", []))
+    yield from _of_nodes(nodes.get("nodes", []))
+    build = GaugeMetricFamily(
+        "tangram_build_info", "The version that answers; 1.", labels=["version"]
+    )
+    build.add_metric([VERSION], 1)
+    yield build
+
+
+def _of_totals(totals: Totals) -> Iterator[Metric]:
+    yield _counter(
+        "tangram_actions_submitted", "Actions accepted.", ["project", "pool", "kind"],
+        totals.submitted,
+    )  # fmt: skip
+    yield _counter(
+        "tangram_actions", "Actions that are over.", ["project", "pool", "kind", "outcome"],
+        totals.finished,
+    )  # fmt: skip
+    yield _counter(
+        "tangram_actions_requeued", "Grants taken back before they ran.", ["pool"], totals.requeued
+    )
+    yield _counter(
+        "tangram_actions_resized", "Running actions given other units.", ["pool"], totals.resized
+    )
+    yield _histogram(
+        "tangram_action_completion_seconds", "Action completion time (ACT) of finished actions.",
+        ["pool", "kind"], totals.completion,
+    )  # fmt: skip
+    yield _histogram(
+        "tangram_action_phase_seconds", f"Parts of ACT: {', '.join(PHASES)}.",
+        ["pool", "phase"], totals.phases,
+    )  # fmt: skip
+
+
+def _of_standing(standing: Standing) -> Iterator[Metric]:
+    yield _gauge("tangram_scheduler_leader", "1 while a loop leads.", float(bool(standing.leader)))
+    yield _gauge("tangram_scheduler_epoch", "Leaders elected so far.", standing.epoch)
+    if standing.tick_lag_seconds is not None:
+        yield _gauge(
+            "tangram_scheduler_life_age_seconds", "Since the leader's last sign of life.",
+            standing.tick_lag_seconds,
+        )  # fmt: skip
+    life = standing.life_of_leader()
+    if "pass_counts" in life:
+        passes = HistogramMetricFamily(
+            "tangram_scheduler_tick_seconds",
+            "Passes of the present leader: deciding, committing and answering.",
+        )
+        passes.add_metric([], _buckets(life["pass_counts"], life["pass_bounds"]), life["pass_sum"])
+        yield passes
+    yield _gauge(
+        "tangram_inbox_entries", "Entries the leader has yet to read.", standing.inbox_entries
+    )
+    behind = [((name,), lag) for name, lag in standing.lags.items()]
+    yield _gauges(
+        "tangram_stream_lag_entries", "Journal entries a reader has yet to read.", ["reader"],
+        ((name, lag.entries) for name, lag in behind),
+    )  # fmt: skip
+    yield _gauges(
+        "tangram_stream_lag_seconds", "Age of what a reader has read, against the newest entry.",
+        ["reader"], ((name, lag.seconds) for name, lag in behind),
+    )  # fmt: skip
+    yield _gauges(
+        "tangram_workers", "Workers that show life.", ["role"],
+        (((role,), sum(w["role"] == role for w in standing.workers)) for role in ROLES),
+    )  # fmt: skip
+
+
+def _of_pools(pools: list[dict[str, Any]]) -> Iterator[Metric]:
+    yield _gauges(
+        "tangram_queue_depth", "Actions that wait.", ["pool"],
+        (((pool["name"],), pool["queued"]) for pool in pools),
+    )  # fmt: skip
+    yield _gauges(
+        "tangram_queue_oldest_age_seconds", "How long the oldest of them has waited.", ["pool"],
+        (((pool["name"],), pool["oldest_seconds"] or 0.0) for pool in pools),
+    )  # fmt: skip
+    yield _gauges(
+        "tangram_actions_live", "Actions that are not over, by state.", ["pool", "state"],
+        (
+            ((pool["name"], state), pool[state])
+            for pool in pools
+            for state in ("queued", "granted", "running")
+        ),
+    )  # fmt: skip
+    yield _gauges(
+        "tangram_pool_paused", "1 while a pool grants nothing.", ["pool"],
+        (((pool["name"],), float(pool["paused"])) for pool in pools),
+    )  # fmt: skip
+    yield _gauges(
+        "tangram_pool_capacity_units", "Units there are.", ["pool", "resource"],
+        (((pool["name"], "cpu"), pool["cores_total"]) for pool in pools),
+    )  # fmt: skip
+    yield _gauges(
+        "tangram_pool_allocated_units", "Units that are granted.", ["pool", "resource"],
+        (((pool["name"], "cpu"), pool["cores_held"]) for pool in pools),
+    )  # fmt: skip
+
+
+def _of_resources(resources: list[dict[str, Any]]) -> Iterator[Metric]:
+    yield _gauges(
+        "tangram_resource_capacity_units", "Units of a resource of the whole cluster.",
+        ["resource"], (((r["name"],), r["capacity"]) for r in resources),
+    )  # fmt: skip
+    yield _gauges(
+        "tangram_resource_allocated_units", "Of them, units that are granted.",
+        ["resource"], (((r["name"],), r["held"]) for r in resources),
+    )  # fmt: skip
+
+
+def _of_nodes(nodes: list[dict[str, Any]]) -> Iterator[Metric]:
+    pools = sorted({node["pool"] for node in nodes})
+    yield _gauges(
+        "tangram_nodes", "Nodes, by state.", ["pool", "state"],
+        (
+            ((pool, state), sum((n["pool"], n["state"]) == (pool, state) for n in nodes))
+            for pool in pools
+            for state in NODE_STATES
+        ),
+    )  # fmt: skip
+    for name, text, field in (
+        ("tangram_environments", "Environments of trajectories.", "environments"),
+        ("tangram_pool_memory_capacity_bytes", "Memory there is.", "memory_total_bytes"),
+        ("tangram_pool_memory_allocated_bytes", "Memory that is reserved.", "memory_held_bytes"),
+    ):
+        sums = [((pool,), sum(n[field] for n in nodes if n["pool"] == pool)) for pool in pools]
+        yield _gauges(name, text, ["pool"], sums)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _gauges(
+    name: str, text: str, labels: list[str], values: Iterable[tuple[tuple[str, ...], float]]
+) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for key, value in values:
+        family.add_metric(key, value)
+    return family
+
+
+def _counter(name: str, text: str, labels: list[str], values: dict[Any, int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for key, value in sorted(values.items()):
+        family.add_metric(key, value)
+    return family
+
+
+def _histogram(
+    name: str, text: str, labels: list[str], values: dict[tuple[str, str], Histogram]
+) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=labels)
+    for key, histogram in sorted(values.items()):
+        family.add_metric(key, _buckets(histogram.counts, BOUNDS), histogram.sum_seconds)
+    return family
+
+
+def _buckets(counts: list[int], bounds: Iterable[float]) -> list[tuple[str, float]]:
+    """Return (upper bound, how many are not above it), as Prometheus wants it."""
+    names = [*(str(bound) for bound in bounds), "+Inf"]
+    return list(zip(names, accumulate(counts), strict=True))

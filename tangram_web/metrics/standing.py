@@ -1,0 +1,96 @@
+"""How things stand right now, read from Redis: leader, lags, workers, and the newest frames."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from time import time
+from typing import Any, cast
+
+import msgspec
+import redis
+
+from domain.codec import JOURNAL_FIELD, decode_entry
+from domain.keys import Keys
+
+#: A worker that has not shown life for this long is counted as gone.
+WORKER_SECONDS = 10.0
+#: The first stream id there can be.
+_START = b"0-0"
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """How far a reader of the journal is behind its end."""
+
+    entries: int
+    #: Between the writing of the last entry it has read and of the newest one.
+    seconds: float
+
+
+class Standing(msgspec.Struct):
+    """One reading."""
+
+    leader: str | None
+    epoch: int
+    #: Seconds since the leader's last sign of life; None without a leader that shows any.
+    tick_lag_seconds: float | None
+    #: Entries that the leader has not handled yet.
+    inbox_entries: int
+    #: Reader of the journal → how far it is behind.
+    lags: dict[str, Lag]
+    #: Workers that show life, as they describe themselves.
+    workers: list[dict[str, Any]]
+
+    def life_of_leader(self) -> dict[str, Any]:
+        """Return what the leader says of itself; empty when it says nothing."""
+        return next((w for w in self.workers if w["name"] == self.leader), {})
+
+
+def read_standing(client: redis.Redis, keys: Keys, consumers: Iterable[str] = ()) -> Standing:
+    """Read how things stand. ``consumers`` are shown even before they have a position.
+
+    Raises redis.RedisError when Redis does not answer.
+    """
+    with client.pipeline(transaction=False) as pipeline:
+        pipeline.get(keys.leader)
+        pipeline.get(keys.epoch)
+        pipeline.hgetall(keys.workers)
+        pipeline.hgetall(keys.positions)
+        pipeline.xlen(keys.inbox)
+        pipeline.xrevrange(keys.journal, count=1)
+        leader, epoch, workers, positions, inbox, newest = pipeline.execute()
+    name = leader.decode() if leader else None
+    alive = _alive(workers)
+    ages = [max(0.0, time() - worker["at"]) for worker in alive if worker["name"] == name]
+    places = {consumer.encode(): _START for consumer in consumers} | positions
+    return Standing(
+        leader=name,
+        epoch=int(epoch or 0),
+        tick_lag_seconds=min(ages, default=None),
+        inbox_entries=inbox,
+        lags={
+            consumer.decode(): _lag(client, keys, place, newest)
+            for consumer, place in sorted(places.items())
+        },
+        workers=alive,
+    )
+
+
+def _alive(rows: dict[bytes, bytes]) -> list[dict[str, Any]]:
+    found = [{"name": name.decode(), **json.loads(body)} for name, body in rows.items()]
+    return [worker for worker in found if time() - worker["at"] <= WORKER_SECONDS]
+
+
+def _lag(client: redis.Redis, keys: Keys, place: bytes, newest: list[Any]) -> Lag:
+    if not newest or newest[0][0] == place:
+        return Lag(0, 0.0)
+    last_id, fields = newest[0]
+    # The entry at a consumer's position is kept: trimming stops right before it.
+    at = cast("list[Any]", client.xrange(keys.journal, place, place))
+    seq = decode_entry(at[0][1][JOURNAL_FIELD]).seq if at else 0
+    seconds = (_milliseconds(last_id) - _milliseconds(place)) / 1000 if at else 0.0
+    return Lag(max(0, decode_entry(fields[JOURNAL_FIELD]).seq - seq), max(0.0, seconds))
+
+
+def _milliseconds(stream_id: bytes) -> int:
+    return int(stream_id.partition(b"-")[0])

@@ -1,0 +1,76 @@
+"""Counters and histograms over the journal, from the first entry that was ever folded."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+import msgspec
+
+from domain.action import Outcome, Timing
+
+#: Upper bounds of durations, seconds. 5 ms … 1000 s, as tool calls are spread.
+BOUNDS: Final = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0,
+    1000.0,
+)  # fmt: skip
+PHASES: Final = ("queue", "overhead", "execution")
+
+
+class Histogram(msgspec.Struct):
+    """Durations by bucket, not cumulated; the last bucket has no upper bound."""
+
+    counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    sum_seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.sum_seconds += seconds
+
+
+class Totals(msgspec.Struct):
+    """What has happened up to one place in the journal. Keys are label values in a fixed order."""
+
+    #: Stream id of the last entry that is counted.
+    position: str = "0-0"
+    #: (project, pool, kind)
+    submitted: dict[tuple[str, str, str], int] = {}
+    #: (project, pool, kind, outcome)
+    finished: dict[tuple[str, str, str, str], int] = {}
+    #: (pool, kind)
+    completion: dict[tuple[str, str], Histogram] = {}
+    #: (pool, phase)
+    phases: dict[tuple[str, str], Histogram] = {}
+    #: (pool,)
+    requeued: dict[tuple[str], int] = {}
+    resized: dict[tuple[str], int] = {}
+
+    def submit(self, project: str, pool: str, kind: str) -> None:
+        """Count an accepted action."""
+        key = (project, pool, kind)
+        self.submitted[key] = self.submitted.get(key, 0) + 1
+
+    def finish(self, project: str, pool: str, kind: str, outcome: Outcome, timing: Timing) -> None:
+        """Count an action that is over."""
+        key = (project, pool, kind, outcome.value)
+        self.finished[key] = self.finished.get(key, 0) + 1
+        _of(self.completion, (pool, kind)).add(timing.act_seconds)
+        _of(self.phases, (pool, "queue")).add(timing.queue_seconds)
+        _of(self.phases, (pool, "overhead")).add(timing.overhead_seconds)
+        _of(self.phases, (pool, "execution")).add(timing.execution_seconds)
+
+    def requeue(self, pool: str) -> None:
+        """Count an action that was sent back into its queue."""
+        self.requeued[(pool,)] = self.requeued.get((pool,), 0) + 1
+
+    def resize(self, pool: str) -> None:
+        """Count a running action that was given other units."""
+        self.resized[(pool,)] = self.resized.get((pool,), 0) + 1
+
+
+def _of(histograms: dict[tuple[str, str], Histogram], key: tuple[str, str]) -> Histogram:
+    histogram = histograms.get(key)
+    if histogram is None:
+        histogram = histograms[key] = Histogram()
+    return histogram

@@ -1,0 +1,74 @@
+"""GET /metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import redis
+from django.conf import settings
+from django.http import HttpResponse
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from domain.access import Principal, Scope
+from domain.errors import Unavailable
+from tangram_web.lib import bus
+from tangram_web.live.topics import snapshot_key
+from tangram_web.metrics.exposition import families
+from tangram_web.metrics.standing import read_standing
+from tangram_web.metrics.store import CONSUMER, MetricsStore
+
+#: Readers of the journal that there are in every Tangram.
+READERS = ("projector", CONSUMER)
+
+
+class MetricsView(APIView):
+    """The whole system for Prometheus, in the text format or as OpenMetrics."""
+
+    read_scope = Scope.READ
+    schema = None
+
+    def perform_content_negotiation(self, request: Request, force: bool = False) -> Any:
+        """Let the exposition choose: its formats are no renderers of REST."""
+        return super().perform_content_negotiation(request, force=True)
+
+    def get(self, request: Request) -> HttpResponse:
+        """Answer one scrape. Labels name every project, so a project's token is not enough."""
+        principal: Principal = request.auth  # type: ignore[assignment]
+        if principal.project is not None:
+            raise PermissionDenied(f"this token is of project {principal.project}; use one of none")
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Reading())
+        return HttpResponse(encode(registry), content_type=content_type)
+
+
+class _Reading(Collector):
+    """Reads everything at the moment it is asked."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all families."""
+        client, keys = bus.redis_client(), bus.keys()
+        try:
+            totals = MetricsStore(client, keys).load()
+            standing = read_standing(client, keys, READERS)
+            overview, nodes = (_snapshot(client, topic) for topic in ("overview", "nodes"))
+        except redis.RedisError as error:
+            raise Unavailable(f"redis does not answer: {error}") from error
+        return families(totals, standing, overview, nodes)
+
+    def describe(self) -> Iterator[Metric]:
+        """Tell nothing beforehand: a reading costs what a scrape costs."""
+        return iter(())
+
+
+def _snapshot(client: redis.Redis, topic: str) -> dict[str, Any]:
+    stored = client.get(snapshot_key(settings.TANGRAM_KEY_PREFIX, topic))
+    return msgspec.msgpack.decode(stored) if isinstance(stored, bytes) else {}

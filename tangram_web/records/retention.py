@@ -1,0 +1,95 @@
+"""Retention: rows of what ended long ago go, a few hundred at a time.
+
+What is live stays whatever its age; tasks stay, they are few and hold the sums. The log of
+completions loses its oldest part with the rows: `Retention.forgotten_seq` says how far, so that a
+reader whose cursor lies before it is told (410) instead of silently missing what was deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from django.db import transaction
+from django.db.models import Max, QuerySet
+
+from domain.ids import action_id
+from tangram_web.records.models import ActionRecord, Retention, TrajectoryRecord, TrajectoryState
+
+log = logging.getLogger(__name__)
+
+#: Rows deleted in one transaction: writers of a SQLite file wait for each other.
+BATCH: Final = 500
+_NAME: Final = "actions"
+
+
+def prune(
+    before: datetime, *, batch: int = BATCH, going_on: Callable[[], bool] = lambda: True
+) -> tuple[int, int]:
+    """Delete what ended before ``before``; return how many actions and trajectories went.
+
+    ``going_on`` is asked between batches. Stopping half-way leaves nothing inconsistent.
+    """
+    actions = trajectories = 0
+    while going_on() and (gone := _prune_actions(before, batch)):
+        actions += gone
+    while going_on() and (gone := _prune_trajectories(before, batch)):
+        trajectories += gone
+    if actions or trajectories:
+        log.info("retention: %d actions and %d trajectories deleted", actions, trajectories)
+    return actions, trajectories
+
+
+def count_old(before: datetime) -> tuple[int, int]:
+    """Return what `prune` would delete."""
+    old = ActionRecord.objects.filter(id__lt=_first_id(before), finished_at__lt=before)
+    return old.count(), _old_trajectories(before).count()
+
+
+def forgotten_seq() -> int:
+    """Return the place in the log of completions up to which rows may be missing."""
+    stored = Retention.objects.filter(name=_NAME).values_list("forgotten_seq", flat=True).first()
+    return 0 if stored is None else stored
+
+
+def cutoff(days: float) -> datetime:
+    """Return the instant ``days`` days ago."""
+    return datetime.now(UTC) - timedelta(days=days)
+
+
+def _first_id(at: datetime) -> str:
+    """Return the least id an action of ``at`` can have: ids begin with their time."""
+    return action_id(max(0, int(at.timestamp() * 1000)), bytes(8))
+
+
+def _prune_actions(before: datetime, batch: int) -> int:
+    with transaction.atomic():
+        # By id, which is by age: the primary key finds them without looking at the others.
+        old = list(
+            ActionRecord.objects.filter(id__lt=_first_id(before), finished_at__lt=before)
+            .order_by("id")
+            .values_list("id", flat=True)[:batch]
+        )
+        if not old:
+            return 0
+        chosen = ActionRecord.objects.filter(id__in=old)
+        last = chosen.aggregate(last=Max("finished_seq"))["last"] or 0
+        mark, _ = Retention.objects.get_or_create(name=_NAME)
+        if last > mark.forgotten_seq:
+            mark.forgotten_seq = last
+            mark.save()
+        chosen.delete()
+    return len(old)
+
+
+def _old_trajectories(before: datetime) -> QuerySet[TrajectoryRecord]:
+    return TrajectoryRecord.objects.filter(state=TrajectoryState.FINISHED, finished_at__lt=before)
+
+
+def _prune_trajectories(before: datetime, batch: int) -> int:
+    with transaction.atomic():
+        old = list(_old_trajectories(before).order_by("key").values_list("key", flat=True)[:batch])
+        TrajectoryRecord.objects.filter(key__in=old).delete()
+    return len(old)

@@ -1,0 +1,169 @@
+"""GET /metrics says how the system stands, to those who may see all of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from time import time
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from rest_framework.test import APIClient
+
+from domain.access import Scope
+from domain.action import Outcome, Timing
+from domain.codec import JournalEntry, encode
+from domain.keys import Keys
+from tangram_web.lib import bus
+from tangram_web.metrics.store import MetricsStore
+from tangram_web.metrics.totals import Totals
+
+KEYS = Keys()
+
+
+def samples(body: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(body.decode())
+        for sample in family.samples
+    }
+
+
+@pytest.fixture
+def scrape(redis_bus: Any, token: Callable[..., str]) -> Callable[..., Any]:
+    client = APIClient()
+    raw = token(Scope.READ, name="prometheus")
+
+    def get(**headers: str) -> Any:
+        return client.get("/metrics", headers={"Authorization": f"Bearer {raw}", **headers})
+
+    return get
+
+
+def write_journal(client: Any, count: int) -> list[str]:
+    entries = [JournalEntry(n, 1, 10.0, 0.0, "0-1", [], []) for n in range(1, count + 1)]
+    return [
+        client.xadd(KEYS.journal, {"e": encode(entry)}, id=f"{entry.seq * 1000}-0").decode()
+        for entry in entries
+    ]
+
+
+def test_a_system_that_has_done_nothing_yet_has_metrics(scrape: Callable[..., Any]) -> None:
+    found = samples(scrape().content)
+    assert found["tangram_scheduler_leader", ()] == 0
+    assert found["tangram_stream_lag_entries", (("reader", "projector"),)] == 0
+    assert found["tangram_build_info", (("version", "0.1.0"),)] == 1
+
+
+def test_totals_become_counters_and_cumulated_histograms(
+    redis_bus: Any, scrape: Callable[..., Any]
+) -> None:
+    totals = Totals()
+    for seconds in (0.004, 0.3, 5000.0):
+        timing = Timing(0.0, 0.0, seconds, seconds)
+        totals.finish("alpha", "default", "exec", Outcome.COMPLETED, timing)
+    MetricsStore(redis_bus, KEYS).save(totals)
+
+    found = samples(scrape().content)
+
+    labels = (("kind", "exec"), ("outcome", "completed"), ("pool", "default"), ("project", "alpha"))
+    assert found["tangram_actions_total", labels] == 3
+
+    def below(bound: str) -> float:
+        key = (("kind", "exec"), ("le", bound), ("pool", "default"))
+        return found["tangram_action_completion_seconds_bucket", key]
+
+    assert [below(bound) for bound in ("0.005", "0.25", "0.5", "1000.0", "+Inf")] == [1, 1, 2, 2, 3]
+    key = (("kind", "exec"), ("pool", "default"))
+    assert found["tangram_action_completion_seconds_count", key] == 3
+
+
+def test_lag_is_counted_from_the_position_of_each_reader(
+    redis_bus: Any, scrape: Callable[..., Any]
+) -> None:
+    ids = write_journal(redis_bus, 5)
+    redis_bus.hset(KEYS.positions, "projector", ids[2])
+    redis_bus.hset(KEYS.positions, "metrics", ids[4])
+
+    found = samples(scrape().content)
+
+    assert found["tangram_stream_lag_entries", (("reader", "projector"),)] == 2
+    assert found["tangram_stream_lag_seconds", (("reader", "projector"),)] == 2.0
+    assert found["tangram_stream_lag_entries", (("reader", "metrics"),)] == 0
+
+
+def test_a_leader_that_shows_life_is_described(redis_bus: Any, scrape: Callable[..., Any]) -> None:
+    redis_bus.set(KEYS.leader, "loop:1")
+    life = {
+        "role": "loop",
+        "at": time(),
+        "pass_bounds": [0.1],
+        "pass_counts": [7, 1],
+        "pass_sum": 1,
+    }
+    redis_bus.hset(KEYS.workers, "loop:1", json.dumps(life))
+    redis_bus.hset(KEYS.workers, "node:9", json.dumps({"role": "node", "at": time() - 3600}))
+
+    found = samples(scrape().content)
+
+    assert found["tangram_scheduler_tick_seconds_bucket", (("le", "0.1"),)] == 7
+    assert found["tangram_scheduler_tick_seconds_count", ()] == 8
+    assert found["tangram_scheduler_life_age_seconds", ()] < 60
+    assert found["tangram_workers", (("role", "node"),)] == 0
+
+
+def test_the_newest_frames_give_depths_and_capacity(
+    redis_bus: Any, scrape: Callable[..., Any]
+) -> None:
+    pool = {
+        "name": "default", "queued": 3, "granted": 0, "running": 2, "oldest_seconds": 1.5,
+        "paused": False, "cores_total": 8.0, "cores_held": 2.5,
+    }  # fmt: skip
+    node = {
+        "name": "n1", "pool": "default", "state": "lost", "environments": 4,
+        "memory_total_bytes": 100, "memory_held_bytes": 40,
+    }  # fmt: skip
+    quota = {"name": "api:search", "held": 3.0, "capacity": 20.0}
+    overview = {"pools": [pool], "resources": [quota]}
+    redis_bus.set("tangram:frame:overview", msgspec.msgpack.encode(overview))
+    redis_bus.set("tangram:frame:nodes", msgspec.msgpack.encode({"nodes": [node]}))
+
+    found = samples(scrape().content)
+
+    in_pool = ("pool", "default")
+    assert found["tangram_queue_depth", (in_pool,)] == 3
+    assert found["tangram_queue_oldest_age_seconds", (in_pool,)] == 1.5
+    assert found["tangram_pool_allocated_units", (in_pool, ("resource", "cpu"))] == 2.5
+    assert found["tangram_nodes", (in_pool, ("state", "lost"))] == 1
+    assert found["tangram_nodes", (in_pool, ("state", "ready"))] == 0
+    assert found["tangram_resource_allocated_units", (("resource", "api:search"),)] == 3
+
+
+def test_openmetrics_is_answered_to_who_asks_for_it(scrape: Callable[..., Any]) -> None:
+    answer = scrape(Accept="application/openmetrics-text; version=1.0.0")
+    assert answer["Content-Type"].startswith("application/openmetrics-text")
+    assert answer.content.endswith(b"# EOF\n")
+
+
+def test_metrics_are_not_for_everybody(redis_bus: Any, token: Callable[..., str]) -> None:
+    client = APIClient()
+    assert client.get("/metrics").status_code == 401
+    of_project = token(Scope.READ, project="alpha", name="of alpha")
+    answer = client.get("/metrics", headers={"Authorization": f"Bearer {of_project}"})
+    assert (answer.status_code, answer.json()["detail"][:31]) == (
+        403, "this token is of project alpha;",
+    )  # fmt: skip
+
+
+def test_metrics_without_redis_are_503(
+    token: Callable[..., str], redis_bus: Any, settings: Any
+) -> None:
+    raw = token(Scope.READ, name="prometheus")
+    settings.TANGRAM_REDIS_URL = "unix:///nowhere/redis.sock"
+    client = APIClient(raise_request_exception=False)
+    answer = client.get("/metrics", headers={"Authorization": f"Bearer {raw}"})
+    assert answer.status_code == 503
+    assert "Retry-After" in answer.headers
+    assert bus.redis_client() is not redis_bus

@@ -1,0 +1,95 @@
+"""Alerts and the dashboard name only metrics that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+from time import time
+from typing import Any
+
+import pytest
+import yaml
+
+from domain.action import Outcome, Timing
+from tangram_web.metrics.exposition import families
+from tangram_web.metrics.standing import Lag, Standing
+from tangram_web.metrics.totals import Totals
+from tests.architecture.tree import ROOT
+
+DEPLOY = ROOT / "deploy"
+DASHBOARD = json.loads((DEPLOY / "grafana" / "tangram.json").read_text())
+ALERTS = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())
+RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+
+def exposed() -> set[str]:
+    """Names of all samples of a system in which everything has happened once."""
+    totals = Totals()
+    totals.submit("p", "default", "exec")
+    totals.finish("p", "default", "exec", Outcome.COMPLETED, Timing(1, 1, 1, 3))
+    totals.requeue("default")
+    totals.resize("default")
+    leader = {"name": "l", "role": "loop", "at": time(), "pass_bounds": [1.0], "pass_sum": 0.1}
+    standing = Standing(
+        "l", 1, 0.1, 0, {"projector": Lag(0, 0.0)}, [{**leader, "pass_counts": [1, 0]}]
+    )
+    pool = {
+        "name": "default", "queued": 1, "granted": 1, "running": 1, "oldest_seconds": None,
+        "paused": False, "cores_total": 1.0, "cores_held": 1.0,
+    }  # fmt: skip
+    node = {
+        "name": "n", "pool": "default", "state": "ready", "environments": 1,
+        "memory_total_bytes": 1, "memory_held_bytes": 1,
+    }  # fmt: skip
+    overview = {"pools": [pool], "resources": [{"name": "api:x", "held": 1, "capacity": 1}]}
+    found = families(totals, standing, overview, {"nodes": [node]})
+    return {sample.name for family in found for sample in family.samples}
+
+
+def named(expression: str) -> set[str]:
+    """Names of metrics in an expression."""
+    return set(re.findall(r"\btangram_\w+", expression))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_asks_for_metrics_that_there_are(rule: dict[str, Any]) -> None:
+    assert named(rule["expr"]) <= exposed()
+    assert rule["labels"]["severity"] in {"page", "ticket"}
+    assert {"summary", "action"} <= set(rule["annotations"])
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+def test_a_panel_shows_metrics_that_there_are(panel: dict[str, Any]) -> None:
+    asked = set().union(*(named(target["expr"]) for target in panel["targets"]))
+    assert asked
+    assert asked <= exposed()
+    assert panel["description"]
+
+
+def test_every_metric_is_shown_or_alerted_on() -> None:
+    expressions = [rule["expr"] for rule in RULES]
+    expressions += [target["expr"] for panel in PANELS for target in panel["targets"]]
+    expressions.append(DASHBOARD["annotations"]["list"][0]["expr"])
+    used = set().union(*map(named, expressions))
+    unused = {
+        name
+        for name in exposed()
+        if not any(name.startswith(re.sub(r"_(bucket|count|sum)$", "", u)) for u in used)
+    }
+    # Facts for joins and for people; nothing to draw.
+    assert unused == {"tangram_build_info", "tangram_pool_paused", "tangram_stream_lag_entries"}
+
+
+def test_names_follow_the_rules_of_prometheus() -> None:
+    for name in exposed():
+        assert re.fullmatch(r"tangram_[a-z_]+", name)
+        assert not re.search(r"milli|micro|_ms|percent", name)
+
+
+def test_the_dashboard_can_be_imported_anywhere() -> None:
+    assert DASHBOARD["uid"] == "tangram-overview"
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(ids) == len(set(ids))
+    for panel in PANELS:
+        assert panel["datasource"]["uid"] == "${DS_PROMETHEUS}"

@@ -1,0 +1,60 @@
+"""Totals count every entry of the journal once, wherever their reader was killed."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domain.action import Outcome, Timing
+from domain.codec import JournalEntry
+from tangram_web.live.frames import FrameFold
+from tangram_web.metrics.totals import BOUNDS, Histogram, Totals
+from tests.unit.live.test_frame_counts import journals
+
+
+def counted(entries: list[JournalEntry]) -> Totals:
+    totals = Totals()
+    fold = FrameFold(totals)
+    for entry in entries:
+        fold.fold(entry)
+    return totals
+
+
+@given(journals(), st.data())
+def test_a_reader_that_was_killed_goes_on_from_what_it_saved(
+    entries: list[JournalEntry], data: st.DataObject
+) -> None:
+    saved_at = data.draw(st.integers(0, len(entries)), "entries before the last save")
+    saved = msgspec.msgpack.encode(counted(entries[:saved_at]))
+
+    totals = msgspec.msgpack.decode(saved, type=Totals)
+    fold = FrameFold(totals)
+    for number, entry in enumerate(entries):
+        fold.fold(entry, counted=number < saved_at)
+
+    assert totals == counted(entries)
+
+
+@given(journals())
+def test_every_finish_is_in_its_counter_and_its_histograms(entries: list[JournalEntry]) -> None:
+    totals = counted(entries)
+    finished = sum(type(d).__name__ == "Finish" for entry in entries for d in entry.decisions)
+    assert sum(totals.finished.values()) == finished
+    assert sum(sum(h.counts) for h in totals.completion.values()) == finished
+    assert sum(sum(h.counts) for h in totals.phases.values()) == 3 * finished
+
+
+def test_a_duration_on_a_bound_belongs_below_it() -> None:
+    histogram = Histogram()
+    for seconds in (0.0, BOUNDS[0], BOUNDS[0] * 1.01, BOUNDS[-1] * 2):
+        histogram.add(seconds)
+    assert (histogram.counts[0], histogram.counts[1], histogram.counts[-1]) == (2, 1, 1)
+
+
+def test_phases_are_told_apart() -> None:
+    totals = Totals()
+    totals.finish("p", "default", "exec", Outcome.COMPLETED, Timing(0.2, 0.001, 30.0, 30.201))
+    sums = {phase: h.sum_seconds for (_, phase), h in totals.phases.items()}
+    assert sums == {"queue": 0.2, "overhead": 0.001, "execution": 30.0}
+    assert totals.completion[("default", "exec")].sum_seconds == 30.201

@@ -1,0 +1,81 @@
+"""Logs say the same to people and to machines, and name actions in a field of their own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.config
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from domain.action import Outcome, Timing
+from domain.decisions import Decision, Finish, Grant
+from domain.ids import ActionId
+from scheduler.runtime import trail
+from tangram_web.lib.logs import logging_config
+
+
+@pytest.fixture
+def speak(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
+    """Configure logging of the tests anew, and give back what was there."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    of_actions = trail.log.level
+
+    def configure(form: str, *, actions: bool = False) -> Any:
+        logging.config.dictConfig(logging_config(form, "INFO", actions=actions))
+        return lambda: capsys.readouterr().err.splitlines()
+
+    yield configure
+    root.handlers[:] = before
+    root.setLevel(level)
+    trail.log.setLevel(of_actions)
+
+
+def finish(outcome: Outcome) -> Finish:
+    timing = Timing(0.0, 0.0, 1.0, 1.0)
+    return Finish(ActionId("act_1"), "alpha", "tests", outcome, timing, trajectory="t1", node="n1")
+
+
+def test_json_lines_have_ids_as_fields(speak: Any) -> None:
+    lines = speak("json")
+    trail.follow([], [finish(Outcome.UNKNOWN)])
+    told = json.loads(lines()[0])
+    assert told["event"] == "finished"
+    assert (told["action_id"], told["trajectory"], told["node"]) == ("act_1", "t1", "n1")
+    assert (told["level"], told["logger"]) == ("warning", "tangram.actions")
+    assert datetime.fromisoformat(told["at"]).tzinfo is not None
+    assert told["pid"] > 0
+
+
+def test_lines_for_people_show_the_same_fields(speak: Any) -> None:
+    lines = speak("text")
+    trail.follow([], [finish(Outcome.UNKNOWN)])
+    assert "WARNING tangram.actions finished" in (line := lines()[0])
+    assert "action_id=act_1" in line
+    assert "outcome=unknown" in line
+
+
+def test_steps_are_told_only_when_asked_for(speak: Any) -> None:
+    decisions: list[Decision] = [Grant(ActionId("act_1"), "n1", ()), finish(Outcome.COMPLETED)]
+    lines = speak("json")
+    trail.follow([], decisions)
+    assert lines() == []
+    lines = speak("json", actions=True)
+    trail.follow([], decisions)
+    assert [json.loads(line)["event"] for line in lines()] == ["granted", "finished"]
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_an_exception_brings_its_trace(speak: Any, form: str) -> None:
+    lines = speak(form)
+    try:
+        raise RuntimeError("out of luck")
+    except RuntimeError:
+        logging.getLogger("somewhere").exception("it %s", "broke")
+    told = "\n".join(lines())
+    assert "it broke" in told
+    assert "RuntimeError: out of luck" in told
