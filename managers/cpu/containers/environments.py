@@ -187,6 +187,7 @@ class Environments:
                 f"image {blueprint.image!r} is not on this node: {error}; pull or import it there"
             ) from error
         if blueprint.is_direct:
+            environment.make_pipes()
             await self._place_shell(environment, blueprint.image)
         await site.engine.start(environment.container)
         await self.find(environment)

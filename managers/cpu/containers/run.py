@@ -162,8 +162,7 @@ class Run:
                 execution.close()
         finally:
             self._over = True
-            if not environment.lost:
-                await self._shrink(environment)
+            await self._shrink(environment)
         return _noting(report, environment.repairs - repairs)
 
     async def _supervise(
@@ -190,6 +189,8 @@ class Run:
             self._ended_at = time.monotonic()
             self._over = True
         ending = await tools.way.end(environment, patience)
+        if ending.remaining:
+            lose(environment, f"an action left {ending.remaining}, which could not be ended")
         if not status.done():
             await asyncio.wait({status}, timeout=patience)
         self._over = True
@@ -211,14 +212,14 @@ class Run:
             facts = await self._tools.site.engine.inspect(environment.container)
             state = facts["State"]
             if not state["Running"]:
-                killed = bool(state.get("OOMKilled"))
-                outcome = Outcome.OOM_KILLED if killed else Outcome.INFRA_FAILED
+                if state.get("OOMKilled"):
+                    outcome = Outcome.OOM_KILLED
                 why = "its container ended while it ran"
                 lose(environment, "its container ended while an action ran")
             else:
                 lose(environment, f"contact with its container broke off: {error}")
         except Gone:
-            outcome, why = Outcome.INFRA_FAILED, "its container was removed while it ran"
+            why = "its container was removed while it ran"
             lose(environment, "its container was removed while an action ran")
         except TangramError as away:
             lose(environment, f"the engine went away while an action ran: {away}")
@@ -234,7 +235,8 @@ class Run:
             await self._tools.way.shrink(environment, self._tools.site.parked)
         except (OSError, TangramError) as error:
             # The sweep will try again, or find that the container is gone.
-            _log.warning("%s keeps cores it should not have: %s", environment.name, error)
+            level = logging.DEBUG if environment.lost else logging.WARNING
+            _log.log(level, "%s keeps cores it should not have: %s", environment.name, error)
 
     def _report(
         self, status: int | None, execution: Execution, ending: Ending, used: Usage | None
