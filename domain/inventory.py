@@ -6,6 +6,7 @@ import msgspec
 
 from domain.apis import ApiConfig
 from domain.limits import Limits, Share
+from domain.policies import DEFAULT_POLICY
 from domain.resources import MILLI
 
 
@@ -45,6 +46,8 @@ class PoolConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     """A set of nodes with one queue and one policy."""
 
     name: str
+    #: Left out in journals when it is this one, so it can never be another. New pools have
+    #: `domain.policies.DEFAULT_POLICY`.
     policy: str = "minimum"
     #: Queued actions stay queued; running ones go on.
     paused: bool = False
@@ -97,6 +100,6 @@ def default_config() -> Config:
     return Config(
         revision=0,
         projects={"default": ProjectConfig("default")},
-        pools={"default": PoolConfig("default")},
+        pools={"default": PoolConfig("default", DEFAULT_POLICY)},
         resources={"api:demo": 8 * MILLI},
     )

@@ -10,6 +10,9 @@ from domain.resources import MAX_UNITS
 
 #: What stands in a pool's ``policy``; ``k`` is a unit count.
 KNOWN_POLICIES = ("paper", "minimum", "fixed(k)", "balanced", "malleable")
+#: Of pools that nobody has configured otherwise: in no cell of the sweep worse than the others
+#: (`benchmarks.never_worse`).
+DEFAULT_POLICY = "malleable"
 _PLAIN = frozenset(name for name in KNOWN_POLICIES if "(" not in name)
 _FIXED = re.compile(r"fixed\(\s*(\d{1,7})\s*\)")
 

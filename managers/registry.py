@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
+from domain.errors import InvalidRequest
 from domain.ids import ResourceId
 from domain.inventory import ResourceInventory
 from domain.ports import Driver, DriverContext, Ledger, LedgerFactory, Manager
@@ -26,11 +27,19 @@ GROUP: Final = "tangram.managers"
 _log = logging.getLogger(__name__)
 
 
-def _process_driver(context: DriverContext) -> Driver:
+def _cpu_driver(context: DriverContext) -> Driver:
+    """Make the driver that the node's setting ``backend`` names."""
     # Imported here: the scheduler's loop needs ledgers only, on any operating system.
-    from managers.cpu.process import ProcessDriver
+    backend = context.settings.get("backend") or "process"
+    if backend == "process":
+        from managers.cpu.process import ProcessDriver
 
-    return ProcessDriver(context)
+        return ProcessDriver(context)
+    if backend == "docker":
+        from managers.cpu.containers import ContainerDriver
+
+        return ContainerDriver(context)
+    raise InvalidRequest(f"backend is {backend!r}: give process or docker")
 
 
 def _call_driver(context: DriverContext) -> Driver:
@@ -43,7 +52,7 @@ BUILT_IN: Final = (
     Manager(
         "cpu",
         CpuLedger,
-        make_driver=_process_driver,
+        make_driver=_cpu_driver,
         probe=probe_cpu,
         description="cores of a node; runs commands on them",
     ),

@@ -20,6 +20,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from domain.errors import InvalidRequest, InvariantViolation
+from domain.policies import DEFAULT_POLICY
 from simulator.capacity import MEASURES, Wish, fewest_nodes
 from simulator.compare import POLICIES, Progress, Scene, check_policies, compare
 from simulator.engine import Watch
@@ -43,7 +44,7 @@ def verbs() -> None:
 
 
 @verbs.command("run")
-@click.option("--policy", default="minimum", show_default=True, help="How units are granted.")
+@click.option("--policy", default=DEFAULT_POLICY, show_default=True, help="How units are granted.")
 @click.option(
     "--journal", type=click.Path(path_type=Path), help="Write the journal there, for `recorded`."
 )
@@ -68,7 +69,7 @@ def compare_command(policies: tuple[str, ...], **options: Any) -> None:
 
 
 @verbs.command("plan")
-@click.option("--policy", default="minimum", show_default=True, help="How units are granted.")
+@click.option("--policy", default=DEFAULT_POLICY, show_default=True, help="How units are granted.")
 @click.option("--act", "act_seconds", type=float, required=True, help="Wished ACT in seconds.")
 @click.option("--measure", type=click.Choice(list(MEASURES)), default="mean", show_default=True)
 @click.option("--of-rewards", is_flag=True, help="ACT of rewards alone.")

@@ -99,6 +99,7 @@ def _node() -> list[tuple[str, Work]]:
                 "memory_bytes": settings.TANGRAM_NODE_MEMORY_BYTES,
                 "backend": settings.TANGRAM_CPU_BACKEND,
                 "secrets_directory": settings.TANGRAM_SECRETS_DIRECTORY,
+                **settings.TANGRAM_DOCKER,
             },
         )
         try:

@@ -14,6 +14,7 @@ from tangram_web.lib.env import (
     env_directory,
     env_float,
     env_list,
+    env_prefixed,
     env_redis_url,
     env_secret,
     env_text,
@@ -38,6 +39,8 @@ TANGRAM_SECRETS_DIRECTORY = env_text("TANGRAM_SECRETS_DIRECTORY", "")
 TANGRAM_RETENTION_DAYS = env_float("TANGRAM_RETENTION_DAYS", 30.0)
 #: The journal keeps this much of the past, beyond what its readers still need.
 TANGRAM_JOURNAL_SECONDS = env_float("TANGRAM_JOURNAL_SECONDS", 900.0)
+#: What the container driver may be told (managers/cpu/containers/settings.py), as ``docker_…``.
+TANGRAM_DOCKER = env_prefixed("TANGRAM_DOCKER_", "docker_")
 
 DEBUG = env_bool("TANGRAM_DEBUG", default=False)
 SECRET_KEY = env_secret("TANGRAM_SECRET_KEY", TANGRAM_HOME / "secret_key")

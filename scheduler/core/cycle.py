@@ -51,6 +51,8 @@ def run_cycle(state: State, decisions: list[Decision]) -> None:
     state.dirty = False
     for ledger in state.paced.values():
         ledger.advance(state.now)
+    if not state.queues and not state.changed:
+        return  # nobody waits, and nobody may grow
     elastic = Elastic(state)
     while _scan(state, elastic, decisions):
         pass  # whoever was evicted on one node is tried on the others
@@ -70,7 +72,7 @@ def _scan(state: State, elastic: Elastic, decisions: list[Decision]) -> bool:
             if following is not None:
                 heapreplace(heads, (following.order, key))
                 continue
-            del state.queues[key]
+            state.retire(key)
         heappop(heads)
     return elastic.settle(scan, decisions)
 
@@ -80,7 +82,7 @@ def _heads(state: State) -> list[tuple[Order, QueueKey]]:
     for key, queue in list(state.queues.items()):
         live = queue.head()
         if live is None:
-            del state.queues[key]
+            state.retire(key)
         else:
             heads.append((live.order, key))
     heapify(heads)

@@ -92,6 +92,15 @@ def residual_seconds(state: State, live: LiveAction) -> float:
     return max(left / _speed(live), OVERDUE_SHARE * age, LEAST_SECONDS)
 
 
+def left_seconds(state: State, live: LiveAction) -> float | None:
+    """Return how much of T_ori ``live`` has still to work off; None when nothing is known."""
+    base = base_seconds(state, live.action)
+    if base is None or live.granted_at is None:
+        return base
+    done = worked(state, live)
+    return max(base - done, OVERDUE_SHARE * done)
+
+
 def expected_seconds(state: State, live: LiveAction) -> float:
     """Return how long a waiting action takes with what it is admitted with."""
     if live.needs.key:

@@ -128,6 +128,9 @@ class Elastic:
     ) -> None:
         """Let the policy of ``pool`` decide about one group."""
         state, ledger = self._state, self._state.ledgers[key]
+        if not any(len(_counts(member)) > 1 for member in members):
+            self._all_go(key, members, claims)
+            return
         for member in members:
             ledger.release(_reserved(member.live))
         supple = [member for member in members if malleable(state, member.live)]
@@ -143,6 +146,13 @@ class Elastic:
                 self._go(key, member, amount)
             self._widths.grow()
             self._note(key, pool, supple, Arrangement(wide))
+
+    def _all_go(self, key: ResourceId, members: list[Candidate], claims: list[int]) -> None:
+        """Let those go of whom nobody has a choice (Algorithm 1, lines 5 and 6)."""
+        self._going += ((member, None) for member in members)
+        if self._widths.runners(key):
+            self._widths.share(key, available(self._state.ledgers[key], claims), ())
+            self._widths.grow()
 
     def _decide(
         self,
@@ -230,6 +240,11 @@ class Elastic:
 
 def _reserved(live: LiveAction) -> str:
     return f"reserved:{live.id}"
+
+
+def _counts(member: Candidate) -> tuple[int, ...]:
+    """Return the counts of its key resource that ``member`` may get."""
+    return member.live.action.cost[member.live.needs.key]
 
 
 def _needed(member: Candidate, resource: ResourceId) -> int:

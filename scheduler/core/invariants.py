@@ -85,6 +85,10 @@ def _states_agree(state: State) -> Iterator[str]:
         placed = live.node is not None
         if placed != (action_id in state.on_node.get(live.node or "", ())):
             yield f"{action_id}: its node does not know it"
+        if (placed and live.action.malleable) != (
+            action_id in state.supple.get(live.node or "", ())
+        ):
+            yield f"{action_id}: whether it may be resized is not known where it is"
     for node, ids in state.on_node.items():
         for action_id in ids:
             if action_id not in state.actions or state.actions[action_id].node != node:

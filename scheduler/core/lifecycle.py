@@ -12,7 +12,7 @@ from domain.ids import ResourceId, node_resource
 from scheduler.core.durations import cost, learn
 from scheduler.core.needs import Needs, depends_on_place
 from scheduler.core.pools import needs_in
-from scheduler.core.queues import QueueKey, WaitQueue
+from scheduler.core.queues import Need, QueueKey, WaitQueue
 from scheduler.core.state import LiveAction, LiveTrajectory, State, Tombstone
 from scheduler.core.timers import TimerKind
 
@@ -45,9 +45,15 @@ def stand(state: State, live: LiveAction, key: QueueKey) -> WaitQueue:
     """Put ``live`` at its place in the line ``key``."""
     queue = state.queues.get(key)
     if queue is None:
-        queue = state.queues[key] = WaitQueue(key)
+        queue = state.queues[key] = _line(state, key)
     queue.push(live)
     return queue
+
+
+def _line(state: State, key: QueueKey) -> WaitQueue:
+    """Return a line in which nobody stands, the one that was there before if it is remembered."""
+    drained = state.drained
+    return drained.pop(key) if key in drained else WaitQueue(key)
 
 
 def _decide_again(state: State, key: QueueKey) -> None:
@@ -109,15 +115,16 @@ def grant(
     It gets what it was admitted with, but ``key_amount`` of its key resource where that is given.
     """
     if live.queue is not None:
-        state.queues[live.queue].leave(live)
+        queue = state.queues[live.queue]
+        queue.leave(live)
+        resources = queue.units_on(node)
+    else:
+        resources = _units_on(live, node)
     live.attempt += 1
     live.move(ActionState.GRANTED)
-    live.node = node
     live.granted_at = state.now
-    resources = [(ResourceId(name), amount) for name, amount in live.needs.in_cluster]
     if node is not None:
-        resources += [(node_resource(kind, node), n) for kind, n in live.needs.on_node]
-        state.on_node.setdefault(node, set()).add(live.id)
+        state.place(live, node)
     if key_amount is not None:
         key = live.key_resource
         resources = [(name, key_amount if name == key else n) for name, n in resources]
@@ -146,6 +153,14 @@ def grant(
             live.action.project,
         )
     )
+
+
+def _units_on(live: LiveAction, node: str | None) -> list[Need]:
+    """Return what ``live`` is granted on ``node``, if on any, and cluster-wide."""
+    units = [(ResourceId(name), amount) for name, amount in live.needs.in_cluster]
+    if node is not None:
+        units += [(node_resource(kind, node), n) for kind, n in live.needs.on_node]
+    return units
 
 
 def bind(state: State, trajectory: LiveTrajectory, node: str) -> None:
@@ -217,8 +232,7 @@ def release_orphan(state: State, node: str, holder: str) -> bool:
 
 def forget_place(state: State, live: LiveAction) -> None:
     """Drop the links between ``live`` and its node."""
-    if live.node is not None:
-        state.on_node[live.node].discard(live.id)
+    state.displace(live)
     live.allocations = ()
 
 

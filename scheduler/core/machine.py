@@ -61,7 +61,16 @@ class Machine:
             deadlines.ring(state, timer, decisions)
 
     def _ask_wake(self, decisions: list[Decision]) -> None:
-        upcoming, asked = deadlines.upcoming(self.state), self.state.asked_wake
+        state, asked = self.state, self.state.asked_wake
+        first = state.timers.first()
+        if (
+            first is not None
+            and asked is not None
+            and state.now < asked <= first[0]
+            and not state.timers.crowded
+        ):
+            return  # whatever comes next, it is not before what was asked for
+        upcoming = deadlines.upcoming(state)
         if upcoming is None:
             self.state.asked_wake = None
         elif asked is None or asked <= self.state.now or upcoming < asked:

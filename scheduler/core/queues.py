@@ -47,7 +47,10 @@ class WaitReason(NamedTuple):
 class WaitQueue:
     """One line."""
 
-    __slots__ = ("_heap", "_on_node", "in_cluster", "key", "lone", "reason", "size", "sticky_node")
+    __slots__ = (
+        "_heap", "_on_node", "_units_on", "in_cluster", "key", "lone", "reason", "size",
+        "sticky_node",
+    )  # fmt: skip
 
     def __init__(self, key: QueueKey) -> None:
         self.key = key
@@ -62,6 +65,7 @@ class WaitQueue:
         if len(self.in_cluster) == 1 and not key.needs.on_node and not key.memory_bytes:
             self.lone = self.in_cluster[0]
         self._on_node: dict[str, list[Need]] = {}
+        self._units_on: dict[str, list[Need]] = {}
         self._heap: list[tuple[Order, LiveAction]] = []
 
     def on_node(self, node: str) -> list[Need]:
@@ -72,6 +76,16 @@ class WaitQueue:
             if self.key.memory_bytes:
                 needs.append((node_resource("memory", node), self.key.memory_bytes))
             self._on_node[node] = needs
+        return needs
+
+    def units_on(self, node: str | None) -> list[Need]:
+        """Return what each of its actions is granted on ``node``, if on any, and cluster-wide."""
+        if node is None:
+            return self.in_cluster
+        needs = self._units_on.get(node)
+        if needs is None:
+            on_node = [(node_resource(kind, node), n) for kind, n in self.key.needs.on_node]
+            needs = self._units_on[node] = self.in_cluster + on_node
         return needs
 
     def push(self, live: LiveAction) -> None:

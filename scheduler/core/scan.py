@@ -9,9 +9,7 @@ nothing: environments keep memory for their whole life and end only by running. 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from domain.ids import ActionId, ResourceId
@@ -32,14 +30,16 @@ class Paces(Protocol):
         """Return when time alone lets ``amount`` fit; None when it is not time that it lacks."""
 
 
-@dataclass(slots=True)
 class Scan:
     """What earlier actions of this scan have blocked and claimed."""
 
-    blocked: dict[ResourceId, ActionId] = field(default_factory=dict)
-    claims: dict[ResourceId, list[int]] = field(default_factory=lambda: defaultdict(list))
-    #: Ledgers that count over time.
-    paced: Mapping[ResourceId, Paces] = field(default_factory=dict)
+    __slots__ = ("blocked", "claims", "paced")
+
+    def __init__(self, paced: Mapping[ResourceId, Paces] | None = None) -> None:
+        #: ``paced``: ledgers that count over time.
+        self.paced: Mapping[ResourceId, Paces] = paced or {}
+        self.blocked: dict[ResourceId, ActionId] = {}
+        self.claims: dict[ResourceId, list[int]] = {}
 
     def admits(self, ledgers: Mapping[ResourceId, Fits], needs: Iterable[Need]) -> bool:
         """Say whether all ``needs`` can be had now."""
@@ -59,7 +59,7 @@ class Scan:
     def claim(self, needs: Iterable[Need]) -> None:
         """Keep ``needs``, which fit, for who was admitted before and shall wait."""
         for resource, amount in needs:
-            self.claims[resource].append(amount)
+            self.claims.setdefault(resource, []).append(amount)
 
     def refuse(
         self, ledgers: Mapping[ResourceId, Fits], action_id: ActionId, needs: list[Need]
@@ -83,7 +83,7 @@ class Scan:
         if not memory and not self._only_time_helps(short, needs):
             for resource, amount in needs:
                 if resource not in self.blocked:
-                    self.claims[resource].append(amount)
+                    self.claims.setdefault(resource, []).append(amount)
         return WaitReason("short_of", short[0])
 
     def _only_time_helps(self, short: list[ResourceId], needs: list[Need]) -> bool:

@@ -131,7 +131,7 @@ def _restore_actions(state: State, snapshot: Snapshot) -> None:
         live.queue = None
         state.actions[live.id] = live
         if live.node is not None:
-            state.on_node.setdefault(live.node, set()).add(live.id)
+            state.place(live, live.node)
     for live in snapshot.actions:
         if live.state is ActionState.QUEUED and _stands(state, live):
             enqueue(state, live)

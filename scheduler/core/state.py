@@ -24,6 +24,9 @@ from scheduler.core.timers import Timers
 #: Decisions of policies that are remembered.
 ARRANGED_KEPT = 256
 
+#: Lines that are remembered although nobody stands in them.
+DRAINED_KEPT = 1024
+
 MakeLedger = Callable[[ResourceId, ResourceInventory], Ledger]
 #: (-priority, arrival): smaller is served first.
 Order = tuple[int, int]
@@ -187,12 +190,16 @@ class State:
     nodes: dict[str, LiveNode] = field(default_factory=dict)
     ledgers: dict[ResourceId, Ledger] = field(default_factory=dict)
     queues: dict[QueueKey, WaitQueue] = field(default_factory=dict)
+    #: Lines in which nobody stands, kept for what they know of their key; not part of a snapshot.
+    drained: dict[QueueKey, WaitQueue] = field(default_factory=dict)
     task_pools: dict[str, str] = field(default_factory=dict)
     #: Cancels that came before their action, and finished trajectories, until they are forgotten.
     tombstones: dict[str, Tombstone] = field(default_factory=dict)
     timers: Timers = field(default_factory=Timers)
     #: Actions on a node, by node: found at once when it is lost.
     on_node: dict[str, set[ActionId]] = field(default_factory=dict)
+    #: Those of them that declare that they may be resized, by node.
+    supple: dict[str, dict[ActionId, LiveAction]] = field(default_factory=dict)
     #: What nodes and configuration were found large enough for, until one of them changes.
     feasible: set[QueueKey] = field(default_factory=set)
     #: Evicted candidates, by key resource.
@@ -242,6 +249,28 @@ class State:
 
     def node_ledger(self, kind: str, node: str) -> Ledger | None:
         return self.ledgers.get(node_resource(kind, node))
+
+    def place(self, live: LiveAction, node: str) -> None:
+        """Enter ``live`` among those on ``node``."""
+        live.node = node
+        self.on_node.setdefault(node, set()).add(live.id)
+        if live.action.malleable:
+            self.supple.setdefault(node, {})[live.id] = live
+
+    def displace(self, live: LiveAction) -> None:
+        """Take ``live`` out from among those on its node; it still says where it was."""
+        if live.node is not None:
+            self.on_node[live.node].discard(live.id)
+            if live.action.malleable:
+                self.supple[live.node].pop(live.id, None)
+
+    def retire(self, key: QueueKey) -> None:
+        """Take away a line in which nobody stands any more."""
+        queue = self.queues.pop(key)
+        queue.reason = queue.sticky_node = None
+        if len(self.drained) >= DRAINED_KEPT:
+            self.drained.clear()
+        self.drained[key] = queue
 
     def trajectory_of(self, live: LiveAction) -> LiveTrajectory | None:
         key = live.action.trajectory_key

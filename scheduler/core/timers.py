@@ -54,9 +54,14 @@ class Timers:
         """Take out one entry that is due at ``now``."""
         return heappop(self._heap) if self._heap and self._heap[0][0] <= now else None
 
+    @property
+    def crowded(self) -> bool:
+        """There may be many entries that do not hold any more."""
+        return len(self._heap) >= self._sweep_at
+
     def sweep(self, holds: Callable[[Timer], bool]) -> None:
         """Drop entries that do not hold any more, if there may be many of them."""
-        if len(self._heap) >= self._sweep_at:
+        if self.crowded:
             self._heap = [timer for timer in self._heap if holds(timer)]
             heapify(self._heap)
             self._sweep_at = max(_SWEEP_FROM, 2 * len(self._heap))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from typing import cast
 
 from domain.action import ActionState, Kind
 from domain.allocation import Allocation
@@ -21,10 +22,16 @@ from domain.errors import CapacityError
 from domain.ids import ActionId, ResourceId
 from domain.ports import ResizableLedger
 from domain.resources import MILLI
-from scheduler.core.durations import account, choices_of
-from scheduler.core.policies.malleable import RESIZE_SECONDS, Malleable, useful, widths
+from scheduler.core.durations import account, left_seconds
+from scheduler.core.policies.malleable import (
+    RESIZE_SECONDS,
+    Malleable,
+    Share,
+    profile_of,
+    widths,
+)
 from scheduler.core.pools import policy_of
-from scheduler.core.state import LiveAction, NodeState, State, holding
+from scheduler.core.state import LiveAction, NodeState, State
 from scheduler.core.timers import TimerKind
 
 #: Changes of one action that its end tells about; the journal has all.
@@ -58,17 +65,13 @@ class Widths:
         found = self._runners.get(resource)
         if found is None:
             state = self._state
+            there = state.supple.get(resource.partition(":")[2])
             found = []
-            node = state.nodes.get(resource.partition(":")[2])
-            # Asked first, and cheap: elsewhere nothing is ever resized.
-            if (
-                node is not None
-                and isinstance(policy_of(state, node.inventory.pool), Malleable)
-                and isinstance(state.ledgers.get(resource), ResizableLedger)
-            ):
+            # Asking the protocol itself would take longer than resizing.
+            if there and hasattr(state.ledgers.get(resource), "resize"):
                 found = [
                     live
-                    for live in holding(state, resource)
+                    for live in there.values()
                     if live.key_resource == resource and self._resizable(live)
                 ]
                 found.sort(key=lambda live: live.order)
@@ -111,7 +114,7 @@ class Widths:
         return False
 
     def share(self, resource: ResourceId, free: int, arriving: Sequence[LiveAction]) -> list[int]:
-        """Make all malleable actions of ``resource`` about equally wide; return the new ones' width.
+        """Share out all of ``resource`` that malleable actions may have; return the new ones' widths.
 
         ``free`` milli-units may be used beside what they have; ``arriving`` have nothing yet.
         """
@@ -124,8 +127,7 @@ class Widths:
                 state.timers.set(live.resized_at + RESIZE_SECONDS, TimerKind.RESIZE, resource)
                 state.resizing[resource] = live.resized_at + RESIZE_SECONDS
         total = free + sum(_held(live).amount for live in runners)
-        counts = [self._useful(live) for live in (*runners, *arriving)]
-        wide = widths(counts, total)
+        wide = widths([self._share(live) for live in (*runners, *arriving)], total)
         targets = list(zip(runners, wide, strict=False))
         for live, width in targets:
             if width < _held(live).amount:
@@ -143,15 +145,15 @@ class Widths:
                 continue
         self._growing = []
 
-    def _useful(self, live: LiveAction) -> Sequence[int]:
-        """Return the counts that make sense for ``live``, all if nothing is known."""
-        choices = choices_of(self._state, live)
-        return useful(choices) if len(choices) > 1 else _counts(live)
+    def _share(self, live: LiveAction) -> Share:
+        """Return what ``live`` is to those that units are shared out to."""
+        profile = profile_of(_counts(live), live.action.elasticity)
+        return Share(profile, left_seconds(self._state, live))
 
     def _set(self, live: LiveAction, amount: int, prefer: Sequence[int] = ()) -> None:
         held = _held(live)
-        ledger = self._state.ledgers[held.resource]
-        assert isinstance(ledger, ResizableLedger)  # else it would not be among the runners
+        # Else it would not be among the runners.
+        ledger = cast("ResizableLedger", self._state.ledgers[held.resource])
         allocation = ledger.resize(live.holder, amount, prefer)
         if live.id not in self._before:
             self._before[live.id] = held

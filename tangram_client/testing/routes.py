@@ -207,7 +207,7 @@ class Routes:
             "version": "0.1.0",
             "leader": "loop-1",
             "epoch": 1,
-            "pools": {"default": {**counts, "policy": "minimum", "paused": False}},
+            "pools": {"default": {**counts, "policy": "malleable", "paused": False}},
             "nodes": [{"name": "n1", "pool": "default", "state": "ready",
                        "isolation": "process", "resources": {"cpu": cpu}}],
             "trajectories": len(self._world.trajectories),

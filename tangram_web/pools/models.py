@@ -16,6 +16,7 @@ from knox.models import AbstractAuthToken
 
 from domain.access import Scope
 from domain.errors import InvariantViolation
+from domain.policies import DEFAULT_POLICY
 from domain.resources import MAX_UNITS
 from tangram_web.lib.fields import JsonText
 
@@ -31,7 +32,7 @@ class Pool(models.Model):
     """A set of nodes with one queue and one policy."""
 
     name = models.CharField(primary_key=True, max_length=NAME_LENGTH, validators=[_named])
-    policy = models.CharField(max_length=NAME_LENGTH, default="minimum")
+    policy = models.CharField(max_length=NAME_LENGTH, default=DEFAULT_POLICY)
     #: Queued actions stay queued; running ones go on.
     paused = models.BooleanField(default=False)
     created_at = models.DateTimeField(auto_now_add=True)

@@ -21,7 +21,7 @@ from domain.access import Scope
 from domain.errors import Conflict, InvalidRequest, NotFound
 from domain.inventory import default_config
 from domain.manifest import ResourceSpec, check_resource, read
-from domain.policies import parse_policy
+from domain.policies import DEFAULT_POLICY, parse_policy
 from domain.resources import MILLI
 from tangram_web.lib.bus import publish_config
 from tangram_web.pools.models import (
@@ -52,7 +52,9 @@ class Actor:
 SYSTEM = Actor(name="tangram")
 
 
-def pool_create(*, actor: Actor, name: str, policy: str = "minimum", paused: bool = False) -> Pool:
+def pool_create(
+    *, actor: Actor, name: str, policy: str = DEFAULT_POLICY, paused: bool = False
+) -> Pool:
     """Add a pool. Raises Conflict for a taken name, InvalidRequest for an unknown policy."""
     parse_policy(policy)
     pool = Pool(name=name, policy=policy, paused=paused)

@@ -80,12 +80,12 @@ class Audit:
         assert not missing, f"completed without having run: {missing[:5]}"
 
     def _lines_on_disk(self, load: Load) -> Counter[tuple[str, int]]:
-        workspaces = self._system.home.path / "nodes" / "n1" / "cpu" / "workspaces"
+        nodes = self._system.home.path / "nodes"
         lines: Counter[tuple[str, int]] = Counter()
         for name in {name for name, _ in load.accepted.values()}:
-            workspace = workspaces / safe_name(trajectory_key("default", name))
-            for file in workspace.glob("ran.*"):
-                lines[name, int(file.suffix[1:])] = len(file.read_text().splitlines())
+            workspace = safe_name(trajectory_key("default", name))
+            for file in nodes.glob(f"*/cpu/workspaces/{workspace}/ran.*"):
+                lines[name, int(file.suffix[1:])] += len(file.read_text().splitlines())
         return lines
 
     def _check_rows(self, load: Load) -> None:

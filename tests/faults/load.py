@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,9 +59,17 @@ class Load:
 
     async def _play(self, system: System) -> None:
         patient = RetryPolicy(attempts=100, total_seconds=200.0, max_delay_seconds=1.0)
-        async with AsyncClient(system.address.url, system.token, retry=patient) as client:
-            names = [f"r{self.number}-{n}" for n in range(self.trajectories)]
-            await asyncio.gather(*(self._trajectory(client, name) for name in names))
+        async with AsyncExitStack() as stack:
+            clients = [
+                await stack.enter_async_context(AsyncClient(at.url, system.token, retry=patient))
+                for at in system.addresses
+            ]
+            await asyncio.gather(
+                *(
+                    self._trajectory(clients[n % len(clients)], f"r{self.number}-{n}")
+                    for n in range(self.trajectories)
+                )
+            )
 
     async def _trajectory(self, client: AsyncClient, name: str) -> None:
         for number in range(self.actions):

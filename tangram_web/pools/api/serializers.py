@@ -8,6 +8,7 @@ import msgspec
 from rest_framework import serializers
 
 from domain.access import Scope
+from domain.policies import DEFAULT_POLICY
 from domain.resources import MAX_UNITS
 from tangram_web.lib.serializers import StrictSerializer
 from tangram_web.pools.models import NAME_LENGTH, NAME_PATTERN, RESOURCE_PATTERN
@@ -45,7 +46,7 @@ class PoolBody(StrictSerializer):
     """A pool to make."""
 
     name = _Name()
-    policy = serializers.CharField(max_length=NAME_LENGTH, default="minimum")
+    policy = serializers.CharField(max_length=NAME_LENGTH, default=DEFAULT_POLICY)
     paused = serializers.BooleanField(default=False)
 
 

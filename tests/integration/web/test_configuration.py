@@ -202,7 +202,7 @@ def test_configuration_over_rest(redis_bus, caller):
     client = caller(Scope.ADMIN)
 
     made = client.post("/api/v1/pools", {"name": "big"}, headers={"X-Request-ID": "r-1"})
-    assert (made.status_code, made.json()["policy"]) == (201, "minimum")
+    assert (made.status_code, made.json()["policy"]) == (201, "malleable")
     paused = client.patch("/api/v1/pools/big", {"paused": True})
     assert paused.json()["paused"] is True
     assert client.post("/api/v1/projects", {"name": "v", "default_pool": "big"}).status_code == 201

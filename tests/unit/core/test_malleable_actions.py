@@ -19,8 +19,11 @@ def malleable_pool(**fields: Any) -> Config:
     return a_config(pools=[PoolConfig("default", "malleable")], **fields)
 
 
-def supple(name: str, widest: int = 8, seconds: float = 40.0, **fields: Any) -> Any:
-    """Return a malleable action that is as many times faster as it has cores."""
+def supple(name: str, widest: int = 8, seconds: float | None = 40.0, **fields: Any) -> Any:
+    """Return a malleable action that is as many times faster as it has cores.
+
+    Nobody knows how long it takes when ``seconds`` is None.
+    """
     return an_action(
         name,
         cost={"cpu": list(range(1, widest + 1))},
@@ -45,36 +48,49 @@ def width(scenario: Scenario, name: str) -> int:
 
 
 def test_an_action_alone_has_all_that_it_can_use(pool):
-    pool.submit(supple("a", widest=16), supple("b", widest=2))
+    pool.submit(supple("a", widest=16), supple("b", widest=2, seconds=20.0))
 
     assert (width(pool, "a"), width(pool, "b")) == (6, 2)
 
 
-def test_who_arrives_takes_cores_from_the_widest_and_the_node_hears_of_it_first(pool):
+def test_who_arrives_with_less_to_do_takes_cores_and_the_node_hears_of_it_first(pool):
     pool.submit(supple("a"))
 
-    shrunk, grant = pool.submit(supple("b"))
+    shrunk, grant = pool.submit(supple("b", seconds=20.0))
 
     assert isinstance(shrunk, Resize)
     assert isinstance(grant, Grant)
     assert (shrunk.action_id, shrunk.node, shrunk.attempt) == ("a", "n1", 1)
-    assert shrunk.allocation.units == (0, 1, 2, 3)
-    assert grant.allocations[0].units == (4, 5, 6, 7)
+    assert shrunk.allocation.units == (0,)
+    assert grant.allocations[0].units == (1, 2, 3, 4, 5, 6, 7)
 
 
-def test_what_comes_free_goes_to_the_narrowest(pool):
-    pool.submit(supple("a"), supple("b"), supple("c"), supple("d", widest=2))
-    assert [width(pool, name) for name in "abcd"] == [2, 2, 2, 2]
+def test_who_arrives_with_more_to_do_has_the_smallest_count(pool):
+    pool.submit(supple("a"))
+    pool.start("a")
+    pool.advance(3.0)  # 16 of 40 seconds are left
+
+    pool.submit(supple("b", seconds=17.0))
+
+    assert (width(pool, "a"), width(pool, "b")) == (7, 1)
+
+
+def test_what_comes_free_goes_to_who_has_the_least_left_to_do(pool):
+    pool.submit(*(supple(name, seconds=n) for name, n in zip("abcd", (9, 40, 20, 30), strict=True)))
+    assert [width(pool, name) for name in "abcd"] == [5, 1, 1, 1]
     pool.advance(1.0)
 
-    (finish, *grown) = pool.finish("a")
+    finish, *decisions = pool.finish("a")
 
-    assert {(each.action_id, each.allocation.amount) for each in only(Resize, grown)} == {
-        ("b", 3000),
-        ("c", 3000),
-    }
-    assert width(pool, "d") == 2
-    assert finish.allocations[0].amount == 2000
+    (grown,) = only(Resize, decisions)
+    assert (grown.action_id, grown.allocation.amount) == ("c", 6000)
+    assert finish.allocations[0].amount == 5000
+
+
+def test_actions_of_which_nobody_knows_how_long_they_take_are_equally_wide(pool):
+    pool.submit(*(supple(name, seconds=None) for name in "abcd"))
+
+    assert [width(pool, name) for name in "abcd"] == [2, 2, 2, 2]
 
 
 def test_an_action_that_is_not_malleable_takes_its_smallest_count_from_malleable_ones(pool):
@@ -99,9 +115,9 @@ def test_nobody_is_squeezed_for_an_action_that_would_not_fit_even_then(pool):
 
 
 def test_a_burst_resizes_each_running_action_once(pool):
-    pool.submit(supple("a"), supple("b"))
+    pool.submit(supple("a", seconds=None), supple("b", seconds=None))
 
-    decisions = pool.submit(*(supple(f"c{n}") for n in range(4)))
+    decisions = pool.submit(*(supple(f"c{n}", seconds=None) for n in range(4)))
 
     resized = [each.action_id for each in only(Resize, decisions)]
     assert sorted(resized) == ["a", "b"]
@@ -118,7 +134,7 @@ def test_a_burst_resizes_each_running_action_once(pool):
 def test_growing_is_bounded_in_rate(pool):
     """`a` is squeezed for `b`; when `b` ends at once, `a` grows a moment later, not at once."""
     pool.submit(supple("a"))
-    pool.submit(supple("b"))
+    pool.submit(supple("b", seconds=1.0))
 
     assert only(Resize, pool.finish("b")) == []
     assert only(Resize, pool.advance(0.2)) == []
@@ -161,34 +177,34 @@ def test_a_malleable_action_without_a_profile_is_resized_all_the_same(pool):
 
 
 def test_what_a_resized_action_has_cost_is_told_at_its_end(pool):
-    """Ten seconds on eight cores, then ten on four: 120 core seconds."""
+    """Ten seconds on eight cores, then ten on one: 90 core seconds."""
     pool.submit(supple("a"))
     pool.start("a")
     pool.advance(10.0)
-    pool.submit(supple("b"))
+    pool.submit(supple("b", seconds=1.0))
     pool.advance(10.0)
 
     pool.finish("a", execution_seconds=20.0)
 
     finish = pool.the_finish("a")
     assert finish.resizes == 1
-    assert finish.key_milli_seconds == pytest.approx(120_000)
-    assert finish.allocations[0].amount == 4000
-    assert finish.widths == ((0.0, 8000), (10.0, 4000))
+    assert finish.key_milli_seconds == pytest.approx(90_000)
+    assert finish.allocations[0].amount == 1000
+    assert finish.widths == ((0.0, 8000), (10.0, 1000))
 
 
 def test_the_work_done_before_a_resize_counts_in_what_is_learned(pool):
-    """20 s on eight cores and 10 s on four are 200 s of work on one, whatever was declared."""
+    """20 s on eight cores and 10 s on one are 170 s of work on one, whatever was declared."""
     pool.submit(supple("a", family="tests"))
     pool.start("a")
     pool.advance(20.0)
-    pool.submit(supple("b"))
+    pool.submit(supple("b", seconds=1.0))
     pool.advance(10.0)
     pool.finish("a", execution_seconds=30.0)
 
     learned = pool.machine.state.durations["default/task exec tests"]
 
-    assert learned.mean_seconds == pytest.approx(200.0)
+    assert learned.mean_seconds == pytest.approx(170.0)
 
 
 def test_actions_on_a_silent_node_are_left_alone(pool):

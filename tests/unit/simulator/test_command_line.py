@@ -23,7 +23,7 @@ def test_tables_name_the_policy():
 
     assert done.exit_code == 0
     assert "ACT of rewards, simulated seconds" in done.stdout
-    assert "minimum" in done.stdout
+    assert "malleable" in done.stdout
 
 
 def test_json_carries_every_policy():

@@ -6,7 +6,7 @@ from tangram_web.lib.fields import JsonText
 
 
 class Migration(migrations.Migration):
-    dependencies = [("pools", "0001_configuration")]
+    dependencies = [("pools", "0002_default_policy")]
 
     operations = [
         migrations.AddField(

@@ -1,0 +1,66 @@
+"""A backup's folder: what is in it, and that it is whole."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from domain.errors import Conflict, InvalidRequest
+from domain.version import VERSION
+
+REDIS = "redis.msgpack"
+DATABASE = "database"
+_MANIFEST = "manifest.json"
+
+
+class Manifest(msgspec.Struct):
+    """What a backup says of itself. Written last: a folder without it is not a backup."""
+
+    at: str
+    version: str
+    prefix: str
+    #: ``sqlite`` or ``postgresql``.
+    database: str
+    redis_keys: int
+    #: File → SHA-256.
+    files: dict[str, str]
+
+
+def make(folder: Path) -> Path:
+    """Return a new private folder. Raises Conflict when it holds something."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise Conflict(f"{folder} is not empty; a backup needs a folder of its own")
+    return folder
+
+
+def seal(folder: Path, *, prefix: str, database: str, redis_keys: int) -> Manifest:
+    """Write the manifest of a backup whose files are there."""
+    files = {name: _digest(folder / name) for name in (DATABASE, REDIS)}
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    manifest = Manifest(at, VERSION, prefix, database, redis_keys, files)
+    draft = folder / f"{_MANIFEST}.new"
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
+    draft.replace(folder / _MANIFEST)
+    return manifest
+
+
+def check(folder: Path) -> Manifest:
+    """Return the manifest of a backup that is whole. Raises InvalidRequest for any other folder."""
+    try:
+        manifest = msgspec.json.decode((folder / _MANIFEST).read_bytes(), type=Manifest)
+        found = {name: _digest(folder / name) for name in manifest.files}
+    except (OSError, msgspec.DecodeError) as error:
+        raise InvalidRequest(f"{folder} is not a backup: {error}") from error
+    for name, digest in manifest.files.items():
+        if found[name] != digest:
+            raise InvalidRequest(f"{folder / name} is not what was saved: its checksum differs")
+    return manifest
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

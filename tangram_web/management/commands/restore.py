@@ -1,0 +1,108 @@
+"""``manage.py restore FOLDER``: go back to a backup. Everything but Redis and the database stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import redis
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from domain.action import Action, ActionState, Outcome
+from domain.codec import decode_command, encode
+from domain.errors import InvalidRequest, TangramError
+from domain.events import ActionCancelRequested, ActionFinished, ActionSubmitted
+from managers.registry import load as load_managers
+from scheduler.core.state import LiveAction
+from scheduler.runtime.connection import connect
+from scheduler.runtime.recovery import recover
+from tangram_web.backup import database_part, folder, redis_part
+from tangram_web.lib import bus
+from tangram_web.management.commands.setup import migrate_when_needed
+from tangram_web.pools.selectors import current_config
+
+REASON = "restored from a backup of {at}: it may have run since"
+#: Messages in one entry of the inbox.
+CHUNK = 500
+
+
+class Command(BaseCommand):
+    """Put a backup back, so that nothing of it runs twice."""
+
+    help = "Replace the database and what Redis holds by a backup. Stop all other parts first."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take where from."""
+        parser.add_argument("folder", type=Path, help="what manage.py backup made")
+        parser.add_argument(
+            "--replace", action="store_true", help="delete the Tangram that Redis holds now"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Check everything, then Redis (which may refuse), then the database, then old actions."""
+        place = options["folder"]
+        client, keys = connect(settings.TANGRAM_REDIS_URL), bus.keys()
+        try:
+            manifest = folder.check(place)
+            if manifest.prefix != settings.TANGRAM_KEY_PREFIX:
+                raise InvalidRequest(f"the backup is of TANGRAM_KEY_PREFIX={manifest.prefix}")
+            database_part.check(place / folder.DATABASE, manifest.database)
+            count = redis_part.load(client, keys, place / folder.REDIS, replace=options["replace"])
+            database_part.load(place / folder.DATABASE)
+            migrate_when_needed()
+            ended, kept = self._end_unfinished(client, manifest.at)
+        except (TangramError, OSError, redis.RedisError) as error:
+            raise CommandError(str(error)) from error
+        self.stdout.write(
+            f"as of {manifest.at}: {manifest.database} and {count} keys of Redis; "
+            f"{ended} unfinished actions are ended, {kept} replay-safe ones begin anew"
+        )
+
+    def _end_unfinished(self, client: redis.Redis, at: str) -> tuple[int, int]:
+        """Tell the loop what became of everything unfinished; return (ended, kept)."""
+        keys = bus.keys()
+        recovered = recover(client, keys, load_managers().make_ledger, current_config())
+        live = list(recovered.machine.state.actions.values())
+        waiting = [found.action for found in live if found.state is ActionState.QUEUED]
+        waiting += _submitted_after(client, recovered.inbox_id)
+        granted = [found for found in live if found.state is not ActionState.QUEUED]
+        reason = REASON.format(at=at)
+        unsafe = [action for action in waiting if not action.replay_safe]
+        events: list[ActionCancelRequested | ActionFinished] = []
+        events += [_cancel(action, reason) for action in unsafe]
+        events += [_lose(found, reason) for found in granted]
+        for start in range(0, len(events), CHUNK):
+            chunk = events[start : start + CHUNK]
+            fields = {str(n): encode(event) for n, event in enumerate(chunk)}
+            client.xadd(keys.inbox, fields)  # type: ignore[arg-type]
+        lost = sum(not found.action.replay_safe for found in granted)
+        return len(unsafe) + lost, len(waiting) + len(granted) - len(unsafe) - lost
+
+
+def _submitted_after(client: redis.Redis, inbox_id: str) -> Iterator[Action]:
+    """Yield the actions that were accepted but not yet seen by the loop."""
+    entries = cast("list[Any]", client.xrange(bus.keys().inbox, f"({inbox_id}"))
+    for _, fields in entries:
+        for message in fields.values():
+            event = decode_command(message)
+            if isinstance(event, ActionSubmitted):
+                yield event.action
+
+
+def _cancel(action: Action, reason: str) -> ActionCancelRequested:
+    return ActionCancelRequested(action_id=action.id, project=action.project, reason=reason)
+
+
+def _lose(live: LiveAction, reason: str) -> ActionCancelRequested | ActionFinished:
+    """Report the run of before for its node, which knows nothing of it any more.
+
+    The core lets it wait again if that is safe.
+    """
+    if live.node is None or live.lease_expires_at is not None:
+        return _cancel(live.action, reason)
+    return ActionFinished(
+        action_id=live.action.id, node=live.node, outcome=Outcome.UNKNOWN,
+        attempt=live.attempt, detail=reason,
+    )  # fmt: skip

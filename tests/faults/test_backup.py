@@ -1,0 +1,122 @@
+"""A backup taken while everything runs can be gone back to, and nothing of it runs twice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from domain.ids import trajectory_key
+from managers.cpu.process.workspace import safe_name
+from tangram_client.client import Client
+from tangram_client.errors import NotFound
+from tangram_client.payloads import exec_action
+from tangram_web.supervisor import stack
+from tests.conftest import in_ci
+from tests.faults.system import System
+from tests.postgres_server import PostgresServer, find_program
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+UNFINISHED = 28
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def system(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[System]:
+    postgres = None
+    if request.param == "postgresql":
+        if find_program("initdb") is None:
+            (pytest.fail if in_ci() else pytest.skip)("PostgreSQL is not installed")
+        postgres = PostgresServer().create()
+    # Few cores, so that some actions run and others wait.
+    system = System(tmp_path_factory.mktemp("b"), cpus=4, postgres=postgres)
+    system.start()
+    yield system
+    system.stop()
+    if postgres is not None:
+        postgres.stop()
+
+
+def manage(system: System, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "manage.py", *arguments],
+        cwd=stack.ROOT, env={**os.environ, **system.environment}, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def runs(system: System, number: int) -> int:
+    """How often action ``number`` ran: each run leaves a line in its trajectory's workspace."""
+    workspaces = system.home.path / "nodes" / "n1" / "cpu" / "workspaces"
+    name = safe_name(trajectory_key("default", f"b-{number}"))
+    file = workspaces / name / "ran"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def restart(system: System, folder: Path) -> str:
+    """Go back to a backup, as its document says: stop, restore, start."""
+    for name in ("web", "loop-1", "loop-2", "node", "projector"):
+        system[name].end()
+    restored = manage(system, "restore", str(folder), "--replace")
+    assert restored.returncode == 0, restored.stderr
+    for name in ("projector", "loop-1", "loop-2", "node", "web"):
+        system[name].start()
+    system.wait_until_served()
+    return restored.stdout
+
+
+def test_what_was_not_finished_is_ended_unless_it_may_run_again(
+    system: System, tmp_path: Path
+) -> None:
+    saved = tmp_path / "saved"
+    with Client(system.address.url, system.token) as client:
+        done = client.wait(client.submit(exec_action("backup", "true")).id)
+        held = [
+            client.submit(
+                exec_action("backup", "echo ran >> ran; sleep 1", trajectory=f"b-{n}",
+                            replay_safe=n % 2 == 0, timeout_seconds=60)
+            ).id
+            for n in range(UNFINISHED)
+        ]  # fmt: skip
+        said = manage(system, "backup", str(saved))
+        assert said.returncode == 0, said.stderr
+        refused = manage(system, "restore", str(saved), "--replace")
+        assert (refused.returncode, "stop all loops" in refused.stderr) == (1, True)
+        # The world goes on: everything runs, and is forgotten again.
+        assert {str(client.wait(name, patience_seconds=120).outcome) for name in held} == {
+            "completed"
+        }
+        later = client.submit(exec_action("backup", "true")).id
+        client.wait(later)
+
+    told = restart(system, saved)
+
+    with Client(system.address.url, system.token) as client:
+        assert client.get(done.id).outcome == "completed"
+        ends = [client.wait(name, patience_seconds=120) for name in held]
+        with pytest.raises(NotFound):
+            client.get(later)
+    ended = [n for n in range(UNFINISHED) if ends[n].outcome in {"cancelled", "unknown"}]
+    assert f"{len(ended)} unfinished actions are ended" in told
+    assert len(ended) > UNFINISHED // 4
+    assert all(n % 2 == 1 and "restored from a backup" in (ends[n].detail or "") for n in ended)
+    assert {str(ends[n].outcome) for n in range(0, UNFINISHED, 2)} == {"completed"}
+    assert [runs(system, n) for n in range(1, UNFINISHED, 2)] == [1] * (UNFINISHED // 2)
+
+
+def test_a_damaged_backup_is_refused_and_changes_nothing(system: System, tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    assert manage(system, "backup", str(folder)).returncode == 0
+    with (folder / "redis.msgpack").open("ab") as file:
+        file.write(b"\0")
+    refused = manage(system, "restore", str(folder), "--replace")
+    assert refused.returncode == 1
+    assert "checksum differs" in refused.stderr
+    assert "not a backup" in manage(system, "restore", str(tmp_path), "--replace").stderr
+    assert "not empty" in manage(system, "backup", str(folder)).stderr
+    assert system.wait_until_served() < 60

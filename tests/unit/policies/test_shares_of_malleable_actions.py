@@ -1,0 +1,106 @@
+"""How units are shared out among actions that may be resized."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from domain.elasticity import Elasticity, parse_elasticity
+from domain.resources import MILLI
+from scheduler.core.policies.malleable import Profile, Share, profile_of, widths
+
+PERFECT = Elasticity(amdahl=1.0)
+
+
+def counts(*cores: int) -> tuple[int, ...]:
+    return tuple(core * MILLI for core in cores)
+
+
+def square_roots(widest: int) -> Profile:
+    """Return a profile with speeds m^½."""
+    table = {str(m): m**-0.5 for m in range(1, widest + 1)}
+    return profile_of(counts(*range(1, widest + 1)), parse_elasticity(table))
+
+
+def cores(shares: list[Share], total: int) -> list[int]:
+    return [width // MILLI for width in widths(shares, total * MILLI)]
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["shorter first", "longer first"])
+def test_two_actions_are_shared_out_to_as_hesrpt_has_it(order):
+    """p = ½, two actions: of 400 cores the longer one has (1/2)^2, whatever they have left."""
+    shares = [Share(square_roots(400), 1.0), Share(square_roots(400), 7.0)][::order]
+
+    assert cores(shares, 400) == pytest.approx([300, 100][::order], abs=1)
+
+
+def test_the_shortest_goes_first_where_units_add_up_without_loss():
+    profile = profile_of(counts(*range(1, 9)), PERFECT)
+
+    assert cores([Share(profile, 30.0), Share(profile, 10.0), Share(profile, 20.0)], 12) == [
+        1,
+        8,
+        3,
+    ]
+
+
+def test_those_of_whom_nobody_knows_what_they_have_left_are_equal():
+    profile = profile_of(counts(*range(1, 9)), Elasticity(amdahl=0.9))
+
+    assert cores([Share(profile, None)] * 3, 9) == [3, 3, 3]
+
+
+def test_counts_that_gain_nothing_are_not_handed_out():
+    profile = profile_of(counts(1, 2, 3, 8), parse_elasticity({"1": 1, "2": 1, "3": 0.6, "8": 0.1}))
+
+    assert cores([Share(profile, 1.0)], 8) == [2]
+
+
+def test_a_step_that_gains_nothing_does_not_hide_a_later_one_that_does():
+    profile = profile_of(counts(1, 2, 4), parse_elasticity({"1": 1, "2": 0.5, "4": 0.9}))
+
+    assert cores([Share(profile, 1.0)], 4) == [4]
+
+
+def test_a_count_that_does_not_fit_is_passed_over():
+    profile = profile_of(counts(1, 4), PERFECT)
+
+    assert cores([Share(profile, 1.0), Share(profile, 2.0)], 6) == [4, 1]
+
+
+profiles = st.builds(
+    lambda some, p: profile_of(counts(*sorted(some)), Elasticity(amdahl=p)),
+    st.sets(st.integers(1, 12), min_size=1, max_size=5),
+    st.floats(0.0, 1.0),
+)
+shares_of = st.lists(
+    st.builds(Share, profiles, st.none() | st.floats(0.0, 1e5)), min_size=1, max_size=6
+)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(shares_of, st.integers(0, 40))
+def test_what_is_shared_out_fits_and_leaves_nothing_that_somebody_could_use(shares, more):
+    total = sum(share.profile.counts[0] for share in shares) + more * MILLI
+
+    wide = widths(shares, total)
+
+    assert sum(wide) <= total
+    for share, width in zip(shares, wide, strict=True):
+        assert width in share.profile.counts
+        wider = [count for count in share.profile.counts if count > width]
+        assert not wider or wider[0] - width > total - sum(wide)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.floats(1.0, 100.0), min_size=2, max_size=4, unique=True), st.floats(0.5, 0.99))
+def test_of_equal_profiles_the_one_with_less_left_is_never_narrower(left, amdahl):
+    profile = profile_of(counts(*range(1, 9)), Elasticity(amdahl=amdahl))
+
+    wide = widths([Share(profile, each) for each in left], 16 * MILLI)
+
+    for (a, wide_a), (b, wide_b) in product(zip(left, wide, strict=True), repeat=2):
+        assert a >= b or wide_a >= wide_b
