@@ -74,7 +74,10 @@ async def _play(call: Caller, trajectories: int) -> dict[str, Any]:
 
 
 def _clients() -> httpx.AsyncClient:
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    # Idle connections are left before a server closes them: a race that no retry is spent on here.
+    limits = httpx.Limits(
+        max_connections=None, max_keepalive_connections=None, keepalive_expiry=2.0
+    )
     return httpx.AsyncClient(limits=limits, timeout=TIMEOUT_SECONDS)
 
 

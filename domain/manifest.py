@@ -13,7 +13,7 @@ from zoneinfo import available_timezones
 import msgspec
 from msgspec import Meta
 
-from domain.apis import ApiConfig, check_api
+from domain.apis import ApiConfig, check_api, check_cache
 from domain.errors import InvalidRequest
 from domain.inventory import Config
 from domain.limits import Breaker, Limits, Quota, Retries, Share
@@ -137,6 +137,8 @@ def check_resource(spec: ResourceSpec) -> None:
     if spec.api is not None:
         try:
             check_api(spec.api)
+            if spec.api.cache is not None:
+                check_cache(spec.api.cache)
         except InvalidRequest as error:
             raise InvalidRequest(str(error), pointer=f"/api{error.pointer}") from None
 

@@ -88,7 +88,7 @@ class BatchPayload(msgspec.Struct, forbid_unknown_fields=True):
 class WaitView(msgspec.Struct, omit_defaults=True):
     """Why an action waits (I14)."""
 
-    #: ``short_of`` · ``share`` · ``behind`` · ``deferred`` · ``trajectory_busy`` · ``too_large`` · ``no_node`` ·
+    #: ``short_of`` · ``share`` · ``behind`` · ``deferred`` · ``trajectory_busy`` · ``merged`` · ``too_large`` · ``no_node`` ·
     #: ``nodes_unusable`` · ``node_lost`` · ``node_drained`` · ``pool_paused`` · ``arriving``
     code: str
     #: One sentence for people.

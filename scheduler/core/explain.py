@@ -36,6 +36,10 @@ def explain(state: State, action_id: ActionId) -> Standing | None:
 
 def waiting(state: State, live: LiveAction) -> WaitView:
     """Say why a queued action waits."""
+    leader = state.merging.behind.get(live.id)
+    if leader is not None:
+        said = f"{leader} makes the same call, and will have the answer for both"
+        return WaitView("merged", said, blocked_by=leader)
     if live.queue is None:
         trajectory = state.trajectory_of(live)
         assert trajectory is not None  # only who takes turns is queued outside a line

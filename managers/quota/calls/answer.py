@@ -48,7 +48,12 @@ def result_of(
 
 
 def feedback_of(
-    resource: str, status: int, headers: Mapping[str, str], wall_clock: float
+    resource: str,
+    status: int,
+    headers: Mapping[str, str],
+    wall_clock: float,
+    *,
+    good: bool = False,
 ) -> Feedback:
     """Return what an answer says about the API's limits.
 
@@ -64,7 +69,7 @@ def feedback_of(
         pause = _exhausted_for(headers, wall_clock) if pause is None else pause
     if pause is not None:
         pause = min(max(0.0, pause), LONGEST_PAUSE_SECONDS)
-    return Feedback(resource, verdict, True, pause)
+    return Feedback(resource, verdict, True, pause, good)
 
 
 def _retry_after(value: str, wall_clock: float) -> float | None:
