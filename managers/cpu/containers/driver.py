@@ -81,6 +81,7 @@ class ContainerDriver:
         await asyncio.to_thread(_open_directories, site)
         found = await reconcile.take_over(site, environments, way)
         self._tools = Tools(site, environments, way, Marker(marks), usable_cores())
+        environments.open()
         self._chores = [
             asyncio.create_task(self._repeat(self._settings.sweep_seconds, self._sweep)),
             asyncio.create_task(self._repeat(self._settings.reconcile_seconds, self.look_after)),
@@ -259,7 +260,12 @@ class ContainerDriver:
         idle = self._settings.idle_seconds
         now = time.monotonic()
         for environment in tools.environments.all():
-            at_rest = environment.pid and not environment.lost and not environment.lock.locked()
+            at_rest = (
+                environment.trajectory
+                and environment.pid
+                and not environment.lost
+                and not environment.lock.locked()
+            )
             if idle and at_rest and environment.used_at + idle < now and environment not in due:
                 due.append(environment)
         for environment in due:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from domain.action import EnvironmentSpec, Outcome
 from domain.allocation import Allocation
 from domain.errors import TangramError
-from domain.ports import ExecResult, RunOrder, RunReport
+from domain.ports import ExecResult, RunOrder, RunReport, UsedResources
 from domain.resources import MILLI
 from managers.cpu.containers import command
 from managers.cpu.containers.cgroups import Usage
@@ -255,7 +255,13 @@ class Run:
             notes.append(f"could not end {ending.remaining}")
         outputs = execution.stdout, execution.stderr
         stdout, stderr = (each.finish() for each in outputs)
-        result = ExecResult(status, stdout, stderr, any(each.truncated for each in outputs))
+        counted = None
+        if used is not None:
+            counted = UsedResources(
+                used.cpu_seconds, used.throttled_seconds, used.peak_memory_bytes
+            )
+        cut = any(each.truncated for each in outputs)
+        result = ExecResult(status, stdout, stderr, cut, counted)
         return RunReport(outcome, self._seconds(), result, detail="; ".join(notes) or None)
 
     def _advice(self, used: Usage) -> str:
