@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -41,19 +41,21 @@ class Tools:
     environments: Environments
     way: Way
     marker: Marker
-    #: CPUs of the machine, by what the granted cores are mapped onto them.
-    cpus: tuple[int, ...]
+    #: Cores of the machine, by their lowest thread.
+    cores: Mapping[int, frozenset[int]]
 
     def share_of(self, granted: Allocation | None) -> Share:
-        """Return what a container gets for granted cores; all CPUs when none were."""
-        if granted is None:
-            return Share(frozenset(self.cpus))
-        known = set(self.cpus)
-        cpus = frozenset(
-            core if core in known else self.cpus[core % len(self.cpus)] for core in granted.units
-        )
+        """Return what a container gets for granted cores: all threads of each; all when none were.
+
+        Cores that do not exist, of an oversubscribed node, are mapped onto those that do.
+        """
+        everything = frozenset().union(*self.cores.values())
+        if granted is None or not granted.units:
+            return Share(everything)
+        known = sorted(self.cores)
+        cores = (core if core in self.cores else known[core % len(known)] for core in granted.units)
         milli = granted.amount if granted.shared or granted.amount < MILLI else None
-        return Share(cpus or frozenset(self.cpus), milli)
+        return Share(frozenset().union(*(self.cores[core] for core in cores)), milli)
 
 
 class Run:
