@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from domain.apis import CallSpec
 from domain.elasticity import Elasticity
 from domain.ids import ActionId, TaskKey, TrajectoryKey, task_key, trajectory_key
 from domain.resources import Cost
@@ -84,7 +85,8 @@ class RewardRule(
 ):
     """How a reward is read from a completed action: ``exit_code`` (0 → 1.0, else 0.0) or ``json``.
 
-    ``json`` reads the number at the dotted ``path`` of the last line of standard output.
+    ``json`` reads the number at the dotted ``path`` of the last line of standard output, or of the
+    body of a call that was answered with 2xx.
     """
 
     source: str
@@ -126,6 +128,7 @@ class Action(msgspec.Struct, kw_only=True, omit_defaults=True):
     malleable: bool = False
     environment: EnvironmentSpec | None = None
     exec: ExecSpec | None = None
+    call: CallSpec | None = None
     lease: LeaseSpec | None = None
     reward: RewardRule | None = None
     #: Limit on execution alone; waiting never counts (I9).

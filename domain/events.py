@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from domain.action import Action, EnvironmentSpec, Outcome
+from domain.apis import Feedback
 from domain.ids import ActionId, TrajectoryKey
 from domain.inventory import Config, NodeInventory
 
@@ -62,6 +63,8 @@ class ActionFinished(_Event):
     detail: str | None = None
     #: It certainly never started (it may be granted again).
     never_started: bool = False
+    #: What a call says about the API that was called.
+    feedback: Feedback | None = None
 
 
 class LeaseRenewed(_Event):

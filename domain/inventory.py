@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from domain.apis import ApiConfig
+from domain.limits import Limits, Share
 from domain.policies import DEFAULT_POLICY
 from domain.resources import MILLI
 
@@ -19,6 +21,8 @@ class ResourceInventory(msgspec.Struct, frozen=True, omit_defaults=True):
     groups: tuple[tuple[int, ...], ...] = ()
     #: More units are declared than the hardware has: for tests and demos, shown everywhere.
     oversubscribed: bool = False
+    #: Quotas over time, of resources that belong to the cluster.
+    limits: Limits = Limits()
 
 
 class NodeInventory(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -67,10 +71,28 @@ class Config(msgspec.Struct, frozen=True, omit_defaults=True):
     projects: dict[str, ProjectConfig] = {}
     pools: dict[str, PoolConfig] = {}
     resources: dict[str, int] = {}
+    #: What limits some of them over time.
+    limits: dict[str, Limits] = {}
+    #: Of those that projects share: project → its part.
+    shares: dict[str, dict[str, Share]] = {}
+    #: Those that are called for trainers (kind ``call``), by the name of their resource.
+    apis: dict[str, ApiConfig] = {}
     #: Nodes that take no new actions.
     drained_nodes: frozenset[str] = frozenset()
     #: A silent node's actions become ``unknown`` after this long (I5).
     node_grace_seconds: float = 60.0
+
+    def inventory(self, resource: str) -> ResourceInventory:
+        """Return what there is of a cluster-wide resource; nothing when it is not declared."""
+        limits = self.limits.get(resource, Limits())
+        return ResourceInventory(self.resources.get(resource, 0), limits=limits)
+
+    def most(self, resource: str) -> int | None:
+        """Return the most milli-units that one action can have of it; None: it is not declared."""
+        capacity = self.resources.get(resource)
+        if capacity is None or resource not in self.limits:
+            return capacity
+        return min((capacity, *(quota.amount for quota in self.limits[resource].quotas)))
 
 
 def default_config() -> Config:

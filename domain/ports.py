@@ -37,8 +37,10 @@ from msgspec.structs import replace
 
 from domain.action import Action, EnvironmentSpec, Kind, Outcome
 from domain.allocation import Allocation
+from domain.apis import ApiConfig, CallResult, Feedback
 from domain.ids import ActionId, ResourceId, TrajectoryKey
 from domain.inventory import ResourceInventory
+from domain.limits import QuotaUse
 
 
 class Ledger(Protocol):
@@ -88,6 +90,46 @@ class ResizableLedger(Ledger, Protocol):
         """
 
 
+@runtime_checkable
+class PacedLedger(Ledger, Protocol):
+    """A ledger that also counts over time. It is told the time, and keeps none of its own.
+
+    `release` restores what was taken only until `spend`: what was handed out counts on for as long
+    as its quotas say.
+    """
+
+    def advance(self, now: float) -> None:
+        """Let time pass (journal time); it never runs backward."""
+
+    def spend(self, holder: str) -> None:
+        """What ``holder`` was allocated is handed out for good, at this moment."""
+
+    def ready_at(self, amount: int) -> float | None:
+        """Return when time alone lets ``amount`` fit; None when it is not time that it lacks."""
+
+    def uses(self, now: float) -> list[QuotaUse]:
+        """Return how each quota stands at ``now``, which lies at or after the last `advance`."""
+
+    def heed(self, feedback: Feedback, granted_at: float, now: float) -> None:
+        """Take in what an attempt, granted at ``granted_at``, says of the resource."""
+
+    def take_retry(self, attempts: int) -> str:
+        """Allow one more attempt after so many, at once for all; else say why there is none."""
+
+    def hindrance(self, now: float) -> str:
+        """Say in words what else than quotas is in the way now; empty when nothing is."""
+
+    @property
+    def ceiling(self) -> int:
+        """Most that may be held at once, as far as was learned; the capacity at most."""
+
+    def remember(self) -> bytes:
+        """Return what cannot be derived from who has what."""
+
+    def recall(self, memory: bytes) -> None:
+        """Go on where the ledger was that remembered; called after holders were adopted."""
+
+
 LedgerFactory = Callable[[ResourceId, ResourceInventory], Ledger]
 
 
@@ -99,6 +141,8 @@ class RunOrder(msgspec.Struct, omit_defaults=True):
     attempt: int = 1
     #: The environment of the action's trajectory; None for an action that stands alone.
     environment: EnvironmentSpec | None = None
+    #: Where a call goes.
+    api: ApiConfig | None = None
 
     @property
     def id(self) -> ActionId:
@@ -122,6 +166,16 @@ class RunOrder(msgspec.Struct, omit_defaults=True):
         return None
 
 
+class UsedResources(msgspec.Struct, frozen=True, omit_defaults=False):
+    """What a command used of what it was granted, as the kernel counted it."""
+
+    cpu_seconds: float
+    #: How long it was kept from running by the quota of a light action.
+    throttled_seconds: float
+    #: Most memory of its environment while it ran, caches included.
+    peak_memory_bytes: int
+
+
 class ExecResult(msgspec.Struct, frozen=True, omit_defaults=False):
     """What a command left behind. Output that is not UTF-8 is decoded with replacement."""
 
@@ -130,6 +184,8 @@ class ExecResult(msgspec.Struct, frozen=True, omit_defaults=False):
     stderr: str
     #: Output was cut at the declared limit.
     truncated: bool = False
+    #: None where nothing counts it.
+    used: UsedResources | None = None
 
 
 class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -141,6 +197,9 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str | None = None
     #: Nothing was spawned; the action may be granted again.
     never_started: bool = False
+    #: What a call brought back, and what it says about the API that was called.
+    answer: CallResult | None = None
+    feedback: Feedback | None = None
 
 
 class Leftover(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -151,6 +210,11 @@ class Leftover(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Processes of it were found and ended; otherwise it may have run to its end.
     ended: bool
     detail: str = ""
+
+    @property
+    def mark(self) -> str:
+        """The starting mark of the attempt (`RunOrder.mark`)."""
+        return f"{self.action_id}#{self.attempt}"
 
 
 class Driver(Protocol):

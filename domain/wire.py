@@ -37,6 +37,19 @@ MAX_WAIT_SECONDS = 60.0
 MAX_FILE_BYTES = 16 * 1024 * 1024
 
 
+class CallPayload(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """One request to a declared API (``api:search``)."""
+
+    target: Name
+    method: Annotated[str, Meta(max_length=16)] = "POST"
+    #: Below the base URL of the API, with the query, percent-encoded.
+    path: str = "/"
+    headers: dict[str, str] = {}
+    #: Sent as JSON; or ``body`` as it stands.
+    json: Any | msgspec.UnsetType = msgspec.UNSET
+    body: str | None = None
+
+
 class ActionPayload(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """An action as a trainer submits it (design of the contract: docs/api.md)."""
 
@@ -57,7 +70,7 @@ class ActionPayload(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unk
     elasticity: dict[str, float] | None = None
     malleable: bool = False
     exec: ExecSpec | None = None
-    call: dict[str, Any] | None = None
+    call: CallPayload | None = None
     lease: LeaseSpec | None = None
     reward: RewardRule | None = None
     timeout_seconds: Seconds | None = None
@@ -75,7 +88,7 @@ class BatchPayload(msgspec.Struct, forbid_unknown_fields=True):
 class WaitView(msgspec.Struct, omit_defaults=True):
     """Why an action waits (I14)."""
 
-    #: ``short_of`` · ``behind`` · ``deferred`` · ``trajectory_busy`` · ``too_large`` · ``no_node`` ·
+    #: ``short_of`` · ``share`` · ``behind`` · ``deferred`` · ``trajectory_busy`` · ``merged`` · ``too_large`` · ``no_node`` ·
     #: ``nodes_unusable`` · ``node_lost`` · ``node_drained`` · ``pool_paused`` · ``arriving``
     code: str
     #: One sentence for people.
@@ -133,7 +146,9 @@ class ActionView(msgspec.Struct, kw_only=True):
     id: str
     state: ActionState
     outcome: Outcome | None = None
-    #: ``exec``: exit_code, stdout, stderr, truncated. ``lease``: expires_at.
+    #: ``exec``: exit_code, stdout, stderr, truncated, used (cpu_seconds, throttled_seconds,
+    #: peak_memory_bytes; null where nothing counts it). ``lease``: expires_at. ``call``: status,
+    #: headers, body, encoding, truncated.
     result: Any = None
     reward: float | None = None
     units: dict[str, float | int] = {}

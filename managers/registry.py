@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
+from domain.errors import InvalidRequest
 from domain.ids import ResourceId
 from domain.inventory import ResourceInventory
 from domain.ports import Driver, DriverContext, Ledger, LedgerFactory, Manager
 from managers.cpu.ledger import CpuLedger
 from managers.cpu.probe import probe_cpu, probe_memory
+from managers.quota.api import ApiLedger
 from managers.quota.ledger import CounterLedger
 
 GROUP: Final = "tangram.managers"
@@ -25,23 +27,42 @@ GROUP: Final = "tangram.managers"
 _log = logging.getLogger(__name__)
 
 
-def _process_driver(context: DriverContext) -> Driver:
+def _cpu_driver(context: DriverContext) -> Driver:
+    """Make the driver that the node's setting ``backend`` names."""
     # Imported here: the scheduler's loop needs ledgers only, on any operating system.
-    from managers.cpu.process import ProcessDriver
+    backend = context.settings.get("backend") or "process"
+    if backend == "process":
+        from managers.cpu.process import ProcessDriver
 
-    return ProcessDriver(context)
+        return ProcessDriver(context)
+    if backend == "docker":
+        from managers.cpu.containers import ContainerDriver
+
+        return ContainerDriver(context)
+    raise InvalidRequest(f"backend is {backend!r}: give process or docker")
+
+
+def _call_driver(context: DriverContext) -> Driver:
+    from managers.quota.calls import CallDriver
+
+    return CallDriver(context)
 
 
 BUILT_IN: Final = (
     Manager(
         "cpu",
         CpuLedger,
-        make_driver=_process_driver,
+        make_driver=_cpu_driver,
         probe=probe_cpu,
         description="cores of a node; runs commands on them",
     ),
     Manager("memory", CounterLedger, probe=probe_memory, description="memory of a node, in bytes"),
-    Manager("api", CounterLedger, description="calls of an API that may be open at once"),
+    Manager(
+        "api",
+        ApiLedger,
+        make_driver=_call_driver,
+        description="calls of an API: open at once, and per period",
+    ),
 )
 
 

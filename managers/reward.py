@@ -15,8 +15,13 @@ from domain.ports import ExecResult, RunReport
 
 def reward_of(rule: RewardRule | None, report: RunReport) -> float | None:
     """Return the reward that ``rule`` reads from ``report``; None when there is none."""
-    result = report.result
-    if rule is None or report.outcome is not Outcome.COMPLETED or result is None:
+    result, answer = report.result, report.answer
+    if rule is None or report.outcome is not Outcome.COMPLETED:
+        return None
+    if answer is not None:
+        read = rule.source == "json" and 200 <= answer.status < 300 and not answer.truncated
+        return _number(rule.path, answer.body) if read else None
+    if result is None:
         return None
     if rule.source == "exit_code":
         return None if result.exit_code is None else float(result.exit_code == 0)
@@ -29,10 +34,13 @@ def _json_reward(path: str | None, result: ExecResult) -> float | None:
     # The beginning of the output is what is kept, so the line that looks last may not be.
     lines = [] if result.truncated else result.stdout.split("\n")
     last = next((line for line in reversed(lines) if line.strip()), None)
-    if last is None:
-        return None
+    return None if last is None else _number(path, last)
+
+
+def _number(path: str | None, text: str) -> float | None:
+    """Return the finite number at ``path`` of a JSON text; None when there is none."""
     try:
-        value = json.loads(last)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return None
     for name in path.split(".") if path else ():

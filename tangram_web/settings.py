@@ -14,6 +14,7 @@ from tangram_web.lib.env import (
     env_directory,
     env_float,
     env_list,
+    env_prefixed,
     env_redis_url,
     env_secret,
     env_text,
@@ -31,12 +32,17 @@ TANGRAM_NODE = env_text("TANGRAM_NODE", socket.gethostname())
 TANGRAM_NODE_POOL = env_text("TANGRAM_NODE_POOL", "default")
 #: A count, or a list like ``0-3``; empty: all cores that the process may use.
 TANGRAM_NODE_CPUS = env_text("TANGRAM_NODE_CPUS", "")
+#: A list like ``0-1``: kept for the machine and for idle containers, never granted.
+TANGRAM_NODE_RESERVED_CPUS = env_text("TANGRAM_NODE_RESERVED_CPUS", "")
 TANGRAM_NODE_MEMORY_BYTES = env_text("TANGRAM_NODE_MEMORY_BYTES", "")
 TANGRAM_CPU_BACKEND = env_text("TANGRAM_CPU_BACKEND", "process")
+TANGRAM_SECRETS_DIRECTORY = env_text("TANGRAM_SECRETS_DIRECTORY", "")
 #: Finished actions and trajectories are deleted after so many days; 0 keeps them for ever.
 TANGRAM_RETENTION_DAYS = env_float("TANGRAM_RETENTION_DAYS", 30.0)
 #: The journal keeps this much of the past, beyond what its readers still need.
 TANGRAM_JOURNAL_SECONDS = env_float("TANGRAM_JOURNAL_SECONDS", 900.0)
+#: What the container driver may be told (managers/cpu/containers/settings.py), as ``docker_…``.
+TANGRAM_DOCKER = env_prefixed("TANGRAM_DOCKER_", "docker_")
 
 DEBUG = env_bool("TANGRAM_DEBUG", default=False)
 SECRET_KEY = env_secret("TANGRAM_SECRET_KEY", TANGRAM_HOME / "secret_key")

@@ -7,9 +7,11 @@ from typing import Any, TypeVar
 
 from domain import events
 from domain.action import Action, EnvironmentSpec, ExecSpec, Kind, LeaseSpec, Outcome
+from domain.apis import ApiConfig
 from domain.decisions import Decision, Finish, Grant
 from domain.ids import ActionId
 from domain.inventory import Config, NodeInventory, PoolConfig, ProjectConfig, ResourceInventory
+from domain.limits import Limits, Quota
 from domain.resources import MILLI, parse_units
 from managers.registry import load
 from scheduler.core.machine import Machine
@@ -87,16 +89,30 @@ def a_config(
     *,
     apis: Mapping[str, float] | None = None,
     pools: Iterable[str | PoolConfig] = ("default",),
+    quotas: Mapping[str, Iterable[Quota]] | None = None,
+    called: Mapping[str, ApiConfig] | None = None,
     **fields: Any,
 ) -> Config:
-    """Return a configuration; ``apis={"search": 2}`` limits ``api:search`` to 2 at once."""
+    """Return a configuration; ``apis={"search": 2}`` limits ``api:search`` to 2 at once.
+
+    ``called`` says how APIs are called, by the name of the resource.
+    """
+    if quotas:
+        limits = {f"api:{name}": Limits(tuple(each)) for name, each in quotas.items()}
+        fields.setdefault("limits", limits)
     configs = [PoolConfig(pool) if isinstance(pool, str) else pool for pool in pools]
     fields.setdefault("projects", {"default": ProjectConfig("default")})
     return Config(
         pools={pool.name: pool for pool in configs},
+        apis=dict(called or {}),
         resources={f"api:{name}": round(n * MILLI) for name, n in (apis or {}).items()},
         **fields,
     )
+
+
+def a_quota(units: float, seconds: float = 0.0, **fields: Any) -> Quota:
+    """Return a quota of so many units in a window of so many seconds; without: per day."""
+    return Quota(round(units * MILLI), seconds, **fields)
 
 
 def a_machine(nodes: Iterable[NodeInventory] = (), config: Config | None = None) -> Machine:

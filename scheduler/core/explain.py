@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 from domain.action import ActionState
 from domain.ids import ActionId, ResourceId
+from domain.limits import Quota, QuotaUse, Share
 from domain.resources import units
 from domain.wire import WaitView
 from scheduler.core.forecast import Forecast, forecast, takes_of
 from scheduler.core.queues import WaitQueue, WaitReason
+from scheduler.core.shares import ShareBook, usage
 from scheduler.core.state import LiveAction, LiveTrajectory, State
 
 
@@ -34,6 +36,10 @@ def explain(state: State, action_id: ActionId) -> Standing | None:
 
 def waiting(state: State, live: LiveAction) -> WaitView:
     """Say why a queued action waits."""
+    leader = state.merging.behind.get(live.id)
+    if leader is not None:
+        said = f"{leader} makes the same call, and will have the answer for both"
+        return WaitView("merged", said, blocked_by=leader)
     if live.queue is None:
         trajectory = state.trajectory_of(live)
         assert trajectory is not None  # only who takes turns is queued outside a line
@@ -42,6 +48,10 @@ def waiting(state: State, live: LiveAction) -> WaitView:
     reason = queue.reason
     if reason is None:
         return WaitView("arriving", "it has just arrived and is looked at in the next cycle")
+    if reason.code == "share" and reason.subject is not None:
+        resource = ResourceId(reason.subject)
+        sentence = _what_the_share_leaves(state, live, resource)
+        return WaitView("share", sentence, resource, _ahead(state, live, resource))
     if reason.code not in {"short_of", "behind", "deferred"} or reason.subject is None:
         return WaitView(reason.code, _what_is_shut(state, queue, reason))
     resource = ResourceId(reason.subject)
@@ -77,10 +87,44 @@ def _what_is_short(state: State, queue: WaitQueue, resource: ResourceId) -> str:
     wanted = next(amount for name, amount in needs if name == resource)
     place = f" on node {node}" if node and resource.endswith(f":{node}") else ""
     ledger = state.ledgers[resource]
+    if (paced := state.paced.get(resource)) is not None:
+        if hindrance := paced.hindrance(state.now):
+            return f"waits for {units(wanted)} of {resource}: {hindrance}"
+        ready_at = paced.ready_at(wanted)
+        if ready_at is not None:
+            short = [use for use in paced.uses(state.now) if use.left < wanted]
+            return _what_is_used_up(short, resource, wanted, max(0.0, ready_at - state.now))
     kept = ", kept for actions before it" if ledger.fits((wanted,)) else ""
     if resource.startswith("memory:"):
         return f"waits for {wanted} bytes of {resource}, {ledger.free} free{kept}{place}"
     return f"waits for {units(wanted)} of {resource}, {units(ledger.free)} free{kept}{place}"
+
+
+def _what_is_used_up(
+    short: list[QuotaUse], resource: ResourceId, wanted: int, seconds: float
+) -> str:
+    """Word which quotas leave too little, and for how long."""
+    which = ", ".join(
+        f"{units(use.quota.amount)} per {_period(use.quota)} ({units(use.left)} left)"
+        for use in short
+    )
+    return f"waits for {units(wanted)} of {resource}: of {which}; enough is left in {seconds:.3g} s"
+
+
+def _what_the_share_leaves(state: State, live: LiveAction, resource: ResourceId) -> str:
+    """Word how much a project may still take of what it shares with others."""
+    project, left = live.action.project, ShareBook(state).left(live.action.project, resource)
+    share = state.config.shares.get(resource, {}).get(project, Share(0))
+    borrow = "what others leave" if share.borrow is None else f"{units(share.borrow)}"
+    return (
+        f"project {project} has {units(usage(state, resource).get(project, 0))} of {resource} and"
+        f" may take {units(left or 0)} more: its share is {units(share.nominal)}, and it may"
+        f" borrow {borrow}"
+    )
+
+
+def _period(quota: Quota) -> str:
+    return f"{quota.window_seconds:g} s" if quota.window_seconds else f"day in {quota.zone}"
 
 
 def _why_deferred(state: State, resource: ResourceId) -> str:

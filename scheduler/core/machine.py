@@ -6,7 +6,7 @@ from domain.decisions import Decision, Wake
 from domain.errors import InvariantViolation
 from domain.events import Event
 from domain.ids import ActionId, ResourceId
-from domain.inventory import Config, ResourceInventory, default_config
+from domain.inventory import Config, default_config
 from domain.wire import DecisionView
 from scheduler.core.cycle import run_cycle
 from scheduler.core.explain import Standing, explain
@@ -21,9 +21,8 @@ class Machine:
 
     def __init__(self, make_ledger: MakeLedger, config: Config | None = None) -> None:
         self.state = State(make_ledger, config or default_config())
-        for name, limit in self.state.config.resources.items():
-            resource = ResourceId(name)
-            self.state.ledgers[resource] = make_ledger(resource, ResourceInventory(limit))
+        for name in self.state.config.resources:
+            self.state.open_ledger(ResourceId(name), self.state.config.inventory(name))
         read_policies(self.state)
         self.state.changed.clear()
 

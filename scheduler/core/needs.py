@@ -24,6 +24,8 @@ class Needs(NamedTuple):
     wants_node: bool
     #: Resource whose units a policy may arrange; empty when there is none in whole units.
     key: str = ""
+    #: Whose share it takes from; empty where nothing of it is shared between projects.
+    project: str = ""
 
     @property
     def key_amount(self) -> int:
@@ -123,7 +125,7 @@ def check_feasible(
     """
     node_cost = {}
     for name, counts in cost.items():
-        limit = config.resources.get(name)
+        limit = config.most(name)
         if limit is None:
             if name == "memory":
                 raise InvalidRequest(

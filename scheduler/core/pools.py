@@ -10,6 +10,7 @@ from scheduler.core.needs import Needs, depends_on_place, needs_of, plain_needs_
 from scheduler.core.policies import Policy, policy_named
 from scheduler.core.policies.malleable import Malleable
 from scheduler.core.policies.plain import Minimum
+from scheduler.core.shares import with_project
 from scheduler.core.state import State
 
 _MINIMUM = Minimum()
@@ -33,11 +34,16 @@ def policy_of(state: State, pool: str) -> Policy:
 
 def needs_in(state: State, action: Action, pool: str, node: str | None) -> Needs:
     """Return what ``action`` is admitted with in ``pool``, on ``node`` if it is bound to one."""
+    needs = _needs_in(state, action, pool, node)
+    return with_project(needs, action, state.config) if state.config.shares else needs
+
+
+def _needs_in(state: State, action: Action, pool: str, node: str | None) -> Needs:
     if not depends_on_place(action):
         return plain_needs_of(action, state.config)
 
     def most(name: str) -> int:
-        limit = state.config.resources.get(name)
+        limit = state.config.most(name)
         if limit is not None:
             return limit
         nodes = state.nodes_of(pool) if node is None else [state.nodes[node]]

@@ -3,7 +3,8 @@
 One scan asks about actions in the order in which they are served. The first one that is short of a
 resource *blocks* it for everybody later, and *claims* what it needs of its other resources: later
 ones may use those only beyond the claims. Who waits for memory blocks memory alone and claims
-nothing: environments keep memory for their whole life and end only by running.
+nothing: environments keep memory for their whole life and end only by running. Who waits for time
+(a quota is used up) claims nothing either: an empty quota of a day would idle what it claims.
 """
 
 from __future__ import annotations
@@ -22,12 +23,21 @@ class Fits(Protocol):
         """Say whether all ``amounts`` could be allocated now, at once, to different holders."""
 
 
+class Paces(Protocol):
+    """As much of a paced ledger as a scan asks."""
+
+    def ready_at(self, amount: int) -> float | None:
+        """Return when time alone lets ``amount`` fit; None when it is not time that it lacks."""
+
+
 class Scan:
     """What earlier actions of this scan have blocked and claimed."""
 
-    __slots__ = ("blocked", "claims")
+    __slots__ = ("blocked", "claims", "paced")
 
-    def __init__(self) -> None:
+    def __init__(self, paced: Mapping[ResourceId, Paces] | None = None) -> None:
+        #: ``paced``: ledgers that count over time.
+        self.paced: Mapping[ResourceId, Paces] = paced or {}
         self.blocked: dict[ResourceId, ActionId] = {}
         self.claims: dict[ResourceId, list[int]] = {}
 
@@ -70,8 +80,17 @@ class Scan:
             self.blocked[resource] = action_id
         if not short:
             return WaitReason("behind", behind[0], self.blocked[behind[0]])
-        if not memory:
+        if not memory and not self._only_time_helps(short, needs):
             for resource, amount in needs:
                 if resource not in self.blocked:
                     self.claims.setdefault(resource, []).append(amount)
         return WaitReason("short_of", short[0])
+
+    def _only_time_helps(self, short: list[ResourceId], needs: list[Need]) -> bool:
+        """Say whether one of ``short`` will not come back by actions that end."""
+        return any(
+            resource in short
+            and resource in self.paced
+            and self.paced[resource].ready_at(amount) is not None
+            for resource, amount in needs
+        )

@@ -14,6 +14,7 @@ from domain.ids import ResourceId
 from domain.inventory import Config, ResourceInventory
 from scheduler.core.lifecycle import in_line, line_of, stand
 from scheduler.core.machine import Machine
+from scheduler.core.merging import Merging
 from scheduler.core.queues import QueueKey, WaitQueue, WaitReason
 from scheduler.core.state import (
     Deferral,
@@ -51,6 +52,10 @@ class Snapshot(msgspec.Struct):
     #: In the order in which families were first seen.
     durations: list[tuple[str, Learned]] = []
     resizing: dict[ResourceId, float] = {}
+    #: What ledgers that count over time remember.
+    paced: dict[ResourceId, bytes] = {}
+    pacing: dict[ResourceId, float] = {}
+    merging: Merging = msgspec.field(default_factory=Merging)
 
 
 #: Sets have no order of their own: without one, equal states would not give equal bytes.
@@ -73,6 +78,9 @@ def dump(machine: Machine) -> bytes:
             task_pools=state.task_pools,
             deferrals=state.deferrals,
             resizing=state.resizing,
+            paced={r: ledger.remember() for r, ledger in state.paced.items()},
+            pacing=state.pacing,
+            merging=state.merging,
             durations=list(state.durations.items()),
             tombstones=state.tombstones,
             timers=state.timers.pending(),
@@ -89,6 +97,7 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
     machine = Machine(make_ledger, snapshot.config)
     state = machine.state
     state.now, state.arrivals = snapshot.now, snapshot.arrivals
+    state.merging = snapshot.merging
     state.task_pools, state.tombstones = snapshot.task_pools, snapshot.tombstones
     state.nodes = {node.name: node for node in snapshot.nodes}
     state.trajectories = {t.key: t for t in snapshot.trajectories}
@@ -100,7 +109,7 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
     for entry in snapshot.timers:
         state.timers.set(*entry)
     state.deferrals, state.durations = snapshot.deferrals, dict(snapshot.durations)
-    state.resizing = snapshot.resizing
+    state.resizing, state.pacing = snapshot.resizing, snapshot.pacing
     state.asked_wake, state.dirty = snapshot.asked_wake, False
     return machine
 
@@ -109,14 +118,16 @@ def _restore_ledgers(state: State, snapshot: Snapshot) -> None:
     for node in snapshot.nodes:
         for kind, have in node.inventory.resources.items():
             resource = ResourceId(f"{kind}:{node.name}")
-            state.ledgers[resource] = state.make_ledger(resource, have)
+            state.open_ledger(resource, have)
     for name in snapshot.shrunk:
         resource = ResourceId(name)
         if resource not in state.ledgers:
-            state.ledgers[resource] = state.make_ledger(resource, ResourceInventory(0))
+            state.open_ledger(resource, ResourceInventory(0))
     for name, holders in snapshot.held.items():
         for holder, allocation in holders.items():
             state.ledgers[ResourceId(name)].adopt(holder, allocation)
+    for resource, memory in snapshot.paced.items():
+        state.paced[resource].recall(memory)
 
 
 def _restore_actions(state: State, snapshot: Snapshot) -> None:
@@ -126,7 +137,8 @@ def _restore_actions(state: State, snapshot: Snapshot) -> None:
         if live.node is not None:
             state.place(live, live.node)
     for live in snapshot.actions:
-        if live.state is ActionState.QUEUED and _stands(state, live):
+        follows = live.id in state.merging.behind
+        if live.state is ActionState.QUEUED and not follows and _stands(state, live):
             trajectory = state.trajectory_of(live) if in_line(live) else None
             if trajectory is None or trajectory.busy is None:
                 stand(state, live, line_of(live, trajectory))

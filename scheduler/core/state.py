@@ -13,7 +13,8 @@ from domain.allocation import Allocation
 from domain.errors import InvariantViolation
 from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource
 from domain.inventory import Config, NodeInventory, ResourceInventory, default_config
-from domain.ports import Ledger
+from domain.ports import Ledger, PacedLedger
+from scheduler.core.merging import Merging
 from scheduler.core.needs import Needs
 from scheduler.core.policies import Policy
 from scheduler.core.policies.choices import Choices
@@ -210,6 +211,12 @@ class State:
     resizing: dict[ResourceId, float] = field(default_factory=dict)
     #: Resources of which units were given back since the last cycle.
     changed: set[ResourceId] = field(default_factory=set)
+    #: The ledgers that count over time.
+    paced: dict[ResourceId, PacedLedger] = field(default_factory=dict)
+    #: When somebody who waits for nothing but time on such a resource is looked at again.
+    pacing: dict[ResourceId, float] = field(default_factory=dict)
+    #: Calls that share an answer.
+    merging: Merging = field(default_factory=Merging)
     #: Decisions of policies, latest last. Not part of a snapshot, nor what follows.
     arranged: deque[Arranged] = field(default_factory=lambda: deque(maxlen=ARRANGED_KEPT))
     #: What waiting actions may get, as far as it follows from the action alone.
@@ -221,6 +228,12 @@ class State:
     #: Something was freed, queued or reconfigured since the last cycle.
     dirty: bool = False
     asked_wake: float | None = None
+
+    def open_ledger(self, resource: ResourceId, have: ResourceInventory) -> None:
+        """Begin to keep the books of ``resource``."""
+        ledger = self.ledgers[resource] = self.make_ledger(resource, have)
+        if isinstance(ledger, PacedLedger):
+            self.paced[resource] = ledger
 
     def nodes_of(self, pool: str) -> Iterable[LiveNode]:
         """Return the nodes of ``pool``, whatever their state."""

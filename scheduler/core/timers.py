@@ -23,6 +23,7 @@ class TimerKind(StrEnum):
     TOMBSTONE = "tombstone"
     DEFERRAL = "deferral"
     RESIZE = "resize"
+    PACE = "pace"
 
 
 Timer = tuple[float, TimerKind, str]

@@ -19,7 +19,7 @@ from domain.events import (
     StatusQueried,
     TrajectoryQueried,
 )
-from domain.ids import trajectory_key
+from domain.ids import ResourceId, trajectory_key
 from domain.resources import units
 from domain.version import VERSION
 from domain.wire import DecisionsView, rfc3339
@@ -127,7 +127,11 @@ class Answers:
                 for name, counts in pools.items()
             },
             "resources": {
-                resource: {"capacity": units(ledger.capacity), "free": units(ledger.free)}
+                resource: {
+                    "capacity": units(ledger.capacity),
+                    "free": units(ledger.free),
+                    **self._quotas(resource),
+                }
                 for resource, ledger in state.ledgers.items()
                 if not resource.startswith("memory:")
             },
@@ -143,6 +147,28 @@ class Answers:
         return {
             family: {"mean_seconds": known.mean_seconds, "observations": known.observations}
             for family, known in most
+        }
+
+    def _quotas(self, resource: ResourceId) -> dict[str, Any]:
+        """Return how a resource that counts over time stands."""
+        ledger = self._loop.machine.state.paced.get(resource)
+        if ledger is None:
+            return {}
+        now = self._loop.clock.now()
+        return {
+            "ceiling": units(ledger.ceiling),
+            "hindrance": ledger.hindrance(now) or None,
+            "quotas": [
+                {
+                    "units": units(use.quota.amount),
+                    "window_seconds": use.quota.window_seconds or None,
+                    "zone": None if use.quota.window_seconds else use.quota.zone,
+                    "used": units(use.used),
+                    "left": units(use.left),
+                    "eases_in_seconds": None if use.eases_at is None else use.eases_at - now,
+                }
+                for use in ledger.uses(now)
+            ],
         }
 
     def _node(self, name: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 import redis
 
+from domain.apis import ApiConfig
 from domain.events import Event, NodeLost, NodeReturned
 from domain.keys import Keys
 from scheduler.core import snapshot
@@ -45,6 +46,7 @@ class CapacityView(msgspec.Struct):
     #: Pool → one dict of capacities per node.
     pools: dict[str, list[dict[str, int]]]
     resources: dict[str, int]
+    apis: dict[str, ApiConfig] = {}
 
 
 class Housekeeping:
@@ -118,7 +120,8 @@ class Housekeeping:
             revision=state.config.revision,
             projects={p.name: p.default_pool for p in state.config.projects.values()},
             pools=pools,
-            resources=dict(state.config.resources),
+            resources={name: state.config.most(name) or 0 for name in state.config.resources},
+            apis=state.config.apis,
         )
         self._loop.leadership.put(self._keys.capacity, msgspec.json.encode(view))
 

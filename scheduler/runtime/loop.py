@@ -231,4 +231,7 @@ class SchedulerLoop:
             return None
         trajectory = self.machine.state.trajectory_of(live)
         environment = trajectory.environment if trajectory else live.action.environment
-        return RunOrder(live.action, granted.allocations, granted.attempt, environment)
+        order = RunOrder(live.action, granted.allocations, granted.attempt, environment)
+        if live.action.call is not None:
+            order.api = self.machine.state.config.apis.get(live.action.call.target)
+        return order

@@ -78,8 +78,9 @@ def finished_view(
     finished_at = at + wall_offset
     submitted_at = finished_at - timing.act_seconds
     result: Any = None
-    if report is not None and report.result:
-        result = _decode_result(report.result)
+    reported = report.result if report is not None and report.result else finish.result
+    if reported:
+        result = _decode_result(reported)
     return ActionView(
         id=finish.action_id,
         state=ActionState.FINISHED,

@@ -81,6 +81,15 @@ def env_list(name: str, default: list[str]) -> list[str]:
     return [part.strip() for part in value.split(",") if part.strip()]
 
 
+def env_prefixed(prefix: str, renamed: str) -> dict[str, str]:
+    """Return all variables that begin with ``prefix``: ``A_B`` of prefix ``A_`` is ``renamed`` + b."""
+    return {
+        f"{renamed}{name.removeprefix(prefix).lower()}": value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(prefix)
+    }
+
+
 def env_directory(name: str, default: Path) -> Path:
     """Return a private directory, made when it is missing."""
     path = Path(os.environ.get(name) or default).expanduser().absolute()

@@ -62,6 +62,8 @@ class Resource(models.Model):
     )
     #: Units that may be held at once; 0 stops all grants of it.
     limit_units = models.PositiveIntegerField(validators=[MinValueValidator(0)])
+    #: `domain.manifest.ResourceSpec` but for ``limit_units``.
+    spec = JsonText(default=dict, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Final
 
+import msgspec
 from django.db.models import Max, Q, QuerySet
 from django.utils import timezone
 from knox.crypto import hash_token
 
 from domain.access import Principal
 from domain.inventory import Config, PoolConfig, ProjectConfig
+from domain.limits import Limits
+from domain.manifest import ResourceSpec
 from domain.resources import MILLI
 from tangram_web.pools.models import ConfigRevision, NodeDrain, Pool, Project, Resource, Token
 
@@ -19,8 +22,15 @@ _USE_NOTED_EVERY: Final = timedelta(minutes=1)
 _LONGEST_TOKEN: Final = 256
 
 
+def spec_of(resource: Resource) -> ResourceSpec:
+    """Return what is declared about a cluster-wide resource."""
+    declared = {"limit_units": resource.limit_units, **resource.spec}
+    return msgspec.convert(declared, ResourceSpec)
+
+
 def current_config() -> Config:
     """Return the configuration as the scheduler knows it, under its latest revision."""
+    specs = {resource.name: spec_of(resource) for resource in Resource.objects.all()}
     revision = ConfigRevision.objects.aggregate(latest=Max("number"))["latest"] or 0
     return Config(
         revision=revision,
@@ -32,9 +42,10 @@ def current_config() -> Config:
             pool.name: PoolConfig(pool.name, pool.policy, pool.paused)
             for pool in Pool.objects.all()
         },
-        resources={
-            resource.name: resource.limit_units * MILLI for resource in Resource.objects.all()
-        },
+        resources={name: spec.limit_units * MILLI for name, spec in specs.items()},
+        limits={name: spec.limits for name, spec in specs.items() if spec.limits != Limits()},
+        shares={name: spec.parts for name, spec in specs.items() if spec.shares},
+        apis={name: spec.api for name, spec in specs.items() if spec.api is not None},
         drained_nodes=frozenset(NodeDrain.objects.values_list("node", flat=True)),
     )
 

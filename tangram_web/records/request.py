@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from domain.action import Action
 from domain.allocation import Allocation
+from domain.apis import CallSpec
 from domain.elasticity import Elasticity
 from domain.resources import Cost, units
-from domain.wire import ActionPayload
+from domain.wire import ActionPayload, CallPayload
 
 
 def payload_of(action: Action) -> ActionPayload:
@@ -28,12 +29,19 @@ def payload_of(action: Action) -> ActionPayload:
         elasticity=None if action.elasticity is None else _points(action.elasticity),
         malleable=action.malleable,
         exec=action.exec,
+        call=None if action.call is None else _call(action.call),
         lease=action.lease,
         reward=action.reward,
         timeout_seconds=action.timeout_seconds,
         queue_timeout_seconds=action.queue_timeout_seconds,
         replay_safe=action.replay_safe,
         metadata=action.metadata,
+    )
+
+
+def _call(call: CallSpec) -> CallPayload:
+    return CallPayload(
+        call.target, call.method, call.path, call.headers, body=call.body if call.body else None
     )
 
 

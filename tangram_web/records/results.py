@@ -16,7 +16,7 @@ def bounded_result(raw: msgspec.Raw) -> tuple[str, int | None]:
     exit_code = None
     if isinstance(result, dict):
         exit_code = result.get("exit_code")
-        for stream in ("stdout", "stderr"):
+        for stream in ("stdout", "stderr", "body"):
             text = result.get(stream)
             if isinstance(text, str) and len(text) > KEPT_CHARACTERS:
                 result[stream] = text[:KEPT_CHARACTERS]

@@ -6,9 +6,11 @@ from hypothesis import strategies as st
 
 from domain.ids import ResourceId
 from domain.inventory import ResourceInventory
+from domain.limits import Limits, Quota
 from domain.ports import Ledger
 from domain.resources import MILLI
 from managers.cpu.ledger import CpuLedger
+from managers.quota.api import ApiLedger
 from managers.quota.ledger import CounterLedger
 from tests.conformance.ledger import LedgerConformance
 
@@ -20,6 +22,19 @@ CPU_AMOUNTS = st.one_of(
 class TestCounterLedger(LedgerConformance):
     def make(self, inventory: ResourceInventory) -> Ledger:
         return CounterLedger(ResourceId("api:search"), inventory)
+
+
+class TestApiLedger(LedgerConformance):
+    def make(self, inventory: ResourceInventory) -> Ledger:
+        return ApiLedger(ResourceId("api:search"), inventory)
+
+
+class TestApiLedgerWithQuotas(TestApiLedger):
+    """As long as nothing was spent, quotas leave no trace."""
+
+    def inventory(self, units: int) -> ResourceInventory:
+        quotas = Quota(units * MILLI, window_seconds=10.0), Quota(units * MILLI)
+        return ResourceInventory(units * MILLI, limits=Limits(quotas))
 
 
 class TestCpuLedgerOfOneGroup(LedgerConformance):

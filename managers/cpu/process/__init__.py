@@ -11,6 +11,7 @@ One module, one thing:
     seal.py        the mark that every process of an action carries and cannot lose
     processes.py   finding and ending processes by that mark
     marks.py       the durable list of what was started
+    locks.py       one driver per state directory
     output.py      what a command printed, up to a limit
     workspace.py   directories of trajectories · files.py  files in them · trees.py  deleting them
 """

@@ -10,7 +10,6 @@ what still does. A lock in the state directory keeps a second driver out of it.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import resource
 from collections.abc import Callable, Sequence
@@ -27,12 +26,13 @@ from managers.cpu.process.command import CommandBuilder
 from managers.cpu.process.files import read_file, write_file
 from managers.cpu.process.launcher import Launcher
 from managers.cpu.process.limits import Limits
-from managers.cpu.process.marks import MarkLog
+from managers.cpu.process.locks import take_lock
 from managers.cpu.process.processes import Ending, ProcessTable, become_subreaper
 from managers.cpu.process.run import Run, Tools
 from managers.cpu.process.sandbox import Sandbox, find_sandbox
 from managers.cpu.process.seal import Sealer
 from managers.cpu.process.workspace import Workspaces
+from managers.marks import MarkLog
 
 _ISOLATIONS: Final = ("auto", "bwrap", "process")
 
@@ -96,7 +96,7 @@ class ProcessDriver:
     async def open(self) -> list[Leftover]:
         """End what a dead predecessor left running; return what it had started. Called once."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._take_lock()
+        self._lock = take_lock(self._directory)
         become_subreaper()
         _raise_open_files()
         sealer = Sealer.load(self._directory / "driver.key")
@@ -237,17 +237,6 @@ class ProcessDriver:
         probe.rmdir()
         if wanted == "bwrap" and self._sandbox is None:
             raise Unavailable("isolation is set to bwrap, which is not installed or not permitted")
-
-    def _take_lock(self) -> None:
-        self._lock = os.open(
-            self._directory / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            self._lock = -1
-            raise Unavailable(f"another driver works in {self._directory}") from None
 
 
 def _raise_open_files() -> None:

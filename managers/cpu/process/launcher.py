@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from managers.cpu.process.command import Invocation
-from managers.cpu.process.marks import MarkLog
+from managers.marks import MarkLog
 
 _log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ import codecs
 import contextlib
 import fcntl
 import os
+from pathlib import Path
 from typing import Final
 
 _CHUNK_BYTES: Final = 65536
@@ -22,17 +23,22 @@ _DRAIN_CHUNKS: Final = 32
 
 
 class Capture:
-    """One output stream of a command, through a pipe."""
+    """One output stream of a command, through a pipe; with ``named``, through that one on disk."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, named: Path | None = None) -> None:
         self._limit = max(0, limit_bytes)
         self._kept = bytearray()
         self.truncated = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._null = -1
-        self._read_end, self.write_end = os.pipe()
-        os.set_blocking(self._read_end, False)
+        if named is None:
+            self._read_end, self.write_end = os.pipe()
+            os.set_blocking(self._read_end, False)
+        else:
+            # For writing too: it must not seem to end before its first writer comes.
+            self._read_end = os.open(named, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            self.write_end = -1
         self._loop.add_reader(self._read_end, self._read)
 
     def spawned(self) -> None:

@@ -29,6 +29,9 @@ def holds(state: State, timer: Timer) -> bool:
     if kind is TimerKind.RESIZE:
         due = state.resizing.get(ResourceId(subject))
         return due is not None and due <= at
+    if kind is TimerKind.PACE:
+        due = state.pacing.get(ResourceId(subject))
+        return due is not None and due <= at
     if kind is TimerKind.NODE_GRACE:
         lost_at = state.nodes[subject].lost_at
         return lost_at is not None and lost_at + state.config.node_grace_seconds <= at
@@ -58,6 +61,9 @@ def ring(state: State, timer: Timer, decisions: list[Decision]) -> None:
     elif kind is TimerKind.RESIZE:
         del state.resizing[ResourceId(subject)]
         state.changed.add(ResourceId(subject))
+        state.dirty = True
+    elif kind is TimerKind.PACE:
+        del state.pacing[ResourceId(subject)]
         state.dirty = True
     elif kind is TimerKind.NODE_GRACE:
         grace_over(state, state.nodes[subject], decisions)

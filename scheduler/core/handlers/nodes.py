@@ -80,7 +80,7 @@ def _is_node_resource(state: State, resource: ResourceId) -> bool:
 def _set_ledger(state: State, resource: ResourceId, have: ResourceInventory) -> None:
     ledger = state.ledgers.get(resource)
     if ledger is None:
-        state.ledgers[resource] = state.make_ledger(resource, have)
+        state.open_ledger(resource, have)
     else:
         ledger.resize_capacity(have)
 
@@ -143,13 +143,25 @@ def config_applied(state: State, event: ConfigApplied, decisions: list[Decision]
     before, state.config = state.config, event.config
     state.feasible.clear()
     state.deferrals.clear()
+    state.merging.forget(event.config)
     read_policies(state)
     for name in before.resources.keys() - event.config.resources.keys():
-        state.ledgers[ResourceId(name)].resize_capacity(ResourceInventory(0))
-    for name, limit in event.config.resources.items():
-        _set_ledger(state, ResourceId(name), ResourceInventory(limit))
-    if before.resources != event.config.resources or before.pools != event.config.pools:
+        # Its quotas go on counting, for the case that it is declared again.
+        gone = ResourceInventory(0, limits=before.inventory(name).limits)
+        state.ledgers[ResourceId(name)].resize_capacity(gone)
+    for ledger in state.paced.values():
+        ledger.advance(state.now)
+    for name in event.config.resources:
+        _set_ledger(state, ResourceId(name), event.config.inventory(name))
+    if (before.resources, before.limits, before.shares, before.pools) != (
+        event.config.resources,
+        event.config.limits,
+        event.config.shares,
+        event.config.pools,
+    ):
         _reread_needs(state)
+    for queue in state.queues.values():
+        queue.reason = None  # what was short may be too large now
     for node in state.nodes.values():
         if node.lost_at is not None:
             _set_grace(state, node.name, node.lost_at)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from time import time_ns
 
+import msgspec
+
 from domain.access import Principal
 from domain.action import Action, EnvironmentSpec, ExecSpec, Kind, LeaseSpec, RewardRule
+from domain.apis import CallSpec, check_call
 from domain.elasticity import parse_elasticity
 from domain.errors import InvalidRequest, NotFound
 from domain.ids import ActionId, action_id
 from domain.inventory import Config
-from domain.resources import Cost, parse_units
-from domain.wire import ActionPayload
+from domain.resources import MILLI, Cost, parse_units
+from domain.wire import ActionPayload, CallPayload
 from scheduler.core.needs import PoolCapacity, check_feasible
 from scheduler.runtime.housekeeping import CapacityView
 
@@ -51,9 +54,14 @@ class Admission:
         """Return the action, with a new id. Raises InvalidRequest naming the field and the cure."""
         project = self.project(principal, payload.project)
         pool = self.pool(payload.pool, project)
+        call = None if payload.call is None else _call(payload.call)
         cost = _cost(payload)
+        if call is not None:
+            cost.setdefault(call.target, (MILLI,))
         _check_key(payload, cost)
         _check_work(payload)
+        if call is not None:
+            self._check_call(call)
         if payload.reward is not None:
             _check_reward(payload.reward, payload.kind)
         if payload.environment is not None:
@@ -77,6 +85,7 @@ class Admission:
             malleable=payload.malleable,
             environment=payload.environment,
             exec=payload.exec,
+            call=call,
             lease=_lease(payload),
             reward=payload.reward,
             timeout_seconds=payload.timeout_seconds,
@@ -84,6 +93,16 @@ class Admission:
             replay_safe=payload.replay_safe,
             metadata=payload.metadata,
         )
+
+    def _check_call(self, call: CallSpec) -> None:
+        api = self.view.apis.get(call.target)
+        if api is None:
+            known = ", ".join(sorted(self.view.apis)) or "none yet"
+            raise InvalidRequest(
+                f"there is no API {call.target!r} to call; there are: {known}",
+                pointer="/call/target",
+            )
+        check_call(call, api)
 
     def _check_feasible(self, cost: Cost, payload: ActionPayload, pool: str) -> None:
         config = Config(resources=self.view.resources)
@@ -111,8 +130,8 @@ def _check_work(payload: ActionPayload) -> None:
     for other, work in given.items():
         if work is not None and other is not kind:
             raise InvalidRequest(f"kind is {kind}, so {other} must be absent", pointer=f"/{other}")
-    if kind is Kind.CALL:
-        raise InvalidRequest("no GPU service or API is declared yet for calls", pointer="/kind")
+    if kind is Kind.CALL and payload.call is None:
+        raise InvalidRequest("kind call needs call.target", pointer="/call")
     if kind is Kind.EXEC:
         if payload.exec is None:
             raise InvalidRequest("kind exec needs exec.command", pointer="/exec")
@@ -177,9 +196,24 @@ def check_environment(environment: EnvironmentSpec) -> None:
         raise InvalidRequest("give 1 to 31536000 seconds", pointer="/environment/ttl_seconds")
 
 
+def _call(payload: CallPayload) -> CallSpec:
+    """Return a call with its body written out."""
+    given = payload.json is not msgspec.UNSET
+    if given and payload.body is not None:
+        raise InvalidRequest("give json or body, not both", pointer="/call/body")
+    headers, body = payload.headers, payload.body or ""
+    if given:
+        body = msgspec.json.encode(payload.json).decode()
+        if "content-type" not in {name.lower() for name in headers}:
+            headers = {**headers, "Content-Type": "application/json"}
+    return CallSpec(payload.target, payload.method, payload.path, headers, body)
+
+
 def _check_reward(rule: RewardRule, kind: Kind) -> None:
-    if kind is not Kind.EXEC:
-        raise InvalidRequest("a reward is read from kind exec", pointer="/reward")
+    if kind not in (Kind.EXEC, Kind.CALL):
+        raise InvalidRequest("a reward is read from kind exec or call", pointer="/reward")
+    if kind is Kind.CALL and rule.source == "exit_code":
+        raise InvalidRequest("a call has no exit code; from is json", pointer="/reward/from")
     if rule.source not in {"exit_code", "json"}:
         raise InvalidRequest("from is exit_code or json", pointer="/reward/from")
     if (rule.source == "json") != bool(rule.path):

@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from domain.errors import InvalidRequest
+from domain.manifest import pointer_of
 from domain.wire import MAX_WAIT_SECONDS
 from scheduler.runtime.gateway.http import HttpError
 
@@ -26,20 +27,10 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     except msgspec.ValidationError as error:
         text = str(error)
         place = _PATH.search(text)
-        pointer = _pointer(place["path"]) if place else ""
+        pointer = pointer_of(place["path"]) if place else ""
         raise InvalidRequest(_PATH.sub("", text), pointer=pointer) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HttpError(400, "malformed_json", f"the body is not valid JSON: {error}") from None
-
-
-def _pointer(path: str) -> str:
-    """Turn msgspec's ``$.cost[...][0]`` into a JSON Pointer; unknown keys end it."""
-    pointer = ""
-    for name, index in re.findall(r"\.([^.\[\]]+)|\[([^\]]*)\]", path.removeprefix("$")):
-        if index == "...":
-            break
-        pointer += "/" + (name or index).replace("~", "~0").replace("/", "~1")
-    return pointer
 
 
 def wait_seconds(query: dict[str, str], prefer: str = "") -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from rest_framework import serializers
 
 from domain.access import Scope
@@ -11,8 +12,25 @@ from domain.policies import DEFAULT_POLICY
 from domain.resources import MAX_UNITS
 from tangram_web.lib.serializers import StrictSerializer
 from tangram_web.pools.models import NAME_LENGTH, NAME_PATTERN, RESOURCE_PATTERN
+from tangram_web.pools.selectors import spec_of
 
 _SCOPES = [scope.value for scope in Scope]
+
+
+def _plain(shown: dict[str, Any]) -> dict[str, Any]:
+    """Return structs as dictionaries with all their members."""
+    plain: dict[str, Any] = msgspec.to_builtins(
+        {name: _whole(value) for name, value in shown.items()}
+    )
+    return plain
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.asdict(value)
+    if isinstance(value, dict):
+        return {name: _whole(each) for name, each in value.items()}
+    return [_whole(each) for each in value] if isinstance(value, tuple) else value
 
 
 class _Name(serializers.RegexField):
@@ -67,6 +85,29 @@ class ResourceLimit(StrictSerializer):
     """The limit of a cluster-wide resource."""
 
     limit_units = serializers.IntegerField(min_value=0, max_value=MAX_UNITS)
+    quotas = serializers.ListField(
+        child=serializers.DictField(),
+        required=False,
+        help_text="units, and window_seconds (with margin_seconds) or the zone of a calendar day.",
+    )
+    learn_from_units = serializers.IntegerField(
+        required=False, allow_null=True, help_text="Learn what may be open at once, from here on."
+    )
+    breaker = serializers.DictField(
+        required=False, help_text="failures, cooldown_seconds, longest_seconds."
+    )
+    retries = serializers.DictField(required=False, help_text="attempts, ratio, burst.")
+    api = serializers.DictField(
+        required=False,
+        allow_null=True,
+        help_text="base_url, methods, paths, headers, secret_header, secret_prefix, secret (its"
+        " name), timeout_seconds, response_limit_bytes, reach.",
+    )
+    shares = serializers.DictField(
+        child=serializers.DictField(),
+        required=False,
+        help_text="Project: nominal_units, borrow_units, lend_units.",
+    )
 
 
 class ResourceBody(ResourceLimit):
@@ -78,8 +119,21 @@ class ResourceBody(ResourceLimit):
 class ResourceView(serializers.Serializer[Any]):
     """A cluster-wide resource."""
 
+    def to_representation(self, instance: Any) -> dict[str, Any]:
+        """Show what is declared, defaults included; a secret is a name."""
+        spec = spec_of(instance)
+        shown = {field: getattr(spec, field) for field in spec.__struct_fields__}
+        created_at = serializers.DateTimeField().to_representation(instance.created_at)
+        return {"name": instance.name, **_plain(shown), "created_at": created_at}
+
     name = serializers.CharField()
     limit_units = serializers.IntegerField()
+    quotas = serializers.ListField(child=serializers.DictField())
+    learn_from_units = serializers.IntegerField(allow_null=True)
+    breaker = serializers.DictField()
+    retries = serializers.DictField()
+    api = serializers.DictField(allow_null=True)
+    shares = serializers.DictField(child=serializers.DictField())
     created_at = serializers.DateTimeField()
 
 

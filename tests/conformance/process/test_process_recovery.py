@@ -15,7 +15,7 @@ import pytest
 from domain.errors import Unavailable
 from domain.ids import ActionId
 from domain.ports import Leftover
-from managers.cpu.process.marks import MarkLog
+from managers.marks import MarkLog
 from tests.conformance.driver import an_order
 from tests.conformance.isolations import a_driver
 from tests.conformance.process.test_process_ending import processes_with

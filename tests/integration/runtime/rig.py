@@ -19,6 +19,7 @@ from domain.codec import encode
 from domain.events import TimeAdvanced
 from domain.inventory import Config, PoolConfig, ProjectConfig, ResourceInventory
 from domain.keys import Keys
+from domain.ports import Driver
 from domain.wire import ActionView, CompletionsView
 from managers.cpu.fake import FakeDriver
 from managers.registry import load
@@ -97,6 +98,8 @@ class Rig:
         self.redis.hset(keys.positions, "projector", f"{10**15}-0")
         self.rows = Rows()
         self.driver = FakeDriver()
+        #: Drivers of other kinds, for the next start of the node.
+        self.others: list[Driver] = []
         self.loop: LoopThread | None = None
         self._node: asyncio.Task[None] | None = None
 
@@ -105,7 +108,7 @@ class Rig:
         have = {"cpu": ResourceInventory(cpus * 1000), "memory": ResourceInventory(2**30)}
         options = NodeOptions("n1", "default", self.directory / "n1", have)
         self._node_client = connect_async(self.url)
-        worker = NodeWorker(self._node_client, self.keys, options, [self.driver])
+        worker = NodeWorker(self._node_client, self.keys, options, [self.driver, *self.others])
         self._node = asyncio.create_task(worker.run())
         await asyncio.wait_for(worker.joined.wait(), 20)
         async with asyncio.timeout(20):

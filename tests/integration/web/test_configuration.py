@@ -11,6 +11,7 @@ from domain.codec import decode_command, decode_config, encode, unpack_fields
 from domain.errors import Conflict, InvalidRequest, InvariantViolation, NotFound, Unavailable
 from domain.events import ConfigApplied
 from domain.inventory import Config, PoolConfig, ProjectConfig, default_config
+from domain.limits import Quota
 from tangram_web.lib import bus
 from tangram_web.pools import services
 from tangram_web.pools.models import AuditEntry, ConfigRevision, Pool
@@ -234,3 +235,65 @@ def test_published_configuration_is_what_others_decode(redis_bus):
     bus.publish_config(config)
 
     assert redis_bus.get("tangram:config") == encode(config)
+
+
+SEARCH = {
+    "limit_units": 20,
+    "quotas": [
+        {"units": 50, "window_seconds": 1.0, "margin_seconds": 0.1},
+        {"units": 10_000, "zone": "Europe/Berlin"},
+    ],
+    "learn_from_units": 2,
+    "breaker": {"failures": 3},
+    "retries": {"attempts": 7},
+    "api": {"base_url": "https://api.example.com/v1", "secret": "key", "secret_header": "X-Key"},
+}
+
+
+def test_an_api_is_declared_with_its_limits_and_changed_in_part(defaults, redis_bus, caller):
+    client = caller(Scope.READ, Scope.CONFIG)
+    with_defaults = client.put("/api/v1/resources/api:search", SEARCH, format="json").json()
+    client.put("/api/v1/resources/api:search", {"limit_units": 30}, format="json")
+
+    config = current_config()
+    limits = config.limits["api:search"]
+    assert with_defaults["api"]["methods"] == ["GET", "POST"]
+    assert with_defaults["breaker"]["cooldown_seconds"] == 5.0
+    assert (config.resources["api:search"], limits.least) == (30_000, 2000)
+    assert limits.quotas == (
+        Quota(50_000, 1.0, margin_seconds=0.1),
+        Quota(10_000_000, zone="Europe/Berlin"),
+    )
+    assert (limits.breaker.failures, limits.retries.attempts) == (3, 7)
+    assert config.apis["api:search"].secret == "key"
+    assert client.get("/api/v1/resources/api:search").json()["limit_units"] == 30
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"quotas": [{"units": 0}]}, "/quotas/0/units"),
+        ({"quotas": [{"units": 1, "zone": "Mars/Olympus"}]}, "/quotas/0/zone"),
+        ({"quotas": [{"units": 1, "zone": "UTC", "window_seconds": 1.0}]}, "/quotas/0"),
+        ({"quotas": [{"units": 1}, {"units": 2}]}, "/quotas"),
+        ({"learn_from_units": 21}, "/learn_from_units"),
+        ({"breaker": {"failures": 0}}, "/breaker/failures"),
+        ({"breaker": {"failure": 1}}, "/breaker"),
+        ({"retries": {"attempts": 0}}, "/retries/attempts"),
+        ({"api": {"base_url": "file:///etc/passwd"}}, "/api/base_url"),
+        ({"api": {"base_url": "https://x", "headers": {"A": "b\r\nc"}}}, "/api/headers"),
+        ({"api": {}}, "/api"),
+        ({"api": {"base_url": "https://x", "cache": {"size_bytes": -1}}}, "/api/cache/size_bytes"),
+        ({"shares": {"a": {"nominal_units": -1}}}, "/shares"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_and_nothing_is_changed(
+    defaults, redis_bus, caller, changes, pointer
+):
+    client = caller(Scope.READ, Scope.CONFIG)
+    body = {**SEARCH, **changes}
+    refused = client.put("/api/v1/resources/api:search", body, format="json")
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["pointer"] == pointer
+    assert "api:search" not in current_config().resources

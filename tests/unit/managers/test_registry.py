@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
+import pytest
+
+from domain.errors import InvalidRequest
 from domain.ids import ResourceId
 from domain.inventory import ResourceInventory
-from domain.ports import Manager
+from domain.ports import DriverContext, Manager
+from managers.cpu.containers import ContainerDriver
 from managers.cpu.ledger import CpuLedger
+from managers.cpu.process import ProcessDriver
 from managers.quota.ledger import CounterLedger
 from managers.registry import GROUP, discover, load
 
@@ -65,3 +71,36 @@ def test_a_resource_that_nobody_manages_is_counted() -> None:
     inventory = ResourceInventory(3000)
     assert isinstance(registry.make_ledger(ResourceId("cpu:n1"), inventory), CpuLedger)
     assert isinstance(registry.make_ledger(ResourceId("desk:n1"), inventory), CounterLedger)
+
+
+def a_context(**settings: str) -> DriverContext:
+    return DriverContext("n1", Path("/nowhere"), {}, settings)
+
+
+@pytest.mark.parametrize(
+    ("backend", "driver"),
+    [("", ProcessDriver), ("process", ProcessDriver), ("docker", ContainerDriver)],
+)
+def test_the_backend_of_a_node_decides_how_commands_run(backend: str, driver: type) -> None:
+    make = load(()).managers["cpu"].make_driver
+    assert make is not None
+    assert isinstance(make(a_context(backend=backend)), driver)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"backend": "podman"},
+        {"backend": "docker", "docker_way": "magic"},
+        {"backend": "docker", "docker_max_processes": "many"},
+        {"backend": "docker", "docker_warm": "-1"},
+        {"backend": "docker", "docker_read_only": "perhaps"},
+        {"backend": "docker", "docker_imagge": "swe:1"},
+    ],
+    ids=["backend", "way", "number", "negative", "yes or no", "misspelt"],
+)
+def test_a_setting_that_is_wrong_is_named(settings: dict[str, str]) -> None:
+    make = load(()).managers["cpu"].make_driver
+    assert make is not None
+    with pytest.raises(InvalidRequest, match=list(settings)[-1]):
+        make(a_context(**settings))

@@ -30,6 +30,13 @@ def test_default_holds_when_nothing_is_set(monkeypatch):
     assert env.env_list("NAME", ["a"]) == ["a"]
 
 
+def test_variables_of_one_prefix_become_settings(monkeypatch):
+    monkeypatch.setenv("PART_IMAGE", "swe:1")
+    monkeypatch.setenv("PARTY", "no")
+
+    assert env.env_prefixed("PART_", "part_") == {"part_image": "swe:1"}
+
+
 def test_list_is_split_at_commas(monkeypatch):
     monkeypatch.setenv("NAME", " a, b ,,c")
 

@@ -5,12 +5,15 @@ what may have run; an attempt without one certainly did not. The file is a list 
 and ``- mark``. A torn last line is a mark whose command was never spawned, since spawning waits for
 the sync; so it is dropped.
 
-Not safe for threads: the launcher's thread is the only user once `open` has returned.
+A `MarkLog` is not safe for threads. `SharedMarks` lets the coroutines of one event loop use it: those
+that mark at the same moment share one sync, which happens beside the loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -96,6 +99,45 @@ class MarkLog:
             raise
         self.close()
         self._descriptor, self._size, self._lines = descriptor, len(content), len(self._live)
+
+
+class SharedMarks:
+    """Marks of many coroutines of one event loop."""
+
+    def __init__(self, log: MarkLog) -> None:
+        self._log = log
+        #: Held by whoever touches the log, in whatever thread.
+        self._turn = threading.Lock()
+        self._syncing = asyncio.Lock()
+        self._waiting: list[str] = []
+        #: Writes those that wait, once the write before is done.
+        self._next: asyncio.Task[None] | None = None
+
+    async def add(self, mark: str) -> None:
+        """Mark one attempt; when this returns, the mark is on disk. Raises OSError."""
+        self._waiting.append(mark)
+        if self._next is None:
+            self._next = asyncio.create_task(self._sync())
+        await asyncio.shield(self._next)
+
+    async def _sync(self) -> None:
+        async with self._syncing:
+            batch, self._waiting, self._next = self._waiting, [], None
+            await asyncio.to_thread(self._write, batch)
+
+    def _write(self, marks: list[str]) -> None:
+        with self._turn:
+            self._log.add(marks)
+
+    def remove(self, marks: Iterable[str]) -> None:
+        """Take marks back."""
+        with self._turn:
+            self._log.remove(marks)
+
+    def close(self) -> None:
+        """Let the file go."""
+        with self._turn:
+            self._log.close()
 
 
 def _is_mark(text: str) -> bool:

@@ -1,0 +1,236 @@
+"""APIs that Tangram calls for trainers: what is declared, what is asked, what came back.
+
+A call's path and headers are checked where it is accepted and again where it is carried out, by the
+same functions of this module. Rules: a call goes to the declared host and nowhere else; what goes
+into the request line and the headers is plain text without line breaks; the secret is known by its
+name here and by its value on the nodes alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from domain.errors import InvalidRequest
+
+MAX_BODY_CHARACTERS: Final = 1024 * 1024
+MAX_RESPONSE_BYTES: Final = 4 * 1024 * 1024
+MAX_CACHE_BYTES: Final = 16 * 1024 * 1024
+MAX_PATH_CHARACTERS: Final = 8192
+MAX_HEADERS: Final = 64
+MAX_HEADER_CHARACTERS: Final = 8192
+
+_METHODS: Final = frozenset("GET HEAD POST PUT PATCH DELETE OPTIONS".split())
+#: RFC 9110: a token; and a field value of visible characters, spaces and tabs inside.
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE: Final = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)?")
+_TARGET: Final = re.compile(r"/[\x21-\x7e]*")
+#: Headers that decide where a request goes or where it ends: they are ours.
+_OURS: Final = frozenset(
+    "host content-length transfer-encoding connection keep-alive te trailer upgrade expect"
+    " proxy-authorization proxy-connection accept-encoding forwarded x-forwarded-for"
+    " x-forwarded-host".split()
+)
+_SECRET: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+
+
+class Reach(StrEnum):
+    """Which addresses a declared host may have."""
+
+    PUBLIC = "public"
+    PRIVATE = "private"  # and public ones
+    LOOPBACK = "loopback"  # this machine alone
+
+
+class Cache(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Identical calls under way become one, and good answers are kept for a while."""
+
+    #: 0: answers are not kept, calls only merged.
+    ttl_seconds: float = 0.0
+    size_bytes: int = 1_048_576
+
+
+class ApiConfig(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One API, named as its resource is: ``api:search``."""
+
+    #: ``https://api.example.com/v1``: scheme, host and the beginning of every path.
+    base_url: str
+    methods: tuple[str, ...] = ("GET", "POST")
+    #: A call's path is one of these, or goes on below one.
+    paths: tuple[str, ...] = ("/",)
+    #: Sent with every call.
+    headers: dict[str, str] = {}
+    #: The header that carries the secret, what stands before it there, and its name on the nodes.
+    secret_header: str = ""
+    secret_prefix: str = ""
+    secret: str = ""
+    #: Longest time for one call, from its first byte sent to the last one received.
+    timeout_seconds: float = 60.0
+    #: Bytes of an answer that are kept; the rest is not read.
+    response_limit_bytes: int = 65_536
+    reach: Reach = Reach.PUBLIC
+    #: None: every call is made on its own.
+    cache: Cache | None = None
+
+
+class CallSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One request to an API. ``path`` holds the query as well, percent-encoded."""
+
+    target: str
+    method: str = "POST"
+    path: str = "/"
+    headers: dict[str, str] = {}
+    body: str = ""
+
+
+class CallResult(msgspec.Struct, frozen=True, omit_defaults=False):
+    """What an API answered. A body that is not UTF-8 is written in base64."""
+
+    status: int
+    headers: dict[str, str]
+    body: str
+    encoding: str = "utf-8"
+    #: There was more than is kept.
+    truncated: bool = False
+
+
+class Verdict(StrEnum):
+    """What an attempt says about the API, whatever it means to the caller."""
+
+    OK = "ok"
+    LIMITED = "limited"  # it wants fewer calls: 429, or 503 with Retry-After
+    FAILING = "failing"  # 5xx, no answer in time, no connection
+
+
+class Feedback(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one attempt at a call tells the books of its resource."""
+
+    resource: str
+    verdict: Verdict
+    #: Bytes of the request may have reached the API.
+    sent: bool = True
+    #: Nothing more shall be sent for so long, as the API says.
+    pause_seconds: float | None = None
+    #: A whole answer with a status of 2xx.
+    good: bool = False
+
+
+class Address(NamedTuple):
+    """Where a declared API is."""
+
+    scheme: str
+    host: str
+    port: int
+    #: Begins every path; without a slash at its end.
+    prefix: str
+
+
+def address_of(base_url: str) -> Address:
+    """Take a base URL apart. Raises InvalidRequest when it is not a plain http(s) address."""
+    pointer = "/base_url"
+    try:
+        parts = urlsplit(base_url)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidRequest(f"{base_url!r} is not an address: {error}", pointer=pointer) from None
+    host = parts.hostname or ""
+    if parts.scheme not in ("http", "https") or not re.fullmatch(r"[a-z0-9.:_-]+", host):
+        raise InvalidRequest("give http:// or https:// and a host", pointer=pointer)
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise InvalidRequest("no user, password, query or fragment here", pointer=pointer)
+    prefix = parts.path.rstrip("/")
+    if prefix:
+        check_path(prefix, pointer)
+    return Address(parts.scheme, host, port or (443 if parts.scheme == "https" else 80), prefix)
+
+
+def check_api(api: ApiConfig) -> None:
+    """Raise InvalidRequest, naming the member, when ``api`` cannot be called as declared."""
+    address_of(api.base_url)
+    unknown = sorted(set(api.methods) - _METHODS)
+    if unknown or not api.methods:
+        raise InvalidRequest(f"methods are {', '.join(sorted(_METHODS))}", pointer="/methods")
+    if not api.paths:
+        raise InvalidRequest('give the paths that may be called; "/" is all', pointer="/paths")
+    for number, path in enumerate(api.paths):
+        check_path(path, f"/paths/{number}")
+    check_headers(api.headers, "/headers")
+    if bool(api.secret) != bool(api.secret_header):
+        raise InvalidRequest("secret and secret_header go together", pointer="/secret_header")
+    if api.secret and not _SECRET.fullmatch(api.secret):
+        raise InvalidRequest(
+            "a secret is given by its name: small letters, digits and -", pointer="/secret"
+        )
+    if api.secret_header:
+        check_headers({api.secret_header: f"{api.secret_prefix}x"}, "/secret_header")
+    if not 0 < api.timeout_seconds <= 86_400:
+        raise InvalidRequest("give more than 0 and up to 86400 seconds", pointer="/timeout_seconds")
+    if not 0 <= api.response_limit_bytes <= MAX_RESPONSE_BYTES:
+        raise InvalidRequest(
+            f"give 0 to {MAX_RESPONSE_BYTES} bytes", pointer="/response_limit_bytes"
+        )
+
+
+def check_cache(cache: Cache) -> None:
+    """Raise InvalidRequest, naming the member, for a cache that cannot be."""
+    if not 0 <= cache.ttl_seconds <= 604_800:
+        raise InvalidRequest("give 0 to 604800 seconds", pointer="/cache/ttl_seconds")
+    if not 0 <= cache.size_bytes <= MAX_CACHE_BYTES:
+        raise InvalidRequest(f"give 0 to {MAX_CACHE_BYTES} bytes", pointer="/cache/size_bytes")
+
+
+def check_call(call: CallSpec, api: ApiConfig) -> None:
+    """Raise InvalidRequest, naming the member, when ``api`` does not allow ``call``."""
+    if call.method not in api.methods:
+        allowed = ", ".join(api.methods)
+        raise InvalidRequest(f"{call.target} allows {allowed}", pointer="/call/method")
+    check_path(call.path, "/call/path")
+    path = call.path.partition("?")[0]
+    if not any(_below(path, allowed) for allowed in api.paths):
+        allowed = ", ".join(api.paths)
+        raise InvalidRequest(f"{call.target} allows the paths {allowed}", pointer="/call/path")
+    check_headers(call.headers, "/call/headers")
+    if api.secret_header.lower() in {name.lower() for name in call.headers} - {""}:
+        raise InvalidRequest(f"{api.secret_header} is set by us", pointer="/call/headers")
+    if len(call.body) > MAX_BODY_CHARACTERS:
+        raise InvalidRequest(f"at most {MAX_BODY_CHARACTERS} characters", pointer="/call/body")
+
+
+def check_path(path: str, pointer: str) -> None:
+    """Raise InvalidRequest for a path that could end up elsewhere than it says."""
+    if not _TARGET.fullmatch(path) or len(path) > MAX_PATH_CHARACTERS or "#" in path:
+        raise InvalidRequest(
+            "a path begins with / and is percent-encoded: no spaces, line breaks or #",
+            pointer=pointer,
+        )
+    plain = path.partition("?")[0]
+    for _ in range(3):  # servers in between may decode once more
+        plain = unquote(plain).replace("\\", "/")
+        if {".", ".."} & set(plain.split("/")):
+            raise InvalidRequest("a path has no . or .. in it", pointer=pointer)
+
+
+def check_headers(headers: Mapping[str, str], pointer: str) -> None:
+    """Raise InvalidRequest for headers that could break out of theirs, or are ours to set."""
+    if len(headers) > MAX_HEADERS:
+        raise InvalidRequest(f"at most {MAX_HEADERS} headers", pointer=pointer)
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise InvalidRequest(
+                f"header {name!r} is not plain text without line breaks", pointer=pointer
+            )
+        if name.lower() in _OURS:
+            raise InvalidRequest(f"header {name!r} is set by us", pointer=pointer)
+        if len(name) + len(value) > MAX_HEADER_CHARACTERS:
+            raise InvalidRequest(
+                f"header {name!r}: at most {MAX_HEADER_CHARACTERS} characters", pointer=pointer
+            )
+
+
+def _below(path: str, allowed: str) -> bool:
+    return path == allowed or path.startswith(allowed.rstrip("/") + "/")

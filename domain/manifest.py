@@ -1,0 +1,180 @@
+"""The configuration as people write it, in units: what REST takes and what files hold.
+
+Each kind has a spec here; its JSON Schema is made from these structs. `domain.inventory.Config` is
+what becomes of all of them together, in milli-units, for the scheduler.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, TypeVar
+from zoneinfo import available_timezones
+
+import msgspec
+from msgspec import Meta
+
+from domain.apis import ApiConfig, check_api, check_cache
+from domain.errors import InvalidRequest
+from domain.inventory import Config
+from domain.limits import Breaker, Limits, Quota, Retries, Share
+from domain.resources import MAX_UNITS, MILLI, units
+
+T = TypeVar("T")
+Units = Annotated[float, Meta(gt=0, le=MAX_UNITS)]
+#: Longest window of a quota: 31 days.
+MAX_WINDOW_SECONDS = 31 * 86_400.0
+_PATH = re.compile(r" - at `(?P<path>[^`]*)`$")
+
+
+class QuotaSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """At most ``units`` in any window of ``window_seconds``, or on a calendar day of ``zone``."""
+
+    units: Units
+    window_seconds: Annotated[float, Meta(gt=0, le=MAX_WINDOW_SECONDS)] | None = None
+    zone: str | None = None
+    margin_seconds: Annotated[float, Meta(ge=0, le=60)] = 0.0
+
+
+class ShareSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A project's part of a resource; without a limit everything may be borrowed or lent."""
+
+    nominal_units: Annotated[int, Meta(ge=0, le=MAX_UNITS)]
+    borrow_units: Annotated[int, Meta(ge=0, le=MAX_UNITS)] | None = None
+    lend_units: Annotated[int, Meta(ge=0, le=MAX_UNITS)] | None = None
+
+
+class ResourceSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A cluster-wide resource: how much at once, how much per period, and the API behind it."""
+
+    #: Units that may be held at once; 0 stops all grants of it.
+    limit_units: Annotated[int, Meta(ge=0, le=MAX_UNITS)]
+    quotas: tuple[QuotaSpec, ...] = ()
+    #: Learn how much may be open at once, between this and ``limit_units``.
+    learn_from_units: Annotated[int, Meta(ge=1, le=MAX_UNITS)] | None = None
+    breaker: Breaker = Breaker()
+    retries: Retries = Retries()
+    api: ApiConfig | None = None
+    #: Project → its part; who is not named has a nominal share of 0.
+    shares: dict[str, ShareSpec] = {}
+
+    @property
+    def parts(self) -> dict[str, Share]:
+        """The shares as the scheduler knows them."""
+        return {project: _share(spec) for project, spec in self.shares.items()}
+
+    @property
+    def limits(self) -> Limits:
+        """What the scheduler's books know of it."""
+        return Limits(
+            quotas=tuple(_quota(each) for each in self.quotas),
+            least=(self.learn_from_units or 0) * MILLI,
+            breaker=self.breaker,
+            retries=self.retries,
+        )
+
+
+def resource_spec(config: Config, name: str) -> ResourceSpec:
+    """Return what leads to what ``config`` says of a resource."""
+    limits = config.limits.get(name, Limits())
+    return ResourceSpec(
+        limit_units=config.resources[name] // MILLI,
+        quotas=tuple(_quota_spec(each) for each in limits.quotas),
+        learn_from_units=limits.least // MILLI or None,
+        breaker=limits.breaker,
+        retries=limits.retries,
+        api=config.apis.get(name),
+        shares={who: _share_spec(each) for who, each in config.shares.get(name, {}).items()},
+    )
+
+
+def _share(spec: ShareSpec) -> Share:
+    def milli(count: int | None) -> int | None:
+        return None if count is None else count * MILLI
+
+    return Share(spec.nominal_units * MILLI, milli(spec.borrow_units), milli(spec.lend_units))
+
+
+def _share_spec(share: Share) -> ShareSpec:
+    def count(milli: int | None) -> int | None:
+        return None if milli is None else milli // MILLI
+
+    return ShareSpec(share.nominal // MILLI, count(share.borrow), count(share.lend))
+
+
+def _quota(spec: QuotaSpec) -> Quota:
+    amount = round(spec.units * MILLI)
+    if spec.window_seconds is None:
+        return Quota(amount, zone=spec.zone or "UTC")
+    return Quota(amount, spec.window_seconds, margin_seconds=spec.margin_seconds)
+
+
+def _quota_spec(quota: Quota) -> QuotaSpec:
+    if quota.window_seconds:
+        return QuotaSpec(
+            units(quota.amount), quota.window_seconds, margin_seconds=quota.margin_seconds
+        )
+    return QuotaSpec(units(quota.amount), zone=quota.zone)
+
+
+def check_resource(spec: ResourceSpec) -> None:
+    """Raise InvalidRequest, naming the member, for what the types cannot say."""
+    for number, quota in enumerate(spec.quotas):
+        pointer = f"/quotas/{number}"
+        if quota.window_seconds is not None and quota.zone is not None:
+            raise InvalidRequest("give window_seconds or zone, not both", pointer=pointer)
+        if quota.zone is not None and quota.zone not in available_timezones():
+            raise InvalidRequest(
+                f"{quota.zone!r} is not a time zone, as Europe/Berlin is", pointer=f"{pointer}/zone"
+            )
+        if quota.window_seconds is None and quota.margin_seconds:
+            raise InvalidRequest("a day has no margin", pointer=f"{pointer}/margin_seconds")
+    periods = [(quota.window_seconds, quota.zone) for quota in spec.quotas]
+    if len(set(periods)) < len(periods):
+        raise InvalidRequest("two quotas have the same period", pointer="/quotas")
+    if spec.learn_from_units is not None and spec.learn_from_units > spec.limit_units:
+        raise InvalidRequest("this is above limit_units", pointer="/learn_from_units")
+    _check_recovery(spec.breaker, spec.retries)
+    if spec.api is not None:
+        try:
+            check_api(spec.api)
+            if spec.api.cache is not None:
+                check_cache(spec.api.cache)
+        except InvalidRequest as error:
+            raise InvalidRequest(str(error), pointer=f"/api{error.pointer}") from None
+
+
+def _check_recovery(breaker: Breaker, retries: Retries) -> None:
+    if breaker.failures < 1:
+        raise InvalidRequest("give 1 or more", pointer="/breaker/failures")
+    if not 0 < breaker.cooldown_seconds <= breaker.longest_seconds <= 86_400:
+        raise InvalidRequest(
+            "give 0 < cooldown_seconds <= longest_seconds <= 86400",
+            pointer="/breaker/cooldown_seconds",
+        )
+    if not 1 <= retries.attempts <= 100:
+        raise InvalidRequest("give 1 to 100 attempts", pointer="/retries/attempts")
+    if not 0 <= retries.ratio <= 10:
+        raise InvalidRequest("give 0 to 10", pointer="/retries/ratio")
+    if not 0 <= retries.burst <= 100_000:
+        raise InvalidRequest("give 0 to 100000", pointer="/retries/burst")
+
+
+def read(kind: type[T], data: Any, pointer: str = "") -> T:
+    """Return plain ``data`` as ``kind``. Raises InvalidRequest with a JSON Pointer."""
+    try:
+        return msgspec.convert(data, kind, strict=True)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        place = _PATH.search(text)
+        where = pointer_of(place["path"]) if place else ""
+        raise InvalidRequest(_PATH.sub("", text), pointer=pointer + where) from None
+
+
+def pointer_of(path: str) -> str:
+    """Turn msgspec's ``$.quotas[0].units`` into a JSON Pointer; unknown keys end it."""
+    pointer = ""
+    for name, index in re.findall(r"\.([^.\[\]]+)|\[([^\]]*)\]", path.removeprefix("$")):
+        if index == "...":
+            break
+        pointer += "/" + (name or index).replace("~", "~0").replace("/", "~1")
+    return pointer

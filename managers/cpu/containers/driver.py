@@ -1,0 +1,314 @@
+"""The driver for containers: what a node worker talks to.
+
+An order becomes a `Run`, a task of its own that nothing cancels: when `run` is cancelled, the action
+is ended and its end is awaited. Two tasks look after things: one compares cores with what they
+should be every second, one compares containers with the engine every half minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from domain.action import Kind, Outcome
+from domain.allocation import Allocation
+from domain.errors import InvalidRequest, NotFound, TangramError, Unavailable
+from domain.ids import ActionId, TrajectoryKey
+from domain.ports import DriverContext, Leftover, RunOrder, RunReport
+from managers.cpu.containers import reconcile
+from managers.cpu.containers.api import ApiWay
+from managers.cpu.containers.cgroups import Trees
+from managers.cpu.containers.direct import DirectWay, repair
+from managers.cpu.containers.engine import Engine
+from managers.cpu.containers.environment import Environment, Share
+from managers.cpu.containers.environments import Environments, Site
+from managers.cpu.containers.marker import Marker
+from managers.cpu.containers.run import Run, Tools
+from managers.cpu.containers.settings import Settings
+from managers.cpu.containers.ways import Way
+from managers.cpu.probe import usable_cores
+from managers.cpu.process.files import read_file, write_file
+from managers.cpu.process.locks import take_lock
+from managers.cpu.process.workspace import Workspaces
+from managers.cpu.topology import physical_cores, without_reserved
+from managers.marks import MarkLog
+
+#: An idle container gets so many thousandths of a core, to answer and to reap its dead.
+_PARKED_MILLI = 10
+
+_log = logging.getLogger(__name__)
+
+
+class ContainerDriver:
+    """Runs commands in containers of a Docker Engine."""
+
+    kinds = frozenset({Kind.EXEC})
+
+    def __init__(self, context: DriverContext) -> None:
+        self._settings = Settings.parse(context.settings)
+        self._directory = context.state_directory
+        reserved = context.settings.get("reserved_cpus", "")
+        granted = without_reserved(usable_cores(), reserved)
+        self._cores = physical_cores(granted)
+        #: Where idle containers are: beside what is granted, where something was reserved.
+        self._parking = frozenset(usable_cores()) - frozenset(granted) or frozenset({min(granted)})
+        self._engine = Engine(self._settings.host, self._settings.engine_seconds)
+        self._lock = -1
+        self._tools: Tools | None = None
+        self._isolation = "docker"
+        self._runs: dict[ActionId, tuple[Run, asyncio.Task[RunReport]]] = {}
+        #: Marks of live runs that may go when these have ended.
+        self._forgotten: set[str] = set()
+        self._chores: list[asyncio.Task[None]] = []
+        #: How often cores were found changed by somebody else.
+        self.repairs = 0
+
+    @property
+    def isolation(self) -> str:
+        """How commands are isolated, known once it is open: ``docker-direct`` or ``docker-api``."""
+        return self._isolation
+
+    async def open(self) -> list[Leftover]:
+        """End what a dead predecessor left running; return what it had started. Called once."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = take_lock(self._directory)
+        await self._engine.open()
+        site = await self._survey()
+        way: Way = ApiWay(self._engine) if site.trees is None else DirectWay(self._settings)
+        self._isolation = f"docker-{way.name}"
+        environments = Environments(site)
+        marks = MarkLog(self._directory / "marks.log")
+        marked = await asyncio.to_thread(marks.open)
+        await asyncio.to_thread(_open_directories, site)
+        found = await reconcile.take_over(site, environments, way)
+        self._tools = Tools(site, environments, way, Marker(marks), self._cores)
+        environments.open()
+        self._chores = [
+            asyncio.create_task(self._repeat(self._settings.sweep_seconds, self._sweep)),
+            asyncio.create_task(self._repeat(self._settings.reconcile_seconds, self.look_after)),
+        ]
+        return [_leftover(mark, mark in found.ended) for mark in marked]
+
+    async def run(self, order: RunOrder, started: Callable[[], None]) -> RunReport:
+        """Run one action to its end. An order that runs already is not run twice."""
+        if self._tools is None:
+            return RunReport(
+                Outcome.INFRA_FAILED, 0.0, detail="the driver is closed", never_started=True
+            )
+        while (known := self._runs.get(order.id)) is not None:
+            if known[0].order.mark == order.mark:
+                return await asyncio.shield(known[1])
+            await asyncio.wait([known[1]])
+        run = Run(order, started, self._tools)
+        task = asyncio.create_task(run.live(), name=f"run {order.mark}")
+        self._runs[order.id] = run, task
+        task.add_done_callback(lambda _: self._leave(order))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            run.stop(Outcome.CANCELLED, "the node worker gave it up")
+            await asyncio.wait([task])
+            raise
+
+    def stop(self, action_id: ActionId, outcome: Outcome, reason: str) -> None:
+        """End a run; its report carries ``outcome`` unless it ended by itself before."""
+        known = self._runs.get(action_id)
+        if known is not None:
+            known[0].stop(outcome, reason)
+
+    def resize(self, action_id: ActionId, attempt: int, allocation: Allocation) -> None:
+        """Let a run go on with other cores; an attempt that does not run is ignored."""
+        known = self._runs.get(action_id)
+        if known is not None and known[0].order.attempt == attempt:
+            known[0].resize(allocation)
+
+    def forget(self, marks: Sequence[str]) -> None:
+        """These attempts will not be ordered again: their marks go, once they have ended."""
+        live = {run.order.mark for run, _ in self._runs.values()}
+        self._forgotten.update(live.intersection(marks))
+        if self._tools is not None:
+            self._tools.marker.forget([mark for mark in marks if mark not in live])
+
+    async def remove_environment(self, trajectory: TrajectoryKey) -> None:
+        """End what runs in it and delete it. An unknown trajectory is not an error."""
+        await self._end_runs(
+            lambda run: run.order.action.trajectory_key == trajectory,
+            Outcome.CANCELLED,
+            "its environment is removed",
+        )
+        await self._open_tools().environments.remove(trajectory)
+
+    async def put_file(self, trajectory: TrajectoryKey, path: str, content: bytes) -> None:
+        """Write a file below the workspace. Raises InvalidRequest for a path that leaves it."""
+        workspace = self._open_tools().site.workspaces.ensure(trajectory)
+        await asyncio.to_thread(write_file, workspace, path, content)
+
+    async def get_file(self, trajectory: TrajectoryKey, path: str, limit_bytes: int) -> bytes:
+        """Read a file below the workspace. Raises InvalidRequest (leaves it, too large), NotFound."""
+        workspace = self._open_tools().site.workspaces.of(trajectory)
+        if not workspace.exists():
+            raise NotFound(f"{trajectory} has no environment on this node")
+        return await asyncio.to_thread(read_file, workspace, path, limit_bytes)
+
+    async def close(self) -> None:
+        """End everything this driver runs; the containers of trajectories wait for a successor."""
+        tools, self._tools = self._tools, None
+        for chore in self._chores:
+            chore.cancel()
+        if self._chores:
+            await asyncio.wait(self._chores)
+        await self._end_runs(
+            lambda _: True, Outcome.INFRA_FAILED, "the node worker is shutting down"
+        )
+        if tools is not None:
+            await tools.environments.close()
+            if tools.site.trees is not None:
+                tools.site.trees.remove_parent(tools.site.parent)
+            await asyncio.to_thread(tools.marker.close)
+        await self._engine.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def environments(self) -> list[Environment]:
+        """Return the environments there are; for whoever looks at this node."""
+        return self._open_tools().environments.all()
+
+    @property
+    def owner(self) -> str:
+        """The name that our containers carry as label."""
+        return self._open_tools().site.owner
+
+    def _open_tools(self) -> Tools:
+        if self._tools is None:
+            raise Unavailable("the driver is closed")
+        return self._tools
+
+    def _leave(self, order: RunOrder) -> None:
+        self._runs.pop(order.id, None)
+        if order.mark in self._forgotten:
+            self._forgotten.discard(order.mark)
+            self.forget([order.mark])
+
+    async def _end_runs(self, chosen: Callable[[Run], bool], outcome: Outcome, reason: str) -> None:
+        runs = [(run, task) for run, task in self._runs.values() if chosen(run)]
+        for run, _ in runs:
+            run.stop(outcome, reason)
+        if runs:
+            await asyncio.wait([task for _, task in runs])
+
+    async def _survey(self) -> Site:
+        """Find out which way works here, and who we are."""
+        owner = _owner(self._directory / "owner")
+        trees: Trees | None = None
+        systemd = self._engine.info.get("CgroupDriver") == "systemd"
+        parent = f"tangram-{owner}.slice" if systemd else f"/tangram-{owner}"
+        if self._settings.way != "api":
+            try:
+                trees = self._delegated(parent, systemd)
+                if not systemd and not self._parking <= trees.parent_cpus(parent):
+                    raise OSError(f"containers may not use all of the cores {usable_cores()}")
+            except OSError as error:
+                trees = None
+                if self._settings.way == "direct":
+                    raise Unavailable(
+                        f"docker_way is direct, which does not work: {error}"
+                    ) from error
+                _log.warning("actions run through the engine, which is slow: %s", error)
+        return Site(
+            self._engine, self._settings, owner, _boot_id(),
+            self._directory / "environments", Workspaces(self._directory),
+            Share(self._parking, _PARKED_MILLI), trees, parent,
+        )  # fmt: skip
+
+    def _delegated(self, parent: str, systemd: bool) -> Trees:
+        """Make our parent in the control groups. Raises OSError when they are not ours to write."""
+        if not self._engine.is_local:
+            raise OSError(f"{self._engine.host} is not on this machine")
+        trees = Trees.find()
+        version = int(self._engine.info.get("CgroupVersion") or 1)
+        if trees.version != version:
+            raise OSError(
+                f"control groups here are version {trees.version}, the engine's {version}"
+            )
+        if not systemd:
+            trees.make_parent(parent)
+        return trees
+
+    async def _repeat(self, seconds: float, work: Callable[[], object]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                result = work()
+                if asyncio.iscoroutine(result):
+                    await result
+            except (OSError, TangramError) as error:
+                _log.warning("looking after the containers failed, and goes on: %s", error)
+
+    def _sweep(self) -> None:
+        """Restore cores that somebody else changed."""
+        for environment in self._open_tools().environments.all():
+            if environment.group is not None and not environment.lost:
+                try:
+                    self.repairs += repair(environment)
+                except FileNotFoundError:  # its container ended; the comparison will tell
+                    continue
+
+    async def look_after(self) -> None:
+        """Compare containers with the engine, and remove what is due. Raises EngineAway."""
+        tools = self._open_tools()
+        due = await reconcile.look_after(tools.site, tools.environments)
+        idle = self._settings.idle_seconds
+        now = time.monotonic()
+        for environment in tools.environments.all():
+            at_rest = (
+                environment.trajectory
+                and environment.pid
+                and not environment.lost
+                and not environment.lock.locked()
+            )
+            if idle and at_rest and environment.used_at + idle < now and environment not in due:
+                due.append(environment)
+        for environment in due:
+            await self._retire(environment)
+
+    async def _retire(self, environment: Environment) -> None:
+        """Remove a container whose time is over, and remember that its trajectory had one."""
+        await self._end_runs(
+            lambda run: run.order.action.trajectory_key == environment.trajectory,
+            Outcome.INFRA_FAILED,
+            "its environment has expired",
+        )
+        reconcile.lose(environment, "it was idle for too long, or passed its expiry")
+        await self._engine.remove(environment.container)
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _leftover(mark: str, ended: bool) -> Leftover:
+    action_id, _, attempt = mark.rpartition("#")
+    return Leftover(ActionId(action_id), int(attempt), ended)
+
+
+def _open_directories(site: Site) -> None:
+    site.directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+    site.workspaces.open()
+
+
+def _owner(path: Path) -> str:
+    """Return the name by which containers of this state directory are known; it lasts."""
+    if not path.exists():
+        draft = path.with_suffix(".new")
+        draft.write_text(secrets.token_hex(6))
+        draft.replace(path)
+    owner = path.read_text().strip()
+    if not owner.isalnum():
+        raise InvalidRequest(f"{path} does not hold a name")
+    return owner

@@ -1,0 +1,336 @@
+"""The life of one action in a container: prepare, mark, grow, run, end what is left, shrink, report."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from domain.action import EnvironmentSpec, Outcome
+from domain.allocation import Allocation
+from domain.errors import TangramError
+from domain.ports import ExecResult, RunOrder, RunReport, UsedResources
+from domain.resources import MILLI
+from managers.cpu.containers import command
+from managers.cpu.containers.cgroups import Usage
+from managers.cpu.containers.creation import memory_limit
+from managers.cpu.containers.engine import Gone
+from managers.cpu.containers.environment import Environment, Share
+from managers.cpu.containers.environments import Environments, Site
+from managers.cpu.containers.marker import Marker
+from managers.cpu.containers.reconcile import lose
+from managers.cpu.containers.ways import Ending, Execution, Way, WayLost
+from managers.cpu.process.command import CannotSpawnError
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+
+class WithdrawnError(Exception):
+    """The action was stopped before anything of it ran."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What all runs of a driver share."""
+
+    site: Site
+    environments: Environments
+    way: Way
+    marker: Marker
+    #: Cores of the machine, by their lowest thread.
+    cores: Mapping[int, frozenset[int]]
+
+    def share_of(self, granted: Allocation | None) -> Share:
+        """Return what a container gets for granted cores: all threads of each; all when none were.
+
+        Cores that do not exist, of an oversubscribed node, are mapped onto those that do.
+        """
+        everything = frozenset().union(*self.cores.values())
+        if granted is None or not granted.units:
+            return Share(everything)
+        known = sorted(self.cores)
+        cores = (core if core in self.cores else known[core % len(known)] for core in granted.units)
+        milli = granted.amount if granted.shared or granted.amount < MILLI else None
+        return Share(frozenset().union(*(self.cores[core] for core in cores)), milli)
+
+
+class Run:
+    """One order being executed."""
+
+    def __init__(self, order: RunOrder, started: Callable[[], None], tools: Tools) -> None:
+        self.order = order
+        self._started = started
+        self._tools = tools
+        self._share = tools.share_of(order.allocation("cpu"))
+        self._stopping: tuple[Outcome, str] | None = None
+        self._stopped = asyncio.Event()
+        self._environment: Environment | None = None
+        self._began_at = self._ended_at = 0.0
+        self._over = False
+
+    def stop(self, outcome: Outcome, reason: str) -> None:
+        """End it with ``outcome``, unless it ended by itself or is being ended already."""
+        if self._stopping is None and not self._over:
+            self._stopping = outcome, reason
+            self._stopped.set()
+
+    def resize(self, allocation: Allocation) -> None:
+        """Go on with these cores; what does not run yet starts with them."""
+        self._share = self._tools.share_of(allocation)
+        if self._environment is not None and self._began_at and not self._over:
+            self._tools.way.resize(self._environment, self._share)
+
+    async def live(self) -> RunReport:
+        """Run the order to its end. Raises nothing; must not be cancelled."""
+        try:
+            invocation = command.build(self.order)
+            return await self._work(invocation)
+        except CannotSpawnError as error:
+            result = ExecResult(error.exit_code, "", f"tangram: {error}\n", truncated=False)
+            return RunReport(Outcome.COMPLETED, 0.0, result)
+        except WithdrawnError:
+            outcome, reason = self._stopping or (Outcome.INFRA_FAILED, "withdrawn")
+            return RunReport(outcome, 0.0, detail=reason, never_started=True)
+        except Exception as error:
+            if not isinstance(error, (OSError, TangramError)):
+                _log.exception("action %s failed in the driver", self.order.id)
+            detail = f"the node could not run it: {type(error).__name__}: {error}"
+            return RunReport(
+                Outcome.INFRA_FAILED, self._seconds(), detail=detail,
+                never_started=not self._began_at,
+            )  # fmt: skip
+
+    async def _work(self, invocation: command.Invocation) -> RunReport:
+        tools, action = self._tools, self.order.action
+        spec = self.order.environment or action.environment or EnvironmentSpec()
+        trajectory = action.trajectory_key
+        if trajectory is not None:
+            environment = await self._unless_stopped(
+                tools.environments.of(trajectory, spec), _nothing
+            )
+            return await self._in_turn(environment, invocation)
+        making = tools.environments.alone(self.order.id, spec)
+        try:
+            environment = await self._unless_stopped(asyncio.shield(making), _nothing)
+            return await self._in_turn(environment, invocation)
+        finally:
+            making.add_done_callback(self._discard)
+
+    def _discard(self, made: asyncio.Future[Environment]) -> None:
+        if not made.cancelled() and made.exception() is None:
+            self._tools.environments.discard(made.result())
+
+    async def _in_turn(self, environment: Environment, invocation: command.Invocation) -> RunReport:
+        lock = environment.lock
+        if lock.locked():
+            await self._unless_stopped(lock.acquire(), lock.release)
+        else:
+            await lock.acquire()
+        try:
+            if environment.lost:
+                # Another attempt would find the same, so this one is said to have been made.
+                detail = f"the trajectory's environment is lost: {environment.lost}"
+                return RunReport(Outcome.INFRA_FAILED, 0.0, detail=detail)
+            environment.used_at = time.monotonic()
+            self._environment = environment
+            return await self._act(environment, invocation)
+        finally:
+            environment.used_at = time.monotonic()
+            lock.release()
+
+    async def _act(self, environment: Environment, invocation: command.Invocation) -> RunReport:
+        way = self._tools.way
+        await self._tools.marker.mark(self.order.mark)
+        if self._stopping is not None:
+            raise WithdrawnError
+        environment.note_running(self.order.mark)
+        before = self._measure(environment)
+        repairs = environment.repairs
+        await way.grow(environment, self._share)
+        self._began_at = time.monotonic()
+        try:
+            try:
+                execution = await way.begin(environment, invocation)
+            except WayLost as error:
+                return await self._lost(environment, error)
+            try:
+                report = await self._supervise(environment, execution, before)
+            finally:
+                self._over = True
+                execution.close()
+        finally:
+            self._over = True
+            await self._shrink(environment)
+        return _noting(report, environment.repairs - repairs)
+
+    async def _supervise(
+        self, environment: Environment, execution: Execution, before: Usage | None
+    ) -> RunReport:
+        """Wait for the end of the command, or bring it about; end what it left behind."""
+        tools = self._tools
+        patience = tools.site.settings.patience_seconds
+        self._started()
+        timer = self._set_timer(self.order.action.timeout_seconds)
+        stopped = asyncio.ensure_future(self._stopped.wait())
+        status = execution.status
+        try:
+            either: set[asyncio.Future[Any]] = {status, stopped}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not status.done():
+                await tools.way.ask_to_end(environment)
+                await asyncio.wait({status}, timeout=tools.site.settings.grace_seconds)
+        finally:
+            stopped.cancel()
+            if timer is not None:
+                timer.cancel()
+        if status.done():
+            self._ended_at = time.monotonic()
+            self._over = True
+        ending = await tools.way.end(environment, patience)
+        if ending.remaining:
+            lose(environment, f"an action left {ending.remaining}, which could not be ended")
+        if not status.done():
+            await asyncio.wait({status}, timeout=patience)
+        self._over = True
+        if not status.done():
+            lose(environment, "its shell answers no more")
+            return self._report(None, execution, ending, None)
+        if (error := status.exception()) is not None:
+            return await self._lost(environment, error, ending)
+        used = _used(before, self._measure(environment))
+        return self._report(status.result(), execution, ending, used)
+
+    async def _lost(
+        self, environment: Environment, error: BaseException, ending: Ending | None = None
+    ) -> RunReport:
+        """Say what can be said after contact broke off: never a guess (I1)."""
+        self._over = True
+        outcome, why = Outcome.UNKNOWN, str(error)
+        try:
+            facts = await self._tools.site.engine.inspect(environment.container)
+            state = facts["State"]
+            if not state["Running"]:
+                if state.get("OOMKilled"):
+                    outcome = Outcome.OOM_KILLED
+                why = "its container ended while it ran"
+                lose(environment, "its container ended while an action ran")
+            else:
+                lose(environment, f"contact with its container broke off: {error}")
+        except Gone:
+            why = "its container was removed while it ran"
+            lose(environment, "its container was removed while an action ran")
+        except TangramError as away:
+            lose(environment, f"the engine went away while an action ran: {away}")
+            why = f"{error}; {away}"
+        if self._stopping is not None and outcome is not Outcome.OOM_KILLED:
+            outcome, why = self._stopping[0], f"{self._stopping[1]}; {why}"
+        if ending is not None and ending.remaining:
+            why += f"; could not end {ending.remaining}"
+        return RunReport(outcome, self._seconds(), detail=why)
+
+    async def _shrink(self, environment: Environment) -> None:
+        try:
+            await self._tools.way.shrink(environment, self._tools.site.parked)
+        except (OSError, TangramError) as error:
+            # The sweep will try again, or find that the container is gone.
+            level = logging.DEBUG if environment.lost else logging.WARNING
+            _log.log(level, "%s keeps cores it should not have: %s", environment.name, error)
+
+    def _report(
+        self, status: int | None, execution: Execution, ending: Ending, used: Usage | None
+    ) -> RunReport:
+        outcome, reason = self._stopping or (Outcome.COMPLETED, None)
+        notes = [reason] if reason else []
+        if self._stopping is None and used is not None and used.oom_kills and status:
+            outcome = Outcome.OOM_KILLED
+        if used is not None and used.oom_kills:
+            notes.append(self._advice(used))
+        if ending.ended != 0:
+            left = "" if self._stopping else " it left behind"
+            noun = "process" if ending.ended == 1 else "processes"
+            notes.append(f"ended {ending.ended or 'the'} {noun}{left}")
+        if ending.remaining:
+            notes.append(f"could not end {ending.remaining}")
+        outputs = execution.stdout, execution.stderr
+        stdout, stderr = (each.finish() for each in outputs)
+        counted = None
+        if used is not None:
+            counted = UsedResources(
+                used.cpu_seconds, used.throttled_seconds, used.peak_memory_bytes
+            )
+        cut = any(each.truncated for each in outputs)
+        result = ExecResult(status, stdout, stderr, cut, counted)
+        return RunReport(outcome, self._seconds(), result, detail="; ".join(notes) or None)
+
+    def _advice(self, used: Usage) -> str:
+        assert self._environment is not None
+        limit = memory_limit(self._environment.spec, self._tools.site.settings)
+        times = "once" if used.oom_kills == 1 else f"{used.oom_kills} times"
+        return (
+            f"the kernel killed {times} for lack of memory: the environment may use {limit} bytes,"
+            " declare a higher environment.memory_bytes"
+        )
+
+    def _measure(self, environment: Environment) -> Usage | None:
+        return self._tools.way.usage(environment)
+
+    def _set_timer(self, timeout_seconds: float | None) -> asyncio.TimerHandle | None:
+        """Measure the time-out from the start, not from the submission (I9)."""
+        if timeout_seconds is None:
+            return None
+        remaining = self._began_at + timeout_seconds - time.monotonic()
+        reason = f"execution passed timeout_seconds = {timeout_seconds:g}"
+        loop = asyncio.get_running_loop()
+        return loop.call_later(max(0.0, remaining), self.stop, Outcome.TIMEOUT, reason)
+
+    def _seconds(self) -> float:
+        if not self._began_at:
+            return 0.0
+        return (self._ended_at or time.monotonic()) - self._began_at
+
+    async def _unless_stopped(self, wanted: Awaitable[_T], undo: Callable[[], None]) -> _T:
+        """Wait for something, but not longer than the action is wanted; then ``undo`` it."""
+        future = asyncio.ensure_future(wanted)
+        stopped = asyncio.ensure_future(self._stopped.wait())
+        both: set[asyncio.Future[Any]] = {future, stopped}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+        if self._stopping is None:
+            return await future
+        if not future.done():
+            future.cancel()
+        elif not future.cancelled() and future.exception() is None:
+            undo()
+        raise WithdrawnError
+
+
+def _nothing() -> None:
+    """What was waited for stays with its trajectory."""
+
+
+def _used(before: Usage | None, after: Usage | None) -> Usage | None:
+    if before is None or after is None:
+        return None
+    return Usage(
+        after.cpu_seconds - before.cpu_seconds,
+        after.throttled_seconds - before.throttled_seconds,
+        after.peak_memory_bytes,
+        after.oom_kills - before.oom_kills,
+    )
+
+
+def _noting(report: RunReport, repairs: int) -> RunReport:
+    """Say in the report when its cores were changed by somebody else while it ran."""
+    if not repairs:
+        return report
+    note = f"its cores were changed by somebody else and restored {repairs} times"
+    detail = f"{report.detail}; {note}" if report.detail else note
+    return RunReport(
+        report.outcome, report.execution_seconds, report.result, detail, report.never_started
+    )

@@ -1,0 +1,49 @@
+"""Secrets of APIs, found on the node by their name and used for one header. Nothing else has them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from domain.errors import NotFound
+
+_ENVIRONMENT: Final = "TANGRAM_API_SECRET_"
+_VISIBLE: Final = re.compile(r"[\x21-\x7e]{1,4096}")
+_MASK: Final = "[secret]"
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of a secret: ``key-1`` is TANGRAM_API_SECRET_KEY_1."""
+    return _ENVIRONMENT + name.upper().replace("-", "_")
+
+
+class Secrets:
+    """Where a node's secrets are: a directory with a file for each, and its environment."""
+
+    def __init__(self, directory: str = "", environment: Mapping[str, str] | None = None) -> None:
+        self._directory = Path(directory) if directory else None
+        self._environment = os.environ if environment is None else environment
+
+    def find(self, name: str) -> str:
+        """Return the value, read anew each time, so that it may be rotated. Raises NotFound."""
+        value = self._environment.get(variable_of(name), "")
+        if self._directory is not None:
+            try:
+                value = (self._directory / name).read_text().strip()
+            except (OSError, UnicodeDecodeError):
+                pass
+        if not value:
+            raise NotFound(f"this node has no secret {name!r}: set {variable_of(name)} or a file")
+        if not _VISIBLE.fullmatch(value):
+            raise NotFound(
+                f"the secret {name!r} of this node is not one word of visible characters"
+            )
+        return value
+
+
+def masked(text: str, secret: str) -> str:
+    """Return ``text`` without ``secret``, should an API repeat what it was sent."""
+    return text.replace(secret, _MASK) if secret else text

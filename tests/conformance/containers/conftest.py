@@ -1,0 +1,131 @@
+"""A real engine for all tests here, and drivers on it, one for each way of running an action."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from domain.action import ExecSpec
+from domain.ports import DriverContext, ExecResult, RunReport
+from managers.cpu.containers import ContainerDriver
+from tests.conformance.driver import an_order
+from tests.docker_engine import IMAGE, DockerEngine, missing_programs
+
+WAYS = ("direct", "api")
+Shell = Callable[..., Awaitable[RunReport]]
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[DockerEngine]:
+    """The engine that all tests share; each looks at its own containers alone."""
+    if missing := missing_programs():
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    engine = DockerEngine().start()
+    engine.load_image()
+    yield engine
+    engine.stop()
+
+
+def a_driver(engine: DockerEngine, directory: Path, way: str, **settings: str) -> ContainerDriver:
+    """Return a driver with its state below ``directory``; impatient, so that tests are quick."""
+    given = {
+        "docker_host": engine.host,
+        "docker_image": IMAGE,
+        "docker_way": way,
+        "docker_grace_seconds": "0.1",
+        **{f"docker_{name}": value for name, value in settings.items()},
+    }
+    return ContainerDriver(DriverContext("n1", directory / "state", {}, given))
+
+
+async def crash(driver: ContainerDriver) -> None:
+    """Let a driver die without a word: nothing of what it runs is ended."""
+    tools = driver._tools
+    assert tools is not None
+    for chore in driver._chores:
+        chore.cancel()
+    for way, name in ((tools.way, "shrink"), (tools.way, "end")):
+        setattr(way, name, _do_nothing)
+    tasks = [task for _, task in driver._runs.values()]
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for environment in driver.environments():
+        if environment.shell is not None:
+            environment.shell._lose()
+    await asyncio.to_thread(tools.marker.close)
+    await driver._engine.close()
+    os.close(driver._lock)
+
+
+async def _do_nothing(*_: object) -> None:
+    """What a dead driver does."""
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def driver(engine: DockerEngine, tmp_path: Path, way: str) -> AsyncIterator[ContainerDriver]:
+    driver = a_driver(engine, tmp_path, way)
+    await driver.open()
+    assert driver.isolation == f"docker-{way}"
+    yield driver
+    await driver.close()
+
+
+@pytest.fixture
+def shell(driver: ContainerDriver) -> Shell:
+    """Run a shell script to its end."""
+
+    async def run(
+        script: str,
+        *,
+        timeout_seconds: float | None = 30.0,
+        stdin: str | None = None,
+        limit: int = 65536,
+        env: dict[str, str] | None = None,
+    ) -> RunReport:
+        spec = ExecSpec(("sh", "-c", script), stdin=stdin, output_limit_bytes=limit, env=env or {})
+        return await driver.run(an_order(spec=spec, timeout_seconds=timeout_seconds), lambda: None)
+
+    return run
+
+
+@pytest.fixture
+def output(shell: Shell) -> Callable[..., Awaitable[ExecResult]]:
+    """Run a shell script to its end and return what it left."""
+
+    async def run(script: str, **options: object) -> ExecResult:
+        report = await shell(script, **options)
+        assert report.result is not None, report
+        return report.result
+
+    return run
+
+
+def processes_with(text: str) -> list[int]:
+    """Return the processes of this machine that have ``text`` on their command line."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and text in Path(f"/proc/{name}/cmdline").read_text():
+                found.append(int(name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture
+def sleep() -> Iterator[str]:
+    """A sleep that can be told from all others; none may be there when the test is over."""
+    seconds = f"600.{uuid.uuid4().int % 10**12:012d}"
+    yield f"sleep {seconds}"
+    assert processes_with(seconds) == []

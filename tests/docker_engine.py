@@ -1,0 +1,177 @@
+"""A real Docker Engine of a test's own, and the image that its containers are made from.
+
+The engine is Debian's `docker.io`, started as root with directories of its own and without touching
+the machine's network. The image is made from Debian packages, unpacked and never configured; that
+takes a minute, so it is kept, and made again when its recipe changes:
+
+    python -m tests.docker_engine        # make the image now
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from signal import Signals
+from typing import Final
+
+import docker
+import docker.errors
+import psutil
+
+START_WITHIN_SECONDS: Final = 60.0
+STOP_WITHIN_SECONDS: Final = 60.0
+REMOVALS_AT_ONCE: Final = 8
+IMAGE: Final = "tangram-tests:1"
+_PACKAGES: Final = (
+    "base-files libc-bin bash dash coreutils grep sed procps util-linux"
+    " python3 python3-pytest python3-pytest-xdist"
+).split()
+_LEFT_OUT: Final = ("doc", "man", "locale", "zoneinfo")
+_CUSTOM: Final = (
+    'printf "root:x:0:0:root:/root:/bin/sh\\nnobody:x:65534:65534:nobody:/:/bin/sh\\n"'
+    ' > "$1/etc/passwd";'
+    ' printf "root:x:0:\\nnogroup:x:65534:\\n" > "$1/etc/group"'
+)
+
+
+def missing_programs() -> list[str]:
+    """Return what has to be installed before an engine can be started."""
+    return [name for name in ("dockerd", "mmdebstrap") if shutil.which(name) is None]
+
+
+class DockerEngine:
+    """One engine; its containers and images are gone with it."""
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="tangram-docker-"))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def host(self) -> str:
+        """Address for clients."""
+        return f"unix://{self.directory / 'docker.sock'}"
+
+    def start(self) -> DockerEngine:
+        """Start the engine and wait until it answers."""
+        at = self.directory
+        command = [
+            "dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none",
+            "--data-root", str(at / "data"), "--exec-root", str(at / "exec"),
+            "--pidfile", str(at / "pid"), "--host", self.host,
+        ]  # fmt: skip
+        with (at / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/")
+        until = time.monotonic() + START_WITHIN_SECONDS
+        while not self._answers():
+            if self.process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError((at / "log").read_text()[-4000:])
+            time.sleep(0.05)
+        return self
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[docker.APIClient]:
+        """Talk to the engine as an operator would."""
+        client = docker.APIClient(base_url=self.host, version="auto", timeout=60)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def load_image(self) -> None:
+        """Import the image."""
+        name, tag = IMAGE.split(":")
+        with self.client() as client:
+            client.import_image_from_file(str(make_root_file_system()), name, tag)
+
+    def containers(self) -> list[str]:
+        """Return the names of all containers."""
+        with self.client() as client:
+            return [
+                name.lstrip("/") for each in client.containers(all=True) for name in each["Names"]
+            ]
+
+    def terminate(self) -> None:
+        """Stop the engine in order."""
+        assert self.process is not None
+        self.process.send_signal(Signals.SIGTERM)
+        self.process.wait(STOP_WITHIN_SECONDS)
+
+    def kill(self) -> None:
+        """End the engine itself as a crash would; containers go on."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(STOP_WITHIN_SECONDS)
+        # Its containerd dies with it, but nobody may wait for that one: the number stays taken.
+        (self.directory / "exec" / "containerd" / "containerd.pid").unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        """Remove every container, stop the engine and delete its directories."""
+        if self.process is not None and self.process.poll() is None:
+            with ThreadPoolExecutor(REMOVALS_AT_ONCE) as pool:
+                list(pool.map(self._remove, self.containers()))
+            self.terminate()
+        for process in psutil.process_iter(["cmdline"]):
+            if any(str(self.directory) in word for word in process.info["cmdline"] or ()):
+                process.kill()  # what a crash of the engine left
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _remove(self, name: str) -> None:
+        with self.client() as client, contextlib.suppress(docker.errors.APIError):
+            client.remove_container(name, force=True, v=True)
+
+    def _answers(self) -> bool:
+        try:
+            # The SDK forgets to close a socket that nobody answers.
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(self.host.removeprefix("unix://"))
+            with self.client() as client:
+                return bool(client.ping())
+        except (OSError, docker.errors.DockerException):
+            return False
+
+
+def make_root_file_system() -> Path:
+    """Return the image's files as one archive, made when there is none for this recipe."""
+    recipe = "\n".join((*_PACKAGES, *_LEFT_OUT, _CUSTOM))
+    digest = hashlib.blake2b(recipe.encode(), digest_size=8).hexdigest()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tangram"
+    archive = cache / f"sandbox-{digest}.tar"
+    if archive.exists():
+        return archive
+    cache.mkdir(parents=True, exist_ok=True)
+    draft = archive.with_name(f"{archive.stem}.{os.getpid()}.tar")
+    command = [
+        "mmdebstrap", "--quiet", "--mode=root", "--variant=extract",
+        f"--include={','.join(_PACKAGES)}",
+        *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in _LEFT_OUT),
+        f"--customize-hook={_CUSTOM}", _suite(), str(draft),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        draft.unlink(missing_ok=True)
+        raise RuntimeError(f"mmdebstrap: {done.stderr[-4000:]}")
+    draft.replace(archive)
+    return archive
+
+
+def _suite() -> str:
+    """Return the Debian release of this machine: its package sources are known to work."""
+    facts = dict(
+        line.split("=", 1)
+        for line in Path("/etc/os-release").read_text().splitlines()
+        if "=" in line
+    )
+    return facts.get("VERSION_CODENAME", "stable").strip('"')
+
+
+if __name__ == "__main__":
+    print(make_root_file_system())  # noqa: T201 - a command says what it made

@@ -1,0 +1,344 @@
+"""What becomes of one call, however the API behaves."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any
+
+import httpcore
+import pytest
+
+from domain.action import Outcome
+from domain.apis import CallResult, Reach, Verdict
+from domain.ids import ActionId
+from domain.ports import Leftover, RunReport
+from managers.quota.calls import CallDriver, guard
+from tests.api_server import LocalApi, answer, local_api
+from tests.unit.calls.conftest import SECRET, MakeOrder, a_driver, nobody
+
+WITH_SECRET = {
+    "secret": "search-key",
+    "secret_header": "Authorization",
+    "secret_prefix": "Bearer ",
+}
+
+
+def result_of(report: RunReport) -> CallResult:
+    assert report.answer is not None, report
+    return report.answer
+
+
+def feedback_of(report: RunReport) -> tuple[Verdict, bool]:
+    assert report.feedback is not None
+    return report.feedback.verdict, report.feedback.sent
+
+
+async def test_an_answer_is_data(driver: CallDriver, api: LocalApi, an_order: MakeOrder) -> None:
+    api.says(answer(404, b'{"no": 1}', "X-Kind: a\r\nx-kind: b\r\nSet-Cookie: c=d\r\n"))
+    starts: list[int] = []
+    order = an_order(
+        "/x?q=1", body="{}", headers={"X-Mine": "1"}, declared={"headers": {"X-All": "2"}}
+    )
+    report = await driver.run(order, lambda: starts.append(1))
+    result = result_of(report)
+    assert (report.outcome, result.status, result.body) == (Outcome.COMPLETED, 404, '{"no": 1}')
+    assert result.headers == {"content-length": "9", "x-kind": "a, b"}
+    assert (starts, report.never_started, result.truncated) == ([1], False, False)
+    assert 0 < report.execution_seconds < 60
+    (asked,) = api.asked
+    assert (asked.method, asked.path, asked.body) == ("POST", "/x?q=1", b"{}")
+    assert (asked.headers["x-mine"], asked.headers["x-all"]) == ("1", "2")
+    assert asked.headers["host"] == f"127.0.0.1:{api.port}"
+
+
+async def test_connections_are_used_again(
+    driver: CallDriver, api: LocalApi, an_order: MakeOrder
+) -> None:
+    for n in range(3):
+        await driver.run(an_order(name=f"act_{n}"), nobody)
+    assert (len(api.asked), api.connections) == (3, 1)
+
+
+async def test_the_secret_goes_out_and_nothing_of_it_comes_back(
+    driver: CallDriver, api: LocalApi, an_order: MakeOrder, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger="tangram")
+    api.says(answer(200, f"you sent Bearer {SECRET}".encode(), f"X-Echo: {SECRET}\r\n"))
+    report = await driver.run(an_order(declared=WITH_SECRET), nobody)
+    assert api.asked[0].headers["authorization"] == f"Bearer {SECRET}"
+    assert result_of(report).body == "you sent Bearer [secret]"
+    assert SECRET not in repr(report)
+    assert SECRET not in repr(an_order(declared=WITH_SECRET))
+
+
+async def test_a_secret_that_the_node_has_not_is_named_by_its_name(
+    driver: CallDriver, api: LocalApi, an_order: MakeOrder
+) -> None:
+    report = await driver.run(an_order(declared={**WITH_SECRET, "secret": "other"}), nobody)
+    assert report.outcome is Outcome.INFRA_FAILED
+    assert "TANGRAM_API_SECRET_OTHER" in (report.detail or "")
+    assert api.asked == []
+
+
+async def test_a_long_answer_is_kept_up_to_the_limit_and_not_read_further(
+    driver: CallDriver, api: LocalApi, an_order: MakeOrder
+) -> None:
+    written = 0
+
+    async def endless(_: Any, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 104857600\r\n\r\n")
+        while written < 104_857_600:
+            writer.write(b"x" * 65536)
+            written += 65536
+            await writer.drain()
+
+    api.behave = endless
+    report = await driver.run(an_order(declared={"response_limit_bytes": 1000}), nobody)
+    result = result_of(report)
+    assert (len(result.body), result.truncated) == (1000, True)
+    assert written < 20_000_000
+    api.says(answer())
+    again = await driver.run(an_order(name="act_2"), nobody)
+    assert result_of(again).status == 200
+
+
+async def test_chunks_make_one_body(driver: CallDriver, api: LocalApi, an_order: MakeOrder) -> None:
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+    api.says(chunked)
+    assert result_of(await driver.run(an_order(), nobody)).body == "{}"
+
+
+async def test_a_limit_inside_a_character_leaves_it_out(
+    driver: CallDriver, api: LocalApi, an_order: MakeOrder
+) -> None:
+    api.says(answer(200, "aé".encode() * 10))
+    result = result_of(await driver.run(an_order(declared={"response_limit_bytes": 5}), nobody))
+    assert (result.body, result.truncated) == ("aéa", True)
+
+
+async def test_what_is_no_text_is_kept_in_base64(
+    driver: CallDriver, api: LocalApi, an_order: MakeOrder
+) -> None:
+    api.says(answer(200, b"\xff\xfe"))
+    result = result_of(await driver.run(an_order(), nobody))
+    assert (result.body, result.encoding) == ("//4=", "base64")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nnot a number\r\n",
+        b"this is no HTTP\r\n\r\n",
+        b"",
+    ],
+    ids=["truncated", "chunk cut off", "bad chunk", "no http", "closed"],
+)
+async def test_an_answer_that_breaks_off_is_nobodys_answer(
+    driver: CallDriver, api: LocalApi, an_order: MakeOrder, broken: bytes
+) -> None:
+    async def breaks(_: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(broken)
+        await writer.drain()
+        writer.close()
+
+    api.behave = breaks
+    report = await driver.run(an_order(), nobody)
+    assert report.outcome is Outcome.UNKNOWN
+    assert feedback_of(report) == (Verdict.FAILING, True)
+    assert (report.answer, report.never_started) == (None, False)
+
+
+async def test_an_api_that_hangs_is_left_in_time(
+    driver: CallDriver, api: LocalApi, an_order: MakeOrder
+) -> None:
+    async def hangs(_: Any, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(600)
+
+    api.behave = hangs
+    report = await driver.run(an_order(declared={"timeout_seconds": 0.05}), nobody)
+    assert report.outcome is Outcome.TIMEOUT
+    assert feedback_of(report) == (Verdict.FAILING, True)
+    assert report.execution_seconds >= 0.05
+    order = an_order(name="act_2", timeout_seconds=0.05)
+    assert (await driver.run(order, nobody)).outcome is Outcome.TIMEOUT
+
+
+async def test_an_answer_that_drips_is_left_in_time_as_well(
+    driver: CallDriver, api: LocalApi, an_order: MakeOrder
+) -> None:
+    async def drips(_: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(b"x")
+            await asyncio.sleep(0.01)
+
+    api.behave = drips
+    report = await driver.run(an_order(declared={"timeout_seconds": 0.1}), nobody)
+    assert report.outcome is Outcome.TIMEOUT
+
+
+async def test_no_connection_means_that_nothing_was_sent(
+    driver: CallDriver, an_order: MakeOrder
+) -> None:
+    async with local_api() as gone:
+        port = gone.port
+    order = an_order(declared={"base_url": f"http://127.0.0.1:{port}"})
+    report = await driver.run(order, nobody)
+    assert (report.outcome, report.never_started) == (Outcome.INFRA_FAILED, True)
+    assert feedback_of(report) == (Verdict.FAILING, False)
+
+
+async def test_a_redirect_is_an_answer_and_is_not_followed(
+    driver: CallDriver, api: LocalApi, an_order: MakeOrder
+) -> None:
+    api.says(answer(302, b"", "Location: http://169.254.169.254/latest\r\n"))
+    result = result_of(await driver.run(an_order(), nobody))
+    assert (result.status, len(api.asked)) == (302, 1)
+
+
+@pytest.mark.parametrize("reach", [Reach.PUBLIC, Reach.PRIVATE])
+async def test_loopback_is_called_only_where_that_is_declared(
+    driver: CallDriver, api: LocalApi, an_order: MakeOrder, reach: Reach
+) -> None:
+    report = await driver.run(an_order(declared={"reach": reach}), nobody)
+    assert report.outcome is Outcome.INFRA_FAILED
+    assert (report.detail or "").startswith("refused: 127.0.0.1 is at 127.0.0.1")
+    assert (api.connections, report.feedback) == (0, None)
+
+
+async def test_a_name_that_resolves_to_a_bad_address_among_good_ones_is_refused(
+    driver: CallDriver, api: LocalApi, an_order: MakeOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        return ["93.184.216.34", "10.0.0.1"]
+
+    monkeypatch.setattr(guard, "resolve", resolve)
+    order = an_order(declared={"base_url": "http://api.example.com", "reach": Reach.PUBLIC})
+    report = await driver.run(order, nobody)
+    assert "api.example.com is at 10.0.0.1" in (report.detail or "")
+
+
+async def test_what_was_judged_is_what_is_connected_to(
+    api: LocalApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second answer of DNS, given between judging and connecting, is never asked for."""
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return ["127.0.0.1"] if len(asked) == 1 else ["10.0.0.1"]
+
+    monkeypatch.setattr(guard, "resolve", resolve)
+    network = guard.GuardedNetwork(Reach.LOOPBACK)
+    stream = await network.connect_tcp("api.example.com", api.port, 5.0)
+    assert stream.get_extra_info("server_addr") == ("127.0.0.1", api.port)
+    assert asked == ["api.example.com"]
+    await stream.aclose()
+    with pytest.raises(httpcore.ConnectError):
+        await network.connect_unix_socket("/run/x")
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_refused(
+    driver: CallDriver, an_order: MakeOrder, self_signed: ssl.SSLContext
+) -> None:
+    async with local_api(self_signed) as api:
+        order = an_order(declared={"base_url": f"https://127.0.0.1:{api.port}"})
+        report = await driver.run(order, nobody)
+        assert (report.outcome, report.never_started) == (Outcome.INFRA_FAILED, True)
+        assert "certificate" in (report.detail or "").lower()
+        assert feedback_of(report) == (Verdict.FAILING, False)
+        assert api.asked == []
+
+
+async def test_a_plain_server_behind_https_is_refused(
+    driver: CallDriver, an_order: MakeOrder
+) -> None:
+    async def speak(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(400))
+        writer.close()
+
+    async with await asyncio.start_server(speak, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        order = an_order(declared={"base_url": f"https://127.0.0.1:{port}"})
+        report = await driver.run(order, nobody)
+    assert (report.outcome, report.never_started) == (Outcome.INFRA_FAILED, True)
+
+
+async def test_an_api_that_is_not_declared_any_more_is_not_called(
+    driver: CallDriver, api: LocalApi, an_order: MakeOrder
+) -> None:
+    order = an_order()
+    order.api = None
+    assert "not an API" in ((await driver.run(order, nobody)).detail or "")
+    narrowed = await driver.run(an_order(declared={"paths": ("/other",)}), nobody)
+    assert (narrowed.outcome, len(api.asked)) == (Outcome.INFRA_FAILED, 0)
+
+
+async def test_a_stopped_call_closes_its_connection(
+    driver: CallDriver, api: LocalApi, an_order: MakeOrder
+) -> None:
+    gone = asyncio.Event()
+
+    async def waits(_: Any, writer: asyncio.StreamWriter) -> None:
+        driver.stop(ActionId("act_1"), Outcome.CANCELLED, "the user left")
+        driver.stop(ActionId("act_1"), Outcome.TIMEOUT, "a second stop changes nothing")
+        await writer.wait_closed()
+        gone.set()
+
+    api.behave = waits
+    report = await driver.run(an_order(), nobody)
+    assert (report.outcome, report.detail) == (Outcome.CANCELLED, "the user left")
+    assert (report.never_started, report.feedback) == (False, None)
+
+
+async def test_the_same_order_twice_is_one_call(
+    driver: CallDriver, api: LocalApi, an_order: MakeOrder
+) -> None:
+    reports = await asyncio.gather(*(driver.run(an_order(), nobody) for _ in range(2)))
+    assert (len(api.asked), reports[0]) == (1, reports[1])
+
+
+async def test_what_may_not_be_called_twice_is_marked_before_it_is_sent(
+    tmp_path: Path, api: LocalApi, an_order: MakeOrder
+) -> None:
+    driver = a_driver(tmp_path)
+    await driver.open()
+    for name, safe in (("act_once", False), ("act_safe", True), ("act_known", False)):
+        await driver.run(an_order(name=name, replay_safe=safe), nobody)
+    driver.forget(["act_known#1"])
+    await driver.close()
+    successor = a_driver(tmp_path)
+    assert await successor.open() == [Leftover(ActionId("act_once"), 1, ended=False)]
+    await successor.close()
+
+
+async def test_many_calls_at_once_all_end_and_leave_nothing(
+    driver: CallDriver, api: LocalApi, an_order: MakeOrder
+) -> None:
+    orders = [an_order(name=f"act_{n}") for n in range(100)]
+    reports = await asyncio.gather(*(driver.run(order, nobody) for order in orders))
+    assert [report.outcome for report in reports] == [Outcome.COMPLETED] * 100
+    assert len(api.asked) == 100
+
+
+async def test_closing_ends_what_is_under_way(
+    tmp_path: Path, api: LocalApi, an_order: MakeOrder
+) -> None:
+    asked = asyncio.Event()
+
+    async def hangs(_: Any, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await asyncio.sleep(600)
+
+    api.behave = hangs
+    driver = a_driver(tmp_path)
+    await driver.open()
+    call = asyncio.create_task(driver.run(an_order(), nobody))
+    await asked.wait()
+    await driver.close()
+    assert (await call).outcome is Outcome.INFRA_FAILED
