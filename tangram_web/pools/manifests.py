@@ -54,7 +54,7 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     """A wish about a node, which need not have joined yet."""
 
     drained: bool = False
-    reason: Annotated[str, Meta(max_length=500)] = ""
+    reason: Annotated[str, Meta(max_length=500, pattern=r"^[^\x00]*$")] = ""
 
 
 class _Manifest(
@@ -126,7 +126,7 @@ def _manifest(value: Any) -> Manifest:
     manifest: Any = read(kind, value)
     try:
         if isinstance(manifest, ResourceManifest):
-            check_resource(manifest.spec)
+            check_resource(manifest.metadata.name, manifest.spec)
         elif isinstance(manifest, PoolManifest):
             parse_policy(manifest.spec.policy)
     except InvalidRequest as error:
