@@ -19,6 +19,7 @@ from domain.wire import (
     CancelPayload,
     CompletionsView,
     DecisionsView,
+    ReleasePayload,
     RenewPayload,
     TaskPayload,
     TrajectoryPayload,
@@ -122,7 +123,8 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
     ),
     HotEndpoint(
         "post", "/leases/{id}/release", "leases_release", "Give a lease back; may be repeated",
-        Scope.SUBMIT, {200: ActionView, 202: ActionView}, problems=(404, 409, 503),
+        Scope.SUBMIT, {200: ActionView, 202: ActionView}, ReleasePayload, body_required=False,
+        problems=(404, 409, 413, 422, 503),
     ),
     HotEndpoint(
         "get", "/events", "events_stream", "Changes of actions as server-sent events", Scope.READ,
@@ -198,6 +200,7 @@ WIRE_STRUCTS: tuple[type, ...] = (
     CancelPayload,
     CompletionsView,
     DecisionsView,
+    ReleasePayload,
     RenewPayload,
     TaskPayload,
     TrajectoryPayload,
