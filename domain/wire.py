@@ -146,7 +146,8 @@ class ActionView(msgspec.Struct, kw_only=True):
     id: str
     state: ActionState
     outcome: Outcome | None = None
-    #: ``exec``: exit_code, stdout, stderr, truncated. ``lease``: expires_at. ``call``: status,
+    #: ``exec``: exit_code, stdout, stderr, truncated, used (cpu_seconds, throttled_seconds,
+    #: peak_memory_bytes; null where nothing counts it). ``lease``: expires_at. ``call``: status,
     #: headers, body, encoding, truncated.
     result: Any = None
     reward: float | None = None

@@ -35,6 +35,11 @@ class Load:
     outcomes: dict[str, str] = field(default_factory=dict)
     #: What the SDK gave up on; nothing, unless a fault outlasts its patience.
     failures: list[TangramClientError] = field(default_factory=list)
+    _ending: threading.Event = field(default_factory=threading.Event)
+
+    def end_early(self) -> None:
+        """Let every trajectory end after the action that it is at."""
+        self._ending.set()
 
     def start(self, system: System) -> None:
         """Begin to play, in a thread."""
@@ -73,8 +78,12 @@ class Load:
 
     async def _trajectory(self, client: AsyncClient, name: str) -> None:
         for number in range(self.actions):
+            if self._ending.is_set():
+                return
             command = f"echo ran >> ran.{number}; sleep {self.seconds}"
-            action = exec_action("faults", command, trajectory=name, timeout_seconds=60)
+            action = exec_action(
+                "faults", command, trajectory=name, timeout_seconds=60 + self.seconds
+            )
             try:
                 view = await client.submit(action)
                 self._note(self.accepted, view.id, (name, number))

@@ -12,11 +12,13 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -246,8 +248,18 @@ class System:
     def _node(self, name: str) -> Any:
         return next(node for node in self.status()["nodes"] if node["name"] == name)
 
+    @cached_property
+    def operator(self) -> str:
+        """A token of somebody who steers the whole system."""
+        command = (sys.executable, "manage.py", "token", "--name", "operator")
+        made = subprocess.run(
+            (*command, "--scope", "read", "--scope", "operate"), cwd=stack.ROOT, check=True,
+            env={**os.environ, **self._common}, capture_output=True, text=True,
+        )  # fmt: skip
+        return made.stdout.strip()
+
     def _ask(self, method: str, path: str, body: object = None) -> Any:
-        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {self.operator}", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         asked = urllib.request.Request(self.address.url + path, data, headers, method=method)
         with urllib.request.urlopen(asked, timeout=30) as answer:

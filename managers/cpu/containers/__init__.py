@@ -38,6 +38,7 @@ One module, one thing:
     run.py           the life of one action, from order to report
     ways.py          what both ways have in common · direct.py · api.py
     environments.py  which containers there are, from creation to removal
+    warm.py          those that are made before they are needed
     environment.py   one of them · records.py  the durable list · reconcile.py  comparing with the engine
     shell.py         the shell inside a container, and what is said to it
     cgroups.py       control groups, versions 1 and 2

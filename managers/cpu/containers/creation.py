@@ -73,6 +73,8 @@ class Blueprint:
             "working_dir": MOUNT,
             "labels": self.labels(),
             "hostname": "tangram",
+            # The first process hears no polite signal, so an engine that stops need not wait.
+            "stop_timeout": 1,
         }
 
     def host_config(self, settings: Settings) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Final
 
 from managers.cpu.containers.cgroups import Usage
 from managers.cpu.containers.command import Invocation
-from managers.cpu.containers.environment import Environment, Share
+from managers.cpu.containers.environment import PIPES, Environment, Share
 from managers.cpu.containers.settings import Settings
 from managers.cpu.containers.shell import CONTROL, ShellLost, action_script
 from managers.cpu.containers.ways import Ending, Execution, WayLost
@@ -26,7 +26,6 @@ _FIRST_PAUSE_SECONDS: Final = 0.0005
 _LONGEST_PAUSE_SECONDS: Final = 0.05
 #: Processes that wait for a disk stop late; then we go on and look again.
 _FREEZE_SECONDS: Final = 0.5
-_EVERYBODY: Final = 0o666
 
 
 class DirectWay:
@@ -39,6 +38,8 @@ class DirectWay:
 
     async def grow(self, environment: Environment, share: Share) -> None:
         """Give it the cores of an action, and see that it has them (I10)."""
+        assert environment.group is not None
+        environment.group.reset_peak()
         apply(environment, share)
 
     async def shrink(self, environment: Environment, share: Share) -> None:
@@ -59,34 +60,38 @@ class DirectWay:
             return None
 
     async def begin(self, environment: Environment, invocation: Invocation) -> Execution:
-        """Make the pipes and tell the shell."""
+        """Open the pipes and tell the shell.
+
+        A pipe that nobody has open is empty: of what an earlier action printed nothing is left,
+        since nothing is left of that action.
+        """
         shell = environment.shell
         assert shell is not None
         number = shell.next_number()
-        names = [f"{number}.{end}" for end in ("in", "out", "err")]
-        files = [environment.control / name for name in names]
+        stdin = environment.control / f"{number}.in"
         captures: list[Capture] = []
+        limit = invocation.output_limit_bytes
         try:
-            _write_stdin(files[0], invocation.stdin)
-            for file in files[1:]:
-                os.mkfifo(file)
-                os.chmod(file, _EVERYBODY)  # whatever the worker's mask is
-                captures.append(Capture(invocation.output_limit_bytes, file))
-            inside = [f"{CONTROL}/{name}" for name in names]
+            captures += [Capture(limit, environment.control / name) for name in PIPES]
+            if invocation.stdin is not None:
+                stdin.write_bytes(invocation.stdin)
+                stdin.chmod(0o444)
             script = action_script(
                 number, invocation.command, cwd=invocation.cwd, variables=invocation.variables,
-                stdin="/dev/null" if invocation.stdin is None else inside[0],
-                stdout=inside[1], stderr=inside[2],
+                stdin="/dev/null" if invocation.stdin is None else f"{CONTROL}/{stdin.name}",
+                stdout=f"{CONTROL}/{PIPES[0]}", stderr=f"{CONTROL}/{PIPES[1]}",
             )  # fmt: skip
             answer = await shell.begin(number, script)
-        except ShellLost as error:
-            _close(captures, files)
-            raise WayLost(f"the shell of its environment: {error}") from error
-        except BaseException:
-            _close(captures, files)
+        except BaseException as error:
+            for capture in captures:
+                capture.close()
+            stdin.unlink(missing_ok=True)
+            if isinstance(error, ShellLost):
+                raise WayLost(f"the shell of its environment: {error}") from error
             raise
         execution = Execution(_translated(answer), captures[0], captures[1])
-        execution.cleanups.append(lambda: _close([], files))
+        if invocation.stdin is not None:
+            execution.cleanups.append(lambda: stdin.unlink(missing_ok=True))
         return execution
 
     async def ask_to_end(self, environment: Environment) -> None:
@@ -173,19 +178,6 @@ def repair(environment: Environment) -> bool:
     environment.repairs += 1
     apply(environment, share)
     return True
-
-
-def _write_stdin(file: Path, content: bytes | None) -> None:
-    if content is not None:
-        file.write_bytes(content)
-        file.chmod(0o444)
-
-
-def _close(captures: list[Capture], files: list[Path]) -> None:
-    for capture in captures:
-        capture.close()
-    for file in files:
-        file.unlink(missing_ok=True)
 
 
 def _translated(answer: asyncio.Future[int]) -> asyncio.Future[int]:

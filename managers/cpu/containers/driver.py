@@ -35,6 +35,7 @@ from managers.cpu.probe import usable_cores
 from managers.cpu.process.files import read_file, write_file
 from managers.cpu.process.locks import take_lock
 from managers.cpu.process.workspace import Workspaces
+from managers.cpu.topology import physical_cores, without_reserved
 from managers.marks import MarkLog
 
 #: An idle container gets so many thousandths of a core, to answer and to reap its dead.
@@ -51,6 +52,11 @@ class ContainerDriver:
     def __init__(self, context: DriverContext) -> None:
         self._settings = Settings.parse(context.settings)
         self._directory = context.state_directory
+        reserved = context.settings.get("reserved_cpus", "")
+        granted = without_reserved(usable_cores(), reserved)
+        self._cores = physical_cores(granted)
+        #: Where idle containers are: beside what is granted, where something was reserved.
+        self._parking = frozenset(usable_cores()) - frozenset(granted) or frozenset({min(granted)})
         self._engine = Engine(self._settings.host, self._settings.engine_seconds)
         self._lock = -1
         self._tools: Tools | None = None
@@ -80,7 +86,8 @@ class ContainerDriver:
         marked = await asyncio.to_thread(marks.open)
         await asyncio.to_thread(_open_directories, site)
         found = await reconcile.take_over(site, environments, way)
-        self._tools = Tools(site, environments, way, Marker(marks), usable_cores())
+        self._tools = Tools(site, environments, way, Marker(marks), self._cores)
+        environments.open()
         self._chores = [
             asyncio.create_task(self._repeat(self._settings.sweep_seconds, self._sweep)),
             asyncio.create_task(self._repeat(self._settings.reconcile_seconds, self.look_after)),
@@ -201,11 +208,11 @@ class ContainerDriver:
         trees: Trees | None = None
         systemd = self._engine.info.get("CgroupDriver") == "systemd"
         parent = f"tangram-{owner}.slice" if systemd else f"/tangram-{owner}"
-        cpus = frozenset(usable_cores())
         if self._settings.way != "api":
             try:
                 trees = self._delegated(parent, systemd)
-                cpus = cpus if systemd else trees.parent_cpus(parent) & cpus
+                if not systemd and not self._parking <= trees.parent_cpus(parent):
+                    raise OSError(f"containers may not use all of the cores {usable_cores()}")
             except OSError as error:
                 trees = None
                 if self._settings.way == "direct":
@@ -216,7 +223,7 @@ class ContainerDriver:
         return Site(
             self._engine, self._settings, owner, _boot_id(),
             self._directory / "environments", Workspaces(self._directory),
-            Share(frozenset({min(cpus)}), _PARKED_MILLI), trees, parent,
+            Share(self._parking, _PARKED_MILLI), trees, parent,
         )  # fmt: skip
 
     def _delegated(self, parent: str, systemd: bool) -> Trees:
@@ -259,7 +266,12 @@ class ContainerDriver:
         idle = self._settings.idle_seconds
         now = time.monotonic()
         for environment in tools.environments.all():
-            at_rest = environment.pid and not environment.lost and not environment.lock.locked()
+            at_rest = (
+                environment.trajectory
+                and environment.pid
+                and not environment.lost
+                and not environment.lock.locked()
+            )
             if idle and at_rest and environment.used_at + idle < now and environment not in due:
                 due.append(environment)
         for environment in due:

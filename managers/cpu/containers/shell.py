@@ -61,7 +61,8 @@ class Shell:
         self._frames = Frames()
         self._line = bytearray()
         self._complaint = bytearray()
-        self._number = 0
+        # Answers to a dead predecessor must not pass for ours, so numbers rise with time.
+        self._number = int(self._loop.time() * 1000) << 20
         self._waiting: tuple[int, asyncio.Future[int]] | None = None
         self.lost = False
         #: It has answered something.
@@ -69,10 +70,7 @@ class Shell:
         self._loop.add_reader(stream, self._read)
 
     def next_number(self) -> int:
-        """Return the number of the next command; a predecessor's are told from ours by size."""
-        if not self._number:
-            # Answers to a dead predecessor must not pass for ours.
-            self._number = int(self._loop.time() * 1000) << 20
+        """Return the number of the next command."""
         self._number += 1
         return self._number
 

@@ -1,0 +1,73 @@
+"""A whole Tangram runs a replay in real containers, and leaves none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.up.conftest import Tangram
+from tests.architecture.tree import ROOT
+from tests.docker_engine import IMAGE, DockerEngine, missing_programs
+
+pytestmark = pytest.mark.slow
+
+TRAJECTORIES = 4
+REMOVED_WITHIN_SECONDS = 30.0
+
+
+@pytest.fixture
+def engine() -> Iterator[DockerEngine]:
+    if missing := missing_programs():
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    engine = DockerEngine().start()
+    engine.load_image()
+    yield engine
+    engine.stop()
+
+
+@pytest.fixture
+def tangram(
+    engine: DockerEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Tangram]:
+    monkeypatch.setenv("TANGRAM_CPU_BACKEND", "docker")
+    monkeypatch.setenv("TANGRAM_DOCKER_HOST", engine.host)
+    monkeypatch.setenv("TANGRAM_DOCKER_IMAGE", IMAGE)
+    started = Tangram(tmp_path / "home", "--no-demo")
+    try:
+        started.wait_until_ready()
+        yield started
+    finally:
+        started.end()
+
+
+@pytest.mark.timeout(240)
+def test_a_replay_runs_in_containers_that_are_gone_when_it_is_over(
+    tangram: Tangram, engine: DockerEngine
+) -> None:
+    [node] = tangram.get("/api/v1/nodes")["results"]
+    assert node["isolation"] == "docker-direct"
+    command = [sys.executable, "-m", "tangram_client", "-o", "json"]
+    command += ["--url", tangram.access["url"], "--token", tangram.access["token"]]
+    replay = subprocess.Popen(
+        [*command, "replay", "--generate", "--trajectories", str(TRAJECTORIES), "--speed", "40"],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    most = 0
+    while replay.poll() is None:
+        most = max(most, len(engine.containers()))
+        time.sleep(0.1)
+    assert replay.stdout is not None
+    report = json.loads(replay.stdout.read())
+    replay.stdout.close()
+    assert most == TRAJECTORIES
+    assert report["outcomes"] == {"completed": report["actions"]}
+    until = time.monotonic() + REMOVED_WITHIN_SECONDS
+    while left := engine.containers():
+        assert time.monotonic() < until, left
+        time.sleep(0.1)

@@ -1,0 +1,181 @@
+"""Cores are what they should be whoever meddles, and a lost engine is never guessed about."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from domain.action import Outcome
+from domain.allocation import Allocation
+from domain.ids import ActionId, ResourceId, TrajectoryKey
+from domain.ports import RunOrder
+from managers.cpu.containers import ContainerDriver
+from managers.cpu.containers.environment import Environment
+from managers.cpu.probe import usable_cores
+from tests.conformance.containers.conftest import a_driver, processes_with
+from tests.conformance.containers.test_container_lifetimes import owned
+from tests.conformance.driver import FOREVER, Performance, an_order
+from tests.docker_engine import DockerEngine
+
+pytestmark = pytest.mark.slow
+
+LAST = max(usable_cores())
+SEED = 20_261_121
+
+
+def on_cores(order: RunOrder, *cores: int, milli: int | None = None) -> RunOrder:
+    """Return the same order with these cores granted, or a part of them."""
+    amount = milli or 1000 * len(cores)
+    granted = Allocation(ResourceId("cpu:n1"), amount, cores, shared=milli is not None)
+    return RunOrder(order.action, (granted,), order.attempt)
+
+
+def cores_of(environment: Environment) -> frozenset[int]:
+    assert environment.group is not None
+    return environment.group.effective_cpus()
+
+
+@pytest.fixture
+def mortal() -> Iterator[DockerEngine]:
+    """An engine of one test's own."""
+    engine = DockerEngine().start()
+    engine.load_image()
+    yield engine
+    engine.stop()
+
+
+@pytest.mark.parametrize("way", ["direct"])
+async def test_what_an_action_used_is_counted_for_it_alone(driver: ContainerDriver) -> None:
+    eat = "x = bytearray(200 * 2**20)\nfor n in range(10**6): n * n"
+    heavy = await driver.run(an_order("python3", "-c", eat, name="act_1"), lambda: None)
+    light = await driver.run(an_order("true", name="act_2"), lambda: None)
+    assert heavy.result is not None
+    assert light.result is not None
+    assert heavy.result.used is not None
+    assert light.result.used is not None
+    assert heavy.result.used.peak_memory_bytes > 200 * 2**20
+    assert light.result.used.peak_memory_bytes < 100 * 2**20
+    assert 0 < light.result.used.cpu_seconds < heavy.result.used.cpu_seconds
+
+
+@pytest.mark.parametrize("way", ["direct"])
+async def test_the_effective_cores_are_the_granted_ones_while_acting_and_the_parked_ones_after(
+    driver: ContainerDriver,
+) -> None:
+    performance = Performance(driver, on_cores(an_order(*FOREVER), LAST))
+    await performance.started.wait()
+    [environment] = driver.environments()
+    assert cores_of(environment) == {LAST}
+    driver.resize(ActionId("act_1"), 1, Allocation(ResourceId("cpu:n1"), 2000, usable_cores()))
+    assert cores_of(environment) == set(usable_cores())
+    driver.stop(ActionId("act_1"), Outcome.CANCELLED, "enough")
+    await performance.task
+    assert cores_of(environment) == {min(usable_cores())}
+
+
+async def test_a_command_runs_on_its_granted_cores(driver: ContainerDriver) -> None:
+    script = "grep Cpus_allowed_list /proc/self/status; taskset -pc 0-63 $$ >/dev/null; nproc"
+    report = await driver.run(on_cores(an_order("sh", "-c", script), LAST), lambda: None)
+    assert report.result is not None
+    assert report.result.stdout.split() == ["Cpus_allowed_list:", str(LAST), "1"]
+
+
+async def test_a_light_action_gets_its_part_of_a_core(driver: ContainerDriver, way: str) -> None:
+    burn = (
+        "import time; t=time.time()\nwhile time.time() < t + 1.0: pass\nprint(time.process_time())"
+    )
+    order = on_cores(an_order("python3", "-c", burn), LAST, milli=200)
+    report = await driver.run(order, lambda: None)
+    assert report.result is not None
+    assert float(report.result.stdout) < 0.6
+    assert way == "api" or (report.result.used and report.result.used.throttled_seconds > 0)
+
+
+async def test_cores_that_somebody_else_changed_are_restored_and_counted(
+    engine: DockerEngine, tmp_path: Path
+) -> None:
+    driver = a_driver(engine, tmp_path, "direct", sweep_seconds="0.02")
+    await driver.open()
+    performance = Performance(driver, on_cores(an_order(*FOREVER), LAST))
+    await performance.started.wait()
+    [environment] = driver.environments()
+    with engine.client() as client:
+        client.update_container(owned(engine, driver)[0]["Id"], cpuset_cpus="0")
+    async with asyncio.timeout(30):
+        while not driver.repairs:
+            await asyncio.sleep(0.01)
+    assert cores_of(environment) == {LAST}
+    driver.stop(ActionId("act_1"), Outcome.CANCELLED, "enough")
+    assert "changed by somebody else" in ((await performance.task).detail or "")
+    await driver.remove_environment(TrajectoryKey("lab/trj-1"))
+    await driver.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("death", ["crashes", "is stopped"])
+@pytest.mark.parametrize("way", ["direct", "api"])
+async def test_an_engine_that_goes_away_mid_action_leaves_it_unknown(
+    mortal: DockerEngine, tmp_path: Path, way: str, death: str, sleep: str
+) -> None:
+    """The SDK forgets to close sockets that nobody answers, hence the filter."""
+    driver = a_driver(mortal, tmp_path, way, patience_seconds="2")
+    await driver.open()
+    performance = Performance(driver, an_order(*sleep.split()))
+    async with asyncio.timeout(30):
+        while not processes_with(sleep.split()[1]):
+            await asyncio.sleep(0.01)
+    await asyncio.to_thread(mortal.kill if death == "crashes" else mortal.terminate)
+    report = await performance.task
+    assert report.outcome is Outcome.UNKNOWN
+    assert report.result is None
+    mortal.start()
+    later = await driver.run(an_order("true", name="act_2"), lambda: None)
+    assert later.outcome is Outcome.INFRA_FAILED
+    await driver.remove_environment(TrajectoryKey("lab/trj-1"))
+    assert owned(mortal, driver) == []
+    fresh = await driver.run(an_order("true", name="act_3"), lambda: None)
+    assert fresh.outcome is Outcome.COMPLETED
+    await driver.close()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("way", ["direct"])
+async def test_a_hundred_random_interleavings_leave_no_container_and_no_process(
+    engine: DockerEngine, driver: ContainerDriver, sleep: str
+) -> None:
+    """Trajectories that act, are stopped, are removed while they are made or act, and finish."""
+    chance = random.Random(SEED)
+    commands = (("true",), ("sh", "-c", f"{sleep} & exit 3"), tuple(sleep.split()))
+
+    async def one(number: int) -> None:
+        name = f"trj-{number}"
+        order = an_order(*chance.choice(commands), name=f"act_{number}", trajectory=name)
+        performance = Performance(driver, on_cores(order, chance.choice(usable_cores())))
+        await asyncio.sleep(chance.random() * 0.8)
+        match chance.randrange(3):
+            case 0:
+                driver.stop(order.id, Outcome.CANCELLED, "by chance")
+            case 1:
+                performance.task.cancel()
+            case _:
+                await driver.remove_environment(TrajectoryKey(f"lab/{name}"))
+        await asyncio.wait([performance.task])
+        if not performance.task.cancelled():
+            report = performance.task.result()
+            assert report.outcome in (Outcome.COMPLETED, Outcome.CANCELLED), report
+        await driver.remove_environment(TrajectoryKey(f"lab/{name}"))
+
+    limit = asyncio.Semaphore(6)
+
+    async def in_turn(number: int) -> None:
+        async with limit:
+            await one(number)
+
+    await asyncio.gather(*(in_turn(number) for number in range(100)))
+    await driver.look_after()
+    assert driver.environments() == []
+    assert owned(engine, driver) == []

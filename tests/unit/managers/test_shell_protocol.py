@@ -1,0 +1,86 @@
+"""Frames and scripts of the shell in a container survive whatever comes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from managers.cpu.containers.shell import Frames, Shell, ShellLost, action_script
+
+TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+
+
+def frame(kind: int, content: bytes) -> bytes:
+    return bytes([kind, 0, 0, 0]) + len(content).to_bytes(4) + content
+
+
+@given(
+    frames=st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=20))),
+    cuts=st.lists(st.integers(0, 100)),
+)
+def test_frames_come_out_whole_however_they_arrive(
+    frames: list[tuple[int, bytes]], cuts: list[int]
+) -> None:
+    stream = b"".join(frame(kind, content) for kind, content in frames)
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    parser = Frames()
+    parts = [stream[a:b] for a, b in itertools.pairwise(edges)]
+    assert [each for part in parts for each in parser.feed(part)] == frames
+
+
+@given(words=st.lists(TEXTS, min_size=1, max_size=3), value=TEXTS)
+def test_no_argument_or_variable_breaks_out_of_its_quotes(words: list[str], value: str) -> None:
+    script = action_script(
+        7, ["printf", "%s\\0", *words], cwd="/", variables={"A": value},
+        stdin="/dev/null", stdout="/dev/stdout", stderr="/dev/null",
+    )  # fmt: skip
+    done = subprocess.run(
+        [shutil.which("sh") or "sh", "-s"], input=script.encode(), capture_output=True, check=True
+    )
+    *printed, answer = done.stdout.split(b"\0")
+    assert printed == [word.encode() for word in words]
+    assert answer == b"7 0\n"
+
+
+async def a_shell() -> tuple[Shell, socket.socket]:
+    ours, theirs = socket.socketpair()
+    return Shell(ours), theirs
+
+
+async def test_only_the_answer_to_the_latest_question_counts() -> None:
+    shell, other = await a_shell()
+    number = shell.next_number()
+    answer = await shell.begin(number, "x")
+    for line in (f"{number - 1} 0", f"{number} x", "garbage", "", f"{number} 3", f"{number} 0"):
+        other.sendall(frame(1, f"{line}\n".encode()))
+    other.sendall(frame(2, f"{number} 9\n".encode()))
+    assert await answer == 3
+    shell.close()
+    other.close()
+
+
+async def test_what_a_predecessor_asked_is_not_taken_for_ours() -> None:
+    first, other_first = await a_shell()
+    await asyncio.sleep(0.002)
+    second, other_second = await a_shell()
+    assert first.next_number() < second.next_number()
+    for each in (first, second, other_first, other_second):
+        each.close()
+
+
+async def test_a_stream_that_ends_fails_who_waits_and_who_comes(tmp_path: Path) -> None:
+    shell, other = await a_shell()
+    answer = await shell.begin(shell.next_number(), "x")
+    other.close()
+    with pytest.raises(ShellLost):
+        await answer
+    with pytest.raises(ShellLost):
+        await shell.begin(shell.next_number(), "x")
