@@ -157,10 +157,15 @@ def plain(wanted: Wanted) -> list[dict[str, Any]]:
             "apiVersion": API_VERSION,
             "kind": kind,
             "metadata": {"name": name},
-            "spec": msgspec.to_builtins(spec),
+            "spec": spec_as_data(spec),
         }
         for (kind, name), spec in ordered
     ]
+
+
+def spec_as_data(spec: Any) -> dict[str, Any]:
+    """Return what a spec says beyond its defaults."""
+    return {name: value for name, value in msgspec.to_builtins(spec).items() if value != {}}
 
 
 def to_yaml(manifests: Iterable[dict[str, Any]]) -> str:
