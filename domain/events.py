@@ -194,6 +194,14 @@ class DecisionsQueried(_Event):
     limit: int = 100
 
 
+class QueuesQueried(_Event):
+    """Somebody asks what waits, and for what. Answered by the loop, never journalled."""
+
+    request_id: str
+    reply_to: str
+    limit: int = 100
+
+
 Event = (
     ActionSubmitted
     | ActionCancelRequested
@@ -212,6 +220,6 @@ Event = (
     | ConfigApplied
     | TimeAdvanced
 )
-Question = ActionQueried | TrajectoryQueried | StatusQueried | DecisionsQueried
+Question = ActionQueried | TrajectoryQueried | StatusQueried | DecisionsQueried | QueuesQueried
 #: What travels on the inbox: events of the outside world, and questions.
 Command = Event | Question

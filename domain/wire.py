@@ -103,6 +103,34 @@ class WaitView(msgspec.Struct, omit_defaults=True):
     units: dict[str, float | int] = {}
 
 
+class QueueView(msgspec.Struct):
+    """One line: waiting actions that can only be admitted alike, the next one first."""
+
+    pool: str
+    #: The node that its trajectories are bound to; None: any node of the pool.
+    node: str | None
+    #: What each of them needs to start, in units.
+    needs: dict[str, float | int]
+    #: Memory that the first grant of a trajectory reserves.
+    memory_bytes: int
+    waiting: int
+    #: The next one, and why it waits.
+    head: str
+    project: str
+    task: str
+    trajectory: str | None
+    waited_seconds: float
+    why: WaitView
+
+
+class QueuesView(msgspec.Struct):
+    """The longest lines first; ``lines`` and ``waiting`` count all there are."""
+
+    items: list[QueueView]
+    lines: int
+    waiting: int
+
+
 class TrialView(msgspec.Struct):
     """One eviction that a policy looked at."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from domain.action import ActionState
 from domain.ids import ActionId, ResourceId
 from domain.limits import Quota, QuotaUse, Share
@@ -21,6 +23,14 @@ class Standing(NamedTuple):
     live: LiveAction
     waiting: WaitView | None
     forecast: Forecast | None = None
+
+    def why(self) -> WaitView | None:
+        """Return why it waits, with what it may expect; None when it does not wait."""
+        if self.waiting is None or self.forecast is None:
+            return self.waiting
+        seconds = self.forecast.starts_in_seconds
+        rounded = None if seconds is None else round(seconds, 3)
+        return replace(self.waiting, starts_in_seconds=rounded, units=self.forecast.units)
 
 
 def explain(state: State, action_id: ActionId) -> Standing | None:

@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from domain.action import ActionState
 from domain.allocation import Allocation, Placement
 from domain.decisions import Finish
 from domain.events import ActionFinished
 from domain.resources import units
-from domain.wire import ActionView, WaitView, rfc3339
+from domain.wire import ActionView, rfc3339
 from scheduler.core.explain import Standing
 
 _decode_result = msgspec.msgpack.Decoder().decode
@@ -48,7 +47,7 @@ def live_view(standing: Standing, wall_offset: float) -> ActionView:
         result=None if lease is None else {"expires_at": wall(lease)},
         units=granted_units(live.node, live.allocations),
         placement=placement(live.node, live.allocations),
-        waiting=_waiting(standing),
+        waiting=standing.why(),
         project=action.project,
         task=action.task,
         trajectory=action.trajectory,
@@ -58,16 +57,6 @@ def live_view(standing: Standing, wall_offset: float) -> ActionView:
         granted_at=wall(live.granted_at),
         started_at=wall(live.started_at),
     )
-
-
-def _waiting(standing: Standing) -> WaitView | None:
-    """Return why an action waits, with what it may expect."""
-    why, expected = standing.waiting, standing.forecast
-    if why is None or expected is None:
-        return why
-    seconds = expected.starts_in_seconds
-    rounded = None if seconds is None else round(seconds, 3)
-    return replace(why, starts_in_seconds=rounded, units=expected.units)
 
 
 def finished_view(

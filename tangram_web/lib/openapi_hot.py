@@ -19,6 +19,7 @@ from domain.wire import (
     CancelPayload,
     CompletionsView,
     DecisionsView,
+    QueuesView,
     ReleasePayload,
     RenewPayload,
     TaskPayload,
@@ -179,6 +180,17 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
         Scope.READ, {200: OBJECT}, problems=(503,),
     ),
     HotEndpoint(
+        "get", "/queues", "queues_list",
+        "What waits and for what: lines of actions that can only be admitted alike, longest first",
+        Scope.READ, {200: QueuesView},
+        parameters=(
+            Parameter(
+                "limit", "Longest so many.", {"type": "integer", "minimum": 1, "maximum": 500}
+            ),
+        ),
+        problems=(422, 503),
+    ),
+    HotEndpoint(
         "get", "/decisions", "decisions_list",
         "What policies decided lately: candidates, evictions tried, objectives, units",
         Scope.READ, {200: DecisionsView},
@@ -201,6 +213,7 @@ WIRE_STRUCTS: tuple[type, ...] = (
     CompletionsView,
     DecisionsView,
     ReleasePayload,
+    QueuesView,
     RenewPayload,
     TaskPayload,
     TrajectoryPayload,
