@@ -23,7 +23,7 @@ from msgspec import Meta
 from domain.errors import InvalidRequest
 from domain.inventory import Config
 from domain.manifest import ResourceSpec, check_resource, read, resource_spec
-from domain.policies import parse_policy
+from domain.policies import DEFAULT_POLICY, parse_policy
 from tangram_web.pools.models import NAME_LENGTH, NAME_PATTERN
 from tangram_web.pools.yaml_text import documents
 
@@ -40,7 +40,7 @@ class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PoolSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A set of nodes with one queue and one policy."""
 
-    policy: str = "minimum"
+    policy: str = DEFAULT_POLICY
     paused: bool = False
 
 
