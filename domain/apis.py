@@ -120,6 +120,13 @@ class Feedback(msgspec.Struct, frozen=True, omit_defaults=True):
     good: bool = False
 
 
+def verdict_of(status: int, pause_seconds: float | None) -> Verdict:
+    """Return what an HTTP status says about an API's load; a 503 that names a pause is a limit."""
+    if status == 429 or (status == 503 and pause_seconds is not None):
+        return Verdict.LIMITED
+    return Verdict.FAILING if status >= 500 else Verdict.OK
+
+
 class Address(NamedTuple):
     """Where a declared API is."""
 

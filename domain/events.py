@@ -80,6 +80,8 @@ class LeaseReleased(_Event):
 
     action_id: ActionId
     project: str
+    #: What the holder heard from the API; without a resource it is about all that the lease holds.
+    feedback: Feedback | None = None
 
 
 class TaskOpened(_Event):

@@ -261,6 +261,16 @@ class RenewPayload(msgspec.Struct, forbid_unknown_fields=True):
     ttl_seconds: Seconds | None = None
 
 
+class ReleasePayload(msgspec.Struct, forbid_unknown_fields=True):
+    """Give a lease back, and say what the API answered, so that everybody heeds it."""
+
+    #: HTTP status of the answer; None: nothing is said.
+    status: Annotated[int, Meta(ge=100, le=599)] | None = None
+    retry_after_seconds: Annotated[float, Meta(ge=0, le=3600)] | None = None
+    #: Which of the leased resources it is about; all of them by default.
+    resource: Name | None = None
+
+
 class CancelPayload(msgspec.Struct, forbid_unknown_fields=True):
     """Cancel an action."""
 

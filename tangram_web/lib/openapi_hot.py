@@ -20,6 +20,7 @@ from domain.wire import (
     CompletionsView,
     DecisionsView,
     QueuesView,
+    ReleasePayload,
     RenewPayload,
     TaskPayload,
     TrajectoryPayload,
@@ -123,7 +124,8 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
     ),
     HotEndpoint(
         "post", "/leases/{id}/release", "leases_release", "Give a lease back; may be repeated",
-        Scope.SUBMIT, {200: ActionView, 202: ActionView}, problems=(404, 409, 503),
+        Scope.SUBMIT, {200: ActionView, 202: ActionView}, ReleasePayload, body_required=False,
+        problems=(404, 409, 413, 422, 503),
     ),
     HotEndpoint(
         "get", "/events", "events_stream", "Changes of actions as server-sent events", Scope.READ,
@@ -210,6 +212,7 @@ WIRE_STRUCTS: tuple[type, ...] = (
     CancelPayload,
     CompletionsView,
     DecisionsView,
+    ReleasePayload,
     QueuesView,
     RenewPayload,
     TaskPayload,

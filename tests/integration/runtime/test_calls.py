@@ -240,3 +240,18 @@ async def test_identical_calls_are_one_request_and_its_answer_is_kept(calls: Cal
     assert sorted(asked.path for asked in calls.api.asked) == ["/q?a=1", "/q?a=2"]
     assert kept["detail"] == "an answer that was kept"
     assert kept["units"] == {}
+
+
+async def test_a_holder_of_a_lease_says_what_it_heard(calls: CallRig) -> None:
+    async with running(calls, at_once=1) as client:
+        wanted = {"task": "t", "kind": "lease", "cost": {"api:search": 1}}
+        lease = await finished(client, wanted)
+        bad = await client.post(f"/leases/{lease['id']}/release", json={"status": 9})
+        said = {"status": 429, "retry_after_seconds": 30}
+        released = await client.post(f"/leases/{lease['id']}/release", json=said)
+        waiting = (await client.post("/actions", json=a_call())).json()["id"]
+        view = (await client.get(f"/actions/{waiting}")).json()
+        status = (await client.get("/status")).json()["resources"]["api:search"]
+    assert (bad.status_code, released.status_code) == (422, 200)
+    assert "pause" in view["waiting"]["reason"]
+    assert "pause" in status["hindrance"]
