@@ -12,7 +12,7 @@ from domain.action import ActionState
 from domain.allocation import Allocation
 from domain.ids import ResourceId
 from domain.inventory import Config, ResourceInventory
-from scheduler.core.lifecycle import enqueue, in_line
+from scheduler.core.lifecycle import in_line, line_of, stand
 from scheduler.core.machine import Machine
 from scheduler.core.merging import Merging
 from scheduler.core.queues import QueueKey, WaitQueue, WaitReason
@@ -139,7 +139,9 @@ def _restore_actions(state: State, snapshot: Snapshot) -> None:
     for live in snapshot.actions:
         follows = live.id in state.merging.behind
         if live.state is ActionState.QUEUED and not follows and _stands(state, live):
-            enqueue(state, live)
+            trajectory = state.trajectory_of(live) if in_line(live) else None
+            if trajectory is None or trajectory.busy is None:
+                stand(state, live, line_of(live, trajectory))
 
 
 def _stands(state: State, live: LiveAction) -> bool:

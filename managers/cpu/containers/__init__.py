@@ -35,6 +35,7 @@ are removed by whichever Tangram sees them.
 One module, one thing:
 
     driver.py        what the node worker talks to
+    survey.py        which way works here, and who we are
     run.py           the life of one action, from order to report
     ways.py          what both ways have in common · direct.py · api.py
     environments.py  which containers there are, from creation to removal
