@@ -28,14 +28,16 @@ def _part(system: System, role: str) -> Part:
     return named[role]() if role in named else system[role]
 
 
-def _round(system: System, role: str, in_flight: int) -> tuple[Load, float, float | None]:
-    """Return the round, seconds until service was back, and those of the fail-over if there was."""
-    # They last longer than starting all of them takes, so that the kill meets them running.
-    load = Load(trajectories=in_flight + 20, actions=1, seconds=5 + in_flight / 25)
-    load.start(system)
-    load.wait_until_in_flight(in_flight, 300)
-    while system.running() < in_flight * 0.9:
+def _wait_until_running(system: System, count: int) -> None:
+    until = time.monotonic() + 600
+    while system.running() < count:
+        if time.monotonic() > until:
+            raise SystemExit(f"no {count} actions run, as {system.tails()}")
         time.sleep(0.2)
+
+
+def _kill(system: System, role: str) -> tuple[float, float | None]:
+    """Return seconds from the restart until service was back, and those of a fail-over."""
     part = _part(system, role)
     part.kill()
     killed = time.monotonic()
@@ -44,9 +46,29 @@ def _round(system: System, role: str, in_flight: int) -> tuple[Load, float, floa
         system.leader()
         failed_over = time.monotonic() - killed
     part.start()
-    back = system.wait_until_served()
+    return system.wait_until_served(), failed_over
+
+
+def _play_rounds(
+    system: System, audit: Audit, options: argparse.Namespace, deadline: float
+) -> tuple[Load, list[tuple[str, float, float | None]]]:
+    """Kill every part so many times in the middle of one load, then count all of it."""
+    load = Load(trajectories=options.in_flight + 20, actions=10_000, seconds=options.action_seconds)
+    load.start(system)
+    load.wait_until_in_flight(options.in_flight, 300)
+    told = []
+    for _ in range(options.rounds_per_count):
+        for role in ROLES:
+            _wait_until_running(system, int(options.in_flight * 0.95))
+            seconds, failed_over = _kill(system, role)
+            told.append((role, seconds, failed_over))
+            print(f"{role:10} back after {seconds:5.2f} s", flush=True)
+        if time.monotonic() > deadline:
+            break
+    load.end_early()
     load.join(600)
-    return load, back, failed_over
+    audit.check(load)  # ends the run at the first lost or doubled action
+    return load, told
 
 
 def _p95(values: list[float]) -> float:
@@ -56,9 +78,13 @@ def _p95(values: list[float]) -> float:
 def main() -> None:
     """Measure, print, store."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--rounds", type=int, default=50, help="kills of each part")
+    parser.add_argument("--rounds-per-count", type=int, default=10, help="between two audits")
     parser.add_argument("--in-flight", type=int, default=1000)
+    parser.add_argument("--action-seconds", type=float, default=30.0)
+    parser.add_argument("--minutes", type=float, default=600.0, help="begin no round after that")
     options = parser.parse_args()
+    deadline = time.monotonic() + 60 * options.minutes
     back: dict[str, list[float]] = defaultdict(list)
     over: list[float] = []
     accepted = 0
@@ -67,15 +93,13 @@ def main() -> None:
         system.start()
         try:
             audit = Audit(system)
-            for number in range(options.rounds):
-                for role in ROLES:
-                    load, seconds, failed_over = _round(system, role, options.in_flight)
-                    audit.check(load)  # ends the run at the first lost or doubled action
-                    accepted += len(load.accepted)
+            while len(back["leader"]) < options.rounds and time.monotonic() < deadline:
+                load, told = _play_rounds(system, audit, options, deadline)
+                accepted += len(load.accepted)
+                for role, seconds, failed_over in told:
                     back[role].append(seconds)
-                    if failed_over is not None:
-                        over.append(failed_over)
-                    print(f"round {number + 1} {role:10} back after {seconds:5.2f} s", flush=True)
+                    over += [failed_over] if failed_over is not None else []
+                print(f"{accepted} accepted so far: none lost, none run twice", flush=True)
         finally:
             system.stop()
     rows = {

@@ -48,8 +48,11 @@ async def exchange(
     return status, await reader.readexactly(length)
 
 
-async def _connection(port: int, request: bytes, until: float, load: Load) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def connection(
+    port: int, request: bytes, until: float, load: Load, *, host: str = "127.0.0.1"
+) -> None:
+    """Send one request after the other over one connection."""
+    reader, writer = await asyncio.open_connection(host, port)
     while (began := time.perf_counter()) < until:
         status, body = await exchange(reader, writer, request)
         if status != 200:
@@ -62,7 +65,7 @@ async def _run(port: int, request: bytes, connections: int, seconds: float) -> L
     load = Load()
     began = time.perf_counter()
     await asyncio.gather(
-        *(_connection(port, request, began + seconds, load) for _ in range(connections))
+        *(connection(port, request, began + seconds, load) for _ in range(connections))
     )
     load.seconds = time.perf_counter() - began
     return load

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -56,6 +57,19 @@ def tangram(*options: str) -> Iterator[Stack]:
             process.send_signal(signal.SIGINT)
             process.wait(60)
             log.close()
+
+
+def token(stack: Stack, *scopes: str) -> str:
+    """Make a token with more scopes than the one that `up` leaves."""
+    wanted = [word for scope in scopes for word in ("--scope", scope)]
+    made = subprocess.run(
+        [sys.executable, str(ROOT / "manage.py"), "token", "--name", "bench", *wanted],
+        env={**os.environ, "TANGRAM_HOME": str(stack.home)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return made.stdout.strip()
 
 
 def _wait_ready(port: int, process: subprocess.Popen[bytes], log: Path) -> None:

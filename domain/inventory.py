@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from domain.apis import ApiConfig
-from domain.limits import Limits
+from domain.limits import Limits, Share
 from domain.policies import DEFAULT_POLICY
 from domain.resources import MILLI
 
@@ -14,7 +14,8 @@ class ResourceInventory(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one node (or the cluster) has of one kind; input of a ledger factory.
 
     ``capacity`` is in milli-units, for memory in bytes. ``groups`` lists unit ids by locality, for
-    CPU one list of core ids per NUMA node; empty where units have no identity.
+    CPU one list of core ids per NUMA node, for GPUs one list per node; empty where units have no
+    identity.
     """
 
     capacity: int
@@ -23,6 +24,10 @@ class ResourceInventory(msgspec.Struct, frozen=True, omit_defaults=True):
     oversubscribed: bool = False
     #: Quotas over time, of resources that belong to the cluster.
     limits: Limits = Limits()
+    #: Units that are there and must not be handed out: a GPU that failed, or is someone else's.
+    unhealthy: tuple[int, ...] = ()
+    #: Memory of each unit, for GPUs; 0 where it is not declared.
+    memory_bytes: int = 0
 
 
 class NodeInventory(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -73,6 +78,8 @@ class Config(msgspec.Struct, frozen=True, omit_defaults=True):
     resources: dict[str, int] = {}
     #: What limits some of them over time.
     limits: dict[str, Limits] = {}
+    #: Of those that projects share: project → its part.
+    shares: dict[str, dict[str, Share]] = {}
     #: Those that are called for trainers (kind ``call``), by the name of their resource.
     apis: dict[str, ApiConfig] = {}
     #: Nodes that take no new actions.

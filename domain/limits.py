@@ -66,6 +66,21 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     retries: Retries = Retries()
 
 
+class Share(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A project's part of a resource, in milli-units (`scheduler.core.shares`)."""
+
+    nominal: int
+    #: Most that it takes beyond its nominal share; None: whatever others do not use.
+    borrow: int | None = None
+    #: Most of its nominal share that others may have while it does not; None: all of it.
+    lend: int | None = None
+
+    @property
+    def kept(self) -> int:
+        """What others never get."""
+        return 0 if self.lend is None else max(0, self.nominal - self.lend)
+
+
 class QuotaUse(msgspec.Struct, frozen=True):
     """How a quota stands; in milli-units."""
 

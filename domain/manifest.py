@@ -13,9 +13,10 @@ from zoneinfo import available_timezones
 import msgspec
 from msgspec import Meta
 
-from domain.apis import ApiConfig, check_api
+from domain.apis import ApiConfig, check_api, check_cache
 from domain.errors import InvalidRequest
-from domain.limits import Breaker, Limits, Quota, Retries
+from domain.inventory import Config
+from domain.limits import Breaker, Limits, Quota, Retries, Share
 from domain.resources import MAX_UNITS, MILLI, units
 
 T = TypeVar("T")
@@ -34,6 +35,14 @@ class QuotaSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     margin_seconds: Annotated[float, Meta(ge=0, le=60)] = 0.0
 
 
+class ShareSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A project's part of a resource; without a limit everything may be borrowed or lent."""
+
+    nominal_units: Annotated[int, Meta(ge=0, le=MAX_UNITS)]
+    borrow_units: Annotated[int, Meta(ge=0, le=MAX_UNITS)] | None = None
+    lend_units: Annotated[int, Meta(ge=0, le=MAX_UNITS)] | None = None
+
+
 class ResourceSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A cluster-wide resource: how much at once, how much per period, and the API behind it."""
 
@@ -45,6 +54,13 @@ class ResourceSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     breaker: Breaker = Breaker()
     retries: Retries = Retries()
     api: ApiConfig | None = None
+    #: Project → its part; who is not named has a nominal share of 0.
+    shares: dict[str, ShareSpec] = {}
+
+    @property
+    def parts(self) -> dict[str, Share]:
+        """The shares as the scheduler knows them."""
+        return {project: _share(spec) for project, spec in self.shares.items()}
 
     @property
     def limits(self) -> Limits:
@@ -57,16 +73,32 @@ class ResourceSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
         )
 
 
-def resource_spec(capacity: int, limits: Limits, api: ApiConfig | None) -> ResourceSpec:
-    """Return what leads to these limits (the inverse of `ResourceSpec.limits`)."""
+def resource_spec(config: Config, name: str) -> ResourceSpec:
+    """Return what leads to what ``config`` says of a resource."""
+    limits = config.limits.get(name, Limits())
     return ResourceSpec(
-        limit_units=capacity // MILLI,
+        limit_units=config.resources[name] // MILLI,
         quotas=tuple(_quota_spec(each) for each in limits.quotas),
         learn_from_units=limits.least // MILLI or None,
         breaker=limits.breaker,
         retries=limits.retries,
-        api=api,
+        api=config.apis.get(name),
+        shares={who: _share_spec(each) for who, each in config.shares.get(name, {}).items()},
     )
+
+
+def _share(spec: ShareSpec) -> Share:
+    def milli(count: int | None) -> int | None:
+        return None if count is None else count * MILLI
+
+    return Share(spec.nominal_units * MILLI, milli(spec.borrow_units), milli(spec.lend_units))
+
+
+def _share_spec(share: Share) -> ShareSpec:
+    def count(milli: int | None) -> int | None:
+        return None if milli is None else milli // MILLI
+
+    return ShareSpec(share.nominal // MILLI, count(share.borrow), count(share.lend))
 
 
 def _quota(spec: QuotaSpec) -> Quota:
@@ -84,9 +116,27 @@ def _quota_spec(quota: Quota) -> QuotaSpec:
     return QuotaSpec(units(quota.amount), zone=quota.zone)
 
 
-def check_resource(spec: ResourceSpec) -> None:
+def check_resource(name: str, spec: ResourceSpec) -> None:
     """Raise InvalidRequest, naming the member, for what the types cannot say."""
-    for number, quota in enumerate(spec.quotas):
+    if not name.startswith("api:"):
+        for member in ("quotas", "learn_from_units", "api"):
+            if getattr(spec, member):
+                raise InvalidRequest("only resources api:… have this", pointer=f"/{member}")
+    _check_quotas(spec.quotas)
+    if spec.learn_from_units is not None and spec.learn_from_units > spec.limit_units:
+        raise InvalidRequest("this is above limit_units", pointer="/learn_from_units")
+    _check_recovery(spec.breaker, spec.retries)
+    if spec.api is not None:
+        try:
+            check_api(spec.api)
+            if spec.api.cache is not None:
+                check_cache(spec.api.cache)
+        except InvalidRequest as error:
+            raise InvalidRequest(str(error), pointer=f"/api{error.pointer}") from None
+
+
+def _check_quotas(quotas: tuple[QuotaSpec, ...]) -> None:
+    for number, quota in enumerate(quotas):
         pointer = f"/quotas/{number}"
         if quota.window_seconds is not None and quota.zone is not None:
             raise InvalidRequest("give window_seconds or zone, not both", pointer=pointer)
@@ -96,17 +146,9 @@ def check_resource(spec: ResourceSpec) -> None:
             )
         if quota.window_seconds is None and quota.margin_seconds:
             raise InvalidRequest("a day has no margin", pointer=f"{pointer}/margin_seconds")
-    periods = [(quota.window_seconds, quota.zone) for quota in spec.quotas]
+    periods = [(quota.window_seconds, quota.zone) for quota in quotas]
     if len(set(periods)) < len(periods):
         raise InvalidRequest("two quotas have the same period", pointer="/quotas")
-    if spec.learn_from_units is not None and spec.learn_from_units > spec.limit_units:
-        raise InvalidRequest("this is above limit_units", pointer="/learn_from_units")
-    _check_recovery(spec.breaker, spec.retries)
-    if spec.api is not None:
-        try:
-            check_api(spec.api)
-        except InvalidRequest as error:
-            raise InvalidRequest(str(error), pointer=f"/api{error.pointer}") from None
 
 
 def _check_recovery(breaker: Breaker, retries: Retries) -> None:

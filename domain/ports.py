@@ -211,6 +211,11 @@ class Leftover(msgspec.Struct, frozen=True, omit_defaults=True):
     ended: bool
     detail: str = ""
 
+    @property
+    def mark(self) -> str:
+        """The starting mark of the attempt (`RunOrder.mark`)."""
+        return f"{self.action_id}#{self.attempt}"
+
 
 class Driver(Protocol):
     """The hands of a manager on one node. All coroutines run in the node worker's event loop."""

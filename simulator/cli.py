@@ -23,11 +23,13 @@ from domain.errors import InvalidRequest, InvariantViolation
 from domain.policies import DEFAULT_POLICY
 from simulator.capacity import MEASURES, Wish, fewest_nodes
 from simulator.compare import POLICIES, Progress, Scene, check_policies, compare
+from simulator.decided import decide_again
 from simulator.engine import Watch
+from simulator.report.commands import report, with_report_options
 from simulator.result import encode
 from simulator.scenes import build, foreign, with_options
-from simulator.show import plan_table, tables, trial_text
-from simulator.workloads.recorded import JournalWriter
+from simulator.show import decision_text, plan_table, tables, trial_text
+from simulator.workloads.recorded import JournalWriter, read_journal
 from tangram_client.replay.trace import TraceError
 
 #: Columns of a table that goes into a pipe: it is never cut.
@@ -92,6 +94,42 @@ def plan_command(
         _print(plan_table(answer, scene.cluster.cores))
     if answer.nodes is None:
         sys.exit(1)
+
+
+@verbs.command("decisions")
+@click.argument("journal", type=click.Path(path_type=Path))
+@click.option("--resource", help="Only about this one, as in cpu:n000.")
+@click.option("--action", help="Only those that looked at this action.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def decisions_command(
+    journal: Path, resource: str | None, action: str | None, as_json: bool
+) -> None:
+    """Decide a stored journal again: what policies saw, tried and chose.
+
+    Exit code 1 when other decisions come out than the journal has.
+    """
+    others = 0
+    with _one_line_errors():
+        for decided in decide_again(read_journal(journal)):
+            others += not decided.same
+            for view in decided.arranged:
+                if resource in (None, view.resource) and (
+                    action is None or action in view.candidates
+                ):
+                    lines = [msgspec.json.encode(view).decode()] if as_json else decision_text(view)
+                    sys.stdout.writelines(f"{line}\n" for line in lines)
+    if others:
+        click.echo(f"tangram sim: {others} entries were decided otherwise then", err=True)
+        sys.exit(1)
+
+
+@verbs.command("report")
+@with_report_options
+def report_command(**options: Any) -> None:
+    """Simulate the evaluation of ARL-Tangram again: one page, the paper's numbers beside ours."""
+    with _one_line_errors():
+        page, _ = report(**options)
+    click.echo(page)
 
 
 def main() -> None:

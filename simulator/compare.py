@@ -9,7 +9,7 @@ from time import perf_counter
 
 from domain.errors import InvalidRequest
 from domain.policies import KNOWN_POLICIES, parse_policy
-from simulator.baselines import kubernetes
+from simulator.baselines import kubernetes, unmanaged
 from simulator.cluster import Cluster
 from simulator.engine import Simulation, Watch
 from simulator.overheads import Overheads
@@ -24,7 +24,7 @@ POLICIES = tuple(
     for name in (("fixed(4)", "fixed(16)") if known == "fixed(k)" else (known,))
 )
 #: Rivals that are modelled without the core (`simulator.baselines`).
-BASELINES = tuple(kubernetes.RULES)
+BASELINES = (*kubernetes.RULES, *unmanaged.RULES)
 
 #: Called with the policy and how many of its actions have finished.
 Progress = Callable[[str, int], None]
@@ -39,6 +39,8 @@ class Scene:
     overheads: Overheads = field(default_factory=Overheads)
     failure_ratio: float = 0.0
     seed: int = 0
+    #: Of policies that look ahead (Algorithm 2); None: each its own.
+    depth: int | None = None
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,13 @@ def run(
 ) -> Timed:
     """Simulate ``scene`` under one policy or baseline; ``watch`` sees each pass of the core."""
     tell = None if progress is None else partial(progress, policy)
-    simulation: Simulation | kubernetes.Kubernetes
-    if policy in BASELINES:
+    simulation: Simulation | kubernetes.Kubernetes | unmanaged.Unmanaged
+    if policy in kubernetes.RULES:
         rules = kubernetes.RULES[policy]
         simulation = kubernetes.Kubernetes(scene.workload, scene.cluster, rules, tell)
+    elif policy in unmanaged.RULES:
+        calls = unmanaged.RULES[policy]
+        simulation = unmanaged.Unmanaged(scene.workload, scene.cluster, calls, tell)
     else:
         simulation = Simulation(
             scene.workload,
@@ -80,6 +85,7 @@ def run(
             overheads=scene.overheads,
             failure_ratio=scene.failure_ratio,
             seed=scene.seed,
+            depth=scene.depth,
             watch=watch,
             progress=tell,
         )

@@ -41,9 +41,10 @@ from domain.events import (
 from domain.ids import ActionId
 from managers.registry import load
 from scheduler.core.machine import Machine
+from scheduler.core.policies import policy_named
 from scheduler.core.state import MakeLedger
 from simulator.agenda import Agenda
-from simulator.cluster import Cluster
+from simulator.cluster import POOL, Cluster
 from simulator.nodes import ModelledNodes
 from simulator.overheads import Overheads
 from simulator.tally import Tally
@@ -76,10 +77,14 @@ class Simulation:
         make_ledger: MakeLedger | None = None,
         failure_ratio: float = 0.0,
         seed: int = 0,
+        depth: int | None = None,
         watch: Watch | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """``make_ledger`` None: the built-in ledgers; see `ModelledNodes` for ``failure_ratio``."""
+        """``make_ledger`` None: the built-in ledgers; see `ModelledNodes` for ``failure_ratio``.
+
+        ``depth`` replaces that of policies which look ahead (`policy_named`).
+        """
         self.overheads = overheads or Overheads()
         self.workload = workload
         self.agenda = Agenda()
@@ -110,10 +115,16 @@ class Simulation:
             TransferFile: _unexpected,
             Refuse: _unexpected,
         }
-        self.machine.handle(
-            ConfigApplied(config=cluster.config(policy)),
-            *(NodeJoined(node=node) for node in cluster.inventories()),
-        )
+        self._boot(cluster, policy)
+        if depth is not None:
+            self.machine.state.policies[POOL] = policy_named(policy, depth=depth)
+
+    def _boot(self, cluster: Cluster, policy: str) -> None:
+        events: list[Event] = [ConfigApplied(config=cluster.config(policy))]
+        events += (NodeJoined(node=node) for node in cluster.inventories())
+        decisions = self.machine.handle(*events)
+        if self._watch is not None:
+            self._watch(self.machine, events, decisions)
 
     def tell(self, event: Event) -> None:
         """Put an event into the loop's inbox now."""

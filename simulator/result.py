@@ -17,6 +17,9 @@ from simulator.trainers import Trainers
 
 Column = NDArray[np.float64]
 
+#: Stretches that a run is cut into.
+WINDOWS = 40
+
 
 class Spread(msgspec.Struct, frozen=True):
     """A column of seconds in five numbers."""
@@ -38,6 +41,14 @@ class Part(msgspec.Struct, frozen=True):
     execution: Spread
 
 
+class Window(msgspec.Struct, frozen=True):
+    """A stretch of the run: how many actions ended in it, and their mean ACT."""
+
+    from_seconds: float
+    actions: int
+    act_mean: float
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """One policy's run. All of it is simulated; equal runs have equal bytes (`encode`)."""
 
@@ -55,6 +66,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     trajectory_act: Spread
     step_seconds: tuple[float, ...]
     virtual_seconds: float
+    #: The whole run in `WINDOWS` equal stretches (ARL-Tangram Figure 6).
+    windows: tuple[Window, ...]
     #: Resource → share of all its units × time that was granted (``cpu``: all nodes together).
     granted: dict[str, float]
     #: T_ori completed per granted core·second: what parallelism has left of it.
@@ -97,6 +110,7 @@ def summarise(simulation: Finished, cluster: Cluster, policy: str) -> Result:
         trajectory_act=_trajectory_act(tally, columns),
         step_seconds=tuple(simulation.trainers.step_seconds),
         virtual_seconds=ended_at,
+        windows=_windows(columns, _floats(tally.rows.ended), ended_at),
         granted=_granted(tally, cluster, ended_at),
         efficiency=_ratio(tally.useful_core_seconds, tally.held_core_seconds),
         fingerprint=tally.fingerprint(),
@@ -128,6 +142,21 @@ def _part(columns: tuple[Column, Column, Column], chosen: NDArray[np.bool_]) -> 
         queue=spread(queue),
         overhead=spread(overhead),
         execution=spread(execution),
+    )
+
+
+def _windows(
+    columns: tuple[Column, Column, Column], ended: Column, until: float
+) -> tuple[Window, ...]:
+    width = until / WINDOWS
+    if not width > 0:
+        return ()
+    which = np.minimum((ended / width).astype(np.intp), WINDOWS - 1)
+    counts = np.bincount(which, minlength=WINDOWS)
+    sums = np.bincount(which, weights=sum(columns), minlength=WINDOWS)
+    return tuple(
+        Window(index * width, int(count), float(total) / int(count) if count else 0.0)
+        for index, (count, total) in enumerate(zip(counts, sums, strict=True))
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.table import Table
 
+from domain.wire import DecisionView
 from simulator.capacity import Answer, Trial
 from simulator.compare import Timed
 from simulator.result import Part, Result
@@ -67,6 +68,23 @@ def _runs(timed: Sequence[Timed]) -> Table:
             f"{each.actions_per_second:,.0f}",
         )
     return table
+
+
+def decision_text(view: DecisionView) -> Iterator[str]:
+    """Yield the lines about what a policy decided."""
+    granted = ", ".join(f"{name} {count:g}" for name, count in view.units.items()) or "nobody"
+    yield (
+        f"{view.at_seconds:.3f} {view.policy} on {view.resource}: {granted}"
+        f" ({len(view.candidates)} candidates, {view.waiting_behind} behind)"
+    )
+    for trial in view.trials:
+        said = "certainly no better"
+        if trial.objective_seconds is not None and trial.mean_seconds is not None:
+            said = f"sum of ends {seconds(trial.objective_seconds)} s, "
+            said += f"mean {seconds(trial.mean_seconds)} s"
+        yield f"    {trial.evicted} evicted: {said}"
+    if view.evicted:
+        yield f"    keep waiting: {', '.join(view.evicted)}"
 
 
 def trial_text(trial: Trial) -> str:

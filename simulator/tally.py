@@ -16,12 +16,14 @@ from domain.resources import MILLI
 class Rows:
     """Timings of finished actions in the order in which they ended."""
 
-    __slots__ = ("execution", "family", "overhead", "queue", "trajectory")
+    __slots__ = ("ended", "execution", "family", "overhead", "queue", "trajectory")
 
     def __init__(self) -> None:
         self.queue = array("d")
         self.overhead = array("d")
         self.execution = array("d")
+        #: When it ended; of a finished run, not of its fingerprint.
+        self.ended = array("d")
         #: Indexes into `Tally.families` and `Tally.trajectories`.
         self.family = array("H")
         self.trajectory = array("I")
@@ -84,6 +86,7 @@ class Tally:
         rows.queue.append(timing.queue_seconds)
         rows.overhead.append(timing.overhead_seconds)
         rows.execution.append(timing.execution_seconds)
+        rows.ended.append(now)
         families, trajectories = self.families, self.trajectories
         rows.family.append(families.setdefault(family, len(families)))
         name = finish.trajectory or finish.action_id

@@ -25,7 +25,13 @@ from tangram_client.errors import (
     Unreachable,
 )
 from tangram_client.models import ActionView, Batch, BatchItem, Completions, Event, Page, Problem
-from tangram_client.payloads import ActionPayload, exec_action, lease_action, noop_action
+from tangram_client.payloads import (
+    ActionPayload,
+    call_action,
+    exec_action,
+    lease_action,
+    noop_action,
+)
 from tangram_client.retry import RetryPolicy, seeded_jitter
 
 __version__ = "0.1.0"
@@ -56,6 +62,7 @@ __all__ = [
     "Unauthorized",
     "Unreachable",
     "__version__",
+    "call_action",
     "exec_action",
     "lease_action",
     "noop_action",

@@ -84,6 +84,28 @@ def exec_action(
     return cast("ActionPayload", _present(members | fields))
 
 
+def call_action(
+    task: str,
+    target: str,
+    path: str = "/",
+    *,
+    json: Any = None,
+    method: str | None = None,
+    body: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> ActionPayload:
+    """Write a call of a declared API (``api:search``); a GET when there is nothing to send.
+
+    Say ``replay_safe=True`` for what may be asked twice: Tangram then asks again when the API
+    refuses or fails. ``fields`` are members of `ActionPayload`.
+    """
+    verb = method or ("GET" if json is None and body is None else "POST")
+    call = {"target": target, "method": verb, "path": path, "json": json, "body": body}
+    call = _present({**call, "headers": headers})
+    return cast("ActionPayload", _present({"task": task, "kind": "call", "call": call} | fields))
+
+
 def lease_action(
     task: str, cost: Mapping[str, Units], *, ttl_seconds: float = 30.0, **fields: Any
 ) -> ActionPayload:

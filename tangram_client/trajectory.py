@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tangram_client.payloads import exec_action
+from tangram_client.payloads import call_action, exec_action
 
 if TYPE_CHECKING:
     from tangram_client.aio import AsyncClient
@@ -30,6 +30,13 @@ class Trajectory:
     ) -> ActionView:
         """Run a command and wait for its end; ``fields`` as in `payloads.exec_action`."""
         action = exec_action(self.task, command, trajectory=self.id, **fields)
+        return self._client.run(action, patience_seconds=patience_seconds)
+
+    def call(
+        self, target: str, path: str = "/", *, patience_seconds: float | None = None, **fields: Any
+    ) -> ActionView:
+        """Call a declared API and wait for its answer; ``fields`` as in `payloads.call_action`."""
+        action = call_action(self.task, target, path, trajectory=self.id, **fields)
         return self._client.run(action, patience_seconds=patience_seconds)
 
     def put(self, path: str, content: bytes | str) -> None:
@@ -58,6 +65,13 @@ class AsyncTrajectory:
     ) -> ActionView:
         """Run a command and wait for its end; ``fields`` as in `payloads.exec_action`."""
         action = exec_action(self.task, command, trajectory=self.id, **fields)
+        return await self._client.run(action, patience_seconds=patience_seconds)
+
+    async def call(
+        self, target: str, path: str = "/", *, patience_seconds: float | None = None, **fields: Any
+    ) -> ActionView:
+        """Call a declared API and wait for its answer; ``fields`` as in `payloads.call_action`."""
+        action = call_action(self.task, target, path, trajectory=self.id, **fields)
         return await self._client.run(action, patience_seconds=patience_seconds)
 
     async def put(self, path: str, content: bytes | str) -> None:

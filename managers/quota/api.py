@@ -117,6 +117,8 @@ class ApiLedger(CounterLedger):
 
     def ready_at(self, amount: int) -> float | None:
         """Return when time alone lets ``amount`` fit; None when it is not time that it lacks."""
+        if amount > self._capacity - self._held:
+            return None
         late = self._pace.ready_at(self.now)
         for quota, window in self._meters:
             if amount > quota.amount:

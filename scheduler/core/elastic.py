@@ -22,7 +22,7 @@ of a pool are spread evenly over its nodes there.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from heapq import nsmallest
 from typing import NamedTuple
 
@@ -40,6 +40,7 @@ from scheduler.core.policies.malleable import Malleable
 from scheduler.core.pools import policy_of
 from scheduler.core.queues import Need, QueueKey, WaitReason
 from scheduler.core.scan import Scan
+from scheduler.core.shares import ShareBook
 from scheduler.core.state import Arranged, Deferral, LiveAction, State, holding
 from scheduler.core.timers import TimerKind
 from scheduler.core.widths import Widths, malleable
@@ -68,6 +69,8 @@ class Elastic:
         #: Who goes, with how much of its key resource where a policy has said so.
         self._going: list[tuple[Candidate, int | None]] = []
         self._evicted: list[tuple[ResourceId, Candidate]] = []
+        #: What projects may take in the present scan.
+        self.shares = ShareBook(state)
 
     def reserve(self, key: ResourceId | None, candidate: Candidate) -> None:
         """Hold what ``candidate`` was admitted with until `settle`; without a key it just goes."""
@@ -163,6 +166,7 @@ class Elastic:
         state, policy = self._state, policy_of(self._state, pool)
         lives = [member.live for member in members]
         group = group_of(state, key, pool, lives, [other.live for other in others], claims)
+        self._cut(key, members, group)
         assert policy.arrange is not None  # else nobody would have been reserved for it
         arrangement = policy.arrange(group)
         for member, amount in zip(members, arrangement.units, strict=False):
@@ -174,6 +178,20 @@ class Elastic:
         if evicted:
             self._defer(key, evicted, group, arrangement)
         return sum(_needed(member, key) for member in evicted)
+
+    def _cut(self, key: ResourceId, members: list[Candidate], group: Group) -> None:
+        """Leave only counts that the projects' shares allow: what is left is split evenly."""
+        sharing = Counter(member.live.needs.project for member in members)
+        if not any(sharing):
+            return
+        choices = list(group.candidates)
+        for number, member in enumerate(members):
+            project = member.live.needs.project
+            left = self.shares.left(project, key) if project else None
+            if left is not None:
+                most = _needed(member, key) + max(0, left) // sharing[project]
+                choices[number] = choices[number].capped(most)
+        group.candidates = choices
 
     def _go(self, key: ResourceId, member: Candidate, amount: int) -> None:
         self._state.ledgers[key].allocate(_reserved(member.live), amount)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from domain.action import ActionState
 from domain.ids import ActionId, ResourceId
-from domain.limits import Quota, QuotaUse
+from domain.limits import Quota, QuotaUse, Share
 from domain.resources import units
 from domain.wire import WaitView
 from scheduler.core.forecast import Forecast, forecast, takes_of
 from scheduler.core.queues import WaitQueue, WaitReason
+from scheduler.core.shares import ShareBook, usage
 from scheduler.core.state import LiveAction, LiveTrajectory, State
 
 
@@ -20,6 +23,14 @@ class Standing(NamedTuple):
     live: LiveAction
     waiting: WaitView | None
     forecast: Forecast | None = None
+
+    def why(self) -> WaitView | None:
+        """Return why it waits, with what it may expect; None when it does not wait."""
+        if self.waiting is None or self.forecast is None:
+            return self.waiting
+        seconds = self.forecast.starts_in_seconds
+        rounded = None if seconds is None else round(seconds, 3)
+        return replace(self.waiting, starts_in_seconds=rounded, units=self.forecast.units)
 
 
 def explain(state: State, action_id: ActionId) -> Standing | None:
@@ -35,6 +46,10 @@ def explain(state: State, action_id: ActionId) -> Standing | None:
 
 def waiting(state: State, live: LiveAction) -> WaitView:
     """Say why a queued action waits."""
+    leader = state.merging.behind.get(live.id)
+    if leader is not None:
+        said = f"{leader} makes the same call, and will have the answer for both"
+        return WaitView("merged", said, blocked_by=leader)
     if live.queue is None:
         trajectory = state.trajectory_of(live)
         assert trajectory is not None  # only who takes turns is queued outside a line
@@ -43,6 +58,10 @@ def waiting(state: State, live: LiveAction) -> WaitView:
     reason = queue.reason
     if reason is None:
         return WaitView("arriving", "it has just arrived and is looked at in the next cycle")
+    if reason.code == "share" and reason.subject is not None:
+        resource = ResourceId(reason.subject)
+        sentence = _what_the_share_leaves(state, live, resource)
+        return WaitView("share", sentence, resource, _ahead(state, live, resource))
     if reason.code not in {"short_of", "behind", "deferred"} or reason.subject is None:
         return WaitView(reason.code, _what_is_shut(state, queue, reason))
     resource = ResourceId(reason.subject)
@@ -100,6 +119,18 @@ def _what_is_used_up(
         for use in short
     )
     return f"waits for {units(wanted)} of {resource}: of {which}; enough is left in {seconds:.3g} s"
+
+
+def _what_the_share_leaves(state: State, live: LiveAction, resource: ResourceId) -> str:
+    """Word how much a project may still take of what it shares with others."""
+    project, left = live.action.project, ShareBook(state).left(live.action.project, resource)
+    share = state.config.shares.get(resource, {}).get(project, Share(0))
+    borrow = "what others leave" if share.borrow is None else f"{units(share.borrow)}"
+    return (
+        f"project {project} has {units(usage(state, resource).get(project, 0))} of {resource} and"
+        f" may take {units(left or 0)} more: its share is {units(share.nominal)}, and it may"
+        f" borrow {borrow}"
+    )
 
 
 def _period(quota: Quota) -> str:

@@ -48,7 +48,8 @@ class WaitQueue:
     """One line."""
 
     __slots__ = (
-        "_heap", "_on_node", "_units_on", "in_cluster", "key", "reason", "size", "sticky_node",
+        "_heap", "_on_node", "_units_on", "in_cluster", "key", "lone", "reason", "size",
+        "sticky_node",
     )  # fmt: skip
 
     def __init__(self, key: QueueKey) -> None:
@@ -59,6 +60,10 @@ class WaitQueue:
         self.size = 0
         #: What each of its actions takes of cluster-wide resources.
         self.in_cluster: list[Need] = [(ResourceId(name), n) for name, n in key.needs.in_cluster]
+        #: The one thing that each of its actions takes, when that is of the cluster.
+        self.lone: Need | None = None
+        if len(self.in_cluster) == 1 and not key.needs.on_node and not key.memory_bytes:
+            self.lone = self.in_cluster[0]
         self._on_node: dict[str, list[Need]] = {}
         self._units_on: dict[str, list[Need]] = {}
         self._heap: list[tuple[Order, LiveAction]] = []

@@ -50,6 +50,8 @@ class AiCoding:
     group_size: int = 8
     jitter_sigma: float = 0.25
     train_seconds: float = 60.0
+    #: Think times are so many times as long as recorded: below 1, actions come in bursts.
+    think_ratio: float = 1.0
     project: str = PROJECT
     task: str = "ai-coding"
 
@@ -87,7 +89,7 @@ class AiCoding:
         name, group = _name(step, number), f"g{step}-{number // self.group_size}"
         environment = EnvironmentSpec(memory_bytes=recording.memory_bytes, ttl_seconds=LIFE_SECONDS)
         for index, recorded in enumerate(recording.steps):
-            yield Think(recorded.think_seconds * jitter[2 * index])
+            yield Think(self.think_ratio * recorded.think_seconds * jitter[2 * index])
             action = Action(
                 id=ActionId(f"{name}.{index}"), project=self.project, task=self.task,
                 kind=Kind.EXEC, cost=_ONE_CORE, trajectory=name, step=step, group=group,
@@ -106,7 +108,7 @@ class AiCoding:
             kind=Kind.EXEC, cost={"cpu": self.rewards.units}, trajectory=name, step=step,
             group=group, family="reward", environment=environment, key="cpu",
             duration_seconds=work.base_seconds * self.rewards.declared_ratio,
-            elasticity=work.elasticity, malleable=self.rewards.malleable,
+            elasticity=self.rewards.declared_elasticity, malleable=self.rewards.malleable,
         )  # fmt: skip
         return Act(action, work)
 

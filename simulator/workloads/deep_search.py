@@ -10,6 +10,7 @@
 | reading | `api:pdf` in 3 of 10 turns; lognormal, median 4 s, sigma 0.8, at most 60 s | services: §6.1; figures: assumed |
 | judge | `api:judge`, once; 0.5 s + 0.02 s × output tokens of a drawn request, at most 200 | LLM judge: §6.1; figures: assumed |
 | limits | 64 searches, 128 readings, 64 judgements at once | assumed; concurrency-based, §5 "Basic Resource Manager" |
+| a trajectory whose call failed | is given up, without a reward | ARL-Tangram §6.2: ineffective |
 | training between steps | 60 s | assumed |
 
 The judge's GPUs are counted as places that may be taken at once: restoring services and chunks of
@@ -25,7 +26,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from domain.action import Action, Kind
+from domain.action import Action, Kind, Outcome
 from domain.errors import InvalidRequest
 from domain.ids import ActionId
 from domain.resources import MILLI
@@ -95,7 +96,11 @@ class DeepSearch:
                 family, seconds = "pdf", min(60.0, 4.0 * math.exp(0.8 * chooser.gauss(0.0, 1.0)))
             else:
                 family, seconds = "search", min(30.0, math.exp(0.7 * chooser.gauss(0.0, 1.0)))
-            yield self._call(step, name, group, f"{turn}", family, f"api:{family}", seconds)
+            answer = yield self._call(
+                step, name, group, f"{turn}", family, f"api:{family}", seconds
+            )
+            if answer is not None and answer.outcome is not Outcome.COMPLETED:
+                return
         yield Think(self._thought(chooser) * SECONDS_PER_TOKEN)
         seconds = 0.5 + min(200, self._thought(chooser)) * SECONDS_PER_TOKEN
         yield self._call(step, name, group, "reward", "reward", "api:judge", seconds)

@@ -42,6 +42,8 @@ class Rewards:
     member_sigma: float = 0.15
     #: Declared T_ori is this many times the true one (1: profiled without error).
     declared_ratio: float = 1.0
+    #: Declared parallel share; None: the true one.
+    declared_share: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("median_seconds", "scale", "most_seconds", "declared_ratio"):
@@ -66,8 +68,14 @@ class Rewards:
 
     @property
     def elasticity(self) -> Elasticity:
-        """E(m), true and declared."""
+        """Return the true E(m)."""
         return Elasticity(amdahl=self.parallel_share)
+
+    @property
+    def declared_elasticity(self) -> Elasticity:
+        """Return the E(m) that trainers declare."""
+        share = self.declared_share
+        return self.elasticity if share is None else Elasticity(amdahl=share)
 
     def group_seconds(self, chooser: Random) -> float:
         """Draw T_ori of one group's test suite."""

@@ -11,6 +11,7 @@ import click
 import tangram_client
 from tangram_client.cli.actions import cancel, describe, get, submit
 from tangram_client.cli.completion import completion
+from tangram_client.cli.config import apply, diff, export
 from tangram_client.cli.doctor import doctor
 from tangram_client.cli.replay import replay
 from tangram_client.cli.shell import Verbs, connected
@@ -30,7 +31,20 @@ def verbs() -> None:
     """
 
 
-for _verb in (submit, get, describe, cancel, watch, replay, top, doctor, completion):
+for _verb in (
+    submit,
+    get,
+    describe,
+    cancel,
+    watch,
+    replay,
+    top,
+    diff,
+    apply,
+    export,
+    doctor,
+    completion,
+):
     verbs.add_command(_verb)
 
 

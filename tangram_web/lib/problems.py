@@ -31,6 +31,7 @@ _CODES = {
     406: "not_acceptable",
     409: "conflict",
     410: "gone",
+    412: "stale",
     413: "too_large",
     415: "unsupported_media_type",
     422: "invalid",

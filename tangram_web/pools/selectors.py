@@ -44,6 +44,7 @@ def current_config() -> Config:
         },
         resources={name: spec.limit_units * MILLI for name, spec in specs.items()},
         limits={name: spec.limits for name, spec in specs.items() if spec.limits != Limits()},
+        shares={name: spec.parts for name, spec in specs.items() if spec.shares},
         apis={name: spec.api for name, spec in specs.items() if spec.api is not None},
         drained_nodes=frozenset(NodeDrain.objects.values_list("node", flat=True)),
     )

@@ -58,8 +58,8 @@ def pool_create(
     """Add a pool. Raises Conflict for a taken name, InvalidRequest for an unknown policy."""
     parse_policy(policy)
     pool = Pool(name=name, policy=policy, paused=paused)
-    with _change(actor, "create", f"pool/{name}") as audit:
-        _insert(pool)
+    with change(actor, "create", f"pool/{name}") as audit:
+        insert(pool)
         audit.after = _described(pool)
     return pool
 
@@ -73,14 +73,14 @@ def pool_update(
     """
     if policy is not None:
         parse_policy(policy)
-    with _change(actor, "update", f"pool/{name}") as audit:
+    with change(actor, "update", f"pool/{name}") as audit:
         pool = Pool.objects.filter(name=name).first()
         if pool is None:
             raise NotFound(f"there is no pool {name!r}")
         audit.before = _described(pool)
         pool.policy = pool.policy if policy is None else policy
         pool.paused = pool.paused if paused is None else paused
-        _check(pool)
+        check(pool)
         pool.save(update_fields=["policy", "paused"])
         audit.after = _described(pool)
     return pool
@@ -88,11 +88,11 @@ def pool_update(
 
 def project_create(*, actor: Actor, name: str, default_pool: str = "default") -> Project:
     """Add a project. Raises Conflict for a taken name, InvalidRequest for an unknown pool."""
-    with _change(actor, "create", f"project/{name}") as audit:
+    with change(actor, "create", f"project/{name}") as audit:
         if not Pool.objects.filter(name=default_pool).exists():
             raise InvalidRequest(f"there is no pool {default_pool!r}", pointer="/default_pool")
         project = Project(name=name, default_pool_id=default_pool)
-        _insert(project)
+        insert(project)
         audit.after = _described(project)
     return project
 
@@ -104,18 +104,18 @@ def resource_set(*, actor: Actor, name: str, **declared: Any) -> Resource:
     """
     if name.partition(":")[0] in _NODE_KINDS:
         raise InvalidRequest("nodes bring this kind of resource themselves", pointer="/name")
-    with _change(actor, "set", f"resource/{name}") as audit:
+    with change(actor, "set", f"resource/{name}") as audit:
         resource = Resource.objects.filter(name=name).first()
         new, before = resource is None, resource or Resource(name=name)
         known = {} if new else {"limit_units": before.limit_units, **before.spec}
         spec = read(ResourceSpec, {**known, **declared})
-        check_resource(spec)
+        check_resource(name, spec)
         if not new:
             audit.before = _described(before)
         plain = msgspec.to_builtins(spec)
         before.limit_units, before.spec = plain.pop("limit_units"), plain
         if new:
-            _insert(before)
+            insert(before)
         else:
             before.save(update_fields=["limit_units", "spec"])
         audit.after = _described(before)
@@ -124,18 +124,18 @@ def resource_set(*, actor: Actor, name: str, **declared: Any) -> Resource:
 
 def node_drain(*, actor: Actor, node: str, reason: str = "") -> NodeDrain:
     """Let a node take no new actions; a repeat changes nothing."""
-    with _change(actor, "drain", f"node/{node}") as audit:
+    with change(actor, "drain", f"node/{node}") as audit:
         drain = NodeDrain.objects.filter(node=node).first()
         if drain is None:
             drain = NodeDrain(node=node, reason=reason)
-            _insert(drain)
+            insert(drain)
             audit.after = _described(drain)
     return drain
 
 
 def node_resume(*, actor: Actor, node: str) -> None:
     """Let a node take actions again; a repeat changes nothing."""
-    with _change(actor, "resume", f"node/{node}") as audit:
+    with change(actor, "resume", f"node/{node}") as audit:
         drain = NodeDrain.objects.filter(node=node).first()
         if drain is not None:
             audit.before = _described(drain)
@@ -212,15 +212,15 @@ def publish_current() -> None:
 
 
 @dataclass
-class _Audit:
+class Audit:
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
 
 
 @contextmanager
-def _change(actor: Actor, verb: str, target: str) -> Iterator[_Audit]:
+def change(actor: Actor, verb: str, target: str) -> Iterator[Audit]:
     """Run the block as one change of the configuration."""
-    audit = _Audit()
+    audit = Audit()
     with transaction.atomic():
         # The oldest revision serves as the lock of the whole configuration: a snapshot must not
         # miss what another transaction is about to commit. (SQLite has one writer anyway.)
@@ -259,14 +259,15 @@ def _audit(
     )
 
 
-def _insert(row: models.Model) -> None:
-    _check(row)
+def insert(row: models.Model) -> None:
+    """Add a row by the model's own rules. Raises Conflict for a name that is taken."""
+    check(row)
     if type(row)._default_manager.filter(pk=row.pk).exists():
         raise Conflict(f"there is a {row._meta.verbose_name} {row.pk!r} already", pointer="/name")
     row.save(force_insert=True)
 
 
-def _check(row: models.Model) -> None:
+def check(row: models.Model) -> None:
     """Apply the model's own rules, and blame the member of the request that breaks one."""
     try:
         row.clean_fields()

@@ -10,6 +10,7 @@ from domain.limits import Limits, Quota
 from domain.ports import Ledger
 from domain.resources import MILLI
 from managers.cpu.ledger import CpuLedger
+from managers.gpu.ledger import ChunkLedger
 from managers.quota.api import ApiLedger
 from managers.quota.ledger import CounterLedger
 from tests.conformance.ledger import LedgerConformance
@@ -51,3 +52,21 @@ class TestCpuLedgerOfUnequalGroups(TestCpuLedgerOfOneGroup):
         cores = [7, 2, 9, 4, *range(20, 40)][:units]
         groups = (tuple(cores[:3]), tuple(cores[3:4]), tuple(cores[4:]))
         return ResourceInventory(units * MILLI, tuple(filter(None, groups)))
+
+
+class TestChunkLedgerOfOneNode(LedgerConformance):
+    amounts = st.integers(1, 9).map(lambda count: count * MILLI)
+
+    def make(self, inventory: ResourceInventory) -> Ledger:
+        return ChunkLedger(ResourceId("gpu:n1"), inventory)
+
+
+class TestChunkLedgerOfUnequalNodes(TestChunkLedgerOfOneNode):
+    """Nodes of 3, 8 and what is left, with scattered ids and a GPU that failed."""
+
+    units = 16
+
+    def inventory(self, units: int) -> ResourceInventory:
+        gpus = [7, 2, 9, *range(20, 40)][:units]
+        groups = tuple(filter(None, (tuple(gpus[:3]), tuple(gpus[3:11]), tuple(gpus[11:]))))
+        return ResourceInventory(units * MILLI, groups, unhealthy=(2, 25))

@@ -26,7 +26,11 @@ class Audit:
     def __init__(self, system: System) -> None:
         self._system = system
         self._position = START
-        self._machine: Machine | None = None
+        # As the first leader began; later configurations come in the journal.
+        with system.client() as client:
+            stored = client.get(system.keys.config)
+        assert isinstance(stored, bytes)
+        self._machine = Machine(load_managers().make_ledger, decode_config(stored))
         self.finishes: Counter[str] = Counter()
         self.grants: Counter[str] = Counter()
         self.given_back: Counter[str] = Counter()
@@ -48,10 +52,6 @@ class Audit:
     def _replay(self) -> None:
         """I4 and I15's ground: capacity holds at every entry, and a replay decides the same."""
         with self._system.client() as client:
-            if self._machine is None:
-                stored = client.get(self._system.keys.config)
-                assert isinstance(stored, bytes)
-                self._machine = Machine(load_managers().make_ledger, decode_config(stored))
             for stream_id, entry in Journal(client, self._system.keys).after(self._position):
                 decisions = self._machine.handle(*entry.events)
                 assert decisions == entry.decisions, f"{stream_id} decides otherwise in a replay"
@@ -80,12 +80,12 @@ class Audit:
         assert not missing, f"completed without having run: {missing[:5]}"
 
     def _lines_on_disk(self, load: Load) -> Counter[tuple[str, int]]:
-        workspaces = self._system.home.path / "nodes" / "n1" / "cpu" / "workspaces"
+        nodes = self._system.home.path / "nodes"
         lines: Counter[tuple[str, int]] = Counter()
         for name in {name for name, _ in load.accepted.values()}:
-            workspace = workspaces / safe_name(trajectory_key("default", name))
-            for file in workspace.glob("ran.*"):
-                lines[name, int(file.suffix[1:])] = len(file.read_text().splitlines())
+            workspace = safe_name(trajectory_key("default", name))
+            for file in nodes.glob(f"*/cpu/workspaces/{workspace}/ran.*"):
+                lines[name, int(file.suffix[1:])] += len(file.read_text().splitlines())
         return lines
 
     def _check_rows(self, load: Load) -> None:

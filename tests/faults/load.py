@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +35,11 @@ class Load:
     outcomes: dict[str, str] = field(default_factory=dict)
     #: What the SDK gave up on; nothing, unless a fault outlasts its patience.
     failures: list[TangramClientError] = field(default_factory=list)
+    _ending: threading.Event = field(default_factory=threading.Event)
+
+    def end_early(self) -> None:
+        """Let every trajectory end after the action that it is at."""
+        self._ending.set()
 
     def start(self, system: System) -> None:
         """Begin to play, in a thread."""
@@ -58,14 +64,26 @@ class Load:
 
     async def _play(self, system: System) -> None:
         patient = RetryPolicy(attempts=100, total_seconds=200.0, max_delay_seconds=1.0)
-        async with AsyncClient(system.address.url, system.token, retry=patient) as client:
-            names = [f"r{self.number}-{n}" for n in range(self.trajectories)]
-            await asyncio.gather(*(self._trajectory(client, name) for name in names))
+        async with AsyncExitStack() as stack:
+            clients = [
+                await stack.enter_async_context(AsyncClient(at.url, system.token, retry=patient))
+                for at in system.addresses
+            ]
+            await asyncio.gather(
+                *(
+                    self._trajectory(clients[n % len(clients)], f"r{self.number}-{n}")
+                    for n in range(self.trajectories)
+                )
+            )
 
     async def _trajectory(self, client: AsyncClient, name: str) -> None:
         for number in range(self.actions):
+            if self._ending.is_set():
+                return
             command = f"echo ran >> ran.{number}; sleep {self.seconds}"
-            action = exec_action("faults", command, trajectory=name, timeout_seconds=60)
+            action = exec_action(
+                "faults", command, trajectory=name, timeout_seconds=60 + self.seconds
+            )
             try:
                 view = await client.submit(action)
                 self._note(self.accepted, view.id, (name, number))

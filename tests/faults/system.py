@@ -12,12 +12,15 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import psycopg
@@ -87,8 +90,16 @@ class Part:
             raise
 
 
+def _numbered(role: str, number: int) -> str:
+    return role if number == 1 else f"{role}-{number}"
+
+
 class System:
-    """All parts, by name: redis, loop-1, loop-2, node, projector, web."""
+    """All parts, by name: redis, loop-1, loop-2, node, projector, web.
+
+    Further nodes are n2, n3, … (parts node-2, …) and further web processes web-2, …, each on a
+    loopback address of its own, as if on machines of their own.
+    """
 
     def __init__(
         self,
@@ -98,16 +109,21 @@ class System:
         environment: Mapping[str, str] | None = None,
         redis_directory: Path | None = None,
         postgres: PostgresServer | None = None,
+        nodes: int = 1,
+        webs: int = 1,
     ) -> None:
         self.home = Home.open(directory / "home")
         self.keys = Keys()
         server = choose_redis(self.home, {})
         self.redis_url = server.url
-        self.address = stack.Address("127.0.0.1", free_port())
+        port = free_port()
+        self.addresses = [stack.Address(f"127.0.0.{n}", port) for n in range(1, webs + 1)]
+        self.address = self.addresses[0]
         self._common = {
             "TANGRAM_HOME": str(self.home.path),
             "TANGRAM_REDIS_URL": server.url,
             "TANGRAM_NODE": "n1",
+            "TANGRAM_ALLOWED_HOSTS": "localhost,127.0.0.1,127.0.0.2,127.0.0.3",
             **(environment or {}),
         }
         self.parts: dict[str, Part] = {}
@@ -123,11 +139,15 @@ class System:
         for program in (
             stack.worker("loop", self._common, "loop-1"),
             stack.worker("loop", self._common, "loop-2"),
-            stack.worker("node", {**self._common, "TANGRAM_NODE_CPUS": str(cpus)}),
             stack.worker("projector", self._common),
-            stack.web(self.address, self._common),
         ):
             self._add(program)
+        for number in range(1, nodes + 1):
+            own = {"TANGRAM_NODE": f"n{number}", "TANGRAM_NODE_CPUS": str(cpus)}
+            self._add(stack.worker("node", {**self._common, **own}, _numbered("node", number)))
+        for number, address in enumerate(self.addresses, start=1):
+            web = stack.web(address, self._common)
+            self._add(replace(web, name=_numbered("web", number)))
         self.token = ""
 
     @property
@@ -158,8 +178,9 @@ class System:
             check=True, capture_output=True,
         )  # fmt: skip
         self.token = json.loads(prepared.stdout)["token"]
-        for name in ("projector", "loop-1", "loop-2", "node", "web"):
-            self[name].start()
+        for part in self.parts.values():
+            if part.name != "redis":
+                part.start()
         self.wait_until_served()
 
     def stop(self) -> None:
@@ -201,13 +222,48 @@ class System:
             time.sleep(0.02)
         raise AssertionError(f"no service: {self.tails()}")
 
+    def status(self) -> Any:
+        """Return how everything stands, as the leader says."""
+        return self._ask("GET", "/api/v1/status")
+
     def running(self) -> int:
         """Return how many actions run, as the leader says."""
-        headers = {"Authorization": f"Bearer {self.token}"}
-        asked = urllib.request.Request(f"{self.address.url}/api/v1/status", headers=headers)
+        return sum(pool["running"] for pool in self.status()["pools"].values())
+
+    def drain(self, node: str) -> None:
+        """Grant nothing more on a node, and wait until nothing runs there."""
+        self._ask("POST", f"/api/v1/nodes/{node}/drain", {"reason": "upgrade"})
+        until = time.monotonic() + READY_WITHIN_SECONDS
+        while time.monotonic() < until:
+            cores = self._node(node)["resources"]["cpu"]
+            if cores["free"] == cores["capacity"]:
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"{node} is still busy: {self._node(node)}")
+
+    def resume(self, node: str) -> None:
+        """Grant on a node again."""
+        self._ask("POST", f"/api/v1/nodes/{node}/resume", {})
+
+    def _node(self, name: str) -> Any:
+        return next(node for node in self.status()["nodes"] if node["name"] == name)
+
+    @cached_property
+    def operator(self) -> str:
+        """A token of somebody who steers the whole system."""
+        command = (sys.executable, "manage.py", "token", "--name", "operator")
+        made = subprocess.run(
+            (*command, "--scope", "read", "--scope", "operate"), cwd=stack.ROOT, check=True,
+            env={**os.environ, **self._common}, capture_output=True, text=True,
+        )  # fmt: skip
+        return made.stdout.strip()
+
+    def _ask(self, method: str, path: str, body: object = None) -> Any:
+        headers = {"Authorization": f"Bearer {self.operator}", "Content-Type": "application/json"}
+        data = None if body is None else json.dumps(body).encode()
+        asked = urllib.request.Request(self.address.url + path, data, headers, method=method)
         with urllib.request.urlopen(asked, timeout=30) as answer:
-            pools = json.load(answer)["pools"]
-        return sum(pool["running"] for pool in pools.values())
+            return json.load(answer)
 
     def _serves(self) -> bool:
         body = json.dumps({"task": "probe", "kind": "noop"}).encode()

@@ -30,6 +30,7 @@ IN_FLIGHT = 200
 BACK_WITHIN_SECONDS = 20.0
 #: How long each shortage lasts: the fault itself, not a way to wait for something.
 SHORTAGE_SECONDS = 4.0
+DATABASE_AWAY_SECONDS = 30.0
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 
 
@@ -85,7 +86,7 @@ def test_rows_wait_while_the_database_is_away(system: System, audit: Audit) -> N
     try:
         # Nobody can write; actions are scheduled and carried out all the same.
         assert system.wait_until_served() < BACK_WITHIN_SECONDS
-        time.sleep(SHORTAGE_SECONDS)
+        time.sleep(DATABASE_AWAY_SECONDS)
     finally:
         database.execute("rollback")
         database.close()

@@ -143,6 +143,7 @@ def config_applied(state: State, event: ConfigApplied, decisions: list[Decision]
     before, state.config = state.config, event.config
     state.feasible.clear()
     state.deferrals.clear()
+    state.merging.forget(event.config)
     read_policies(state)
     for name in before.resources.keys() - event.config.resources.keys():
         # Its quotas go on counting, for the case that it is declared again.
@@ -152,12 +153,15 @@ def config_applied(state: State, event: ConfigApplied, decisions: list[Decision]
         ledger.advance(state.now)
     for name in event.config.resources:
         _set_ledger(state, ResourceId(name), event.config.inventory(name))
-    if (before.resources, before.limits, before.pools) != (
+    if (before.resources, before.limits, before.shares, before.pools) != (
         event.config.resources,
         event.config.limits,
+        event.config.shares,
         event.config.pools,
     ):
         _reread_needs(state)
+    for queue in state.queues.values():
+        queue.reason = None  # what was short may be too large now
     for node in state.nodes.values():
         if node.lost_at is not None:
             _set_grace(state, node.name, node.lost_at)

@@ -93,9 +93,10 @@ class NodeWorker:
         self._stream = self._keys.commands(self._options.name, self.identity.identity)
         position = await self._persistently(self._saved_position)
         self._progress = Progress(position)
+        ordered = await self._persistently(partial(self._ordered_behind, position))
         leftovers = [left for driver in self._drivers for left in await driver.open()]
         await self._persistently(self._show_life)
-        self._join(leftovers)
+        self._join(leftovers, ordered)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._reporter.run())
@@ -106,7 +107,15 @@ class NodeWorker:
             for driver in self._drivers:
                 await driver.close()
 
-    def _join(self, leftovers: list[Leftover]) -> None:
+    async def _ordered_behind(self, position: str) -> set[str]:
+        """Return the marks of runs whose commands will be read again."""
+        entries = cast("list[Any]", await self._client.xrange(self._stream, f"({position}"))
+        commands = [
+            c for _, fields in entries for c in decode_node_commands(fields[COMMANDS_FIELD])
+        ]
+        return {command.run.mark for command in commands if command.run is not None}
+
+    def _join(self, leftovers: list[Leftover], ordered: set[str]) -> None:
         options, identity = self._options, self.identity
         executor = self._by_kind.get(Kind.EXEC)
         inventory = NodeInventory(
@@ -119,7 +128,8 @@ class NodeWorker:
             hostname=socket.gethostname(),
             version=options.version,
         )
-        self._known_marks = {f"{left.action_id}#{left.attempt}" for left in leftovers}
+        self._known_marks = {left.mark for left in leftovers}
+        self._progress.passed(self._known_marks - ordered)
         self._reporter.report(NodeJoined(node=inventory), self.joined.set)
         for left in leftovers:
             outcome = Outcome.INFRA_FAILED if left.ended else Outcome.UNKNOWN
@@ -130,7 +140,8 @@ class NodeWorker:
                     outcome=outcome,
                     attempt=left.attempt,
                     detail=left.detail or "the node worker died while it ran",
-                )
+                ),
+                partial(self._progress.ended, left.mark),
             )
 
     async def _read(self) -> None:
@@ -157,6 +168,8 @@ class NodeWorker:
             settled = partial(self._progress.settled, stream_id)
             if command.epoch < self._epoch:
                 log.warning("refused a command of epoch %d, now %d", command.epoch, self._epoch)
+                if command.run is not None:
+                    self._progress.ended(command.run.mark)
                 settled()
                 continue
             self._epoch = command.epoch
@@ -231,7 +244,13 @@ class NodeWorker:
             never_started=report.never_started,
             feedback=report.feedback,
         )
-        self._reporter.report(event, settled)
+
+        def sent() -> None:
+            settled()
+            if order.action.kind is not Kind.NOOP:
+                self._progress.ended(order.mark)
+
+        self._reporter.report(event, sent)
 
     def _resize(self, wanted: Resize) -> None:
         """Let a run go on with other units; one that no driver has yet will start with them."""
@@ -269,7 +288,7 @@ class NodeWorker:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             try:
                 await self._show_life()
-                if self._progress.position != saved:
+                if self._progress.position != saved or self._progress.has_spent():
                     saved = await self._save_position()
             except redis.RedisError as error:
                 log.warning("no sign of life, redis does not answer: %s", error)
@@ -287,9 +306,13 @@ class NodeWorker:
         return saved.decode() if saved else "0-0"
 
     async def _save_position(self) -> str:
-        position, marks = self._progress.position, self._progress.passed_marks()
-        await self._client.set(f"{self._stream}:position", position)
-        await self._client.xtrim(self._stream, minid=position)
+        position, marks = self._progress.position, self._progress.spent_marks()
+        try:
+            await self._client.set(f"{self._stream}:position", position)
+            await self._client.xtrim(self._stream, minid=position)
+        except redis.RedisError:
+            self._progress.not_yet(marks)
+            raise
         for driver in self._drivers:
             driver.forget(marks)
         return position

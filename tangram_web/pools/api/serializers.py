@@ -28,6 +28,8 @@ def _plain(shown: dict[str, Any]) -> dict[str, Any]:
 def _whole(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.asdict(value)
+    if isinstance(value, dict):
+        return {name: _whole(each) for name, each in value.items()}
     return [_whole(each) for each in value] if isinstance(value, tuple) else value
 
 
@@ -101,6 +103,11 @@ class ResourceLimit(StrictSerializer):
         help_text="base_url, methods, paths, headers, secret_header, secret_prefix, secret (its"
         " name), timeout_seconds, response_limit_bytes, reach.",
     )
+    shares = serializers.DictField(
+        child=serializers.DictField(),
+        required=False,
+        help_text="Project: nominal_units, borrow_units, lend_units.",
+    )
 
 
 class ResourceBody(ResourceLimit):
@@ -126,6 +133,7 @@ class ResourceView(serializers.Serializer[Any]):
     breaker = serializers.DictField()
     retries = serializers.DictField()
     api = serializers.DictField(allow_null=True)
+    shares = serializers.DictField(child=serializers.DictField())
     created_at = serializers.DateTimeField()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import include, path, re_path
 from rest_framework.routers import SimpleRouter
 
+from tangram_web.pools.api import configuration
 from tangram_web.pools.api.views import (
     NAME_IN_PATH,
     NodeDrainControl,
@@ -22,6 +23,13 @@ router.register("resources", ResourceViewSet, basename="resource")
 router.register("tokens", TokenViewSet, basename="token")
 
 urlpatterns = [
+    path("config", configuration.Export.as_view()),
+    path("config/diff", configuration.Diff.as_view()),
+    path("config/apply", configuration.Apply.as_view()),
+    path("config/schema", configuration.Schema.as_view()),
+    path("config/revisions", configuration.Revisions.as_view()),
+    re_path(r"^config/revisions/(?P<number>\d{1,18})$", configuration.Revision.as_view()),
+    re_path(r"^config/revisions/(?P<number>\d{1,18})/rollback$", configuration.RollBack.as_view()),
     path("", include(router.urls)),
     re_path(rf"^nodes/(?P<name>{NAME_IN_PATH})/drain$", NodeDrainControl.as_view()),
     re_path(rf"^nodes/(?P<name>{NAME_IN_PATH})/resume$", NodeResumeControl.as_view()),

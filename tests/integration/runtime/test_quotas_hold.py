@@ -8,14 +8,20 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import redis
 
+from domain.action import Action, Kind, LeaseSpec
+from domain.codec import encode
 from domain.decisions import Finish, Grant
+from domain.events import ActionSubmitted
+from domain.ids import ActionId
 from domain.inventory import Config, PoolConfig, ProjectConfig
 from domain.keys import Keys
 from domain.limits import Limits, Quota
+from scheduler.runtime.connection import connect
 from scheduler.runtime.journal import Journal
 from tests.integration.runtime.rig import LoopThread
 from tests.redis_server import RedisServer
@@ -90,8 +96,73 @@ def test_quotas_hold_over_client_processes_and_leaders(
     assert restarts >= 3
     assert len(times) == CLIENTS * CALLS
     assert set(over.values()) == {1}
+    judge(times)
+
+
+def judge(times: list[float]) -> None:
+    """Raise unless time went forward and every window of grants holds every quota."""
     assert all(before <= after for before, after in pairwise(times))
     for quota in LIMITS.quotas:
         for begins in times:
             inside = sum(begins <= at < begins + quota.window_seconds for at in times)
             assert inside * 1000 <= quota.amount
+
+
+def submit(client: redis.Redis, keys: Keys, count: int) -> None:
+    """Append leases of one unit each to the inbox."""
+    for n in range(count):
+        action = Action(
+            id=ActionId(f"act_{n}"),
+            project="default",
+            task="t",
+            kind=Kind.LEASE,
+            cost={"api:search": (1000,)},
+            lease=LeaseSpec(0.2),
+        )
+        event = ActionSubmitted(action=action, accepted_at=time.time())
+        client.xadd(keys.inbox, {"0": encode(event)})
+
+
+def wait_for_the_end(client: redis.Redis, keys: Keys, count: int) -> list[float]:
+    deadline = time.monotonic() + 90
+    while len((seen := grants_of(client, keys))[1]) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert len(seen[0]) == count
+    return seen[0]
+
+
+@pytest.mark.slow
+def test_quotas_hold_over_a_power_cut_of_redis_in_mid_window(tmp_path: Path, keys: Keys) -> None:
+    server = RedisServer(tmp_path / "redis").start()
+    with connect(server.url) as client:
+        loop = LoopThread(server.url, keys, CONFIG)
+        submit(client, keys, 40)
+        while len(grants_of(client, keys)[0]) < 15:
+            time.sleep(0.01)
+        server.kill()
+        server.start()
+        times = wait_for_the_end(client, keys, 40)
+        loop.stop()
+    server.stop()
+    judge(times)
+
+
+@pytest.mark.slow
+def test_quotas_hold_when_the_wall_clock_is_set_back_between_leaders(
+    runtime_redis: RedisServer,
+    redis_client: redis.Redis,
+    keys: Keys,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = LoopThread(runtime_redis.url, keys, CONFIG)
+    submit(redis_client, keys, 40)
+    while len(grants_of(redis_client, keys)[0]) < 10:
+        time.sleep(0.01)
+    loop.stop()
+    true = time.time
+    monkeypatch.setattr(time, "time", lambda: true() - 3600)
+    loop = LoopThread(runtime_redis.url, keys, CONFIG)
+    times = wait_for_the_end(redis_client, keys, 40)
+    loop.stop()
+    judge(times)

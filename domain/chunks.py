@@ -1,0 +1,74 @@
+"""Chunks: aligned blocks of 1, 2, 4 or 8 GPUs of one node, and what fits into free ones.
+
+Theory of operation. A request for k GPUs takes one chunk of 2^⌈log2 k⌉ (paper §5.3). Because every
+size divides the next larger one, what fits depends on how many free chunks there are of each size
+and not on where they are. Free chunks are always counted as large as they can be: two free buddies
+are one chunk of twice the size.
+
+Rules
+1. A chunk is taken from the smallest free one that suffices, which is halved as often as needed.
+2. Requests fit together exactly when, for every size, those of at least that size ask for no more
+   GPUs than free chunks of at least that size have. Rule 1 then serves them in any order: it never
+   takes from a larger chunk what a smaller one could have given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from domain.resources import MILLI
+
+#: Sizes of chunks in GPUs; the position is the *level* of a chunk (the paper's a).
+SIZES: Final = (1, 2, 4, 8)
+TOP: Final = len(SIZES) - 1
+#: Free chunks of 1, 2, 4 and 8 GPUs.
+Counts = tuple[int, int, int, int]
+
+
+def level_of(amount: int) -> int | None:
+    """Return the level of the chunk for ``amount`` milli-units; None when there is none such."""
+    gpus, rest = divmod(amount, MILLI)
+    if rest or not 0 < gpus <= SIZES[-1]:
+        return None
+    return (gpus - 1).bit_length()
+
+
+def amount_at(level: int) -> int:
+    """Return the milli-units of a chunk, all its GPUs counted."""
+    return SIZES[level] * MILLI
+
+
+def gpus_of(counts: Counts) -> int:
+    """Return how many GPUs these chunks have."""
+    return sum(count * size for count, size in zip(counts, SIZES, strict=True))
+
+
+def fit(counts: Counts, levels: Iterable[int]) -> bool:
+    """Say whether chunks of ``levels`` can all be taken from ``counts`` (rule 2)."""
+    wanted = [0] * len(SIZES)
+    for level in levels:
+        wanted[level] += 1
+    spare = 0
+    for level in range(TOP, -1, -1):
+        spare = 2 * spare + counts[level] - wanted[level]
+        if spare < 0:
+            return False
+    return True
+
+
+def source_of(counts: Counts, level: int) -> int | None:
+    """Return the level of the smallest free chunk that suffices; None when there is none."""
+    return next((above for above in range(level, TOP + 1) if counts[above]), None)
+
+
+def without(counts: Counts, level: int) -> Counts | None:
+    """Return what is left after one chunk of ``level`` was taken (rule 1); None: it is not there."""
+    source = source_of(counts, level)
+    if source is None:
+        return None
+    left = list(counts)
+    left[source] -= 1
+    for half in range(level, source):
+        left[half] += 1
+    return (left[0], left[1], left[2], left[3])

@@ -1,0 +1,34 @@
+"""GPUs: chunks that actions hold, and services that stay in GPU memory between actions.
+
+Theory of operation (paper §5.3, evict-on-execution). Many services share few GPUs. An action is
+granted a *chunk*; if its service is not in the memory of that chunk, the service is restored from
+host memory, and others are evicted from there, but only as many as it takes. After the action the
+service stays *cached* until somebody else needs the memory. Eviction writes nothing back: the copy
+in host memory does not change.
+
+Rules
+1. A GPU is *free*, *granted* to one holder, or *unhealthy*. What is cached on free GPUs does not
+   make them less free: it can always be evicted. So what fits depends on holders and health alone.
+2. Free GPUs form the largest aligned blocks of 1, 2, 4, 8 they can. Blocks are never stored: they
+   are read from 8 bits per cell, so splitting and merging cannot go wrong or leak (`buddies`).
+3. A chunk comes from the smallest block that suffices; among those places the one that caches the
+   service, then one with room in memory, then the one whose eviction costs least, then the lowest.
+   A place that has an unhealthy GPU is no place, and the next one is tried.
+4. What a service costs to evict is asked of a function; by default it is its last use (LRU). A
+   place costs as much as the costliest service on it.
+5. Choosing a chunk evicts nobody: `ChunkLedger.occupy` does, when a service really goes there. So
+   an allocation that is taken back leaves no trace, and cycles may reserve and release at will.
+6. A service is evicted whole, from all GPUs it is on. Services share a GPU while their declared
+   memory fits; one that declares none takes it whole.
+
+Lifetimes. A holder's chunk lives from `allocate` to `release`. A resident lives from `occupy` to its
+eviction, the loss of one of its GPUs, or `drop`. Both survive restarts: holders by `adopt` from the
+journal, residents by `remember` and `recall`.
+
+Invariants: no GPU has two holders (but by `adopt`); blocks, holders and unhealthy GPUs partition
+the declared ones; residents of a GPU need no more than its memory; no resident lies on a GPU that
+is gone or unhealthy.
+
+At most one action works on a GPU. Engines that batch on their own are to be modelled by a counted
+resource of the service, of which several actions take one each while the service holds the chunk.
+"""

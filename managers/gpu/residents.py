@@ -1,0 +1,131 @@
+"""Which services are in the memory of which GPUs, and what evicting them would cost.
+
+Costs and room are kept for every place of every size, so that the best place is found by a few
+array operations however many nodes there are. What changes touches one cell.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from domain.chunks import SIZES
+from managers.gpu.buddies import CELL
+
+
+class Resident(msgspec.Struct, frozen=True):
+    """A service in the memory of some GPUs."""
+
+    service: str
+    #: The chunk it was restored into; one service may be on several.
+    units: tuple[int, ...]
+    #: Of each GPU.
+    memory_bytes: int
+    #: When it was used last, as a count of uses: a larger one is later.
+    used: int
+
+
+#: What it costs to lose a resident; above 0. Asked when it enters and whenever it is used.
+Cost = Callable[[Resident], float]
+
+
+def last_use(resident: Resident) -> float:
+    """Cost of the least-recently-used rule."""
+    return float(resident.used)
+
+
+def _zeros(cells: int) -> list[NDArray[np.float64]]:
+    return [np.zeros((cells, CELL // size)) for size in SIZES]
+
+
+class Residents:
+    """Services by slot. Slots are those of `Buddies`; all residents lie in one cell."""
+
+    def __init__(self, cells: int, memory_bytes: int, cost: Cost = last_use) -> None:
+        """``memory_bytes`` is what each GPU has."""
+        self._memory = memory_bytes
+        self._cost = cost
+        self._at: dict[int, list[Resident]] = defaultdict(list)
+        self._slots: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = {}
+        self._homes: dict[tuple[str, int], set[int]] = defaultdict(set)
+        #: By level: the largest cost of a resident, and the least memory unused, at each place.
+        self._costs = _zeros(cells)
+        self._room = [np.full_like(each, memory_bytes) for each in self._costs]
+
+    def all(self) -> list[Resident]:
+        """Return every resident once, the least recently used first."""
+        found = {(each.service, each.units): each for some in self._at.values() for each in some}
+        return sorted(found.values(), key=lambda each: each.used)
+
+    def on(self, slots: Iterable[int]) -> list[Resident]:
+        """Return who is on any of ``slots``, the cheapest to evict first."""
+        found = {
+            (each.service, each.units): each for slot in slots for each in self._at.get(slot, ())
+        }
+        return sorted(found.values(), key=lambda each: (self._cost(each), each.used))
+
+    def find(self, service: str, units: tuple[int, ...]) -> Resident | None:
+        """Return ``service`` if it is on just these units."""
+        slots = self._slots.get((service, units))
+        if slots is None:
+            return None
+        return next(
+            each for each in self._at[slots[0]] if (each.service, each.units) == (service, units)
+        )
+
+    def homes(self, service: str, level: int) -> set[int]:
+        """Return the places of ``level`` that cache ``service``, as flat indices."""
+        return self._homes.get((service, level), set())
+
+    def costs(self, level: int, memory_bytes: int) -> NDArray[np.float64]:
+        """Return what it costs at each place of ``level`` to make room; 0 where there is room."""
+        room = self._room[level] >= memory_bytes
+        costs: NDArray[np.float64] = np.where(room, 0.0, self._costs[level])
+        return costs
+
+    def room(self, slot: int) -> int:
+        """Return the bytes of a GPU that no resident needs."""
+        return self._memory - sum(each.memory_bytes for each in self._at.get(slot, ()))
+
+    def enter(self, resident: Resident, slots: tuple[int, ...]) -> None:
+        """Put a resident on ``slots``; it replaces itself."""
+        self.remove(resident)
+        for slot in slots:
+            self._at[slot].append(resident)
+        self._slots[resident.service, resident.units] = slots
+        level = len(slots).bit_length() - 1
+        self._homes[resident.service, level].add(slots[0] >> level)
+        self._settle(slots[0] // CELL)
+
+    def remove(self, resident: Resident) -> None:
+        """Take a resident away; one that is not there is not an error."""
+        slots = self._slots.pop((resident.service, resident.units), None)
+        if slots is None:
+            return
+        for slot in slots:
+            self._at[slot] = [
+                each
+                for each in self._at[slot]
+                if (each.service, each.units) != (resident.service, resident.units)
+            ]
+        level = len(slots).bit_length() - 1
+        self._homes[resident.service, level].discard(slots[0] >> level)
+        self._settle(slots[0] // CELL)
+
+    def _settle(self, cell: int) -> None:
+        """Write down costs and room of the places of one cell."""
+        slots = range(cell * CELL, (cell + 1) * CELL)
+        costs = [
+            max((self._cost(each) for each in self._at.get(slot, ())), default=0.0)
+            for slot in slots
+        ]
+        room = [float(self.room(slot)) for slot in slots]
+        for level in range(len(SIZES)):
+            self._costs[level][cell] = costs
+            self._room[level][cell] = room
+            costs = [max(pair) for pair in zip(costs[::2], costs[1::2], strict=False)]
+            room = [min(pair) for pair in zip(room[::2], room[1::2], strict=False)]

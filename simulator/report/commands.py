@@ -1,0 +1,87 @@
+"""`tangram sim report`: the whole evaluation in one command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from domain.errors import InvalidRequest
+from simulator.llm_trace import make_requests, read_requests
+from simulator.report.cases import SCALES, Inputs
+from simulator.report.evaluation import Report, chosen, evaluate
+from simulator.report.page import write
+from simulator.report.runs import Progress
+from simulator.scenes import RECORDINGS, REQUESTS
+from simulator.traces import make_recordings, read_recordings
+
+OPTIONS: Final = (
+    click.option("--trace", type=click.Path(path_type=Path),
+                 help="Recorded coding agents (JSON lines) [made up]."),
+    click.option("--requests", type=click.Path(path_type=Path),
+                 help="Recorded LLM requests (CSV) [made up]."),
+    click.option("--out", type=click.Path(path_type=Path), default=Path("evaluation"),
+                 show_default=True, help="Folder for report.html and report.json."),
+    click.option("--figure", "figures", multiple=True, metavar="ID", help="Only these [all]."),
+    click.option("--scale", type=click.Choice(sorted(SCALES)), default="full", show_default=True,
+                 help="quick: everything 16 times smaller."),
+    click.option("--seeds", type=int, help="Seeds that intervals are over [the scale's]."),
+    click.option("--interactions", type=int, help="Kept of each recording [the scale's]."),
+    click.option("--jobs", default=1, show_default=True, help="Simulations at once."),
+    click.option("--quiet", "-q", is_flag=True, help="No progress."),
+)  # fmt: skip
+
+
+def with_report_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add what the command takes."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def report(
+    *, trace: Path | None, requests: Path | None, out: Path, figures: tuple[str, ...], scale: str,
+    jobs: int, quiet: bool, **changes: int | None,
+) -> tuple[Path, Report]:  # fmt: skip
+    """Simulate and write; return where the page is, and what is in it."""
+    given: dict[str, Any] = {name: n for name, n in changes.items() if n is not None}
+    for name, value in (*given.items(), ("jobs", jobs)):
+        if value < 1:
+            raise InvalidRequest(f"--{name} must be at least 1, not {value}")
+    size = SCALES[scale]
+    for name, value in given.items():
+        size = size.__class__(**{**vars(size), name: value})
+    plans = chosen(figures)
+    inputs = Inputs(
+        make_recordings(RECORDINGS, 0) if trace is None else read_recordings(trace),
+        make_requests(REQUESTS, 0) if requests is None else read_requests(requests),
+        ", ".join(
+            f"{what} {'made up' if path is None else path.name}"
+            for what, path in (("trajectories", trace), ("LLM requests", requests))
+        ),
+    )
+    with _shown(quiet=quiet) as progress:
+        made = evaluate(plans, inputs, size, jobs=jobs, progress=progress)
+    try:
+        page, _ = write(made, out)
+    except OSError as error:
+        raise InvalidRequest(f"{error.filename}: {error.strerror}") from None
+    return page, made
+
+
+@contextmanager
+def _shown(*, quiet: bool) -> Iterator[Progress | None]:
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    columns = TextColumn("simulations"), BarColumn(), MofNCompleteColumn()
+    with Bars(*columns, TimeRemainingColumn(), console=console) as bars:
+        task = bars.add_task("simulations")
+        yield lambda done, total: bars.update(task, completed=done, total=total)

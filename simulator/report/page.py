@@ -1,0 +1,93 @@
+"""A report as one HTML page that needs nothing beside it, and as JSON."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from simulator.report.evaluation import Report
+from simulator.report.figure import Claim, Figure
+from simulator.report.svg import plot
+
+STYLE: Final = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+  color: #1a1a1a; background: #fff; }
+h2 { margin-top: 3rem; } svg { width: 100%; max-width: 46rem; font-size: 12px; }
+table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid #ddd; }
+.note { color: #555; } .simulated { background: #fff3cd; padding: .5rem 1rem; }
+""".strip()
+
+
+def write(report: Report, folder: Path) -> tuple[Path, Path]:
+    """Write ``report.html`` and ``report.json``; each is there once it is whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    body = msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
+    page, data = folder / "report.html", folder / "report.json"
+    for path, content in ((data, body), (page, html(report).encode())):
+        part = path.with_name(path.name + ".part")
+        part.write_bytes(content)
+        part.replace(path)
+    return page, data
+
+
+def html(report: Report) -> str:
+    """Return the page."""
+    smaller = "" if report.divisor == 1 else f", {report.divisor} times smaller than the paper's"
+    seeds = f"{report.seeds} seeds" if report.seeds > 1 else "one seed"
+    contents = "".join(
+        f'<li><a href="#{escape(each.id)}">{escape(each.title)}</a></li>' for each in report.figures
+    )
+    left_out = "".join(
+        f"<tr><td>{escape(what)}</td><td>{escape(why)}</td></tr>" for what, why in report.left_out
+    )
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>Tangram: simulated evaluation</title><style>{STYLE}</style></head><body>"
+        "<h1>The evaluation of ARL-Tangram, simulated</h1>"
+        '<p class="simulated">Every number here was simulated: the production scheduler and ledgers '
+        "in virtual time, everything around them modelled (docs/simulator.md). The paper's numbers "
+        "were measured on its testbed, with workloads and profiles that it does not print.</p>"
+        f"<p>Scale: {escape(report.scale)}{smaller}. Input: {escape(report.input)}. Intervals: the "
+        f"smallest and the largest over {seeds}. Nothing was tuned per figure.</p>"
+        f"<ul>{contents}</ul>{''.join(map(_figure, report.figures))}"
+        f"<h2>Left out</h2><table>{left_out}</table></body></html>\n"
+    )
+
+
+def _figure(figure: Figure) -> str:
+    note = f'<p class="note">{escape(figure.notes)}</p>' if figure.notes else ""
+    return (
+        f'<section id="{escape(figure.id)}"><h2>{escape(figure.title)}</h2>{note}{plot(figure)}'
+        f"{_claims(figure.claims)}{_numbers(figure)}</section>"
+    )
+
+
+def _claims(claims: tuple[Claim, ...]) -> str:
+    if not claims:
+        return ""
+    rows = "".join(
+        f"<tr><td>{escape(claim.what)}</td><td>{escape(claim.paper or '')}</td>"
+        f"<td>{claim.ours}</td><td>{escape(claim.note)}</td></tr>"
+        for claim in claims
+    )
+    return f"<table><tr><th></th><th>paper</th><th>simulated</th><th></th></tr>{rows}</table>"
+
+
+def _numbers(figure: Figure) -> str:
+    places = list(dict.fromkeys(x for each in figure.series for x, _ in each.points))
+    head = "".join(f"<th>{escape(f'{x:g}' if isinstance(x, float | int) else x)}</th>"
+                   for x in places)  # fmt: skip
+    rows = []
+    for series in figure.series:
+        known = dict(series.points)
+        cells = "".join(f"<td>{known.get(x, '')}</td>" for x in places)
+        rows.append(f"<tr><td>{escape(series.name)}</td>{cells}</tr>")
+    return (
+        f"<details><summary>numbers: {escape(figure.y)}</summary>"
+        f"<table><tr><th>{escape(figure.x)}</th>{head}</tr>{''.join(rows)}</table></details>"
+    )

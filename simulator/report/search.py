@@ -1,0 +1,77 @@
+"""Figures of DeepSearch: ARL-Tangram Figures 3(d), 6 and 7."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from simulator.report.cases import Scale
+from simulator.report.figure import Claim, Context, Grid, Plan, act, point, step
+from simulator.result import Result
+
+#: ARL-Tangram §6.1.
+BATCH: Final = 2048
+SYSTEMS: Final = ("unmanaged", "minimum", "paper", "malleable")
+
+
+def _grid(scale: Scale) -> Grid:
+    return {
+        system: [("all", scale.case(system, BATCH, workload="deep-search"))] for system in SYSTEMS
+    }
+
+
+def _effective_step(result: Result) -> float:
+    """Return how long a step would be of which every trajectory is of use.
+
+    A trajectory whose calls failed teaches nothing, so its place in the batch is done again.
+    """
+    failed = sum(n for name, n in result.outcomes.items() if name != "completed")
+    judged = result.rewards.actions if result.rewards else 0
+    return step(result) * (judged + failed) / max(1, judged)
+
+
+def _claims(context: Context, grid: Grid) -> list[Claim]:
+    measures = (
+        ("mean ACT of an action", act, "above 1", "who gives up early waits less"),
+        ("RL step", step, "1.5", "as it took"),
+        ("RL step", _effective_step, "1.5", "with ineffective trajectories done again"),
+    )
+    return [
+        Claim(
+            f"{name}, unmanaged over {policy}",
+            paper if policy == "paper" else None,
+            context.ratio(point(grid, "unmanaged", "all"), point(grid, policy, "all"), measure),
+            note,
+        )
+        for name, measure, paper, note in measures
+        for policy in ("paper", "malleable")
+    ]
+
+
+def _swing(result: Result) -> float:
+    """Return the largest number of invocations in one stretch of a run over the smallest."""
+    counts = [window.actions for window in result.windows if window.actions]
+    return max(counts) / min(counts)
+
+
+def _swing_claims(context: Context, grid: Grid) -> list[Claim]:
+    ours = context.measured(point(grid, "minimum", "all"), _swing)
+    return [
+        Claim(
+            "invocations in the busiest of 40 stretches over the calmest", "up to 1,000", ours,
+            "of one step; the paper's spans steps, with training between them",
+        )
+    ]  # fmt: skip
+
+
+PLANS: Final = (
+    Plan(
+        id="3d", title="Figure 3(d), DeepSearch: invocations over time", x="system",
+        y="busiest over calmest", kind="bars", grid=_grid, measure=_swing, claims=_swing_claims,
+    ),
+    Plan(
+        id="6-search", title="Figures 6 and 7, DeepSearch: ACT of an action", x="system",
+        y="seconds", kind="bars", grid=_grid, measure=act, claims=_claims,
+        notes="Limits of the APIs are assumed (`workloads/deep_search`); the judge's GPUs count as "
+        "places that may be taken at once.",
+    ),
+)  # fmt: skip

@@ -1,0 +1,153 @@
+"""Putting a whole configuration in force: what would change, changing it, and going back.
+
+However many objects change, it is one transaction, one revision and one `ConfigApplied`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+from django.db.models import ProtectedError
+
+from domain.errors import Conflict, InvalidRequest, NotFound
+from domain.inventory import Config
+from tangram_web.pools.manifests import KINDS, NodeSpec, Wanted, spec_as_data, specs_of
+from tangram_web.pools.models import ConfigRevision, NodeDrain, Pool, Project, Resource
+from tangram_web.pools.selectors import current_config
+from tangram_web.pools.services import Actor, change, check
+
+#: What a fresh installation has, and cannot be without.
+_KEPT = frozenset({("Pool", "default"), ("Project", "default")})
+
+
+class Change(NamedTuple):
+    """What becomes of one object; specs as plain data, None where there is none."""
+
+    verb: str
+    kind: str
+    name: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+
+class Stale(Conflict):
+    """The configuration is not the one that was looked at."""
+
+
+def changes(wanted: Wanted, config: Config, *, prune: bool) -> list[Change]:
+    """Return what leads from ``config`` to ``wanted``, in an order in which it can be done."""
+    there = specs_of(config)
+    found = []
+    for key in sorted(wanted, key=_order):
+        before, after = there.get(key), wanted[key]
+        gone = isinstance(after, NodeSpec) and not after.drained  # it needs no row then
+        if _same(before, after) or (gone and before is None):
+            continue
+        found.append(_change("delete" if gone else "update" if before else "create", key, before,
+                             None if gone else after))  # fmt: skip
+    if prune:
+        gone_keys = sorted(there.keys() - wanted.keys() - _KEPT, key=_order, reverse=True)
+        found += [_change("delete", key, there[key], None) for key in gone_keys]
+    return found
+
+
+def _same(before: Any, after: Any) -> bool:
+    if isinstance(before, NodeSpec) and isinstance(after, NodeSpec):
+        return before.drained == after.drained  # a reason is for people
+    return bool(before == after)
+
+
+def _order(key: tuple[str, str]) -> tuple[int, str]:
+    return KINDS.index(key[0]), key[1]
+
+
+def _change(verb: str, key: tuple[str, str], before: Any, after: Any) -> Change:
+    def plain(spec: Any) -> dict[str, Any] | None:
+        return None if spec is None else spec_as_data(spec)
+
+    return Change(verb, *key, plain(before), plain(after))
+
+
+def apply(
+    wanted: Wanted, *, actor: Actor, prune: bool = False, expected: int | None = None
+) -> tuple[Config, list[Change]]:
+    """Bring ``wanted`` in force; return the configuration then, and what changed.
+
+    ``expected`` is the revision that the caller has looked at: Stale when it is another one now.
+    Raises InvalidRequest and Conflict for what cannot be; then nothing has changed.
+    """
+    with change(actor, "apply", "configuration") as audit:
+        config = current_config()
+        if expected is not None and config.revision != expected:
+            raise Stale(f"the configuration is at revision {config.revision}, not {expected}")
+        _check_references(wanted, config)
+        todo = changes(wanted, config, prune=prune)
+        for each in todo:
+            _carry_out(each, wanted)
+        if todo:
+            audit.before = {f"{c.kind}/{c.name}": c.before for c in todo}
+            audit.after = {f"{c.kind}/{c.name}": c.after for c in todo}
+    return current_config(), todo
+
+
+def roll_back(
+    number: int, *, actor: Actor, expected: int | None = None
+) -> tuple[Config, list[Change]]:
+    """Bring an earlier revision in force once more, as a new one."""
+    return apply(specs_of(revision(number)), actor=actor, prune=True, expected=expected)
+
+
+def revision(number: int) -> Config:
+    """Return an applied state. Raises NotFound."""
+    row = ConfigRevision.objects.filter(number=number).first()
+    if row is None:
+        raise NotFound(f"there is no revision {number}")
+    return msgspec.convert(row.snapshot, Config)
+
+
+def _check_references(wanted: Wanted, config: Config) -> None:
+    pools = {name for kind, name in wanted if kind == "Pool"} | config.pools.keys()
+    for (kind, name), spec in wanted.items():
+        if kind == "Project" and spec.default_pool not in pools:
+            raise InvalidRequest(f"Project {name!r}: there is no pool {spec.default_pool!r}")
+
+
+def _carry_out(each: Change, wanted: Wanted) -> None:
+    spec = wanted.get((each.kind, each.name))
+    row: Pool | Project | Resource | NodeDrain
+    if each.kind == "Pool":
+        row = Pool(name=each.name)
+        if spec is not None:
+            row.policy, row.paused = spec.policy, spec.paused
+    elif each.kind == "Project":
+        row = Project(name=each.name)
+        if spec is not None:
+            row.default_pool_id = spec.default_pool
+    elif each.kind == "Resource":
+        row = Resource(name=each.name)
+        if spec is not None:
+            members = msgspec.to_builtins(spec)
+            row.limit_units, row.spec = members.pop("limit_units"), members
+    else:
+        row = NodeDrain(node=each.name, reason=spec.reason if spec is not None else "")
+    _store(row, each)
+
+
+def _store(row: Pool | Project | Resource | NodeDrain, each: Change) -> None:
+    if each.verb == "delete":
+        try:
+            type(row)._default_manager.filter(pk=row.pk).delete()
+        except ProtectedError:
+            raise Conflict(f"{each.kind} {each.name!r} is still in use") from None
+        return
+    try:
+        check(row)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{each.kind} {each.name!r}: {error}") from None
+    known = type(row)._default_manager.filter(pk=row.pk)
+    if not known.exists():
+        row.save(force_insert=True)
+        return
+    fields = [f for f in row._meta.concrete_fields if f.name not in ("created_at", "since")]
+    known.update(**{f.attname: getattr(row, f.attname) for f in fields if not f.primary_key})

@@ -1,0 +1,178 @@
+"""The configuration as a file: one document for each pool, project, resource and node.
+
+    apiVersion: tangram/v1
+    kind: Resource
+    metadata: {name: "api:search"}
+    spec:
+      limit_units: 20
+      quotas: [{units: 50, window_seconds: 1}]
+
+What a spec leaves out has its default, so a document says everything about its object. Objects that
+a file does not name stay as they are, unless they are to be pruned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import yaml
+from msgspec import Meta
+
+from domain.errors import InvalidRequest
+from domain.inventory import Config
+from domain.manifest import ResourceSpec, check_resource, read, resource_spec
+from domain.policies import DEFAULT_POLICY, parse_policy
+from tangram_web.pools.models import NAME_LENGTH, NAME_PATTERN
+from tangram_web.pools.yaml_text import documents
+
+API_VERSION: Final = "tangram/v1"
+_Name = Annotated[str, Meta(pattern=NAME_PATTERN.replace(r"\Z", "$"), max_length=NAME_LENGTH)]
+
+
+class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an object is called."""
+
+    name: _Name
+
+
+class PoolSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A set of nodes with one queue and one policy."""
+
+    policy: str = DEFAULT_POLICY
+    paused: bool = False
+
+
+class ProjectSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """An owner of tasks and tokens."""
+
+    default_pool: _Name = "default"
+
+
+class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A wish about a node, which need not have joined yet."""
+
+    drained: bool = False
+    reason: Annotated[str, Meta(max_length=500, pattern=r"^[^\x00]*$")] = ""
+
+
+class _Manifest(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"
+):
+    apiVersion: Literal["tangram/v1"]  # noqa: N815 - as everybody writes it
+    metadata: Metadata
+
+
+class PoolManifest(_Manifest, frozen=True, kw_only=True, tag="Pool"):
+    """A pool."""
+
+    spec: PoolSpec = PoolSpec()
+
+
+class ProjectManifest(_Manifest, frozen=True, kw_only=True, tag="Project"):
+    """A project."""
+
+    spec: ProjectSpec = ProjectSpec()
+
+
+class ResourceManifest(_Manifest, frozen=True, kw_only=True, tag="Resource"):
+    """A cluster-wide resource, with its limits, shares and API."""
+
+    spec: ResourceSpec
+
+
+class NodeManifest(_Manifest, frozen=True, kw_only=True, tag="Node"):
+    """A node."""
+
+    spec: NodeSpec = NodeSpec()
+
+
+Manifest = PoolManifest | ProjectManifest | ResourceManifest | NodeManifest
+#: In the order in which objects may refer to others.
+KINDS: Final = ("Pool", "Project", "Resource", "Node")
+_TYPES: Final[dict[str, Any]] = {
+    "Pool": PoolManifest,
+    "Project": ProjectManifest,
+    "Resource": ResourceManifest,
+    "Node": NodeManifest,
+}
+#: (kind, name) → spec.
+Wanted = dict[tuple[str, str], Any]
+
+
+def parse(text: str) -> Wanted:
+    """Return what a file says. Raises InvalidRequest with line and column; nothing is half read."""
+    wanted: Wanted = {}
+    for document in documents(text):
+        try:
+            manifest = _manifest(document.value)
+        except InvalidRequest as error:
+            place = document.place(error.pointer)
+            raise InvalidRequest(f"{place}: {error}", pointer=error.pointer) from None
+        kind, name = type(manifest).__struct_config__.tag, manifest.metadata.name
+        if (kind, name) in wanted:
+            raise InvalidRequest(f"{document.place('')}: {kind} {name!r} is here twice")
+        wanted[str(kind), name] = manifest.spec
+    return wanted
+
+
+def _manifest(value: Any) -> Manifest:
+    if not isinstance(value, dict):
+        raise InvalidRequest("a document has apiVersion, kind, metadata and spec")
+    kind = _TYPES.get(value.get("kind", ""))
+    if kind is None:
+        raise InvalidRequest(f"kind is one of {', '.join(KINDS)}", pointer="/kind")
+    manifest: Any = read(kind, value)
+    try:
+        if isinstance(manifest, ResourceManifest):
+            check_resource(manifest.metadata.name, manifest.spec)
+        elif isinstance(manifest, PoolManifest):
+            parse_policy(manifest.spec.policy)
+    except InvalidRequest as error:
+        raise InvalidRequest(str(error), pointer=f"/spec{error.pointer}") from None
+    checked: Manifest = manifest
+    return checked
+
+
+def specs_of(config: Config) -> Wanted:
+    """Return what leads to ``config``."""
+    found: Wanted = {}
+    for pool in config.pools.values():
+        found["Pool", pool.name] = PoolSpec(pool.policy, pool.paused)
+    for project in config.projects.values():
+        found["Project", project.name] = ProjectSpec(project.default_pool)
+    for name in config.resources:
+        found["Resource", name] = resource_spec(config, name)
+    for node in config.drained_nodes:
+        found["Node", node] = NodeSpec(drained=True)
+    return found
+
+
+def plain(wanted: Wanted) -> list[dict[str, Any]]:
+    """Return specs as documents, ordered by kind and name."""
+    ordered = sorted(wanted.items(), key=lambda item: (KINDS.index(item[0][0]), item[0][1]))
+    return [
+        {
+            "apiVersion": API_VERSION,
+            "kind": kind,
+            "metadata": {"name": name},
+            "spec": spec_as_data(spec),
+        }
+        for (kind, name), spec in ordered
+    ]
+
+
+def spec_as_data(spec: Any) -> dict[str, Any]:
+    """Return what a spec says beyond its defaults."""
+    return {name: value for name, value in msgspec.to_builtins(spec).items() if value != {}}
+
+
+def to_yaml(manifests: Iterable[dict[str, Any]]) -> str:
+    """Return documents as a file."""
+    return yaml.safe_dump_all(manifests, sort_keys=False, allow_unicode=True, explicit_start=True)
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of one document."""
+    return msgspec.json.schema(Manifest)

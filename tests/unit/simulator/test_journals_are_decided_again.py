@@ -1,0 +1,72 @@
+"""A stored journal gives the same decisions again, and says why they were made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from domain.errors import InvalidRequest
+from simulator.cli import verbs
+from simulator.decided import decide_again
+from simulator.workloads.recorded import read_journal
+
+SMALL = ("--batch", "6", "--nodes", "1", "--cores", "4", "--group", "2")
+
+
+def sim(*arguments: str) -> Result:
+    return CliRunner().invoke(verbs, [*arguments])
+
+
+@pytest.fixture(params=["paper", "malleable", "balanced"])
+def journal(request, tmp_path: Path) -> Path:
+    path = tmp_path / "journal.jsonl"
+    done = sim(
+        "run", *SMALL, "--malleable", "--policy", request.param, "-q", "--journal", str(path)
+    )
+    assert done.exit_code == 0
+    return path
+
+
+def test_every_entry_is_decided_as_it_was(journal: Path):
+    entries = read_journal(journal)
+
+    decided = list(decide_again(entries))
+
+    assert len(decided) == len(entries)
+    assert all(each.same for each in decided)
+    assert any(each.arranged for each in decided)
+
+
+def test_decisions_are_shown_with_what_was_tried(journal: Path):
+    shown = sim("decisions", str(journal))
+    rewards = sim("decisions", str(journal), "--action", "s0-t00003.reward", "--json")
+
+    assert (shown.exit_code, rewards.exit_code) == (0, 0)
+    assert " on cpu:n000: " in shown.stdout
+    views = [json.loads(line) for line in rewards.stdout.splitlines()]
+    assert views
+    assert all("s0-t00003.reward" in view["candidates"] for view in views)
+
+
+def test_a_journal_that_was_decided_otherwise_is_told(journal: Path):
+    lines = journal.read_text().splitlines()
+    grant = next(i for i, line in enumerate(lines) if '"grant"' in line.lower())
+    entry = json.loads(lines[grant])
+    entry["decisions"] = []
+    lines[grant] = json.dumps(entry)
+    journal.write_text("\n".join(lines))
+
+    told = sim("decisions", str(journal))
+
+    assert told.exit_code == 1
+    assert "1 entries were decided otherwise then" in told.stderr
+
+
+def test_a_journal_without_its_beginning_is_refused(journal: Path):
+    entries = read_journal(journal)
+
+    with pytest.raises(InvalidRequest, match="from its first entry on"):
+        list(decide_again([*entries[3:], *entries[:1]]))

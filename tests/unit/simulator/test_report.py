@@ -1,0 +1,149 @@
+"""The evaluation as one page: the paper's numbers beside simulated ones."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from simulator.cli import verbs
+from simulator.report.cases import QUICK
+from simulator.report.evaluation import LEFT_OUT, PLANS, Report
+from simulator.report.figure import Claim, Figure, Series, interval
+from simulator.report.page import html
+from simulator.report.svg import plot
+
+LINES = Series("a <b>", ((1, interval([1.0, 3.0])), (10, interval([200.0]))))
+CLAIM = Claim("ACT of x & y", "4.3", interval([2.0]), "less <than> it")
+
+
+def a_figure(**fields: Any) -> Figure:
+    return Figure(id="f", title="T", x="cores", y="seconds", series=(LINES,), **fields)
+
+
+def a_report(*figures: Figure) -> Report:
+    return Report("quick", 2, 16, 8, "made up", figures, LEFT_OUT)
+
+
+def report(folder: Path, *arguments: str) -> Result:
+    command = ["report", "--out", str(folder), "--scale", "quick", "--seeds", "1", *arguments]
+    return CliRunner().invoke(verbs, command)
+
+
+@pytest.mark.parametrize("kind", ["lines", "bars"])
+@pytest.mark.parametrize("log_y", [True, False])
+def test_a_plot_stays_on_its_paper_and_escapes_names(kind, log_y):
+    drawn = plot(a_figure(kind=kind, log_y=log_y))
+
+    assert "a &lt;b&gt;" in drawn
+    assert "nan" not in drawn
+    assert "inf" not in drawn
+
+
+def test_a_logarithmic_axis_has_decades():
+    drawn = plot(a_figure(log_y=True))
+
+    assert all(f">{decade}</text>" in drawn for decade in (1, 10, 100, 1000))
+
+
+class _Tags(HTMLParser):
+    """Checks that what is opened is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_a_page_is_whole_and_says_that_it_is_simulated():
+    page = html(a_report(a_figure(claims=(CLAIM,), kind="bars"), a_figure(log_y=True)))
+
+    tags = _Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert "Every number here was simulated" in page
+    assert "<td>ACT of x &amp; y</td><td>4.3</td><td>2</td>" in page
+    assert all(what in page for what, _ in LEFT_OUT)
+
+
+def test_figures_have_names_of_their_own_and_every_point_has_its_seeds():
+    names = [plan.id for plan in PLANS]
+
+    assert len(names) == len(set(names))
+    for plan in PLANS:
+        for line in plan.grid(QUICK).values():
+            assert all(len(set(cases)) == QUICK.seeds for _, cases in line)
+
+
+def test_an_interval_is_the_smallest_and_the_largest():
+    found = interval([2.0, 4.0, 9.0])
+
+    assert (found.mean, found.low, found.high) == (5.0, 2.0, 9.0)
+
+
+@pytest.mark.slow
+def test_one_command_writes_the_page_and_the_numbers(tmp_path):
+    some = ("--figure", "9-left", "--figure", "6-search", "--interactions", "2")
+    done = report(tmp_path / "a", *some)
+    again = report(tmp_path / "b", *some)
+
+    assert (done.exit_code, again.exit_code) == (0, 0)
+    numbers = json.loads((tmp_path / "a" / "report.json").read_text())
+    assert [figure["id"] for figure in numbers["figures"]] == ["9-left", "6-search"]
+    assert numbers["simulated"] is True
+    assert (tmp_path / "a/report.html").read_text().count("<svg") == 2
+    for name in ("report.html", "report.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--figure", "99"), "there is no figure '99'; there are 3a, 6"),
+        (("--jobs", "0"), "--jobs must be at least 1, not 0"),
+        (("--interactions", "0"), "--interactions must be at least 1, not 0"),
+        (("--trace", "no-such-file"), "no-such-file: No such file"),
+    ],
+    ids=["figure", "jobs", "interactions", "trace"],
+)
+def test_bad_input_is_one_line_and_writes_nothing(tmp_path, arguments, said):
+    done = report(tmp_path / "out", *arguments)
+
+    assert done.exit_code == 2
+    assert done.stderr.count("\n") == 1
+    assert said in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", ":1: holds no trajectory"),
+        ('{"id": "a", "st', ":1: not JSON, or cut off"),
+        ('{"id": "a", "steps": [], "colour": 1}', ":1: unknown member colour"),
+        ('{"id": "a", "steps": [{"start_s": 2}, {"start_s": 1}]}', "before the step above it"),
+        ('{"id": "a", "steps": [{"start_s": NaN}]}', "must be a number"),
+        ('{"id": "a", "steps": [{"start_s": 0, "dur_s": -1}]}', ":1: "),
+    ],
+    ids=["empty", "truncated", "unknown column", "unsorted", "NaN", "negative"],
+)
+def test_a_broken_trace_is_named_with_its_line(tmp_path, text, said):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(text)
+
+    done = report(tmp_path / "out", "--trace", str(trace))
+
+    assert done.exit_code == 2
+    assert f"{trace}:1" in done.stderr
+    assert said in done.stderr
+    assert not (tmp_path / "out").exists()
