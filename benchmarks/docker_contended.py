@@ -221,6 +221,7 @@ def main() -> None:
     options = parser.parse_args()
     recordings = list(resample(read_trace(options.trace), options.trajectories, seed=0))
     arguments = (recordings, options.steps, options.speed)
+    load = os.getloadavg()[0]  # whoever else is on the machine slows everything here
     engine = DockerEngine().start()
     found: dict[str, Any] = {}
     try:
@@ -237,7 +238,7 @@ def main() -> None:
         "steps": options.steps,
         "speed": options.speed,
     }
-    print(store("docker_contended", {"settings": settings, "systems": found}))
+    print(store("docker_contended", {"load_before": load, "settings": settings, "systems": found}))
 
 
 if __name__ == "__main__":

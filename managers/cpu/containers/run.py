@@ -128,7 +128,8 @@ class Run:
             try:
                 execution = await way.begin(environment, invocation)
             except WayLost as error:
-                return await self._lost(environment, error)
+                patience = self._tools.site.settings.patience_seconds
+                return await self._lost(environment, error, await way.end(environment, patience))
             try:
                 report = await self._supervise(environment, execution, before)
             finally:
@@ -177,7 +178,7 @@ class Run:
         return self._report(status.result(), execution, ending, used)
 
     async def _lost(
-        self, environment: Environment, error: BaseException, ending: Ending | None = None
+        self, environment: Environment, error: BaseException, ending: Ending
     ) -> RunReport:
         """Say what can be said after contact broke off: never a guess (I1)."""
         self._over = True
@@ -200,7 +201,7 @@ class Run:
             why = f"{error}; {away}"
         if self._stopping is not None and outcome is not Outcome.OOM_KILLED:
             outcome, why = self._stopping[0], f"{self._stopping[1]}; {why}"
-        if ending is not None and ending.remaining:
+        if ending.remaining:
             why += f"; could not end {ending.remaining}"
         return RunReport(outcome, self._seconds(), detail=why)
 

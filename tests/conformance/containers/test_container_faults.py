@@ -133,6 +133,8 @@ async def test_an_engine_that_goes_away_mid_action_leaves_it_unknown(
     mortal.start()
     later = await driver.run(an_order("true", name="act_2"), lambda: None)
     assert later.outcome is Outcome.INFRA_FAILED
+    await driver.look_after()
+    assert owned(mortal, driver) == []
     await driver.remove_environment(TrajectoryKey("lab/trj-1"))
     assert owned(mortal, driver) == []
     fresh = await driver.run(an_order("true", name="act_3"), lambda: None)
