@@ -9,16 +9,20 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.record import quantiles, store
 from domain.elasticity import Elasticity
 from domain.operators import UnitsOperator
 from domain.resources import MILLI
+from scheduler.core.elastic import HORIZON
 from scheduler.core.policies.choices import Choices, elastic, grained
 from scheduler.core.policies.evict import evict
 from scheduler.core.policies.group import Group
+from simulator.report.figure import Figure, Interval, Series
+from simulator.report.svg import plot
 from tests.oracles import literal
 
 CANDIDATES, FREE, WIDEST, RUNNING = 128, 256, 32, 100
@@ -138,6 +142,51 @@ def _growth(rng: random.Random, rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
+def _horizon(rng: random.Random, rounds: int) -> list[dict[str, Any]]:
+    """Say how often the horizon of estimates changes what is decided, by queue length.
+
+    Beyond `HORIZON` actions behind are left out. Compared are the units of everybody who goes, and
+    the number of those who go.
+    """
+    rows = []
+    for behind in (HORIZON + 500, 2 * HORIZON, 5 * HORIZON):
+        for name, action in (("convex", _convex), ("general", _general)):
+            same, goers = 0, 0.0
+            for _ in range(rounds):
+                whole = _group(rng, action, behind)
+                cut = replace(whole, behind=whole.behind[:HORIZON])
+                full, short = evict(whole, DEPTH).units, evict(cut, DEPTH).units
+                same += full == short
+                goers += abs(len(full) - len(short)) / len(full)
+            rows.append({"behind": behind, "actions": name, "decided_alike": same / rounds,
+                         "mean_change_of_who_goes": goers / rounds})  # fmt: skip
+    return rows
+
+
+def _plots(rows: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield name and plot of the growth along each axis."""
+    base = {"candidates": CANDIDATES, "free": FREE, "behind": 400}
+    for axis in base:
+        others = [name for name in base if name != axis]
+        some = [row for row in rows if all(row[name] == base[name] for name in others)]
+        some.sort(key=lambda row: row[axis])
+        series = [
+            Series(name, tuple((row[axis], _exactly(row[f"{name}_p50_ms"])) for row in some))
+            for name in ("convex", "general")
+        ]
+        title = f"One decision of policy paper, by {axis}"
+        yield (
+            axis,
+            plot(
+                Figure(id=axis, title=title, x=axis, y="p50, ms (measured)", series=tuple(series))
+            ),
+        )
+
+
+def _exactly(value: float) -> Interval:
+    return Interval(value, value, value)
+
+
 def main() -> None:
     """Measure, print, store."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -157,8 +206,14 @@ def main() -> None:
     result["growth"] = _growth(rng, max(5, options.rounds // 10))
     for row in result["growth"]:
         print(row)
+    result["horizon"] = _horizon(rng, max(5, options.rounds // 10))
+    for row in result["horizon"]:
+        print(row)
     if not options.dry:
-        print("stored in", store("arrange", {"result": result}))
+        stored = store("arrange", {"result": result})
+        print("stored in", stored)
+        for axis, drawn in _plots(result["growth"]):
+            stored.with_name(f"arrange-{axis}.svg").write_text(drawn + "\n")
 
 
 if __name__ == "__main__":

@@ -58,6 +58,10 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"  # it may have run; nobody can tell any more
 
 
+#: What `ExecSpec.rewrite` may ask for.
+PYTEST_XDIST: Final = "pytest-xdist"
+
+
 class ExecSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A command. ``{units}`` in an argument becomes the granted count of the key resource."""
 
@@ -68,6 +72,8 @@ class ExecSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     stdin: str | None = None
     #: Bytes kept of each output stream; the rest is dropped and ``truncated`` says so.
     output_limit_bytes: int = 65536
+    #: ``pytest-xdist``: run pytest with as many workers as units, where the plugin is there.
+    rewrite: str | None = None
 
 
 class LeaseSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

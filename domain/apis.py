@@ -20,6 +20,7 @@ from domain.errors import InvalidRequest
 
 MAX_BODY_CHARACTERS: Final = 1024 * 1024
 MAX_RESPONSE_BYTES: Final = 4 * 1024 * 1024
+MAX_CACHE_BYTES: Final = 16 * 1024 * 1024
 MAX_PATH_CHARACTERS: Final = 8192
 MAX_HEADERS: Final = 64
 MAX_HEADER_CHARACTERS: Final = 8192
@@ -46,6 +47,14 @@ class Reach(StrEnum):
     LOOPBACK = "loopback"  # this machine alone
 
 
+class Cache(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Identical calls under way become one, and good answers are kept for a while."""
+
+    #: 0: answers are not kept, calls only merged.
+    ttl_seconds: float = 0.0
+    size_bytes: int = 1_048_576
+
+
 class ApiConfig(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One API, named as its resource is: ``api:search``."""
 
@@ -65,6 +74,8 @@ class ApiConfig(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     #: Bytes of an answer that are kept; the rest is not read.
     response_limit_bytes: int = 65_536
     reach: Reach = Reach.PUBLIC
+    #: None: every call is made on its own.
+    cache: Cache | None = None
 
 
 class CallSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -105,6 +116,15 @@ class Feedback(msgspec.Struct, frozen=True, omit_defaults=True):
     sent: bool = True
     #: Nothing more shall be sent for so long, as the API says.
     pause_seconds: float | None = None
+    #: A whole answer with a status of 2xx.
+    good: bool = False
+
+
+def verdict_of(status: int, pause_seconds: float | None) -> Verdict:
+    """Return what an HTTP status says about an API's load; a 503 that names a pause is a limit."""
+    if status == 429 or (status == 503 and pause_seconds is not None):
+        return Verdict.LIMITED
+    return Verdict.FAILING if status >= 500 else Verdict.OK
 
 
 class Address(NamedTuple):
@@ -161,6 +181,14 @@ def check_api(api: ApiConfig) -> None:
         raise InvalidRequest(
             f"give 0 to {MAX_RESPONSE_BYTES} bytes", pointer="/response_limit_bytes"
         )
+
+
+def check_cache(cache: Cache) -> None:
+    """Raise InvalidRequest, naming the member, for a cache that cannot be."""
+    if not 0 <= cache.ttl_seconds <= 604_800:
+        raise InvalidRequest("give 0 to 604800 seconds", pointer="/cache/ttl_seconds")
+    if not 0 <= cache.size_bytes <= MAX_CACHE_BYTES:
+        raise InvalidRequest(f"give 0 to {MAX_CACHE_BYTES} bytes", pointer="/cache/size_bytes")
 
 
 def check_call(call: CallSpec, api: ApiConfig) -> None:

@@ -6,6 +6,7 @@ import msgspec
 
 from domain.action import Kind, Outcome, Timing
 from domain.allocation import Allocation
+from domain.events import NO_RESULT
 from domain.ids import ActionId, TrajectoryKey
 
 
@@ -88,6 +89,8 @@ class Finish(_Decision, frozen=True):
     #: What it held of its key resource from when on: (seconds since its grant, milli-units). The
     #: first few hundred changes; empty when it was never resized.
     widths: tuple[tuple[float, int], ...] = ()
+    #: What another call was answered, which is the answer to this one as well.
+    result: msgspec.Raw = NO_RESULT
 
 
 class RemoveEnvironment(_Decision, frozen=True):

@@ -80,6 +80,8 @@ class LeaseReleased(_Event):
 
     action_id: ActionId
     project: str
+    #: What the holder heard from the API; without a resource it is about all that the lease holds.
+    feedback: Feedback | None = None
 
 
 class TaskOpened(_Event):
@@ -192,6 +194,14 @@ class DecisionsQueried(_Event):
     limit: int = 100
 
 
+class QueuesQueried(_Event):
+    """Somebody asks what waits, and for what. Answered by the loop, never journalled."""
+
+    request_id: str
+    reply_to: str
+    limit: int = 100
+
+
 Event = (
     ActionSubmitted
     | ActionCancelRequested
@@ -210,6 +220,6 @@ Event = (
     | ConfigApplied
     | TimeAdvanced
 )
-Question = ActionQueried | TrajectoryQueried | StatusQueried | DecisionsQueried
+Question = ActionQueried | TrajectoryQueried | StatusQueried | DecisionsQueried | QueuesQueried
 #: What travels on the inbox: events of the outside world, and questions.
 Command = Event | Question

@@ -13,7 +13,7 @@ from zoneinfo import available_timezones
 import msgspec
 from msgspec import Meta
 
-from domain.apis import ApiConfig, check_api
+from domain.apis import ApiConfig, check_api, check_cache
 from domain.errors import InvalidRequest
 from domain.inventory import Config
 from domain.limits import Breaker, Limits, Quota, Retries, Share
@@ -116,9 +116,27 @@ def _quota_spec(quota: Quota) -> QuotaSpec:
     return QuotaSpec(units(quota.amount), zone=quota.zone)
 
 
-def check_resource(spec: ResourceSpec) -> None:
+def check_resource(name: str, spec: ResourceSpec) -> None:
     """Raise InvalidRequest, naming the member, for what the types cannot say."""
-    for number, quota in enumerate(spec.quotas):
+    if not name.startswith("api:"):
+        for member in ("quotas", "learn_from_units", "api"):
+            if getattr(spec, member):
+                raise InvalidRequest("only resources api:… have this", pointer=f"/{member}")
+    _check_quotas(spec.quotas)
+    if spec.learn_from_units is not None and spec.learn_from_units > spec.limit_units:
+        raise InvalidRequest("this is above limit_units", pointer="/learn_from_units")
+    _check_recovery(spec.breaker, spec.retries)
+    if spec.api is not None:
+        try:
+            check_api(spec.api)
+            if spec.api.cache is not None:
+                check_cache(spec.api.cache)
+        except InvalidRequest as error:
+            raise InvalidRequest(str(error), pointer=f"/api{error.pointer}") from None
+
+
+def _check_quotas(quotas: tuple[QuotaSpec, ...]) -> None:
+    for number, quota in enumerate(quotas):
         pointer = f"/quotas/{number}"
         if quota.window_seconds is not None and quota.zone is not None:
             raise InvalidRequest("give window_seconds or zone, not both", pointer=pointer)
@@ -128,17 +146,9 @@ def check_resource(spec: ResourceSpec) -> None:
             )
         if quota.window_seconds is None and quota.margin_seconds:
             raise InvalidRequest("a day has no margin", pointer=f"{pointer}/margin_seconds")
-    periods = [(quota.window_seconds, quota.zone) for quota in spec.quotas]
+    periods = [(quota.window_seconds, quota.zone) for quota in quotas]
     if len(set(periods)) < len(periods):
         raise InvalidRequest("two quotas have the same period", pointer="/quotas")
-    if spec.learn_from_units is not None and spec.learn_from_units > spec.limit_units:
-        raise InvalidRequest("this is above limit_units", pointer="/learn_from_units")
-    _check_recovery(spec.breaker, spec.retries)
-    if spec.api is not None:
-        try:
-            check_api(spec.api)
-        except InvalidRequest as error:
-            raise InvalidRequest(str(error), pointer=f"/api{error.pointer}") from None
 
 
 def _check_recovery(breaker: Breaker, retries: Retries) -> None:

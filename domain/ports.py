@@ -175,6 +175,16 @@ class RunOrder(msgspec.Struct, omit_defaults=True):
         return None
 
 
+class UsedResources(msgspec.Struct, frozen=True, omit_defaults=False):
+    """What a command used of what it was granted, as the kernel counted it."""
+
+    cpu_seconds: float
+    #: How long it was kept from running by the quota of a light action.
+    throttled_seconds: float
+    #: Most memory of its environment while it ran, caches included.
+    peak_memory_bytes: int
+
+
 class ExecResult(msgspec.Struct, frozen=True, omit_defaults=False):
     """What a command left behind. Output that is not UTF-8 is decoded with replacement."""
 
@@ -183,6 +193,8 @@ class ExecResult(msgspec.Struct, frozen=True, omit_defaults=False):
     stderr: str
     #: Output was cut at the declared limit.
     truncated: bool = False
+    #: None where nothing counts it.
+    used: UsedResources | None = None
 
 
 class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -88,7 +88,7 @@ class BatchPayload(msgspec.Struct, forbid_unknown_fields=True):
 class WaitView(msgspec.Struct, omit_defaults=True):
     """Why an action waits (I14)."""
 
-    #: ``short_of`` · ``share`` · ``behind`` · ``deferred`` · ``trajectory_busy`` · ``too_large`` · ``no_node`` ·
+    #: ``short_of`` · ``share`` · ``behind`` · ``deferred`` · ``trajectory_busy`` · ``merged`` · ``too_large`` · ``no_node`` ·
     #: ``nodes_unusable`` · ``node_lost`` · ``node_drained`` · ``pool_paused`` · ``arriving``
     code: str
     #: One sentence for people.
@@ -101,6 +101,34 @@ class WaitView(msgspec.Struct, omit_defaults=True):
     starts_in_seconds: float | None = None
     #: What it needs to start, in units; a policy may give it more of its key resource.
     units: dict[str, float | int] = {}
+
+
+class QueueView(msgspec.Struct):
+    """One line: waiting actions that can only be admitted alike, the next one first."""
+
+    pool: str
+    #: The node that its trajectories are bound to; None: any node of the pool.
+    node: str | None
+    #: What each of them needs to start, in units.
+    needs: dict[str, float | int]
+    #: Memory that the first grant of a trajectory reserves.
+    memory_bytes: int
+    waiting: int
+    #: The next one, and why it waits.
+    head: str
+    project: str
+    task: str
+    trajectory: str | None
+    waited_seconds: float
+    why: WaitView
+
+
+class QueuesView(msgspec.Struct):
+    """The longest lines first; ``lines`` and ``waiting`` count all there are."""
+
+    items: list[QueueView]
+    lines: int
+    waiting: int
 
 
 class TrialView(msgspec.Struct):
@@ -146,7 +174,8 @@ class ActionView(msgspec.Struct, kw_only=True):
     id: str
     state: ActionState
     outcome: Outcome | None = None
-    #: ``exec``: exit_code, stdout, stderr, truncated. ``lease``: expires_at. ``call``: status,
+    #: ``exec``: exit_code, stdout, stderr, truncated, used (cpu_seconds, throttled_seconds,
+    #: peak_memory_bytes; null where nothing counts it). ``lease``: expires_at. ``call``: status,
     #: headers, body, encoding, truncated.
     result: Any = None
     reward: float | None = None
@@ -230,6 +259,16 @@ class RenewPayload(msgspec.Struct, forbid_unknown_fields=True):
     """Renew a lease; without ``ttl_seconds`` for as long as it was declared."""
 
     ttl_seconds: Seconds | None = None
+
+
+class ReleasePayload(msgspec.Struct, forbid_unknown_fields=True):
+    """Give a lease back, and say what the API answered, so that everybody heeds it."""
+
+    #: HTTP status of the answer; None: nothing is said.
+    status: Annotated[int, Meta(ge=100, le=599)] | None = None
+    retry_after_seconds: Annotated[float, Meta(ge=0, le=3600)] | None = None
+    #: Which of the leased resources it is about; all of them by default.
+    resource: Name | None = None
 
 
 class CancelPayload(msgspec.Struct, forbid_unknown_fields=True):

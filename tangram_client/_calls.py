@@ -102,9 +102,9 @@ def renew_lease(action_id: str, *, ttl_seconds: float | None = None) -> Call[Non
     return _post(f"/leases/{_segment(action_id)}/renew", _nothing, body)
 
 
-def release_lease(action_id: str) -> Call[None]:
-    """Give a lease back."""
-    return _post(f"/leases/{_segment(action_id)}/release", _nothing)
+def release_lease(action_id: str, said: Mapping[str, Any] | None = None) -> Call[None]:
+    """Give a lease back, with what the API said to its holder."""
+    return _post(f"/leases/{_segment(action_id)}/release", _nothing, encode(said or {}))
 
 
 def completions_after(

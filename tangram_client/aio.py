@@ -266,7 +266,7 @@ class AsyncClient:
     async def _release(self, lease: HeldLease) -> None:
         # Over already, or out of reach: the server frees what nobody renews.
         with suppress(TangramClientError):
-            await self.send(_calls.release_lease(lease.id))
+            await self.send(_calls.release_lease(lease.id, lease.said))
 
     async def _chunks(
         self, reader: EventReader, filters: Mapping[str, str]

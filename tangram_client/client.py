@@ -256,7 +256,7 @@ class Client:
     def _release(self, lease: HeldLease) -> None:
         # Over already, or out of reach: the server frees what nobody renews.
         with suppress(TangramClientError):
-            self.send(_calls.release_lease(lease.id))
+            self.send(_calls.release_lease(lease.id, lease.said))
 
     def _chunks(self, reader: EventReader, filters: Mapping[str, str]) -> Iterator[bytes]:
         request = _http.stream_of(EVENTS_PATH, reader.connected(), filters)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tangram_client.errors import LeaseLost, Refused, TangramClientError
 from tangram_client.retry import RetryPolicy, is_temporary
@@ -34,12 +34,24 @@ class HeldLease:
         self.ttl_seconds = ttl_seconds
         #: Why it ended under its holder; None while it holds.
         self.lost: str | None = None
+        #: What the API said to the holder; sent when the lease is given back.
+        self.said: dict[str, Any] = {}
         self._clock = clock
         self._renewed_at = clock.now()
 
     @property
     def id(self) -> str:
         return self.action.id
+
+    def report(
+        self, status: int, retry_after_seconds: float | None = None, resource: str | None = None
+    ) -> None:
+        """Say what the API answered: when it wants fewer calls, or fails, everybody heeds that.
+
+        ``resource`` is needed only when the lease holds several.
+        """
+        said = {"status": status, "retry_after_seconds": retry_after_seconds, "resource": resource}
+        self.said = {name: value for name, value in said.items() if value is not None}
 
     def check(self) -> None:
         """Raise LeaseLost when the resource is not ours any more."""

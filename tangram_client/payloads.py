@@ -21,6 +21,7 @@ class ExecPayload(TypedDict, total=False):
     env: Mapping[str, str]
     stdin: str
     output_limit_bytes: int
+    rewrite: str | None
 
 
 class EnvironmentPayload(TypedDict, total=False):

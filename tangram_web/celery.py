@@ -96,6 +96,7 @@ def _node() -> list[tuple[str, Work]]:
             state_directory=settings.TANGRAM_HOME / "nodes" / settings.TANGRAM_NODE,
             settings={
                 "cpus": settings.TANGRAM_NODE_CPUS,
+                "reserved_cpus": settings.TANGRAM_NODE_RESERVED_CPUS,
                 "memory_bytes": settings.TANGRAM_NODE_MEMORY_BYTES,
                 "backend": settings.TANGRAM_CPU_BACKEND,
                 "secrets_directory": settings.TANGRAM_SECRETS_DIRECTORY,

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from domain import events
 from domain.action import Action, EnvironmentSpec, ExecSpec, Kind, LeaseSpec, Outcome
+from domain.apis import ApiConfig
 from domain.decisions import Decision, Finish, Grant
 from domain.ids import ActionId
 from domain.inventory import Config, NodeInventory, PoolConfig, ProjectConfig, ResourceInventory
@@ -89,9 +90,13 @@ def a_config(
     apis: Mapping[str, float] | None = None,
     pools: Iterable[str | PoolConfig] = ("default",),
     quotas: Mapping[str, Iterable[Quota]] | None = None,
+    called: Mapping[str, ApiConfig] | None = None,
     **fields: Any,
 ) -> Config:
-    """Return a configuration; ``apis={"search": 2}`` limits ``api:search`` to 2 at once."""
+    """Return a configuration; ``apis={"search": 2}`` limits ``api:search`` to 2 at once.
+
+    ``called`` says how APIs are called, by the name of the resource.
+    """
     if quotas:
         limits = {f"api:{name}": Limits(tuple(each)) for name, each in quotas.items()}
         fields.setdefault("limits", limits)
@@ -99,6 +104,7 @@ def a_config(
     fields.setdefault("projects", {"default": ProjectConfig("default")})
     return Config(
         pools={pool.name: pool for pool in configs},
+        apis=dict(called or {}),
         resources={f"api:{name}": round(n * MILLI) for name, n in (apis or {}).items()},
         **fields,
     )

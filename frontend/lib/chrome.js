@@ -13,7 +13,12 @@ const go = (href) => () => location.assign(href);
 
 bind("?", () => (help?.open ? help.close() : help?.showModal()));
 bind("go", go("/"));
+bind("gq", go("/queues/"));
 bind("ga", go("/actions/"));
+bind("gt", go("/trajectories/"));
+bind("gk", go("/tasks/"));
+bind("gd", go("/decisions/"));
+bind("gw", go("/workers/"));
 document.getElementById("show-help")?.addEventListener("click", () => help?.showModal());
 
 if (theme) {

@@ -15,6 +15,8 @@ from domain.errors import InvalidRequest
 from domain.inventory import ResourceInventory
 from domain.ports import DriverContext
 from domain.resources import MAX_UNITS, MILLI
+from managers.cpu.cpulist import parse_cpu_list
+from managers.cpu.topology import physical_cores, without_reserved
 
 _NODES: Final = Path("/sys/devices/system/node")
 _MEMINFO: Final = Path("/proc/meminfo")
@@ -23,20 +25,6 @@ _MEMORY_LIMITS: Final = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-
-
-def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """Read the kernel's list notation (``0-3,6``); raise InvalidRequest for anything else."""
-    cores: set[int] = set()
-    for part in filter(None, text.strip().split(",")):
-        first, dash, last = part.partition("-")
-        if not first.strip().isdigit() or (dash and not last.strip().isdigit()):
-            raise InvalidRequest(f"{text!r} is not a list of cores: write it like 0-3,6")
-        low, high = int(first), int(last) if dash else int(first)
-        if not low <= high < MAX_UNITS:
-            raise InvalidRequest(f"{part!r} is not a range of cores in {text!r}")
-        cores.update(range(low, high + 1))
-    return tuple(sorted(cores))
 
 
 def usable_cores() -> tuple[int, ...]:
@@ -74,8 +62,20 @@ def cpu_inventory(declared: str, real: Sequence[int], nodes: Path = _NODES) -> R
 
 
 def probe_cpu(context: DriverContext) -> ResourceInventory:
-    """Say which cores a node offers; ``settings["cpus"]`` declares them."""
-    return cpu_inventory(context.settings.get("cpus", ""), usable_cores())
+    """Say which cores a node offers; ``settings["cpus"]`` declares them.
+
+    ``reserved_cpus`` are kept for the machine. With containers, whole physical cores are counted.
+    """
+    cores = without_reserved(usable_cores(), context.settings.get("reserved_cpus", ""))
+    declared = context.settings.get("cpus", "")
+    if context.settings.get("backend") == "docker":
+        physical = physical_cores(cores)
+        cores = tuple(physical)
+        if declared.strip() and not declared.strip().isdigit():
+            named = set(parse_cpu_list(declared))
+            lowest = {thread: core for core, threads in physical.items() for thread in threads}
+            declared = ",".join(map(str, sorted({lowest.get(each, each) for each in named})))
+    return cpu_inventory(declared, cores)
 
 
 def probe_memory(context: DriverContext) -> ResourceInventory:

@@ -15,6 +15,8 @@ All of it follows from the journal, and the means are part of the snapshot.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from domain.action import Action
 from domain.resources import MILLI
 from scheduler.core.policies.choices import Choices, elastic, rigid
@@ -111,11 +113,13 @@ def expected_seconds(state: State, live: LiveAction) -> float:
 
 def choices_of(state: State, live: LiveAction) -> Choices:
     """Return what a waiting action may get of its key resource, and how long it would take."""
-    cached = state.choices.get(live.id)
-    if cached is not None:
-        return cached
     action = live.action
-    counts = action.cost[live.needs.key]
+    counts, least = action.cost[live.needs.key], live.needs.key_amount
+    if counts[0] < least:  # the policy admits at no less
+        counts = counts[bisect_left(counts, least) :]
+    cached = state.choices.get(live.id)
+    if cached is not None and cached.smallest == counts[0]:
+        return cached
     base = base_seconds(state, action)
     if action.elasticity is None or base is None:
         return rigid(counts[0], DEFAULT_SECONDS if base is None else base)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from domain.action import ActionState
 from domain.ids import ActionId, ResourceId
 from domain.limits import Quota, QuotaUse, Share
@@ -22,6 +24,14 @@ class Standing(NamedTuple):
     waiting: WaitView | None
     forecast: Forecast | None = None
 
+    def why(self) -> WaitView | None:
+        """Return why it waits, with what it may expect; None when it does not wait."""
+        if self.waiting is None or self.forecast is None:
+            return self.waiting
+        seconds = self.forecast.starts_in_seconds
+        rounded = None if seconds is None else round(seconds, 3)
+        return replace(self.waiting, starts_in_seconds=rounded, units=self.forecast.units)
+
 
 def explain(state: State, action_id: ActionId) -> Standing | None:
     """Return the standing of a live action."""
@@ -36,6 +46,10 @@ def explain(state: State, action_id: ActionId) -> Standing | None:
 
 def waiting(state: State, live: LiveAction) -> WaitView:
     """Say why a queued action waits."""
+    leader = state.merging.behind.get(live.id)
+    if leader is not None:
+        said = f"{leader} makes the same call, and will have the answer for both"
+        return WaitView("merged", said, blocked_by=leader)
     if live.queue is None:
         trajectory = state.trajectory_of(live)
         assert trajectory is not None  # only who takes turns is queued outside a line

@@ -28,6 +28,7 @@ def check(state: State) -> None:
         *_trajectories_agree(state),
         *_deadlines_are_set(state),
         *_quotas_wake(state),
+        *_answers_come(state),
     ]
     if not broken:  # reasons are found by walking over all of that
         broken = list(_everybody_waits_for_a_reason(state))
@@ -106,7 +107,8 @@ def _queues_agree(state: State) -> Iterator[str]:
             if key != line_of(live, state.trajectory_of(live) if in_line(live) else None):
                 yield f"{live.id} stands in the wrong line"
     for action_id, live in state.actions.items():
-        expected = live.state is ActionState.QUEUED and _may_stand(state, live)
+        follows = action_id in state.merging.behind
+        expected = live.state is ActionState.QUEUED and _may_stand(state, live) and not follows
         if standing.get(action_id, 0) != int(expected):
             yield f"{action_id} stands in {standing.get(action_id, 0)} lines"
 
@@ -156,6 +158,22 @@ def _quotas_wake(state: State) -> Iterator[str]:
     for resource, due in state.pacing.items():
         if due > state.now and (due, resource) not in paces:
             yield f"who waits for {resource} to ease is never looked at again"
+
+
+def _answers_come(state: State) -> Iterator[str]:
+    """Who follows another call follows one that is live, and nobody leads without being live."""
+    merging = state.merging
+    for leader, (key, followers) in merging.following.items():
+        if leader not in state.actions or merging.leaders.get(key) != leader:
+            yield f"{leader} leads identical calls and is not there"
+        for follower in followers:
+            there = follower in state.actions and merging.behind.get(follower) == leader
+            if not there or state.actions[follower].state is not ActionState.QUEUED:
+                yield f"{follower} follows {leader} and does not wait for it"
+    if len(merging.leaders) != len(merging.following):
+        yield "leaders of identical calls are counted differently"
+    if sum(len(followers) for _, followers in merging.following.values()) != len(merging.behind):
+        yield "followers of identical calls are counted differently"
 
 
 def _deadlines_are_set(state: State) -> Iterator[str]:

@@ -5,11 +5,14 @@ Every change of an action's state, and every allocation and release, goes throug
 
 from __future__ import annotations
 
+import msgspec
+
 from domain.action import ActionState, Kind, LeaseSpec, Outcome, Timing
 from domain.decisions import Abort, Decision, Finish, Grant, RemoveEnvironment, Requeue
-from domain.events import ActionFinished
+from domain.events import NO_RESULT, ActionFinished
 from domain.ids import ResourceId, node_resource
 from scheduler.core.durations import cost, learn
+from scheduler.core.merging import Kept, key_of
 from scheduler.core.needs import Needs, depends_on_place
 from scheduler.core.pools import needs_in
 from scheduler.core.queues import Need, QueueKey, WaitQueue
@@ -274,12 +277,16 @@ def finish(
     report: ActionFinished | None = None,
     detail: str | None = None,
     gone: bool = True,
+    answer: Kept | None = None,
 ) -> None:
-    """End ``live`` for good and free its units (``gone`` as in `requeue`)."""
+    """End ``live`` for good and free its units (``gone`` as in `requeue`).
+
+    ``answer``: what an identical call was answered.
+    """
     leave_queue(state, live)
     held, held_seconds = live.allocations, cost(state, live) if live.resizes else 0.0
     timing = _timing(state, live, report)
-    if outcome is Outcome.COMPLETED:
+    if outcome is Outcome.COMPLETED and answer is None:
         learn(state, live, timing.execution_seconds)
     (release if gone else orphan)(state, live)
     live.move(ActionState.FINISHED)
@@ -294,7 +301,7 @@ def finish(
             trajectory=live.action.trajectory,
             outcome=outcome,
             timing=timing,
-            reward=report.reward if report is not None and completed else None,
+            reward=_reward(report, answer) if completed else None,
             detail=detail if detail is not None else (report.detail if report else None),
             node=live.node,
             allocations=held,
@@ -303,9 +310,40 @@ def finish(
             resizes=live.resizes,
             key_milli_seconds=held_seconds,
             widths=tuple(live.widths),
+            result=NO_RESULT if answer is None else msgspec.Raw(answer.result),
         )
     )
     _leave_trajectory(state, live, decisions)
+    if live.action.call is not None:
+        _hand_on(state, live, report if completed else None, decisions)
+
+
+def _reward(report: ActionFinished | None, answer: Kept | None) -> float | None:
+    said = report if report is not None else answer
+    return None if said is None else said.reward
+
+
+def _hand_on(
+    state: State, live: LiveAction, report: ActionFinished | None, decisions: list[Decision]
+) -> None:
+    """Give those that followed ``live`` its answer; without one, the first of them leads."""
+    followers = [state.actions[name] for name in state.merging.leave(live.id)]
+    if report is not None:
+        state.merging.keep(state.config, live.action, report, state.now)
+    for follower in followers:
+        if report is not None and report.result:
+            answer = Kept(bytes(report.result), report.reward, state.now)
+            said = f"the answer to {live.id}, an identical call"
+            finish(state, follower, Outcome.COMPLETED, decisions, detail=said, answer=answer)
+        else:
+            enter(state, follower)
+
+
+def enter(state: State, live: LiveAction) -> None:
+    """Let an accepted action wait: in a line, or for the answer to an identical call."""
+    key = key_of(state.config, live.action) if live.action.call is not None else None
+    if key is None or state.merging.join(key, live.id) is None:
+        enqueue(state, live)
 
 
 def _timing(state: State, live: LiveAction, report: ActionFinished | None) -> Timing:

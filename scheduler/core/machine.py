@@ -7,11 +7,12 @@ from domain.errors import InvariantViolation
 from domain.events import Event
 from domain.ids import ActionId, ResourceId
 from domain.inventory import Config, default_config
-from domain.wire import DecisionView
+from domain.wire import DecisionView, QueuesView
 from scheduler.core.cycle import run_cycle
 from scheduler.core.explain import Standing, explain
 from scheduler.core.forecast import recent_decisions
 from scheduler.core.handlers import HANDLERS, deadlines
+from scheduler.core.lines import lines
 from scheduler.core.pools import read_policies
 from scheduler.core.state import LiveAction, MakeLedger, State
 
@@ -47,6 +48,10 @@ class Machine:
     def decisions(self, limit: int) -> list[DecisionView]:
         """Return what policies decided lately, latest first."""
         return recent_decisions(self.state, limit)
+
+    def queues(self, limit: int) -> QueuesView:
+        """Return what waits and for what, the longest lines first."""
+        return lines(self.state, limit)
 
     def live(self, action_id: ActionId) -> LiveAction | None:
         """Return a live action for reading."""

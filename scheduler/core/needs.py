@@ -28,17 +28,25 @@ class Needs(NamedTuple):
     #: Whose share it takes from; empty where nothing of it is shared between projects.
     project: str = ""
 
+    @property
+    def key_amount(self) -> int:
+        """Milli-units of the key resource; 0 without one."""
+        for name, amount in (*self.on_node, *self.in_cluster):
+            if name == self.key:
+                return amount
+        return 0
+
 
 def needs_of(
     action: Action,
     config: Config,
     most: Callable[[str], int],
-    admits_at: Callable[[UnitSet], int],
+    admits_at: Callable[[str, UnitSet], int],
 ) -> Needs:
     """Return what ``action`` is admitted with: the smallest counts, but for its key resource.
 
-    ``most`` says how many milli-units of a resource there are in one place; ``admits_at`` is the
-    policy's (`scheduler.core.policies.Policy`).
+    ``most`` says how many milli-units of a resource there are in one place; ``admits_at``
+    says with which count of its key resource the policy admits it.
     """
     on_node: list[tuple[str, int]] = []
     in_cluster: list[tuple[str, int]] = []
@@ -46,10 +54,10 @@ def needs_of(
     for name in sorted(action.cost):
         target = in_cluster if name in config.resources else on_node
         counts = action.cost[name]
-        amount = admits_at(counts) if name == key else counts[0]
+        amount = admits_at(name, counts) if name == key else counts[0]
         if amount > counts[0]:  # no count that no place has
             limit = most(name)
-            amount = admits_at(tuple(n for n in counts if n <= limit) or counts[:1])
+            amount = admits_at(name, tuple(n for n in counts if n <= limit) or counts[:1])
         target.append((name, amount))
     wants_node = bool(on_node) or action.kind is not Kind.LEASE
     return Needs(tuple(on_node), tuple(in_cluster), wants_node, key)

@@ -12,8 +12,9 @@ from domain.action import ActionState
 from domain.allocation import Allocation
 from domain.ids import ResourceId
 from domain.inventory import Config, ResourceInventory
-from scheduler.core.lifecycle import enqueue, in_line
+from scheduler.core.lifecycle import in_line, line_of, stand
 from scheduler.core.machine import Machine
+from scheduler.core.merging import Merging
 from scheduler.core.queues import QueueKey, WaitQueue, WaitReason
 from scheduler.core.state import (
     Deferral,
@@ -54,6 +55,7 @@ class Snapshot(msgspec.Struct):
     #: What ledgers that count over time remember.
     paced: dict[ResourceId, bytes] = {}
     pacing: dict[ResourceId, float] = {}
+    merging: Merging = msgspec.field(default_factory=Merging)
 
 
 #: Sets have no order of their own: without one, equal states would not give equal bytes.
@@ -78,6 +80,7 @@ def dump(machine: Machine) -> bytes:
             resizing=state.resizing,
             paced={r: ledger.remember() for r, ledger in state.paced.items()},
             pacing=state.pacing,
+            merging=state.merging,
             durations=list(state.durations.items()),
             tombstones=state.tombstones,
             timers=state.timers.pending(),
@@ -94,6 +97,7 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
     machine = Machine(make_ledger, snapshot.config)
     state = machine.state
     state.now, state.arrivals = snapshot.now, snapshot.arrivals
+    state.merging = snapshot.merging
     state.task_pools, state.tombstones = snapshot.task_pools, snapshot.tombstones
     state.nodes = {node.name: node for node in snapshot.nodes}
     state.trajectories = {t.key: t for t in snapshot.trajectories}
@@ -133,8 +137,11 @@ def _restore_actions(state: State, snapshot: Snapshot) -> None:
         if live.node is not None:
             state.place(live, live.node)
     for live in snapshot.actions:
-        if live.state is ActionState.QUEUED and _stands(state, live):
-            enqueue(state, live)
+        follows = live.id in state.merging.behind
+        if live.state is ActionState.QUEUED and not follows and _stands(state, live):
+            trajectory = state.trajectory_of(live) if in_line(live) else None
+            if trajectory is None or trajectory.busy is None:
+                stand(state, live, line_of(live, trajectory))
 
 
 def _stands(state: State, live: LiveAction) -> bool:

@@ -14,6 +14,7 @@ from domain.errors import InvariantViolation
 from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource
 from domain.inventory import Config, NodeInventory, ResourceInventory, default_config
 from domain.ports import Ledger, PacedLedger
+from scheduler.core.merging import Merging
 from scheduler.core.needs import Needs
 from scheduler.core.policies import Policy
 from scheduler.core.policies.choices import Choices
@@ -214,6 +215,8 @@ class State:
     paced: dict[ResourceId, PacedLedger] = field(default_factory=dict)
     #: When somebody who waits for nothing but time on such a resource is looked at again.
     pacing: dict[ResourceId, float] = field(default_factory=dict)
+    #: Calls that share an answer.
+    merging: Merging = field(default_factory=Merging)
     #: Decisions of policies, latest last. Not part of a snapshot, nor what follows.
     arranged: deque[Arranged] = field(default_factory=lambda: deque(maxlen=ARRANGED_KEPT))
     #: What waiting actions may get, as far as it follows from the action alone.

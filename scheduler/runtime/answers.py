@@ -16,6 +16,7 @@ from domain.events import (
     ActionQueried,
     DecisionsQueried,
     Question,
+    QueuesQueried,
     StatusQueried,
     TrajectoryQueried,
 )
@@ -50,6 +51,10 @@ class Answers:
             self._send(
                 question.reply_to, Reply(question.request_id, body=self._decisions(question))
             )
+            return
+        if isinstance(question, QueuesQueried):
+            view = self._loop.machine.queues(question.limit)
+            self._send(question.reply_to, Reply(question.request_id, body=_raw(view)))
             return
         if isinstance(question, TrajectoryQueried):
             self._send(question.reply_to, self._trajectory(question))

@@ -65,6 +65,7 @@ class Housekeeping:
         self._keys = keys
         self._journal = Journal(client, keys)
         self._next = monotonic()
+        self._trimmed = loop.inbox_id
         self._snapshot_seq = loop.seq
         self._snapshot_at = monotonic()
 
@@ -74,11 +75,21 @@ class Housekeeping:
             return []
         self._next = monotonic() + EVERY_SECONDS
         self._loop.leadership.renew()
+        self._trim_questions()
         self.show_life()
         fresh = self._loop.seq - self._snapshot_seq
         if fresh >= SNAPSHOT_ENTRIES and monotonic() - self._snapshot_at >= SNAPSHOT_SECONDS:
             self.snapshot()
         return self._look_at_nodes()
+
+    def _trim_questions(self) -> None:
+        """Drop what was handled without a commit: questions alone leave no entry in the journal.
+
+        Everything up to the loop's place in the inbox is committed or was a question.
+        """
+        if self._loop.inbox_id != self._trimmed:
+            self._trimmed = self._loop.inbox_id
+            self._client.xtrim(self._keys.inbox, minid=self._trimmed, approximate=False)
 
     def _look_at_nodes(self) -> list[Event]:
         nodes = list(self._loop.machine.state.nodes.values())
@@ -135,6 +146,7 @@ class Housekeeping:
             "loop",
             epoch=self._loop.leadership.epoch,
             seq=self._loop.seq,
+            inbox_id=self._loop.inbox_id,
             pass_p99_seconds=stats.quantile_seconds(0.99),
             pass_bounds=PASS_BOUNDS,
             pass_counts=stats.pass_counts,

@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from domain.action import ActionState
 from domain.allocation import Allocation, Placement
 from domain.decisions import Finish
 from domain.events import ActionFinished
 from domain.resources import units
-from domain.wire import ActionView, WaitView, rfc3339
+from domain.wire import ActionView, rfc3339
 from scheduler.core.explain import Standing
 
 _decode_result = msgspec.msgpack.Decoder().decode
@@ -48,7 +47,7 @@ def live_view(standing: Standing, wall_offset: float) -> ActionView:
         result=None if lease is None else {"expires_at": wall(lease)},
         units=granted_units(live.node, live.allocations),
         placement=placement(live.node, live.allocations),
-        waiting=_waiting(standing),
+        waiting=standing.why(),
         project=action.project,
         task=action.task,
         trajectory=action.trajectory,
@@ -60,16 +59,6 @@ def live_view(standing: Standing, wall_offset: float) -> ActionView:
     )
 
 
-def _waiting(standing: Standing) -> WaitView | None:
-    """Return why an action waits, with what it may expect."""
-    why, expected = standing.waiting, standing.forecast
-    if why is None or expected is None:
-        return why
-    seconds = expected.starts_in_seconds
-    rounded = None if seconds is None else round(seconds, 3)
-    return replace(why, starts_in_seconds=rounded, units=expected.units)
-
-
 def finished_view(
     finish: Finish, report: ActionFinished | None, at: float, wall_offset: float
 ) -> ActionView:
@@ -78,8 +67,9 @@ def finished_view(
     finished_at = at + wall_offset
     submitted_at = finished_at - timing.act_seconds
     result: Any = None
-    if report is not None and report.result:
-        result = _decode_result(report.result)
+    reported = report.result if report is not None and report.result else finish.result
+    if reported:
+        result = _decode_result(reported)
     return ActionView(
         id=finish.action_id,
         state=ActionState.FINISHED,

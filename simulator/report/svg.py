@@ -23,7 +23,7 @@ def plot(figure: Figure) -> str:
     body = _bars(figure) if figure.kind == "bars" else _lines(figure)
     label = escape(f"{figure.title}; {figure.y} by {figure.x}")
     return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">'
         f"<title>{label}</title>{body}</svg>"
     )
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlencode
 
-from django.db.models import QuerySet
+from django.db.models import Avg, Count, Max, Min, Model, QuerySet
 from django.http import QueryDict
+from django.utils.dateparse import parse_datetime
 
 from domain.action import ActionState, Outcome
-from tangram_web.records.models import ActionRecord
+from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
+
+Row = TypeVar("Row", bound=Model)
 
 PAGE: Final = 50
+#: Actions drawn of one trajectory, and steps shown of one task.
+LANES: Final = 300
+STEPS: Final = 100
 #: Filters by the names they have in the address.
 FILTERS: Final = ("state", "outcome", "task", "trajectory", "project")
 
@@ -54,6 +60,97 @@ def action_page(query: QueryDict) -> ActionPage:
 def action_record(action_id: str) -> ActionRecord | None:
     """Return an action's row, or None."""
     return ActionRecord.objects.filter(pk=action_id).first() if _readable(action_id) else None
+
+
+@dataclass(frozen=True)
+class RowPage(Generic[Row]):
+    """Some rows, the latest first, and where to go on."""
+
+    rows: list[Row]
+    filters: dict[str, str]
+    older: str
+    mistake: str = ""
+
+
+def trajectory_page(query: QueryDict) -> RowPage[TrajectoryRecord]:
+    """Return the page of trajectories that an address asks for."""
+    rows = TrajectoryRecord.objects.order_by("-opened_at", "-key").defer("environment", "metadata")
+    return _by_opening(rows, query, ("state", "task", "project"))
+
+
+def task_page(query: QueryDict) -> RowPage[TaskRecord]:
+    """Return the page of tasks that an address asks for."""
+    rows = TaskRecord.objects.order_by("-opened_at", "-key").defer("metadata")
+    return _by_opening(rows, query, ("project",))
+
+
+def trajectory_record(key: str) -> TrajectoryRecord | None:
+    """Return a trajectory's row, or None."""
+    return TrajectoryRecord.objects.filter(pk=key).first() if _readable(key) else None
+
+
+def task_record(key: str) -> TaskRecord | None:
+    """Return a task's row, or None."""
+    return TaskRecord.objects.filter(pk=key).first() if _readable(key) else None
+
+
+def actions_of_trajectory(trajectory: TrajectoryRecord) -> list[ActionRecord]:
+    """Return its latest actions, up to `LANES`, the oldest of them first."""
+    rows = ActionRecord.objects.filter(project=trajectory.project, trajectory=trajectory.name)
+    latest = rows.order_by("-id").defer("result", "spec", "metadata")[:LANES]
+    return list(reversed(latest))
+
+
+def steps_of(task: TaskRecord) -> list[dict[str, Any]]:
+    """Return its latest training steps: how many actions, how long, how much of it waiting."""
+    rows = ActionRecord.objects.filter(project=task.project, task=task.name, step__isnull=False)
+    steps = rows.values("step").annotate(
+        actions=Count("id"),
+        begun=Min("submitted_at"),
+        ended=Max("finished_at"),
+        act=Avg("act_seconds"),
+        queue=Avg("queue_seconds"),
+        reward=Avg("reward"),
+    )
+    found: list[dict[str, Any]] = [dict(step) for step in steps.order_by("-step")[:STEPS]]
+    for step in found:
+        ended = step["ended"]
+        step["seconds"] = None if ended is None else (ended - step["begun"]).total_seconds()
+    return found
+
+
+def outcomes_of(task: TaskRecord) -> list[dict[str, Any]]:
+    """Return how its actions ended, the most frequent end first, with their mean times."""
+    rows = ActionRecord.objects.filter(project=task.project, task=task.name, outcome__isnull=False)
+    ends = rows.values("outcome").annotate(
+        actions=Count("id"),
+        queue=Avg("queue_seconds"),
+        overhead=Avg("overhead_seconds"),
+        execution=Avg("execution_seconds"),
+        act=Avg("act_seconds"),
+    )
+    return [dict(end) for end in ends.order_by("-actions")]
+
+
+def _by_opening(rows: QuerySet[Row], query: QueryDict, names: tuple[str, ...]) -> RowPage[Row]:
+    filters = {name: value for name in names if (value := query.get(name, "").strip())}
+    mistake = next((f"{v!r} is no {n}" for n, v in filters.items() if not _readable(v)), "")
+    before = query.get("before", "")
+    moment = parse_datetime(before) if before and _readable(before) else None
+    if before and moment is None:
+        mistake = f"{before!r} is no instant"
+    if mistake:
+        return RowPage([], filters, "", mistake)
+    rows = rows.filter(**filters)
+    if moment is not None:
+        rows = rows.filter(opened_at__lt=moment)
+    found = list(rows[: PAGE + 1])
+    older = ""
+    if len(found) > PAGE:
+        found = found[:PAGE]
+        last: Any = found[-1]
+        older = urlencode(filters | {"before": last.opened_at.isoformat()})
+    return RowPage(found, filters, older)
 
 
 def _matching(filters: dict[str, str], before: str) -> QuerySet[ActionRecord]:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from tangram_web.dashboard import views
+from tangram_web.dashboard import histories, insight, views
 
 app_name = "dashboard"
 
 urlpatterns: list[URLPattern] = [
     path("", views.overview, name="overview"),
     path("enter/", views.enter, name="enter"),
+    path("queues/", insight.queues, name="queues"),
+    path("decisions/", insight.decisions, name="decisions"),
+    path("workers/", insight.workers, name="workers"),
+    path("trajectories/", histories.trajectories, name="trajectories"),
+    path("trajectories/<path:key>/", histories.trajectory, name="trajectory"),
+    path("tasks/", histories.tasks, name="tasks"),
+    path("tasks/<path:key>/", histories.task, name="task"),
     path("actions/", views.actions, name="actions"),
     path("actions/<str:action_id>/", views.action, name="action"),
 ]

@@ -19,6 +19,8 @@ from domain.wire import (
     CancelPayload,
     CompletionsView,
     DecisionsView,
+    QueuesView,
+    ReleasePayload,
     RenewPayload,
     TaskPayload,
     TrajectoryPayload,
@@ -122,7 +124,8 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
     ),
     HotEndpoint(
         "post", "/leases/{id}/release", "leases_release", "Give a lease back; may be repeated",
-        Scope.SUBMIT, {200: ActionView, 202: ActionView}, problems=(404, 409, 503),
+        Scope.SUBMIT, {200: ActionView, 202: ActionView}, ReleasePayload, body_required=False,
+        problems=(404, 409, 413, 422, 503),
     ),
     HotEndpoint(
         "get", "/events", "events_stream", "Changes of actions as server-sent events", Scope.READ,
@@ -177,6 +180,17 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
         Scope.READ, {200: OBJECT}, problems=(503,),
     ),
     HotEndpoint(
+        "get", "/queues", "queues_list",
+        "What waits and for what: lines of actions that can only be admitted alike, longest first",
+        Scope.READ, {200: QueuesView},
+        parameters=(
+            Parameter(
+                "limit", "Longest so many.", {"type": "integer", "minimum": 1, "maximum": 500}
+            ),
+        ),
+        problems=(422, 503),
+    ),
+    HotEndpoint(
         "get", "/decisions", "decisions_list",
         "What policies decided lately: candidates, evictions tried, objectives, units",
         Scope.READ, {200: DecisionsView},
@@ -198,6 +212,8 @@ WIRE_STRUCTS: tuple[type, ...] = (
     CancelPayload,
     CompletionsView,
     DecisionsView,
+    ReleasePayload,
+    QueuesView,
     RenewPayload,
     TaskPayload,
     TrajectoryPayload,

@@ -15,6 +15,9 @@ from domain.keys import Keys
 
 #: A worker that has not shown life for this long is counted as gone.
 WORKER_SECONDS = 10.0
+#: Entries of a stream behind a place, counted where they lie; more than a limit is the limit.
+_COUNT = "return #redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+', 'COUNT', ARGV[2])"
+_MOST_COUNTED = 10_000
 #: The first stream id there can be.
 _START = b"0-0"
 
@@ -56,13 +59,14 @@ def read_standing(client: redis.Redis, keys: Keys, consumers: Iterable[str] = ()
         pipeline.get(keys.epoch)
         pipeline.hgetall(keys.workers)
         pipeline.hgetall(keys.positions)
-        pipeline.xlen(keys.inbox)
         pipeline.xrevrange(keys.journal, count=1)
-        leader, epoch, workers, positions, inbox, newest = pipeline.execute()
+        leader, epoch, workers, positions, newest = pipeline.execute()
     name = leader.decode() if leader else None
     alive = _alive(workers)
     ages = [max(0.0, time() - worker["at"]) for worker in alive if worker["name"] == name]
     places = {consumer.encode(): _START for consumer in consumers} | positions
+    handled = next((w["inbox_id"] for w in alive if w["name"] == name and "inbox_id" in w), "0-0")
+    inbox = cast("int", client.eval(_COUNT, 1, keys.inbox, handled, _MOST_COUNTED))
     return Standing(
         leader=name,
         epoch=int(epoch or 0),

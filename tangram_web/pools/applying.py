@@ -12,7 +12,7 @@ from django.db.models import ProtectedError
 
 from domain.errors import Conflict, InvalidRequest, NotFound
 from domain.inventory import Config
-from tangram_web.pools.manifests import KINDS, NodeSpec, Wanted, specs_of
+from tangram_web.pools.manifests import KINDS, NodeSpec, Wanted, spec_as_data, specs_of
 from tangram_web.pools.models import ConfigRevision, NodeDrain, Pool, Project, Resource
 from tangram_web.pools.selectors import current_config
 from tangram_web.pools.services import Actor, change, check
@@ -64,7 +64,7 @@ def _order(key: tuple[str, str]) -> tuple[int, str]:
 
 def _change(verb: str, key: tuple[str, str], before: Any, after: Any) -> Change:
     def plain(spec: Any) -> dict[str, Any] | None:
-        return None if spec is None else msgspec.to_builtins(spec)
+        return None if spec is None else spec_as_data(spec)
 
     return Change(verb, *key, plain(before), plain(after))
 

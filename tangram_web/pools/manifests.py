@@ -23,7 +23,7 @@ from msgspec import Meta
 from domain.errors import InvalidRequest
 from domain.inventory import Config
 from domain.manifest import ResourceSpec, check_resource, read, resource_spec
-from domain.policies import parse_policy
+from domain.policies import DEFAULT_POLICY, parse_policy
 from tangram_web.pools.models import NAME_LENGTH, NAME_PATTERN
 from tangram_web.pools.yaml_text import documents
 
@@ -40,7 +40,7 @@ class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PoolSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A set of nodes with one queue and one policy."""
 
-    policy: str = "minimum"
+    policy: str = DEFAULT_POLICY
     paused: bool = False
 
 
@@ -54,7 +54,7 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     """A wish about a node, which need not have joined yet."""
 
     drained: bool = False
-    reason: Annotated[str, Meta(max_length=500)] = ""
+    reason: Annotated[str, Meta(max_length=500, pattern=r"^[^\x00]*$")] = ""
 
 
 class _Manifest(
@@ -126,7 +126,7 @@ def _manifest(value: Any) -> Manifest:
     manifest: Any = read(kind, value)
     try:
         if isinstance(manifest, ResourceManifest):
-            check_resource(manifest.spec)
+            check_resource(manifest.metadata.name, manifest.spec)
         elif isinstance(manifest, PoolManifest):
             parse_policy(manifest.spec.policy)
     except InvalidRequest as error:
@@ -157,10 +157,15 @@ def plain(wanted: Wanted) -> list[dict[str, Any]]:
             "apiVersion": API_VERSION,
             "kind": kind,
             "metadata": {"name": name},
-            "spec": msgspec.to_builtins(spec),
+            "spec": spec_as_data(spec),
         }
         for (kind, name), spec in ordered
     ]
+
+
+def spec_as_data(spec: Any) -> dict[str, Any]:
+    """Return what a spec says beyond its defaults."""
+    return {name: value for name, value in msgspec.to_builtins(spec).items() if value != {}}
 
 
 def to_yaml(manifests: Iterable[dict[str, Any]]) -> str:

@@ -109,7 +109,7 @@ def resource_set(*, actor: Actor, name: str, **declared: Any) -> Resource:
         new, before = resource is None, resource or Resource(name=name)
         known = {} if new else {"limit_units": before.limit_units, **before.spec}
         spec = read(ResourceSpec, {**known, **declared})
-        check_resource(spec)
+        check_resource(name, spec)
         if not new:
             audit.before = _described(before)
         plain = msgspec.to_builtins(spec)

@@ -6,6 +6,7 @@ YAML, so it is read as well.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final, NamedTuple
 
 import yaml
@@ -41,7 +42,10 @@ def documents(text: str) -> list[Document]:
         nodes = list(yaml.compose_all(text, yaml.SafeLoader))
         for node in nodes:
             _refuse_twins(node)
-        return [Document(_value(node), node) for node in nodes]
+        found = [Document(_value(node), node) for node in nodes]
+        for document in found:
+            _refuse_odd(document, document.value, "")
+        return found
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise InvalidRequest(f"{_place(mark)}: {error.problem}", code="broken_yaml") from None
@@ -76,6 +80,22 @@ def _refuse_twins(node: yaml.Node) -> None:
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
             _refuse_twins(value)
+
+
+def _refuse_odd(document: Document, value: Any, pointer: str) -> None:
+    """Refuse what JSON has no word for: it could not be kept."""
+    if isinstance(value, dict):
+        for name, part in value.items():
+            _refuse_odd(document, part, f"{pointer}/{name}")
+    elif isinstance(value, list):
+        for number, part in enumerate(value):
+            _refuse_odd(document, part, f"{pointer}/{number}")
+    elif isinstance(value, float) and not math.isfinite(value):
+        place = document.place(pointer)
+        raise InvalidRequest(f"{place}: {value} is no number here", code="broken_yaml")
+    elif value is not None and not isinstance(value, (str, int, float, bool)):
+        place = document.place(pointer)
+        raise InvalidRequest(f"{place}: write this as text, in quotes", code="broken_yaml")
 
 
 def _below(node: yaml.Node, name: str) -> yaml.Node | None:

@@ -291,6 +291,8 @@ class Fold:
         changes["execution_seconds"] = timing.execution_seconds
         changes["act_seconds"] = timing.act_seconds
         changes["finished_seq"] = finished_seq
+        if finish.result:
+            changes["result"], _ = bounded_result(finish.result)
         if finish.widths:
             changes["widths"] = _encode(
                 [(at, units(milli)) for at, milli in finish.widths]

@@ -104,9 +104,11 @@ def share_cores(cores: Sequence[int], options: Options) -> list[str]:
         return [str(options.cpus)] * options.nodes
     if options.nodes == 1:
         return [""]
+    shares = [cores[n :: options.nodes] or [cores[n % len(cores)]] for n in range(options.nodes)]
+    # A single number is a count; a single core is written as a range.
     return [
-        ",".join(map(str, cores[number :: options.nodes] or [cores[number % len(cores)]]))
-        for number in range(options.nodes)
+        ",".join(map(str, share)) if len(share) > 1 else f"{share[0]}-{share[0]}"
+        for share in shares
     ]
 
 

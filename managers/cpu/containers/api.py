@@ -51,7 +51,9 @@ class ApiWay:
         await self._apply(environment, share)
 
     async def shrink(self, environment: Environment, share: Share) -> None:
-        """Take them back."""
+        """Take them back, after what was asked before."""
+        if self._resizing:
+            await asyncio.wait(set(self._resizing))
         await self._apply(environment, share)
 
     def resize(self, environment: Environment, share: Share) -> None:

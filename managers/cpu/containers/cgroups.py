@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from managers.cpu.probe import parse_cpu_list
+from managers.cpu.cpulist import parse_cpu_list
 
 PERIOD_MICROSECONDS: Final = 100_000
 #: The least that the kernel takes as quota.

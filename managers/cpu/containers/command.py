@@ -11,6 +11,7 @@ from domain.ports import RunOrder
 from domain.resources import MILLI
 from managers.cpu.process.command import NOT_FOUND, CannotSpawnError, granted_units
 from managers.cpu.process.workspace import MOUNT, split_path
+from managers.cpu.rewrite import rewritten
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -44,6 +45,7 @@ def build(order: RunOrder) -> Invocation:
         raise CannotSpawnError(f"cwd: {error}") from error
     units = granted_units(order)
     command = [part.replace("{units}", str(units)) for part in spec.command]
+    command = rewritten(command, units, spec.rewrite)
     if command[0].startswith("-"):
         # `exec` would take it for one of its own options.
         raise CannotSpawnError(f"{command[0]}: not found", NOT_FOUND)

@@ -38,6 +38,8 @@ class DirectWay:
 
     async def grow(self, environment: Environment, share: Share) -> None:
         """Give it the cores of an action, and see that it has them (I10)."""
+        assert environment.group is not None
+        environment.group.reset_peak()
         apply(environment, share)
 
     async def shrink(self, environment: Environment, share: Share) -> None:

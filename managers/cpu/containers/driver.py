@@ -10,31 +10,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from domain.action import Kind, Outcome
 from domain.allocation import Allocation
-from domain.errors import InvalidRequest, NotFound, TangramError, Unavailable
+from domain.errors import NotFound, TangramError, Unavailable
 from domain.ids import ActionId, TrajectoryKey
 from domain.ports import DriverContext, Leftover, RunOrder, RunReport
 from managers.cpu.containers import reconcile
 from managers.cpu.containers.api import ApiWay
-from managers.cpu.containers.cgroups import Trees
 from managers.cpu.containers.direct import DirectWay, repair
 from managers.cpu.containers.engine import Engine
-from managers.cpu.containers.environment import Environment, Share
-from managers.cpu.containers.environments import Environments, Site
+from managers.cpu.containers.environment import Environment
+from managers.cpu.containers.environments import Environments
 from managers.cpu.containers.marker import Marker
 from managers.cpu.containers.run import Run, Tools
 from managers.cpu.containers.settings import Settings
+from managers.cpu.containers.survey import survey
 from managers.cpu.containers.ways import Way
 from managers.cpu.probe import usable_cores
 from managers.cpu.process.files import read_file, write_file
 from managers.cpu.process.locks import take_lock
-from managers.cpu.process.workspace import Workspaces
+from managers.cpu.topology import physical_cores, without_reserved
 from managers.marks import MarkLog
 
 #: An idle container gets so many thousandths of a core, to answer and to reap its dead.
@@ -51,6 +49,11 @@ class ContainerDriver:
     def __init__(self, context: DriverContext) -> None:
         self._settings = Settings.parse(context.settings)
         self._directory = context.state_directory
+        reserved = context.settings.get("reserved_cpus", "")
+        granted = without_reserved(usable_cores(), reserved)
+        self._cores = physical_cores(granted)
+        #: Where idle containers are: beside what is granted, where something was reserved.
+        self._parking = frozenset(usable_cores()) - frozenset(granted) or frozenset({min(granted)})
         self._engine = Engine(self._settings.host, self._settings.engine_seconds)
         self._lock = -1
         self._tools: Tools | None = None
@@ -71,16 +74,23 @@ class ContainerDriver:
         """End what a dead predecessor left running; return what it had started. Called once."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = take_lock(self._directory)
-        await self._engine.open()
-        site = await self._survey()
+        try:
+            await self._engine.open()
+            return await self._begin()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _begin(self) -> list[Leftover]:
+        site = await survey(self._engine, self._settings, self._directory, self._parking)
         way: Way = ApiWay(self._engine) if site.trees is None else DirectWay(self._settings)
         self._isolation = f"docker-{way.name}"
         environments = Environments(site)
         marks = MarkLog(self._directory / "marks.log")
         marked = await asyncio.to_thread(marks.open)
-        await asyncio.to_thread(_open_directories, site)
         found = await reconcile.take_over(site, environments, way)
-        self._tools = Tools(site, environments, way, Marker(marks), usable_cores())
+        self._tools = Tools(site, environments, way, Marker(marks), self._cores)
+        environments.open()
         self._chores = [
             asyncio.create_task(self._repeat(self._settings.sweep_seconds, self._sweep)),
             asyncio.create_task(self._repeat(self._settings.reconcile_seconds, self.look_after)),
@@ -195,44 +205,6 @@ class ContainerDriver:
         if runs:
             await asyncio.wait([task for _, task in runs])
 
-    async def _survey(self) -> Site:
-        """Find out which way works here, and who we are."""
-        owner = _owner(self._directory / "owner")
-        trees: Trees | None = None
-        systemd = self._engine.info.get("CgroupDriver") == "systemd"
-        parent = f"tangram-{owner}.slice" if systemd else f"/tangram-{owner}"
-        cpus = frozenset(usable_cores())
-        if self._settings.way != "api":
-            try:
-                trees = self._delegated(parent, systemd)
-                cpus = cpus if systemd else trees.parent_cpus(parent) & cpus
-            except OSError as error:
-                trees = None
-                if self._settings.way == "direct":
-                    raise Unavailable(
-                        f"docker_way is direct, which does not work: {error}"
-                    ) from error
-                _log.warning("actions run through the engine, which is slow: %s", error)
-        return Site(
-            self._engine, self._settings, owner, _boot_id(),
-            self._directory / "environments", Workspaces(self._directory),
-            Share(frozenset({min(cpus)}), _PARKED_MILLI), trees, parent,
-        )  # fmt: skip
-
-    def _delegated(self, parent: str, systemd: bool) -> Trees:
-        """Make our parent in the control groups. Raises OSError when they are not ours to write."""
-        if not self._engine.is_local:
-            raise OSError(f"{self._engine.host} is not on this machine")
-        trees = Trees.find()
-        version = int(self._engine.info.get("CgroupVersion") or 1)
-        if trees.version != version:
-            raise OSError(
-                f"control groups here are version {trees.version}, the engine's {version}"
-            )
-        if not systemd:
-            trees.make_parent(parent)
-        return trees
-
     async def _repeat(self, seconds: float, work: Callable[[], object]) -> None:
         while True:
             await asyncio.sleep(seconds)
@@ -259,7 +231,12 @@ class ContainerDriver:
         idle = self._settings.idle_seconds
         now = time.monotonic()
         for environment in tools.environments.all():
-            at_rest = environment.pid and not environment.lost and not environment.lock.locked()
+            at_rest = (
+                environment.trajectory
+                and environment.pid
+                and not environment.lost
+                and not environment.lock.locked()
+            )
             if idle and at_rest and environment.used_at + idle < now and environment not in due:
                 due.append(environment)
         for environment in due:
@@ -276,27 +253,6 @@ class ContainerDriver:
         await self._engine.remove(environment.container)
 
 
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
 def _leftover(mark: str, ended: bool) -> Leftover:
     action_id, _, attempt = mark.rpartition("#")
     return Leftover(ActionId(action_id), int(attempt), ended)
-
-
-def _open_directories(site: Site) -> None:
-    site.directory.mkdir(mode=0o711, parents=True, exist_ok=True)
-    site.workspaces.open()
-
-
-def _owner(path: Path) -> str:
-    """Return the name by which containers of this state directory are known; it lasts."""
-    if not path.exists():
-        draft = path.with_suffix(".new")
-        draft.write_text(secrets.token_hex(6))
-        draft.replace(path)
-    owner = path.read_text().strip()
-    if not owner.isalnum():
-        raise InvalidRequest(f"{path} does not hold a name")
-    return owner

@@ -29,6 +29,7 @@ from managers.cpu.containers.engine import Engine, EngineRefused, Gone
 from managers.cpu.containers.environment import Environment, Share
 from managers.cpu.containers.settings import Settings
 from managers.cpu.containers.shell import Shell, ShellLost
+from managers.cpu.containers.warm import WarmPool
 from managers.cpu.process.workspace import Workspaces
 
 #: The scheduler ends trajectories at their expiry; a container outlives it only when nobody does.
@@ -68,6 +69,13 @@ class Environments:
         self._by_trajectory: dict[TrajectoryKey, asyncio.Task[Environment]] = {}
         self._making: set[asyncio.Task[Environment]] = set()
         self._discarding: set[asyncio.Task[None]] = set()
+        self._warm = WarmPool(
+            site.engine, site.settings, site.clock, self._make_ready, self.discard
+        )
+
+    def open(self) -> None:
+        """Begin to keep containers ready."""
+        self._warm.open()
 
     def all(self) -> list[Environment]:
         """Return those that are there or being made."""
@@ -84,16 +92,14 @@ class Environments:
         """Return a trajectory's environment, made when it has none. Raises TangramError."""
         task = self._by_trajectory.get(trajectory)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            workspace = self._site.workspaces.ensure(trajectory)
-            task = asyncio.create_task(self._make(trajectory, spec, workspace))
+            task = asyncio.create_task(self._provide(trajectory, spec))
             task.add_done_callback(lambda made: made.cancelled() or made.exception())
             self._by_trajectory[trajectory] = task
         return await asyncio.shield(task)
 
     def alone(self, action_id: ActionId, spec: EnvironmentSpec) -> asyncio.Task[Environment]:
         """Make an environment for one action; the task fails with TangramError."""
-        workspace = self._site.workspaces.alone(action_id)
-        task = asyncio.create_task(self._make("", spec, workspace))
+        task = asyncio.create_task(self._provide_alone(action_id, spec))
         self._making.add(task)
         task.add_done_callback(self._making.discard)
         # Whoever wanted it may have gone.
@@ -131,6 +137,7 @@ class Environments:
 
     async def close(self) -> None:
         """Finish what is being made or deleted; containers of trajectories stay for a successor."""
+        await self._warm.close()
         making = {task for task in self._by_trajectory.values() if not task.done()} | self._making
         if making:
             await asyncio.wait(making)
@@ -142,6 +149,27 @@ class Environments:
                 environment.shell.close()
         if self._discarding:
             await asyncio.wait(set(self._discarding))
+
+    async def _provide(self, trajectory: TrajectoryKey, spec: EnvironmentSpec) -> Environment:
+        workspaces = self._site.workspaces
+        ready = await self._warm.take(spec)
+        if ready is None:
+            return await self._make(trajectory, spec, workspaces.ensure(trajectory))
+        await asyncio.to_thread(_become_workspace, ready.workspace, workspaces.of(trajectory))
+        ready.trajectory, ready.workspace, ready.spec = trajectory, workspaces.of(trajectory), spec
+        ready.expires_at = self._site.clock() + spec.ttl_seconds + _EXPIRY_SLACK_SECONDS
+        ready.save()
+        return ready
+
+    async def _provide_alone(self, action_id: ActionId, spec: EnvironmentSpec) -> Environment:
+        ready = await self._warm.take(spec)
+        if ready is not None:
+            ready.spec = spec
+            return ready
+        return await self._make("", spec, self._site.workspaces.alone(action_id))
+
+    async def _make_ready(self, spec: EnvironmentSpec) -> Environment:
+        return await self._make("", spec, self._site.workspaces.alone(ActionId("warm")))
 
     async def _delete_quietly(self, environment: Environment) -> None:
         try:
@@ -263,6 +291,18 @@ class Environments:
             return
         if facts["Config"]["Labels"].get(OWNER) == self._site.owner:
             await self._site.engine.remove(facts["Id"])
+
+
+def _become_workspace(directory: Path, place: Path) -> None:
+    """Put a workspace that a container has mounted where its trajectory's belongs.
+
+    A mount follows its directory. What was put there before moves along.
+    """
+    if place.exists():
+        for entry in place.iterdir():
+            entry.rename(directory / entry.name)
+        place.rmdir()
+    directory.rename(place)
 
 
 async def _itself(environment: Environment) -> Environment:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from domain.action import EnvironmentSpec, Outcome
 from domain.allocation import Allocation
 from domain.errors import TangramError
-from domain.ports import ExecResult, RunOrder, RunReport
+from domain.ports import ExecResult, RunOrder, RunReport, UsedResources
 from domain.resources import MILLI
 from managers.cpu.containers import command
 from managers.cpu.containers.cgroups import Usage
@@ -41,19 +41,21 @@ class Tools:
     environments: Environments
     way: Way
     marker: Marker
-    #: CPUs of the machine, by what the granted cores are mapped onto them.
-    cpus: tuple[int, ...]
+    #: Cores of the machine, by their lowest thread.
+    cores: Mapping[int, frozenset[int]]
 
     def share_of(self, granted: Allocation | None) -> Share:
-        """Return what a container gets for granted cores; all CPUs when none were."""
-        if granted is None:
-            return Share(frozenset(self.cpus))
-        known = set(self.cpus)
-        cpus = frozenset(
-            core if core in known else self.cpus[core % len(self.cpus)] for core in granted.units
-        )
+        """Return what a container gets for granted cores: all threads of each; all when none were.
+
+        Cores that do not exist, of an oversubscribed node, are mapped onto those that do.
+        """
+        everything = frozenset().union(*self.cores.values())
+        if granted is None or not granted.units:
+            return Share(everything)
+        known = sorted(self.cores)
+        cores = (core if core in self.cores else known[core % len(known)] for core in granted.units)
         milli = granted.amount if granted.shared or granted.amount < MILLI else None
-        return Share(cpus or frozenset(self.cpus), milli)
+        return Share(frozenset().union(*(self.cores[core] for core in cores)), milli)
 
 
 class Run:
@@ -255,7 +257,13 @@ class Run:
             notes.append(f"could not end {ending.remaining}")
         outputs = execution.stdout, execution.stderr
         stdout, stderr = (each.finish() for each in outputs)
-        result = ExecResult(status, stdout, stderr, any(each.truncated for each in outputs))
+        counted = None
+        if used is not None:
+            counted = UsedResources(
+                used.cpu_seconds, used.throttled_seconds, used.peak_memory_bytes
+            )
+        cut = any(each.truncated for each in outputs)
+        result = ExecResult(status, stdout, stderr, cut, counted)
         return RunReport(outcome, self._seconds(), result, detail="; ".join(notes) or None)
 
     def _advice(self, used: Usage) -> str:

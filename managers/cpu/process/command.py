@@ -22,6 +22,7 @@ from managers.cpu.process.limits import Limits
 from managers.cpu.process.sandbox import Sandbox
 from managers.cpu.process.seal import VARIABLE
 from managers.cpu.process.workspace import working_directory
+from managers.cpu.rewrite import rewritten
 
 CANNOT_EXECUTE: Final = 126
 NOT_FOUND: Final = 127
@@ -82,6 +83,7 @@ class CommandBuilder:
         home = str(workspace) if self.sandbox is None else self.sandbox.home
         env = {"HOME": home, **base, **spec.env, **_own_names(base)}
         command = [part.replace("{units}", str(units)) for part in spec.command]
+        command = rewritten(command, units, spec.rewrite)
         command = [*_odd_variables(env), *command]
         invocation = Invocation(order.mark, [], env, cwd, self._cpus_of(order))
         if spec.stdin is not None:

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from domain.apis import CallResult, Feedback, Verdict
+from domain.apis import CallResult, Feedback, Verdict, verdict_of
 from managers.quota.calls.secrets import masked
 
 #: No answer silences an API for longer.
 LONGEST_PAUSE_SECONDS: Final = 3600.0
 _MOST_HEADERS: Final = 64
 _DROPPED: Final = frozenset({"set-cookie", "set-cookie2", "connection", "keep-alive"})
-_LIMITED, _BUSY = 429, 503
 #: A reset above this is an instant since the epoch, not a number of seconds.
 _EPOCH: Final = 1e9
 
@@ -48,7 +47,12 @@ def result_of(
 
 
 def feedback_of(
-    resource: str, status: int, headers: Mapping[str, str], wall_clock: float
+    resource: str,
+    status: int,
+    headers: Mapping[str, str],
+    wall_clock: float,
+    *,
+    good: bool = False,
 ) -> Feedback:
     """Return what an answer says about the API's limits.
 
@@ -56,15 +60,12 @@ def feedback_of(
     ``X-RateLimit-*``; a limit counts when nothing remains of it.
     """
     pause = _retry_after(headers.get("retry-after", ""), wall_clock)
-    if status == _LIMITED or (status == _BUSY and pause is not None):
-        verdict = Verdict.LIMITED
-    else:
-        verdict = Verdict.FAILING if status >= 500 else Verdict.OK
+    verdict = verdict_of(status, pause)
     if pause is None or verdict is Verdict.OK:
         pause = _exhausted_for(headers, wall_clock) if pause is None else pause
     if pause is not None:
         pause = min(max(0.0, pause), LONGEST_PAUSE_SECONDS)
-    return Feedback(resource, verdict, True, pause)
+    return Feedback(resource, verdict, True, pause, good)
 
 
 def _retry_after(value: str, wall_clock: float) -> float | None:

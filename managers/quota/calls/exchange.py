@@ -95,7 +95,8 @@ async def _ask(
         await response.aclose()
     headers = kept_headers(response.headers, attempt.secret)
     result = result_of(response.status, headers, body, truncated=truncated, secret=attempt.secret)
-    feedback = feedback_of(attempt.call.target, response.status, headers, time.time())
+    good = 200 <= response.status < 300 and not truncated
+    feedback = feedback_of(attempt.call.target, response.status, headers, time.time(), good=good)
     return RunReport(Outcome.COMPLETED, attempt.seconds(), answer=result, feedback=feedback)
 
 

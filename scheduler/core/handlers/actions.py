@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
+from msgspec.structs import replace
+
 from domain.action import Action, ActionState, Kind, Outcome, Timing
 from domain.apis import Feedback, Verdict
 from domain.decisions import Decision, Finish
@@ -15,12 +18,13 @@ from scheduler.core.lifecycle import (
     MAX_ATTEMPTS,
     abort,
     bury,
-    enqueue,
+    enter,
     finish,
     in_line,
     release_orphan,
     requeue,
 )
+from scheduler.core.merging import Kept, key_of
 from scheduler.core.needs import Needs, capacity_of, check_feasible
 from scheduler.core.pools import needs_in
 from scheduler.core.queues import QueueKey
@@ -47,6 +51,11 @@ def submitted(state: State, event: ActionSubmitted, decisions: list[Decision]) -
         outcome, detail = refusal
         decisions.append(_stillborn(action, outcome, detail, event.lag_seconds))
         return
+    if action.call is not None and state.config.apis:
+        kept = _kept(state, action)
+        if kept is not None:
+            decisions.append(_answered(action, kept, event.lag_seconds))
+            return
     state.arrivals += 1
     live = LiveAction(
         action=action,
@@ -57,7 +66,7 @@ def submitted(state: State, event: ActionSubmitted, decisions: list[Decision]) -
     )
     state.actions[action.id] = live
     _join_trajectory(state, live)
-    enqueue(state, live)
+    enter(state, live)
     if action.queue_timeout_seconds is not None:
         due = live.submitted_at + action.queue_timeout_seconds
         state.timers.set(due, TimerKind.QUEUE_TIMEOUT, action.id)
@@ -131,6 +140,19 @@ def _stillborn(action: Action, outcome: Outcome, detail: str, waited: float) -> 
         detail=detail,
         kind=action.kind,
     )
+
+
+def _kept(state: State, action: Action) -> Kept | None:
+    key = key_of(state.config, action)
+    if key is None or action.call is None:
+        return None
+    return state.merging.find(action.call.target, key, state.now)
+
+
+def _answered(action: Action, kept: Kept, waited: float) -> Finish:
+    """End a call that was answered lately: nothing is granted, nothing sent."""
+    finish = _stillborn(action, Outcome.COMPLETED, "an answer that was kept", waited)
+    return replace(finish, reward=kept.reward, result=msgspec.Raw(kept.result))
 
 
 def _join_trajectory(state: State, live: LiveAction) -> None:

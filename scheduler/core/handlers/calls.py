@@ -30,6 +30,15 @@ def heed(state: State, live: LiveAction, event: ActionFinished, feedback: Feedba
     return ledger.take_retry(live.attempt)
 
 
+def heed_holder(state: State, live: LiveAction, feedback: Feedback) -> None:
+    """Let the books follow what the holder of a lease heard from what it holds."""
+    granted_at = live.granted_at if live.granted_at is not None else state.now
+    for allocation in live.allocations:
+        ledger = state.paced.get(allocation.resource)
+        if ledger is not None and feedback.resource in ("", allocation.resource):
+            ledger.heed(feedback, granted_at, state.now)
+
+
 def words(event: ActionFinished, feedback: Feedback) -> str:
     """Return what happened to an attempt, for people."""
     if event.detail:

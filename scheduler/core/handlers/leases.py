@@ -6,6 +6,7 @@ from domain.action import ActionState, Kind, Outcome
 from domain.decisions import Decision, Renew
 from domain.events import LeaseReleased, LeaseRenewed
 from domain.ids import ActionId
+from scheduler.core.handlers.calls import heed_holder
 from scheduler.core.lifecycle import extend_lease, finish
 from scheduler.core.state import LiveAction, State
 
@@ -31,6 +32,8 @@ def released(state: State, event: LeaseReleased, decisions: list[Decision]) -> N
     if live is None:
         return
     if live.state is ActionState.RUNNING:
+        if event.feedback is not None:
+            heed_holder(state, live, event.feedback)
         finish(state, live, Outcome.COMPLETED, decisions)
     else:
         finish(state, live, Outcome.CANCELLED, decisions, detail="released before it was granted")

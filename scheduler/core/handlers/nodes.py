@@ -143,6 +143,7 @@ def config_applied(state: State, event: ConfigApplied, decisions: list[Decision]
     before, state.config = state.config, event.config
     state.feasible.clear()
     state.deferrals.clear()
+    state.merging.forget(event.config)
     read_policies(state)
     for name in before.resources.keys() - event.config.resources.keys():
         # Its quotas go on counting, for the case that it is declared again.

@@ -11,6 +11,7 @@ Rules
    answers, so a journal can be decided again and a problem be planned without a server.
 2. Grants of one arrangement fit together in what the group was shown, each is one of the action's
    feasible counts, and none is smaller than what the scan admitted the action with.
+   (Malleable ones may go on with less: they are resized anyway.)
 3. Who goes is a prefix of the candidates, and the first one always goes. So nobody is overtaken
    within a group, and nobody starves by eviction.
 4. Units that inelastic actions, other groups and claims need are not in the group to begin with.
@@ -27,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from domain.elasticity import Elasticity
 from domain.policies import parse_policy
 from domain.resources import UnitSet
 from scheduler.core.policies.balanced import Balanced
@@ -47,8 +49,11 @@ class Policy(Protocol):
     def shares(self) -> bool:
         """It caps grants by `Group.fair_share`, which somebody has to work out."""
 
-    def admits_at(self, units: UnitSet) -> int:
-        """Return with which count of the key resource the scan admits an action."""
+    def admits_at(self, units: UnitSet, elasticity: Elasticity | None = None) -> int:
+        """Return with which count of the key resource the scan admits an action.
+
+        ``elasticity`` is its profile, where that may make a difference.
+        """
 
     @property
     def arrange(self) -> Callable[[Group], Arrangement] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from domain.elasticity import Elasticity
 from domain.resources import UnitSet
 from scheduler.core.policies.evict import evict
 from scheduler.core.policies.group import Arrangement, Group, at_smallest
@@ -24,7 +25,7 @@ class Paper:
     name: str = "paper"
     shares: bool = False
 
-    def admits_at(self, units: UnitSet) -> int:
+    def admits_at(self, units: UnitSet, elasticity: Elasticity | None = None) -> int:
         """Return the smallest count (Algorithm 1, line 2)."""
         return units[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from domain.elasticity import Elasticity
 from domain.resources import MILLI, UnitSet
 
 
@@ -16,7 +17,7 @@ class Minimum:
     shares: bool = False
     arrange: None = None
 
-    def admits_at(self, units: UnitSet) -> int:
+    def admits_at(self, units: UnitSet, elasticity: Elasticity | None = None) -> int:
         """Return the smallest count."""
         return units[0]
 
@@ -38,6 +39,6 @@ class Fixed:
         """Return the name as pools are configured with it."""
         return f"fixed({self.parallelism})"
 
-    def admits_at(self, units: UnitSet) -> int:
+    def admits_at(self, units: UnitSet, elasticity: Elasticity | None = None) -> int:
         """Return the largest count up to ``parallelism`` units."""
         return units[max(0, bisect_right(units, self.parallelism * MILLI) - 1)]

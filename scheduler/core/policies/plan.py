@@ -148,7 +148,10 @@ def _scan(problem: Problem, policy: Policy) -> _Scanned:
 
 
 def _needs(one: Waiting, key: str | None, policy: Policy) -> list[Need]:
-    """Return what the scan asks for: the policy's count of the key resource, else the smallest."""
+    """Return what the scan asks for: the policy's count of the key resource, else the smallest.
+
+    A problem does not say how much there is in all, so nobody can wait here for a wider count.
+    """
     return [
         (ResourceId(name), policy.admits_at(one.cost[name]) if name == key else one.cost[name][0])
         for name in sorted(one.cost)

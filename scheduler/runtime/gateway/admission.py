@@ -8,7 +8,15 @@ from time import time_ns
 import msgspec
 
 from domain.access import Principal
-from domain.action import Action, EnvironmentSpec, ExecSpec, Kind, LeaseSpec, RewardRule
+from domain.action import (
+    PYTEST_XDIST,
+    Action,
+    EnvironmentSpec,
+    ExecSpec,
+    Kind,
+    LeaseSpec,
+    RewardRule,
+)
 from domain.apis import CallSpec, check_call
 from domain.elasticity import parse_elasticity
 from domain.errors import InvalidRequest, NotFound
@@ -171,6 +179,8 @@ def _check_exec(work: ExecSpec) -> None:
         raise InvalidRequest(
             f"give 0 to {MAX_OUTPUT_BYTES} bytes", pointer="/exec/output_limit_bytes"
         )
+    if work.rewrite not in (None, PYTEST_XDIST):
+        raise InvalidRequest(f"rewrite is {PYTEST_XDIST} or absent", pointer="/exec/rewrite")
     if work.cwd is not None:
         check_path(work.cwd, "/exec/cwd")
 

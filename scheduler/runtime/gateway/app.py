@@ -83,6 +83,7 @@ class Gateway:
             ("POST", r"/leases/([^/]+)/release", submit, leases.release),
             ("GET", r"/completions", read, self._feeds.completions),
             ("GET", r"/status", read, self._health.status),
+            ("GET", r"/queues", read, self._health.queues),
             ("GET", r"/decisions", read, self._health.decisions),
             ("POST", r"/tasks", submit, trajectories.open_task),
             ("POST", r"/trajectories", submit, trajectories.open),

@@ -19,6 +19,8 @@ WORKER_SECONDS = 10.0
 
 #: Decisions that the core remembers.
 MOST_DECISIONS = 256
+#: Lines shown at most; each costs the loop a look at its head.
+MOST_LINES = 500
 
 
 class Health:
@@ -81,6 +83,11 @@ class Health:
         """
         limit = number(request.query().get("limit", "100"), "limit", MOST_DECISIONS)
         return Response(200, await self._context.questions.decisions(max(1, int(limit))))
+
+    async def queues(self, request: Request, principal: Principal) -> Response:
+        """GET /api/v1/queues?limit=: what waits and for what, the longest lines first."""
+        limit = number(request.query().get("limit", "100"), "limit", MOST_LINES)
+        return Response(200, await self._context.questions.queues(max(1, int(limit))))
 
     async def status(self, request: Request, principal: Principal) -> Response:
         """GET /api/v1/status: pools, resources, nodes and the loop, as the leader sees them."""

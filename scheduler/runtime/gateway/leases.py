@@ -8,16 +8,18 @@ import msgspec
 
 from domain.access import Principal
 from domain.action import ActionState, Kind
+from domain.apis import Feedback, verdict_of
 from domain.codec import encode
 from domain.errors import Conflict, Unavailable
 from domain.events import LeaseReleased, LeaseRenewed
 from domain.ids import ActionId
-from domain.wire import ActionView, RenewPayload, rfc3339
+from domain.wire import ActionView, ReleasePayload, RenewPayload, rfc3339
 from scheduler.runtime.gateway.bodies import decode
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.http import Request, Response
 
 ANSWER_SECONDS = 5.0
+_release = msgspec.json.Decoder(ReleasePayload)
 _renew = msgspec.json.Decoder(RenewPayload)
 
 
@@ -48,12 +50,15 @@ class Leases:
 
     async def release(self, request: Request, principal: Principal, action_id: str) -> Response:
         """POST /leases/{id}/release. Repeats change nothing."""
-        await request.body()
+        body = await request.body()
+        payload = decode(_release, body) if body.strip() else ReleasePayload()
         view = await self._lease(request, principal, action_id)
         if view.state is ActionState.FINISHED:
             return Response(200, view)
         future = self._context.tail.finish_of(action_id)
-        event = LeaseReleased(action_id=ActionId(action_id), project=view.project)
+        event = LeaseReleased(
+            action_id=ActionId(action_id), project=view.project, feedback=_feedback(payload)
+        )
         try:
             await self._context.submitter.append([encode(event)])
             finished = await self._context.wait_for(request, future, ANSWER_SECONDS)
@@ -66,3 +71,11 @@ class Leases:
         if view.kind is not Kind.LEASE:
             raise Conflict(f"{action_id} is of kind {view.kind}, not a lease")
         return view
+
+
+def _feedback(payload: ReleasePayload) -> Feedback | None:
+    if payload.status is None:
+        return None
+    pause = payload.retry_after_seconds
+    verdict = verdict_of(payload.status, pause)
+    return Feedback(payload.resource or "", verdict, pause_seconds=pause)

@@ -17,12 +17,13 @@ from domain.events import (
     ActionQueried,
     DecisionsQueried,
     FileRequested,
+    QueuesQueried,
     StatusQueried,
     TrajectoryQueried,
 )
 from domain.ids import ActionId
 from domain.keys import Keys
-from domain.wire import ActionView, DecisionsView
+from domain.wire import ActionView, DecisionsView, QueuesView
 from scheduler.runtime.connection import going_on
 from scheduler.runtime.gateway.submitter import Submitter
 
@@ -35,6 +36,7 @@ RETRY_SECONDS = 0.2
 
 _views = msgspec.msgpack.Decoder(ActionView)
 _decisions = msgspec.msgpack.Decoder(DecisionsView)
+_queues = msgspec.msgpack.Decoder(QueuesView)
 
 
 class NotLive(Exception):
@@ -125,6 +127,13 @@ class Questions:
         question = DecisionsQueried(request_id=request_id, reply_to=self.channel, limit=limit)
         reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
         return _decisions.decode(reply.body)
+
+    async def queues(self, limit: int) -> QueuesView:
+        """Return what waits and for what. Raises Unavailable."""
+        request_id = secrets.token_hex(8)
+        question = QueuesQueried(request_id=request_id, reply_to=self.channel, limit=limit)
+        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
+        return _queues.decode(reply.body)
 
     async def put_file(self, project: str, trajectory: str, path: str, content: bytes) -> None:
         """Write a file into an environment."""

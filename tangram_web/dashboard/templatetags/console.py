@@ -8,6 +8,8 @@ from typing import Final
 
 from django import template
 
+from domain.wire import QueueView
+
 register = template.Library()
 
 MISSING: Final = "–"
@@ -33,6 +35,25 @@ def duration(seconds: float | None) -> str:
 def resources(held: Mapping[str, float] | None) -> str:
     """Return granted units as text: ``cpu 4 · api:search 1``."""
     return " · ".join(f"{name} {count:g}" for name, count in (held or {}).items()) or MISSING
+
+
+@register.filter
+def needed(line: QueueView) -> str:
+    """Return what an action of a line needs to start: ``cpu 4 · memory 2 GiB``."""
+    memory = f"memory {line.memory_bytes / 2**30:.2g} GiB" if line.memory_bytes else ""
+    return " · ".join(part for part in (resources(line.needs), memory) if part != MISSING and part)
+
+
+@register.filter
+def entry(mapping: Mapping[str, object], name: str) -> object:
+    """Return the entry of that name, or None."""
+    return mapping.get(name)
+
+
+@register.filter
+def percent(share: float) -> str:
+    """Return a share of 1 in percent."""
+    return f"{100 * share:.1f}"
 
 
 @register.filter

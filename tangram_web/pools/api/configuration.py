@@ -183,9 +183,9 @@ class Revision(_View):
     renderer_classes = (JSONRenderer, YamlRenderer)
 
     @extend_schema(responses=ConfigurationView, operation_id="config_revision")
-    def get(self, request: Request, number: int) -> Response:
+    def get(self, request: Request, number: str) -> Response:
         """Return it as it was."""
-        return _exported(applying.revision(number))
+        return _exported(applying.revision(int(number)))
 
 
 class RollBack(_View):
@@ -197,10 +197,12 @@ class RollBack(_View):
         parameters=[_IF_MATCH],
         operation_id="config_roll_back",
     )
-    def post(self, request: Request, number: int) -> Response:
+    def post(self, request: Request, number: str) -> Response:
         """Bring an earlier state in force once more, as a new revision."""
         return _done(
-            lambda: applying.roll_back(number, actor=actor_of(request), expected=_expected(request))
+            lambda: applying.roll_back(
+                int(number), actor=actor_of(request), expected=_expected(request)
+            )
         )
 
 

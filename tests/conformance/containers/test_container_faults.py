@@ -49,6 +49,20 @@ def mortal() -> Iterator[DockerEngine]:
 
 
 @pytest.mark.parametrize("way", ["direct"])
+async def test_what_an_action_used_is_counted_for_it_alone(driver: ContainerDriver) -> None:
+    eat = "x = bytearray(200 * 2**20)\nfor n in range(10**6): n * n"
+    heavy = await driver.run(an_order("python3", "-c", eat, name="act_1"), lambda: None)
+    light = await driver.run(an_order("true", name="act_2"), lambda: None)
+    assert heavy.result is not None
+    assert light.result is not None
+    assert heavy.result.used is not None
+    assert light.result.used is not None
+    assert heavy.result.used.peak_memory_bytes > 200 * 2**20
+    assert light.result.used.peak_memory_bytes < 100 * 2**20
+    assert 0 < light.result.used.cpu_seconds < heavy.result.used.cpu_seconds
+
+
+@pytest.mark.parametrize("way", ["direct"])
 async def test_the_effective_cores_are_the_granted_ones_while_acting_and_the_parked_ones_after(
     driver: ContainerDriver,
 ) -> None:
@@ -78,6 +92,7 @@ async def test_a_light_action_gets_its_part_of_a_core(driver: ContainerDriver, w
     report = await driver.run(order, lambda: None)
     assert report.result is not None
     assert float(report.result.stdout) < 0.6
+    assert way == "api" or (report.result.used and report.result.used.throttled_seconds > 0)
 
 
 async def test_cores_that_somebody_else_changed_are_restored_and_counted(

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from domain.action import EnvironmentSpec, Outcome
-from domain.errors import InvalidRequest
+from domain.errors import InvalidRequest, Unavailable
 from domain.ids import ActionId, TrajectoryKey
 from domain.ports import ExecResult, RunOrder
 from managers.cpu.containers import ContainerDriver, creation
+from managers.cpu.containers.cgroups import Trees
 from tests.conformance.containers.conftest import Shell, a_driver, crash, processes_with
 from tests.conformance.driver import FOREVER, TRAJECTORY, Performance, an_order
 from tests.docker_engine import IMAGE, DockerEngine
@@ -100,6 +101,22 @@ async def test_a_read_only_image_leaves_the_workspace_and_tmp(
     await driver.close()
     assert report.result is not None
     assert report.result.exit_code == 0
+
+
+async def test_the_engine_is_asked_where_control_groups_are_not_ours(
+    engine: DockerEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("not below our parent")
+
+    monkeypatch.setattr(Trees, "group_of", refuse)
+    driver = a_driver(engine, tmp_path, "auto")
+    await driver.open()
+    assert driver.isolation == "docker-api"
+    assert owned(engine, driver) == []
+    await driver.close()
+    with pytest.raises(Unavailable, match="not below our parent"):
+        await a_driver(engine, tmp_path, "direct").open()
 
 
 async def test_an_image_that_is_not_there_fails_before_the_start(driver: ContainerDriver) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from domain.action import ExecSpec, Outcome
+from domain.action import PYTEST_XDIST, ExecSpec, Outcome
 from domain.ports import ExecResult
 from managers.cpu.containers import ContainerDriver
 from tests.conformance.containers.conftest import Shell
-from tests.conformance.driver import an_order
+from tests.conformance.driver import TRAJECTORY, an_order
 
 Output = Callable[..., Awaitable[ExecResult]]
 MEGABYTE = 2**20
@@ -93,7 +93,8 @@ async def test_background_jobs_that_hold_the_output_are_not_waited_for(shell: Sh
 
 async def test_a_hundred_megabytes_are_cut_and_do_not_block(shell: Shell, output: Output) -> None:
     result = await output(f"head -c {100 * MEGABYTE} /dev/zero | tr '\\0' x; exit 9", limit=1000)
-    assert result == ExecResult(9, "x" * 1000, "", truncated=True)
+    assert (result.exit_code, result.stdout) == (9, "x" * 1000)
+    assert result.truncated
 
 
 async def test_output_of_any_bytes_comes_back(output: Output) -> None:
@@ -123,3 +124,13 @@ async def test_arguments_and_variables_arrive_as_they_are(driver: ContainerDrive
     assert report.result is not None
     found = set(report.result.stdout.split("\0"))
     assert {f"A={odd}", "b.c=1", "TANGRAM_ACTION_ID=act_1", "TANGRAM_UNITS=1"} <= found
+
+
+async def test_pytest_gets_as_many_workers_as_units_when_asked_for(driver: ContainerDriver) -> None:
+    test = b"import os\ndef test_it(): assert os.environ['PYTEST_XDIST_WORKER_COUNT'] == '1'\n"
+    await driver.put_file(TRAJECTORY, "test_it.py", test)
+    for rewrite, exit_code in ((None, 1), (PYTEST_XDIST, 0)):
+        spec = ExecSpec(("python3", "-m", "pytest", "-q"), rewrite=rewrite)
+        report = await driver.run(an_order(spec=spec), lambda: None)
+        assert report.result is not None
+        assert report.result.exit_code == exit_code, report

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import redis
 
-from domain.apis import ApiConfig, Reach
+from domain.apis import ApiConfig, Cache, Reach
 from domain.inventory import Config, PoolConfig, ProjectConfig
 from domain.keys import Keys
 from domain.limits import Breaker, Limits
@@ -223,3 +223,35 @@ async def test_calls_wait_for_an_api_that_is_away_for_a_while(calls: CallRig) ->
         )
     assert {view["result"]["status"] for view in views} == {200}
     assert len(calls.api.asked) == 10
+
+
+async def test_identical_calls_are_one_request_and_its_answer_is_kept(calls: CallRig) -> None:
+    async def slow(_: Any, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.2)
+        writer.write(answer(200, b'{"hits": 3}'))
+
+    calls.api.behave = slow
+    get = {"method": "GET"}
+    async with running(calls, cache=Cache(60.0)) as client:
+        same = [finished(client, a_call("/q?a=1", call=get)) for _ in range(10)]
+        views = await asyncio.gather(*same, finished(client, a_call("/q?a=2", call=get)))
+        kept = await finished(client, a_call("/q?a=1", call=get))
+    assert {view["result"]["body"] for view in (*views, kept)} == {'{"hits": 3}'}
+    assert sorted(asked.path for asked in calls.api.asked) == ["/q?a=1", "/q?a=2"]
+    assert kept["detail"] == "an answer that was kept"
+    assert kept["units"] == {}
+
+
+async def test_a_holder_of_a_lease_says_what_it_heard(calls: CallRig) -> None:
+    async with running(calls, at_once=1) as client:
+        wanted = {"task": "t", "kind": "lease", "cost": {"api:search": 1}}
+        lease = await finished(client, wanted)
+        bad = await client.post(f"/leases/{lease['id']}/release", json={"status": 9})
+        said = {"status": 429, "retry_after_seconds": 30}
+        released = await client.post(f"/leases/{lease['id']}/release", json=said)
+        waiting = (await client.post("/actions", json=a_call())).json()["id"]
+        view = (await client.get(f"/actions/{waiting}")).json()
+        status = (await client.get("/status")).json()["resources"]["api:search"]
+    assert (bad.status_code, released.status_code) == (422, 200)
+    assert "pause" in view["waiting"]["reason"]
+    assert "pause" in status["hindrance"]

@@ -283,6 +283,8 @@ def test_an_api_is_declared_with_its_limits_and_changed_in_part(defaults, redis_
         ({"api": {"base_url": "file:///etc/passwd"}}, "/api/base_url"),
         ({"api": {"base_url": "https://x", "headers": {"A": "b\r\nc"}}}, "/api/headers"),
         ({"api": {}}, "/api"),
+        ({"api": {"base_url": "https://x", "cache": {"size_bytes": -1}}}, "/api/cache/size_bytes"),
+        ({"shares": {"a": {"nominal_units": -1}}}, "/shares"),
     ],
     ids=str,
 )

@@ -183,12 +183,16 @@ def test_who_looked_at_another_revision_is_told(admin: Any) -> None:
         (FILE.replace("limit_units: 20", "limit_units: 20\n  limit_units: 3"), "line 6, column 3", "twice"),
         ("a: &x 1\nb: *x\n", "line 1, column 4", "anchors"),
         ("- 1\n", "line 1, column 1", "a document has"),
+        (FILE.replace("window_seconds: 1,", "window_seconds: .nan,"), "line 7, column 35", "no number"),
+        (FILE.replace("reason: disk", "reason: 2026-01-01"), "line 33, column 31", "in quotes"),
+        (FILE.replace('"api:search"', '"license:x"'), "line 7, column 5", "only resources api:"),
         (FILE.replace("default_pool: big", "default_pool: none"), "Project 'vision'", "no pool 'none'"),
     ],
     ids=[
         "broken list", "tab", "not a number", "out of range", "unknown zone", "bad address",
         "unknown kind", "unknown policy", "unknown member", "bad name", "other version",
-        "object twice", "key twice", "anchor", "no mapping", "dangling reference",
+        "object twice", "key twice", "anchor", "no mapping", "not a number at all", "a date",
+        "not an api", "dangling reference",
     ],
 )  # fmt: skip
 def test_a_broken_file_is_refused_with_its_place_and_nothing_is_applied(

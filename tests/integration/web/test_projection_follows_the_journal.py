@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from domain.action import EnvironmentSpec, Kind, LeaseSpec, Outcome
 from domain.allocation import Allocation
+from domain.apis import CallResult, CallSpec
+from domain.codec import encode
 from domain.decisions import Grant, Renew, Resize
 from domain.events import EnvironmentRemoved, TaskOpened, TrajectoryFinished, TrajectoryOpened
 from domain.ids import ResourceId, trajectory_key
@@ -252,3 +254,23 @@ def test_declared_task_keeps_its_pool_when_actions_come(journal):
 
     row = TaskRecord.objects.get()
     assert (row.pool, row.metadata, row.actions) == ("big", {"x": 1}, 1)
+
+
+def test_a_call_keeps_its_request_and_an_answer_that_another_one_got(journal):
+    call = CallSpec("api:search", "GET", "/q", {"X-A": "b"})
+    made, merged = (an_action(n, kind=Kind.CALL, call=call, cost={}) for n in (1, 2))
+    answer = msgspec.Raw(encode(CallResult(200, {"a": "b"}, "found")))
+    journal.submit(made, merged)
+    journal.grant(made)
+    report = replace(a_report(made.id), result=answer)
+    journal.write([report], [a_finish(made), replace(a_finish(merged), result=answer)])
+
+    project(journal.entries)
+
+    rows = ActionRecord.objects.order_by("id")
+    shown = {"status": 200, "headers": {"a": "b"}, "body": "found", "encoding": "utf-8",
+             "truncated": False}  # fmt: skip
+    assert [row.result for row in rows] == [shown, shown]
+    assert rows[0].spec["call"] == {
+        "target": "api:search", "method": "GET", "path": "/q", "headers": {"X-A": "b"},
+    }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -121,3 +122,10 @@ def test_nobody_renews_after_the_end(server: FakeServer, client: Client) -> None
 
     assert server.world.renewals[lease.id] == renewals
     assert not [thread.name for thread in threading.enumerate() if lease.id in thread.name]
+
+
+def test_what_the_holder_heard_goes_back_with_the_lease(server: FakeServer, client: Client) -> None:
+    with client.lease("t", {"api:search": 1}) as lease:
+        lease.report(429, retry_after_seconds=2.0)
+    (released,) = [sent for sent in server.sent if sent.path.endswith("/release")]
+    assert json.loads(released.body) == {"status": 429, "retry_after_seconds": 2.0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import (
@@ -18,8 +19,9 @@ from msgspec.structs import replace
 
 from domain import events
 from domain.action import Kind, Outcome
-from domain.apis import Feedback, Verdict
+from domain.apis import ApiConfig, Cache, CallSpec, Feedback, Verdict
 from domain.elasticity import Elasticity
+from domain.events import NO_RESULT
 from domain.ids import ActionId
 from domain.inventory import Config, PoolConfig
 from domain.limits import Share
@@ -43,8 +45,15 @@ QUOTAS = st.lists(
 SHARES = st.builds(
     Share, st.sampled_from([0, 1000, 2000]), st.sampled_from([None, 0, 1000]), st.just(None)
 )
-VERDICTS = st.sampled_from(Verdict)
-PAUSES = st.sampled_from([None, None, 2.0])
+PATHS = st.sampled_from(["/a", "/b"])
+MERGED = st.sampled_from(
+    [
+        {},
+        {"api:search": ApiConfig("https://x")},
+        {"api:search": ApiConfig("https://x", cache=Cache(5.0))},
+    ]
+)
+ANSWER = msgspec.Raw(b"\xa2ok")
 MEMORY = st.sampled_from([0, 0, GIB // 2, GIB, 3 * GIB])
 
 
@@ -58,12 +67,14 @@ def actions(draw: st.DrawFn, number: int) -> Any:
     if kind is not Kind.NOOP and draw(st.integers(0, 3)):
         cost["cpu"] = draw(CPUS)
     trajectory = draw(st.none() | TRAJECTORIES | TRAJECTORIES)
+    call = CallSpec("api:search", "GET", draw(PATHS)) if kind is Kind.CALL else None
     fields: dict[str, Any] = {
         "cost": cost,
         "trajectory": trajectory,
         "priority": draw(st.sampled_from([0, 0, 0, 1, -1])),
         "queue_timeout_seconds": draw(st.sampled_from([None, None, 5.0, 50.0])),
         "replay_safe": draw(st.booleans()),
+        "call": call,
     }
     if draw(st.integers(0, 3)):
         fields["elasticity"] = draw(PROFILES)
@@ -78,6 +89,12 @@ def actions(draw: st.DrawFn, number: int) -> Any:
     return an_action(name, kind=kind, **fields)
 
 
+def feedbacks(*, sent: bool) -> st.SearchStrategy[Feedback]:
+    """Anything that an attempt could say of its API."""
+    verdict, pause = st.sampled_from(Verdict), st.sampled_from([None, None, 2.0])
+    return st.builds(Feedback, st.just("api:search"), verdict, st.just(sent), pause, st.booleans())
+
+
 @st.composite
 def configs(draw: st.DrawFn, revision: int) -> Config:
     """Any configuration that an operator could apply."""
@@ -87,6 +104,7 @@ def configs(draw: st.DrawFn, revision: int) -> Config:
             st.dictionaries(st.sampled_from(["search", "code"]), st.integers(0, 3), max_size=2)
         ),
         quotas=draw(st.dictionaries(st.sampled_from(["search", "code"]), QUOTAS, max_size=2)),
+        called=draw(MERGED),
         shares={"api:search": {"default": draw(SHARES)}} if draw(st.booleans()) else {},
         drained_nodes=frozenset(draw(st.sets(NODES))),
         node_grace_seconds=draw(st.sampled_from([10.0, 60.0])),
@@ -144,7 +162,7 @@ class Histories(RuleBasedStateMachine):
             never = unsure and data.draw(st.booleans())
             said = None
             if self.world.submitted[action_id].kind is Kind.CALL and data.draw(st.booleans()):
-                said = Feedback("api:search", data.draw(VERDICTS), not never, data.draw(PAUSES))
+                said = data.draw(feedbacks(sent=not never))
             self.reports.append(
                 self.world.report(
                     action_id,
@@ -155,6 +173,7 @@ class Histories(RuleBasedStateMachine):
                     execution_seconds=2.0,
                     never_started=never,
                     feedback=said,
+                    result=NO_RESULT if said is None else ANSWER,
                 )
             )
         self.world.handle(*self.reports[-len(chosen) :])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from domain import events
 from domain.action import Outcome
 from domain.apis import CallSpec, Feedback, Verdict
 from domain.decisions import Requeue
+from domain.ids import ActionId
 from domain.limits import Breaker, Limits, Retries
 from scheduler.core import snapshot
-from tests.builders import a_config, a_quota, an_action, granted, make_ledger, only
+from tests.builders import a_config, a_lease, a_quota, an_action, granted, make_ledger, only
 from tests.scenario import Scenario
 
 OK = Feedback("api:search", Verdict.OK)
@@ -148,3 +150,26 @@ def test_feedback_on_a_resource_that_is_gone_ends_the_call() -> None:
     scenario.submit(a_call("c0"))
     scenario.finish("c0", feedback=Feedback("api:gone", Verdict.FAILING))
     assert "not declared" in (scenario.the_finish("c0").detail or "")
+
+
+def test_what_the_holder_of_a_lease_heard_slows_everybody() -> None:
+    scenario = a_scenario()
+    scenario.submit(a_lease("mine", cost={"api:search": 1}), a_call("c0"), a_call("c1"))
+    said = Feedback("", Verdict.LIMITED, pause_seconds=4.0)
+    decisions = scenario.handle(
+        events.LeaseReleased(action_id=ActionId("mine"), project="default", feedback=said)
+    )
+    assert granted(decisions) == []
+    assert scenario.outcomes["mine"] is Outcome.COMPLETED
+    assert granted(scenario.advance(4.0)) == ["c1"]
+
+
+def test_what_a_holder_says_of_a_resource_that_it_does_not_hold_is_ignored() -> None:
+    scenario = a_scenario()
+    scenario.submit(a_lease("mine", cost={"api:search": 1}), a_call("c0"), a_call("c1"))
+    said = Feedback("api:other", Verdict.LIMITED, pause_seconds=4.0)
+    assert granted(
+        scenario.handle(
+            events.LeaseReleased(action_id=ActionId("mine"), project="default", feedback=said)
+        )
+    ) == ["c1"]

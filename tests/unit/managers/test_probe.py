@@ -8,10 +8,10 @@ import pytest
 
 from domain.errors import InvalidRequest
 from domain.ports import DriverContext
+from managers.cpu.cpulist import parse_cpu_list
 from managers.cpu.probe import (
     cpu_inventory,
     numa_groups,
-    parse_cpu_list,
     probe_cpu,
     probe_memory,
     real_memory_bytes,
@@ -95,3 +95,15 @@ def test_a_container_has_no_more_memory_than_its_limit(tmp_path: Path) -> None:
     unlimited.write_text("max\n")
     assert real_memory_bytes(meminfo, (tmp_path / "absent", unlimited)) == 2048 * 1024
     assert real_memory_bytes(meminfo, (limit,)) == 1048576
+
+
+def test_reserved_cores_are_not_offered() -> None:
+    first, *others = usable_cores()
+    offered = probe_cpu(a_context(reserved_cpus=str(first)))
+    assert [core for group in offered.groups for core in group] == others
+
+
+@pytest.mark.parametrize("reserved", ["4095", ",".join(map(str, usable_cores())), "x"])
+def test_reserved_cores_must_be_there_and_leave_some(reserved: str) -> None:
+    with pytest.raises(InvalidRequest):
+        probe_cpu(a_context(reserved_cpus=reserved))

@@ -77,7 +77,7 @@ def test_allowed_hosts_of_the_operator_stay():
         (Options(), [""]),
         (Options(cpus=8, nodes=2), ["8", "8"]),
         (Options(nodes=2), ["0,2", "1,3"]),
-        (Options(nodes=5), ["0", "1", "2", "3", "0"]),
+        (Options(nodes=5), ["0-0", "1-1", "2-2", "3-3", "0-0"]),
     ],
     ids=["one node has all", "as declared", "shared out", "more nodes than cores"],
 )

@@ -1,0 +1,34 @@
+"""Who may see the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+
+from tangram_web.live.access import may_watch
+
+P = ParamSpec("P")
+View = Callable[Concatenate[HttpRequest, P], HttpResponse]
+
+
+def for_watchers(view: View[P]) -> View[P]:
+    """Ask people to sign in, and turn away those who may not watch."""
+
+    @wraps(view)
+    def guarded(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+        if may_watch(request.user):
+            return view(request, *args, **kwargs)
+        return refuse(request, "Not permitted", "The console is for staff accounts.", 403)
+
+    return login_required(guarded)
+
+
+def refuse(request: HttpRequest, title: str, cure: str, status: int) -> HttpResponse:
+    """Answer with a page that says what to do instead."""
+    context = {"title": title, "cure": cure}
+    return render(request, "dashboard/refused.html", context, status=status)

@@ -1,0 +1,66 @@
+"""Pages over rows: trajectories and tasks."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from tangram_web.dashboard import selectors
+from tangram_web.dashboard.guards import for_watchers, refuse
+from tangram_web.dashboard.lanes import lanes_of
+from tangram_web.records.models import TrajectoryState
+
+
+@require_safe
+@for_watchers
+def trajectories(request: HttpRequest) -> HttpResponse:
+    """Show trajectories, the latest opened first."""
+    context = {
+        "page": "trajectories",
+        "found": selectors.trajectory_page(request.GET),
+        "states": TrajectoryState.values,
+    }
+    return render(request, "dashboard/trajectories.html", context)
+
+
+@require_safe
+@for_watchers
+def trajectory(request: HttpRequest, key: str) -> HttpResponse:
+    """Show one trajectory: its actions over time, and what it waited for."""
+    record = selectors.trajectory_record(key)
+    if record is None:
+        return refuse(request, "No such trajectory", "It may be older than the retention.", 404)
+    actions = selectors.actions_of_trajectory(record)
+    context = {
+        "page": "trajectories",
+        "trajectory": record,
+        "chart": lanes_of(record, actions, timezone.now()),
+        "cut": record.actions > len(actions),
+    }
+    return render(request, "dashboard/trajectory.html", context)
+
+
+@require_safe
+@for_watchers
+def tasks(request: HttpRequest) -> HttpResponse:
+    """Show tasks, the latest opened first."""
+    context = {"page": "tasks", "found": selectors.task_page(request.GET)}
+    return render(request, "dashboard/tasks.html", context)
+
+
+@require_safe
+@for_watchers
+def task(request: HttpRequest, key: str) -> HttpResponse:
+    """Show one task: its steps, its outcomes, its share of waiting."""
+    record = selectors.task_record(key)
+    if record is None:
+        return refuse(request, "No such task", "Tasks appear with their first action.", 404)
+    context = {
+        "page": "tasks",
+        "task": record,
+        "steps": selectors.steps_of(record),
+        "outcomes": selectors.outcomes_of(record),
+    }
+    return render(request, "dashboard/task.html", context)

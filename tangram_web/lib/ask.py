@@ -1,0 +1,72 @@
+"""Questions of pages to the scheduler: sent through the inbox like everything else, answered once.
+
+Pages are few and people are slow, so a question has a connection of its own for as long as it lasts.
+"""
+
+from __future__ import annotations
+
+import secrets
+from time import monotonic
+from typing import Any, Final
+
+import msgspec
+import redis
+
+from domain.codec import decode_reply, encode
+from domain.errors import Unavailable
+from domain.events import ActionQueried, DecisionsQueried, QueuesQueried, StatusQueried
+from domain.ids import ActionId
+from domain.wire import ActionView, DecisionsView, QueuesView
+from tangram_web.lib import bus
+
+ANSWER_SECONDS: Final = 2.0
+
+_action = msgspec.msgpack.Decoder(ActionView)
+_decisions = msgspec.msgpack.Decoder(DecisionsView)
+_queues = msgspec.msgpack.Decoder(QueuesView)
+_status = msgspec.msgpack.Decoder(dict[str, Any])
+
+
+def live_action(action_id: str) -> ActionView | None:
+    """Return an action that is not over, with why it waits; None for any other."""
+    body = _ask(ActionQueried, action_id=ActionId(action_id), project="")
+    return None if body is None else _action.decode(body)
+
+
+def queues(limit: int = 200) -> QueuesView:
+    """Return what waits and for what, the longest lines first."""
+    return _queues.decode(_ask(QueuesQueried, limit=limit) or b"")
+
+
+def decisions(limit: int = 100) -> DecisionsView:
+    """Return what policies decided lately, latest first."""
+    return _decisions.decode(_ask(DecisionsQueried, limit=limit) or b"")
+
+
+def status() -> dict[str, Any]:
+    """Return how the system stands, as the leader sees it."""
+    return _status.decode(_ask(StatusQueried) or b"\x80")
+
+
+def _ask(question: Any, **about: Any) -> bytes | None:
+    """Ask, and return the answer's body; None when there is no such thing.
+
+    Raises Unavailable when nobody answers in time.
+    """
+    client, names, process = bus.redis_client(), bus.keys(), secrets.token_hex(8)
+    channel = names.replies(f"page:{process}")
+    message = encode(question(request_id=process, reply_to=channel, **about))
+    try:
+        with client.pubsub(ignore_subscribe_messages=True) as replies:  # type: ignore[no-untyped-call]
+            replies.subscribe(channel)
+            replies.get_message(timeout=ANSWER_SECONDS)  # the subscription is in place
+            client.xadd(names.inbox, {"0": message})
+            until = monotonic() + ANSWER_SECONDS
+            while (left := until - monotonic()) > 0:
+                told = replies.get_message(timeout=left)
+                if told is not None:
+                    reply = decode_reply(told["data"])
+                    return bytes(reply.body) if reply.ok else None
+    except redis.RedisError as error:
+        raise Unavailable(f"redis does not answer: {error}") from error
+    raise Unavailable("the scheduler does not answer; is a loop running?")

@@ -1,0 +1,205 @@
+"""Every page opens: with data, without, and while the scheduler is away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+
+from domain.action import ActionState
+from domain.codec import Reply, decode_command, encode
+from domain.events import ActionQueried, DecisionsQueried, QueuesQueried, StatusQueried
+from domain.wire import (
+    ActionView,
+    DecisionsView,
+    DecisionView,
+    QueuesView,
+    QueueView,
+    TrialView,
+    WaitView,
+)
+from tangram_web.lib import ask
+from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
+
+LIVE_PAGES = ("/queues/", "/decisions/", "/workers/")
+ROW_PAGES = ("/trajectories/", "/tasks/", "/actions/")
+NOW = datetime.now(UTC)
+MARKUP = "<script>alert(1)</script>"
+WHY = WaitView("short_of", "waits for 2 of cpu:n1, 1 free on node n1", "cpu:n1", 3, "act_b", 1.5)
+
+
+@pytest.fixture
+def browser(defaults: None, redis_bus: Any) -> Client:
+    client = Client()
+    user = get_user_model().objects.create_user("ops", password="x", is_staff=True)
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def scheduler(redis_bus: Any) -> Iterator[None]:
+    """Somebody who answers questions as a loop would."""
+    stop = threading.Event()
+
+    def serve() -> None:
+        after = "0-0"
+        while not stop.is_set():
+            for _, entries in redis_bus.xread({"tangram:inbox": after}, block=50) or []:
+                for after, fields in entries:  # noqa: B007 - where to go on
+                    for message in fields.values():
+                        question = decode_command(message)
+                        body = msgspec.Raw(encode(answer_to(question)))
+                        reply = Reply(question.request_id, body=body)
+                        redis_bus.publish(question.reply_to, encode(reply))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
+
+
+def answer_to(question: Any) -> Any:
+    match question:
+        case QueuesQueried():
+            line = QueueView(
+                "default", None, {"cpu": 2}, 2**30, 7, "act_a", "p", MARKUP, None, 3.0, WHY
+            )
+            return QueuesView([line], 1, 7)
+        case DecisionsQueried():
+            trials = [TrialView(0, 12.5, 1.5), TrialView(1, None, None)]
+            one = DecisionView(1.0, "cpu:n1", "paper", ["act_a"], {"act_a": 4}, [], 2, 12.5, trials)
+            return DecisionsView([one])
+        case StatusQueried():
+            quantiles = {"p50": 0.001, "p99": 0.01}
+            return {"pass_seconds": quantiles, "cycle_seconds": quantiles, "seq": 42,
+                    "revision": 1, "version": "0.1.0"}  # fmt: skip
+        case ActionQueried():
+            return ActionView(id=question.action_id, state=ActionState.QUEUED, waiting=WHY)
+    raise AssertionError(question)
+
+
+def a_task() -> None:
+    TaskRecord.objects.create(key="default/swe", project="default", name="swe", opened_at=NOW)
+    TrajectoryRecord.objects.create(
+        key="default/t-1", project="default", name="t-1", task="swe", opened_at=NOW, actions=2
+    )
+    for number in range(3):
+        at = NOW + timedelta(seconds=number)
+        done = number < 2
+        ActionRecord.objects.create(
+            id=f"act_{number}", project="default", task="swe", trajectory="t-1", kind="exec",
+            submitted_at=at, step=5, state="finished" if done else "queued",
+            outcome="completed" if done else None, finished_seq=number if done else None,
+            finished_at=at if done else None, reward=0.5, detail=MARKUP,
+            queue_seconds=0.1 if done else None, overhead_seconds=0.0,
+            execution_seconds=0.4, act_seconds=0.5 if done else None,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("page", [*LIVE_PAGES, *ROW_PAGES])
+def test_a_page_opens_before_anything_has_happened(
+    browser: Client, scheduler: None, page: str
+) -> None:
+    answer = browser.get(page)
+    assert answer.status_code == 200
+    assert b"aria-current" in answer.content
+
+
+@pytest.mark.parametrize("page", LIVE_PAGES)
+def test_a_page_says_that_the_scheduler_is_away(
+    browser: Client, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    monkeypatch.setattr(ask, "ANSWER_SECONDS", 0.05)
+    text = browser.get(page).content.decode()
+    assert "the scheduler does not answer" in text
+
+
+def test_queues_say_what_waits_for_what(browser: Client, scheduler: None) -> None:
+    text = browser.get("/queues/").content.decode()
+    assert "7 actions wait in 1 line" in text
+    assert "cpu 2 · memory 1 GiB" in text
+    assert WHY.reason in text
+    assert MARKUP not in text
+
+
+def test_decisions_show_candidates_and_what_else_was_tried(
+    browser: Client, scheduler: None
+) -> None:
+    text = browser.get("/decisions/").content.decode()
+    assert "cpu:n1" in text
+    assert "2 ways looked at" in text
+    assert "certainly no better" in text
+
+
+def test_workers_show_lags(browser: Client, scheduler: None) -> None:
+    text = browser.get("/workers/").content.decode()
+    assert "nobody leads" in text
+    assert "projector" in text
+    assert "entry 42" in text
+
+
+def test_a_waiting_action_says_why(browser: Client, scheduler: None) -> None:
+    a_task()
+    text = browser.get("/actions/act_2/").content.decode()
+    assert "Why it waits" in text
+    assert WHY.reason in text
+    assert "/actions/act_b/" in text
+    assert MARKUP not in text
+
+
+def test_a_trajectory_shows_its_actions_over_time(browser: Client) -> None:
+    a_task()
+    text = browser.get("/trajectories/default/t-1/").content.decode()
+    assert text.count('<a href="/actions/act_') == 3
+    assert "waited for resources" in text
+    assert 'href="/tasks/default/swe/"' in text
+
+
+def test_a_task_shows_steps_and_ends(browser: Client) -> None:
+    a_task()
+    text = browser.get("/tasks/default/swe/").content.decode()
+    assert "<td>5</td><td>3</td>" in text
+    assert "completed" in text
+    assert "0.500" in text
+
+
+def test_lists_filter_and_refuse_nonsense(browser: Client) -> None:
+    a_task()
+    assert b"t-1" in browser.get("/trajectories/?state=open&task=swe").content
+    assert b"No trajectory fits" in browser.get("/trajectories/?task=other").content
+    assert b"is no instant" in browser.get("/trajectories/?before=yesterday").content
+    assert b"is no task" in browser.get("/trajectories/?task=%00").content
+
+
+@pytest.mark.parametrize("page", ["/trajectories/default/nope/", "/tasks/default/nope/"])
+def test_an_unknown_object_is_404_with_a_cure(browser: Client, page: str) -> None:
+    answer = browser.get(page)
+    assert answer.status_code == 404
+    assert b"No such" in answer.content
+
+
+def test_pages_of_lists_go_on_where_the_last_ended(browser: Client) -> None:
+    for number in range(60):
+        TrajectoryRecord.objects.create(
+            key=f"default/t{number:02}", project="default", name=f"t{number:02}", task="swe",
+            opened_at=NOW + timedelta(seconds=number),
+        )  # fmt: skip
+    first = browser.get("/trajectories/")
+    older = first.context["found"].older
+    second = browser.get(f"/trajectories/?{older}")
+    names = [row.name for page in (first, second) for row in page.context["found"].rows]
+    assert names == [f"t{number:02}" for number in reversed(range(60))]
+
+
+@pytest.mark.parametrize("page", [*LIVE_PAGES, *ROW_PAGES])
+def test_strangers_are_asked_to_sign_in(db: None, page: str, caller: Callable[..., Any]) -> None:
+    answer = Client().get(page)
+    assert answer.status_code == 302
+    assert "/login/" in answer["Location"]

@@ -1,0 +1,49 @@
+"""The lines of waiting actions tell how many wait, and what the next one waits for."""
+
+from __future__ import annotations
+
+from tests.builders import GIB, a_node, an_action
+
+
+def test_actions_that_can_only_be_admitted_alike_stand_in_one_line(core):
+    scenario = core(a_node("n1", cpus=4))
+    scenario.submit(an_action("running", cost={"cpu": 4}))
+    scenario.submit(*(an_action(f"small{n}") for n in range(3)), an_action("wide", cost={"cpu": 2}))
+
+    seen = scenario.machine.queues(10)
+
+    assert (seen.lines, seen.waiting) == (2, 4)
+    assert [(line.waiting, line.needs, line.head) for line in seen.items] == [
+        (3, {"cpu": 1}, "small0"),
+        (1, {"cpu": 2}, "wide"),
+    ]
+    assert seen.items[0].why.code == "short_of"
+    assert seen.items[0].why == scenario.machine.explain("small0").why()
+
+
+def test_only_the_longest_lines_are_told_and_all_are_counted(core):
+    scenario = core(a_node("n1", cpus=4))
+    scenario.submit(an_action("running", cost={"cpu": 4}))
+    scenario.submit(*(an_action(f"a{n}", cost={"cpu": n}) for n in (1, 2, 3)), an_action("b"))
+
+    seen = scenario.machine.queues(1)
+
+    assert (seen.lines, seen.waiting, len(seen.items)) == (3, 4, 1)
+    assert seen.items[0].needs == {"cpu": 1}
+
+
+def test_memory_of_a_first_grant_is_part_of_what_a_line_needs(core):
+    scenario = core(a_node("n1", memory_bytes=GIB))
+    scenario.submit(an_action("x", trajectory="t1", memory_bytes=GIB))
+    scenario.submit(an_action("y", trajectory="t2", memory_bytes=GIB))
+
+    (line,) = scenario.machine.queues(10).items
+
+    assert (line.memory_bytes, line.trajectory) == (GIB, "t2")
+    assert line.why.resource == "memory:n1"
+
+
+def test_nobody_waits_in_an_idle_system(core):
+    scenario = core(a_node("n1"))
+    scenario.submit(an_action("a"))
+    assert scenario.machine.queues(10).items == []

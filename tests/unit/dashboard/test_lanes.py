@@ -1,0 +1,61 @@
+"""A trajectory's lanes say where its time went."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tangram_web.dashboard.lanes import LANE, lanes_of
+from tangram_web.records.models import ActionRecord, TrajectoryRecord
+
+OPENED = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return OPENED + timedelta(seconds=seconds)
+
+
+def action(submitted: float, **fields: Any) -> ActionRecord:
+    return ActionRecord(id="act_1", submitted_at=at(submitted), **fields)
+
+
+def finished(submitted: float, queue: float, overhead: float, execution: float) -> ActionRecord:
+    act = queue + overhead + execution
+    return action(
+        submitted, queue_seconds=queue, overhead_seconds=overhead, execution_seconds=execution,
+        act_seconds=act, finished_at=at(submitted + act), state="finished",
+    )  # fmt: skip
+
+
+def trajectory(ended: float | None = None) -> TrajectoryRecord:
+    return TrajectoryRecord(opened_at=OPENED, finished_at=None if ended is None else at(ended))
+
+
+def test_waiting_working_and_the_trainers_own_are_shares_of_the_span() -> None:
+    actions = [finished(1, 1, 0.5, 2.5), finished(7, 0, 0, 1)]
+    chart = lanes_of(trajectory(ended=10), actions, at(99))
+    assert chart.seconds == 10
+    assert (chart.waiting, chart.working, round(chart.own, 6)) == (0.15, 0.35, 0.5)
+
+
+def test_a_bar_lies_where_its_phase_was() -> None:
+    chart = lanes_of(trajectory(ended=10), [finished(1, 1, 0.5, 2.5)], at(99))
+    places = [(bar.name, round(bar.start, 6), round(bar.width, 6)) for bar in chart.lanes[0].bars]
+    assert places == [("queue", 10, 10), ("overhead", 20, 5), ("execution", 25, 25)]
+
+
+def test_a_live_action_reaches_to_now() -> None:
+    waiting = action(1, state="queued")
+    running = action(2, state="running", granted_at=at(3), started_at=at(3))
+    chart = lanes_of(trajectory(), [waiting, running], at(5))
+    assert chart.seconds == 5
+    assert [bar.name for bar in chart.lanes[0].bars] == ["queue"]
+    assert [(bar.name, bar.seconds) for bar in chart.lanes[1].bars] == [
+        ("queue", 1.0), ("execution", 2.0),
+    ]  # fmt: skip
+    assert chart.lanes[1].top == LANE
+
+
+def test_a_trajectory_without_actions_has_an_empty_chart() -> None:
+    chart = lanes_of(trajectory(), [], OPENED)
+    assert (chart.lanes, chart.waiting, chart.own) == ([], 0.0, 1.0)
