@@ -72,3 +72,14 @@ def without(counts: Counts, level: int) -> Counts | None:
     for half in range(level, source):
         left[half] += 1
     return (left[0], left[1], left[2], left[3])
+
+
+def beside(counts: Counts, amounts: Iterable[int]) -> Counts:
+    """Return what is left beside chunks for ``amounts`` (milli-units).
+
+    What does not fit is left out; together fitting ones always do (rule 2).
+    """
+    for amount in amounts:
+        level = level_of(amount)
+        counts = (None if level is None else without(counts, level)) or counts
+    return counts

@@ -3,7 +3,8 @@
 Theory of operation. The dynamic program behind elastic grants knows no topology. It fills one row
 per action over *states*: a state says what may still be handed out. An operator numbers the states
 and says from which state one gets to which by handing out some units. Plain counts have one state
-per count (`UnitsOperator`, the paper's Basic DP Operator); aligned blocks bring their own.
+per count (`UnitsOperator`, the paper's Basic DP Operator); chunks of GPUs have one state for each
+number of free chunks of 1, 2, 4 and 8 that can come about (`ChunksOperator`).
 
 Departures from the paper's operator (Algorithm 3, lines 26 to 43)
 1. A row holds the best over *at most* what a state offers, not over exactly that: with discrete
@@ -14,12 +15,15 @@ Departures from the paper's operator (Algorithm 3, lines 26 to 43)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Protocol
+from math import prod
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from domain.chunks import SIZES, TOP, Counts, fit, level_of
 from domain.resources import MILLI
 
 Indices = NDArray[np.intp]
@@ -34,8 +38,15 @@ class Operator(Protocol):
         """Milli-units free, where only the sum of what is handed out counts; None elsewhere."""
 
     @property
+    def states(self) -> int:
+        """How many states there are, at most."""
+
+    @property
     def amounts(self) -> Amounts:
         """Milli-units that each state offers; the last state is all that is free."""
+
+    def holds(self, units: Sequence[int]) -> bool:
+        """Say whether all these counts (milli) can be handed out together."""
 
     def previous(self, units: tuple[int, ...]) -> Indices:
         """Return, for each count of ``units`` (milli) and each state, the state that is left.
@@ -51,21 +62,25 @@ class UnitsOperator:
     next larger one. A negative ``free`` offers nothing.
     """
 
-    __slots__ = ("_states", "_step", "total")
+    __slots__ = ("_step", "states", "total")
 
     def __init__(self, free: int, step: int = MILLI) -> None:
         self.total = max(0, free)
         self._step = step
-        self._states = max(0, free) // step + 1
+        self.states = max(0, free) // step + 1
 
     @property
     def amounts(self) -> Amounts:
         """Return 0, step, 2 · step, … up to what is free."""
-        return np.arange(self._states, dtype=np.int64) * self._step
+        return np.arange(self.states, dtype=np.int64) * self._step
+
+    def holds(self, units: Sequence[int]) -> bool:
+        """Say whether the counts, each a whole number of steps, pass what is free."""
+        return sum(-(-count // self._step) for count in units) < self.states
 
     def previous(self, units: tuple[int, ...]) -> Indices:
         """Return count minus units (PREV, line 34)."""
-        return _subtracted(self._states, self._step, units)
+        return _subtracted(self.states, self._step, units)
 
 
 @lru_cache(maxsize=64)
@@ -75,3 +90,104 @@ def _subtracted(states: int, step: int, units: tuple[int, ...]) -> Indices:
     left[left < 0] = -1
     left.setflags(write=False)
     return left
+
+
+class ChunksOperator:
+    """Chunks of 1, 2, 4 and 8 GPUs on any number of nodes (Algorithm 4).
+
+    A state is (a, b, c, d), the free chunks of each size; the mixed-radix encoding of line 2 finds
+    its number. Departures from the paper's operator:
+
+    1. PREV takes *one* chunk, from the smallest that suffices, and halves it as often as needed,
+       as the text of §5.3 has it. As printed (lines 22 to 39) it puts a request together from
+       several chunks, which need not be on one node, and never splits one.
+    2. Splitting makes chunks of sizes of which there were none, so digits go up to 1 at least.
+    3. States from which more could be handed out than is free are left out (`_dominated`): they
+       cannot come about.
+    """
+
+    __slots__ = ("_free", "states")
+
+    total = None
+
+    def __init__(self, free: Counts) -> None:
+        """``free`` chunks of 1, 2, 4 and 8 GPUs, none of them negative."""
+        self._free = free
+        self.states = prod(_radices(free))
+
+    @property
+    def amounts(self) -> Amounts:
+        """Return the GPUs of each state in milli-units."""
+        return _chunk_states(self._free).amounts
+
+    def holds(self, units: Sequence[int]) -> bool:
+        """Say whether there are chunks for all counts at once."""
+        levels = [level_of(count) for count in units]
+        known = [level for level in levels if level is not None]
+        return len(known) == len(levels) and fit(self._free, known)
+
+    def previous(self, units: tuple[int, ...]) -> Indices:
+        """Return the state after one chunk was taken (PREV, in the reading above)."""
+        return _chunk_taken(self._free, units)
+
+
+class _ChunkStates(NamedTuple):
+    """States in the order of what they offer, (states, 4), and their numbers by code."""
+
+    counts: NDArray[np.int64]
+    amounts: Amounts
+    numbers: Indices
+
+
+def _radices(free: Counts) -> tuple[int, ...]:
+    return tuple(max(count, int(any(free[level + 1 :]))) + 1 for level, count in enumerate(free))
+
+
+def _dominated(counts: NDArray[np.int64], free: Counts) -> NDArray[np.bool_]:
+    """Mark states out of which nothing fits that would not fit into ``free``."""
+    kept = np.ones(len(counts), dtype=np.bool_)
+    offered, have = np.zeros(len(counts), dtype=np.int64), 0
+    for level in range(TOP, -1, -1):
+        offered = offered + counts[:, level] * SIZES[level]
+        have += free[level] * SIZES[level]
+        kept &= offered <= have
+    return kept
+
+
+@lru_cache(maxsize=256)
+def _chunk_states(free: Counts) -> _ChunkStates:
+    """Number the states of ``free``: O(product of the digits), once."""
+    radices = _radices(free)
+    grid = np.indices(radices[::-1]).reshape(len(SIZES), -1)[::-1].T  # code = row (ENCODE)
+    codes = np.flatnonzero(_dominated(grid, free))
+    amounts = grid[codes] @ np.array(SIZES) * MILLI
+    order = np.argsort(amounts, kind="stable")
+    numbers = np.full(len(grid), -1, dtype=np.intp)
+    numbers[codes[order]] = np.arange(len(codes))
+    return _ChunkStates(grid[codes[order]], amounts[order], numbers)
+
+
+@lru_cache(maxsize=1024)
+def _chunk_taken(free: Counts, units: tuple[int, ...]) -> Indices:
+    left = np.stack([_one_taken(free, level_of(count)) for count in units])
+    left.setflags(write=False)
+    return left
+
+
+@lru_cache(maxsize=1024)
+def _one_taken(free: Counts, level: int | None) -> Indices:
+    """Return for each state the one after a chunk of ``level`` was taken; -1 without one."""
+    counts, _, numbers = _chunk_states(free)
+    taken = np.full(len(counts), -1, dtype=np.intp)
+    if level is None:
+        return taken
+    weights = np.cumprod((1, *_radices(free)[:-1]))
+    codes = counts @ weights
+    short = np.ones(len(counts), dtype=np.bool_)
+    for source in range(level, TOP + 1):
+        # The chunk goes; of each size between one more is there.
+        step = weights[level:source].sum() - weights[source]
+        rows = np.flatnonzero(short & (counts[:, source] > 0))
+        taken[rows] = numbers[codes[rows] + step]
+        short[rows] = False
+    return taken

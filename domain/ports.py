@@ -41,6 +41,7 @@ from domain.apis import ApiConfig, CallResult, Feedback
 from domain.ids import ActionId, ResourceId, TrajectoryKey
 from domain.inventory import ResourceInventory
 from domain.limits import QuotaUse
+from domain.operators import Operator
 
 
 class Ledger(Protocol):
@@ -128,6 +129,14 @@ class PacedLedger(Ledger, Protocol):
 
     def recall(self, memory: bytes) -> None:
         """Go on where the ledger was that remembered; called after holders were adopted."""
+
+
+@runtime_checkable
+class Shaped(Protocol):
+    """A ledger of which more is to be said than a sum: its units combine in their own way."""
+
+    def operator(self, claims: Sequence[int]) -> Operator:
+        """Say what could be handed out beside ``claims``, which fit."""
 
 
 LedgerFactory = Callable[[ResourceId, ResourceInventory], Ledger]

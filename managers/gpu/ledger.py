@@ -13,10 +13,11 @@ import msgspec
 import numpy as np
 
 from domain.allocation import Allocation
-from domain.chunks import SIZES, Counts, amount_at, fit, level_of, source_of
+from domain.chunks import SIZES, Counts, amount_at, beside, fit, level_of, source_of
 from domain.errors import CapacityError
 from domain.ids import ResourceId
 from domain.inventory import ResourceInventory
+from domain.operators import ChunksOperator
 from domain.resources import MILLI
 from managers.gpu.buddies import CELL, Buddies
 from managers.gpu.residents import Cost, Resident, Residents, last_use
@@ -98,6 +99,10 @@ class ChunkLedger:
             and sum(map(amount_at, known)) <= self.free
             and fit(self._buddies.counts, known)
         )
+
+    def operator(self, claims: Sequence[int]) -> ChunksOperator:
+        """Say what could be handed out beside ``claims``, which fit."""
+        return ChunksOperator(beside(self.counts, claims))
 
     def allocate(
         self, holder: str, amount: int, service: str = "", memory_bytes: int = 0

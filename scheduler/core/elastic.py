@@ -28,8 +28,8 @@ from typing import NamedTuple
 
 from domain.decisions import Decision
 from domain.ids import ActionId, ResourceId
-from domain.operators import UnitsOperator
-from domain.ports import Ledger
+from domain.operators import Operator, UnitsOperator
+from domain.ports import Ledger, Shaped
 from domain.resources import MILLI
 from scheduler.core.durations import LEAST_SECONDS, choices_of, residual_seconds
 from scheduler.core.lifecycle import grant, stand
@@ -134,6 +134,8 @@ class Elastic:
         for member in members:
             ledger.release(_reserved(member.live))
         supple = [member for member in members if malleable(state, member.live)]
+        if isinstance(ledger, Shaped):  # what is free cannot be shared out as a sum
+            supple = []
         rigid = [member for member in members if member not in supple] if supple else members
         least = [_needed(member, key) for member in supple]
         held_back = 0
@@ -266,8 +268,7 @@ def group_of(
     """
     choices = [choices_of(state, live) for live in candidates]
     least = sum(each.smallest for each in choices)
-    free = max(least, available(state.ledgers[key], claims))
-    group = Group(key, UnitsOperator(free), choices)
+    group = Group(key, operator_of(state.ledgers[key], claims, least), choices)
     policy = policy_of(state, pool)
     if group.elastic and (len(candidates) > 1 or policy.shares):
         waiting = behind(state, key, pool, {live.id for live in (*candidates, *others)})
@@ -279,6 +280,13 @@ def group_of(
             waiting_choices = [*choices, *more, *group.behind]
             group.fair_share = _fair_share(state, key, holders, waiting_choices)
     return group
+
+
+def operator_of(ledger: Ledger, claims: list[int], least: int) -> Operator:
+    """Return how what is free beside ``claims`` may be handed out; ``least`` of it is certain."""
+    if isinstance(ledger, Shaped):
+        return ledger.operator(claims)
+    return UnitsOperator(max(least, available(ledger, claims)))
 
 
 def available(ledger: Ledger, claims: list[int]) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from domain.action import Action, Kind
+from domain.chunks import SIZES, amount_at, level_of
 from domain.errors import InvalidRequest, NeverFits
 from domain.inventory import Config, NodeInventory
 from domain.resources import MILLI, Cost, UnitSet, units
@@ -132,7 +133,7 @@ def check_feasible(
                     "memory belongs to the environment: give environment.memory_bytes",
                     pointer="/cost/memory",
                 )
-            node_cost[name] = counts[0]
+            node_cost[name] = _whole_chunk(counts) if name == "gpu" else counts[0]
         elif counts[0] > limit:
             raise NeverFits(
                 f"{name}: {units(counts[0])} asked, the limit is {units(limit)}",
@@ -140,6 +141,14 @@ def check_feasible(
             )
     if capacity.nodes:
         _check_on_nodes(node_cost, memory_bytes, pool, capacity)
+
+
+def _whole_chunk(counts: UnitSet) -> int:
+    """Return the milli-units of the chunk for the smallest count; all must have one."""
+    levels = [level_of(count) for count in counts]
+    if levels[0] is None or None in levels:
+        raise NeverFits(f"gpu: a chunk has 1 to {SIZES[-1]} whole GPUs", pointer="/cost/gpu")
+    return amount_at(levels[0])
 
 
 def _check_on_nodes(

@@ -6,9 +6,11 @@ found by trying all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+
+from tests.oracles.literal import Action
 
 SIZES = (1, 2, 4, 8)
 Block = tuple[int, ...]
@@ -115,3 +117,38 @@ class Model:
         """Lose a GPU, and what is on it."""
         self.unhealthy.add(unit)
         self.cached = [each for each in self.cached if unit not in each.units]
+
+
+def pack(free: Sequence[int], gpus: Iterable[int]) -> bool:
+    """Say whether chunks for all ``gpus`` fit, by trying every free chunk for each of them."""
+    wanted = sorted(gpus, reverse=True)
+    if not wanted:
+        return True
+    size = next((each for each in SIZES if each >= wanted[0]), 99)
+    return any(
+        free[at] and pack(_cut(free, at, size), wanted[1:])
+        for at in range(len(SIZES))
+        if SIZES[at] >= size
+    )
+
+
+def _cut(free: Sequence[int], at: int, size: int) -> list[int]:
+    """Take ``size`` GPUs out of a chunk; what remains of it are chunks of every size between."""
+    left = list(free)
+    left[at] -= 1
+    for half in range(SIZES.index(size), at):
+        left[half] += 1
+    return left
+
+
+def best_chunks(candidates: Sequence[Action], free: Sequence[int]) -> float:
+    """Return the least sum of durations over all allocations that fit; inf when none does."""
+    allocations = product(*(range(len(each.units)) for each in candidates))
+    return min(
+        (
+            sum(each.seconds[k] for each, k in zip(candidates, chosen, strict=True))
+            for chosen in allocations
+            if pack(free, [each.units[k] for each, k in zip(candidates, chosen, strict=True)])
+        ),
+        default=float("inf"),
+    )

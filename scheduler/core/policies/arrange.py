@@ -7,6 +7,8 @@ what remains when the others are evicted (Algorithm 1, line 9). Nothing is compu
   of |S| counts, once for all evictions, where the paper reruns it per eviction, O(n² · m · |S|).
 * `Extras` is the same for units that are alike: everybody has the smallest count, and the table
   shares out what is left. Its columns are those few units, not all that are free.
+* `Upgrades` is for operators with too many states for a table: it starts from the smallest counts
+  and takes the step that saves most per unit for as long as one fits. Not exact.
 * `Marginal` hands out units one by one where they save most. Exact where units are alike, counts
   are contiguous and durations convex; O(n · |S|) per prefix.
 
@@ -19,6 +21,7 @@ Departures from Algorithm 3
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from math import gcd
 from typing import Protocol
@@ -34,6 +37,8 @@ Marks = NDArray[np.bool_]
 
 #: No table may have more cells: 32 MiB. 256 candidates with 256 counts each are far below.
 _MOST_CELLS = 4_000_000
+#: A row over more states takes longer than a decision may. 40 GPUs in any pieces are below 1,000.
+_MOST_STATES = 10_000
 
 
 class Arranger(Protocol):
@@ -47,10 +52,11 @@ class Arranger(Protocol):
 
 
 def arranger(candidates: Sequence[Choices], operator: Operator) -> Arranger:
-    """Return the cheapest arranger that is exact for ``candidates``."""
+    """Return the cheapest arranger that is exact for ``candidates``, if one is cheap enough."""
     free = operator.total
     if free is None:
-        return Table(candidates, operator)
+        few = operator.states <= _MOST_STATES
+        return Table(candidates, operator) if few else Upgrades(candidates, operator)
     steps = {each.step for each in candidates if len(each) > 1}
     if len(steps) <= 1 and all(each.convex for each in candidates):
         return Marginal(candidates, free, steps.pop() if steps else 1)
@@ -227,6 +233,53 @@ class Marginal:
         ties = np.flatnonzero(saved == least)[: steps - np.count_nonzero(taken)]
         taken[ties] = True
         return taken
+
+
+class Upgrades:
+    """Greedy by saving per unit, for chunks of which there are very many. Not exact.
+
+    Everybody has the smallest count; then the step up that saves most for each further unit is
+    taken, of those that still fit, until none is left. O(n · |S|² · log n) per prefix.
+    """
+
+    def __init__(self, candidates: Sequence[Choices], operator: Operator) -> None:
+        self._candidates = candidates
+        self._operator = operator
+
+    def best(self, prefix: int) -> float:
+        """Return the sum of what it found; inf when smallest counts do not fit."""
+        if not self._operator.holds([each.smallest for each in self._candidates[:prefix]]):
+            return float("inf")
+        return sum(seconds_of(self._candidates, self.chosen(prefix)))
+
+    def chosen(self, prefix: int) -> list[int]:
+        """Return the choices of the first ``prefix`` ones."""
+        units = [each.smallest for each in self._candidates[:prefix]]
+        chosen = [0] * prefix
+        steps = [step for index in range(prefix) for step in self._steps(index, 0)]
+        heapify(steps)
+        while steps:
+            _, index, before, choice = heappop(steps)
+            if chosen[index] != before:
+                continue
+            had, units[index] = units[index], self._candidates[index].units[choice]
+            if self._operator.holds(units):
+                chosen[index] = choice
+                for step in self._steps(index, choice):
+                    heappush(steps, step)
+            else:
+                units[index] = had
+        return chosen
+
+    def _steps(self, index: int, before: int) -> list[tuple[float, int, int, int]]:
+        """Return the steps up from one choice that save something, the best by the unit first."""
+        each = self._candidates[index]
+        saved = [(each.table.item(before) - seconds) for seconds in each.seconds]
+        return [
+            (-saved[choice] / (each.units[choice] - each.units[before]), index, before, choice)
+            for choice in range(before + 1, len(each))
+            if saved[choice] > 0.0
+        ]
 
 
 def seconds_of(candidates: Sequence[Choices], chosen: Sequence[int]) -> list[float]:

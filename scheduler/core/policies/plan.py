@@ -13,13 +13,14 @@ Cost: O(w · k) for w waiting actions of k resources each, and one arrangement p
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from domain.chunks import SIZES, Counts, beside, gpus_of
 from domain.ids import ActionId, ResourceId
-from domain.operators import UnitsOperator
-from domain.resources import units
+from domain.operators import ChunksOperator, Operator, UnitsOperator
+from domain.resources import MILLI, units
 from scheduler.core.policies import Policy
 from scheduler.core.policies.balanced import fair_share
 from scheduler.core.policies.choices import Choices, grained
@@ -40,6 +41,48 @@ class _Counted:
     def fits(self, amounts: Sequence[int]) -> bool:
         return sum(amounts) <= self.free
 
+    def take(self, amount: int) -> None:
+        self.free -= amount
+
+    def operator(self, back: Sequence[int], claims: Sequence[int]) -> Operator:
+        """Say what is free when ``back`` is given back and ``claims`` are kept."""
+        return UnitsOperator(self.free + sum(back) - sum(claims))
+
+    def __str__(self) -> str:
+        return str(units(self.free))
+
+
+class _Chunked:
+    """The same over free chunks of GPUs."""
+
+    __slots__ = ("_all", "_left", "_taken")
+
+    def __init__(self, chunks: Counts) -> None:
+        self._all = self._left = chunks
+        self._taken: list[int] = []
+
+    @property
+    def free(self) -> int:
+        """Milli-units of GPUs that nobody took."""
+        return gpus_of(self._left) * MILLI
+
+    def fits(self, amounts: Sequence[int]) -> bool:
+        return ChunksOperator(self._left).holds(amounts)
+
+    def take(self, amount: int) -> None:
+        self._taken.append(amount)
+        self._left = beside(self._left, (amount,))
+
+    def operator(self, back: Sequence[int], claims: Sequence[int]) -> Operator:
+        """Say what is free when ``back`` is given back and ``claims`` are kept."""
+        others = (Counter(self._taken) - Counter(back)).elements()
+        return ChunksOperator(beside(self._all, [*others, *claims]))
+
+    def __str__(self) -> str:
+        counted = zip(self._left, SIZES, strict=True)
+        free = ", ".join(f"{count} × {size}" for count, size in counted if count)
+        return free or "nothing"
+
 
 @dataclass(slots=True)
 class _Split:
@@ -47,15 +90,15 @@ class _Split:
 
     candidates: list[Waiting] = field(default_factory=list)
     behind: list[Waiting] = field(default_factory=list)
-    #: Milli-units that its candidates take when they are admitted.
-    taken: int = 0
+    #: Milli-units that each of its candidates takes when it is admitted.
+    taken: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Scanned:
     """What the scan found."""
 
-    left: dict[ResourceId, _Counted]
+    left: dict[ResourceId, _Counted | _Chunked]
     scan: Scan = field(default_factory=Scan)
     groups: dict[str | None, _Split] = field(default_factory=lambda: defaultdict(_Split))
     granted: dict[ActionId, dict[str, int]] = field(default_factory=dict)
@@ -79,15 +122,21 @@ def decide(problem: Problem, policy: Policy) -> Plan:
 
 def _scan(problem: Problem, policy: Policy) -> _Scanned:
     """Say who is a candidate of which group (recipe, steps 1 and 2)."""
-    found = _Scanned({name: _Counted(have.free) for name, have in problem.resources.items()})
+    found = _Scanned(
+        {
+            name: _Counted(have.free) if have.chunks is None else _Chunked(have.chunks)
+            for name, have in problem.resources.items()
+        }
+    )
     free = {str(name): have.free for name, have in problem.resources.items()}
     for one in problem.waiting:
         key = key_of(one.cost, one.key, free)
         needs = _needs(one, key, policy)
         if found.scan.admits(found.left, needs):
             for resource, amount in needs:
-                found.left[resource].free -= amount
-                found.groups[key].taken += amount if resource == key else 0
+                found.left[resource].take(amount)
+                if resource == key:
+                    found.groups[key].taken.append(amount)
             wanted = dict(needs)
             found.granted[one.id] = {name: wanted[ResourceId(name)] for name in one.cost}
             found.groups[key].candidates.append(one)
@@ -112,8 +161,8 @@ def _needs(one: Waiting, key: str | None, policy: Policy) -> list[Need]:
 def _group(problem: Problem, key: str, scanned: _Scanned) -> Group:
     """Show a group as the policies see it."""
     name, split = ResourceId(key), scanned.groups[key]
-    claimed = sum(scanned.scan.claims.get(name, ()))
-    free = scanned.left[name].free + split.taken - claimed
+    claims = scanned.scan.claims.get(name, ())
+    free = scanned.left[name].free + sum(split.taken) - sum(claims)
     candidates = [_choices(one, key) for one in split.candidates]
     behind = [_choices(one, key) for one in split.behind]
     everybody = [*candidates, *behind]
@@ -121,7 +170,7 @@ def _group(problem: Problem, key: str, scanned: _Scanned) -> Group:
     inelastic = sum(each.smallest for each in everybody if len(each) == 1)
     return Group(
         key,
-        UnitsOperator(free),
+        scanned.left[name].operator(split.taken, claims),
         candidates,
         behind,
         [grained(seconds) for seconds in problem.resources[name].running],
@@ -160,11 +209,13 @@ def _evicted(group: Group, arrangement: Arrangement) -> str:
     )
 
 
-def _why(reason: WaitReason, needs: list[Need], left: Mapping[ResourceId, _Counted]) -> str:
+def _why(
+    reason: WaitReason, needs: list[Need], left: Mapping[ResourceId, _Counted | _Chunked]
+) -> str:
     """Word why the scan did not admit an action."""
     resource = ResourceId(reason.subject or "")
     if reason.code == "behind":
         return f"{reason.blocked_by} came before it and waits for {resource}"
-    wanted, free = dict(needs)[resource], left[resource].free
-    kept = ", kept for actions before it" if wanted <= free else ""
-    return f"waits for {units(wanted)} of {resource}, {units(free)} free{kept}"
+    wanted, free = dict(needs)[resource], left[resource]
+    kept = ", kept for actions before it" if free.fits((wanted,)) else ""
+    return f"waits for {units(wanted)} of {resource}, {free} free{kept}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from domain.chunks import Counts
 from domain.elasticity import Elasticity
 from domain.ids import ActionId, ResourceId
 from domain.resources import Cost
@@ -16,12 +17,14 @@ DEFAULT_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One counted resource as it stands now."""
+    """One resource as it stands now."""
 
     #: Milli-units; negative after it shrank below what runs.
     free: int
     #: Seconds until each running action that holds it ends.
     running: Sequence[float] = ()
+    #: Free chunks of 1, 2, 4 and 8 GPUs, which are ``free`` together; None: units are alike.
+    chunks: Counts | None = None
 
 
 @dataclass(frozen=True, slots=True)

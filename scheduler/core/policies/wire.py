@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from domain.chunks import SIZES, Counts, gpus_of, level_of
 from domain.elasticity import parse_elasticity
 from domain.errors import InvalidRequest
 from domain.ids import ActionId, ResourceId
@@ -118,21 +119,35 @@ def _convert(value: Any, kind: Any, pointer: str) -> Any:
 
 
 def _resource(have: ResourcePayload, pointer: str) -> Resource:
-    if have.type == "chunks":  # refused where an action asks for them
-        return Resource(0)
-    if isinstance(have.free, list):
-        raise InvalidRequest(f"free {have.type} are one number", pointer=f"{pointer}/free")
-    if not abs(have.free) <= MAX_UNITS:
-        raise InvalidRequest(
-            f"{have.free!r} is not a count up to {MAX_UNITS}", pointer=f"{pointer}/free"
-        )
     for at, seconds in enumerate(have.running):
         if not 0 <= seconds <= MAX_SECONDS:
             raise InvalidRequest(
                 f"{seconds!r} is not a number of seconds from now",
                 pointer=f"{pointer}/running/{at}",
             )
-    return Resource(math.floor(have.free * MILLI), [float(seconds) for seconds in have.running])
+    running = [float(seconds) for seconds in have.running]
+    if have.type == "chunks":
+        chunks = _chunks(have.free, f"{pointer}/free")
+        return Resource(gpus_of(chunks) * MILLI, running, chunks)
+    if isinstance(have.free, list):
+        raise InvalidRequest(f"free {have.type} are one number", pointer=f"{pointer}/free")
+    if not abs(have.free) <= MAX_UNITS:
+        raise InvalidRequest(
+            f"{have.free!r} is not a count up to {MAX_UNITS}", pointer=f"{pointer}/free"
+        )
+    return Resource(math.floor(have.free * MILLI), running)
+
+
+def _chunks(free: Number | list[int], pointer: str) -> Counts:
+    if not isinstance(free, list) or len(free) != len(SIZES):
+        raise InvalidRequest("free chunks are four counts: of 1, 2, 4 and 8", pointer=pointer)
+    for at, count in enumerate(free):
+        if not 0 <= count <= MAX_UNITS:
+            raise InvalidRequest(
+                f"{count!r} is not a count up to {MAX_UNITS}", pointer=f"{pointer}/{at}"
+            )
+    one, two, four, eight = free
+    return (one, two, four, eight)
 
 
 def _waiting(one: WaitingPayload, resources: dict[str, ResourcePayload], pointer: str) -> Waiting:
@@ -141,9 +156,9 @@ def _waiting(one: WaitingPayload, resources: dict[str, ResourcePayload], pointer
         where = f"{pointer}/cost/{name}"
         if name not in resources:
             raise InvalidRequest(f"there is no resource {name!r}", pointer=where)
-        if resources[name].type == "chunks":
-            raise InvalidRequest("chunks are not available yet", pointer=where)
         cost[name] = parse_units(_convert(counts, Number | list[Number] | UnitRange, where), where)
+        if resources[name].type == "chunks" and None in map(level_of, cost[name]):
+            raise InvalidRequest(f"a chunk has 1 to {SIZES[-1]} whole GPUs", pointer=where)
     if one.key is not None and one.key not in cost:
         raise InvalidRequest(f"{one.key!r} is not in the cost", pointer=f"{pointer}/key")
     seconds = one.duration_s

@@ -113,4 +113,4 @@ class Chunks(RuleBasedStateMachine):
 
 
 TestChunks = Chunks.TestCase
-TestChunks.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestChunks.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)

@@ -108,8 +108,56 @@ def test_a_resource_that_shrank_below_what_runs_grants_nothing(plan):
     assert answer["waiting"] == [{"id": "a", "reason": "waits for 1 of cpu:n1, -2 free"}]
 
 
+def test_chunks_are_arranged_by_their_shapes(plan):
+    """Free are 4 + 2 + 2: no two actions can have 4, though 8 GPUs are free."""
+    wide = {"cost": {"gpu:g1": [2, 4]}, "duration_s": 8, "elasticity": {"amdahl": 1.0}}
+    problem = {
+        "resources": {"gpu:g1": {"type": "chunks", "free": [0, 2, 1, 0]}},
+        "waiting": [{"id": name, **wide} for name in "ab"],
+    }
+
+    answer = plan(problem)
+
+    assert [each["units"]["gpu:g1"] for each in answer["selected"]] == [4, 2]
+    assert answer["objective_s"] == {"gpu:g1": 6.0}
+
+
+def test_who_waits_for_a_chunk_is_told_which_are_free(plan):
+    problem = with_chunks([2, 1, 0, 0]) | {"waiting": [{"id": "a", "cost": {"gpu:g1": [3]}}]}
+
+    assert plan(problem)["waiting"] == [
+        {"id": "a", "reason": "waits for 3 of gpu:g1, 2 × 1, 1 × 2 free"}
+    ]
+
+
+def test_claims_and_other_groups_keep_their_chunks(plan):
+    """`a` needs one GPU for its cores; `b` may have the largest chunk that leaves it one."""
+    problem = {
+        "resources": {
+            "cpu": {"type": "units", "free": 1},
+            "gpu": {"type": "chunks", "free": [0, 0, 0, 1]},
+        },
+        "waiting": [
+            {"id": "a", "cost": {"cpu": [1], "gpu": [1]}, "key": "cpu"},
+            {
+                "id": "b",
+                "cost": {"gpu": [1, 2, 4, 8]},
+                "duration_s": 8,
+                "elasticity": {"amdahl": 1.0},
+            },
+        ],
+    }
+
+    assert plan(problem)["selected"][1]["units"] == {"gpu": 4}
+
+
 def with_action(**fields: Any) -> dict[str, Any]:
     return PROBLEM | {"waiting": [ONE | fields]}
+
+
+def with_chunks(free: Any) -> dict[str, Any]:
+    chunks = {"type": "chunks", "free": free}
+    return PROBLEM | {"resources": PROBLEM["resources"] | {"gpu:g1": chunks}}
 
 
 def with_cpu(**fields: Any) -> dict[str, Any]:
@@ -139,9 +187,16 @@ NAN = float("nan")
             "plan: /waiting/0/cost/cpu:n1: Expected `int | float | object | array`",
         ),
         (
-            with_action(cost={"gpu:g1": [1]}, key=None),
-            "plan: /waiting/0/cost/gpu:g1: chunks are not",
+            with_action(cost={"gpu:g1": [8, 9]}, key=None),
+            "plan: /waiting/0/cost/gpu:g1: a chunk has 1 to 8 whole GPUs",
         ),
+        (
+            with_action(cost={"gpu:g1": [0.5]}, key=None),
+            "plan: /waiting/0/cost/gpu:g1: a chunk has 1 to 8 whole GPUs",
+        ),
+        (with_chunks(8), "plan: /resources/gpu:g1/free: free chunks are four counts"),
+        (with_chunks([0, 0, 1]), "plan: /resources/gpu:g1/free: free chunks are four counts"),
+        (with_chunks([0, 0, 0, -1]), "plan: /resources/gpu:g1/free/3: -1 is not a count"),
         (with_action(key="memory"), "plan: /waiting/0/key: 'memory' is not in the cost"),
         (with_action(duration_s=0), "plan: /waiting/0/duration_s: 0 is not a duration"),
         (with_action(duration_s=NAN), "plan: /waiting/0/duration_s: nan is not a duration"),
