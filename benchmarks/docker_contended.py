@@ -16,6 +16,7 @@ import asyncio
 import json
 import os
 import secrets
+import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -219,6 +220,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--speed", type=float, default=10.0)
     options = parser.parse_args()
+    # The result names the trace, not where it lies on this machine.
+    sys.argv = [word.replace(str(options.trace), options.trace.name) for word in sys.argv]
     recordings = list(resample(read_trace(options.trace), options.trajectories, seed=0))
     arguments = (recordings, options.steps, options.speed)
     load = os.getloadavg()[0]  # whoever else is on the machine slows everything here
