@@ -18,7 +18,7 @@ from domain.action import Action
 from tests.builders import a_node, a_noop, granted
 from tests.scenario import Scenario
 
-CAPACITY: dict[str, Any] = {"disk": 4, "gpu": 3, "tpu": 2}
+CAPACITY: dict[str, Any] = {"disk": 4, "fpga": 3, "tpu": 2}
 COSTS = st.dictionaries(
     st.sampled_from(sorted(CAPACITY)), st.integers(1, 4), min_size=1, max_size=3
 ).filter(lambda cost: all(cost[name] <= CAPACITY[name] for name in cost))
