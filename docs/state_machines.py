@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from domain.action import TRANSITIONS, ActionState, Outcome
+from domain.services import SERVICE_TRANSITIONS, ServiceState
 
 DOCUMENT = Path(__file__).with_name("state-machines.md")
 
 _TEXT = """\
 # State machines
 
-Drawn from `domain/action.py` by `make docs`.
+Drawn from `domain/action.py` and `domain/services.py` by `make docs`.
 
 ## Action
 
@@ -26,6 +27,16 @@ Back to `queued` goes only an action whose node was lost, and only if it was nev
 be run again (`replay_safe`). All states survive a restart.
 
 A finished action has exactly one outcome, which never changes: {outcomes}.
+
+## Service on a chunk
+
+```mermaid
+stateDiagram-v2
+    [*] --> {cold}
+{service_arrows}
+```
+
+It begins to drain only when nobody holds a wake lock. After a restart of its node it is `cold`.
 """
 
 
@@ -36,7 +47,14 @@ def document() -> str:
         for state, successors in TRANSITIONS.items()
         for following in sorted(successors, key=list(ActionState).index)
     ]
+    service_arrows = [
+        f"    {state} --> {following}: {event}"
+        for state, events in SERVICE_TRANSITIONS.items()
+        for event, following in events.items()
+    ]
     return _TEXT.format(
+        cold=ServiceState.COLD,
+        service_arrows="\n".join(service_arrows),
         first=ActionState.QUEUED,
         last=ActionState.FINISHED,
         arrows="\n".join(arrows),

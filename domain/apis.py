@@ -198,7 +198,7 @@ def check_call(call: CallSpec, api: ApiConfig) -> None:
         raise InvalidRequest(f"{call.target} allows {allowed}", pointer="/call/method")
     check_path(call.path, "/call/path")
     path = call.path.partition("?")[0]
-    if not any(_below(path, allowed) for allowed in api.paths):
+    if not any(path_allowed(path, allowed) for allowed in api.paths):
         allowed = ", ".join(api.paths)
         raise InvalidRequest(f"{call.target} allows the paths {allowed}", pointer="/call/path")
     check_headers(call.headers, "/call/headers")
@@ -239,5 +239,6 @@ def check_headers(headers: Mapping[str, str], pointer: str) -> None:
             )
 
 
-def _below(path: str, allowed: str) -> bool:
+def path_allowed(path: str, allowed: str) -> bool:
+    """Say whether ``path``, without its query, is ``allowed`` or goes on below it."""
     return path == allowed or path.startswith(allowed.rstrip("/") + "/")

@@ -58,7 +58,7 @@ def _import(module: str) -> str:
 def pure_files():
     """Return everything that must be pure."""
     ledgers = [*ROOT.glob("managers/*/ledger.py"), *ROOT.glob("managers/quota/*.py")]
-    ledgers += [ROOT / f"managers/gpu/{part}.py" for part in ("buddies", "residents")]
+    ledgers += [ROOT / f"managers/gpu/{part}.py" for part in ("buddies", "residents", "instance")]
     return [*python_files("domain", "scheduler/core"), *sorted(set(ledgers))]
 
 

@@ -1,0 +1,200 @@
+"""GPU services: models that are restored into a chunk when an action needs them.
+
+A service is declared once: which engine serves it, on how many GPUs it can run and with how much
+memory on each (its *degrees of parallelism*), how it is started and warmed up, and how long calls
+take. Calls name it as ``service:<name>``; their feasible counts of ``gpu`` are its degrees.
+
+Life of a service on a chunk (`ServiceState`), which `docs/state-machines.md` shows:
+
+1. *cold*: nothing of it is there. *host_resident*: its copy is in host memory and it holds no GPU
+   memory. *restoring*: on its way into GPU memory. *resident*: it answers. *draining*: it takes no
+   more requests, and leaves GPU memory.
+2. Requests reach a resident service only, and only under a wake lock. Who holds one keeps the
+   service from draining, from the moment it is granted the chunk until its action ended.
+3. Whatever dies is cold, wherever it was.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+from domain.apis import MAX_BODY_CHARACTERS, CallSpec, check_headers, check_path, path_allowed
+from domain.chunks import SIZES
+from domain.elasticity import Elasticity
+from domain.errors import InvalidRequest
+from domain.resources import MILLI, UnitSet
+
+PREFIX: Final = "service:"
+_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?")
+_METHODS: Final = frozenset({"GET", "POST"})
+MAX_CONCURRENCY: Final = 4096
+
+
+class Engine(StrEnum):
+    """What serves a model."""
+
+    PROCESS = "process"  # any HTTP server, started and stopped
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    TORCH = "torch"
+
+
+class Degree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One degree of parallelism: so many GPUs, and what it needs of the memory of each."""
+
+    gpus: int
+    memory_bytes: int
+
+
+class WarmUp(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A request that is sent after each restore; its answer must be 2xx before others are let in."""
+
+    method: str = "GET"
+    path: str = "/health"
+    body: str = ""
+
+
+class GpuService(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A model that actions call, evictable between calls."""
+
+    engine: Engine
+    degrees: tuple[Degree, ...]
+    #: Model of an engine that knows models: a name, or a path on the nodes.
+    source: str = ""
+    #: Starts its server. ``{port}``, ``{gpus}`` (a count) and ``{source}`` are filled in.
+    command: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    warm_up: WarmUp = WarmUp()
+    paths: tuple[str, ...] = ("/",)
+    #: Longest time until it answers after a start or a restore.
+    restore_timeout_seconds: float = 120.0
+    #: Requests it may work on at once; engines that batch on their own take more than one.
+    max_concurrency: int = 1
+    #: Expected duration of a call on one GPU, and its profile over degrees.
+    duration_seconds: float | None = None
+    elasticity: Elasticity | None = None
+    #: Restored onto every feasible chunk when a node starts, instead of when it is first called.
+    eager: bool = False
+
+    @property
+    def units(self) -> UnitSet:
+        """Its degrees as feasible counts of ``gpu``, in milli-units."""
+        return tuple(degree.gpus * MILLI for degree in self.degrees)
+
+    def memory_bytes(self, gpus: int) -> int:
+        """Return what the smallest degree of at least ``gpus`` needs of each GPU."""
+        return next(each.memory_bytes for each in self.degrees if each.gpus >= gpus)
+
+
+class ServiceState(StrEnum):
+    """Where a service is on one chunk. After a restart of the node all are cold."""
+
+    COLD = "cold"
+    HOST_RESIDENT = "host_resident"
+    RESTORING = "restoring"
+    RESIDENT = "resident"
+    DRAINING = "draining"
+
+
+class ServiceEvent(StrEnum):
+    """What happens to it."""
+
+    PREPARED = "prepared"  # its copy is in host memory
+    RESTORE_BEGAN = "restore_began"
+    RESTORED = "restored"  # it answers, its warm-up was answered
+    DRAIN_BEGAN = "drain_began"
+    EVICTED = "evicted"  # its GPU memory was measured free (I11), the copy is there
+    STOPPED = "stopped"  # the same, and nothing of it is left
+    DIED = "died"  # it crashed, or an engine's call failed
+
+
+_S, _E = ServiceState, ServiceEvent
+SERVICE_TRANSITIONS: Final[dict[ServiceState, dict[ServiceEvent, ServiceState]]] = {
+    _S.COLD: {_E.PREPARED: _S.HOST_RESIDENT, _E.RESTORE_BEGAN: _S.RESTORING},
+    _S.HOST_RESIDENT: {
+        _E.RESTORE_BEGAN: _S.RESTORING,
+        _E.STOPPED: _S.COLD,
+        _E.DIED: _S.COLD,
+    },
+    _S.RESTORING: {_E.RESTORED: _S.RESIDENT, _E.DIED: _S.COLD},
+    _S.RESIDENT: {_E.DRAIN_BEGAN: _S.DRAINING, _E.DIED: _S.COLD},
+    _S.DRAINING: {
+        _E.EVICTED: _S.HOST_RESIDENT,
+        _E.STOPPED: _S.COLD,
+        _E.DIED: _S.COLD,
+    },
+}
+
+
+def service_name(target: str) -> str | None:
+    """Return the name in a call's target ``service:<name>``; None for another target."""
+    return target[len(PREFIX) :] if target.startswith(PREFIX) else None
+
+
+def check_service(name: str, service: GpuService) -> None:
+    """Raise InvalidRequest, naming the member, when a service cannot be served as declared."""
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest("a name has small letters, digits, . and -", pointer="/name")
+    _check_degrees(service)
+    if service.engine is Engine.PROCESS and not service.command:
+        raise InvalidRequest("engine process needs the command of a server", pointer="/command")
+    if service.engine is not Engine.PROCESS and not service.source:
+        raise InvalidRequest(f"engine {service.engine} needs a model", pointer="/source")
+    if service.command and not any("{port}" in part for part in service.command):
+        raise InvalidRequest(
+            "the server must be told where to listen: put {port} into an argument",
+            pointer="/command",
+        )
+    if service.warm_up.method not in _METHODS:
+        raise InvalidRequest("give GET or POST", pointer="/warm_up/method")
+    check_path(service.warm_up.path, "/warm_up/path")
+    if not service.paths:
+        raise InvalidRequest('give the paths that may be called; "/" is all', pointer="/paths")
+    for number, path in enumerate(service.paths):
+        check_path(path, f"/paths/{number}")
+    _check_bounds(service)
+
+
+def _check_bounds(service: GpuService) -> None:
+    if not 0 < service.restore_timeout_seconds <= 86_400:
+        raise InvalidRequest(
+            "give more than 0 and up to 86400 seconds", pointer="/restore_timeout_seconds"
+        )
+    if not 1 <= service.max_concurrency <= MAX_CONCURRENCY:
+        raise InvalidRequest(f"give 1 to {MAX_CONCURRENCY}", pointer="/max_concurrency")
+    if service.duration_seconds is not None and not 0 < service.duration_seconds <= 31_536_000:
+        raise InvalidRequest("give seconds above 0, up to a year", pointer="/duration_seconds")
+
+
+def _check_degrees(service: GpuService) -> None:
+    if not service.degrees:
+        raise InvalidRequest("give at least one degree of parallelism", pointer="/degrees")
+    for number, degree in enumerate(service.degrees):
+        pointer = f"/degrees/{number}"
+        if not 1 <= degree.gpus <= SIZES[-1]:
+            raise InvalidRequest(f"a chunk has 1 to {SIZES[-1]} GPUs", pointer=f"{pointer}/gpus")
+        if not 0 < degree.memory_bytes < 2**53:
+            raise InvalidRequest(
+                "give the bytes it needs of each GPU", pointer=f"{pointer}/memory_bytes"
+            )
+    if any(low.gpus >= high.gpus for low, high in pairwise(service.degrees)):
+        raise InvalidRequest("degrees rise, each count of GPUs once", pointer="/degrees")
+
+
+def check_service_call(call: CallSpec, service: GpuService) -> None:
+    """Raise InvalidRequest, naming the member, when ``service`` does not take ``call``."""
+    if call.method not in _METHODS:
+        raise InvalidRequest(f"{call.target} takes GET and POST", pointer="/call/method")
+    check_path(call.path, "/call/path")
+    path = call.path.partition("?")[0]
+    if not any(path_allowed(path, allowed) for allowed in service.paths):
+        known = ", ".join(service.paths)
+        raise InvalidRequest(f"{call.target} takes the paths {known}", pointer="/call/path")
+    check_headers(call.headers, "/call/headers")
+    if len(call.body) > MAX_BODY_CHARACTERS:
+        raise InvalidRequest(f"at most {MAX_BODY_CHARACTERS} characters", pointer="/call/body")
