@@ -21,8 +21,9 @@ expect.set_options(timeout=PATIENCE_MS)
 Open = Callable[..., Page]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Chromium. Not for longer than a module: while it is open an event loop runs in this thread."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         if in_ci():
@@ -35,15 +36,22 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def signed_in(browser: Browser, tangram: Tangram) -> Any:
+def cookies() -> dict[str, Any]:
+    """What signing in left; the link that `up` printed works once."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def signed_in(browser: Browser, tangram: Tangram, cookies: dict[str, Any]) -> Any:
     """The cookies of somebody who opened the link that `up` printed."""
-    context = browser.new_context()
-    page = context.new_page()
-    page.goto(entry_link(tangram))
-    expect(page).to_have_title("Overview · Tangram")
-    state = context.storage_state()
-    context.close()
-    return state
+    if not cookies:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(entry_link(tangram))
+        expect(page).to_have_title("Overview · Tangram")
+        cookies.update(context.storage_state())
+        context.close()
+    return cookies
 
 
 @pytest.fixture

@@ -55,7 +55,8 @@ def test_action_is_stored_with_its_whole_life(journal):
     assert (row.state, row.outcome, row.reward) == ("finished", "completed", 0.5)
     assert (row.cost, row.units, row.metadata) == ({"cpu": [1, 4]}, {"cpu": 1}, {"k": [1]})
     assert (row.node, row.cpus, row.attempt, row.exit_code) == ("n1", [0], 1, 3)
-    assert row.result == {"exit_code": 3, "stdout": "out", "stderr": "err", "truncated": False}
+    output = {"exit_code": 3, "stdout": "out", "stderr": "err", "truncated": False}
+    assert row.result == {**output, "used": None}
     assert (row.submitted_at, row.granted_at) == (wall(1000.5), wall(1001.0))
     assert (row.started_at, row.finished_at) == (wall(1001.5), wall(1002.0))
     assert (row.queue_seconds, row.overhead_seconds) == (0.5, 0.25)
