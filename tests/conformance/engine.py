@@ -21,11 +21,6 @@ from managers.gpu.engines import EngineFailed, Server
 Start = Callable[..., Server]
 
 
-async def ask(server: Server) -> Any:
-    async with httpx.AsyncClient(base_url=server.base_url, trust_env=False, timeout=60) as client:
-        return (await client.post("/v1/score", json={"text": "a kind word"})).json()["score"]
-
-
 class EngineConformance(ABC):
     """What every engine must do."""
 
@@ -40,6 +35,12 @@ class EngineConformance(ABC):
     @abstractmethod
     async def kill(self, server: Server) -> None:
         """End it from outside, as a crash does, and wait until it is gone."""
+
+    async def ask(self, server: Server) -> Any:
+        """Return what it answers to one fixed question."""
+        async with httpx.AsyncClient(base_url=server.base_url, trust_env=False) as client:
+            answer = await client.post("/v1/score", json={"text": "a kind word"}, timeout=60)
+            return answer.json()["score"]
 
     @pytest.fixture
     async def start(self) -> AsyncIterator[Start]:
@@ -64,12 +65,12 @@ class EngineConformance(ABC):
         assert (server.alive, server.base_url) == (False, "")
         await server.restore()
         assert server.alive
-        before = await ask(server)
+        before = await self.ask(server)
         assert await server.evict() in {ServiceEvent.EVICTED, ServiceEvent.STOPPED}
         assert (server.alive, server.base_url) == (False, "")
         assert not self.holds_memory(server)
         await server.restore()
-        assert await ask(server) == before
+        assert await self.ask(server) == before
 
     async def test_who_is_there_is_not_restored_again(self, start: Start) -> None:
         server = start()
@@ -77,7 +78,7 @@ class EngineConformance(ABC):
         url = server.base_url
         await server.restore()
         assert server.base_url == url
-        await ask(server)
+        await self.ask(server)
 
     async def test_evicting_what_is_not_there_is_no_error(self, start: Start) -> None:
         server = start()
@@ -93,7 +94,7 @@ class EngineConformance(ABC):
         await self.kill(server)
         assert not server.alive
         await server.restore()
-        await ask(server)
+        await self.ask(server)
 
     async def test_a_service_that_never_answers_fails_in_time_and_leaves_nothing(
         self, start: Start

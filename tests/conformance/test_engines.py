@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from domain.services import Degree, Engine, GpuService, check_service
 from managers.gpu.engines import EngineFailed, Server
+from managers.gpu.engines.fake import FakeEngineServer, FakeMemory
 from managers.gpu.engines.process import ProcessServer
 from tests.architecture.tree import ROOT
 from tests.conformance.engine import EngineConformance
@@ -30,6 +32,25 @@ TROUBLES = {
     "waits": (60.0, (sys.executable, "-c", STUBBORN, "{port}")),
     "dies": (60.0, (sys.executable, "-c", DYING, "{port}")),
 }
+
+
+class TestFakeEngine(EngineConformance):
+    """The in-memory twin."""
+
+    def make(self, trouble: str = "") -> Server:
+        return FakeEngineServer(FakeMemory(), (0, 1), 60, trouble)
+
+    def holds_memory(self, server: Server) -> bool:
+        assert isinstance(server, FakeEngineServer)
+        return any(server.memory.used.values())
+
+    async def kill(self, server: Server) -> None:
+        assert isinstance(server, FakeEngineServer)
+        server.crash()
+
+    async def ask(self, server: Server) -> Any:
+        assert server.alive
+        return 0.5
 
 
 @pytest.mark.slow
