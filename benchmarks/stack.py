@@ -41,13 +41,13 @@ def free_port() -> int:
 
 @contextmanager
 def tangram(*options: str) -> Iterator[Stack]:
-    """Start ``./tangram up`` on a fresh home, without demo load; end it afterwards."""
+    """Start what ``./tangram up`` starts, on a fresh home, without demo load; end it afterwards."""
     with tempfile.TemporaryDirectory(prefix="tangram-bench-") as directory:
         home, port = Path(directory) / "home", free_port()
         log = (Path(directory) / "up.log").open("wb")
-        command = [str(ROOT / "tangram"), "up", "--no-demo", "--home", str(home)]
+        command = [sys.executable, "-m", "tangram_web.supervisor", "--no-demo", "--home", str(home)]
         process = subprocess.Popen(
-            [*command, "--port", str(port), *options], stdout=log, stderr=log
+            [*command, "--port", str(port), *options], stdout=log, stderr=log, cwd=ROOT
         )
         try:
             _wait_ready(port, process, Path(directory) / "up.log")

@@ -122,6 +122,9 @@ class DockerEngine:
         for process in psutil.process_iter(["cmdline"]):
             if any(str(self.directory) in word for word in process.info["cmdline"] or ()):
                 process.kill()  # what a crash of the engine left
+        for mount in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+            if str(self.directory) in (at := mount.split()[1]):
+                subprocess.run(["umount", "--lazy", at], check=False)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _remove(self, name: str) -> None:

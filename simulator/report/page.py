@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from simulator.report.cases import FULL
 from simulator.report.evaluation import Report
 from simulator.report.figure import Claim, Figure
 from simulator.report.svg import plot
@@ -37,6 +38,8 @@ def write(report: Report, folder: Path) -> tuple[Path, Path]:
 def html(report: Report) -> str:
     """Return the page."""
     smaller = "" if report.divisor == 1 else f", {report.divisor} times smaller than the paper's"
+    cut = report.interactions < FULL.interactions
+    shorter = f", trajectories cut after {report.interactions} interactions" if cut else ""
     seeds = f"{report.seeds} seeds" if report.seeds > 1 else "one seed"
     contents = "".join(
         f'<li><a href="#{escape(each.id)}">{escape(each.title)}</a></li>' for each in report.figures
@@ -52,7 +55,7 @@ def html(report: Report) -> str:
         '<p class="simulated">Every number here was simulated: the production scheduler and ledgers '
         "in virtual time, everything around them modelled (docs/simulator.md). The paper's numbers "
         "were measured on its testbed, with workloads and profiles that it does not print.</p>"
-        f"<p>Scale: {escape(report.scale)}{smaller}. Input: {escape(report.input)}. Intervals: the "
+        f"<p>Scale: {escape(report.scale)}{smaller}{shorter}. Input: {escape(report.input)}. Intervals: the "
         f"smallest and the largest over {seeds}. Nothing was tuned per figure.</p>"
         f"<ul>{contents}</ul>{''.join(map(_figure, report.figures))}"
         f"<h2>Left out</h2><table>{left_out}</table></body></html>\n"

@@ -37,12 +37,14 @@ One module, one thing:
     driver.py        what the node worker talks to
     survey.py        which way works here, and who we are
     run.py           the life of one action, from order to report
+    tools.py         what all runs share
     ways.py          what both ways have in common · direct.py · api.py
     environments.py  which containers there are, from creation to removal
     warm.py          those that are made before they are needed
     environment.py   one of them · records.py  the durable list · reconcile.py  comparing with the engine
     shell.py         the shell inside a container, and what is said to it
-    cgroups.py       control groups, versions 1 and 2
+    placing.py       where that shell comes from
+    cgroups.py       control groups, versions 1 and 2 · trees.py  where they are
     creation.py      what a container is created with
     command.py       what exactly is executed for an order
     engine.py        the Docker SDK, off the event loop

@@ -1,16 +1,13 @@
 """Control groups of containers: cores, quota, processes and usage as files, versions 1 and 2.
 
 All of it are single reads and writes of some ten microseconds, so they happen in the event loop.
-Version 1 has a tree for each controller, version 2 one for all; `ControlGroup` hides which. A group
-is found by the first process of its container and must lie below a parent that we made: below no
-other do we write.
+Version 1 has a tree for each controller, version 2 one for all; `ControlGroup` hides which.
 
 Source of names: the kernel's Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -23,8 +20,6 @@ from managers.cpu.cpulist import parse_cpu_list
 PERIOD_MICROSECONDS: Final = 100_000
 #: The least that the kernel takes as quota.
 LEAST_QUOTA_MICROSECONDS: Final = 1000
-#: What version 1 keeps in trees of their own, as far as we need it.
-V1_CONTROLLERS: Final = ("cpuset", "cpu", "cpuacct", "freezer", "memory", "pids")
 
 
 @dataclass(frozen=True)
@@ -88,42 +83,42 @@ class ControlGroupV1(ControlGroup):
         self._at = directories
 
     def set_cpus(self, cpus: frozenset[int]) -> None:
-        _write(self._at["cpuset"] / "cpuset.cpus", cpu_list(cpus))
+        write(self._at["cpuset"] / "cpuset.cpus", cpu_list(cpus))
 
     def effective_cpus(self) -> frozenset[int]:
-        return frozenset(parse_cpu_list(_read(self._at["cpuset"] / "cpuset.effective_cpus")))
+        return frozenset(parse_cpu_list(read(self._at["cpuset"] / "cpuset.effective_cpus")))
 
     def set_quota(self, milli: int | None) -> None:
         quota = -1 if milli is None else quota_microseconds(milli)
-        _write(self._at["cpu"] / "cpu.cfs_quota_us", str(quota))
+        write(self._at["cpu"] / "cpu.cfs_quota_us", str(quota))
 
     def processes(self) -> list[int]:
-        return [int(pid) for pid in _read(self._at["freezer"] / "cgroup.procs").split()]
+        return [int(pid) for pid in read(self._at["freezer"] / "cgroup.procs").split()]
 
     def freeze(self, frozen: bool) -> None:
-        _write(self._at["freezer"] / "freezer.state", "FROZEN" if frozen else "THAWED")
+        write(self._at["freezer"] / "freezer.state", "FROZEN" if frozen else "THAWED")
 
     def is_frozen(self) -> bool:
-        return _read(self._at["freezer"] / "freezer.state").strip() == "FROZEN"
+        return read(self._at["freezer"] / "freezer.state").strip() == "FROZEN"
 
     def process_count(self) -> int:
-        return int(_read(self._at["pids"] / "pids.current"))
+        return int(read(self._at["pids"] / "pids.current"))
 
     def set_process_limit(self, limit: int | None) -> None:
-        _write(self._at["pids"] / "pids.max", "max" if limit is None else str(limit))
+        write(self._at["pids"] / "pids.max", "max" if limit is None else str(limit))
 
     def usage(self) -> Usage:
-        throttled = _fields(_read(self._at["cpu"] / "cpu.stat")).get("throttled_time", 0)
+        throttled = _fields(read(self._at["cpu"] / "cpu.stat")).get("throttled_time", 0)
         memory = self._at["memory"]
         return Usage(
-            int(_read(self._at["cpuacct"] / "cpuacct.usage")) / 1e9,
+            int(read(self._at["cpuacct"] / "cpuacct.usage")) / 1e9,
             throttled / 1e9,
-            int(_read(memory / "memory.max_usage_in_bytes")),
-            _fields(_read(memory / "memory.oom_control")).get("oom_kill", 0),
+            int(read(memory / "memory.max_usage_in_bytes")),
+            _fields(read(memory / "memory.oom_control")).get("oom_kill", 0),
         )
 
     def reset_peak(self) -> None:
-        _write(self._at["memory"] / "memory.max_usage_in_bytes", "0")
+        write(self._at["memory"] / "memory.max_usage_in_bytes", "0")
 
 
 class ControlGroupV2(ControlGroup):
@@ -133,130 +128,44 @@ class ControlGroupV2(ControlGroup):
         self._at = directory
 
     def set_cpus(self, cpus: frozenset[int]) -> None:
-        _write(self._at / "cpuset.cpus", cpu_list(cpus))
+        write(self._at / "cpuset.cpus", cpu_list(cpus))
 
     def effective_cpus(self) -> frozenset[int]:
-        return frozenset(parse_cpu_list(_read(self._at / "cpuset.cpus.effective")))
+        return frozenset(parse_cpu_list(read(self._at / "cpuset.cpus.effective")))
 
     def set_quota(self, milli: int | None) -> None:
         quota = "max" if milli is None else str(quota_microseconds(milli))
-        _write(self._at / "cpu.max", f"{quota} {PERIOD_MICROSECONDS}")
+        write(self._at / "cpu.max", f"{quota} {PERIOD_MICROSECONDS}")
 
     def processes(self) -> list[int]:
-        return [int(pid) for pid in _read(self._at / "cgroup.procs").split()]
+        return [int(pid) for pid in read(self._at / "cgroup.procs").split()]
 
     def freeze(self, frozen: bool) -> None:
-        _write(self._at / "cgroup.freeze", "1" if frozen else "0")
+        write(self._at / "cgroup.freeze", "1" if frozen else "0")
 
     def is_frozen(self) -> bool:
-        return _fields(_read(self._at / "cgroup.events")).get("frozen") == 1
+        return _fields(read(self._at / "cgroup.events")).get("frozen") == 1
 
     def process_count(self) -> int:
-        return int(_read(self._at / "pids.current"))
+        return int(read(self._at / "pids.current"))
 
     def set_process_limit(self, limit: int | None) -> None:
-        _write(self._at / "pids.max", "max" if limit is None else str(limit))
+        write(self._at / "pids.max", "max" if limit is None else str(limit))
 
     def usage(self) -> Usage:
-        cpu = _fields(_read(self._at / "cpu.stat"))
-        peak = _read_if_there(self._at / "memory.peak") or _read(self._at / "memory.current")
+        cpu = _fields(read(self._at / "cpu.stat"))
+        peak = _read_if_there(self._at / "memory.peak") or read(self._at / "memory.current")
         return Usage(
             cpu.get("usage_usec", 0) / 1e6,
             cpu.get("throttled_usec", 0) / 1e6,
             int(peak),
-            _fields(_read(self._at / "memory.events")).get("oom_kill", 0),
+            _fields(read(self._at / "memory.events")).get("oom_kill", 0),
         )
 
     def reset_peak(self) -> None:
         # Linux 6.12 resets it for the descriptor that wrote, and for no other reader: of no use
         # here. The peak is then that of the environment's life, which never says too little.
         return
-
-
-@dataclass(frozen=True)
-class Trees:
-    """Where control groups are mounted on this machine."""
-
-    #: Version 1: controller → mount point; empty for version 2.
-    by_controller: Mapping[str, Path]
-    unified: Path | None
-
-    @classmethod
-    def find(cls, mounts: Path = Path("/proc/self/mounts")) -> Trees:
-        """Read the mounts of this machine."""
-        by_controller: dict[str, Path] = {}
-        unified: Path | None = None
-        for line in mounts.read_text().splitlines():
-            _, at, kind, options, *_ = line.split()
-            if kind == "cgroup":
-                for option in options.split(","):
-                    if option in V1_CONTROLLERS:
-                        by_controller.setdefault(option, Path(at))
-            elif kind == "cgroup2" and unified is None:
-                unified = Path(at)
-        return cls(by_controller, unified)
-
-    @property
-    def version(self) -> int:
-        """1 where controllers have trees of their own, else 2; 0 without any."""
-        if "cpuset" in self.by_controller:
-            return 1
-        return 2 if self.unified is not None else 0
-
-    def roots(self) -> list[Path]:
-        """Return the roots in which a parent has to be made."""
-        if self.version == 1:
-            return sorted(set(self.by_controller.values()))
-        return [self.unified] if self.unified is not None else []
-
-    def group_of(self, pid: int, parent: str, proc: Path = Path("/proc")) -> ControlGroup:
-        """Return the group of a process. Raises OSError when it is not below ``parent``."""
-        paths = _paths_of((proc / str(pid) / "cgroup").read_text())
-        if self.version == 1:
-            found = {
-                name: _below(root, paths.get(name, ""), parent)
-                for name, root in self.by_controller.items()
-            }
-            if missing := set(V1_CONTROLLERS) - found.keys():
-                raise OSError(f"control groups lack {', '.join(sorted(missing))}")
-            return ControlGroupV1(found)
-        if self.unified is None:
-            raise OSError("this machine has no control groups")
-        directory = _below(self.unified, paths.get("", ""), parent)
-        for name in ("cpuset.cpus", "cpu.max", "pids.max", "memory.events"):
-            if not (directory / name).exists():
-                raise OSError(f"{directory} has no {name}: its controller is not delegated")
-        return ControlGroupV2(directory)
-
-    def make_parent(self, parent: str) -> None:
-        """Make the group that our containers go below. Version 1 wants its cores spelled out."""
-        for root in self.roots():
-            directory = root / parent.lstrip("/")
-            directory.mkdir(exist_ok=True)
-            for name in ("cpuset.cpus", "cpuset.mems"):
-                with contextlib.suppress(FileNotFoundError):
-                    if self.version == 1 and not _read(directory / name).strip():
-                        _write(directory / name, _read(root / name).strip())
-        if self.version == 2 and self.unified is not None:
-            wanted = "+cpuset +cpu +memory +pids"
-            for directory in (self.unified, self.unified / parent.lstrip("/")):
-                _write(directory / "cgroup.subtree_control", wanted)
-
-    def remove_parent(self, parent: str) -> None:
-        """Remove the parent; while a container is in it, it stays."""
-        for root in self.roots():
-            with contextlib.suppress(OSError):
-                (root / parent.lstrip("/")).rmdir()
-
-    def parent_cpus(self, parent: str) -> frozenset[int]:
-        """Return the CPUs that containers below ``parent`` may get. Raises OSError."""
-        if self.version == 1:
-            file = self.by_controller["cpuset"] / parent.lstrip("/") / "cpuset.effective_cpus"
-        elif self.unified is not None:
-            file = self.unified / parent.lstrip("/") / "cpuset.cpus.effective"
-        else:
-            raise OSError("this machine has no control groups")
-        return frozenset(parse_cpu_list(_read(file)))
 
 
 def cpu_list(cpus: frozenset[int]) -> str:
@@ -269,30 +178,14 @@ def quota_microseconds(milli: int) -> int:
     return max(LEAST_QUOTA_MICROSECONDS, milli * PERIOD_MICROSECONDS // 1000)
 
 
-def _paths_of(text: str) -> dict[str, str]:
-    """Return controller → path of ``/proc/<pid>/cgroup``; version 2 stands under the empty name."""
-    paths: dict[str, str] = {}
-    for line in text.splitlines():
-        _, names, path = line.split(":", 2)
-        for name in names.split(","):
-            paths[name] = path
-    return paths
-
-
-def _below(root: Path, path: str, parent: str) -> Path:
-    parts = Path(path).parts
-    if parent.lstrip("/") not in parts or ".." in parts:
-        raise OSError(f"control group {path!r} is not below {parent!r}")
-    return root / path.lstrip("/")
-
-
 def _fields(text: str) -> dict[str, int]:
     """Read lines of a name and a number."""
     pairs = (line.split() for line in text.splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
 
-def _read(path: Path) -> str:
+def read(path: Path) -> str:
+    """Return the content of a small file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         chunks = []
@@ -305,12 +198,13 @@ def _read(path: Path) -> str:
 
 def _read_if_there(path: Path) -> str:
     try:
-        return _read(path)
+        return read(path)
     except FileNotFoundError:
         return ""
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
+    """Write to a file of the kernel: once, and nothing before or after."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())

@@ -25,9 +25,10 @@ from managers.cpu.containers.engine import Engine
 from managers.cpu.containers.environment import Environment
 from managers.cpu.containers.environments import Environments
 from managers.cpu.containers.marker import Marker
-from managers.cpu.containers.run import Run, Tools
+from managers.cpu.containers.run import Run
 from managers.cpu.containers.settings import Settings
 from managers.cpu.containers.survey import survey
+from managers.cpu.containers.tools import Tools
 from managers.cpu.containers.ways import Way
 from managers.cpu.probe import usable_cores
 from managers.cpu.process.files import read_file, write_file

@@ -79,9 +79,16 @@ class Engine:
 
         def work() -> _T:
             with _named_errors(self.host):
+                self._knock()
                 return function(*arguments, **named)
 
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def _knock(self) -> None:
+        """See that somebody listens: the SDK leaks the socket of a connection that is refused."""
+        if self.is_local:
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(self.host.removeprefix("unix://"))
 
     def _connect(self) -> Any:
         tls = None

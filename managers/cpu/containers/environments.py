@@ -7,12 +7,10 @@ for the same making; a removal waits for it too, so that nothing is left behind 
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
 import os
 import secrets
 import shutil
-import tarfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,22 +20,20 @@ from typing import Final
 from domain.action import EnvironmentSpec
 from domain.errors import InvalidRequest, TangramError
 from domain.ids import ActionId, TrajectoryKey
-from managers.cpu.containers.cgroups import Trees
 from managers.cpu.containers.creation import OWNER, Blueprint
 from managers.cpu.containers.direct import apply
 from managers.cpu.containers.engine import Engine, EngineRefused, Gone
 from managers.cpu.containers.environment import Environment, Share
+from managers.cpu.containers.placing import place_shell
 from managers.cpu.containers.settings import Settings
 from managers.cpu.containers.shell import Shell, ShellLost
+from managers.cpu.containers.trees import Trees
 from managers.cpu.containers.warm import WarmPool
 from managers.cpu.process.workspace import Workspaces
 
 #: The scheduler ends trajectories at their expiry; a container outlives it only when nobody does.
 _EXPIRY_SLACK_SECONDS: Final = 120.0
-_LINKS: Final = 8
 _EVERYBODY: Final = 0o777
-#: Readable by nobody: whoever runs it cannot be looked into.
-_EXECUTE_ONLY: Final = 0o111
 
 _log = logging.getLogger(__name__)
 
@@ -216,7 +212,7 @@ class Environments:
             ) from error
         if blueprint.is_direct:
             environment.make_pipes()
-            await self._place_shell(environment, blueprint.image)
+            await place_shell(site.engine, environment, blueprint.image)
         await site.engine.start(environment.container)
         await self.find(environment)
         await self.connect(environment)
@@ -252,36 +248,6 @@ class Environments:
             raise EngineRefused(
                 f"its shell does not answer: {type(error).__name__} {error}"
             ) from error
-
-    async def _place_shell(self, environment: Environment, image: str) -> None:
-        """Put a copy of the image's own shell where the container can run but not read it."""
-        facts = await self._site.engine.image(image)
-        known = self._site.directory / "shells" / facts["Id"].removeprefix("sha256:")
-        if not known.exists():
-            content = await self._read_program(environment.container, "/bin/sh")
-            known.parent.mkdir(mode=0o700, exist_ok=True)
-            draft = known.with_name(f"{known.name}.{environment.name}")
-            draft.write_bytes(content)
-            draft.chmod(_EXECUTE_ONLY)
-            draft.replace(known)
-        (environment.control / "shell").hardlink_to(known)
-
-    async def _read_program(self, container: str, path: str) -> bytes:
-        for _ in range(_LINKS):
-            try:
-                archive, facts = await self._site.engine.archive(container, path)
-            except Gone as error:
-                raise EngineRefused(
-                    f"the image has no {path}, which running commands takes"
-                ) from error
-            if not facts["linkTarget"]:
-                break
-            path = facts["linkTarget"]
-        with tarfile.open(fileobj=io.BytesIO(archive)) as members:
-            file = members.extractfile(members.getmembers()[0])
-            if file is None:
-                raise EngineRefused(f"the image's {path} is no program")
-            return file.read()
 
     async def _remove_by_name(self, name: str) -> None:
         """Remove a container whose creation was interrupted, if it is ours."""

@@ -123,6 +123,12 @@ async def look_after(site: Site, environments: Environments) -> list[Environment
     for environment in known:
         if environment.container not in running and not environment.lost:
             lose(environment, "its container was ended by somebody else")
+    present = {facts["Id"] for facts in listed}
+    for environment in environments.all():
+        if environment.lost and environment.container in present:
+            await site.engine.remove(environment.container)  # what is left of it helps nobody
     await remove_strays(site, environments)
     now = site.clock()
-    return [each for each in environments.all() if each.pid and each.expires_at < now]
+    return [
+        each for each in environments.all() if each.pid and not each.lost and each.expires_at < now
+    ]

@@ -5,24 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from domain.action import EnvironmentSpec, Outcome
 from domain.allocation import Allocation
 from domain.errors import TangramError
-from domain.ports import ExecResult, RunOrder, RunReport, UsedResources
-from domain.resources import MILLI
+from domain.ports import ExecResult, RunOrder, RunReport
 from managers.cpu.containers import command
 from managers.cpu.containers.cgroups import Usage
 from managers.cpu.containers.creation import memory_limit
 from managers.cpu.containers.engine import Gone
-from managers.cpu.containers.environment import Environment, Share
-from managers.cpu.containers.environments import Environments, Site
-from managers.cpu.containers.marker import Marker
+from managers.cpu.containers.environment import Environment
 from managers.cpu.containers.reconcile import lose
-from managers.cpu.containers.ways import Ending, Execution, Way, WayLost
+from managers.cpu.containers.tools import Tools, reported, used_between
+from managers.cpu.containers.ways import Ending, Execution, WayLost
 from managers.cpu.process.command import CannotSpawnError
 
 _T = TypeVar("_T")
@@ -31,31 +28,6 @@ _log = logging.getLogger(__name__)
 
 class WithdrawnError(Exception):
     """The action was stopped before anything of it ran."""
-
-
-@dataclass(frozen=True)
-class Tools:
-    """What all runs of a driver share."""
-
-    site: Site
-    environments: Environments
-    way: Way
-    marker: Marker
-    #: Cores of the machine, by their lowest thread.
-    cores: Mapping[int, frozenset[int]]
-
-    def share_of(self, granted: Allocation | None) -> Share:
-        """Return what a container gets for granted cores: all threads of each; all when none were.
-
-        Cores that do not exist, of an oversubscribed node, are mapped onto those that do.
-        """
-        everything = frozenset().union(*self.cores.values())
-        if granted is None or not granted.units:
-            return Share(everything)
-        known = sorted(self.cores)
-        cores = (core if core in self.cores else known[core % len(known)] for core in granted.units)
-        milli = granted.amount if granted.shared or granted.amount < MILLI else None
-        return Share(frozenset().union(*(self.cores[core] for core in cores)), milli)
 
 
 class Run:
@@ -156,7 +128,8 @@ class Run:
             try:
                 execution = await way.begin(environment, invocation)
             except WayLost as error:
-                return await self._lost(environment, error)
+                patience = self._tools.site.settings.patience_seconds
+                return await self._lost(environment, error, await way.end(environment, patience))
             try:
                 report = await self._supervise(environment, execution, before)
             finally:
@@ -201,11 +174,11 @@ class Run:
             return self._report(None, execution, ending, None)
         if (error := status.exception()) is not None:
             return await self._lost(environment, error, ending)
-        used = _used(before, self._measure(environment))
+        used = used_between(before, self._measure(environment))
         return self._report(status.result(), execution, ending, used)
 
     async def _lost(
-        self, environment: Environment, error: BaseException, ending: Ending | None = None
+        self, environment: Environment, error: BaseException, ending: Ending
     ) -> RunReport:
         """Say what can be said after contact broke off: never a guess (I1)."""
         self._over = True
@@ -228,7 +201,7 @@ class Run:
             why = f"{error}; {away}"
         if self._stopping is not None and outcome is not Outcome.OOM_KILLED:
             outcome, why = self._stopping[0], f"{self._stopping[1]}; {why}"
-        if ending is not None and ending.remaining:
+        if ending.remaining:
             why += f"; could not end {ending.remaining}"
         return RunReport(outcome, self._seconds(), detail=why)
 
@@ -257,13 +230,8 @@ class Run:
             notes.append(f"could not end {ending.remaining}")
         outputs = execution.stdout, execution.stderr
         stdout, stderr = (each.finish() for each in outputs)
-        counted = None
-        if used is not None:
-            counted = UsedResources(
-                used.cpu_seconds, used.throttled_seconds, used.peak_memory_bytes
-            )
         cut = any(each.truncated for each in outputs)
-        result = ExecResult(status, stdout, stderr, cut, counted)
+        result = ExecResult(status, stdout, stderr, cut, reported(used))
         return RunReport(outcome, self._seconds(), result, detail="; ".join(notes) or None)
 
     def _advice(self, used: Usage) -> str:
@@ -312,17 +280,6 @@ class Run:
 
 def _nothing() -> None:
     """What was waited for stays with its trajectory."""
-
-
-def _used(before: Usage | None, after: Usage | None) -> Usage | None:
-    if before is None or after is None:
-        return None
-    return Usage(
-        after.cpu_seconds - before.cpu_seconds,
-        after.throttled_seconds - before.throttled_seconds,
-        after.peak_memory_bytes,
-        after.oom_kills - before.oom_kills,
-    )
 
 
 def _noting(report: RunReport, repairs: int) -> RunReport:

@@ -12,11 +12,11 @@ from typing import Final
 from domain.action import EnvironmentSpec
 from domain.errors import InvalidRequest, TangramError, Unavailable
 from domain.ids import ActionId
-from managers.cpu.containers.cgroups import Trees
 from managers.cpu.containers.engine import Engine, EngineAway, Gone
 from managers.cpu.containers.environment import Share
 from managers.cpu.containers.environments import Environments, Site
 from managers.cpu.containers.settings import Settings
+from managers.cpu.containers.trees import Trees
 from managers.cpu.process.workspace import Workspaces
 
 #: An idle container gets so many thousandths of a core, to answer and to reap its dead.

@@ -38,6 +38,7 @@ def a_driver(engine: DockerEngine, directory: Path, way: str, **settings: str) -
         "docker_image": IMAGE,
         "docker_way": way,
         "docker_grace_seconds": "0.1",
+        "docker_max_processes": "128",
         **{f"docker_{name}": value for name, value in settings.items()},
     }
     return ContainerDriver(DriverContext("n1", directory / "state", {}, given))

@@ -115,13 +115,11 @@ async def test_cores_that_somebody_else_changed_are_restored_and_counted(
     await driver.close()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("death", ["crashes", "is stopped"])
 @pytest.mark.parametrize("way", ["direct", "api"])
 async def test_an_engine_that_goes_away_mid_action_leaves_it_unknown(
     mortal: DockerEngine, tmp_path: Path, way: str, death: str, sleep: str
 ) -> None:
-    """The SDK forgets to close sockets that nobody answers, hence the filter."""
     driver = a_driver(mortal, tmp_path, way, patience_seconds="2")
     await driver.open()
     performance = Performance(driver, an_order(*sleep.split()))
@@ -135,6 +133,8 @@ async def test_an_engine_that_goes_away_mid_action_leaves_it_unknown(
     mortal.start()
     later = await driver.run(an_order("true", name="act_2"), lambda: None)
     assert later.outcome is Outcome.INFRA_FAILED
+    await driver.look_after()
+    assert owned(mortal, driver) == []
     await driver.remove_environment(TrajectoryKey("lab/trj-1"))
     assert owned(mortal, driver) == []
     fresh = await driver.run(an_order("true", name="act_3"), lambda: None)

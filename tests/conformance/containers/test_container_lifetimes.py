@@ -14,7 +14,7 @@ from domain.errors import InvalidRequest, Unavailable
 from domain.ids import ActionId, TrajectoryKey
 from domain.ports import ExecResult, RunOrder
 from managers.cpu.containers import ContainerDriver, creation
-from managers.cpu.containers.cgroups import Trees
+from managers.cpu.containers.trees import Trees
 from tests.conformance.containers.conftest import Shell, a_driver, crash, processes_with
 from tests.conformance.driver import FOREVER, TRAJECTORY, Performance, an_order
 from tests.docker_engine import IMAGE, DockerEngine
@@ -75,7 +75,7 @@ async def test_a_container_is_safe_by_default(
     assert host["CapAdd"] is None
     assert host["SecurityOpt"] == ["no-new-privileges"]
     assert not host["Privileged"]
-    assert host["PidsLimit"] == 1024
+    assert host["PidsLimit"] == 128
     assert host["Memory"] == host["MemorySwap"] == 4 * 2**30
     assert {limit["Name"] for limit in host["Ulimits"]} == {"nofile", "fsize", "core"}
     assert not any("docker.sock" in bind for bind in host["Binds"])

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from managers.cpu.containers.cgroups import Trees, Usage, quota_microseconds
+from managers.cpu.containers.cgroups import Usage, quota_microseconds
+from managers.cpu.containers.trees import Trees
 
 PARENT = "/tangram-x"
 V1 = {

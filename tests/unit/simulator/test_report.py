@@ -72,6 +72,10 @@ def test_a_page_is_whole_and_says_that_it_is_simulated():
     tags.feed(page)
     assert tags.open == []
     assert "Every number here was simulated" in page
+    assert (
+        "16 times smaller than the paper's, trajectories cut after 8 interactions"
+        in page.replace("&#x27;", "'")
+    )
     assert "<td>ACT of x &amp; y</td><td>4.3</td><td>2</td>" in page
     assert all(what in page for what, _ in LEFT_OUT)
 

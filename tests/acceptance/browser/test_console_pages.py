@@ -1,0 +1,82 @@
+"""The console in Chromium: somebody who has never seen it finds why an action waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.acceptance.browser.conftest import DESK, PHONE, Open, run
+from tests.acceptance.up.conftest import Tangram
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PAGES = ("", "queues", "actions", "trajectories", "tasks", "decisions", "workers")
+
+
+@pytest.fixture
+def waiting(tangram: Tangram) -> Iterator[dict[str, Any]]:
+    """An action that waits for all cores, which another one holds."""
+    cores = tangram.get("/api/v1/status")["nodes"][0]["resources"]["cpu"]["capacity"]
+    body = {"task": "held", "kind": "exec", "cost": {"cpu": cores}}
+    holder = tangram.post("/api/v1/actions", {**body, "exec": {"command": ["sleep", "300"]}})
+    waiter = tangram.post("/api/v1/actions", {**body, "exec": {"command": ["true"]}})
+    yield waiter
+    tangram.post(f"/api/v1/actions/{holder['id']}/cancel", {})
+
+
+def fits(page: Page) -> bool:
+    return bool(
+        page.evaluate(
+            "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+        )
+    )
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_opens_without_a_complaint(
+    open_page: Open, tangram: Tangram, size: dict[str, int], scheme: str
+) -> None:
+    run(tangram, "true", trajectory="seen-1", step=1)
+    for name in PAGES:
+        page = open_page(f"/{name}/" if name else "/", viewport=size, color_scheme=scheme)
+        expect(page.locator("h1")).to_be_attached()
+        expect(page.locator('nav a[aria-current="page"]')).to_have_count(1)
+        assert fits(page), name
+
+
+def test_from_the_queues_to_why_an_action_waits_and_what_blocks_it(
+    open_page: Open, waiting: dict[str, Any]
+) -> None:
+    page = open_page("/queues/")
+    row = page.locator("#rows tbody tr", has_text=waiting["id"][-8:])
+    expect(row).to_contain_text("cpu")
+    row.locator("a.id").click()
+    why = page.locator("#why")
+    expect(why).to_contain_text("Why it waits")
+    expect(why).to_contain_text("waits for")
+    expect(why).to_contain_text("Binding resource")
+
+
+def test_keys_go_from_page_to_page(open_page: Open) -> None:
+    page = open_page("/")
+    for key, title in (("q", "Queues"), ("t", "Trajectories"), ("k", "Tasks"), ("w", "Workers")):
+        page.keyboard.press("g")
+        page.keyboard.press(key)
+        expect(page).to_have_title(f"{title} · Tangram")
+
+
+def test_a_trajectory_is_drawn_and_leads_to_its_actions(open_page: Open, tangram: Tangram) -> None:
+    for step in range(3):
+        done = run(tangram, "true", trajectory="drawn", step=step)
+    page = open_page("/trajectories/?task=seen")
+    page.get_by_role("link", name="drawn", exact=True).click()
+    expect(page.locator(".lanes rect.execution")).to_have_count(3)
+    page.get_by_role("link", name=f"…{done['id'][-8:]}", exact=True).click()
+    expect(page.locator("h1")).to_have_text(done["id"])
+    page.get_by_role("link", name="seen", exact=True).click()
+    expect(page.locator("h1")).to_have_text("seen")
+    expect(page.get_by_role("heading", name="Steps")).to_be_visible()
