@@ -20,6 +20,7 @@ from domain.ports import Driver, DriverContext, Ledger, LedgerFactory, Manager
 from managers.cpu.ledger import CpuLedger
 from managers.cpu.probe import probe_cpu, probe_memory
 from managers.gpu.ledger import ChunkLedger
+from managers.gpu.probe import probe_gpu
 from managers.quota.api import ApiLedger
 from managers.quota.ledger import CounterLedger
 
@@ -57,7 +58,12 @@ BUILT_IN: Final = (
         probe=probe_cpu,
         description="cores of a node; runs commands on them",
     ),
-    Manager("gpu", ChunkLedger, description="GPUs of a node, in aligned chunks of 1, 2, 4 and 8"),
+    Manager(
+        "gpu",
+        ChunkLedger,
+        probe=probe_gpu,
+        description="GPUs of a node, in aligned chunks of 1, 2, 4 and 8",
+    ),
     Manager("memory", CounterLedger, probe=probe_memory, description="memory of a node, in bytes"),
     Manager(
         "api",

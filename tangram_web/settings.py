@@ -32,6 +32,9 @@ TANGRAM_NODE = env_text("TANGRAM_NODE", socket.gethostname())
 TANGRAM_NODE_POOL = env_text("TANGRAM_NODE_POOL", "default")
 #: A count, or a list like ``0-3``; empty: all cores that the process may use.
 TANGRAM_NODE_CPUS = env_text("TANGRAM_NODE_CPUS", "")
+#: A declared count; empty: what NVML finds.
+TANGRAM_NODE_GPUS = env_text("TANGRAM_NODE_GPUS", "")
+TANGRAM_NODE_GPU_MEMORY_BYTES = env_text("TANGRAM_NODE_GPU_MEMORY_BYTES", "")
 #: A list like ``0-1``: kept for the machine and for idle containers, never granted.
 TANGRAM_NODE_RESERVED_CPUS = env_text("TANGRAM_NODE_RESERVED_CPUS", "")
 TANGRAM_NODE_MEMORY_BYTES = env_text("TANGRAM_NODE_MEMORY_BYTES", "")

@@ -28,9 +28,9 @@ def node_worker(
     settings: Mapping[str, str],
     version: str = "",
 ) -> NodeWorker:
-    """Return a worker that offers what the managers find here.
+    """Return a worker that offers what the managers find here; what there is none of is left out.
 
-    Raises InvalidRequest when a declared setting (``cpus``, ``memory_bytes``) cannot be read.
+    Raises InvalidRequest when a declared setting (``cpus``, ``gpus``) cannot be read.
     """
     for problem in registry.problems:
         log.warning("a manager was left out: %s", problem)
@@ -39,7 +39,9 @@ def node_worker(
     for kind, manager in registry.managers.items():
         context = DriverContext(name, state_directory / kind, dict(resources), dict(settings))
         if manager.probe is not None:
-            resources[kind] = manager.probe(context)
+            have = manager.probe(context)
+            if have.capacity:
+                resources[kind] = have
         if manager.make_driver is not None:
             drivers.append(manager.make_driver(context))
     options = NodeOptions(name, pool, state_directory, resources, version)

@@ -1,0 +1,209 @@
+"""Engine ``process``: any HTTP server, started to restore and stopped to evict.
+
+Nothing is kept in host memory, so a restore is a cold start: program, libraries, weights, warm-up.
+
+The server leads a session of its own. Ending means SIGTERM to the session, SIGKILL after a grace,
+and looking until nobody is left in it; a program that starts sessions of its own escapes that, and
+belongs into a container. It listens on a free port of the loopback interface that we choose, so a
+port that somebody else takes in between makes a restore fail, and the next one try another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import httpx
+import psutil
+
+from domain.services import GpuService, ServiceEvent
+from managers.gpu.engines import EngineFailed
+
+_INHERITED: Final = ("PATH", "LANG", "LD_LIBRARY_PATH")
+_FIRST_PAUSE_SECONDS: Final = 0.01
+_LONGEST_PAUSE_SECONDS: Final = 0.25
+_LAST_WORDS_BYTES: Final = 2000
+
+
+class ProcessServer:
+    """One HTTP server on one chunk."""
+
+    def __init__(
+        self,
+        service: GpuService,
+        units: tuple[int, ...],
+        directory: Path,
+        grace_seconds: float = 5.0,
+    ) -> None:
+        """``directory`` is private to this server: it works there, and its output is kept there."""
+        self._service = service
+        self._units = units
+        self._directory = directory
+        self._grace_seconds = grace_seconds
+        self._process: asyncio.subprocess.Process | None = None
+        self._url = ""
+
+    @property
+    def base_url(self) -> str:
+        """Where it answers; empty while it does not."""
+        return self._url
+
+    @property
+    def alive(self) -> bool:
+        """It answered once and has not ended since."""
+        return bool(self._url) and self._running
+
+    @property
+    def _running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def restore(self) -> None:
+        """Start it and wait until its warm-up is answered. Raises EngineFailed."""
+        if self.alive:
+            return
+        await self.close()
+        url = f"http://127.0.0.1:{_free_port()}"
+        try:
+            await self._spawn(url.rpartition(":")[2])
+            async with asyncio.timeout(self._service.restore_timeout_seconds):
+                await self._warm(url)
+        except TimeoutError:
+            words = await self._end_with_words()
+            limit = self._service.restore_timeout_seconds
+            raise EngineFailed(f"it did not answer within {limit:g} s{words}") from None
+        except BaseException:
+            await self.close()
+            raise
+        self._url = url
+
+    async def evict(self) -> ServiceEvent:
+        """Stop it: a process that is gone holds no memory."""
+        await self.close()
+        return ServiceEvent.STOPPED
+
+    async def close(self) -> None:
+        """End everything in its session, and wait until it is gone."""
+        self._url = ""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        ending = asyncio.ensure_future(self._end(process))
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await ending  # a cancel does not leave it half ended
+            raise
+
+    async def _spawn(self, port: str) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        filled = {"port": port, "gpus": str(len(self._units)), "source": self._service.source}
+        command = [_fill(part, filled) for part in self._service.command]
+        with self._output.open("wb") as output:
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    cwd=self._directory,
+                    env=self._environment(),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise EngineFailed(f"{command[0]!r} cannot be started: {error.strerror}") from None
+
+    def _environment(self) -> dict[str, str]:
+        """Return what it sees: its GPUs in NVML's order, and nothing of the worker's secrets."""
+        inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        return {
+            **inherited,
+            "HOME": str(self._directory),
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": ",".join(map(str, self._units)),
+            **self._service.env,
+        }
+
+    async def _warm(self, url: str) -> None:
+        """Ask until it answers with 2xx; an answer of a dead server's port is none."""
+        warm_up, pause = self._service.warm_up, _FIRST_PAUSE_SECONDS
+        async with httpx.AsyncClient(base_url=url, timeout=None, trust_env=False) as client:
+            while True:
+                answer = None
+                with contextlib.suppress(httpx.TransportError):
+                    answer = await client.request(
+                        warm_up.method, warm_up.path, content=warm_up.body.encode()
+                    )
+                if not self._running:
+                    raise EngineFailed(f"it ended before it answered{self._last_words()}")
+                if answer is not None and answer.is_success:
+                    return
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        for number, patience in ((signal.SIGTERM, self._grace_seconds), (signal.SIGKILL, None)):
+            for member in _session(process):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(member, number)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await process.wait()
+                    await _emptied(process)
+                    return
+
+    async def _end_with_words(self) -> str:
+        await self.close()
+        return self._last_words()
+
+    def _last_words(self) -> str:
+        """Return the end of what it wrote, for whoever has to find out why."""
+        with contextlib.suppress(OSError):
+            text = self._output.read_bytes()[-_LAST_WORDS_BYTES:].decode(errors="replace").strip()
+            return f"; its last words: {text}" if text else ""
+        return ""
+
+    @property
+    def _output(self) -> Path:
+        return self._directory / "output.log"
+
+
+def _fill(part: str, filled: dict[str, str]) -> str:
+    """Fill in what is known; other braces, as of JSON, stay."""
+    for name, value in filled.items():
+        part = part.replace("{" + name + "}", value)
+    return part
+
+
+async def _emptied(process: asyncio.subprocess.Process) -> None:
+    """Wait until nobody is left of the session: nobody tells us of grandchildren."""
+    while True:
+        if not any(_session(process)):
+            return
+        await asyncio.sleep(_FIRST_PAUSE_SECONDS)
+
+
+def _session(leader: asyncio.subprocess.Process) -> Iterator[int]:
+    """Yield the live processes of the session that ``leader`` began.
+
+    A number that is in use again after we have reaped the leader belongs to somebody else: the
+    kernel gives it away only when the session is empty.
+    """
+    if leader.returncode is not None and psutil.pid_exists(leader.pid):
+        return
+    for process in psutil.process_iter(["status"]):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(process.pid) == leader.pid and process.info["status"] != "zombie":
+                yield process.pid
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

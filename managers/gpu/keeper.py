@@ -1,0 +1,191 @@
+"""Bringing services onto the chunks of one node, and taking them off again.
+
+The ledger has decided who goes where and who leaves; here it is done, on the node. Rules
+
+1. `hold` returns a server that answers, for a holder that keeps it awake until `let_go`.
+2. Work on a GPU is done by one at a time: whoever comes to it later waits for the restores and
+   evictions before. GPUs are locked in the order of their numbers, so nobody waits in a circle.
+3. Nothing is restored before the memory it needs is *measured* free on each GPU (I11). When that
+   does not come true in time, `MemoryNotFreed` names the GPUs: they are to be quarantined.
+4. Who is cancelled gives its lock back; its restore goes on and ends cached.
+5. A service that died is noticed when it is wanted next, and restored again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from domain.errors import CapacityError
+from domain.services import ServiceEvent, ServiceState
+from managers.gpu.engines import EngineFailed, Server
+from managers.gpu.instance import Instance
+
+Units = tuple[int, ...]
+#: Where a service is: its name and its GPUs.
+Home = tuple[str, Units]
+_PAUSE_SECONDS: Final = 0.02
+
+
+class MemoryNotFreed(CapacityError):
+    """GPU memory that was to be free is still in use."""
+
+    def __init__(self, units: Units) -> None:
+        super().__init__(f"memory of GPUs {units} was not free in time")
+        self.units = units
+
+
+class _Kept(NamedTuple):
+    instance: Instance
+    server: Server
+
+
+@dataclass
+class _Order:
+    """What somebody asked for."""
+
+    holder: str
+    home: Home
+    memory_bytes: int
+    evicted: Sequence[Home]
+    #: Whoever asked still waits for it.
+    wanted: bool = True
+
+
+class Keeper:
+    """The services of one node, wherever in their lives they are."""
+
+    def __init__(
+        self,
+        make_server: Callable[[str, Units], Server],
+        free_bytes: Callable[[int], int],
+        patience_seconds: float = 10.0,
+    ) -> None:
+        """``free_bytes`` measures one GPU; it is asked for at most ``patience_seconds``."""
+        self._make_server = make_server
+        self._free_bytes = free_bytes
+        self._patience_seconds = patience_seconds
+        self._kept: dict[Home, _Kept] = {}
+        self._gates: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._works: set[asyncio.Task[Server]] = set()
+
+    def instances(self) -> list[Instance]:
+        """Return every service that was ever brought here."""
+        return [kept.instance for kept in self._kept.values()]
+
+    async def hold(
+        self, holder: str, home: Home, memory_bytes: int, evicted: Sequence[Home] = ()
+    ) -> Server:
+        """Bring a service home, after those of ``evicted`` have left; see the rules.
+
+        ``memory_bytes`` is what it needs of each GPU. Raises EngineFailed, MemoryNotFreed, and
+        Conflict when one that should leave is kept awake.
+        """
+        order = _Order(holder, home, memory_bytes, evicted)
+        work = asyncio.ensure_future(self._bring(order))
+        self._works.add(work)
+        work.add_done_callback(self._works.discard)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            # At once: whoever comes to these GPUs next may do so before the restore is reaped.
+            order.wanted = False
+            self.let_go(holder, home)
+            work.add_done_callback(_look_away)
+            raise
+
+    def let_go(self, holder: str, home: Home) -> None:
+        """``holder`` needs the service no more, which stays cached."""
+        kept = self._kept.get(home)
+        if kept is not None:
+            kept.instance.unlock(holder)
+
+    async def close(self) -> None:
+        """End all services, and whatever is being done with them."""
+        for work in list(self._works):
+            work.cancel()
+        await asyncio.gather(*self._works, return_exceptions=True)
+        for kept in self._kept.values():
+            await kept.server.close()
+        self._kept.clear()
+
+    async def _bring(self, order: _Order) -> Server:
+        home = order.home
+        touched = {unit for _, units in (home, *order.evicted) for unit in units}
+        async with self._alone(touched):
+            kept = self._find(home)
+            if kept.instance.state is ServiceState.RESIDENT and not kept.server.alive:
+                kept.instance.handle(ServiceEvent.DIED, _now())
+            there = kept.instance.state is ServiceState.RESIDENT
+            if not there:
+                for other in order.evicted:
+                    await self._evict(other)
+                await self._measured_free(home[1], order.memory_bytes)
+            if order.wanted:
+                kept.instance.lock(order.holder)
+            try:
+                if not there:
+                    await self._restore(kept)
+            except BaseException:
+                kept.instance.unlock(order.holder)
+                raise
+            return kept.server
+
+    async def _restore(self, kept: _Kept) -> None:
+        kept.instance.handle(ServiceEvent.RESTORE_BEGAN, _now())
+        try:
+            await kept.server.restore()
+        except BaseException:
+            kept.instance.handle(ServiceEvent.DIED, _now())
+            raise
+        kept.instance.handle(ServiceEvent.RESTORED, _now())
+
+    async def _evict(self, home: Home) -> None:
+        kept = self._kept.get(home)
+        if kept is None or kept.instance.state is not ServiceState.RESIDENT:
+            return
+        kept.instance.handle(ServiceEvent.DRAIN_BEGAN, _now())
+        try:
+            event = await kept.server.evict()
+        except EngineFailed:  # it cannot be put to sleep: it is ended
+            await kept.server.close()
+            event = ServiceEvent.DIED
+        kept.instance.handle(event, _now())
+
+    async def _measured_free(self, units: Units, memory_bytes: int) -> None:
+        until = _now() + self._patience_seconds
+        while True:
+            full = tuple(unit for unit in units if self._free_bytes(unit) < memory_bytes)
+            if not full:
+                return
+            if _now() >= until:
+                raise MemoryNotFreed(full)
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _find(self, home: Home) -> _Kept:
+        if home not in self._kept:
+            service, units = home
+            instance = Instance(service, units, expected_restore_seconds=0.0)
+            self._kept[home] = _Kept(instance, self._make_server(service, units))
+        return self._kept[home]
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, units: Iterable[int]) -> AsyncIterator[None]:
+        async with contextlib.AsyncExitStack() as stack:
+            for unit in sorted(units):
+                await stack.enter_async_context(self._gates[unit])
+            yield
+
+
+def _look_away(done: asyncio.Task[Server]) -> None:
+    """Take note of an error that nobody waits for any more; the instance shows it."""
+    if not done.cancelled():
+        done.exception()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

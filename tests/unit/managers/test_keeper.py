@@ -1,0 +1,151 @@
+"""Services come to chunks and leave them, one at a time, and only into memory that is free."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from domain.errors import Conflict
+from domain.services import ServiceState
+from managers.gpu.engines import EngineFailed
+from managers.gpu.engines.fake import FakeEngineServer, FakeMemory
+from managers.gpu.keeper import Home, Keeper, MemoryNotFreed
+
+SIZE, NEED = 80, 60
+A: Home = ("a", (0, 1))
+B: Home = ("b", (0, 1))
+
+
+class Rig:
+    """A keeper of fake services, and what they hold."""
+
+    def __init__(self) -> None:
+        self.memory = FakeMemory()
+        self.servers: dict[Home, FakeEngineServer] = {}
+        self.troubles: dict[str, str] = {}
+        self.keeper = Keeper(self._make, self._free, patience_seconds=0.2)
+
+    def _make(self, service: str, units: tuple[int, ...]) -> FakeEngineServer:
+        server = FakeEngineServer(self.memory, units, NEED, self.troubles.get(service, ""))
+        self.servers[service, units] = server
+        return server
+
+    def _free(self, unit: int) -> int:
+        free = SIZE - self.memory.used.get(unit, 0)
+        assert free >= 0, "more is held than there is"
+        return free
+
+    def states(self) -> dict[str, ServiceState]:
+        return {each.service: each.state for each in self.keeper.instances()}
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    rig = Rig()
+    yield rig
+    await rig.keeper.close()
+    assert set(rig.memory.used.values()) <= {0}
+
+
+async def test_a_service_stays_cached_and_is_not_restored_twice(rig: Rig) -> None:
+    for holder in ("x", "y"):
+        server = await rig.keeper.hold(holder, A, NEED)
+        assert server.alive
+        rig.keeper.let_go(holder, A)
+    assert rig.servers[A].restores == 1
+
+
+async def test_who_has_to_leave_has_left_before_the_other_comes(rig: Rig) -> None:
+    await rig.keeper.hold("x", A, NEED)
+    rig.keeper.let_go("x", A)
+    await rig.keeper.hold("y", B, NEED, [A])
+    assert rig.states() == {"a": ServiceState.HOST_RESIDENT, "b": ServiceState.RESIDENT}
+
+
+async def test_a_service_in_use_is_not_taken_away(rig: Rig) -> None:
+    await rig.keeper.hold("x", A, NEED)
+    with pytest.raises(Conflict, match="kept awake by x"):
+        await rig.keeper.hold("y", B, NEED, [A])
+    assert rig.servers[A].alive
+
+
+async def test_memory_that_is_freed_late_is_waited_for(rig: Rig) -> None:
+    rig.troubles["a"] = "late"
+    await rig.keeper.hold("x", A, NEED)
+    rig.keeper.let_go("x", A)
+    server = await rig.keeper.hold("y", B, NEED, [A])
+    assert server.alive
+
+
+async def test_memory_that_is_never_freed_names_its_gpus_and_nobody_comes(rig: Rig) -> None:
+    rig.troubles["a"] = "keeps"
+    await rig.keeper.hold("x", A, NEED)
+    rig.keeper.let_go("x", A)
+    with pytest.raises(MemoryNotFreed) as failed:
+        await rig.keeper.hold("y", B, NEED, [A])
+    assert failed.value.units == (0, 1)
+    assert rig.servers[B].restores == 0
+
+
+async def test_a_restore_that_fails_leaves_the_chunk_to_others(rig: Rig) -> None:
+    rig.troubles["a"] = "dies"
+    with pytest.raises(EngineFailed, match="out of memory"):
+        await rig.keeper.hold("x", A, NEED)
+    assert rig.states() == {"a": ServiceState.COLD}
+    assert (await rig.keeper.hold("y", B, NEED)).alive
+
+
+async def test_a_service_that_crashed_is_restored_when_it_is_wanted_next(rig: Rig) -> None:
+    await rig.keeper.hold("x", A, NEED)
+    rig.servers[A].crash()
+    rig.keeper.let_go("x", A)
+    assert (await rig.keeper.hold("y", A, NEED)).alive
+    assert rig.servers[A].restores == 2
+
+
+async def test_two_that_race_for_one_service_restore_it_once(rig: Rig) -> None:
+    held = await asyncio.gather(*(rig.keeper.hold(f"x{n}", A, NEED) for n in range(4)))
+    assert rig.servers[A].restores == 1
+    assert all(server is held[0] for server in held)
+
+
+async def test_whoever_races_for_gpus_of_others_waits_until_those_have_settled(rig: Rig) -> None:
+    """1. `x` wants a on 0 and 1. 2. It gives up. 3. `y` and `z` want GPUs 1 and 0 for theirs.
+
+    Both evict a, whose restore goes on; the first of them does it, the second finds it gone.
+    """
+    narrow: tuple[Home, Home] = (("b", (1,)), ("c", (0,)))
+    holding = asyncio.ensure_future(rig.keeper.hold("x", A, NEED))
+    await asyncio.sleep(0)
+    holding.cancel()
+    both = await asyncio.gather(
+        *(
+            rig.keeper.hold(holder, home, NEED, [A])
+            for holder, home in zip("yz", narrow, strict=True)
+        )
+    )
+    assert all(server.alive for server in both)
+    assert rig.states()["a"] is ServiceState.HOST_RESIDENT
+
+
+async def test_a_cancel_during_a_restore_leaves_it_cached_and_evictable(rig: Rig) -> None:
+    holding = asyncio.ensure_future(rig.keeper.hold("x", A, NEED))
+    await asyncio.sleep(0)
+    holding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await holding
+    assert (await rig.keeper.hold("y", B, NEED, [A])).alive
+    assert rig.servers[A].restores == 1
+
+
+async def test_closing_ends_even_a_restore_that_hangs(rig: Rig) -> None:
+    rig.troubles["a"] = "waits"
+    holding = asyncio.ensure_future(rig.keeper.hold("x", A, NEED))
+    while not rig.memory.used.get(0):
+        await asyncio.sleep(0)
+    await rig.keeper.close()
+    with pytest.raises(asyncio.CancelledError):
+        await holding
+    assert rig.memory.used[0] == 0
