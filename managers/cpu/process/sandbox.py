@@ -14,7 +14,7 @@ from typing import Final
 
 from managers.cpu.process.workspace import MOUNT
 
-_PROBE_SECONDS: Final = 10.0
+_PROBE_SECONDS: Final = 30.0
 #: What programs need of the system; not all of /etc, which holds what is nobody's business.
 _READ_ONLY: Final = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt",
