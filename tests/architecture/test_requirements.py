@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib.metadata import requires
 
 import pytest
 from packaging.requirements import Requirement
@@ -46,3 +47,13 @@ def test_lock_satisfies_what_the_project_asks_for(wanted, pins):
 
 def test_no_package_is_locked_twice():
     assert locked("core").keys() & locked("test").keys() == set()
+
+
+def test_what_the_broker_needs_beyond_celery_is_installed_with_the_core() -> None:
+    """Kombu names it in an extra; tests bring it along, so its absence shows only at users'."""
+    needed = [Requirement(text) for text in requires("kombu") or ()]
+    of_redis = [r for r in needed if r.marker and r.marker.evaluate({"extra": "redis"})]
+    assert of_redis
+    assert {canonicalize_name(requirement.name) for requirement in of_redis} <= locked(
+        "core"
+    ).keys()
