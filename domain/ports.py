@@ -92,6 +92,21 @@ class ResizableLedger(Ledger, Protocol):
 
 
 @runtime_checkable
+class LocalLedger(Ledger, Protocol):
+    """A ledger whose units are nearer to some memory than others."""
+
+    def allocate(self, holder: str, amount: int, near: Sequence[int] = ()) -> Allocation:
+        """Hand out units, where it can beside ``near``, units that the holder's trajectory had.
+
+        ``near`` changes which units, never whether there are enough.
+        """
+
+    @property
+    def groups(self) -> int:
+        """How many places there are to be near to; below 2 nobody needs to say."""
+
+
+@runtime_checkable
 class PacedLedger(Ledger, Protocol):
     """A ledger that also counts over time. It is told the time, and keeps none of its own.
 

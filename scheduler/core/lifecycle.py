@@ -132,18 +132,26 @@ def grant(
         key = live.key_resource
         resources = [(name, key_amount if name == key else n) for name, n in resources]
     holder = live.holder
+    trajectory = state.trajectory_of(live) if in_line(live) else None
+    home = trajectory.home if trajectory is not None else ()
     live.allocations = tuple(
-        [state.ledgers[resource].allocate(holder, amount) for resource, amount in resources]
+        [
+            state.local[resource].allocate(holder, amount, home)
+            if home and resource in state.local
+            else state.ledgers[resource].allocate(holder, amount)
+            for resource, amount in resources
+        ]
     )
     if state.paced:
         for resource, _ in resources:
             if resource in state.paced:
                 state.paced[resource].spend(holder)
-    trajectory = state.trajectory_of(live) if in_line(live) else None
     if trajectory is not None and node is not None:
         trajectory.busy = live.id
         trajectory.line.pop(0)
         bind(state, trajectory, node)
+        if not home:
+            settle(state, live, trajectory)
     if live.action.kind is Kind.LEASE:
         _start_lease(state, live)
     decisions.append(
@@ -156,6 +164,17 @@ def grant(
             live.action.project,
         )
     )
+
+
+def settle(state: State, live: LiveAction, trajectory: LiveTrajectory) -> None:
+    """Let ``trajectory`` be at home beside the cores of ``live``, where cores lie in several places.
+
+    The first that it has alone say where its memory comes from; light actions do not settle it.
+    """
+    for allocation in live.allocations:
+        ledger = state.local.get(allocation.resource)
+        if ledger is not None and ledger.groups > 1 and not allocation.shared:
+            trajectory.home = allocation.units
 
 
 def _units_on(live: LiveAction, node: str | None) -> list[Need]:
@@ -182,7 +201,7 @@ def unbind(state: State, trajectory: LiveTrajectory) -> None:
         state.ledgers[node_resource("memory", trajectory.node)].release(trajectory.holder)
         state.deferrals.clear()
         state.dirty = True
-    trajectory.node = None
+    trajectory.node, trajectory.home = None, ()
 
 
 def _start_lease(state: State, live: LiveAction) -> None:
