@@ -36,7 +36,7 @@ import msgspec
 from msgspec.structs import replace
 
 from domain.action import Action, EnvironmentSpec, Kind, Outcome
-from domain.allocation import Allocation
+from domain.allocation import Allocation, UsedResources
 from domain.apis import ApiConfig, CallResult, Feedback
 from domain.ids import ActionId, ResourceId, TrajectoryKey
 from domain.inventory import ResourceInventory
@@ -190,16 +190,6 @@ class RunOrder(msgspec.Struct, omit_defaults=True):
         return None
 
 
-class UsedResources(msgspec.Struct, frozen=True, omit_defaults=False):
-    """What a command used of what it was granted, as the kernel counted it."""
-
-    cpu_seconds: float
-    #: How long it was kept from running by the quota of a light action.
-    throttled_seconds: float
-    #: Most memory of its environment while it ran, caches included.
-    peak_memory_bytes: int
-
-
 class ExecResult(msgspec.Struct, frozen=True, omit_defaults=False):
     """What a command left behind. Output that is not UTF-8 is decoded with replacement."""
 
@@ -276,6 +266,14 @@ class Driver(Protocol):
 
     async def close(self) -> None:
         """End everything this driver runs."""
+
+
+@runtime_checkable
+class Repairing(Protocol):
+    """A driver that restores what somebody else changed about its work."""
+
+    #: How often it did since it was made.
+    repairs: int
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from domain.action import Kind, Outcome
-from domain.allocation import Allocation
+from domain.allocation import Allocation, UsedResources
 from domain.errors import InvalidRequest, NotFound
 from domain.ids import ActionId, TrajectoryKey
 from domain.ports import ExecResult, Leftover, RunOrder, RunReport
@@ -33,6 +33,8 @@ class Play:
     #: Another end than its own, as when memory runs out.
     outcome: Outcome = Outcome.COMPLETED
     detail: str | None = None
+    #: What it used, as a driver that counts says.
+    used: UsedResources | None = None
     #: It ends without ever having started.
     never_started: bool = False
 
@@ -97,7 +99,7 @@ class _Performance(StoppableRun):
         if was_stopped or late:
             outcome, reason = stopped.result() if was_stopped else (Outcome.TIMEOUT, "too slow")
             return RunReport(outcome, seconds, ExecResult(143, play.stdout, ""), reason)
-        result = ExecResult(play.exit_code, play.stdout, "")
+        result = ExecResult(play.exit_code, play.stdout, "", used=play.used)
         return RunReport(play.outcome, seconds, result, play.detail)
 
 

@@ -330,6 +330,7 @@ def finish(
             key_milli_seconds=held_seconds,
             widths=tuple(live.widths),
             result=NO_RESULT if answer is None else msgspec.Raw(answer.result),
+            used=report.used if report is not None else None,
         )
     )
     _leave_trajectory(state, live, decisions)

@@ -79,6 +79,7 @@ def finished_view(
         units=granted_units(finish.node, finish.allocations),
         placement=placement(finish.node, finish.allocations),
         timing=timing,
+        used=finish.used,
         project=finish.project,
         task=finish.task,
         trajectory=finish.trajectory,

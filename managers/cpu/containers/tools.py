@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from domain.allocation import Allocation
-from domain.ports import UsedResources
+from domain.allocation import Allocation, UsedResources
 from domain.resources import MILLI
 from managers.cpu.containers.cgroups import Usage
 from managers.cpu.containers.environment import Share
