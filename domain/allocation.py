@@ -17,6 +17,8 @@ class Allocation(msgspec.Struct, frozen=True, omit_defaults=True):
     units: tuple[int, ...] = ()
     #: The units are shared with other light holders.
     shared: bool = False
+    #: Why so much, when the submitter did not say; for people.
+    why: str = ""
 
 
 class UsedResources(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -36,3 +38,5 @@ class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
     cpus: tuple[int, ...] = ()
     #: The cores are shared with other light actions.
     shared: bool = False
+    #: Why it has so many cores, when the submitter did not say.
+    why: str = ""

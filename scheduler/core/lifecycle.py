@@ -11,6 +11,7 @@ from domain.action import ActionState, Kind, LeaseSpec, Outcome, Timing
 from domain.decisions import Abort, Decision, Finish, Grant, RemoveEnvironment, Requeue
 from domain.events import NO_RESULT, ActionFinished
 from domain.ids import ResourceId, node_resource
+from scheduler.core.appetite import observe, why_light
 from scheduler.core.durations import cost, learn
 from scheduler.core.merging import Kept, key_of
 from scheduler.core.needs import Needs, depends_on_place
@@ -131,26 +132,17 @@ def grant(
     if key_amount is not None:
         key = live.key_resource
         resources = [(name, key_amount if name == key else n) for name, n in resources]
-    holder = live.holder
     trajectory = state.trajectory_of(live) if in_line(live) else None
-    home = trajectory.home if trajectory is not None else ()
-    live.allocations = tuple(
-        [
-            state.local[resource].allocate(holder, amount, home)
-            if home and resource in state.local
-            else state.ledgers[resource].allocate(holder, amount)
-            for resource, amount in resources
-        ]
-    )
+    _allocate(state, live, resources, trajectory.home if trajectory is not None else ())
     if state.paced:
         for resource, _ in resources:
             if resource in state.paced:
-                state.paced[resource].spend(holder)
+                state.paced[resource].spend(live.holder)
     if trajectory is not None and node is not None:
         trajectory.busy = live.id
         trajectory.line.pop(0)
         bind(state, trajectory, node)
-        if not home:
+        if not trajectory.home:
             settle(state, live, trajectory)
     if live.action.kind is Kind.LEASE:
         _start_lease(state, live)
@@ -164,6 +156,21 @@ def grant(
             live.action.project,
         )
     )
+
+
+def _allocate(state: State, live: LiveAction, needs: list[Need], home: tuple[int, ...]) -> None:
+    """Hand ``needs`` out to ``live``, whose trajectory's memory lies beside the cores ``home``."""
+    unsaid = live.needs.on_node and "cpu" not in live.action.cost
+    allocations = []
+    for resource, amount in needs:
+        if home and resource in state.local:
+            allocation = state.local[resource].allocate(live.holder, amount, home)
+        else:
+            allocation = state.ledgers[resource].allocate(live.holder, amount)
+        if unsaid and resource.startswith("cpu:"):
+            allocation = msgspec.structs.replace(allocation, why=why_light(state, live.action))
+        allocations.append(allocation)
+    live.allocations = tuple(allocations)
 
 
 def settle(state: State, live: LiveAction, trajectory: LiveTrajectory) -> None:
@@ -307,6 +314,8 @@ def finish(
     timing = _timing(state, live, report)
     if outcome is Outcome.COMPLETED and answer is None:
         learn(state, live, timing.execution_seconds)
+        if report is not None and report.used is not None:
+            observe(state, live.action, timing.execution_seconds, report.used)
     (release if gone else orphan)(state, live)
     live.move(ActionState.FINISHED)
     del state.actions[live.id]

@@ -160,6 +160,14 @@ class Learned(NamedTuple):
     observations: int
 
 
+class Appetite(NamedTuple):
+    """How many cores actions of one family use; see `appetite`."""
+
+    #: Of the greediest one lately.
+    most_cores: float
+    observations: int
+
+
 class Arranged(NamedTuple):
     """One group's decision, kept for a while for who asks why."""
 
@@ -209,6 +217,8 @@ class State:
     deferrals: dict[ResourceId, Deferral] = field(default_factory=dict)
     #: Learned durations, by family.
     durations: dict[str, Learned] = field(default_factory=dict)
+    #: Learned uses of cores, by family.
+    appetites: dict[str, Appetite] = field(default_factory=dict)
     #: Resources whose malleable actions are looked at again then.
     resizing: dict[ResourceId, float] = field(default_factory=dict)
     #: Resources of which units were given back since the last cycle.

@@ -29,7 +29,7 @@ def placement(node: str | None, allocations: Iterable[Allocation]) -> Placement 
         return None
     for allocation in allocations:
         if allocation.resource.startswith("cpu:"):
-            return Placement(node, allocation.units, allocation.shared)
+            return Placement(node, allocation.units, allocation.shared, allocation.why)
     return Placement(node)
 
 
