@@ -56,6 +56,8 @@ class PoolConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     policy: str = "minimum"
     #: Queued actions stay queued; running ones go on.
     paused: bool = False
+    #: Actions that name no ``cpu`` run on shared cores where their family's history says so.
+    light_by_default: bool = True
 
 
 class ProjectConfig(msgspec.Struct, frozen=True, omit_defaults=True):

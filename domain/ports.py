@@ -36,7 +36,7 @@ import msgspec
 from msgspec.structs import replace
 
 from domain.action import Action, EnvironmentSpec, Kind, Outcome
-from domain.allocation import Allocation
+from domain.allocation import Allocation, UsedResources
 from domain.apis import ApiConfig, CallResult, Feedback
 from domain.ids import ActionId, ResourceId, TrajectoryKey
 from domain.inventory import ResourceInventory
@@ -89,6 +89,21 @@ class ResizableLedger(Ledger, Protocol):
         Units it had stay with it as far as they go; ``prefer`` names those to get first. Raises
         CapacityError, changing nothing, when that cannot be.
         """
+
+
+@runtime_checkable
+class LocalLedger(Ledger, Protocol):
+    """A ledger whose units are nearer to some memory than others."""
+
+    def allocate(self, holder: str, amount: int, near: Sequence[int] = ()) -> Allocation:
+        """Hand out units, where it can beside ``near``, units that the holder's trajectory had.
+
+        ``near`` changes which units, never whether there are enough.
+        """
+
+    @property
+    def groups(self) -> int:
+        """How many places there are to be near to; below 2 nobody needs to say."""
 
 
 @runtime_checkable
@@ -173,16 +188,6 @@ class RunOrder(msgspec.Struct, omit_defaults=True):
             if allocation.resource.partition(":")[0] == kind:
                 return allocation
         return None
-
-
-class UsedResources(msgspec.Struct, frozen=True, omit_defaults=False):
-    """What a command used of what it was granted, as the kernel counted it."""
-
-    cpu_seconds: float
-    #: How long it was kept from running by the quota of a light action.
-    throttled_seconds: float
-    #: Most memory of its environment while it ran, caches included.
-    peak_memory_bytes: int
 
 
 class ExecResult(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -281,6 +286,14 @@ class Passages(Protocol):
 
     def open(self, action_id: ActionId) -> Passage:
         """Return the way to whoever reads this action's answer."""
+
+
+@runtime_checkable
+class Repairing(Protocol):
+    """A driver that restores what somebody else changed about its work."""
+
+    #: How often it did since it was made.
+    repairs: int
 
 
 @dataclass(frozen=True)

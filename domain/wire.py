@@ -22,7 +22,7 @@ from domain.action import (
     RewardRule,
     Timing,
 )
-from domain.allocation import Placement
+from domain.allocation import Placement, UsedResources
 from domain.resources import UnitRange
 
 #: Names that end up in keys, paths and labels.
@@ -184,6 +184,8 @@ class ActionView(msgspec.Struct, kw_only=True):
     units: dict[str, float | int] = {}
     placement: Placement | None = None
     timing: Timing | None = None
+    #: What the command used of ``units``; null where nothing counts it.
+    used: UsedResources | None = None
     waiting: WaitView | None = None
     project: str = ""
     task: str = ""

@@ -29,7 +29,7 @@ def placement(node: str | None, allocations: Iterable[Allocation]) -> Placement 
         return None
     for allocation in allocations:
         if allocation.resource.startswith("cpu:"):
-            return Placement(node, allocation.units, allocation.shared)
+            return Placement(node, allocation.units, allocation.shared, allocation.why)
     return Placement(node)
 
 
@@ -79,6 +79,7 @@ def finished_view(
         units=granted_units(finish.node, finish.allocations),
         placement=placement(finish.node, finish.allocations),
         timing=timing,
+        used=finish.used,
         project=finish.project,
         task=finish.task,
         trajectory=finish.trajectory,

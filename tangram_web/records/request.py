@@ -67,10 +67,15 @@ def units_of_allocations(
 
 
 def placement_of(allocations: tuple[Allocation, ...], node: str | None) -> dict[str, object]:
-    """Return where the allocations lie (`domain.allocation.Placement`, all members present)."""
+    """Return where the allocations lie (`domain.allocation.Placement`, ``why`` where there is one)."""
     for allocation in allocations:
         if allocation.units and allocation.resource.startswith("cpu:"):
-            return {"node": node, "cpus": allocation.units, "shared": allocation.shared}
+            placed: dict[str, object] = {
+                "node": node,
+                "cpus": allocation.units,
+                "shared": allocation.shared,
+            }
+            return placed | ({"why": allocation.why} if allocation.why else {})
     return {"node": node, "cpus": (), "shared": False}
 
 

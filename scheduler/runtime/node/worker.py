@@ -31,7 +31,7 @@ from domain.events import (
 )
 from domain.inventory import NodeInventory, ResourceInventory
 from domain.keys import Keys
-from domain.ports import Driver, Leftover, RunOrder, RunReport
+from domain.ports import Driver, Leftover, Repairing, RunOrder, RunReport
 from managers.reward import reward_of
 from scheduler.runtime.connection import going_on
 from scheduler.runtime.lane import AsyncLane, read_stream_async
@@ -248,6 +248,7 @@ class NodeWorker:
             detail=report.detail,
             never_started=report.never_started,
             feedback=report.feedback,
+            used=report.result.used if report.result is not None else None,
         )
 
         def sent() -> None:
@@ -301,6 +302,9 @@ class NodeWorker:
     async def _show_life(self) -> None:
         milliseconds = int(ALIVE_SECONDS * 1000)
         name, facts = self._options.name, {"role": "node", "pid": os.getpid(), "at": time()}
+        repairs = [each.repairs for each in self._drivers if isinstance(each, Repairing)]
+        if repairs:
+            facts["repairs"] = sum(repairs)
         async with self._client.pipeline(transaction=False) as pipeline:
             pipeline.set(self._keys.alive(name), self.identity.incarnation, px=milliseconds)
             pipeline.hset(self._keys.workers, f"node@{name}", json.dumps(facts))
