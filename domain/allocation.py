@@ -1,10 +1,33 @@
-"""What a grant hands out: which units, and until when."""
+"""What a grant hands out: which units, what happens in their memory first, and until when."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import msgspec
 
 from domain.ids import ResourceId
+
+
+class Home(NamedTuple):
+    """Where a GPU service is."""
+
+    service: str
+    #: The chunk in whose memory it lies.
+    units: tuple[int, ...]
+
+
+class Hosting(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What happens in the memory of a chunk before its holder can work there."""
+
+    #: The service that works for the holder; empty: the holder brings its own program.
+    service: str = ""
+    #: What the service needs of each GPU.
+    memory_bytes: int = 0
+    #: The service is there already.
+    cached: bool = False
+    #: Who has to leave first, in this order.
+    evicted: tuple[Home, ...] = ()
 
 
 class Allocation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -17,6 +40,8 @@ class Allocation(msgspec.Struct, frozen=True, omit_defaults=True):
     units: tuple[int, ...] = ()
     #: The units are shared with other light holders.
     shared: bool = False
+    #: Of a chunk of GPUs whose memory is looked after.
+    hosting: Hosting | None = None
 
 
 class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -26,3 +51,5 @@ class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
     cpus: tuple[int, ...] = ()
     #: The cores are shared with other light actions.
     shared: bool = False
+    #: Numbers of its GPUs on the node.
+    gpus: tuple[int, ...] = ()

@@ -12,6 +12,7 @@ from domain.decisions import Abort, Decision, Finish, Grant, RemoveEnvironment, 
 from domain.events import NO_RESULT, ActionFinished
 from domain.ids import ResourceId, node_resource
 from scheduler.core.durations import cost, learn
+from scheduler.core.hosting import hand_out
 from scheduler.core.merging import Kept, key_of
 from scheduler.core.needs import Needs, depends_on_place
 from scheduler.core.pools import needs_in
@@ -133,7 +134,7 @@ def grant(
         resources = [(name, key_amount if name == key else n) for name, n in resources]
     holder = live.holder
     live.allocations = tuple(
-        [state.ledgers[resource].allocate(holder, amount) for resource, amount in resources]
+        [hand_out(state, live.action, holder, resource, amount) for resource, amount in resources]
     )
     if state.paced:
         for resource, _ in resources:

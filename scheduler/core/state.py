@@ -13,7 +13,7 @@ from domain.allocation import Allocation
 from domain.errors import InvariantViolation
 from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource
 from domain.inventory import Config, NodeInventory, ResourceInventory, default_config
-from domain.ports import Ledger, PacedLedger
+from domain.ports import HostingLedger, Ledger, PacedLedger
 from scheduler.core.merging import Merging
 from scheduler.core.needs import Needs
 from scheduler.core.policies import Policy
@@ -213,6 +213,8 @@ class State:
     changed: set[ResourceId] = field(default_factory=set)
     #: The ledgers that count over time.
     paced: dict[ResourceId, PacedLedger] = field(default_factory=dict)
+    #: The ledgers of units in whose memory services stay.
+    hosting: dict[ResourceId, HostingLedger] = field(default_factory=dict)
     #: When somebody who waits for nothing but time on such a resource is looked at again.
     pacing: dict[ResourceId, float] = field(default_factory=dict)
     #: Calls that share an answer.
@@ -234,6 +236,8 @@ class State:
         ledger = self.ledgers[resource] = self.make_ledger(resource, have)
         if isinstance(ledger, PacedLedger):
             self.paced[resource] = ledger
+        if isinstance(ledger, HostingLedger):
+            self.hosting[resource] = ledger
 
     def nodes_of(self, pool: str) -> Iterable[LiveNode]:
         """Return the nodes of ``pool``, whatever their state."""

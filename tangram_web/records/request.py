@@ -63,10 +63,13 @@ def units_of_allocations(
 
 def placement_of(allocations: tuple[Allocation, ...], node: str | None) -> dict[str, object]:
     """Return where the allocations lie (`domain.allocation.Placement`, all members present)."""
+    found: dict[str, object] = {"node": node, "cpus": (), "shared": False, "gpus": ()}
     for allocation in allocations:
         if allocation.units and allocation.resource.startswith("cpu:"):
-            return {"node": node, "cpus": allocation.units, "shared": allocation.shared}
-    return {"node": node, "cpus": (), "shared": False}
+            found |= {"cpus": allocation.units, "shared": allocation.shared}
+        elif allocation.resource.startswith("gpu:"):
+            found["gpus"] = allocation.units
+    return found
 
 
 def _points(elasticity: Elasticity) -> dict[str, float]:

@@ -24,6 +24,7 @@ import psutil
 
 from domain.services import GpuService, ServiceEvent
 from managers.gpu.engines import EngineFailed
+from managers.gpu.visible import gpu_variables
 
 _INHERITED: Final = ("PATH", "LANG", "LD_LIBRARY_PATH")
 _FIRST_PAUSE_SECONDS: Final = 0.01
@@ -124,8 +125,7 @@ class ProcessServer:
         return {
             **inherited,
             "HOME": str(self._directory),
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": ",".join(map(str, self._units)),
+            **gpu_variables(self._units),
             **self._service.env,
         }
 
