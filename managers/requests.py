@@ -59,7 +59,7 @@ class RequestDriver(ABC):
 
     @abstractmethod
     def begin(self, order: RunOrder, started: Callable[[], None]) -> Work:
-        """Return the attempt. Raises TangramError when there can be none."""
+        """Return the attempt. Raises InvalidRequest when there can be none."""
 
     async def open(self) -> list[Leftover]:
         """Return which requests a predecessor may have made without a report."""
@@ -128,7 +128,9 @@ class RequestDriver(ABC):
         if known is not None and not known.stopped.done():
             known.stopped.set_result((outcome, reason))
 
-    def resize(self, action_id: ActionId, attempt: int, allocation: Allocation) -> None:
+    def resize(  # noqa: B027 - there is nothing to do, here or below
+        self, action_id: ActionId, attempt: int, allocation: Allocation
+    ) -> None:
         """Do nothing: a request is what it is."""
 
     def forget(self, marks: Sequence[str]) -> None:

@@ -140,7 +140,9 @@ class ChunkLedger:
         homes = tuple(Home(each.service, each.units) for each in evicted)
         if not service and not homes:
             return given
-        return replace(given, hosting=Hosting(service, needed, cached, homes))
+        given = replace(given, hosting=Hosting(service, needed, cached, homes))
+        self._holders[holder] = given
+        return given
 
     def take(self, holder: str, units: Sequence[int]) -> Allocation:
         """Hand out just these GPUs; raise CapacityError when they are no free chunk."""

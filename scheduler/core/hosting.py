@@ -73,8 +73,12 @@ def heed(state: State, event: ActionFinished) -> None:
     ledger = state.hosting.get(resource)
     if news is None or ledger is None:
         return
+    serving = {
+        (held.hosting.service, held.units) for held in ledger.holders().values() if held.hosting
+    }
     for home in news.gone:
-        ledger.drop(*home)
+        if home not in serving:  # else it is being brought there for somebody else
+            ledger.drop(*home)
     node = state.nodes.get(event.node)
     if news.stuck and node is not None:
         have = node.inventory.resources[KIND]

@@ -15,7 +15,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -41,8 +41,13 @@ class ProcessServer:
         units: tuple[int, ...],
         directory: Path,
         grace_seconds: float = 5.0,
+        label: Mapping[str, str] | None = None,
     ) -> None:
-        """``directory`` is private to this server: it works there, and its output is kept there."""
+        """``directory`` is private to this server: it works there, and its output is kept there.
+
+        ``label``: variables by which what was left behind is found again (`leftovers`).
+        """
+        self._label = dict(label or {})
         self._service = service
         self._units = units
         self._directory = directory
@@ -127,6 +132,7 @@ class ProcessServer:
             "HOME": str(self._directory),
             **gpu_variables(self._units),
             **self._service.env,
+            **self._label,
         }
 
     async def _warm(self, url: str) -> None:
