@@ -109,6 +109,8 @@ class AsyncLane:
                 connection = self._pool.make_connection()
                 await connection.connect()
                 self._wire = _Wire(connection, self._patience_seconds)
+                if (task := asyncio.current_task()) is not None and task.cancelling():
+                    raise asyncio.CancelledError  # redis-py swallows what meets its handshake
             return self._wire
 
 

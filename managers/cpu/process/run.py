@@ -28,6 +28,10 @@ SIGNAL_BASE: Final = 128
 #: Spawning failed for what the user wrote, not for what the machine lacks.
 _USER_ERRORS: Final = frozenset({errno.E2BIG, errno.ENAMETOOLONG})
 
+#: When what was resized is looked at again: after this long, then four times longer each.
+_FIRST_LOOK_SECONDS: Final = 0.005
+_LAST_LOOK_SECONDS: Final = 0.5
+
 _log = logging.getLogger(__name__)
 
 
@@ -61,6 +65,7 @@ class Run:
         self._spawned_at = self._ended_at = 0.0
         #: CPUs to go on with, once it was resized.
         self._cpus: frozenset[int] | None = None
+        self._looking: asyncio.TimerHandle | None = None
 
     def stop(self, outcome: Outcome, reason: str) -> None:
         """End it with ``outcome``, unless it ended by itself or is being ended already."""
@@ -73,9 +78,19 @@ class Run:
         self._cpus = self._tools.builder.cpus_of(allocation)
         self._pin()
 
-    def _pin(self) -> None:
-        if self._cpus is not None and self._process is not None and not self._exited.is_set():
-            self._tools.table.pin(self._seal, self._cpus)
+    def _pin(self, later_seconds: float = _FIRST_LOOK_SECONDS) -> None:
+        """Move what runs, and look again: a child that is being made keeps what its parent had.
+
+        It is listed only when it is complete, which takes a sandbox with its namespaces a while.
+        """
+        if self._cpus is None or self._process is None or self._exited.is_set():
+            return
+        self._tools.table.pin(self._seal, self._cpus)
+        if self._looking is not None:
+            self._looking.cancel()
+        if later_seconds <= _LAST_LOOK_SECONDS:
+            loop = asyncio.get_running_loop()
+            self._looking = loop.call_later(later_seconds, self._pin, 4 * later_seconds)
 
     async def live(self) -> RunReport:
         """Run the order to its end. Raises nothing; must not be cancelled."""

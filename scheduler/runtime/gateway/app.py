@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
@@ -123,6 +124,10 @@ class Gateway:
             response = await answering
         except ClientGone:
             return
+        except asyncio.CancelledError:
+            # The server ends and gives up what takes longer than its patience. Whoever waits here
+            # is told to come again: another process, or the next one, has the answer.
+            response = problem_of(Unavailable("this web process is ending"), request)
         except TangramError as error:
             response = problem_of(error, request)
         except redis.RedisError as error:

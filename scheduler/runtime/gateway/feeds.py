@@ -81,6 +81,8 @@ class Feeds:
                 await asyncio.wait({reading, gone}, return_when=asyncio.FIRST_COMPLETED)
                 if reading.done():
                     reading.result()
+            except asyncio.CancelledError:  # the server ends: so does the stream, in good order
+                await send({"type": "http.response.body", "body": b""})
             finally:
                 for task in (reading, gone):
                     task.cancel()

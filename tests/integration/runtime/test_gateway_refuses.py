@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.integration.runtime.rig import Rig
@@ -100,3 +102,20 @@ async def test_unknown_ids_are_not_found(rig: Rig) -> None:
 async def test_what_is_not_hot_is_passed_on(rig: Rig) -> None:
     async with rig.client() as client:
         assert (await client.get("/actions")).content == b"behind"
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "with a key"])
+async def test_who_waits_at_a_server_that_ends_is_told_to_come_again(
+    rig: Rig, *, keyed: bool
+) -> None:
+    body = {"task": "t", "kind": "exec", "exec": {"command": ["sleep", "60"]}}
+    headers = {"Idempotency-Key": "k"} if keyed else {}
+    async with rig.client() as client:
+        waiting = asyncio.create_task(client.post("/actions?wait=30", json=body, headers=headers))
+        async with asyncio.timeout(20):
+            while not rig.driver.storage.marks:
+                await asyncio.sleep(0.005)
+        waiting.cancel()  # as a web server does with what outlasts its patience at its end
+        answer = await waiting
+    assert answer.status_code == 503, answer.text
+    assert int(answer.headers["retry-after"]) >= 1
