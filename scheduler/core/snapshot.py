@@ -58,6 +58,8 @@ class Snapshot(msgspec.Struct):
     #: What ledgers that count over time remember.
     paced: dict[ResourceId, bytes] = {}
     pacing: dict[ResourceId, float] = {}
+    #: What ledgers remember of services that stay in memory.
+    hosting: dict[ResourceId, bytes] = {}
     merging: Merging = msgspec.field(default_factory=Merging)
 
 
@@ -83,6 +85,7 @@ def dump(machine: Machine) -> bytes:
             resizing=state.resizing,
             paced={r: ledger.remember() for r, ledger in state.paced.items()},
             pacing=state.pacing,
+            hosting={r: ledger.remember() for r, ledger in state.hosting.items()},
             merging=state.merging,
             durations=list(state.durations.items()),
             appetites=list(state.appetites.items()),
@@ -133,6 +136,8 @@ def _restore_ledgers(state: State, snapshot: Snapshot) -> None:
             state.ledgers[ResourceId(name)].adopt(holder, allocation)
     for resource, memory in snapshot.paced.items():
         state.paced[resource].recall(memory)
+    for resource, memory in snapshot.hosting.items():
+        state.hosting[resource].recall(memory)
 
 
 def _restore_actions(state: State, snapshot: Snapshot) -> None:
