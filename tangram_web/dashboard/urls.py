@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from tangram_web.dashboard import histories, insight, views
+from tangram_web.dashboard import histories, insight, maps, views
 
 app_name = "dashboard"
 
@@ -12,6 +12,9 @@ urlpatterns: list[URLPattern] = [
     path("", views.overview, name="overview"),
     path("enter/", views.enter, name="enter"),
     path("queues/", insight.queues, name="queues"),
+    path("cpu/", maps.cpu, name="cpu"),
+    path("gpu/", maps.gpu, name="gpu"),
+    path("apis/", maps.apis, name="apis"),
     path("decisions/", insight.decisions, name="decisions"),
     path("workers/", insight.workers, name="workers"),
     path("trajectories/", histories.trajectories, name="trajectories"),
