@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from tangram_web.dashboard import histories, insight, maps, views
+from tangram_web.dashboard import histories, insight, maps, past, views
 
 app_name = "dashboard"
 
 urlpatterns: list[URLPattern] = [
     path("", views.overview, name="overview"),
     path("enter/", views.enter, name="enter"),
+    path("history.json", past.history, name="history"),
     path("queues/", insight.queues, name="queues"),
     path("cpu/", maps.cpu, name="cpu"),
     path("gpu/", maps.gpu, name="gpu"),

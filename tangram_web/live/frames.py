@@ -139,7 +139,7 @@ class FrameFold:
         while (flow.history.open_second or 0) < second:
             levels: dict[str, float] = dict(self.population.totals())
             levels["cores"] = self.capacity.cores_of()[0]
-            flow.seal(levels)
+            flow.seal(levels, int((flow.history.open_second or 0) + self._wall_offset))
             self.population.advance()
 
     def _take(self, message: object) -> None:
