@@ -15,6 +15,7 @@ from django.views.decorators.http import require_safe
 
 from domain.action import ActionState, Outcome
 from tangram_web.dashboard import past, selectors, services
+from tangram_web.dashboard.costs import cost_of_action
 from tangram_web.dashboard.guards import for_watchers, refuse
 from tangram_web.dashboard.insight import why_waiting
 from tangram_web.dashboard.lifecycle import phases_of
@@ -78,5 +79,6 @@ def action(request: HttpRequest, action_id: str) -> HttpResponse:
         "waiting": waiting,
         "problem": problem,
         "raw": raw,
+        "costs": cost_of_action(record),
     }
     return render(request, "dashboard/action.html", context)
