@@ -98,8 +98,8 @@ def api_rows(
     ]
 
 
-def _standing(kind: str) -> dict[str, Any]:
-    """Return whether a node offers ``kind``, and its holders, as the newest frames say."""
+def holders_of(kind: str) -> tuple[bool, list[dict[str, Any]]]:
+    """Return whether a node offers ``kind``, and who holds units of it, as the newest frames say."""
     client = bus.redis_client()
     try:
         nodes, held = stored_snapshot(client, NODES), stored_snapshot(client, HOLDERS)
@@ -113,4 +113,9 @@ def _standing(kind: str) -> dict[str, Any]:
         for holder in row["holders"]
         if holder["kind"] == kind
     ]
-    return {"some": bool(offers), "holders": holders}
+    return bool(offers), holders
+
+
+def _standing(kind: str) -> dict[str, Any]:
+    some, holders = holders_of(kind)
+    return {"some": some, "holders": holders}
