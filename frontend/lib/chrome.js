@@ -19,6 +19,9 @@ bind("gt", go("/trajectories/"));
 bind("gk", go("/tasks/"));
 bind("gd", go("/decisions/"));
 bind("gw", go("/workers/"));
+bind("gc", go("/cpu/"));
+bind("gu", go("/gpu/"));
+bind("gp", go("/apis/"));
 document.getElementById("show-help")?.addEventListener("click", () => help?.showModal());
 
 if (theme) {
