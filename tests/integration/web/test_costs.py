@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from domain.action import Action, Timing
-from domain.allocation import Allocation
+from domain.allocation import Allocation, UsedResources
 from domain.decisions import Finish
 from domain.ids import ResourceId
-from domain.ports import ExecResult, UsedResources
+from domain.ports import ExecResult
 from tangram_web.dashboard.costs import bill_of_task, bill_of_trajectory, cost_of_action
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
 from tangram_web.records.projection import project
