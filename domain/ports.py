@@ -27,7 +27,7 @@ Rules for drivers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -268,6 +268,26 @@ class Driver(Protocol):
         """End everything this driver runs."""
 
 
+class Passage(Protocol):
+    """The way of one answer to whoever reads it while it comes. Raises nothing but cancellation."""
+
+    async def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """Tell how the answer begins; once."""
+
+    async def write(self, data: bytes) -> None:
+        """Pass on what came. Waits while the reader is behind: so should whoever sends it."""
+
+    async def end(self) -> None:
+        """Tell that the answer is whole."""
+
+
+class Passages(Protocol):
+    """Opens passages."""
+
+    def open(self, action_id: ActionId) -> Passage:
+        """Return the way to whoever reads this action's answer."""
+
+
 @runtime_checkable
 class Repairing(Protocol):
     """A driver that restores what somebody else changed about its work."""
@@ -287,6 +307,8 @@ class DriverContext:
     resources: dict[str, ResourceInventory]
     #: ``backend = "process"`` and other settings of this node, as given by its operator.
     settings: dict[str, str]
+    #: Where answers go that are read while they come; None where nobody can.
+    passages: Passages | None = None
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,8 @@ class CallPayload(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True
     #: Sent as JSON; or ``body`` as it stands.
     json: Any | msgspec.UnsetType = msgspec.UNSET
     body: str | None = None
+    #: Pass the answer on while it comes: read it at ``GET /actions/{id}/stream``.
+    stream: bool = False
 
 
 class ActionPayload(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -41,7 +41,12 @@ def payload_of(action: Action) -> ActionPayload:
 
 def _call(call: CallSpec) -> CallPayload:
     return CallPayload(
-        call.target, call.method, call.path, call.headers, body=call.body if call.body else None
+        call.target,
+        call.method,
+        call.path,
+        call.headers,
+        body=call.body if call.body else None,
+        stream=call.stream,
     )
 
 

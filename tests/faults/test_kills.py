@@ -12,14 +12,11 @@ import time
 import pytest
 
 from tests.faults.audit import Audit
-from tests.faults.load import Load
+from tests.faults.rounds import play, settle
 from tests.faults.system import Part, System
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-IN_FLIGHT = 200
-#: The promise is 5 s on a machine of its own; this one is shared and may be slow.
-BACK_WITHIN_SECONDS = 20.0
 #: Longer than a leader's lease and than a node may be silent.
 STOPPED_SECONDS = 6.0
 
@@ -32,24 +29,13 @@ def the_part(system: System, role: str) -> Part:
     return system[role]
 
 
-def play(system: System) -> Load:
-    """Start a round and return in the middle of it."""
-    load = Load(trajectories=IN_FLIGHT + 20, actions=2)
-    load.start(system)
-    load.wait_until_in_flight(IN_FLIGHT)
-    return load
-
-
 @pytest.mark.parametrize("role", ["leader", "standby", "node", "projector", "web", "redis"])
 def test_nothing_is_lost_when_a_part_is_killed(system: System, audit: Audit, role: str) -> None:
     load = play(system)
     part = the_part(system, role)
     part.kill()
     part.start()
-    assert system.wait_until_served() < BACK_WITHIN_SECONDS
-    load.join()
-    assert not load.failures
-    audit.check(load)
+    settle(system, audit, load)
 
 
 @pytest.mark.parametrize("role", ["leader", "standby", "node", "projector", "web", "redis"])
@@ -59,7 +45,4 @@ def test_nothing_is_lost_when_a_part_stands_still(system: System, audit: Audit, 
     part.signal(signal.SIGSTOP)
     time.sleep(STOPPED_SECONDS)  # the fault itself, not a way to wait for something
     part.signal(signal.SIGCONT)
-    assert system.wait_until_served() < BACK_WITHIN_SECONDS
-    load.join()
-    assert not load.failures
-    audit.check(load)
+    settle(system, audit, load)

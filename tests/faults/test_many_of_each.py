@@ -9,13 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.audit import Audit
-from tests.faults.load import Load
+from tests.faults.rounds import BACK_WITHIN_SECONDS, play, settle
 from tests.faults.system import System
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-IN_FLIGHT = 200
-BACK_WITHIN_SECONDS = 20.0
 #: Longer than a node may be silent.
 STOPPED_SECONDS = 6.0
 
@@ -31,20 +29,6 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 @pytest.fixture(scope="module")
 def audit(system: System) -> Audit:
     return Audit(system)
-
-
-def play(system: System, *, actions: int = 2) -> Load:
-    load = Load(trajectories=IN_FLIGHT + 20, actions=actions)
-    load.start(system)
-    load.wait_until_in_flight(IN_FLIGHT)
-    return load
-
-
-def settle(system: System, audit: Audit, load: Load) -> None:
-    assert system.wait_until_served() < BACK_WITHIN_SECONDS
-    load.join()
-    assert not load.failures
-    audit.check(load)
 
 
 @pytest.mark.parametrize("name", ["web-2", "node-2"])

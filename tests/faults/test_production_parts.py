@@ -11,14 +11,12 @@ import pytest
 
 from tests.conftest import in_ci
 from tests.faults.audit import Audit
-from tests.faults.load import Load
+from tests.faults.rounds import play, settle
 from tests.faults.system import System
 from tests.postgres_server import PostgresServer, find_program
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-IN_FLIGHT = 200
-BACK_WITHIN_SECONDS = 20.0
 #: How long a part stands still: the fault itself, not a way to wait for something.
 STOPPED_SECONDS = 6.0
 
@@ -60,20 +58,6 @@ def the_part(system: System, name: str) -> Stoppable:
         assert system.postgres is not None
         return system.postgres
     return system[name]
-
-
-def play(system: System) -> Load:
-    load = Load(trajectories=IN_FLIGHT + 20, actions=2)
-    load.start(system)
-    load.wait_until_in_flight(IN_FLIGHT)
-    return load
-
-
-def settle(system: System, audit: Audit, load: Load) -> None:
-    assert system.wait_until_served() < BACK_WITHIN_SECONDS
-    load.join()
-    assert not load.failures
-    audit.check(load)
 
 
 PARTS = ["postgres", "redis", "leader", "projector"]

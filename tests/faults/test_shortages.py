@@ -21,32 +21,15 @@ import pytest
 
 from tests.conftest import in_ci
 from tests.faults.audit import Audit
-from tests.faults.load import Load
+from tests.faults.rounds import BACK_WITHIN_SECONDS, play, settle
 from tests.faults.system import System
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-IN_FLIGHT = 200
-BACK_WITHIN_SECONDS = 20.0
 #: How long each shortage lasts: the fault itself, not a way to wait for something.
 SHORTAGE_SECONDS = 4.0
 DATABASE_AWAY_SECONDS = 30.0
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
-
-
-def play(system: System) -> Load:
-    load = Load(trajectories=IN_FLIGHT + 20, actions=2)
-    load.start(system)
-    load.wait_until_in_flight(IN_FLIGHT)
-    return load
-
-
-def settle(system: System, audit: Audit, load: Load) -> None:
-    """See that service is back, and count."""
-    assert system.wait_until_served() < BACK_WITHIN_SECONDS
-    load.join()
-    assert not load.failures
-    audit.check(load)
 
 
 def answer_to_a_submission(system: System) -> tuple[int, str | None]:

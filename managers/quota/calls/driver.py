@@ -71,6 +71,7 @@ class CallDriver:
     def __init__(self, context: DriverContext, secrets: Secrets | None = None) -> None:
         self._directory = context.state_directory
         self._secrets = secrets or Secrets(context.settings.get("secrets_directory", ""))
+        self._passages = context.passages
         self._pools: dict[Reach, httpcore.AsyncConnectionPool] = {}
         self._runs: Runs[_Call] = Runs(lambda marks: self._marks.remove(marks))
 
@@ -101,7 +102,10 @@ class CallDriver:
                 await self._marks.add(order.mark)
             started()
 
-        return Attempt(call, api, secret, limit, sending)
+        passage = None
+        if call.stream and self._passages is not None:
+            passage = self._passages.open(order.id)
+        return Attempt(call, api, secret, limit, sending, passage)
 
     def pool(self, api: ApiConfig) -> httpcore.AsyncConnectionPool:
         pool = self._pools.get(api.reach)

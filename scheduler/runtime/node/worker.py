@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -70,12 +70,15 @@ class NodeWorker:
         keys: Keys,
         options: NodeOptions,
         drivers: list[Driver],
+        closing: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._client = client
         self._commands = AsyncLane(client)
         self._keys = keys
         self._options = options
         self._drivers = drivers
+        #: Called when the drivers have ended.
+        self._closing = closing
         self._by_kind = {kind: driver for driver in drivers for kind in driver.kinds}
         self._reporter = Reporter(client, keys)
         self._transfers = Transfers(client, keys, self._by_kind.get(Kind.EXEC))
@@ -106,6 +109,8 @@ class NodeWorker:
             self._commands.close()
             for driver in self._drivers:
                 await driver.close()
+            for close in self._closing:
+                close()
 
     async def _ordered_behind(self, position: str) -> set[str]:
         """Return the marks of runs whose commands will be read again."""
