@@ -109,6 +109,8 @@ class LiveTrajectory:
     live: set[ActionId] = field(default_factory=set)
     #: Why it is being closed; no new actions then.
     closing: str | None = None
+    #: It is closed because its environment was lost, which is nobody's wish.
+    lost: bool = False
     #: The node was told to remove the environment.
     removing: bool = False
 
@@ -186,6 +188,8 @@ class Tombstone(NamedTuple):
 
     why: str
     until: float
+    #: It ended by our fault.
+    lost: bool = False
 
 
 @dataclass(slots=True)
