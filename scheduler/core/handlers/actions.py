@@ -211,6 +211,8 @@ def started(state: State, event: ActionStarted, decisions: list[Decision]) -> No
 
 def finished(state: State, event: ActionFinished, decisions: list[Decision]) -> None:
     """Take a node's report: free the units, then finish the action or let it wait again."""
+    if event.chunk is not None:
+        hosting.learn(state, event)
     _end_attempt(state, event, decisions)
     if event.chunk is not None:
         hosting.heed(state, event)
