@@ -67,7 +67,7 @@ def count_of(browser: Client, page: str) -> int:
         answer = browser.get(page)
         assert answer.status_code == 200
         if answer.streaming:
-            b"".join(answer.streaming_content)  # type: ignore[arg-type]
+            b"".join(answer.streaming_content)  # type: ignore[attr-defined]
     return len(asked)
 
 
