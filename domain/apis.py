@@ -86,6 +86,8 @@ class CallSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     path: str = "/"
     headers: dict[str, str] = {}
     body: str = ""
+    #: The answer is passed on while it comes (``GET /actions/{id}/stream``), beside being kept.
+    stream: bool = False
 
 
 class CallResult(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -97,6 +99,17 @@ class CallResult(msgspec.Struct, frozen=True, omit_defaults=False):
     encoding: str = "utf-8"
     #: There was more than is kept.
     truncated: bool = False
+
+
+class ServiceResult(CallResult, frozen=True, omit_defaults=False, kw_only=True):
+    """What a GPU service answered, and what it took to bring it there."""
+
+    #: It was in the memory of its chunk already.
+    cached: bool
+    #: From the grant's arrival on the node until the service could answer, evictions included.
+    restore_seconds: float
+    #: Services that had to leave for it.
+    evicted: tuple[str, ...] = ()
 
 
 class Verdict(StrEnum):

@@ -84,6 +84,10 @@ class Keys:
         """Pub/sub channel on which one web process gets answers."""
         return f"{self.prefix}:replies:{process}"
 
+    def passage(self, action_id: str) -> str:
+        """Stream: pieces of an answer on their way to whoever reads it; expires."""
+        return f"{self.prefix}:passage:{action_id}"
+
     def blob(self, request_id: str) -> str:
         """Bytes of a file on its way; expires."""
         return f"{self.prefix}:blob:{request_id}"

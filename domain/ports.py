@@ -27,7 +27,7 @@ Rules for drivers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -36,12 +36,14 @@ import msgspec
 from msgspec.structs import replace
 
 from domain.action import Action, EnvironmentSpec, Kind, Outcome
-from domain.allocation import Allocation
+from domain.allocation import Allocation, Home, UsedResources
 from domain.apis import ApiConfig, CallResult, Feedback
+from domain.events import ChunkNews
 from domain.ids import ActionId, ResourceId, TrajectoryKey
 from domain.inventory import ResourceInventory
 from domain.limits import QuotaUse
 from domain.operators import Operator
+from domain.services import GpuService
 
 
 class Ledger(Protocol):
@@ -92,6 +94,21 @@ class ResizableLedger(Ledger, Protocol):
 
 
 @runtime_checkable
+class LocalLedger(Ledger, Protocol):
+    """A ledger whose units are nearer to some memory than others."""
+
+    def allocate(self, holder: str, amount: int, near: Sequence[int] = ()) -> Allocation:
+        """Hand out units, where it can beside ``near``, units that the holder's trajectory had.
+
+        ``near`` changes which units, never whether there are enough.
+        """
+
+    @property
+    def groups(self) -> int:
+        """How many places there are to be near to; below 2 nobody needs to say."""
+
+
+@runtime_checkable
 class PacedLedger(Ledger, Protocol):
     """A ledger that also counts over time. It is told the time, and keeps none of its own.
 
@@ -139,6 +156,36 @@ class Shaped(Protocol):
         """Say what could be handed out beside ``claims``, which fit."""
 
 
+@runtime_checkable
+class HostingLedger(Ledger, Protocol):
+    """A ledger of units in whose memory services stay between actions."""
+
+    def allocate(
+        self, holder: str, amount: int, service: str = "", memory_bytes: int = 0
+    ) -> Allocation:
+        """Hand out the units best for ``service``. Nobody is evicted, so it leaves no trace."""
+
+    def host(
+        self, holder: str, amount: int, service: str = "", memory_bytes: int = 0
+    ) -> Allocation:
+        """Hand out units for good; the allocation says what happens in their memory.
+
+        ``memory_bytes`` is what ``service`` needs of each; an empty name: the holder's own program.
+        """
+
+    def drop(self, service: str, units: Sequence[int]) -> None:
+        """``service`` is no longer in the memory of ``units``."""
+
+    def found(self, homes: Sequence[Home]) -> None:
+        """A node has begun anew with just these, besides those that work for holders."""
+
+    def remember(self) -> bytes:
+        """Return what cannot be derived from who has what."""
+
+    def recall(self, memory: bytes) -> None:
+        """Go on where the ledger was that remembered; called after holders were adopted."""
+
+
 LedgerFactory = Callable[[ResourceId, ResourceInventory], Ledger]
 
 
@@ -152,6 +199,8 @@ class RunOrder(msgspec.Struct, omit_defaults=True):
     environment: EnvironmentSpec | None = None
     #: Where a call goes.
     api: ApiConfig | None = None
+    #: The GPU service that it calls.
+    service: GpuService | None = None
 
     @property
     def id(self) -> ActionId:
@@ -173,16 +222,6 @@ class RunOrder(msgspec.Struct, omit_defaults=True):
             if allocation.resource.partition(":")[0] == kind:
                 return allocation
         return None
-
-
-class UsedResources(msgspec.Struct, frozen=True, omit_defaults=False):
-    """What a command used of what it was granted, as the kernel counted it."""
-
-    cpu_seconds: float
-    #: How long it was kept from running by the quota of a light action.
-    throttled_seconds: float
-    #: Most memory of its environment while it ran, caches included.
-    peak_memory_bytes: int
 
 
 class ExecResult(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -209,6 +248,8 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     #: What a call brought back, and what it says about the API that was called.
     answer: CallResult | None = None
     feedback: Feedback | None = None
+    #: What happened in the memory of its GPUs.
+    chunk: ChunkNews | None = None
 
 
 class Leftover(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -263,6 +304,45 @@ class Driver(Protocol):
         """End everything this driver runs."""
 
 
+class Passage(Protocol):
+    """The way of one answer to whoever reads it while it comes. Raises nothing but cancellation."""
+
+    async def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """Tell how the answer begins; once."""
+
+    async def write(self, data: bytes) -> None:
+        """Pass on what came. Waits while the reader is behind: so should whoever sends it."""
+
+    async def end(self) -> None:
+        """Tell that the answer is whole."""
+
+
+class Passages(Protocol):
+    """Opens passages."""
+
+    def open(self, action_id: ActionId) -> Passage:
+        """Return the way to whoever reads this action's answer."""
+
+
+@runtime_checkable
+class Repairing(Protocol):
+    """A driver that restores what somebody else changed about its work."""
+
+    #: How often it did since it was made.
+    repairs: int
+
+
+@runtime_checkable
+class HostDriver(Driver, Protocol):
+    """A driver that looks after the memory of GPUs, and forwards calls to the services there."""
+
+    def residents(self) -> tuple[Home, ...]:
+        """Return which services are in memory; known once it is open."""
+
+    async def clear(self, order: RunOrder) -> RunReport | None:
+        """Make room for an action that brings its own program; a report when that fails."""
+
+
 @dataclass(frozen=True)
 class DriverContext:
     """What a node worker gives to the drivers it makes."""
@@ -274,6 +354,8 @@ class DriverContext:
     resources: dict[str, ResourceInventory]
     #: ``backend = "process"`` and other settings of this node, as given by its operator.
     settings: dict[str, str]
+    #: Where answers go that are read while they come; None where nobody can.
+    passages: Passages | None = None
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ Invariants: no GPU has two holders (but by `adopt`); blocks, holders and unhealt
 the declared ones; residents of a GPU need no more than its memory; no resident lies on a GPU that
 is gone or unhealthy.
 
-Where a service is on a chunk, and what keeps it awake: `instance`, over the transitions of
+On a node `driver` carries grants out, through a `keeper` and `engines`; what is in memory there is the
+truth, and reports make the books follow. Where a service is on a chunk, and what keeps it awake: `instance`, over the transitions of
 `domain.services`.
 
 At most one action works on a GPU. Engines that batch on their own are to be modelled by a counted

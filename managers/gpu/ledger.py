@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from domain.allocation import Allocation
+from domain.allocation import Allocation, Home, Hosting
 from domain.chunks import SIZES, Counts, amount_at, beside, fit, level_of, source_of
 from domain.errors import CapacityError
 from domain.ids import ResourceId
@@ -122,6 +123,27 @@ class ChunkLedger:
         self.adopt(holder, allocation)
         return allocation
 
+    def host(
+        self, holder: str, amount: int, service: str = "", memory_bytes: int = 0
+    ) -> Allocation:
+        """Hand out the best chunk for good: who is in the way there is evicted.
+
+        Without a ``service`` the holder brings its own program, and the chunk is emptied. A service
+        that is larger than the GPUs takes all of them; it is for its node to say that it fails.
+        """
+        given = self.allocate(holder, amount, service, memory_bytes)
+        if service:
+            needed = min(memory_bytes or self._memory, self._memory)
+            cached, evicted = self.occupy(holder, service, needed)
+        else:
+            needed, cached, evicted = 0, False, self.vacate(holder)
+        homes = tuple(Home(each.service, each.units) for each in evicted)
+        if not service and not homes:
+            return given
+        given = replace(given, hosting=Hosting(service, needed, cached, homes))
+        self._holders[holder] = given
+        return given
+
     def take(self, holder: str, units: Sequence[int]) -> Allocation:
         """Hand out just these GPUs; raise CapacityError when they are no free chunk."""
         slots = self._chunk(units)
@@ -198,6 +220,19 @@ class ChunkLedger:
         resident = self._residents.find(service, tuple(units))
         if resident is not None:
             self._residents.remove(resident)
+
+    def found(self, homes: Sequence[Home]) -> None:
+        """Keep only residents of ``homes``, and those that work for holders, whose grants stand."""
+        serving = {
+            (service, self._holders[holder].units) for holder, service in self._serving.items()
+        }
+        for resident in self._residents.all():
+            if (resident.service, resident.units) not in serving.union(homes):
+                self._residents.remove(resident)
+        for home in homes:
+            slots = self._chunk(home.units)
+            if slots and all(self._residents.room(slot) == self._memory for slot in slots):
+                self._use(Resident(home.service, home.units, self._memory, 0))
 
     def residents(self) -> list[Resident]:
         """Return which services are in memory, the least recently used first."""

@@ -17,6 +17,7 @@ from scheduler.core.machine import Machine
 from scheduler.core.merging import Merging
 from scheduler.core.queues import QueueKey, WaitQueue, WaitReason
 from scheduler.core.state import (
+    Appetite,
     Deferral,
     Learned,
     LiveAction,
@@ -51,10 +52,14 @@ class Snapshot(msgspec.Struct):
     deferrals: dict[ResourceId, Deferral] = {}
     #: In the order in which families were first seen.
     durations: list[tuple[str, Learned]] = []
+    #: In that order as well.
+    appetites: list[tuple[str, Appetite]] = []
     resizing: dict[ResourceId, float] = {}
     #: What ledgers that count over time remember.
     paced: dict[ResourceId, bytes] = {}
     pacing: dict[ResourceId, float] = {}
+    #: What ledgers remember of services that stay in memory.
+    hosting: dict[ResourceId, bytes] = {}
     merging: Merging = msgspec.field(default_factory=Merging)
 
 
@@ -80,8 +85,10 @@ def dump(machine: Machine) -> bytes:
             resizing=state.resizing,
             paced={r: ledger.remember() for r, ledger in state.paced.items()},
             pacing=state.pacing,
+            hosting={r: ledger.remember() for r, ledger in state.hosting.items()},
             merging=state.merging,
             durations=list(state.durations.items()),
+            appetites=list(state.appetites.items()),
             tombstones=state.tombstones,
             timers=state.timers.pending(),
             held={r: dict(ledger.holders()) for r, ledger in state.ledgers.items()},
@@ -109,6 +116,7 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
     for entry in snapshot.timers:
         state.timers.set(*entry)
     state.deferrals, state.durations = snapshot.deferrals, dict(snapshot.durations)
+    state.appetites = dict(snapshot.appetites)
     state.resizing, state.pacing = snapshot.resizing, snapshot.pacing
     state.asked_wake, state.dirty = snapshot.asked_wake, False
     return machine
@@ -128,6 +136,8 @@ def _restore_ledgers(state: State, snapshot: Snapshot) -> None:
             state.ledgers[ResourceId(name)].adopt(holder, allocation)
     for resource, memory in snapshot.paced.items():
         state.paced[resource].recall(memory)
+    for resource, memory in snapshot.hosting.items():
+        state.hosting[resource].recall(memory)
 
 
 def _restore_actions(state: State, snapshot: Snapshot) -> None:

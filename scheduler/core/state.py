@@ -13,7 +13,7 @@ from domain.allocation import Allocation
 from domain.errors import InvariantViolation
 from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource
 from domain.inventory import Config, NodeInventory, ResourceInventory, default_config
-from domain.ports import Ledger, PacedLedger
+from domain.ports import HostingLedger, Ledger, LocalLedger, PacedLedger
 from scheduler.core.merging import Merging
 from scheduler.core.needs import Needs
 from scheduler.core.policies import Policy
@@ -101,6 +101,8 @@ class LiveTrajectory:
     environment: EnvironmentSpec | None = None
     #: Where its environment is; set by its first grant or file, and kept while it exists.
     node: str | None = None
+    #: Cores that it was granted alone first, on that node: its memory lies beside them.
+    home: tuple[int, ...] = ()
     busy: ActionId | None = None
     #: Exec actions not yet granted, first come first served; finished ones are dropped lazily.
     line: list[ActionId] = field(default_factory=list)
@@ -158,6 +160,14 @@ class Learned(NamedTuple):
     observations: int
 
 
+class Appetite(NamedTuple):
+    """How many cores actions of one family use; see `appetite`."""
+
+    #: Of the greediest one lately.
+    most_cores: float
+    observations: int
+
+
 class Arranged(NamedTuple):
     """One group's decision, kept for a while for who asks why."""
 
@@ -207,12 +217,18 @@ class State:
     deferrals: dict[ResourceId, Deferral] = field(default_factory=dict)
     #: Learned durations, by family.
     durations: dict[str, Learned] = field(default_factory=dict)
+    #: Learned uses of cores, by family.
+    appetites: dict[str, Appetite] = field(default_factory=dict)
     #: Resources whose malleable actions are looked at again then.
     resizing: dict[ResourceId, float] = field(default_factory=dict)
     #: Resources of which units were given back since the last cycle.
     changed: set[ResourceId] = field(default_factory=set)
     #: The ledgers that count over time.
     paced: dict[ResourceId, PacedLedger] = field(default_factory=dict)
+    #: The ledgers of units that lie in several places.
+    local: dict[ResourceId, LocalLedger] = field(default_factory=dict)
+    #: The ledgers of units in whose memory services stay.
+    hosting: dict[ResourceId, HostingLedger] = field(default_factory=dict)
     #: When somebody who waits for nothing but time on such a resource is looked at again.
     pacing: dict[ResourceId, float] = field(default_factory=dict)
     #: Calls that share an answer.
@@ -234,6 +250,10 @@ class State:
         ledger = self.ledgers[resource] = self.make_ledger(resource, have)
         if isinstance(ledger, PacedLedger):
             self.paced[resource] = ledger
+        if isinstance(ledger, LocalLedger):
+            self.local[resource] = ledger
+        if isinstance(ledger, HostingLedger):
+            self.hosting[resource] = ledger
 
     def nodes_of(self, pool: str) -> Iterable[LiveNode]:
         """Return the nodes of ``pool``, whatever their state."""

@@ -36,6 +36,7 @@ from domain.events import (
     TrajectoryOpened,
 )
 from domain.ids import TrajectoryKey, task_key, trajectory_key
+from domain.resources import MILLI
 from tangram_web.live.capacity import Capacity
 from tangram_web.live.flow import Flow
 from tangram_web.live.frame import Frame
@@ -207,6 +208,8 @@ class FrameFold:
         if self._totals is not None and self._counting:
             pool, kind = live.pool if live else "default", decision.kind.value
             self._totals.finish(decision.project, pool, kind, decision.outcome, decision.timing)
+            if decision.used is not None:
+                self._totals.use(pool, _granted_cpu_seconds(decision), decision.used)
 
     def _hold(self, live: Live, allocations: tuple[Allocation, ...]) -> None:
         live.allocations = allocations
@@ -268,3 +271,14 @@ class FrameFold:
         self._origins.forget(event.trajectory)
         self.capacity.remove_environment(event.trajectory)
         self._nodes_revision += 1
+
+
+def _granted_cpu_seconds(finish: Finish) -> float:
+    """Return the core seconds that a finished action was granted while it ran.
+
+    What was resized is known over the whole time it held units, of its key resource alone.
+    """
+    cpus = [each.amount for each in finish.allocations if each.resource.startswith("cpu:")]
+    if cpus and finish.resizes:
+        return finish.key_milli_seconds / MILLI
+    return sum(cpus) / MILLI * finish.timing.execution_seconds

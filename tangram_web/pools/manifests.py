@@ -1,4 +1,4 @@
-"""The configuration as a file: one document for each pool, project, resource and node.
+"""The configuration as a file: one document for each pool, project, resource, service and node.
 
     apiVersion: tangram/v1
     kind: Resource
@@ -24,6 +24,7 @@ from domain.errors import InvalidRequest
 from domain.inventory import Config
 from domain.manifest import ResourceSpec, check_resource, read, resource_spec
 from domain.policies import DEFAULT_POLICY, parse_policy
+from domain.services import GpuService, check_service
 from tangram_web.pools.models import NAME_LENGTH, NAME_PATTERN
 from tangram_web.pools.yaml_text import documents
 
@@ -42,6 +43,8 @@ class PoolSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     policy: str = DEFAULT_POLICY
     paused: bool = False
+    #: Actions that name no cpu run on shared cores where their family's history says so.
+    light_by_default: bool = True
 
 
 class ProjectSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -82,19 +85,26 @@ class ResourceManifest(_Manifest, frozen=True, kw_only=True, tag="Resource"):
     spec: ResourceSpec
 
 
+class ServiceManifest(_Manifest, frozen=True, kw_only=True, tag="GpuService"):
+    """A model on GPUs, called as ``service:<name>``."""
+
+    spec: GpuService
+
+
 class NodeManifest(_Manifest, frozen=True, kw_only=True, tag="Node"):
     """A node."""
 
     spec: NodeSpec = NodeSpec()
 
 
-Manifest = PoolManifest | ProjectManifest | ResourceManifest | NodeManifest
+Manifest = PoolManifest | ProjectManifest | ResourceManifest | ServiceManifest | NodeManifest
 #: In the order in which objects may refer to others.
-KINDS: Final = ("Pool", "Project", "Resource", "Node")
+KINDS: Final = ("Pool", "Project", "Resource", "GpuService", "Node")
 _TYPES: Final[dict[str, Any]] = {
     "Pool": PoolManifest,
     "Project": ProjectManifest,
     "Resource": ResourceManifest,
+    "GpuService": ServiceManifest,
     "Node": NodeManifest,
 }
 #: (kind, name) → spec.
@@ -127,6 +137,8 @@ def _manifest(value: Any) -> Manifest:
     try:
         if isinstance(manifest, ResourceManifest):
             check_resource(manifest.metadata.name, manifest.spec)
+        elif isinstance(manifest, ServiceManifest):
+            check_service(manifest.metadata.name, manifest.spec)
         elif isinstance(manifest, PoolManifest):
             parse_policy(manifest.spec.policy)
     except InvalidRequest as error:
@@ -139,11 +151,13 @@ def specs_of(config: Config) -> Wanted:
     """Return what leads to ``config``."""
     found: Wanted = {}
     for pool in config.pools.values():
-        found["Pool", pool.name] = PoolSpec(pool.policy, pool.paused)
+        found["Pool", pool.name] = PoolSpec(pool.policy, pool.paused, pool.light_by_default)
     for project in config.projects.values():
         found["Project", project.name] = ProjectSpec(project.default_pool)
     for name in config.resources:
         found["Resource", name] = resource_spec(config, name)
+    for name, service in config.services.items():
+        found["GpuService", name] = service
     for node in config.drained_nodes:
         found["Node", node] = NodeSpec(drained=True)
     return found

@@ -35,6 +35,8 @@ class Pool(models.Model):
     policy = models.CharField(max_length=NAME_LENGTH, default=DEFAULT_POLICY)
     #: Queued actions stay queued; running ones go on.
     paused = models.BooleanField(default=False)
+    #: Actions that name no cpu run on shared cores where their family's history says so.
+    light_by_default = models.BooleanField(default=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:
@@ -72,6 +74,21 @@ class Resource(models.Model):
                 condition=models.Q(limit_units__lte=MAX_UNITS), name="resource_limit"
             )
         ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class GpuServiceRow(models.Model):
+    """A model that actions call as ``service:<name>``."""
+
+    name = models.CharField(primary_key=True, max_length=NAME_LENGTH, validators=[_named])
+    #: `domain.services.GpuService`.
+    spec = JsonText(default=dict)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        verbose_name = "GPU service"
 
     def __str__(self) -> str:
         return self.name

@@ -58,7 +58,7 @@ BLANK: dict[str, Any] = {
     "metadata": "{}", "submitted_at": None, "granted_at": None, "started_at": None,
     "finished_at": None, "queue_seconds": None, "overhead_seconds": None,
     "execution_seconds": None, "act_seconds": None, "finished_seq": None, "spec": "{}",
-    "widths": None,
+    "widths": None, "used": None,
 }  # fmt: skip
 
 _encode = msgspec.json.Encoder().encode
@@ -303,6 +303,8 @@ class Fold:
         changes["finished_seq"] = finished_seq
         if finish.result:
             changes["result"], _ = bounded_result(msgspec.msgpack.decode(finish.result))
+        if finish.used is not None:
+            changes["used"] = _encode(finish.used).decode()
         if finish.widths:
             changes["widths"] = _encode(
                 [(at, units(milli)) for at, milli in finish.widths]

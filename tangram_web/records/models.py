@@ -93,6 +93,8 @@ class ActionRecord(models.Model):
     #: Units of the key resource over time, of an action that was resized: [[seconds since its
     #: grant, units], …]; null for all others.
     widths = JsonText(null=True)
+    #: What the command used (`domain.allocation.UsedResources`); null where nothing counts it.
+    used = JsonText(null=True)
 
     class Meta:
         verbose_name = "action"

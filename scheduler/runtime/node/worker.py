@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,13 +31,14 @@ from domain.events import (
 )
 from domain.inventory import NodeInventory, ResourceInventory
 from domain.keys import Keys
-from domain.ports import Driver, Leftover, RunOrder, RunReport
+from domain.ports import Driver, Leftover, Repairing, RunOrder, RunReport
 from managers.reward import reward_of
 from scheduler.runtime.connection import going_on
 from scheduler.runtime.lane import AsyncLane, read_stream_async
 from scheduler.runtime.node.identity import Identity, next_incarnation
 from scheduler.runtime.node.progress import Progress
 from scheduler.runtime.node.reporter import Reporter
+from scheduler.runtime.node.routing import Routing
 from scheduler.runtime.node.transfers import Transfers
 
 log = logging.getLogger(__name__)
@@ -70,15 +71,18 @@ class NodeWorker:
         keys: Keys,
         options: NodeOptions,
         drivers: list[Driver],
+        closing: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._client = client
         self._commands = AsyncLane(client)
         self._keys = keys
         self._options = options
         self._drivers = drivers
-        self._by_kind = {kind: driver for driver in drivers for kind in driver.kinds}
+        #: Called when the drivers have ended.
+        self._closing = closing
+        self._routing = Routing(drivers)
         self._reporter = Reporter(client, keys)
-        self._transfers = Transfers(client, keys, self._by_kind.get(Kind.EXEC))
+        self._transfers = Transfers(client, keys, self._routing.by_kind.get(Kind.EXEC))
         self._running: dict[str, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[None]] = set()
         #: What runs go on with, by mark.
@@ -106,6 +110,8 @@ class NodeWorker:
             self._commands.close()
             for driver in self._drivers:
                 await driver.close()
+            for close in self._closing:
+                close()
 
     async def _ordered_behind(self, position: str) -> set[str]:
         """Return the marks of runs whose commands will be read again."""
@@ -117,13 +123,13 @@ class NodeWorker:
 
     def _join(self, leftovers: list[Leftover], ordered: set[str]) -> None:
         options, identity = self._options, self.identity
-        executor = self._by_kind.get(Kind.EXEC)
+        executor = self._routing.by_kind.get(Kind.EXEC)
         inventory = NodeInventory(
             name=options.name,
             identity=identity.identity,
             incarnation=identity.incarnation,
             pool=options.pool,
-            resources=dict(options.resources),
+            resources=self._routing.resources(options.resources),
             isolation=executor.isolation if executor is not None else "none",
             hostname=socket.gethostname(),
             version=options.version,
@@ -217,10 +223,12 @@ class NodeWorker:
             )
             settled()
 
-        driver = self._by_kind.get(order.action.kind)
+        driver = self._routing.of(order)
         if driver is None:
             detail = f"this node has no driver for {order.action.kind}"
             report = RunReport(Outcome.INFRA_FAILED, 0.0, detail=detail)
+        elif (failure := await self._routing.prepare(order, driver)) is not None:
+            report = failure
         else:
             changed = self._resized.get(order.mark)
             report = await driver.run(order.resized(changed) if changed else order, started)
@@ -243,6 +251,8 @@ class NodeWorker:
             detail=report.detail,
             never_started=report.never_started,
             feedback=report.feedback,
+            used=report.result.used if report.result is not None else None,
+            chunk=report.chunk,
         )
 
         def sent() -> None:
@@ -264,6 +274,7 @@ class NodeWorker:
         if wanted.action_id in self._running:
             for driver in self._drivers:
                 driver.stop(wanted.action_id, wanted.outcome, wanted.reason)
+            self._routing.stop(wanted.action_id, wanted.outcome, wanted.reason)
             return
         self._reporter.report(
             ActionFinished(
@@ -296,6 +307,9 @@ class NodeWorker:
     async def _show_life(self) -> None:
         milliseconds = int(ALIVE_SECONDS * 1000)
         name, facts = self._options.name, {"role": "node", "pid": os.getpid(), "at": time()}
+        repairs = [each.repairs for each in self._drivers if isinstance(each, Repairing)]
+        if repairs:
+            facts["repairs"] = sum(repairs)
         async with self._client.pipeline(transaction=False) as pipeline:
             pipeline.set(self._keys.alive(name), self.identity.incarnation, px=milliseconds)
             pipeline.hset(self._keys.workers, f"node@{name}", json.dumps(facts))

@@ -14,6 +14,7 @@ from rest_framework.test import APIClient
 
 from domain.access import Scope
 from domain.action import Outcome, Timing
+from domain.allocation import UsedResources
 from domain.codec import JournalEntry, encode
 from domain.keys import Keys
 from tangram_web.lib import bus
@@ -78,6 +79,31 @@ def test_totals_become_counters_and_cumulated_histograms(
     assert [below(bound) for bound in ("0.005", "0.25", "0.5", "1000.0", "+Inf")] == [1, 1, 2, 2, 3]
     key = (("kind", "exec"), ("pool", "default"))
     assert found["tangram_action_completion_seconds_count", key] == 3
+
+
+def test_what_was_used_stands_beside_what_was_granted(
+    redis_bus: Any, scrape: Callable[..., Any]
+) -> None:
+    totals = Totals()
+    totals.use("default", 8.0, UsedResources(2.5, 0.25, 3 * 2**20))
+    totals.use("default", 2.0, UsedResources(0.5, 0.0, 2**40))
+    MetricsStore(redis_bus, KEYS).save(totals)
+    life = {"role": "node", "at": time(), "repairs": 3}
+    redis_bus.hset(KEYS.workers, "node@n1", json.dumps(life))
+
+    found = samples(scrape().content)
+
+    in_pool = ("pool", "default")
+    assert found["tangram_action_granted_cpu_seconds_total", (in_pool,)] == 10.0
+    assert found["tangram_action_used_cpu_seconds_total", (in_pool,)] == 3.0
+    assert found["tangram_action_throttled_seconds_total", (in_pool,)] == 0.25
+    peaks = {
+        dict(labels)["le"]: value
+        for (name, labels), value in found.items()
+        if name == "tangram_action_peak_memory_bytes_bucket"
+    }
+    assert [peaks[bound] for bound in ("1048576", "4194304", "+Inf")] == [0, 1, 2]
+    assert found["tangram_cpuset_repairs_total", (("node", "n1"),)] == 3
 
 
 def test_lag_is_counted_from_the_position_of_each_reader(
