@@ -6,9 +6,12 @@
 
 import "../lib/chrome.js";
 import { bind } from "../lib/keys.js";
+import { reach } from "../lib/scroll.js";
 
 const EVERY_MS = 3000;
 let paused = false;
+/** What the server said last; the page itself changes it a little. */
+let said = document.getElementById("fresh")?.innerHTML;
 
 function inUse() {
   const part = document.getElementById("fresh");
@@ -27,7 +30,11 @@ async function refresh() {
   const read = new DOMParser().parseFromString(await answer.text(), "text/html");
   const fresh = read.getElementById("fresh");
   const part = document.getElementById("fresh");
-  if (fresh && part && !inUse() && fresh.innerHTML !== part.innerHTML) part.replaceWith(fresh);
+  if (fresh && part && !inUse() && fresh.innerHTML !== said) {
+    said = fresh.innerHTML;
+    part.replaceWith(fresh);
+    reach(fresh);
+  }
 }
 
 async function turn() {
