@@ -4,7 +4,7 @@ Each model is a real process that holds real weights (`numpy_model.py`); the GPU
 answer must be the one that the model gave before, however often it was evicted in between.
 
     TANGRAM_NODE_GPUS=2 ./tangram up                                        # in another terminal
-    python examples/gpu_service/demo.py --declare | ./tangram apply -       # token of scope config
+    python examples/gpu_service/demo.py --declare | ./tangram apply -
     python examples/gpu_service/demo.py
 """
 
@@ -24,6 +24,7 @@ from uuid import uuid4
 import click
 
 from tangram_client import ActionView, AsyncClient
+from tangram_client.errors import TangramClientError
 from tangram_client.payloads import call_action
 
 MODELS: Final = ("reward", "judge", "teacher", "critic", "verifier")
@@ -91,7 +92,10 @@ def main(declare: bool) -> None:
     if declare:
         click.echo(declaration(), nl=False)
         return
-    done = asyncio.run(play(AsyncClient()))
+    try:
+        done = asyncio.run(play(AsyncClient()))
+    except TangramClientError as error:
+        raise click.ClickException(f"{error}\nWere the models declared? See --help.") from None
     restored = [view.result["restore_seconds"] for view in done if not view.result["cached"]]
     places = [view.placement or {} for view in done]
     gpus = {(place["node"], *place["gpus"]) for place in places}

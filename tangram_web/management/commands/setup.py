@@ -18,13 +18,14 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
-from domain.access import Scope
+from domain.access import Principal, Scope
 from tangram_web.dashboard.services import entry_link
-from tangram_web.pools.selectors import current_config, principal_of
+from tangram_web.pools.selectors import principal_of
 from tangram_web.pools.services import SYSTEM, ensure_defaults, publish_current, token_create
 
-#: What a trainer and the CLI on this machine do; configuration is done in the browser.
-LOCAL_SCOPES = (Scope.READ, Scope.SUBMIT, Scope.OPERATE)
+#: What a trainer and the CLI on this machine do. Whoever can read its file owns this Tangram anyway:
+#: the link that logs in as administrator is printed beside it.
+LOCAL_SCOPES = (Scope.READ, Scope.SUBMIT, Scope.OPERATE, Scope.CONFIG)
 
 
 class Command(BaseCommand):
@@ -73,13 +74,18 @@ def ensure_administrator() -> AbstractBaseUser:
 def ensure_token(client_file: Path, url: str) -> str:
     """Return the token that this machine's clients use; make one when there is none that works."""
     token = _read_token(client_file)
-    if token is None or principal_of(token) is None:
-        project = next(iter(current_config().projects), None)
+    principal = principal_of(token) if token is not None else None
+    if token is None or principal is None or not _suffices(principal):
         _, token = token_create(
-            actor=SYSTEM, name="local client", scopes=LOCAL_SCOPES, project=project
+            actor=SYSTEM, name="local client", scopes=LOCAL_SCOPES, project=None
         )
     _write_private(client_file, json.dumps({"url": url, "token": token}))
     return token
+
+
+def _suffices(principal: Principal) -> bool:
+    """Say whether a token is as wide as one made today; configuration is every project's."""
+    return principal.project is None and all(map(principal.may, LOCAL_SCOPES))
 
 
 def _read_token(client_file: Path) -> str | None:
