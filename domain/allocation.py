@@ -1,10 +1,33 @@
-"""What a grant hands out: which units, and what was used of them."""
+"""What a grant hands out: which units, what happens in their memory, and what was used of them."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import msgspec
 
 from domain.ids import ResourceId
+
+
+class Home(NamedTuple):
+    """Where a GPU service is."""
+
+    service: str
+    #: The chunk in whose memory it lies.
+    units: tuple[int, ...]
+
+
+class Hosting(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What happens in the memory of a chunk before its holder can work there."""
+
+    #: The service that works for the holder; empty: the holder brings its own program.
+    service: str = ""
+    #: What the service needs of each GPU.
+    memory_bytes: int = 0
+    #: The service is there already.
+    cached: bool = False
+    #: Who has to leave first, in this order.
+    evicted: tuple[Home, ...] = ()
 
 
 class Allocation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -19,6 +42,8 @@ class Allocation(msgspec.Struct, frozen=True, omit_defaults=True):
     shared: bool = False
     #: Why so much, when the submitter did not say; for people.
     why: str = ""
+    #: Of a chunk of GPUs whose memory is looked after.
+    hosting: Hosting | None = None
 
 
 class UsedResources(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -40,3 +65,5 @@ class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
     shared: bool = False
     #: Why it has so many cores, when the submitter did not say.
     why: str = ""
+    #: Numbers of its GPUs on the node.
+    gpus: tuple[int, ...] = ()

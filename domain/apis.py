@@ -101,6 +101,17 @@ class CallResult(msgspec.Struct, frozen=True, omit_defaults=False):
     truncated: bool = False
 
 
+class ServiceResult(CallResult, frozen=True, omit_defaults=False, kw_only=True):
+    """What a GPU service answered, and what it took to bring it there."""
+
+    #: It was in the memory of its chunk already.
+    cached: bool
+    #: From the grant's arrival on the node until the service could answer, evictions included.
+    restore_seconds: float
+    #: Services that had to leave for it.
+    evicted: tuple[str, ...] = ()
+
+
 class Verdict(StrEnum):
     """What an attempt says about the API, whatever it means to the caller."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from domain.action import Action, EnvironmentSpec, Outcome
-from domain.allocation import UsedResources
+from domain.allocation import Home, UsedResources
 from domain.apis import Feedback
 from domain.ids import ActionId, TrajectoryKey
 from domain.inventory import Config, NodeInventory
@@ -22,6 +22,17 @@ NO_RESULT = msgspec.Raw(b"")
 
 class _Event(msgspec.Struct, kw_only=True, omit_defaults=True, tag=True, tag_field="event"):
     at: float = 0.0
+
+
+class ChunkNews(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node tells the books of its GPUs after an action."""
+
+    #: Services that are no longer in memory, whatever the books say.
+    gone: tuple[Home, ...] = ()
+    #: GPUs whose memory did not become free: nothing is granted there until the node joins anew.
+    stuck: tuple[int, ...] = ()
+    #: How long the service was being restored for this action, evictions included.
+    restore_seconds: float = 0.0
 
 
 class ActionSubmitted(_Event):
@@ -68,6 +79,8 @@ class ActionFinished(_Event):
     feedback: Feedback | None = None
     #: What a command used, where something counts it.
     used: UsedResources | None = None
+    #: What happened in the memory of its GPUs.
+    chunk: ChunkNews | None = None
 
 
 class LeaseRenewed(_Event):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from domain.allocation import Home
 from domain.apis import ApiConfig
 from domain.limits import Limits, Share
 from domain.policies import DEFAULT_POLICY
 from domain.resources import MILLI
+from domain.services import GpuService
 
 
 class ResourceInventory(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -28,6 +30,8 @@ class ResourceInventory(msgspec.Struct, frozen=True, omit_defaults=True):
     unhealthy: tuple[int, ...] = ()
     #: Memory of each unit, for GPUs; 0 where it is not declared.
     memory_bytes: int = 0
+    #: Services that are in the memory of GPUs when a node joins.
+    residents: tuple[Home, ...] = ()
 
 
 class NodeInventory(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -84,6 +88,8 @@ class Config(msgspec.Struct, frozen=True, omit_defaults=True):
     shares: dict[str, dict[str, Share]] = {}
     #: Those that are called for trainers (kind ``call``), by the name of their resource.
     apis: dict[str, ApiConfig] = {}
+    #: Models that are called as ``service:<name>``, by their name.
+    services: dict[str, GpuService] = {}
     #: Nodes that take no new actions.
     drained_nodes: frozenset[str] = frozenset()
     #: A silent node's actions become ``unknown`` after this long (I5).

@@ -64,6 +64,10 @@ class Keys:
         """Counters over the journal, and the entry up to which they count."""
         return f"{self.prefix}:metrics"
 
+    def history(self, seconds: int) -> str:
+        """Sorted set: moments of so many seconds, for the charts of the past."""
+        return f"{self.prefix}:history:{seconds}"
+
     def commands(self, node: str, identity: str) -> str:
         """Stream: commands for one node's state directory."""
         return f"{self.prefix}:node:{node}:{identity}"

@@ -36,12 +36,14 @@ import msgspec
 from msgspec.structs import replace
 
 from domain.action import Action, EnvironmentSpec, Kind, Outcome
-from domain.allocation import Allocation, UsedResources
+from domain.allocation import Allocation, Home, UsedResources
 from domain.apis import ApiConfig, CallResult, Feedback
+from domain.events import ChunkNews
 from domain.ids import ActionId, ResourceId, TrajectoryKey
 from domain.inventory import ResourceInventory
 from domain.limits import QuotaUse
 from domain.operators import Operator
+from domain.services import GpuService
 
 
 class Ledger(Protocol):
@@ -154,6 +156,51 @@ class Shaped(Protocol):
         """Say what could be handed out beside ``claims``, which fit."""
 
 
+@runtime_checkable
+class HostingLedger(Ledger, Protocol):
+    """A ledger of units in whose memory services stay between actions."""
+
+    #: Services that are evicted last.
+    wanted: frozenset[str]
+
+    def allocate(
+        self,
+        holder: str,
+        amount: int,
+        service: str = "",
+        memory_bytes: int = 0,
+        *,
+        at_home: bool = False,
+    ) -> Allocation:
+        """Hand out the units best for ``service``. Nobody is evicted, so it leaves no trace.
+
+        ``at_home``: where it is cached, even when that splits a larger block than need be.
+        """
+
+    def homes(self, service: str, amount: int) -> list[Home]:
+        """Return the free chunks of ``amount`` that cache ``service``."""
+
+    def host(
+        self, holder: str, amount: int, service: str = "", memory_bytes: int = 0
+    ) -> Allocation:
+        """Hand out units for good; the allocation says what happens in their memory.
+
+        ``memory_bytes`` is what ``service`` needs of each; an empty name: the holder's own program.
+        """
+
+    def drop(self, service: str, units: Sequence[int]) -> None:
+        """``service`` is no longer in the memory of ``units``."""
+
+    def found(self, homes: Sequence[Home]) -> None:
+        """A node has begun anew with just these, besides those that work for holders."""
+
+    def remember(self) -> bytes:
+        """Return what cannot be derived from who has what."""
+
+    def recall(self, memory: bytes) -> None:
+        """Go on where the ledger was that remembered; called after holders were adopted."""
+
+
 LedgerFactory = Callable[[ResourceId, ResourceInventory], Ledger]
 
 
@@ -167,6 +214,8 @@ class RunOrder(msgspec.Struct, omit_defaults=True):
     environment: EnvironmentSpec | None = None
     #: Where a call goes.
     api: ApiConfig | None = None
+    #: The GPU service that it calls.
+    service: GpuService | None = None
 
     @property
     def id(self) -> ActionId:
@@ -214,6 +263,8 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     #: What a call brought back, and what it says about the API that was called.
     answer: CallResult | None = None
     feedback: Feedback | None = None
+    #: What happened in the memory of its GPUs.
+    chunk: ChunkNews | None = None
 
 
 class Leftover(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -294,6 +345,17 @@ class Repairing(Protocol):
 
     #: How often it did since it was made.
     repairs: int
+
+
+@runtime_checkable
+class HostDriver(Driver, Protocol):
+    """A driver that looks after the memory of GPUs, and forwards calls to the services there."""
+
+    def residents(self) -> tuple[Home, ...]:
+        """Return which services are in memory; known once it is open."""
+
+    async def clear(self, order: RunOrder) -> RunReport | None:
+        """Make room for an action that brings its own program; a report when that fails."""
 
 
 @dataclass(frozen=True)

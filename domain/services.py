@@ -25,7 +25,7 @@ import msgspec
 
 from domain.apis import MAX_BODY_CHARACTERS, CallSpec, check_headers, check_path, path_allowed
 from domain.chunks import SIZES
-from domain.elasticity import Elasticity
+from domain.elasticity import parse_elasticity
 from domain.errors import InvalidRequest
 from domain.resources import MILLI, UnitSet
 
@@ -75,9 +75,9 @@ class GpuService(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     restore_timeout_seconds: float = 120.0
     #: Requests it may work on at once; engines that batch on their own take more than one.
     max_concurrency: int = 1
-    #: Expected duration of a call on one GPU, and its profile over degrees.
+    #: Expected duration of a call on one GPU, and its profile over degrees, as actions give it.
     duration_seconds: float | None = None
-    elasticity: Elasticity | None = None
+    elasticity: dict[str, float] | None = None
     #: Restored onto every feasible chunk when a node starts, instead of when it is first called.
     eager: bool = False
 
@@ -87,8 +87,9 @@ class GpuService(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
         return tuple(degree.gpus * MILLI for degree in self.degrees)
 
     def memory_bytes(self, gpus: int) -> int:
-        """Return what the smallest degree of at least ``gpus`` needs of each GPU."""
-        return next(each.memory_bytes for each in self.degrees if each.gpus >= gpus)
+        """Return what the smallest degree of at least ``gpus`` needs of each GPU, else the largest."""
+        fitting = (each.memory_bytes for each in self.degrees if each.gpus >= gpus)
+        return next(fitting, self.degrees[-1].memory_bytes)
 
 
 class ServiceState(StrEnum):
@@ -169,6 +170,8 @@ def _check_bounds(service: GpuService) -> None:
         raise InvalidRequest(f"give 1 to {MAX_CONCURRENCY}", pointer="/max_concurrency")
     if service.duration_seconds is not None and not 0 < service.duration_seconds <= 31_536_000:
         raise InvalidRequest("give seconds above 0, up to a year", pointer="/duration_seconds")
+    if service.elasticity is not None:
+        parse_elasticity(service.elasticity)
 
 
 def _check_degrees(service: GpuService) -> None:

@@ -50,6 +50,12 @@ def _call_driver(context: DriverContext) -> Driver:
     return CallDriver(context)
 
 
+def _gpu_driver(context: DriverContext) -> Driver:
+    from managers.gpu.driver import GpuDriver
+
+    return GpuDriver(context)
+
+
 BUILT_IN: Final = (
     Manager(
         "cpu",
@@ -61,8 +67,9 @@ BUILT_IN: Final = (
     Manager(
         "gpu",
         ChunkLedger,
+        make_driver=_gpu_driver,
         probe=probe_gpu,
-        description="GPUs of a node, in aligned chunks of 1, 2, 4 and 8",
+        description="GPUs of a node, in aligned chunks of 1, 2, 4 and 8; calls services there",
     ),
     Manager("memory", CounterLedger, probe=probe_memory, description="memory of a node, in bytes"),
     Manager(

@@ -9,6 +9,9 @@ The ledger has decided who goes where and who leaves; here it is done, on the no
    does not come true in time, `MemoryNotFreed` names the GPUs: they are to be quarantined.
 4. Who is cancelled gives its lock back; its restore goes on and ends cached.
 5. A service that died is noticed when it is wanted next, and restored again.
+6. What is in memory here is the truth. Where the ledger knows less than is there (a restore that
+   its holder gave up), whoever nobody keeps awake leaves too, so that memory gets free.
+7. What left without being told to is remembered as *lost* until the ledger is told.
 """
 
 from __future__ import annotations
@@ -29,6 +32,9 @@ Units = tuple[int, ...]
 #: Where a service is: its name and its GPUs.
 Home = tuple[str, Units]
 _PAUSE_SECONDS: Final = 0.02
+_TAKING_MEMORY: Final = frozenset(
+    {ServiceState.RESTORING, ServiceState.RESIDENT, ServiceState.DRAINING}
+)
 
 
 class MemoryNotFreed(CapacityError):
@@ -72,6 +78,7 @@ class Keeper:
         self._kept: dict[Home, _Kept] = {}
         self._gates: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._works: set[asyncio.Task[Server]] = set()
+        self._lost: set[Home] = set()
 
     def instances(self) -> list[Instance]:
         """Return every service that was ever brought here."""
@@ -104,6 +111,34 @@ class Keeper:
         if kept is not None:
             kept.instance.unlock(holder)
 
+    def in_memory(self) -> list[Home]:
+        """Return who takes GPU memory, or is about to."""
+        return [home for home, kept in self._kept.items() if kept.instance.state in _TAKING_MEMORY]
+
+    def take_lost(self) -> tuple[Home, ...]:
+        """Return who is in memory no more without having been told to leave; forget them."""
+        lost, self._lost = self._lost, set()
+        return tuple(sorted(lost))
+
+    async def clear(self, units: Units, memory_bytes: int) -> None:
+        """Let everybody leave ``units``; see that so much of each is free.
+
+        Raises MemoryNotFreed, and Conflict when somebody there is kept awake.
+        """
+        async with self._alone(units):
+            for home in self._on(units):
+                await self._evict(home)
+            await self._measured_free(units, memory_bytes)
+
+    async def discard(self, home: Home) -> None:
+        """End a service and forget it, unless somebody keeps it awake."""
+        async with self._alone(home[1]):
+            kept = self._kept.get(home)
+            if kept is not None and not kept.instance.locks:
+                await kept.server.close()
+                del self._kept[home]
+                self._lost.add(home)
+
     async def close(self) -> None:
         """End all services, and whatever is being done with them."""
         for work in list(self._works):
@@ -124,6 +159,7 @@ class Keeper:
             if not there:
                 for other in order.evicted:
                     await self._evict(other)
+                await self._make_room(home[1], order.memory_bytes)
                 await self._measured_free(home[1], order.memory_bytes)
             if order.wanted:
                 kept.instance.lock(order.holder)
@@ -141,8 +177,10 @@ class Keeper:
             await kept.server.restore()
         except BaseException:
             kept.instance.handle(ServiceEvent.DIED, _now())
+            self._lost.add((kept.instance.service, kept.instance.units))
             raise
         kept.instance.handle(ServiceEvent.RESTORED, _now())
+        self._lost.discard((kept.instance.service, kept.instance.units))
 
     async def _evict(self, home: Home) -> None:
         kept = self._kept.get(home)
@@ -155,6 +193,23 @@ class Keeper:
             await kept.server.close()
             event = ServiceEvent.DIED
         kept.instance.handle(event, _now())
+
+    def _on(self, units: Units) -> list[Home]:
+        """Return who is resident on any of ``units``."""
+        return [
+            home
+            for home, kept in self._kept.items()
+            if kept.instance.state is ServiceState.RESIDENT and set(units) & set(home[1])
+        ]
+
+    async def _make_room(self, units: Units, memory_bytes: int) -> None:
+        """Let those leave of whom the ledger does not know, as far as it takes (rule 6)."""
+        for home in self._on(units):
+            if all(self._free_bytes(unit) >= memory_bytes for unit in units):
+                return
+            if self._kept[home].instance.evictable:
+                await self._evict(home)
+                self._lost.add(home)
 
     async def _measured_free(self, units: Units, memory_bytes: int) -> None:
         until = _now() + self._patience_seconds

@@ -32,6 +32,7 @@ from domain.operators import Operator, UnitsOperator
 from domain.ports import Ledger, Shaped
 from domain.resources import MILLI
 from scheduler.core.durations import LEAST_SECONDS, choices_of, residual_seconds
+from scheduler.core.hosting import reserve
 from scheduler.core.lifecycle import grant, stand
 from scheduler.core.policies.balanced import fair_share
 from scheduler.core.policies.choices import Choices, grained
@@ -77,7 +78,7 @@ class Elastic:
         live = candidate.live
         self._state.queues[candidate.line].leave(live)
         for resource, amount in candidate.needs:
-            self._state.ledgers[resource].allocate(_reserved(live), amount)
+            reserve(self._state, live.action, _reserved(live), resource, amount, at_home=True)
         if key is None:
             self._going.append((candidate, None))
         else:
@@ -196,7 +197,7 @@ class Elastic:
         group.candidates = choices
 
     def _go(self, key: ResourceId, member: Candidate, amount: int) -> None:
-        self._state.ledgers[key].allocate(_reserved(member.live), amount)
+        reserve(self._state, member.live.action, _reserved(member.live), key, amount)
         self._going.append((member, amount))
 
     def _note(

@@ -13,6 +13,7 @@ from domain.events import NO_RESULT, ActionFinished
 from domain.ids import ResourceId, node_resource
 from scheduler.core.appetite import observe, why_light
 from scheduler.core.durations import cost, learn
+from scheduler.core.hosting import hand_out
 from scheduler.core.merging import Kept, key_of
 from scheduler.core.needs import Needs, depends_on_place
 from scheduler.core.pools import needs_in
@@ -166,7 +167,7 @@ def _allocate(state: State, live: LiveAction, needs: list[Need], home: tuple[int
         if home and resource in state.local:
             allocation = state.local[resource].allocate(live.holder, amount, home)
         else:
-            allocation = state.ledgers[resource].allocate(live.holder, amount)
+            allocation = hand_out(state, live.action, live.holder, resource, amount)
         if unsaid and resource.startswith("cpu:"):
             allocation = msgspec.structs.replace(allocation, why=why_light(state, live.action))
         allocations.append(allocation)

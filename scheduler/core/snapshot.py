@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from domain.action import ActionState
-from domain.allocation import Allocation
+from domain.allocation import Allocation, Home
 from domain.ids import ResourceId
 from domain.inventory import Config, ResourceInventory
 from scheduler.core.lifecycle import in_line, line_of, stand
@@ -58,6 +58,10 @@ class Snapshot(msgspec.Struct):
     #: What ledgers that count over time remember.
     paced: dict[ResourceId, bytes] = {}
     pacing: dict[ResourceId, float] = {}
+    #: What ledgers remember of services that stay in memory.
+    hosting: dict[ResourceId, bytes] = {}
+    turns: list[tuple[ResourceId, Home, float]] = []
+    restores: dict[str, float] = {}
     merging: Merging = msgspec.field(default_factory=Merging)
 
 
@@ -83,6 +87,9 @@ def dump(machine: Machine) -> bytes:
             resizing=state.resizing,
             paced={r: ledger.remember() for r, ledger in state.paced.items()},
             pacing=state.pacing,
+            turns=[(*place, since) for place, since in state.turns.items()],
+            restores=state.restores,
+            hosting={r: ledger.remember() for r, ledger in state.hosting.items()},
             merging=state.merging,
             durations=list(state.durations.items()),
             appetites=list(state.appetites.items()),
@@ -133,6 +140,10 @@ def _restore_ledgers(state: State, snapshot: Snapshot) -> None:
             state.ledgers[ResourceId(name)].adopt(holder, allocation)
     for resource, memory in snapshot.paced.items():
         state.paced[resource].recall(memory)
+    for resource, memory in snapshot.hosting.items():
+        state.hosting[resource].recall(memory)
+    state.turns = {(resource, home): since for resource, home, since in snapshot.turns}
+    state.restores = snapshot.restores
 
 
 def _restore_actions(state: State, snapshot: Snapshot) -> None:

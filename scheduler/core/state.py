@@ -9,11 +9,11 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from domain.action import TRANSITIONS, Action, ActionState, EnvironmentSpec, Outcome
-from domain.allocation import Allocation
+from domain.allocation import Allocation, Home
 from domain.errors import InvariantViolation
 from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource
 from domain.inventory import Config, NodeInventory, ResourceInventory, default_config
-from domain.ports import Ledger, LocalLedger, PacedLedger
+from domain.ports import HostingLedger, Ledger, LocalLedger, PacedLedger
 from scheduler.core.merging import Merging
 from scheduler.core.needs import Needs
 from scheduler.core.policies import Policy
@@ -231,6 +231,11 @@ class State:
     paced: dict[ResourceId, PacedLedger] = field(default_factory=dict)
     #: The ledgers of units that lie in several places.
     local: dict[ResourceId, LocalLedger] = field(default_factory=dict)
+    #: The ledgers of units in whose memory services stay.
+    hosting: dict[ResourceId, HostingLedger] = field(default_factory=dict)
+    #: Since when a service has been on a chunk, and how long its restores take; see `affinity`.
+    turns: dict[tuple[ResourceId, Home], float] = field(default_factory=dict)
+    restores: dict[str, float] = field(default_factory=dict)
     #: When somebody who waits for nothing but time on such a resource is looked at again.
     pacing: dict[ResourceId, float] = field(default_factory=dict)
     #: Calls that share an answer.
@@ -254,6 +259,8 @@ class State:
             self.paced[resource] = ledger
         if isinstance(ledger, LocalLedger):
             self.local[resource] = ledger
+        if isinstance(ledger, HostingLedger):
+            self.hosting[resource] = ledger
 
     def nodes_of(self, pool: str) -> Iterable[LiveNode]:
         """Return the nodes of ``pool``, whatever their state."""

@@ -15,6 +15,7 @@ import redis
 from domain.apis import ApiConfig
 from domain.events import Event, NodeLost, NodeReturned
 from domain.keys import Keys
+from domain.services import GpuService
 from scheduler.core import snapshot
 from scheduler.runtime.journal import Journal
 from scheduler.runtime.recovery import StoredSnapshot
@@ -47,6 +48,9 @@ class CapacityView(msgspec.Struct):
     pools: dict[str, list[dict[str, int]]]
     resources: dict[str, int]
     apis: dict[str, ApiConfig] = {}
+    services: dict[str, GpuService] = {}
+    #: Pool → memory of its largest GPU.
+    gpu_memory_bytes: dict[str, int] = {}
 
 
 class Housekeeping:
@@ -124,15 +128,21 @@ class Housekeeping:
         """Store what each pool could give at most."""
         state = self._loop.machine.state
         pools: dict[str, list[dict[str, int]]] = {name: [] for name in state.config.pools}
+        memory: dict[str, int] = {}
         for node in state.nodes.values():
             have = {kind: r.capacity for kind, r in node.inventory.resources.items()}
             pools.setdefault(node.inventory.pool, []).append(have)
+            if (gpus := node.inventory.resources.get("gpu")) is not None:
+                most = memory.get(node.inventory.pool, 0)
+                memory[node.inventory.pool] = max(most, gpus.memory_bytes)
         view = CapacityView(
             revision=state.config.revision,
             projects={p.name: p.default_pool for p in state.config.projects.values()},
             pools=pools,
             resources={name: state.config.most(name) or 0 for name in state.config.resources},
             apis=state.config.apis,
+            services=state.config.services,
+            gpu_memory_bytes=memory,
         )
         self._loop.leadership.put(self._keys.capacity, msgspec.json.encode(view))
 

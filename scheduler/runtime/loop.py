@@ -39,6 +39,7 @@ from domain.events import Event as DomainEvent
 from domain.inventory import Config
 from domain.keys import Keys
 from domain.ports import RunOrder
+from scheduler.core.hosting import service_of
 from scheduler.core.machine import Machine
 from scheduler.core.state import MakeLedger
 from scheduler.runtime import trail
@@ -234,4 +235,5 @@ class SchedulerLoop:
         order = RunOrder(live.action, granted.allocations, granted.attempt, environment)
         if live.action.call is not None:
             order.api = self.machine.state.config.apis.get(live.action.call.target)
+            order.service = service_of(self.machine.state, live.action)
         return order

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from domain.action import ActionState
 from domain.allocation import Allocation, Placement
@@ -27,10 +28,15 @@ def placement(node: str | None, allocations: Iterable[Allocation]) -> Placement 
     """Return where an action runs; None when no node takes part."""
     if node is None:
         return None
+    found = Placement(node)
     for allocation in allocations:
         if allocation.resource.startswith("cpu:"):
-            return Placement(node, allocation.units, allocation.shared, allocation.why)
-    return Placement(node)
+            found = replace(
+                found, cpus=allocation.units, shared=allocation.shared, why=allocation.why
+            )
+        elif allocation.resource.startswith("gpu:"):
+            found = replace(found, gpus=allocation.units)
+    return found
 
 
 def live_view(standing: Standing, wall_offset: float) -> ActionView:

@@ -11,6 +11,7 @@ from tangram_web.lib.admin import ReadOnlyAdmin
 from tangram_web.pools.models import (
     AuditEntry,
     ConfigRevision,
+    GpuServiceRow,
     NodeDrain,
     Pool,
     Project,
@@ -38,6 +39,13 @@ class ResourceAdmin(ReadOnlyAdmin):
     """Cluster-wide resources."""
 
     list_display = ("name", "limit_units", "created_at")
+
+
+@admin.register(GpuServiceRow)
+class GpuServiceAdmin(ReadOnlyAdmin):
+    """Models that actions call."""
+
+    list_display = ("name", "created_at")
 
 
 @admin.register(NodeDrain)

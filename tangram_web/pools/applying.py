@@ -13,12 +13,23 @@ from django.db.models import ProtectedError
 from domain.errors import Conflict, InvalidRequest, NotFound
 from domain.inventory import Config
 from tangram_web.pools.manifests import KINDS, NodeSpec, Wanted, spec_as_data, specs_of
-from tangram_web.pools.models import ConfigRevision, NodeDrain, Pool, Project, Resource
+from tangram_web.pools.models import (
+    ConfigRevision,
+    GpuServiceRow,
+    NodeDrain,
+    Pool,
+    Project,
+    Resource,
+)
 from tangram_web.pools.selectors import current_config
 from tangram_web.pools.services import Actor, change, check
 
 #: What a fresh installation has, and cannot be without.
 _KEPT = frozenset({("Pool", "default"), ("Project", "default")})
+
+
+#: A row of the configuration.
+Row = Pool | Project | Resource | GpuServiceRow | NodeDrain
 
 
 class Change(NamedTuple):
@@ -115,7 +126,7 @@ def _check_references(wanted: Wanted, config: Config) -> None:
 
 def _carry_out(each: Change, wanted: Wanted) -> None:
     spec = wanted.get((each.kind, each.name))
-    row: Pool | Project | Resource | NodeDrain
+    row: Row
     if each.kind == "Pool":
         row = Pool(name=each.name)
         if spec is not None:
@@ -130,12 +141,16 @@ def _carry_out(each: Change, wanted: Wanted) -> None:
         if spec is not None:
             members = msgspec.to_builtins(spec)
             row.limit_units, row.spec = members.pop("limit_units"), members
+    elif each.kind == "GpuService":
+        row = GpuServiceRow(name=each.name)
+        if spec is not None:
+            row.spec = msgspec.to_builtins(spec)
     else:
         row = NodeDrain(node=each.name, reason=spec.reason if spec is not None else "")
     _store(row, each)
 
 
-def _store(row: Pool | Project | Resource | NodeDrain, each: Change) -> None:
+def _store(row: Row, each: Change) -> None:
     if each.verb == "delete":
         try:
             type(row)._default_manager.filter(pk=row.pk).delete()

@@ -1,4 +1,4 @@
-"""The configuration as a file: one document for each pool, project, resource and node.
+"""The configuration as a file: one document for each pool, project, resource, service and node.
 
     apiVersion: tangram/v1
     kind: Resource
@@ -24,6 +24,7 @@ from domain.errors import InvalidRequest
 from domain.inventory import Config
 from domain.manifest import ResourceSpec, check_resource, read, resource_spec
 from domain.policies import DEFAULT_POLICY, parse_policy
+from domain.services import GpuService, check_service
 from tangram_web.pools.models import NAME_LENGTH, NAME_PATTERN
 from tangram_web.pools.yaml_text import documents
 
@@ -84,19 +85,26 @@ class ResourceManifest(_Manifest, frozen=True, kw_only=True, tag="Resource"):
     spec: ResourceSpec
 
 
+class ServiceManifest(_Manifest, frozen=True, kw_only=True, tag="GpuService"):
+    """A model on GPUs, called as ``service:<name>``."""
+
+    spec: GpuService
+
+
 class NodeManifest(_Manifest, frozen=True, kw_only=True, tag="Node"):
     """A node."""
 
     spec: NodeSpec = NodeSpec()
 
 
-Manifest = PoolManifest | ProjectManifest | ResourceManifest | NodeManifest
+Manifest = PoolManifest | ProjectManifest | ResourceManifest | ServiceManifest | NodeManifest
 #: In the order in which objects may refer to others.
-KINDS: Final = ("Pool", "Project", "Resource", "Node")
+KINDS: Final = ("Pool", "Project", "Resource", "GpuService", "Node")
 _TYPES: Final[dict[str, Any]] = {
     "Pool": PoolManifest,
     "Project": ProjectManifest,
     "Resource": ResourceManifest,
+    "GpuService": ServiceManifest,
     "Node": NodeManifest,
 }
 #: (kind, name) → spec.
@@ -129,6 +137,8 @@ def _manifest(value: Any) -> Manifest:
     try:
         if isinstance(manifest, ResourceManifest):
             check_resource(manifest.metadata.name, manifest.spec)
+        elif isinstance(manifest, ServiceManifest):
+            check_service(manifest.metadata.name, manifest.spec)
         elif isinstance(manifest, PoolManifest):
             parse_policy(manifest.spec.policy)
     except InvalidRequest as error:
@@ -146,6 +156,8 @@ def specs_of(config: Config) -> Wanted:
         found["Project", project.name] = ProjectSpec(project.default_pool)
     for name in config.resources:
         found["Resource", name] = resource_spec(config, name)
+    for name, service in config.services.items():
+        found["GpuService", name] = service
     for node in config.drained_nodes:
         found["Node", node] = NodeSpec(drained=True)
     return found

@@ -79,6 +79,21 @@ class Resource(models.Model):
         return self.name
 
 
+class GpuServiceRow(models.Model):
+    """A model that actions call as ``service:<name>``."""
+
+    name = models.CharField(primary_key=True, max_length=NAME_LENGTH, validators=[_named])
+    #: `domain.services.GpuService`.
+    spec = JsonText(default=dict)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        verbose_name = "GPU service"
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class NodeDrain(models.Model):
     """A wish that a node takes no new actions. The node need not have joined yet."""
 

@@ -15,7 +15,16 @@ from domain.inventory import Config, PoolConfig, ProjectConfig
 from domain.limits import Limits
 from domain.manifest import ResourceSpec
 from domain.resources import MILLI
-from tangram_web.pools.models import ConfigRevision, NodeDrain, Pool, Project, Resource, Token
+from domain.services import GpuService
+from tangram_web.pools.models import (
+    ConfigRevision,
+    GpuServiceRow,
+    NodeDrain,
+    Pool,
+    Project,
+    Resource,
+    Token,
+)
 
 #: ``last_used_at`` is this old at least before it is written again: reading stays reading.
 _USE_NOTED_EVERY: Final = timedelta(minutes=1)
@@ -46,6 +55,10 @@ def current_config() -> Config:
         limits={name: spec.limits for name, spec in specs.items() if spec.limits != Limits()},
         shares={name: spec.parts for name, spec in specs.items() if spec.shares},
         apis={name: spec.api for name, spec in specs.items() if spec.api is not None},
+        services={
+            row.name: msgspec.convert(row.spec, GpuService)
+            for row in GpuServiceRow.objects.order_by("name")
+        },
         drained_nodes=frozenset(NodeDrain.objects.values_list("node", flat=True)),
     )
 

@@ -37,7 +37,7 @@ from tangram_web.pools.models import (
 from tangram_web.pools.selectors import current_config
 
 #: Kinds of resources that nodes bring; a cluster-wide one under such a name would never be found.
-_NODE_KINDS = frozenset({"cpu", "memory"})
+_NODE_KINDS = frozenset({"cpu", "memory", "gpu"})
 
 
 @dataclass(frozen=True, kw_only=True)

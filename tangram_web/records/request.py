@@ -68,15 +68,14 @@ def units_of_allocations(
 
 def placement_of(allocations: tuple[Allocation, ...], node: str | None) -> dict[str, object]:
     """Return where the allocations lie (`domain.allocation.Placement`, ``why`` where there is one)."""
+    found: dict[str, object] = {"node": node, "cpus": (), "shared": False, "gpus": ()}
     for allocation in allocations:
         if allocation.units and allocation.resource.startswith("cpu:"):
-            placed: dict[str, object] = {
-                "node": node,
-                "cpus": allocation.units,
-                "shared": allocation.shared,
-            }
-            return placed | ({"why": allocation.why} if allocation.why else {})
-    return {"node": node, "cpus": (), "shared": False}
+            found |= {"cpus": allocation.units, "shared": allocation.shared}
+            found |= {"why": allocation.why} if allocation.why else {}
+        elif allocation.resource.startswith("gpu:"):
+            found["gpus"] = allocation.units
+    return found
 
 
 def _points(elasticity: Elasticity) -> dict[str, float]:

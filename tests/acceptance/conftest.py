@@ -23,7 +23,9 @@ print(token_create(actor=SYSTEM, name="all", scopes=[Scope.ADMIN])[1])
 
 @pytest.fixture(scope="session")
 def tangram(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tangram]:
-    running = Tangram(tmp_path_factory.mktemp("stack") / "home", "--no-demo")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TANGRAM_NODE_GPUS", "2")  # declared: nothing looks whether they exist
+        running = Tangram(tmp_path_factory.mktemp("stack") / "home", "--no-demo")
     running.wait_until_ready()
     yield running
     assert running.end() == 0

@@ -12,6 +12,7 @@ from domain.resources import MILLI
 from managers.cpu.process.command import NOT_FOUND, CannotSpawnError, granted_units
 from managers.cpu.process.workspace import MOUNT, split_path
 from managers.cpu.rewrite import rewritten
+from managers.gpu.visible import granted_gpus
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -49,7 +50,7 @@ def build(order: RunOrder) -> Invocation:
     if command[0].startswith("-"):
         # `exec` would take it for one of its own options.
         raise CannotSpawnError(f"{command[0]}: not found", NOT_FOUND)
-    variables = {**_base(order, units), **spec.env, **_own(order, units)}
+    variables = {**_base(order, units), **spec.env, **granted_gpus(order), **_own(order, units)}
     odd = [f"{k}={v}" for k, v in variables.items() if not _IDENTIFIER.fullmatch(k)]
     return Invocation(
         ["env", *odd, *command] if odd else command,

@@ -23,6 +23,7 @@ from managers.cpu.process.sandbox import Sandbox
 from managers.cpu.process.seal import VARIABLE
 from managers.cpu.process.workspace import working_directory
 from managers.cpu.rewrite import rewritten
+from managers.gpu.visible import granted_gpus
 
 CANNOT_EXECUTE: Final = 126
 NOT_FOUND: Final = 127
@@ -81,7 +82,7 @@ class CommandBuilder:
         base = base_variables(order, units, seal)
         # Our own names last: a declared variable must not hide whose process it is.
         home = str(workspace) if self.sandbox is None else self.sandbox.home
-        env = {"HOME": home, **base, **spec.env, **_own_names(base)}
+        env = {"HOME": home, **base, **spec.env, **granted_gpus(order), **_own_names(base)}
         command = [part.replace("{units}", str(units)) for part in spec.command]
         command = rewritten(command, units, spec.rewrite)
         command = [*_odd_variables(env), *command]

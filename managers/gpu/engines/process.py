@@ -15,7 +15,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ import psutil
 
 from domain.services import GpuService, ServiceEvent
 from managers.gpu.engines import EngineFailed
+from managers.gpu.visible import gpu_variables
 
 _INHERITED: Final = ("PATH", "LANG", "LD_LIBRARY_PATH")
 _FIRST_PAUSE_SECONDS: Final = 0.01
@@ -40,8 +41,13 @@ class ProcessServer:
         units: tuple[int, ...],
         directory: Path,
         grace_seconds: float = 5.0,
+        label: Mapping[str, str] | None = None,
     ) -> None:
-        """``directory`` is private to this server: it works there, and its output is kept there."""
+        """``directory`` is private to this server: it works there, and its output is kept there.
+
+        ``label``: variables by which what was left behind is found again (`leftovers`).
+        """
+        self._label = dict(label or {})
         self._service = service
         self._units = units
         self._directory = directory
@@ -124,9 +130,9 @@ class ProcessServer:
         return {
             **inherited,
             "HOME": str(self._directory),
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": ",".join(map(str, self._units)),
+            **gpu_variables(self._units),
             **self._service.env,
+            **self._label,
         }
 
     async def _warm(self, url: str) -> None:

@@ -12,6 +12,7 @@ from domain.errors import InvalidRequest
 from domain.events import ActionCancelRequested, ActionFinished, ActionStarted, ActionSubmitted
 from domain.ids import ActionId
 from domain.resources import units
+from scheduler.core import hosting
 from scheduler.core.handlers.calls import heed, words
 from scheduler.core.handlers.trajectories import default_pool, open_trajectory
 from scheduler.core.lifecycle import (
@@ -210,6 +211,14 @@ def started(state: State, event: ActionStarted, decisions: list[Decision]) -> No
 
 def finished(state: State, event: ActionFinished, decisions: list[Decision]) -> None:
     """Take a node's report: free the units, then finish the action or let it wait again."""
+    if event.chunk is not None:
+        hosting.learn(state, event)
+    _end_attempt(state, event, decisions)
+    if event.chunk is not None:
+        hosting.heed(state, event)
+
+
+def _end_attempt(state: State, event: ActionFinished, decisions: list[Decision]) -> None:
     node = state.nodes.get(event.node)
     if node is not None and node.orphans:
         holder = f"{event.action_id}#{event.attempt}"

@@ -17,6 +17,7 @@ from domain.decisions import Abort, Decision
 from domain.events import ConfigApplied, NodeJoined, NodeLost, NodeReturned
 from domain.ids import ActionId, ResourceId, node_resource
 from domain.inventory import NodeInventory, ResourceInventory
+from scheduler.core import hosting
 from scheduler.core.handlers.trajectories import give_up_environment, lose_environment
 from scheduler.core.lifecycle import (
     MAX_ATTEMPTS,
@@ -43,6 +44,7 @@ def joined(state: State, event: NodeJoined, decisions: list[Decision]) -> None:
         if before.identity != inventory.identity:
             _lose_everything(state, node, "the node came back without its state", decisions)
     _update_ledgers(state, inventory)
+    hosting.joined(state, inventory)
     _reread_needs(state)
     _use_again(state, node, decisions)
 

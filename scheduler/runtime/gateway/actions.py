@@ -47,7 +47,7 @@ class Actions:
         body = await request.body()
         seconds = wait_seconds(request.query(), request.header(b"prefer"))
         action = self._context.admission.action(decode(_payload, body), principal)
-        context, message = self._context, _message(action)
+        context, message = self._context, message_of(action)
         future = context.tail.finish_of(action.id) if seconds else None
         try:
             before = await self._append_once(
@@ -101,7 +101,7 @@ class Actions:
         for item in items:
             try:
                 action = self._context.admission.action(decode(_payload, bytes(item)), principal)
-                messages.append(_message(action))
+                messages.append(message_of(action))
                 results.append(BatchItem(202, action.id, ActionState.QUEUED))
             except TangramError as error:
                 refused = problem_of(error, request)
@@ -132,7 +132,8 @@ class Actions:
         return Response(202, {"id": action_id, "state": view.state, "cancelling": True})
 
 
-def _message(action: Action) -> bytes:
+def message_of(action: Action) -> bytes:
+    """Return what enters the inbox for ``action``. Raises InvalidRequest for metadata it cannot hold."""
     try:
         return encode(ActionSubmitted(action=action, accepted_at=time()))
     except (OverflowError, TypeError, RecursionError) as error:

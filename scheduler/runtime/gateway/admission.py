@@ -25,6 +25,7 @@ from domain.inventory import Config
 from domain.resources import MILLI, Cost, parse_units
 from domain.wire import ActionPayload, CallPayload
 from scheduler.core.needs import PoolCapacity, check_feasible
+from scheduler.runtime.gateway.service_calls import RESOURCE, ask_for_chunk, find_service
 from scheduler.runtime.housekeeping import CapacityView
 
 MAX_OUTPUT_BYTES = 1024 * 1024
@@ -64,17 +65,22 @@ class Admission:
         pool = self.pool(payload.pool, project)
         call = None if payload.call is None else _call(payload.call)
         cost = _cost(payload)
-        if call is not None:
+        service = None if call is None else find_service(self.view, call)
+        if service is not None:
+            ask_for_chunk(cost, service, self.view, pool or self.view.projects[project])
+        elif call is not None:
             cost.setdefault(call.target, (MILLI,))
         _check_key(payload, cost)
         _check_work(payload)
-        if call is not None:
+        if call is not None and service is None:
             self._check_call(call)
         if payload.reward is not None:
             _check_reward(payload.reward, payload.kind)
         if payload.environment is not None:
             check_environment(payload.environment)
         self._check_feasible(cost, payload, pool or self.view.projects[project])
+        duration = None if service is None else service.duration_seconds
+        profile = payload.elasticity or (None if service is None else service.elasticity)
         return Action(
             id=new_action_id(),
             project=project,
@@ -87,9 +93,9 @@ class Admission:
             step=payload.step,
             group=payload.group,
             family=payload.family,
-            key=payload.key,
-            duration_seconds=payload.duration_seconds,
-            elasticity=parse_elasticity(payload.elasticity) if payload.elasticity else None,
+            key=payload.key or (RESOURCE if service is not None else None),
+            duration_seconds=payload.duration_seconds or duration,
+            elasticity=parse_elasticity(profile) if profile else None,
             malleable=payload.malleable,
             environment=payload.environment,
             exec=payload.exec,

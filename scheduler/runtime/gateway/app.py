@@ -13,6 +13,7 @@ import redis
 from domain.access import Principal
 from domain.access import Scope as TokenScope
 from domain.errors import TangramError, Unavailable
+from scheduler.runtime.gateway import openai
 from scheduler.runtime.gateway.actions import Actions
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.feeds import Feeds
@@ -29,6 +30,7 @@ from scheduler.runtime.gateway.http import (
     problem_of,
 )
 from scheduler.runtime.gateway.leases import Leases
+from scheduler.runtime.gateway.openai import OpenAi
 from scheduler.runtime.gateway.replays import Replays
 from scheduler.runtime.gateway.streams import Streams
 from scheduler.runtime.gateway.trajectories import Trajectories
@@ -96,7 +98,12 @@ class Gateway:
             ("PUT", r"/trajectories/([^/]+)/files/(.+)", submit, trajectories.put_file),
             ("GET", r"/trajectories/([^/]+)/files/(.+)", read, trajectories.get_file),
         ]
-        return [Route(m, re.compile(PREFIX + p + "/?"), s, h) for m, p, s, h in rows]
+        door = OpenAi(self._context)
+        return [
+            *(Route(m, re.compile(PREFIX + p + "/?"), s, h) for m, p, s, h in rows),
+            Route("POST", openai.ASK, submit, door.ask),
+            Route("GET", openai.MODELS, read, door.models),
+        ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -157,7 +164,7 @@ class Gateway:
             return self._stream(request, send)
         if method == "GET" and (answer := _STREAM.fullmatch(path)):
             return self._answer_stream(request, answer[1], send)
-        if path.startswith(PREFIX + "/"):
+        if path.startswith((PREFIX + "/", "/v1/", "/trajectories/")):
             for route in self._routes:
                 match = route.pattern.fullmatch(path)
                 if match is not None and route.method == method:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import redis.asyncio
@@ -46,6 +47,7 @@ def node_worker(
             have = manager.probe(context)
             if have.capacity:
                 resources[kind] = have
+                context = replace(context, resources=dict(resources))
         if manager.make_driver is not None:
             drivers.append(manager.make_driver(context))
     options = NodeOptions(name, pool, state_directory, resources, version)

@@ -38,6 +38,7 @@ from scheduler.runtime.lane import AsyncLane, read_stream_async
 from scheduler.runtime.node.identity import Identity, next_incarnation
 from scheduler.runtime.node.progress import Progress
 from scheduler.runtime.node.reporter import Reporter
+from scheduler.runtime.node.routing import Routing
 from scheduler.runtime.node.transfers import Transfers
 
 log = logging.getLogger(__name__)
@@ -79,9 +80,9 @@ class NodeWorker:
         self._drivers = drivers
         #: Called when the drivers have ended.
         self._closing = closing
-        self._by_kind = {kind: driver for driver in drivers for kind in driver.kinds}
+        self._routing = Routing(drivers)
         self._reporter = Reporter(client, keys)
-        self._transfers = Transfers(client, keys, self._by_kind.get(Kind.EXEC))
+        self._transfers = Transfers(client, keys, self._routing.by_kind.get(Kind.EXEC))
         self._running: dict[str, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[None]] = set()
         #: What runs go on with, by mark.
@@ -122,13 +123,13 @@ class NodeWorker:
 
     def _join(self, leftovers: list[Leftover], ordered: set[str]) -> None:
         options, identity = self._options, self.identity
-        executor = self._by_kind.get(Kind.EXEC)
+        executor = self._routing.by_kind.get(Kind.EXEC)
         inventory = NodeInventory(
             name=options.name,
             identity=identity.identity,
             incarnation=identity.incarnation,
             pool=options.pool,
-            resources=dict(options.resources),
+            resources=self._routing.resources(options.resources),
             isolation=executor.isolation if executor is not None else "none",
             hostname=socket.gethostname(),
             version=options.version,
@@ -222,10 +223,12 @@ class NodeWorker:
             )
             settled()
 
-        driver = self._by_kind.get(order.action.kind)
+        driver = self._routing.of(order)
         if driver is None:
             detail = f"this node has no driver for {order.action.kind}"
             report = RunReport(Outcome.INFRA_FAILED, 0.0, detail=detail)
+        elif (failure := await self._routing.prepare(order, driver)) is not None:
+            report = failure
         else:
             changed = self._resized.get(order.mark)
             report = await driver.run(order.resized(changed) if changed else order, started)
@@ -249,6 +252,7 @@ class NodeWorker:
             never_started=report.never_started,
             feedback=report.feedback,
             used=report.result.used if report.result is not None else None,
+            chunk=report.chunk,
         )
 
         def sent() -> None:
@@ -270,6 +274,7 @@ class NodeWorker:
         if wanted.action_id in self._running:
             for driver in self._drivers:
                 driver.stop(wanted.action_id, wanted.outcome, wanted.reason)
+            self._routing.stop(wanted.action_id, wanted.outcome, wanted.reason)
             return
         self._reporter.report(
             ActionFinished(

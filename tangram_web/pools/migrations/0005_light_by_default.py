@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("pools", "0003_limits_and_apis")]
+    dependencies = [("pools", "0004_gpu_services")]
 
     operations = [
         migrations.AddField(

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from domain.action import Action, ExecSpec, Kind, Outcome
 from domain.allocation import Allocation
@@ -216,3 +217,13 @@ async def test_a_start_that_cannot_be_told_ends_what_was_started(driver: Process
     assert report.outcome is Outcome.INFRA_FAILED
     assert not report.never_started
     assert "nobody listens" in (report.detail or "")
+
+
+async def test_a_command_sees_the_gpus_that_it_was_granted(driver: ProcessDriver) -> None:
+    spec = ExecSpec(command=("printenv", "CUDA_VISIBLE_DEVICES"), env={"CUDA_VISIBLE_DEVICES": "7"})
+    order = an_order(spec=spec)
+    chunk = Allocation(ResourceId("gpu:n1"), 2000, (2, 3))
+    report = await driver.run(replace(order, allocations=(*order.allocations, chunk)), lambda: None)
+
+    assert report.result is not None
+    assert report.result.stdout == "2,3\n"

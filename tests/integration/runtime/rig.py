@@ -106,9 +106,9 @@ class Rig:
         self.loop: LoopThread | None = None
         self._node: asyncio.Task[None] | None = None
 
-    async def start_node(self, cpus: int = 4) -> NodeWorker:
+    async def start_node(self, cpus: int = 4, **more: ResourceInventory) -> NodeWorker:
         """Start the node worker and wait until it has joined."""
-        have = {"cpu": ResourceInventory(cpus * 1000), "memory": ResourceInventory(2**30)}
+        have = {"cpu": ResourceInventory(cpus * 1000), "memory": ResourceInventory(2**30), **more}
         options = NodeOptions("n1", "default", self.directory / "n1", have)
         self._node_client = connect_async(self.url)
         worker = NodeWorker(self._node_client, self.keys, options, [self.driver, *self.others])

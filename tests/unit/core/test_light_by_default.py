@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ from tests.scenario import Scenario
 
 def play(
     scenario: Scenario, name: str, cpu_seconds: float, *, seconds: float = 10.0,
-    throttled_seconds: float = 0.0, **fields: object,
+    throttled_seconds: float = 0.0, **fields: Any,
 ) -> None:  # fmt: skip
     """Let one action of the family ``look`` run, and use so much."""
     fields = {"cost": {}, "family": "look"} | fields
@@ -32,13 +34,13 @@ def play(
     scenario.finish(name, execution_seconds=seconds, used=used)
 
 
-def after(scenario: Scenario, *uses: float, **fields: object) -> Scenario:
+def after(scenario: Scenario, *uses: float, **fields: Any) -> Scenario:
     for number, cpu_seconds in enumerate(uses):
         play(scenario, f"h{number}", cpu_seconds, **fields)
     return scenario
 
 
-def units_of(scenario: Scenario, **fields: object) -> list[tuple[str, int, bool]]:
+def units_of(scenario: Scenario, **fields: Any) -> list[tuple[str, int, bool]]:
     """Submit one more action of the family, and return what it got."""
     scenario.submit(an_action("last", **({"cost": {}, "family": "look"} | fields)))
     grant = scenario.the_grant("last")
@@ -107,7 +109,10 @@ def test_a_light_action_waits_for_room_and_says_so(core):
     scenario.submit(an_action("light", cost={}, family="look"))
     assert scenario.why("light").code == "short_of"
     standing = scenario.machine.explain(ActionId("light"))
-    assert standing.why().units == {"cpu": 0.2}
+    assert standing is not None
+    why = standing.why()
+    assert why is not None
+    assert why.units == {"cpu": 0.2}
 
 
 def test_a_replayed_journal_and_a_snapshot_lead_to_the_same_grants(core):

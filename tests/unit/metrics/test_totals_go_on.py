@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -68,9 +70,7 @@ def test_phases_are_told_apart() -> None:
 @pytest.mark.parametrize(
     ("resizes", "granted"), [({}, 6.0), ({"resizes": 1, "key_milli_seconds": 2500.0}, 2.5)]
 )
-def test_granted_core_seconds_follow_what_was_held(
-    resizes: dict[str, float], granted: float
-) -> None:
+def test_granted_core_seconds_follow_what_was_held(resizes: dict[str, Any], granted: float) -> None:
     held = Allocation(node_resource("cpu", "n1"), 3 * MILLI, (0, 1, 2))
     finish = Finish(
         ActionId("act_1"), "p", "t", Outcome.COMPLETED, Timing(0.5, 0.0, 2.0, 2.5),

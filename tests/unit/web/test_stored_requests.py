@@ -68,5 +68,13 @@ def test_granted_units_are_named_as_in_costs(node, allocations, expected):
 def test_placement_says_which_cores_and_whether_they_are_shared():
     light = (Allocation(ResourceId("cpu:n1"), 100, (3,), shared=True),)
 
-    assert placement_of(light, "n1") == {"node": "n1", "cpus": (3,), "shared": True}
-    assert placement_of((), "n1") == {"node": "n1", "cpus": (), "shared": False}
+    assert placement_of(light, "n1") == {
+        "node": "n1",
+        "cpus": (3,),
+        "shared": True,
+        "gpus": (),
+    }
+    nowhere = {"node": "n1", "cpus": (), "shared": False, "gpus": ()}
+    assert placement_of((), "n1") == nowhere
+    chunk = (Allocation(ResourceId("gpu:n1"), 2000, (2, 3)),)
+    assert placement_of(chunk, "n1") == {**nowhere, "gpus": (2, 3)}

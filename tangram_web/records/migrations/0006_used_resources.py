@@ -7,7 +7,7 @@ import tangram_web.lib.fields
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("records", "0004_retention_marks"),
+        ("records", "0005_costs"),
     ]
 
     operations = [

@@ -1,0 +1,44 @@
+"""Servers that outlived their node worker: found by their label, and ended.
+
+A label is a secret of one state directory, in the environment of every server that its node worker
+starts; what servers start inherits it. So nothing is ended by name or by number alone (I7).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+VARIABLE: Final = "TANGRAM_SERVICES_OF"
+_PATIENCE_SECONDS: Final = 10.0
+
+
+def label_of(directory: Path) -> dict[str, str]:
+    """Return the label of a state directory, made when there is none."""
+    path = directory / "services.key"
+    with contextlib.suppress(FileExistsError), path.open("x") as file:
+        path.chmod(0o600)
+        file.write(secrets.token_hex(16))
+    return {VARIABLE: path.read_text()}
+
+
+def end_leftovers(label: dict[str, str]) -> int:
+    """Kill what carries ``label``; return how many there were. Blocks until they are gone."""
+    found = list(_labelled(label))
+    for process in found:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(found, timeout=_PATIENCE_SECONDS)
+    return len(found)
+
+
+def _labelled(label: dict[str, str]) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(VARIABLE) == label[VARIABLE]:
+                yield process

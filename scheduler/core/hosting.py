@@ -1,0 +1,120 @@
+"""GPU services and the chunks they work on: what the core tells the books of GPUs.
+
+Rules
+1. A chunk is chosen for the service that is called: while a policy decides (`reserve`) nobody is
+   evicted; with the grant (`hand_out`) the books say who leaves, and the node is told.
+2. An action that brings its own program gets an empty chunk.
+3. What a node reports against the books is believed (`heed`): a service that is gone is cached no
+   more, and GPUs whose memory did not become free are unhealthy until the node joins anew.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from domain.action import Action
+from domain.allocation import Allocation
+from domain.events import ActionFinished
+from domain.ids import ResourceId, node_resource
+from domain.inventory import NodeInventory
+from domain.resources import MILLI
+from domain.services import GpuService, service_name
+from scheduler.core import affinity
+from scheduler.core.affinity import KIND
+from scheduler.core.state import State
+
+
+class Wanted(NamedTuple):
+    """Which service shall work on a chunk, and the memory of each GPU that it needs."""
+
+    service: str = ""
+    memory_bytes: int = 0
+
+
+def service_of(state: State, action: Action) -> GpuService | None:
+    """Return the service that ``action`` calls, if it is declared."""
+    name = service_name(action.call.target) if action.call is not None else None
+    return None if name is None else state.config.services.get(name)
+
+
+def hand_out(
+    state: State, action: Action, holder: str, resource: ResourceId, amount: int
+) -> Allocation:
+    """Allocate ``amount`` of ``resource`` to ``holder`` for good; the caller has checked it fits."""
+    ledger = state.hosting.get(resource)
+    if ledger is None:
+        return state.ledgers[resource].allocate(holder, amount)
+    given = ledger.host(holder, amount, *_wanted(state, action, amount))
+    if given.hosting is not None:
+        affinity.note(state, resource, given.units, given.hosting)
+    return given
+
+
+def reserve(
+    state: State,
+    action: Action,
+    holder: str,
+    resource: ResourceId,
+    amount: int,
+    *,
+    at_home: bool = False,
+) -> None:
+    """Allocate ``amount`` where ``action`` would work, until the reservation is released.
+
+    ``at_home``: even where that splits a larger block than need be; not for what was decided by counts.
+    """
+    ledger = state.hosting.get(resource)
+    if ledger is None:
+        state.ledgers[resource].allocate(holder, amount)
+    else:
+        ledger.allocate(holder, amount, *_wanted(state, action, amount), at_home=at_home)
+
+
+def _wanted(state: State, action: Action, amount: int) -> Wanted:
+    service = service_of(state, action)
+    if service is None or action.call is None:
+        return Wanted()
+    name = service_name(action.call.target) or ""
+    return Wanted(name, service.memory_bytes(-(-amount // MILLI)))
+
+
+def learn(state: State, event: ActionFinished) -> None:
+    """Take in how long the restore for an action took, while it still holds its chunk."""
+    live = state.actions.get(event.action_id)
+    for held in () if live is None else live.allocations:
+        affinity.learn(state, event, held.hosting)
+
+
+def heed(state: State, event: ActionFinished) -> None:
+    """Let the books follow what a node says of the memory of its GPUs."""
+    news = event.chunk
+    resource = node_resource(KIND, event.node)
+    ledger = state.hosting.get(resource)
+    if news is None or ledger is None:
+        return
+    serving = {
+        (held.hosting.service, held.units) for held in ledger.holders().values() if held.hosting
+    }
+    for home in news.gone:
+        if home not in serving:  # else it is being brought there for somebody else
+            ledger.drop(*home)
+    node = state.nodes.get(event.node)
+    if news.stuck and node is not None:
+        have = node.inventory.resources[KIND]
+        unhealthy = tuple(sorted({*have.unhealthy, *news.stuck}))
+        have = replace(have, unhealthy=unhealthy)
+        node.inventory = replace(node.inventory, resources={**node.inventory.resources, KIND: have})
+        ledger.resize_capacity(have)
+        state.feasible.clear()
+        state.deferrals.clear()
+        state.dirty = True
+
+
+def joined(state: State, inventory: NodeInventory) -> None:
+    """A node worker begins anew: what its predecessor had in memory counts as it says."""
+    ledger = state.hosting.get(node_resource(KIND, inventory.name))
+    have = inventory.resources.get(KIND)
+    if ledger is not None and have is not None:
+        ledger.found(have.residents)

@@ -1,0 +1,129 @@
+"""The driver of GPU services with real processes: what it leaves, finds again, and counts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+from msgspec.structs import replace
+
+from domain.action import Action, Kind, Outcome
+from domain.allocation import Allocation, Home, Hosting
+from domain.apis import CallSpec, ServiceResult
+from domain.ids import ActionId, ResourceId
+from domain.inventory import ResourceInventory
+from domain.ports import DriverContext, RunOrder
+from domain.services import Degree, Engine, GpuService
+from managers.gpu.driver import GpuDriver
+from managers.gpu.engines.leftovers import label_of
+from tests.architecture.tree import ROOT
+
+GIB = 2**30
+MODEL = str(ROOT / "examples/gpu_service/numpy_model.py")
+SERVICE = GpuService(
+    Engine.PROCESS,
+    (Degree(1, 50 * GIB),),
+    command=(sys.executable, MODEL, "--port", "{port}", "--mebibytes", "1"),
+)
+CONTEXT_GPUS = ResourceInventory(1000, ((0,),), oversubscribed=True, memory_bytes=80 * GIB)
+
+
+def a_driver(directory: Path) -> GpuDriver:
+    return GpuDriver(DriverContext("n1", directory, {"gpu": CONTEXT_GPUS}, {}))
+
+
+def an_order(name: str, service: str, declared: GpuService = SERVICE, *evicted: str) -> RunOrder:
+    call = CallSpec(f"service:{service}", path="/v1/score", body='{"text": "x"}')
+    action = Action(
+        id=ActionId(name), project="p", task="t", kind=Kind.CALL, call=call, cost={"gpu": (1000,)}
+    )
+    homes = tuple(Home(each, (0,)) for each in evicted)
+    hosting = Hosting(service, 50 * GIB, evicted=homes)
+    chunk = Allocation(ResourceId("gpu:n1"), 1000, (0,), hosting=hosting)
+    return RunOrder(action, (chunk,), service=declared)
+
+
+@pytest.fixture
+async def driver(tmp_path: Path) -> AsyncIterator[GpuDriver]:
+    driver = a_driver(tmp_path)
+    await driver.open()
+    yield driver
+    await driver.close()
+
+
+def labelled(directory: Path) -> list[int]:
+    """Return the processes that services of ``directory`` have."""
+    label = label_of(directory)
+    found = []
+    for process in psutil.process_iter(["environ"]):
+        environment = process.info["environ"] or {}
+        if label.items() <= environment.items():
+            found.append(process.pid)
+    return found
+
+
+@pytest.mark.slow
+async def test_what_a_dead_predecessor_left_is_ended_before_the_node_joins(
+    driver: GpuDriver, tmp_path: Path
+) -> None:
+    report = await driver.run(an_order("1", "a"), lambda: None)
+    assert report.outcome is Outcome.COMPLETED
+    assert len(labelled(tmp_path)) == 1
+    driver._marks.close()  # it is not heard of again
+
+    successor = a_driver(tmp_path)
+    left = await successor.open()
+
+    assert labelled(tmp_path) == []
+    assert [each.mark for each in left] == ["1#1"]
+    assert successor.residents() == ()
+    await successor.close()
+
+
+@pytest.mark.slow
+async def test_a_service_that_is_declared_otherwise_is_started_anew(driver: GpuDriver) -> None:
+    other = replace(SERVICE, command=(*SERVICE.command, "--seed", "8"))
+    answers = []
+    for name, declared in (("1", SERVICE), ("2", SERVICE), ("3", other)):
+        report = await driver.run(an_order(name, "a", declared), lambda: None)
+        assert isinstance(report.answer, ServiceResult)
+        answers.append(report.answer.body)
+
+    assert answers[0] == answers[1] != answers[2]
+    assert driver.residents() == (Home("a", (0,)),)
+
+
+@pytest.mark.slow
+async def test_declared_memory_is_counted_and_the_books_hear_of_who_had_to_leave(
+    driver: GpuDriver,
+) -> None:
+    await driver.run(an_order("1", "a"), lambda: None)
+    told = await driver.run(an_order("2", "b"), lambda: None)  # nobody was told to leave
+
+    assert told.outcome is Outcome.COMPLETED
+    assert told.chunk is not None
+    assert told.chunk.gone == (Home("a", (0,)),)
+    assert driver.residents() == (Home("b", (0,)),)
+
+
+async def test_a_call_of_a_service_that_is_declared_no_more_fails_and_says_so(
+    driver: GpuDriver,
+) -> None:
+    order = an_order("1", "a")
+    order.service = None
+    report = await driver.run(order, lambda: None)
+
+    assert report.outcome is Outcome.INFRA_FAILED
+    assert "not a service that is declared now" in (report.detail or "")
+
+
+async def test_an_engine_that_this_node_does_not_run_is_named(driver: GpuDriver) -> None:
+    report = await driver.run(
+        an_order("1", "a", replace(SERVICE, engine=Engine.VLLM)), lambda: None
+    )
+
+    assert (report.outcome, report.never_started) == (Outcome.INFRA_FAILED, True)
+    assert "vllm" in (report.detail or "")

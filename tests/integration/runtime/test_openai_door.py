@@ -1,0 +1,155 @@
+"""Stock OpenAI clients against GPU services: a base URL and a key, nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api_server import answer
+from tests.integration.runtime.test_service_calls import GpuRig, running
+from tests.integration.runtime.test_service_calls import gpus as gpus  # a fixture
+
+CHAT = "http://tangram/v1/chat/completions"
+SAID = b'{"id": "c1", "choices": [{"message": {"role": "assistant", "content": "7"}}]}'
+
+
+def a_chat(model: str = "a", **fields: Any) -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": "3 + 4?"}], **fields}
+
+
+async def the_action(client: httpx.AsyncClient, answered: httpx.Response) -> dict[str, Any]:
+    name = answered.headers["x-tangram-action"]
+    view: dict[str, Any] = (await client.get(f"/actions/{name}")).json()
+    return view
+
+
+async def test_a_completion_is_an_action_and_the_answer_is_the_services_own(gpus: GpuRig) -> None:
+    gpus.api.says(answer(200, SAID))
+    async with running(gpus, "a") as client:
+        answered = await client.post(CHAT, json=a_chat(temperature=0.5))
+        action = await the_action(client, answered)
+
+    assert (answered.status_code, answered.content) == (200, SAID)
+    (asked,) = gpus.api.asked
+    assert (asked.path, json.loads(asked.body)) == (
+        "/v1/chat/completions",
+        a_chat(temperature=0.5),
+    )
+    assert (action["kind"], action["task"], action["units"]) == ("call", "openai", {"gpu": 1})
+    assert action["timing"]["act_seconds"] > 0
+
+
+@pytest.mark.parametrize("path", ["completions", "embeddings", "score"])
+async def test_other_paths_reach_the_service_as_well(gpus: GpuRig, path: str) -> None:
+    gpus.api.says(answer(400, b'{"error": "too long"}'))
+    async with running(gpus, "a") as client:
+        answered = await client.post(f"http://tangram/v1/{path}", json={"model": "a", "input": "x"})
+
+    assert (answered.status_code, answered.json()) == (400, {"error": "too long"})
+    assert [request.path for request in gpus.api.asked] == [f"/v1/{path}"]
+
+
+async def test_a_trajectory_is_named_in_the_body_or_a_header_or_the_path(gpus: GpuRig) -> None:
+    gpus.api.says(answer(200, SAID))
+    inside = "http://tangram/trajectories/in-path/v1/chat/completions"
+    headers = {"X-Tangram-Trajectory": "in-header", "X-Tangram-Task": "grpo"}
+    own = {"trajectory": "in-body", "priority": 3, "replay_safe": True}
+    async with running(gpus, "a") as client:
+        views = [
+            await the_action(client, await client.post(inside, json=a_chat())),
+            await the_action(client, await client.post(inside, json=a_chat(), headers=headers)),
+            await the_action(
+                client, await client.post(inside, json=a_chat(tangram=own), headers=headers)
+            ),
+        ]
+
+    assert [view["trajectory"] for view in views] == ["in-path", "in-header", "in-body"]
+    assert [view["task"] for view in views] == ["openai", "grpo", "grpo"]
+    assert json.loads(gpus.api.asked[-1].body) == a_chat()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "param"),
+    [
+        (a_chat("nobody"), 404, "model_not_found", None),
+        (a_chat("huge"), 422, "never_fits", "call.target"),
+        (a_chat(stream=True), 422, "invalid", "stream"),
+        ({"messages": []}, 422, "invalid", "model"),
+        (a_chat(tangram={"priority": "high"}), 422, "invalid", "priority"),
+        ([], 400, "malformed_json", None),
+    ],
+)
+async def test_errors_have_the_shape_that_clients_read(
+    gpus: GpuRig, body: Any, status: int, code: str, param: str | None
+) -> None:
+    async with running(gpus, "a") as client:
+        refused = await client.post(CHAT, json=body)
+        error = refused.json()["error"]
+
+    assert (refused.status_code, error["code"], error["param"]) == (status, code, param)
+    assert gpus.api.asked == []
+
+
+async def test_a_service_that_cannot_be_restored_is_503_and_one_that_breaks_off_is_not_retried(
+    gpus: GpuRig,
+) -> None:
+    async def hang_up(_: Any, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    gpus.api.behave = hang_up
+    async with running(gpus, "a", "b") as client:
+        gpus.trouble["a"] = "dies"
+        failed = await client.post(CHAT, json=a_chat("a"))
+        broken = await client.post(CHAT, json=a_chat("b"))
+
+    assert (failed.status_code, failed.json()["error"]["code"]) == (503, "infra_failed")
+    assert (broken.status_code, broken.json()["error"]["code"]) == (502, "unknown")
+    assert broken.headers["x-should-retry"] == "false"
+
+
+async def test_models_are_the_services_that_are_declared(gpus: GpuRig) -> None:
+    async with running(gpus, "a") as client:
+        listed = (await client.get("http://tangram/v1/models")).json()
+        stranger = await client.get("http://tangram/v1/models", headers={"Authorization": ""})
+
+    assert [model["id"] for model in listed["data"]] == ["a", "huge", "wide"]
+    assert stranger.status_code == 401
+
+
+async def test_a_client_that_goes_away_cancels_its_action(gpus: GpuRig) -> None:
+    gone = asyncio.Event()
+
+    async def never(_: Any, writer: asyncio.StreamWriter) -> None:
+        gone.set()
+        await asyncio.Event().wait()
+
+    gpus.api.behave = never
+    async with running(gpus, "a") as client:
+        transport = client._transport
+        assert isinstance(transport, httpx.ASGITransport)
+        unread = [json.dumps(a_chat()).encode()]
+
+        async def receive() -> dict[str, Any]:
+            if unread:
+                return {"type": "http.request", "body": unread.pop()}
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(_: Any) -> None:
+            raise AssertionError("nobody is there to be answered")
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/chat/completions",
+            "headers": [(b"authorization", b"Bearer trainer")],
+        }
+        await asyncio.wait_for(transport.app(scope, receive, send), 30)
+        assert gpus.loop is not None
+        async with asyncio.timeout(30):
+            while gpus.loop.loop.machine.state.actions:
+                await asyncio.sleep(0.005)
