@@ -90,9 +90,12 @@ class ActionView:
     result: Any = None
     reward: float | None = None
     units: Mapping[str, float] = field(default_factory=dict)
+    #: What a command used of them: cpu_seconds, throttled_seconds, peak_memory_bytes; None where
+    #: nothing counts it.
+    used: Json | None = None
     timing: Timing | None = None
     waiting: Waiting | None = None
-    #: Node and cores.
+    #: Node and cores; ``why`` says why so many, when the cost named no cpu.
     placement: Json | None = None
     project: str = ""
     task: str = ""

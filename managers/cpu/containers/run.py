@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from domain.action import EnvironmentSpec, Outcome
 from domain.allocation import Allocation
@@ -22,6 +22,10 @@ from managers.cpu.containers.tools import Tools, reported, used_between
 from managers.cpu.containers.ways import Ending, Execution, WayLost
 from managers.cpu.process.command import CannotSpawnError
 from managers.marks import WithdrawnError
+
+#: Between looks for what came late to the shell.
+_FIRST_PAUSE_SECONDS: Final = 0.02
+_LONGEST_PAUSE_SECONDS: Final = 1.0
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -160,11 +164,9 @@ class Run:
         if status.done():
             self._ended_at = time.monotonic()
             self._over = True
-        ending = await tools.way.end(environment, patience)
+        ending = await self._end(environment, status, patience)
         if ending.remaining:
             lose(environment, f"an action left {ending.remaining}, which could not be ended")
-        if not status.done():
-            await asyncio.wait({status}, timeout=patience)
         self._over = True
         if not status.done():
             lose(environment, "its shell answers no more")
@@ -173,6 +175,24 @@ class Run:
             return await self._lost(environment, error, ending)
         used = used_between(before, self._measure(environment))
         return self._report(status.result(), execution, ending, used)
+
+    async def _end(
+        self, environment: Environment, status: asyncio.Future[int], patience: float
+    ) -> Ending:
+        """End what runs, until the shell has said that the command is over.
+
+        An action that was stopped at once may not have come to the shell when we first look: it
+        begins after we found nobody, and is found by the next look.
+        """
+        deadline = time.monotonic() + patience
+        ending = await self._tools.way.end(environment, patience)
+        pause = _FIRST_PAUSE_SECONDS
+        while not status.done() and not ending.remaining and time.monotonic() < deadline:
+            await asyncio.wait({status}, timeout=pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            if not status.done():
+                ending = ending.then(await self._tools.way.end(environment, patience))
+        return ending
 
     async def _lost(
         self, environment: Environment, error: BaseException, ending: Ending

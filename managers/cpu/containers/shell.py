@@ -63,7 +63,8 @@ class Shell:
         self._complaint = bytearray()
         # Answers to a dead predecessor must not pass for ours, so numbers rise with time.
         self._number = int(self._loop.time() * 1000) << 20
-        self._waiting: tuple[int, asyncio.Future[int]] | None = None
+        #: By number: while a command runs, or is being ended, we may ask something of our own.
+        self._waiting: dict[int, asyncio.Future[int]] = {}
         self.lost = False
         #: It has answered something.
         self.answered = False
@@ -82,7 +83,8 @@ class Shell:
         if self.lost:
             raise ShellLost("its stream has ended")
         answer: asyncio.Future[int] = self._loop.create_future()
-        self._waiting = number, answer
+        self._waiting[number] = answer
+        answer.add_done_callback(lambda _: self._waiting.pop(number, None))
         try:
             await self._loop.sock_sendall(self._stream, script.encode(errors="surrogateescape"))
         except OSError as error:
@@ -130,10 +132,10 @@ class Shell:
 
     def _answer(self, line: bytes) -> None:
         number, _, status = line.partition(b" ")
-        if self._waiting is None or not (number.isdigit() and status.isdigit()):
+        if not (number.isdigit() and status.isdigit()):
             return
-        expected, answer = self._waiting
-        if int(number) == expected and not answer.done():
+        answer = self._waiting.pop(int(number), None)
+        if answer is not None and not answer.done():
             self.answered = True
             answer.set_result(int(status))
 
@@ -143,8 +145,9 @@ class Shell:
         self.lost = True
         self._loop.remove_reader(self._stream)
         self._stream.close()
-        if self._waiting is not None and not self._waiting[1].done():
-            self._waiting[1].set_exception(ShellLost("its stream has ended"))
+        for answer in list(self._waiting.values()):
+            if not answer.done():
+                answer.set_exception(ShellLost("its stream has ended"))
 
 
 def action_script(

@@ -25,6 +25,12 @@ class Ending:
     #: What would not go, in words.
     remaining: str = ""
 
+    def then(self, later: Ending) -> Ending:
+        """Return both looks as one."""
+        counted = self.ended is not None and later.ended is not None
+        ended = (self.ended or 0) + (later.ended or 0)
+        return Ending(ended if counted else None, later.remaining)
+
 
 @dataclass
 class Execution:

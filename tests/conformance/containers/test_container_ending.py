@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -95,3 +97,22 @@ async def test_one_action_at_a_time_in_one_environment(driver: ContainerDriver) 
     assert not second.started.is_set()
     driver.stop(ActionId("act_1"), Outcome.CANCELLED, "enough")
     assert (await second.task).outcome is Outcome.COMPLETED
+
+
+@pytest.mark.parametrize("way", ["direct"])
+async def test_an_action_that_comes_to_the_shell_after_it_was_stopped_is_ended_as_well(
+    driver: ContainerDriver, sleep: str
+) -> None:
+    """The shell is held up, so the stop finds nothing to end; then the command begins."""
+    await driver.run(an_order("true", name="act_0"), lambda: None)
+    [environment] = driver.environments()
+    os.kill(environment.pid, signal.SIGSTOP)
+    late = Performance(driver, an_order(*sleep.split()))
+    await late.started.wait()
+    driver.stop(ActionId("act_1"), Outcome.CANCELLED, "at once")
+    await asyncio.wait({late.task}, timeout=0.5)
+    os.kill(environment.pid, signal.SIGCONT)
+
+    assert (await late.task).outcome is Outcome.CANCELLED
+    again = await driver.run(an_order("true", name="act_2"), lambda: None)
+    assert again.outcome is Outcome.COMPLETED, again

@@ -55,7 +55,7 @@ async def a_shell() -> tuple[Shell, socket.socket]:
     return Shell(ours), theirs
 
 
-async def test_only_the_answer_to_the_latest_question_counts() -> None:
+async def test_only_an_answer_to_what_was_asked_counts_and_only_once() -> None:
     shell, other = await a_shell()
     number = shell.next_number()
     answer = await shell.begin(number, "x")
@@ -63,6 +63,19 @@ async def test_only_the_answer_to_the_latest_question_counts() -> None:
         other.sendall(frame(1, f"{line}\n".encode()))
     other.sendall(frame(2, f"{number} 9\n".encode()))
     assert await answer == 3
+    shell.close()
+    other.close()
+
+
+async def test_a_question_between_takes_nothing_from_a_command_that_is_ending() -> None:
+    shell, other = await a_shell()
+    number = shell.next_number()
+    answer = await shell.begin(number, "x")
+    question = asyncio.create_task(shell.ask(":"))
+    await asyncio.sleep(0)
+    for line in (f"{number} 137", f"{number + 1} 0"):
+        other.sendall(frame(1, f"{line}\n".encode()))
+    assert (await answer, await question) == (137, 0)
     shell.close()
     other.close()
 
