@@ -1,4 +1,4 @@
-"""What a grant hands out: which units, what happens in their memory first, and until when."""
+"""What a grant hands out: which units, what happens in their memory, and what was used of them."""
 
 from __future__ import annotations
 
@@ -40,8 +40,20 @@ class Allocation(msgspec.Struct, frozen=True, omit_defaults=True):
     units: tuple[int, ...] = ()
     #: The units are shared with other light holders.
     shared: bool = False
+    #: Why so much, when the submitter did not say; for people.
+    why: str = ""
     #: Of a chunk of GPUs whose memory is looked after.
     hosting: Hosting | None = None
+
+
+class UsedResources(msgspec.Struct, frozen=True, omit_defaults=False):
+    """What a command used of what it was granted, as the kernel counted it."""
+
+    cpu_seconds: float
+    #: How long it was kept from running by the quota of a light action.
+    throttled_seconds: float
+    #: Most memory of its environment while it ran, caches included.
+    peak_memory_bytes: int
 
 
 class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,5 +63,7 @@ class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
     cpus: tuple[int, ...] = ()
     #: The cores are shared with other light actions.
     shared: bool = False
+    #: Why it has so many cores, when the submitter did not say.
+    why: str = ""
     #: Numbers of its GPUs on the node.
     gpus: tuple[int, ...] = ()

@@ -86,6 +86,8 @@ class CallSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     path: str = "/"
     headers: dict[str, str] = {}
     body: str = ""
+    #: The answer is passed on while it comes (``GET /actions/{id}/stream``), beside being kept.
+    stream: bool = False
 
 
 class CallResult(msgspec.Struct, frozen=True, omit_defaults=False):

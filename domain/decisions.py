@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from domain.action import Kind, Outcome, Timing
-from domain.allocation import Allocation
+from domain.allocation import Allocation, UsedResources
 from domain.events import NO_RESULT
 from domain.ids import ActionId, TrajectoryKey
 
@@ -91,6 +91,8 @@ class Finish(_Decision, frozen=True):
     widths: tuple[tuple[float, int], ...] = ()
     #: What another call was answered, which is the answer to this one as well.
     result: msgspec.Raw = NO_RESULT
+    #: What its last attempt used, where something counts it.
+    used: UsedResources | None = None
 
 
 class RemoveEnvironment(_Decision, frozen=True):

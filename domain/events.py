@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from domain.action import Action, EnvironmentSpec, Outcome
-from domain.allocation import Home
+from domain.allocation import Home, UsedResources
 from domain.apis import Feedback
 from domain.ids import ActionId, TrajectoryKey
 from domain.inventory import Config, NodeInventory
@@ -77,6 +77,8 @@ class ActionFinished(_Event):
     never_started: bool = False
     #: What a call says about the API that was called.
     feedback: Feedback | None = None
+    #: What a command used, where something counts it.
+    used: UsedResources | None = None
     #: What happened in the memory of its GPUs.
     chunk: ChunkNews | None = None
 

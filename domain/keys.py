@@ -64,6 +64,10 @@ class Keys:
         """Counters over the journal, and the entry up to which they count."""
         return f"{self.prefix}:metrics"
 
+    def history(self, seconds: int) -> str:
+        """Sorted set: moments of so many seconds, for the charts of the past."""
+        return f"{self.prefix}:history:{seconds}"
+
     def commands(self, node: str, identity: str) -> str:
         """Stream: commands for one node's state directory."""
         return f"{self.prefix}:node:{node}:{identity}"
@@ -79,6 +83,10 @@ class Keys:
     def replies(self, process: str) -> str:
         """Pub/sub channel on which one web process gets answers."""
         return f"{self.prefix}:replies:{process}"
+
+    def passage(self, action_id: str) -> str:
+        """Stream: pieces of an answer on their way to whoever reads it; expires."""
+        return f"{self.prefix}:passage:{action_id}"
 
     def blob(self, request_id: str) -> str:
         """Bytes of a file on its way; expires."""

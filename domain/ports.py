@@ -27,7 +27,7 @@ Rules for drivers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -36,7 +36,7 @@ import msgspec
 from msgspec.structs import replace
 
 from domain.action import Action, EnvironmentSpec, Kind, Outcome
-from domain.allocation import Allocation, Home
+from domain.allocation import Allocation, Home, UsedResources
 from domain.apis import ApiConfig, CallResult, Feedback
 from domain.events import ChunkNews
 from domain.ids import ActionId, ResourceId, TrajectoryKey
@@ -91,6 +91,21 @@ class ResizableLedger(Ledger, Protocol):
         Units it had stay with it as far as they go; ``prefer`` names those to get first. Raises
         CapacityError, changing nothing, when that cannot be.
         """
+
+
+@runtime_checkable
+class LocalLedger(Ledger, Protocol):
+    """A ledger whose units are nearer to some memory than others."""
+
+    def allocate(self, holder: str, amount: int, near: Sequence[int] = ()) -> Allocation:
+        """Hand out units, where it can beside ``near``, units that the holder's trajectory had.
+
+        ``near`` changes which units, never whether there are enough.
+        """
+
+    @property
+    def groups(self) -> int:
+        """How many places there are to be near to; below 2 nobody needs to say."""
 
 
 @runtime_checkable
@@ -227,16 +242,6 @@ class RunOrder(msgspec.Struct, omit_defaults=True):
         return None
 
 
-class UsedResources(msgspec.Struct, frozen=True, omit_defaults=False):
-    """What a command used of what it was granted, as the kernel counted it."""
-
-    cpu_seconds: float
-    #: How long it was kept from running by the quota of a light action.
-    throttled_seconds: float
-    #: Most memory of its environment while it ran, caches included.
-    peak_memory_bytes: int
-
-
 class ExecResult(msgspec.Struct, frozen=True, omit_defaults=False):
     """What a command left behind. Output that is not UTF-8 is decoded with replacement."""
 
@@ -317,6 +322,34 @@ class Driver(Protocol):
         """End everything this driver runs."""
 
 
+class Passage(Protocol):
+    """The way of one answer to whoever reads it while it comes. Raises nothing but cancellation."""
+
+    async def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """Tell how the answer begins; once."""
+
+    async def write(self, data: bytes) -> None:
+        """Pass on what came. Waits while the reader is behind: so should whoever sends it."""
+
+    async def end(self) -> None:
+        """Tell that the answer is whole."""
+
+
+class Passages(Protocol):
+    """Opens passages."""
+
+    def open(self, action_id: ActionId) -> Passage:
+        """Return the way to whoever reads this action's answer."""
+
+
+@runtime_checkable
+class Repairing(Protocol):
+    """A driver that restores what somebody else changed about its work."""
+
+    #: How often it did since it was made.
+    repairs: int
+
+
 @runtime_checkable
 class HostDriver(Driver, Protocol):
     """A driver that looks after the memory of GPUs, and forwards calls to the services there."""
@@ -339,6 +372,8 @@ class DriverContext:
     resources: dict[str, ResourceInventory]
     #: ``backend = "process"`` and other settings of this node, as given by its operator.
     settings: dict[str, str]
+    #: Where answers go that are read while they come; None where nobody can.
+    passages: Passages | None = None
 
 
 @dataclass(frozen=True)

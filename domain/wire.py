@@ -22,7 +22,7 @@ from domain.action import (
     RewardRule,
     Timing,
 )
-from domain.allocation import Placement
+from domain.allocation import Placement, UsedResources
 from domain.resources import UnitRange
 
 #: Names that end up in keys, paths and labels.
@@ -48,6 +48,8 @@ class CallPayload(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True
     #: Sent as JSON; or ``body`` as it stands.
     json: Any | msgspec.UnsetType = msgspec.UNSET
     body: str | None = None
+    #: Pass the answer on while it comes: read it at ``GET /actions/{id}/stream``.
+    stream: bool = False
 
 
 class ActionPayload(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -182,6 +184,8 @@ class ActionView(msgspec.Struct, kw_only=True):
     units: dict[str, float | int] = {}
     placement: Placement | None = None
     timing: Timing | None = None
+    #: What the command used of ``units``; null where nothing counts it.
+    used: UsedResources | None = None
     waiting: WaitView | None = None
     project: str = ""
     task: str = ""

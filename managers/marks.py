@@ -5,19 +5,28 @@ what may have run; an attempt without one certainly did not. The file is a list 
 and ``- mark``. A torn last line is a mark whose command was never spawned, since spawning waits for
 the sync; so it is dropped.
 
-A `MarkLog` is not safe for threads. `SharedMarks` lets the coroutines of one event loop use it: those
-that mark at the same moment share one sync, which happens beside the loop.
+A `MarkLog` is not safe for threads. A `MarkThread` owns one: the coroutines that mark at the same moment
+share one sync, which happens beside the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import os
+import queue
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
+from domain.ids import ActionId
+from domain.ports import Leftover
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 _SLACK_LINES: Final = 1024
 
 
@@ -101,43 +110,125 @@ class MarkLog:
         self._descriptor, self._size, self._lines = descriptor, len(content), len(self._live)
 
 
-class SharedMarks:
-    """Marks of many coroutines of one event loop."""
+class WithdrawnError(Exception):
+    """What was marked for is not wanted any more; nothing was started."""
 
-    def __init__(self, log: MarkLog) -> None:
+
+@dataclass(frozen=True)
+class _Job(Generic[T]):
+    mark: str
+    work: Callable[[], T]
+    withdrawn: Callable[[], bool]
+    done: asyncio.Future[T]
+
+
+class MarkThread:
+    """Marks of many coroutines: one thread writes all that wait with one sync, then does the work.
+
+    Marking and what it announces come in this order and both block; so one thread does both, in the
+    order they came.
+    """
+
+    def __init__(self, log: MarkLog, name: str) -> None:
         self._log = log
-        #: Held by whoever touches the log, in whatever thread.
-        self._turn = threading.Lock()
-        self._syncing = asyncio.Lock()
-        self._waiting: list[str] = []
-        #: Writes those that wait, once the write before is done.
-        self._next: asyncio.Task[None] | None = None
+        self._queue: queue.SimpleQueue[_Job[Any] | tuple[str, ...] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def after(
+        self, mark: str, work: Callable[[], T], withdrawn: Callable[[], bool] = lambda: False
+    ) -> asyncio.Future[T]:
+        """Mark an attempt, then do its ``work`` on the thread of the marks.
+
+        The future fails with what forbade it: OSError, what ``work`` raised, or WithdrawnError when
+        it was ``withdrawn`` before its turn came; nothing was marked then.
+        """
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._queue.put(_Job(mark, work, withdrawn, done))
+        return done
 
     async def add(self, mark: str) -> None:
         """Mark one attempt; when this returns, the mark is on disk. Raises OSError."""
-        self._waiting.append(mark)
-        if self._next is None:
-            self._next = asyncio.create_task(self._sync())
-        await asyncio.shield(self._next)
-
-    async def _sync(self) -> None:
-        async with self._syncing:
-            batch, self._waiting, self._next = self._waiting, [], None
-            await asyncio.to_thread(self._write, batch)
-
-    def _write(self, marks: list[str]) -> None:
-        with self._turn:
-            self._log.add(marks)
+        await self.after(mark, _nothing)
 
     def remove(self, marks: Iterable[str]) -> None:
-        """Take marks back."""
-        with self._turn:
-            self._log.remove(marks)
+        """Take marks back, some time."""
+        self._queue.put(tuple(marks))
 
     def close(self) -> None:
-        """Let the file go."""
-        with self._turn:
-            self._log.close()
+        """Finish what is queued, and let the file go. Blocks."""
+        self._queue.put(None)
+        self._thread.join()
+        self._log.close()
+
+    def _work(self) -> None:
+        while True:
+            batch = [self._queue.get()]
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    batch.append(self._queue.get_nowait())
+            self._mark_all([job for job in batch if isinstance(job, _Job)])
+            self._remove([mark for job in batch if isinstance(job, tuple) for mark in job])
+            if None in batch:
+                return
+
+    def _mark_all(self, jobs: list[_Job[Any]]) -> None:
+        wanted = []
+        for job in jobs:
+            if job.withdrawn():
+                _settle(job.done, error=WithdrawnError())
+            else:
+                wanted.append(job)
+        if not wanted:
+            return
+        try:
+            self._log.add(job.mark for job in wanted)
+        except Exception as error:  # a thread that dies would leave every later action waiting
+            for job in wanted:
+                _settle(job.done, error=error)
+            return
+        for job in wanted:
+            try:
+                result = job.work()
+            except Exception as error:  # the run tells whose fault it is
+                _settle(job.done, error=error)
+            else:
+                _settle(job.done, result)
+
+    def _remove(self, marks: list[str]) -> None:
+        if not marks:
+            return
+        try:
+            self._log.remove(marks)
+        except OSError as error:
+            # A mark that stays is reported once more after a restart; nothing is lost.
+            _log.warning("starting marks could not be taken back: %s", error)
+
+
+def leftover(mark: str, *, ended: bool, detail: str = "") -> Leftover:
+    """Return the attempt that a predecessor marked with ``mark``."""
+    action_id, _, attempt = mark.rpartition("#")
+    return Leftover(ActionId(action_id), int(attempt), ended, detail)
+
+
+def _nothing() -> None:
+    """The mark is all."""
+
+
+def _settle(
+    future: asyncio.Future[Any], result: object = None, error: Exception | None = None
+) -> None:
+    def settle() -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    # The loop may have been closed while we wrote; then nobody waits.
+    with contextlib.suppress(RuntimeError):
+        future.get_loop().call_soon_threadsafe(settle)
 
 
 def _is_mark(text: str) -> bool:

@@ -10,16 +10,16 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from domain.action import Kind, Outcome
 from domain.allocation import Allocation
-from domain.errors import InvalidRequest
+from domain.errors import InvalidRequest, NotFound
 from domain.ids import ActionId, TrajectoryKey
 from domain.ports import Leftover, RunOrder, RunReport
-from managers.marks import MarkLog, SharedMarks
+from managers.marks import MarkLog, MarkThread, leftover
+from managers.runs import SHUTTING_DOWN, Runs, StoppableRun
 
 
 class Work(Protocol):
@@ -39,11 +39,35 @@ class Work(Protocol):
         """Complete the report of an attempt that was stopped."""
 
 
-@dataclass
-class _Running:
-    order: RunOrder
-    task: asyncio.Task[RunReport]
-    stopped: asyncio.Future[tuple[Outcome, str]]
+class _Request(StoppableRun):
+    """An order from its start to its report."""
+
+    def __init__(self, order: RunOrder, begin: Callable[[], Work]) -> None:
+        super().__init__(order)
+        self._begin = begin
+
+    def resize(self, allocation: Allocation) -> None:
+        """Do nothing: a request is what it is."""
+
+    async def live(self) -> RunReport:
+        """Make the attempt, or end it when it is stopped: its connection is closed then."""
+        try:
+            work = self._begin()
+        except (InvalidRequest, NotFound) as error:
+            return RunReport(Outcome.INFRA_FAILED, 0.0, detail=str(error))
+        making = asyncio.ensure_future(work.run())
+        either: set[asyncio.Future[Any]] = {making, self.stopped}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if making.done():
+            return making.result()
+        making.cancel()
+        await asyncio.wait({making})
+        if not making.cancelled():
+            return making.result()
+        outcome, reason = self.stopped.result()
+        return work.stopped(
+            RunReport(outcome, work.seconds(), detail=reason, never_started=not work.sent)
+        )
 
 
 class RequestDriver(ABC):
@@ -55,19 +79,19 @@ class RequestDriver(ABC):
     def __init__(self, directory: Path) -> None:
         """``directory`` keeps the starting marks."""
         self._directory = directory
-        self._running: dict[ActionId, _Running] = {}
+        self._runs: Runs[_Request] = Runs(lambda marks: self._marks.remove(marks))
 
     @abstractmethod
     def begin(self, order: RunOrder, started: Callable[[], None]) -> Work:
-        """Return the attempt. Raises InvalidRequest when there can be none."""
+        """Return the attempt. Raises InvalidRequest or NotFound when there can be none."""
 
     async def open(self) -> list[Leftover]:
         """Return which requests a predecessor may have made without a report."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         log = MarkLog(self._directory / "marks.log")
-        left = [mark.rpartition("#") for mark in log.open()]
-        self._marks, self._forgotten = SharedMarks(log), set[str]()
-        return [Leftover(ActionId(name), int(attempt), ended=False) for name, _, attempt in left]
+        left = [leftover(mark, ended=False) for mark in log.open()]
+        self._marks = MarkThread(log, f"tangram-{self._directory.name}")
+        return left
 
     def sending(
         self, order: RunOrder, started: Callable[[], None]
@@ -83,50 +107,13 @@ class RequestDriver(ABC):
 
     async def run(self, order: RunOrder, started: Callable[[], None]) -> RunReport:
         """Make one attempt. An order that is under way is not begun twice."""
-        while (known := self._running.get(order.id)) and known.order.mark != order.mark:
-            await asyncio.wait([known.task])
-        if known is None:
-            stopped = asyncio.get_running_loop().create_future()
-            task = asyncio.create_task(self._attend(order, started, stopped))
-            known = self._running[order.id] = _Running(order, task, stopped)
-            task.add_done_callback(lambda _: self._leave(order))
-        try:
-            return await asyncio.shield(known.task)
-        except asyncio.CancelledError:
-            self.stop(order.id, Outcome.CANCELLED, "the node worker gave it up")
-            await asyncio.wait([known.task])
-            raise
-
-    async def _attend(
-        self,
-        order: RunOrder,
-        started: Callable[[], None],
-        stopped: asyncio.Future[tuple[Outcome, str]],
-    ) -> RunReport:
-        """Make the attempt, or end it when it is stopped: its connection is closed then."""
-        try:
-            work = self.begin(order, started)
-        except InvalidRequest as error:
-            return RunReport(Outcome.INFRA_FAILED, 0.0, detail=str(error))
-        making = asyncio.ensure_future(work.run())
-        either: set[asyncio.Future[Any]] = {making, stopped}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if making.done():
-            return making.result()
-        making.cancel()
-        await asyncio.wait({making})
-        if not making.cancelled():
-            return making.result()
-        outcome, reason = stopped.result()
-        return work.stopped(
-            RunReport(outcome, work.seconds(), detail=reason, never_started=not work.sent)
+        return await self._runs.run(
+            order, lambda: _Request(order, lambda: self.begin(order, started))
         )
 
     def stop(self, action_id: ActionId, outcome: Outcome, reason: str) -> None:
         """End a request; its report carries ``outcome`` unless the answer was there before."""
-        known = self._running.get(action_id)
-        if known is not None and not known.stopped.done():
-            known.stopped.set_result((outcome, reason))
+        self._runs.stop(action_id, outcome, reason)
 
     def resize(  # noqa: B027 - there is nothing to do, here or below
         self, action_id: ActionId, attempt: int, allocation: Allocation
@@ -135,20 +122,11 @@ class RequestDriver(ABC):
 
     def forget(self, marks: Sequence[str]) -> None:
         """These attempts will not be ordered again: their marks may go, once they have ended."""
-        running = {known.order.mark for known in self._running.values()}
-        self._forgotten |= running & set(marks)
-        self._marks.remove([mark for mark in marks if mark not in running])
-
-    def _leave(self, order: RunOrder) -> None:
-        self._running.pop(order.id, None)
-        if order.mark in self._forgotten:
-            self._forgotten.discard(order.mark)
-            self._marks.remove([order.mark])
+        self._runs.forget(marks)
 
     async def remove_environment(self, trajectory: TrajectoryKey) -> None:
         """End the requests of a trajectory."""
-        mine = [k for k in self._running.values() if k.order.action.trajectory_key == trajectory]
-        await self._end(mine, Outcome.CANCELLED, "its trajectory is over")
+        await self._runs.end_of(trajectory, Outcome.CANCELLED, "its trajectory is over")
 
     async def put_file(self, trajectory: TrajectoryKey, path: str, content: bytes) -> None:
         """Refuse: requests have no environment."""
@@ -160,12 +138,5 @@ class RequestDriver(ABC):
 
     async def close(self) -> None:
         """End all requests."""
-        reason = "the node worker is shutting down"
-        await self._end(list(self._running.values()), Outcome.INFRA_FAILED, reason)
-        self._marks.close()
-
-    async def _end(self, chosen: Sequence[_Running], outcome: Outcome, reason: str) -> None:
-        for known in chosen:
-            self.stop(known.order.id, outcome, reason)
-        if chosen:
-            await asyncio.wait([known.task for known in chosen])
+        await self._runs.end_all(SHUTTING_DOWN)
+        await asyncio.to_thread(self._marks.close)

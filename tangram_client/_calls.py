@@ -96,6 +96,11 @@ def cancel_action(action_id: str, *, reason: str | None = None) -> Call[ActionVi
     return _post(f"/actions/{_segment(action_id)}/cancel", _action, body)
 
 
+def stream_path(action_id: str) -> str:
+    """Return where the answer of a call is read while it comes."""
+    return f"{API}/actions/{_segment(action_id)}/stream"
+
+
 def renew_lease(action_id: str, *, ttl_seconds: float | None = None) -> Call[None]:
     """Keep a lease for another while."""
     body = encode({} if ttl_seconds is None else {"ttl_seconds": ttl_seconds})

@@ -209,6 +209,22 @@ class AsyncClient:
                 failure = error
             await self._clock.asleep(attempts.failed(failure, at=self._clock.now()).seconds)
 
+    async def stream(self, action_id: str) -> AsyncIterator[bytes]:
+        """Yield the answer of a call with ``stream``, as it comes; once, to one reader.
+
+        Raises Conflict when the action ended without one, and Unreachable when it breaks off.
+        """
+        request = _http.stream_of(_calls.stream_path(action_id), {}, {})
+        try:
+            async with self._http.stream(**request) as response:
+                if response.status_code >= 400:
+                    await response.aread()
+                    raise _core.problem_of(_http.response_of(response))
+                async for piece in response.aiter_bytes():
+                    yield piece
+        except httpx.TransportError as error:
+            raise Unreachable(_http.reason_of(error, self.url)) from error
+
     async def status(self) -> dict[str, Any]:
         """Return the state of the whole system."""
         return await self.send(_calls.status())

@@ -199,6 +199,21 @@ class Client:
                 failure = error
             self._clock.sleep(attempts.failed(failure, at=self._clock.now()).seconds)
 
+    def stream(self, action_id: str) -> Iterator[bytes]:
+        """Yield the answer of a call with ``stream``, as it comes; once, to one reader.
+
+        Raises Conflict when the action ended without one, and Unreachable when it breaks off.
+        """
+        request = _http.stream_of(_calls.stream_path(action_id), {}, {})
+        try:
+            with self._http.stream(**request) as response:
+                if response.status_code >= 400:
+                    response.read()
+                    raise _core.problem_of(_http.response_of(response))
+                yield from response.iter_bytes()
+        except httpx.TransportError as error:
+            raise Unreachable(_http.reason_of(error, self.url)) from error
+
     def status(self) -> dict[str, Any]:
         """Return the state of the whole system."""
         return self.send(_calls.status())

@@ -93,16 +93,18 @@ def call_action(
     method: str | None = None,
     body: str | None = None,
     headers: Mapping[str, str] | None = None,
+    stream: bool = False,
     **fields: Any,
 ) -> ActionPayload:
     """Write a call of a declared API (``api:search``); a GET when there is nothing to send.
 
     Say ``replay_safe=True`` for what may be asked twice: Tangram then asks again when the API
-    refuses or fails. ``fields`` are members of `ActionPayload`.
+    refuses or fails. ``stream=True``: its answer can be read while it comes (`Client.stream`).
+    ``fields`` are members of `ActionPayload`.
     """
     verb = method or ("GET" if json is None and body is None else "POST")
     call = {"target": target, "method": verb, "path": path, "json": json, "body": body}
-    call = _present({**call, "headers": headers})
+    call = _present({**call, "headers": headers, "stream": stream or None})
     return cast("ActionPayload", _present({"task": task, "kind": "call", "call": call} | fields))
 
 

@@ -18,6 +18,8 @@ from scheduler.runtime.journal import START, Journal, id_parts
 from tangram_web.lib import bus
 from tangram_web.live.frames import FrameFold
 from tangram_web.live.publisher import FramePublisher
+from tangram_web.live.rings import Rings
+from tangram_web.live.ringstore import RingStore
 from tangram_web.metrics.store import MetricsStore
 from tangram_web.records import projection
 from tangram_web.records.retention import cutoff, prune
@@ -71,6 +73,8 @@ def _publish(client: redis.Redis, publisher: FramePublisher, stop: Event) -> Non
     store, journal, position = MetricsStore(client, bus.keys()), Journal(client, bus.keys()), START
     totals = store.load()
     fold, counted = FrameFold(totals), id_parts(totals.position)
+    rings = RingStore(client, bus.keys())
+    fold.flow.rings = Rings(rings.newest())
     last_at, read_at, saved_at = 0.0, monotonic(), 0.0
     while not stop.is_set():
         entries = journal.read(position, count=500, block_seconds=1.0)
@@ -82,6 +86,8 @@ def _publish(client: redis.Redis, publisher: FramePublisher, stop: Event) -> Non
             store.save(totals)
         if len(entries) < 500 and last_at:
             publisher.publish(fold.frames(last_at + monotonic() - read_at))
+            if fold.flow.rings.due:
+                rings.save(fold.flow.rings.take())
             stop.wait(FRAME_SECONDS)
 
 

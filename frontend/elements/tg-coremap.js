@@ -1,18 +1,28 @@
 /**
  * `<tg-coremap>`: one cell per core of a node, by NUMA node: outlined when free, half filled when
  * shared by light actions, filled when one action has it. The same numbers stand in a table.
+ *
+ * Where holders are given, cells of one holder have one colour and are joined, the pointer names
+ * it and a click opens it. `noun="GPU"` makes it a map of GPUs, `labels` names the groups, `cell`
+ * is the side of a cell in pixels.
  * @module
  */
 
 import { color, onTheme } from "../lib/color.js";
 import { dirty } from "../lib/loop.js";
 import { line, twin } from "../lib/table.js";
+import { expand, huesOf, shorten } from "../lib/units.js";
 
 const EXCLUSIVE = 255;
 const GAP = 2;
 const GROUP_GAP = 8;
+const LABEL = 16;
 
-/** @typedef {{ number: number, byte: number, x: number, y: number }} Place */
+/**
+ * @typedef {import("../lib/units.js").Holder} Holder
+ * @typedef {{ number: number, byte: number, x: number, y: number, holder?: Holder, hue: string, broken: boolean }} Place
+ * @typedef {{ x: number, y: number, text: string }} Label
+ */
 
 export class TgCoremap extends HTMLElement {
   #canvas = document.createElement("canvas");
@@ -21,8 +31,16 @@ export class TgCoremap extends HTMLElement {
   #groups = [];
   /** @type {Uint8Array} */
   #bytes = new Uint8Array();
+  /** @type {Map<number, Holder>} */
+  #holders = new Map();
+  /** @type {Map<string, string>} */
+  #hues = new Map();
+  /** @type {Set<number>} */
+  #broken = new Set();
   /** @type {Place[]} */
   #places = [];
+  /** @type {Label[]} */
+  #labels = [];
   #cell = 16;
 
   connectedCallback() {
@@ -30,6 +48,10 @@ export class TgCoremap extends HTMLElement {
     this.#canvas.setAttribute("role", "img");
     this.append(this.#canvas, twin(this.#table, () => dirty(this)));
     this.#canvas.addEventListener("pointermove", (event) => this.#point(event));
+    this.#canvas.addEventListener("click", (event) => {
+      const holder = this.#under(event)?.holder;
+      if (holder) location.assign(`/actions/${holder.id}/`);
+    });
     new ResizeObserver(() => dirty(this)).observe(this);
     onTheme(() => dirty(this));
   }
@@ -43,37 +65,61 @@ export class TgCoremap extends HTMLElement {
     dirty(this);
   }
 
+  /** Name the holders of the units. @param {Holder[]} holders @param {number[]} broken not to be had */
+  hold(holders, broken = []) {
+    this.#holders = new Map();
+    for (const holder of holders) {
+      for (const number of expand(holder.units)) this.#holders.set(number, holder);
+    }
+    this.#hues = huesOf(holders);
+    this.#broken = new Set(broken);
+    dirty(this);
+  }
+
+  get #noun() {
+    return this.getAttribute("noun") ?? "core";
+  }
+
   paint() {
     this.#layOut();
     const context = /** @type {CanvasRenderingContext2D} */ (this.#canvas.getContext("2d"));
     const scale = devicePixelRatio;
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.clearRect(0, 0, this.#canvas.width, this.#canvas.height);
-    const colors = { line: color("--free-line"), one: color("--blue"), many: color("--sky") };
-    for (const place of this.#places) drawCore(context, place, this.#cell, colors);
+    this.#places.forEach((place, at) => draw(context, place, this.#cell, this.#places[at + 1]));
+    context.fillStyle = color("--muted");
+    context.font = "11px system-ui, sans-serif";
+    for (const { x, y, text } of this.#labels) context.fillText(text, x, y);
     this.#fillTable();
   }
 
-  /** Give each core a place: rows as wide as the element, groups apart. */
+  /** Give each unit a place: rows as wide as the element, groups apart. */
   #layOut() {
     const width = Math.max(80, this.clientWidth);
-    this.#cell = this.#bytes.length > 96 ? 10 : this.#bytes.length > 32 ? 14 : 18;
+    const many = this.#bytes.length;
+    this.#cell = Number(this.getAttribute("cell")) || (many > 96 ? 10 : many > 32 ? 14 : 18);
     const step = this.#cell + GAP;
+    const top = this.hasAttribute("labels") ? LABEL : 0;
     this.#places = [];
+    this.#labels = [];
     const columns = inRow(width, step);
-    let [x, y, at] = [0, 0, 0];
-    for (const group of this.#groups) {
+    let [x, y, at] = [0, top, 0];
+    this.#groups.forEach((group, index) => {
       const fits = x + Math.min(group.length, columns) * step - GAP <= width;
-      if (x > 0 && !fits) [x, y] = [0, y + step + GROUP_GAP - GAP];
+      if (x > 0 && !fits) [x, y] = [0, y + step + GROUP_GAP - GAP + top];
       const left = x;
+      if (top) this.#labels.push({ x, y: y - 5, text: `${this.getAttribute("labels")} ${index}` });
       group.forEach((number, nth) => {
         if (nth > 0 && nth % columns === 0) [x, y] = [left, y + step];
-        this.#places.push({ number, byte: this.#bytes[at] ?? 0, x, y });
+        const holder = this.#holders.get(number);
+        const hue = (holder && this.#hues.get(holder.id)) ?? "--blue";
+        const broken = this.#broken.has(number);
+        this.#places.push({ number, byte: this.#bytes[at] ?? 0, x, y, holder, hue, broken });
         x += step;
         at += 1;
       });
-      x += GROUP_GAP - GAP;
-    }
+      x += GROUP_GAP - GAP + (top ? LABEL : 0);
+    });
     this.#size(width, y + step);
   }
 
@@ -88,90 +134,90 @@ export class TgCoremap extends HTMLElement {
   }
 
   #fillTable() {
+    const noun = this.#noun;
     const kinds = [
-      { name: "One action", cores: this.#places.filter(({ byte }) => byte === EXCLUSIVE) },
-      { name: "Shared", cores: this.#places.filter(({ byte }) => byte > 0 && byte < EXCLUSIVE) },
-      { name: "Free", cores: this.#places.filter(({ byte }) => byte === 0) },
-    ];
+      { name: "One action", held: this.#places.filter(({ byte }) => byte === EXCLUSIVE) },
+      { name: "Shared", held: this.#places.filter(({ byte }) => byte > 0 && byte < EXCLUSIVE) },
+      { name: "Free", held: this.#places.filter(({ byte, broken }) => byte === 0 && !broken) },
+      { name: "Not to be had", held: this.#places.filter(({ broken }) => broken) },
+    ].filter(({ name, held }) => held.length > 0 || name === "Free");
     this.#table.replaceChildren(
-      line("th", ["Held by", "Cores", "Numbers"]),
-      ...kinds.map(({ name, cores }) =>
-        line("td", [name, String(cores.length), shorten(cores.map(({ number }) => number))]),
+      line("th", ["Held by", `${noun[0].toUpperCase()}${noun.slice(1)}s`, "Numbers"]),
+      ...kinds.map(({ name, held }) =>
+        line("td", [name, String(held.length), shorten(held.map(({ number }) => number))]),
       ),
     );
     this.#canvas.setAttribute(
       "aria-label",
-      kinds.map(({ name, cores }) => `${name}: ${cores.length} cores`).join(", "),
+      kinds.map(({ name, held }) => `${name}: ${held.length} ${noun}s`).join(", "),
     );
   }
 
-  /** Name the core under the pointer, found by arithmetic. @param {PointerEvent} event */
-  #point(event) {
-    const under = this.#places.find(
+  /** The unit under the pointer, found by arithmetic. @param {MouseEvent} event */
+  #under(event) {
+    return this.#places.find(
       ({ x, y }) =>
         event.offsetX >= x && event.offsetX < x + this.#cell &&
         event.offsetY >= y && event.offsetY < y + this.#cell,
     );
-    this.#canvas.title = under ? describe(under) : "";
+  }
+
+  /** @param {MouseEvent} event */
+  #point(event) {
+    const under = this.#under(event);
+    this.#canvas.title = under ? describe(under, this.#noun) : "";
+    this.#canvas.style.cursor = under?.holder ? "pointer" : "";
   }
 }
 
-/** Cores in a row: a multiple of eight where there is room, to count by eye. @param {number} width @param {number} step */
+/** Units in a row: a multiple of eight where there is room, to count by eye. @param {number} width @param {number} step */
 function inRow(width, step) {
   const most = Math.max(1, Math.floor((width + GAP) / step));
   return most > 8 ? most - (most % 8) : most;
 }
 
-/** @param {Place} place */
-function describe({ number, byte }) {
-  if (byte === 0) return `Core ${number}: free`;
-  return byte === EXCLUSIVE
-    ? `Core ${number}: held by one action`
-    : `Core ${number}: shared by ${byte} light action${byte === 1 ? "" : "s"}`;
+/** @param {Place} place @param {string} noun */
+function describe({ number, byte, holder, broken }, noun) {
+  const name = `${noun[0].toUpperCase()}${noun.slice(1)} ${number}`;
+  if (broken) return `${name}: not to be had`;
+  if (byte === 0) return `${name}: free`;
+  if (byte !== EXCLUSIVE) return `${name}: shared by ${byte} light action${byte === 1 ? "" : "s"}`;
+  if (!holder) return `${name}: held by one action`;
+  return `${name}: …${holder.id.slice(-8)} of ${holder.task || "a task not known any more"}`;
 }
 
 /**
  * @param {CanvasRenderingContext2D} context @param {Place} place @param {number} size
- * @param {{ line: string, one: string, many: string }} colors
+ * @param {Place | undefined} next
  */
-function drawCore(context, { byte, x, y }, size, colors) {
+function draw(context, place, size, next) {
+  const { byte, x, y, holder, hue, broken } = place;
   if (byte === EXCLUSIVE) {
-    context.fillStyle = colors.one;
-    context.fillRect(x, y, size, size);
-    return;
-  }
-  if (byte > 0) {
-    context.fillStyle = colors.many;
+    context.fillStyle = color(hue);
+    const joined = holder && next?.holder === holder && next.y === y && next.x === x + size + GAP;
+    context.fillRect(x, y, joined ? size + GAP : size, size);
+  } else if (byte > 0) {
+    context.fillStyle = color("--sky");
     context.beginPath();
     context.moveTo(x, y + size);
     context.lineTo(x + size, y + size);
     context.lineTo(x + size, y);
     context.fill();
   }
-  context.strokeStyle = byte > 0 ? colors.many : colors.line;
-  context.lineWidth = 1;
-  context.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
-}
-
-/** `0-3,8` → numbers. @param {string} ranges @returns {number[]} */
-function expand(ranges) {
-  if (!ranges) return [];
-  return ranges.split(",").flatMap((part) => {
-    const [low, high = low] = part.split("-").map(Number);
-    return Array.from({ length: high - low + 1 }, (_, at) => low + at);
-  });
-}
-
-/** Numbers → `0–3, 8`. @param {number[]} numbers */
-function shorten(numbers) {
-  /** @type {number[][]} */
-  const runs = [];
-  for (const number of numbers) {
-    const run = runs.at(-1);
-    if (run && number === run[1] + 1) run[1] = number;
-    else runs.push([number, number]);
+  if (byte !== EXCLUSIVE) {
+    context.strokeStyle = color(byte > 0 ? "--sky" : "--free-line");
+    context.lineWidth = 1;
+    context.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
   }
-  return runs.map(([low, high]) => (low === high ? `${low}` : `${low}–${high}`)).join(", ");
+  if (broken) {
+    context.strokeStyle = color("--vermillion");
+    context.beginPath();
+    context.moveTo(x, y);
+    context.lineTo(x + size, y + size);
+    context.moveTo(x + size, y);
+    context.lineTo(x, y + size);
+    context.stroke();
+  }
 }
 
 customElements.define("tg-coremap", TgCoremap);

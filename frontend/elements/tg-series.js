@@ -1,5 +1,6 @@
 /**
- * `<tg-series>`: lines over the last five minutes, drawn by uPlot, with the same numbers as a table.
+ * `<tg-series>`: lines over a stretch of time, drawn by uPlot, with the same numbers as a table. Marks
+ * say when the configuration changed.
  * @module
  */
 
@@ -8,6 +9,7 @@ import { color, onTheme } from "../lib/color.js";
 import * as format from "../lib/format.js";
 import { dirty } from "../lib/loop.js";
 import { SPAN_SECONDS } from "../lib/points.js";
+import { drawMarks } from "../lib/marks.js";
 import { line, twin } from "../lib/table.js";
 
 /**
@@ -15,6 +17,7 @@ import { line, twin } from "../lib/table.js";
  * @typedef {{ lines: Line[], show: (value: number | null) => string,
  *             tick?: (value: number) => string, steps?: number[],
  *             stacked?: boolean, log?: boolean, floor?: number }} Plan
+ * @typedef {{ at: number, revision: number, author: string }} Mark
  * `steps`: distances between ticks, or with `log` the ticks themselves.
  */
 
@@ -34,6 +37,9 @@ export class TgSeries extends HTMLElement {
   #figure = document.createElement("div");
   #table = document.createElement("table");
   #rebuild = true;
+  #spanSeconds = SPAN_SECONDS;
+  /** @type {Mark[]} */
+  #marks = [];
 
   connectedCallback() {
     this.#figure.className = "figure";
@@ -56,6 +62,18 @@ export class TgSeries extends HTMLElement {
   show(seconds, columns) {
     this.#seconds = seconds;
     this.#values = (this.#plan?.lines ?? []).map(({ column }) => columns[column] ?? []);
+    dirty(this);
+  }
+
+  /** How much is drawn, up to the newest point. @param {number} seconds */
+  set span(seconds) {
+    this.#spanSeconds = seconds;
+    this.#rebuild = true;
+  }
+
+  /** @param {Mark[]} marks */
+  mark(marks) {
+    this.#marks = marks;
     dirty(this);
   }
 
@@ -91,6 +109,7 @@ export class TgSeries extends HTMLElement {
       cursor: { points: { size: 6 }, y: false, drag: { setScale: false } },
       legend: { live: true },
       scales: { x: { range: () => this.#span() }, y: scaleOf(plan) },
+      hooks: { draw: [(/** @type {any} */ plot) => drawMarks(plot, this.#marks)] },
       axes: [timeAxis(), valueAxis(plan)],
       series: [{ value: showTime }, ...plan.lines.map((one, at) => this.#series(one, at))],
     };
@@ -117,7 +136,7 @@ export class TgSeries extends HTMLElement {
   /** @returns {[number, number]} */
   #span() {
     const newest = this.#seconds.at(-1) ?? Date.now() / 1000;
-    return [newest - SPAN_SECONDS + 1, newest];
+    return [newest - this.#spanSeconds + 1, newest];
   }
 
   #resized() {
@@ -130,7 +149,7 @@ export class TgSeries extends HTMLElement {
     const head = line("th", ["Time", ...lines.map(({ label }) => label)]);
     const newest = this.#seconds.map((_, at) => at).slice(-TABLE_ROWS).reverse();
     const rows = newest.map((at) => [
-      format.clock(this.#seconds[at]),
+      format.instant(this.#seconds[at], this.#spanSeconds),
       ...this.#values.map((column) => this.#plan?.show(column[at]) ?? ""),
     ]);
     this.#table.replaceChildren(head, ...rows.map((cells) => line("td", cells)));
@@ -165,10 +184,15 @@ function axis(size, space) {
   };
 }
 
+/** Distances between ticks: one minute to a week. */
+const TIME_STEPS = [60, 300, 900, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800];
+
 function timeAxis() {
-  const values = (/** @type {any} */ _, /** @type {number[]} */ splits) =>
-    splits.map((second) => format.clock(second).slice(0, 5));
-  return { ...axis(28, 64), incrs: [60], values };
+  const values = (/** @type {any} */ _, /** @type {number[]} */ splits) => {
+    const days = splits.length > 1 && splits[1] - splits[0] >= 43_200;
+    return splits.map((second) => (days ? format.day(second) : format.clock(second).slice(0, 5)));
+  };
+  return { ...axis(28, 64), incrs: TIME_STEPS, values };
 }
 
 /** @param {Plan} plan */

@@ -1,9 +1,11 @@
 /**
- * What every page has: theme choice, help, ways to go.
+ * What every page has: theme choice, help, palette, ways to go.
  * @module
  */
 
 import { bind } from "./keys.js";
+import { open } from "./palette.js";
+import { reach } from "./scroll.js";
 
 const help = /** @type {HTMLDialogElement | null} */ (document.getElementById("help"));
 const theme = /** @type {HTMLSelectElement | null} */ (document.getElementById("theme"));
@@ -19,7 +21,13 @@ bind("gt", go("/trajectories/"));
 bind("gk", go("/tasks/"));
 bind("gd", go("/decisions/"));
 bind("gw", go("/workers/"));
+bind("gc", go("/cpu/"));
+bind("gu", go("/gpu/"));
+bind("gp", go("/apis/"));
+document.getElementById("show-palette")?.addEventListener("click", open);
 document.getElementById("show-help")?.addEventListener("click", () => help?.showModal());
+
+reach(document);
 
 if (theme) {
   theme.value = localStorage.getItem("tangram.theme") ?? "auto";

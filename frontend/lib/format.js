@@ -73,6 +73,18 @@ export function clock(wall) {
   return clockTime.format(new Date(wall * 1000));
 }
 
+const dayOfYear = new Intl.DateTimeFormat("en", { day: "numeric", month: "short" });
+
+/** Local day: `Nov 21`. @param {number} wall seconds since the epoch */
+export function day(wall) {
+  return dayOfYear.format(new Date(wall * 1000));
+}
+
+/** Time of day, and the day where a range has several. @param {number} wall @param {number} span seconds */
+export function instant(wall, span) {
+  return span < 86_400 ? clock(wall) : `${day(wall)} ${clock(wall).slice(0, 5)}`;
+}
+
 /** Unit counts as one writes them: `1–8`, `1, 2, 4`. @param {number[]} counts */
 export function choices(counts) {
   const contiguous = counts.every((one, at) => at === 0 || one === counts[at - 1] + 1);

@@ -18,6 +18,7 @@ function press(event) {
   const target = /** @type {HTMLElement} */ (event.target);
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (target.closest("input, textarea, select, [contenteditable]")) return;
+  if (target.closest("dialog[open]") && event.key !== "?") return;
   const act = bindings.get(prefix + event.key);
   clearTimeout(prefixTimer);
   prefix = "";

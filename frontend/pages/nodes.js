@@ -10,7 +10,9 @@ import { dirty } from "../lib/loop.js";
  * @typedef {{ name: string, pool: string, state: string, isolation: string, hostname: string,
  *             version: string, oversubscribed: boolean, cores_held: number, cores_total: number,
  *             cores: Uint8Array, groups: string[], memory_held_bytes: number,
- *             memory_total_bytes: number, environments: number }} Node
+ *             memory_total_bytes: number, environments: number,
+ *             gpus: { groups: string[], unhealthy: number[], memory_bytes: number,
+ *                     oversubscribed: boolean } }} Node
  */
 
 export class NodeCards {

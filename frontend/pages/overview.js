@@ -10,7 +10,8 @@ import "../elements/tg-rows.js";
 import "../elements/tg-series.js";
 import "../elements/tg-stat.js";
 import * as format from "../lib/format.js";
-import { Points } from "../lib/points.js";
+import { chosen, recall } from "../lib/past.js";
+import { Points, SPAN_SECONDS } from "../lib/points.js";
 import { NodeCards } from "./nodes.js";
 
 /** @typedef {import("../lib/live.js").Frame} Frame */
@@ -35,6 +36,10 @@ const OUTCOMES = {
 const get = (id) => document.getElementById(id);
 const { live } = get("live");
 const points = new Points();
+const past = chosen();
+const CHARTS = ["throughput", "in-flight", "percentiles", "phases"];
+/** Points of the past appear when 15 seconds are complete. */
+const PAST_MS = 15_000;
 const cards = new NodeCards(get("nodes"));
 let summaryAt = -Infinity;
 
@@ -139,13 +144,11 @@ function link({ id }) {
 function showOverview(frame) {
   if (!points.merge(frame.points, frame.snapshot)) live.resync("overview");
   showFigures(frame);
-  const { phases } = frame.durations;
-  get("durations").show([
-    ...PHASES.map(([key, name]) => ({ name, ...phases[key] })),
-    { name: "ACT", ...phases.act },
-  ]);
-  get("samples").textContent = `${format.count(frame.durations.samples)} actions, last minute`;
-  get("outcomes").show(frame.outcomes.filter(({ total }) => total > 0));
+  totals = frame.outcomes;
+  if (!past.seconds) {
+    showDurations(frame.durations.phases, frame.durations.samples, "last minute");
+    get("outcomes").show(frame.outcomes.filter(({ total }) => total > 0));
+  }
   get("since").textContent = frame.since ? `total since ${format.clock(frame.since)}` : "";
   get("pools").show(frame.pools);
   get("resources").show(frame.resources);
@@ -153,6 +156,18 @@ function showOverview(frame) {
   get("finished").show(frame.finished);
   showPoints(frame.wall - frame.at);
   summarise(frame);
+}
+
+/** @type {{ outcome: string, lately: number, total: number }[]} */
+let totals = [];
+
+/** @param {any} phases @param {number} samples @param {string} when */
+function showDurations(phases, samples, when) {
+  get("durations").show([
+    ...PHASES.map(([key, name]) => ({ name, ...phases[key] })),
+    { name: "ACT", ...phases.act },
+  ]);
+  get("samples").textContent = `${format.count(samples)} actions, ${when}`;
 }
 
 /** @param {Frame} frame */
@@ -192,13 +207,44 @@ let drawnSecond = -1;
 
 /** Charts change once a second, frames come more often. @param {number} wallOffset */
 function showPoints(wallOffset) {
-  if (points.newest === drawnSecond) return;
+  if (points.newest === drawnSecond || past.seconds) return;
   drawnSecond = points.newest;
   const walls = points.seconds.map((second) => second + wallOffset);
-  for (const id of ["throughput", "in-flight", "percentiles", "phases"]) {
-    get(id).show(walls, points.columns);
-  }
+  for (const id of CHARTS) get(id).show(walls, points.columns);
 }
+
+/** Show the chosen range; of the live one only what marks it. */
+async function showPast() {
+  const range = past.seconds || SPAN_SECONDS;
+  const found = await recall(range, past.to).catch(() => null);
+  get("range-note").textContent = found ? "" : "The past cannot be read now.";
+  if (!found) return;
+  for (const id of CHARTS) get(id).mark(found.marks);
+  if (!past.seconds) return;
+  const { whole, width, seconds, columns } = found;
+  for (const id of CHARTS) get(id).show(seconds, columns);
+  for (const note of document.querySelectorAll(".per-point")) {
+    note.textContent = `by ${format.tick(width)}`;
+  }
+  const frozen = past.to ? ` to ${format.instant(past.to, Infinity)}` : "";
+  showDurations(whole.phases, whole.finished, `${format.tick(range)}${frozen}`);
+  get("lately").textContent = format.tick(range);
+  get("outcomes").show(
+    Object.keys(OUTCOMES)
+      .map((outcome) => ({
+        outcome,
+        lately: whole.outcomes[outcome] ?? 0,
+        total: totals.find((one) => one.outcome === outcome)?.total ?? 0,
+      }))
+      .filter(({ lately, total }) => lately + total > 0),
+  );
+}
+
+if (past.seconds) for (const id of CHARTS) get(id).span = past.seconds;
+get("freeze")?.addEventListener("click", (/** @type {MouseEvent} */ event) => {
+  const link = /** @type {HTMLAnchorElement} */ (event.currentTarget);
+  link.href = `?range=${past.seconds}&to=${Math.floor(Date.now() / 1000)}`;
+});
 
 /** Say in a sentence how things stand, seldom enough to be listened to. @param {Frame} frame */
 function summarise(frame) {
@@ -213,3 +259,10 @@ function summarise(frame) {
 
 live.follow("overview", showOverview);
 live.follow("nodes", (/** @type {Frame} */ frame) => cards.show(frame.nodes));
+
+showPast();
+if (!past.to) {
+  setInterval(() => {
+    if (!document.hidden && !live.paused) showPast();
+  }, PAST_MS);
+}

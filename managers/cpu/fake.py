@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from domain.action import Kind, Outcome
-from domain.allocation import Allocation
+from domain.allocation import Allocation, UsedResources
 from domain.errors import InvalidRequest, NotFound
 from domain.ids import ActionId, TrajectoryKey
 from domain.ports import ExecResult, Leftover, RunOrder, RunReport
 from managers.cpu.process.workspace import split_path
+from managers.runs import SHUTTING_DOWN, Runs, StoppableRun
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Play:
     #: Another end than its own, as when memory runs out.
     outcome: Outcome = Outcome.COMPLETED
     detail: str | None = None
+    #: What it used, as a driver that counts says.
+    used: UsedResources | None = None
     #: It ends without ever having started.
     never_started: bool = False
 
@@ -64,11 +67,40 @@ def read_command(order: RunOrder) -> Play:
     return Play(exit_code=127)
 
 
-@dataclass
-class _Performance:
-    stopped: asyncio.Future[tuple[Outcome, str]]
-    task: asyncio.Task[RunReport]
-    order: RunOrder
+class _Performance(StoppableRun):
+    """One order that is played."""
+
+    def __init__(self, order: RunOrder, started: Callable[[], None], driver: FakeDriver) -> None:
+        super().__init__(order)
+        self._started = started
+        self._driver = driver
+
+    def resize(self, allocation: Allocation) -> None:
+        """Note with what it goes on; how long it takes is the script's, not the units'."""
+        self.order = self.order.resized(allocation)
+
+    async def live(self) -> RunReport:
+        """Play the order to its end."""
+        order, stopped = self.order, self.stopped
+        play = self._driver.script(order)
+        if await _passes(play.preparing_seconds, stopped):
+            outcome, reason = stopped.result()
+            return RunReport(outcome, 0.0, detail=reason, never_started=True)
+        if play.never_started:
+            return RunReport(play.outcome, 0.0, detail=play.detail, never_started=True)
+        self._driver.storage.marks[order.mark] = order
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self._started()
+        limit = order.action.timeout_seconds
+        late = limit is not None and (play.seconds is None or play.seconds > limit)
+        was_stopped = await _passes(limit if late else play.seconds, stopped)
+        seconds = loop.time() - began
+        if was_stopped or late:
+            outcome, reason = stopped.result() if was_stopped else (Outcome.TIMEOUT, "too slow")
+            return RunReport(outcome, seconds, ExecResult(143, play.stdout, ""), reason)
+        result = ExecResult(play.exit_code, play.stdout, "", used=play.used)
+        return RunReport(play.outcome, seconds, result, play.detail)
 
 
 class FakeDriver:
@@ -80,8 +112,7 @@ class FakeDriver:
     def __init__(self, script: Script = read_command, storage: FakeStorage | None = None) -> None:
         self.storage = storage or FakeStorage()
         self.script = script
-        self._running: dict[ActionId, _Performance] = {}
-        self._forgotten: set[str] = set()
+        self._runs: Runs[_Performance] = Runs(self._take_back)
         self._crashed = False
 
     async def open(self) -> list[Leftover]:
@@ -94,55 +125,40 @@ class FakeDriver:
 
     async def run(self, order: RunOrder, started: Callable[[], None]) -> RunReport:
         """Play one order to its end. An order that runs already is not run twice."""
-        while (known := self._running.get(order.id)) and known.order.mark != order.mark:
-            await asyncio.wait([known.task])
-        if known is None:
-            stopped = asyncio.get_running_loop().create_future()
-            task = asyncio.create_task(self._perform(order, started, stopped))
-            known = self._running[order.id] = _Performance(stopped, task, order)
-            task.add_done_callback(lambda _: self._leave(order))
-        try:
-            return await asyncio.shield(known.task)
-        except asyncio.CancelledError:
-            self.stop(order.id, Outcome.CANCELLED, "the node worker gave it up")
-            await asyncio.wait([known.task])
-            raise
+        return await self._runs.run(order, lambda: _Performance(order, started, self))
 
     def stop(self, action_id: ActionId, outcome: Outcome, reason: str) -> None:
         """End a run; its report carries ``outcome`` unless it ended by itself before."""
-        known = self._running.get(action_id)
-        if known is not None and not known.stopped.done():
-            known.stopped.set_result((outcome, reason))
+        self._runs.stop(action_id, outcome, reason)
 
     def resize(self, action_id: ActionId, attempt: int, allocation: Allocation) -> None:
-        """Note with what a run goes on; how long it takes is the script's, not the units'."""
-        known = self._running.get(action_id)
-        if known is not None and known.order.attempt == attempt:
-            known.order = known.order.resized(allocation)
+        """Note with what a run goes on."""
+        self._runs.resize(action_id, attempt, allocation)
 
     def holds(self, action_id: ActionId) -> tuple[Allocation, ...]:
         """Return what a run works with now; nothing when it does not run."""
-        known = self._running.get(action_id)
-        return known.order.allocations if known is not None else ()
+        run = self._runs.get(action_id)
+        return run.order.allocations if run is not None else ()
 
     def crash(self) -> FakeStorage:
         """Die without a word; what runs goes on. Returns what a successor finds."""
-        self.storage.running.update(known.order.mark for known in self._running.values())
+        self.storage.running.update(run.order.mark for run in self._runs)
         self._crashed = True
-        for performance in self._running.values():
-            performance.task.cancel()
+        for task in self._runs.tasks():
+            task.cancel()
         return self.storage
 
     def forget(self, marks: Sequence[str]) -> None:
         """These attempts will not be ordered again: their marks go, once they have ended."""
-        live = {known.order.mark for known in self._running.values()}
-        self._forgotten.update(live.intersection(marks))
-        for mark in set(marks) - live:
+        self._runs.forget(marks)
+
+    def _take_back(self, marks: Sequence[str]) -> None:
+        for mark in () if self._crashed else marks:
             self.storage.marks.pop(mark, None)
 
     async def remove_environment(self, trajectory: TrajectoryKey) -> None:
         """End what runs in it and delete it."""
-        await self._end(trajectory, Outcome.CANCELLED, "its environment is removed")
+        await self._runs.end_of(trajectory, Outcome.CANCELLED, "its environment is removed")
         self.storage.files.pop(trajectory, None)
 
     async def put_file(self, trajectory: TrajectoryKey, path: str, content: bytes) -> None:
@@ -160,49 +176,7 @@ class FakeDriver:
 
     async def close(self) -> None:
         """End everything."""
-        await self._end(None, Outcome.INFRA_FAILED, "the node worker is shutting down")
-
-    async def _perform(
-        self,
-        order: RunOrder,
-        started: Callable[[], None],
-        stopped: asyncio.Future[tuple[Outcome, str]],
-    ) -> RunReport:
-        play = self.script(order)
-        if await _passes(play.preparing_seconds, stopped):
-            outcome, reason = stopped.result()
-            return RunReport(outcome, 0.0, detail=reason, never_started=True)
-        if play.never_started:
-            return RunReport(play.outcome, 0.0, detail=play.detail, never_started=True)
-        self.storage.marks[order.mark] = order
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        started()
-        limit = order.action.timeout_seconds
-        late = limit is not None and (play.seconds is None or play.seconds > limit)
-        was_stopped = await _passes(limit if late else play.seconds, stopped)
-        seconds = loop.time() - began
-        if was_stopped or late:
-            outcome, reason = stopped.result() if was_stopped else (Outcome.TIMEOUT, "too slow")
-            return RunReport(outcome, seconds, ExecResult(143, play.stdout, ""), reason)
-        result = ExecResult(play.exit_code, play.stdout, "")
-        return RunReport(play.outcome, seconds, result, play.detail)
-
-    def _leave(self, order: RunOrder) -> None:
-        self._running.pop(order.id, None)
-        if order.mark in self._forgotten and not self._crashed:
-            self.storage.marks.pop(order.mark, None)
-
-    async def _end(self, trajectory: TrajectoryKey | None, outcome: Outcome, reason: str) -> None:
-        chosen = [
-            performance
-            for performance in self._running.values()
-            if trajectory is None or performance.order.action.trajectory_key == trajectory
-        ]
-        for performance in chosen:
-            self.stop(performance.order.id, outcome, reason)
-        if chosen:
-            await asyncio.wait([performance.task for performance in chosen])
+        await self._runs.end_all(SHUTTING_DOWN)
 
 
 async def _passes(seconds: float | None, stopped: asyncio.Future[tuple[Outcome, str]]) -> bool:

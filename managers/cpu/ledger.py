@@ -15,8 +15,9 @@ needs another, and go back when they are needed no more.
    ones are told fewer, so the surplus drains; until then `fits` counts those cores as taken.
 4. All state follows from who holds what, in any order: recovery by `adopt` yields the same ledger.
 
-Exclusive cores come from one NUMA group where possible: the smallest sufficient one, so that large
-groups stay whole. Ties and core ids: lowest first.
+Exclusive cores come from one NUMA group where possible: the one where the holder is at home, if it has
+enough, else the smallest sufficient one, so that large groups stay whole. Who is at home where is for
+the caller to remember; the ledger keeps nothing of it. Ties and core ids: lowest first.
 """
 
 from __future__ import annotations
@@ -61,6 +62,11 @@ class CpuLedger:
         """Cores that could be handed out exclusively now."""
         return self._free_milli // MILLI
 
+    @property
+    def groups(self) -> int:
+        """NUMA groups there are."""
+        return len(self._free)
+
     def feasible(self, amount: int) -> bool:
         """Say whether ``amount`` would fit if nothing were held."""
         if amount < MILLI:
@@ -89,14 +95,17 @@ class CpuLedger:
                 whole += missing * MILLI
         return whole <= self._free_milli
 
-    def allocate(self, holder: str, amount: int) -> Allocation:
-        """Hand out cores; raise CapacityError when they do not fit or ``holder`` has some."""
+    def allocate(self, holder: str, amount: int, near: Sequence[int] = ()) -> Allocation:
+        """Hand out cores; raise CapacityError when they do not fit or ``holder`` has some.
+
+        ``near``: cores beside which its memory lies. It changes which cores, never whether.
+        """
         if holder in self._holders:
             raise CapacityError(f"{holder} already holds {self.resource}")
         if not self.fits((amount,)):
             raise CapacityError(f"{self.resource} has {self.free} free, {amount} were asked")
         if amount >= MILLI:
-            units = self._take(amount // MILLI)
+            units = self._take(amount // MILLI, self._home(near))
             allocation = Allocation(self.resource, amount, units)
             for core in units:
                 self._exclusive[core] = 1
@@ -145,8 +154,9 @@ class CpuLedger:
     def resize(self, holder: str, amount: int, prefer: Sequence[int] = ()) -> Allocation:
         """Let ``holder`` of exclusive cores go on with ``amount``; return what it has then.
 
-        It keeps the cores it has as far as they go, and ``prefer`` names those to get first. Given
-        up are cores of the groups where it has fewest. Raises CapacityError when it holds no
+        It keeps the cores it has as far as they go, and ``prefer`` names those to get first; further
+        ones come from where it has most, if they can. Given up are cores of the groups where it has
+        fewest. Raises CapacityError when it holds no
         exclusive cores here, or when there are not so many.
         """
         held = self._holders.get(holder)
@@ -163,7 +173,7 @@ class CpuLedger:
         for core in liked:
             self._exclusive[core] = 1
             self._settle(core)
-        taken = self._take(wanted - len(liked))
+        taken = self._take(wanted - len(liked), self._home((*units, *liked)))
         for core in taken:
             self._exclusive[core] = 1
         allocation = Allocation(self.resource, amount, tuple(sorted((*units, *liked, *taken))))
@@ -229,24 +239,33 @@ class CpuLedger:
                 insort(self._shared, core)
         return tuple(self._shared[:needed])
 
-    def _take(self, count: int) -> tuple[int, ...]:
-        """Take ``count`` free cores: best fit in one group, else largest groups first."""
+    def _take(self, count: int, home: int | None = None) -> tuple[int, ...]:
+        """Take ``count`` free cores: all at home, else best fit in one group, else largest first."""
         taken: list[int] = []
         while len(taken) < count:
             missing = count - len(taken)
-            group = self._best_group(missing)
+            group = self._best_group(missing, home)
             taken += group[:missing]
             del group[:missing]
         self._free_milli -= count * MILLI
         return tuple(sorted(taken))
 
-    def _best_group(self, count: int) -> list[int]:
-        """Return the smallest group with ``count`` free cores, or the largest when none has."""
+    def _best_group(self, count: int, home: int | None) -> list[int]:
+        """Return the free cores of home or of the smallest group with ``count``, else the largest."""
         groups = self._free
         if len(groups) == 1:
             return groups[0]
+        if home is not None and len(groups[home]) >= count:
+            return groups[home]
         sufficient = [group for group in groups if len(group) >= count]
         return min(sufficient, key=len) if sufficient else max(groups, key=len)
+
+    def _home(self, near: Sequence[int]) -> int | None:
+        """Return the group where most of ``near`` are; None when none of them is there any more."""
+        if not near or len(self._free) == 1:
+            return None
+        votes = Counter(self._group_of[core] for core in near if core in self._group_of)
+        return min(votes, key=lambda group: (-votes[group], group), default=None)
 
     @staticmethod
     def _cores_for(light: int) -> int:

@@ -37,7 +37,7 @@ class Forecast(NamedTuple):
 def forecast(state: State, live: LiveAction, resource: str | None) -> Forecast:
     """Return what ``live``, which waits for ``resource``, may expect."""
     needs = dict((*live.needs.in_cluster, *live.needs.on_node))
-    counts = units_of({name: needs[name] for name in live.action.cost})
+    counts = units_of({name: n for name, n in needs.items() if name != "memory"})
     if resource is None or resource not in state.ledgers:
         return Forecast(None, counts)
     return Forecast(_starts_in(state, live, ResourceId(resource)), counts)

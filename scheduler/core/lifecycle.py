@@ -11,6 +11,7 @@ from domain.action import ActionState, Kind, LeaseSpec, Outcome, Timing
 from domain.decisions import Abort, Decision, Finish, Grant, RemoveEnvironment, Requeue
 from domain.events import NO_RESULT, ActionFinished
 from domain.ids import ResourceId, node_resource
+from scheduler.core.appetite import observe, why_light
 from scheduler.core.durations import cost, learn
 from scheduler.core.hosting import hand_out
 from scheduler.core.merging import Kept, key_of
@@ -132,19 +133,18 @@ def grant(
     if key_amount is not None:
         key = live.key_resource
         resources = [(name, key_amount if name == key else n) for name, n in resources]
-    holder = live.holder
-    live.allocations = tuple(
-        [hand_out(state, live.action, holder, resource, amount) for resource, amount in resources]
-    )
+    trajectory = state.trajectory_of(live) if in_line(live) else None
+    _allocate(state, live, resources, trajectory.home if trajectory is not None else ())
     if state.paced:
         for resource, _ in resources:
             if resource in state.paced:
-                state.paced[resource].spend(holder)
-    trajectory = state.trajectory_of(live) if in_line(live) else None
+                state.paced[resource].spend(live.holder)
     if trajectory is not None and node is not None:
         trajectory.busy = live.id
         trajectory.line.pop(0)
         bind(state, trajectory, node)
+        if not trajectory.home:
+            settle(state, live, trajectory)
     if live.action.kind is Kind.LEASE:
         _start_lease(state, live)
     decisions.append(
@@ -157,6 +157,32 @@ def grant(
             live.action.project,
         )
     )
+
+
+def _allocate(state: State, live: LiveAction, needs: list[Need], home: tuple[int, ...]) -> None:
+    """Hand ``needs`` out to ``live``, whose trajectory's memory lies beside the cores ``home``."""
+    unsaid = live.needs.on_node and "cpu" not in live.action.cost
+    allocations = []
+    for resource, amount in needs:
+        if home and resource in state.local:
+            allocation = state.local[resource].allocate(live.holder, amount, home)
+        else:
+            allocation = hand_out(state, live.action, live.holder, resource, amount)
+        if unsaid and resource.startswith("cpu:"):
+            allocation = msgspec.structs.replace(allocation, why=why_light(state, live.action))
+        allocations.append(allocation)
+    live.allocations = tuple(allocations)
+
+
+def settle(state: State, live: LiveAction, trajectory: LiveTrajectory) -> None:
+    """Let ``trajectory`` be at home beside the cores of ``live``, where cores lie in several places.
+
+    The first that it has alone say where its memory comes from; light actions do not settle it.
+    """
+    for allocation in live.allocations:
+        ledger = state.local.get(allocation.resource)
+        if ledger is not None and ledger.groups > 1 and not allocation.shared:
+            trajectory.home = allocation.units
 
 
 def _units_on(live: LiveAction, node: str | None) -> list[Need]:
@@ -183,7 +209,7 @@ def unbind(state: State, trajectory: LiveTrajectory) -> None:
         state.ledgers[node_resource("memory", trajectory.node)].release(trajectory.holder)
         state.deferrals.clear()
         state.dirty = True
-    trajectory.node = None
+    trajectory.node, trajectory.home = None, ()
 
 
 def _start_lease(state: State, live: LiveAction) -> None:
@@ -289,6 +315,8 @@ def finish(
     timing = _timing(state, live, report)
     if outcome is Outcome.COMPLETED and answer is None:
         learn(state, live, timing.execution_seconds)
+        if report is not None and report.used is not None:
+            observe(state, live.action, timing.execution_seconds, report.used)
     (release if gone else orphan)(state, live)
     live.move(ActionState.FINISHED)
     del state.actions[live.id]
@@ -312,6 +340,7 @@ def finish(
             key_milli_seconds=held_seconds,
             widths=tuple(live.widths),
             result=NO_RESULT if answer is None else msgspec.Raw(answer.result),
+            used=report.used if report is not None else None,
         )
     )
     _leave_trajectory(state, live, decisions)
@@ -391,11 +420,11 @@ def drop_trajectory(state: State, trajectory: LiveTrajectory) -> None:
     """Forget a trajectory whose environment is gone; its memory is free."""
     unbind(state, trajectory)
     state.trajectories.pop(trajectory.key, None)
-    bury(state, trajectory.key, trajectory.closing or "finished")
+    bury(state, trajectory.key, trajectory.closing or "finished", lost=trajectory.lost)
 
 
-def bury(state: State, name: str, why: str) -> None:
-    """Remember for a while that ``name`` is over."""
+def bury(state: State, name: str, why: str, *, lost: bool = False) -> None:
+    """Remember for a while that ``name`` is over, and whether that was our fault."""
     until = state.now + TOMBSTONE_SECONDS
-    state.tombstones[name] = Tombstone(why, until)
+    state.tombstones[name] = Tombstone(why, until, lost)
     state.timers.set(until, TimerKind.TOMBSTONE, name)

@@ -119,7 +119,7 @@ def _oldest(kept: dict[str, Kept], room: int) -> Iterator[str]:
 def key_of(config: Config, action: Action) -> str | None:
     """Return what identical calls have in common; None for one that is made on its own."""
     call = action.call
-    if call is None:
+    if call is None or call.stream:  # whose answer goes to one reader as it comes
         return None
     api = config.apis.get(call.target)
     if api is None or api.cache is None:

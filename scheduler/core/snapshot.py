@@ -17,6 +17,7 @@ from scheduler.core.machine import Machine
 from scheduler.core.merging import Merging
 from scheduler.core.queues import QueueKey, WaitQueue, WaitReason
 from scheduler.core.state import (
+    Appetite,
     Deferral,
     Learned,
     LiveAction,
@@ -52,6 +53,8 @@ class Snapshot(msgspec.Struct):
     deferrals: dict[ResourceId, Deferral] = {}
     #: In the order in which families were first seen.
     durations: list[tuple[str, Learned]] = []
+    #: In that order as well.
+    appetites: list[tuple[str, Appetite]] = []
     resizing: dict[ResourceId, float] = {}
     #: What ledgers that count over time remember.
     paced: dict[ResourceId, bytes] = {}
@@ -90,6 +93,7 @@ def dump(machine: Machine) -> bytes:
             hosting={r: ledger.remember() for r, ledger in state.hosting.items()},
             merging=state.merging,
             durations=list(state.durations.items()),
+            appetites=list(state.appetites.items()),
             tombstones=state.tombstones,
             timers=state.timers.pending(),
             held={r: dict(ledger.holders()) for r, ledger in state.ledgers.items()},
@@ -117,6 +121,7 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
     for entry in snapshot.timers:
         state.timers.set(*entry)
     state.deferrals, state.durations = snapshot.deferrals, dict(snapshot.durations)
+    state.appetites = dict(snapshot.appetites)
     state.resizing, state.pacing = snapshot.resizing, snapshot.pacing
     state.asked_wake, state.dirty = snapshot.asked_wake, False
     return machine

@@ -13,7 +13,7 @@ from domain.allocation import Allocation, Home
 from domain.errors import InvariantViolation
 from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource
 from domain.inventory import Config, NodeInventory, ResourceInventory, default_config
-from domain.ports import HostingLedger, Ledger, PacedLedger
+from domain.ports import HostingLedger, Ledger, LocalLedger, PacedLedger
 from scheduler.core.merging import Merging
 from scheduler.core.needs import Needs
 from scheduler.core.policies import Policy
@@ -101,12 +101,16 @@ class LiveTrajectory:
     environment: EnvironmentSpec | None = None
     #: Where its environment is; set by its first grant or file, and kept while it exists.
     node: str | None = None
+    #: Cores that it was granted alone first, on that node: its memory lies beside them.
+    home: tuple[int, ...] = ()
     busy: ActionId | None = None
     #: Exec actions not yet granted, first come first served; finished ones are dropped lazily.
     line: list[ActionId] = field(default_factory=list)
     live: set[ActionId] = field(default_factory=set)
     #: Why it is being closed; no new actions then.
     closing: str | None = None
+    #: It is closed because its environment was lost, which is nobody's wish.
+    lost: bool = False
     #: The node was told to remove the environment.
     removing: bool = False
 
@@ -165,6 +169,14 @@ class Learned(NamedTuple):
     observations: int
 
 
+class Appetite(NamedTuple):
+    """How many cores actions of one family use; see `appetite`."""
+
+    #: Of the greediest one lately.
+    most_cores: float
+    observations: int
+
+
 class Arranged(NamedTuple):
     """One group's decision, kept for a while for who asks why."""
 
@@ -183,6 +195,8 @@ class Tombstone(NamedTuple):
 
     why: str
     until: float
+    #: It ended by our fault.
+    lost: bool = False
 
 
 @dataclass(slots=True)
@@ -214,12 +228,16 @@ class State:
     deferrals: dict[ResourceId, Deferral] = field(default_factory=dict)
     #: Learned durations, by family.
     durations: dict[str, Learned] = field(default_factory=dict)
+    #: Learned uses of cores, by family.
+    appetites: dict[str, Appetite] = field(default_factory=dict)
     #: Resources whose malleable actions are looked at again then.
     resizing: dict[ResourceId, float] = field(default_factory=dict)
     #: Resources of which units were given back since the last cycle.
     changed: set[ResourceId] = field(default_factory=set)
     #: The ledgers that count over time.
     paced: dict[ResourceId, PacedLedger] = field(default_factory=dict)
+    #: The ledgers of units that lie in several places.
+    local: dict[ResourceId, LocalLedger] = field(default_factory=dict)
     #: The ledgers of units in whose memory services stay.
     hosting: dict[ResourceId, HostingLedger] = field(default_factory=dict)
     #: Since when a service has been on a chunk, and how long it takes; see `affinity`.
@@ -246,6 +264,8 @@ class State:
         ledger = self.ledgers[resource] = self.make_ledger(resource, have)
         if isinstance(ledger, PacedLedger):
             self.paced[resource] = ledger
+        if isinstance(ledger, LocalLedger):
+            self.local[resource] = ledger
         if isinstance(ledger, HostingLedger):
             self.hosting[resource] = ledger
 

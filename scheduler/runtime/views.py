@@ -31,7 +31,9 @@ def placement(node: str | None, allocations: Iterable[Allocation]) -> Placement 
     found = Placement(node)
     for allocation in allocations:
         if allocation.resource.startswith("cpu:"):
-            found = replace(found, cpus=allocation.units, shared=allocation.shared)
+            found = replace(
+                found, cpus=allocation.units, shared=allocation.shared, why=allocation.why
+            )
         elif allocation.resource.startswith("gpu:"):
             found = replace(found, gpus=allocation.units)
     return found
@@ -83,6 +85,7 @@ def finished_view(
         units=granted_units(finish.node, finish.allocations),
         placement=placement(finish.node, finish.allocations),
         timing=timing,
+        used=finish.used,
         project=finish.project,
         task=finish.task,
         trajectory=finish.trajectory,

@@ -8,6 +8,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from tangram_web.dashboard import selectors
+from tangram_web.dashboard.costs import bill_of_task, bill_of_trajectory
 from tangram_web.dashboard.guards import for_watchers, refuse
 from tangram_web.dashboard.lanes import lanes_of
 from tangram_web.records.models import TrajectoryState
@@ -38,6 +39,7 @@ def trajectory(request: HttpRequest, key: str) -> HttpResponse:
         "trajectory": record,
         "chart": lanes_of(record, actions, timezone.now()),
         "cut": record.actions > len(actions),
+        "bill": bill_of_trajectory(record),
     }
     return render(request, "dashboard/trajectory.html", context)
 
@@ -62,5 +64,6 @@ def task(request: HttpRequest, key: str) -> HttpResponse:
         "task": record,
         "steps": selectors.steps_of(record),
         "outcomes": selectors.outcomes_of(record),
+        "bill": bill_of_task(record),
     }
     return render(request, "dashboard/task.html", context)

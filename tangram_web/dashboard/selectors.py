@@ -21,6 +21,8 @@ LANES: Final = 300
 STEPS: Final = 100
 #: Filters by the names they have in the address.
 FILTERS: Final = ("state", "outcome", "task", "trajectory", "project")
+TRAJECTORY_FILTERS: Final = ("state", "task", "project")
+TASK_FILTERS: Final = ("project",)
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def action_page(query: QueryDict) -> ActionPage:
 
     Ids sort by time of submission, so the cursor is an id: pages stay put while actions arrive.
     """
-    filters = {name: value for name in FILTERS if (value := query.get(name, "").strip())}
+    filters = _given(query, FILTERS)
     before = query.get("before", "")
     mistake = _mistake(filters | ({"before": before} if before else {}))
     rows = [] if mistake else list(_matching(filters, before)[: PAGE + 1])
@@ -55,6 +57,41 @@ def action_page(query: QueryDict) -> ActionPage:
         older = urlencode(filters | {"before": rows[-1].id})
     newest = urlencode(filters) or "newest" if before else ""
     return ActionPage(rows, filters, older, newest, mistake)
+
+
+class Mistake(ValueError):
+    """A filter has a value that nothing can have."""
+
+
+def filtered_actions(query: QueryDict) -> QuerySet[ActionRecord]:
+    """Return all actions that an address asks for. Raises Mistake."""
+    return ActionRecord.objects.filter(**_checked(query, FILTERS))
+
+
+def filtered_trajectories(query: QueryDict) -> QuerySet[TrajectoryRecord]:
+    """Return all trajectories that an address asks for. Raises Mistake."""
+    return TrajectoryRecord.objects.filter(**_checked(query, TRAJECTORY_FILTERS))
+
+
+def filtered_tasks(query: QueryDict) -> QuerySet[TaskRecord]:
+    """Return all tasks that an address asks for. Raises Mistake."""
+    return TaskRecord.objects.filter(**_checked(query, TASK_FILTERS))
+
+
+def _checked(query: QueryDict, names: tuple[str, ...]) -> dict[str, str]:
+    filters = _given(query, names)
+    mistake = _mistake(filters) if names is FILTERS else _unreadable(filters)
+    if mistake:
+        raise Mistake(mistake)
+    return filters
+
+
+def _given(query: QueryDict, names: tuple[str, ...]) -> dict[str, str]:
+    return {name: value for name in names if (value := query.get(name, "").strip())}
+
+
+def _unreadable(filters: dict[str, str]) -> str:
+    return next((f"{v!r} is no {n}" for n, v in filters.items() if not _readable(v)), "")
 
 
 def action_record(action_id: str) -> ActionRecord | None:
@@ -75,13 +112,13 @@ class RowPage(Generic[Row]):
 def trajectory_page(query: QueryDict) -> RowPage[TrajectoryRecord]:
     """Return the page of trajectories that an address asks for."""
     rows = TrajectoryRecord.objects.order_by("-opened_at", "-key").defer("environment", "metadata")
-    return _by_opening(rows, query, ("state", "task", "project"))
+    return _by_opening(rows, query, TRAJECTORY_FILTERS)
 
 
 def task_page(query: QueryDict) -> RowPage[TaskRecord]:
     """Return the page of tasks that an address asks for."""
     rows = TaskRecord.objects.order_by("-opened_at", "-key").defer("metadata")
-    return _by_opening(rows, query, ("project",))
+    return _by_opening(rows, query, TASK_FILTERS)
 
 
 def trajectory_record(key: str) -> TrajectoryRecord | None:
@@ -133,8 +170,8 @@ def outcomes_of(task: TaskRecord) -> list[dict[str, Any]]:
 
 
 def _by_opening(rows: QuerySet[Row], query: QueryDict, names: tuple[str, ...]) -> RowPage[Row]:
-    filters = {name: value for name in names if (value := query.get(name, "").strip())}
-    mistake = next((f"{v!r} is no {n}" for n, v in filters.items() if not _readable(v)), "")
+    filters = _given(query, names)
+    mistake = _unreadable(filters)
     before = query.get("before", "")
     moment = parse_datetime(before) if before and _readable(before) else None
     if before and moment is None:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from tangram_web.dashboard import histories, insight, views
+from tangram_web.dashboard import exports, histories, insight, maps, past, traces, views
 
 app_name = "dashboard"
 
 urlpatterns: list[URLPattern] = [
     path("", views.overview, name="overview"),
     path("enter/", views.enter, name="enter"),
+    path("history.json", past.history, name="history"),
+    path("export/<str:name>.<str:form>", exports.table, name="export"),
+    path("trace/window.json", traces.of_window, name="trace-window"),
+    path("trace/actions/<str:action_id>.json", traces.of_action, name="trace-action"),
+    path("trace/trajectories/<path:key>.json", traces.of_trajectory, name="trace-trajectory"),
     path("queues/", insight.queues, name="queues"),
+    path("cpu/", maps.cpu, name="cpu"),
+    path("gpu/", maps.gpu, name="gpu"),
+    path("apis/", maps.apis, name="apis"),
     path("decisions/", insight.decisions, name="decisions"),
     path("workers/", insight.workers, name="workers"),
     path("trajectories/", histories.trajectories, name="trajectories"),

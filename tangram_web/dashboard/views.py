@@ -14,7 +14,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from domain.action import ActionState, Outcome
-from tangram_web.dashboard import selectors, services
+from tangram_web.dashboard import past, selectors, services
+from tangram_web.dashboard.costs import cost_of_action
 from tangram_web.dashboard.guards import for_watchers, refuse
 from tangram_web.dashboard.insight import why_waiting
 from tangram_web.dashboard.lifecycle import phases_of
@@ -24,8 +25,14 @@ from tangram_web.records.selectors import view_of
 @require_safe
 @for_watchers
 def overview(request: HttpRequest) -> HttpResponse:
-    """Show the live page; its data come over the websocket."""
-    return render(request, "dashboard/overview.html", {"page": "overview"})
+    """Show the live page; its data come over the websocket, a range of the past by request."""
+    context = {
+        "page": "overview",
+        "ranges": past.RANGES,
+        "range": request.GET.get("range", ""),
+        "frozen": "to" in request.GET,
+    }
+    return render(request, "dashboard/overview.html", context)
 
 
 @require_safe
@@ -72,5 +79,6 @@ def action(request: HttpRequest, action_id: str) -> HttpResponse:
         "waiting": waiting,
         "problem": problem,
         "raw": raw,
+        "costs": cost_of_action(record),
     }
     return render(request, "dashboard/action.html", context)

@@ -113,6 +113,12 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
         Scope.READ, {200: ActionView}, parameters=(WAIT,), problems=(404, 422, 503),
     ),
     HotEndpoint(
+        "get", "/actions/{id}/stream", "actions_stream",
+        'The answer of a call with `"stream": true`, as it comes; for one reader', Scope.READ,
+        {200: Bytes("*/*", "Status, headers and body are those of the API.")},
+        problems=(404, 409, 429, 503),
+    ),
+    HotEndpoint(
         "post", "/actions/{id}/cancel", "actions_cancel", "Cancel an action; may be repeated",
         Scope.SUBMIT, {200: ActionView, 202: ACCEPTED}, CancelPayload, body_required=False,
         problems=(404, 413, 422, 503),

@@ -53,6 +53,17 @@ class NodeStanding:
         self.memory_bytes = inventory.resources.get("memory", ResourceInventory(0)).capacity
 
     @property
+    def gpus(self) -> dict[str, Any]:
+        """What it has of GPUs; without groups when it has none."""
+        gpu = self.inventory.resources.get("gpu", ResourceInventory(capacity=0))
+        return {
+            "groups": [as_ranges(group) for group in gpu.groups],
+            "unhealthy": list(gpu.unhealthy),
+            "memory_bytes": gpu.memory_bytes,
+            "oversubscribed": gpu.oversubscribed,
+        }
+
+    @property
     def cores(self) -> Iterable[int]:
         """Core numbers in the order of the map."""
         return (core for group in self.groups for core in group)
@@ -137,10 +148,11 @@ class Capacity:
             "cores_held": self.held[node_resource("cpu", name)] / MILLI,
             "cores_total": node.cpu.capacity / MILLI,
             "cores": cores.as_bytes(node.cores),
-            "groups": [_as_ranges(group) for group in node.groups],
+            "groups": [as_ranges(group) for group in node.groups],
             "memory_held_bytes": reserved_bytes + self.held[node_resource("memory", name)],
             "memory_total_bytes": node.memory_bytes,
             "environments": environments,
+            "gpus": node.gpus,
         }
 
     def _state(self, name: str, node: NodeStanding) -> str:
@@ -149,7 +161,7 @@ class Capacity:
         return "drained" if name in self.config.drained_nodes else "ready"
 
 
-def _as_ranges(numbers: tuple[int, ...]) -> str:
+def as_ranges(numbers: tuple[int, ...]) -> str:
     """Write core numbers as the kernel does: ``0-3,8``."""
     parts: list[list[int]] = []
     for number in numbers:

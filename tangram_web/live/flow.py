@@ -10,6 +10,7 @@ from domain.decisions import Finish
 from domain.resources import units
 from tangram_web.live.histogram import PHASES, PhaseWindow, percentile
 from tangram_web.live.history import LENGTH, History
+from tangram_web.live.rings import Rings, moment
 
 #: Seconds behind the percentiles and the outcome counts of a frame.
 WINDOW_SECONDS: Final = 60
@@ -25,6 +26,8 @@ class Flow:
 
     def __init__(self) -> None:
         self.history = History()
+        #: The same for weeks, coarser as it gets older.
+        self.rings = Rings()
         self._phases = PhaseWindow(WINDOW_SECONDS)
         self._outcomes: Counter[Outcome] = Counter()
         self._lately: deque[Counter[Outcome]] = deque([Counter()], WINDOW_SECONDS)
@@ -54,8 +57,21 @@ class Flow:
         if open_second is not None and second - open_second > LENGTH + WINDOW_SECONDS:
             self.history.open_second = second - LENGTH - WINDOW_SECONDS
 
-    def seal(self, levels: dict[str, float]) -> None:
-        """Close the open second: its rates are final, ``levels`` are those at its end."""
+    def seal(self, levels: dict[str, float], wall: int) -> None:
+        """Close the open second: its rates are final, ``levels`` are those at its end.
+
+        ``wall`` is the wall clock at its beginning.
+        """
+        self.rings.add(
+            moment(
+                wall,
+                self._submitted,
+                levels,
+                {outcome.value: count for outcome, count in self._lately[-1].items()},
+                self._phases.counts(1),
+                self._phases.sums(1),
+            )
+        )
         rates = {"submitted": float(self._submitted), "finished": float(self._finished)}
         self.history.seal(levels | rates | self._point_durations())
         self._submitted = self._finished = 0

@@ -19,9 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
-
 from domain.action import ActionState, Kind
+from domain.allocation import Allocation
 from domain.codec import JournalEntry
 from domain.decisions import Finish, Grant, Requeue, Resize, TransferFile
 from domain.events import (
@@ -37,9 +36,12 @@ from domain.events import (
     TrajectoryOpened,
 )
 from domain.ids import TrajectoryKey, task_key, trajectory_key
+from domain.resources import MILLI
 from tangram_web.live.capacity import Capacity
 from tangram_web.live.flow import Flow
+from tangram_web.live.frame import Frame
 from tangram_web.live.history import LENGTH, TAIL
+from tangram_web.live.holders import Holders
 from tangram_web.live.origins import Origins
 from tangram_web.live.overview import overview_body
 from tangram_web.live.population import Live, Population
@@ -47,43 +49,10 @@ from tangram_web.metrics.totals import Totals
 
 OVERVIEW: Final = "overview"
 NODES: Final = "nodes"
-TOPICS: Final = (OVERVIEW, NODES)
+HOLDERS: Final = "holders"
+TOPICS: Final = (OVERVIEW, NODES, HOLDERS)
 
-
-class Frame(msgspec.Struct, frozen=True):
-    """What one topic says at one moment."""
-
-    topic: str
-    #: Grows from frame to frame, over restarts as well: journal milliseconds, at least one more.
-    seq: int
-    #: Changes when an event changed what the topic says; the passing of time is no change.
-    revision: int
-    at: float
-    #: Wall clock at ``at``, seconds since the epoch.
-    wall: float
-    body: dict[str, Any]
-    #: What a newcomer needs in place of parts of ``body``; empty when a frame says everything.
-    backlog: dict[str, Any] = {}
-
-    def encode(self) -> bytes:
-        """Return the frame for readers who follow the topic."""
-        return _encode(self._envelope(snapshot=False) | self.body)
-
-    def encode_snapshot(self) -> bytes:
-        """Return the frame for readers who come anew."""
-        return _encode(self._envelope(snapshot=True) | self.body | self.backlog)
-
-    def _envelope(self, *, snapshot: bool) -> dict[str, Any]:
-        return {
-            "topic": self.topic,
-            "seq": self.seq,
-            "at": self.at,
-            "wall": self.wall,
-            "snapshot": snapshot,
-        }
-
-
-_encode = msgspec.msgpack.Encoder().encode
+__all__ = ["HOLDERS", "NODES", "OVERVIEW", "TOPICS", "Frame", "FrameFold"]
 
 
 class FrameFold:
@@ -96,6 +65,7 @@ class FrameFold:
         self.population = Population()
         self.capacity = Capacity()
         self.flow = Flow()
+        self.holders = Holders()
         self._origins = Origins()
         self._at = 0.0
         self._wall_offset = 0.0
@@ -145,10 +115,12 @@ class FrameFold:
         body = overview_body(self.population, self.capacity, self.flow, self._at, self._wall_offset)
         body |= {"since": self._since, "points": history.points(TAIL)}
         nodes = {"nodes": self.capacity.rows()}
+        holders = {"nodes": self.holders.rows(self._at, self._wall_offset)}
         backlog = {"points": history.points(LENGTH)}
         return {
             OVERVIEW: self._frame(OVERVIEW, self._revision, body, backlog),
             NODES: self._frame(NODES, self._nodes_revision, nodes, {}),
+            HOLDERS: self._frame(HOLDERS, self.holders.revision, holders, {}),
         }
 
     def _frame(
@@ -168,7 +140,7 @@ class FrameFold:
         while (flow.history.open_second or 0) < second:
             levels: dict[str, float] = dict(self.population.totals())
             levels["cores"] = self.capacity.cores_of()[0]
-            flow.seal(levels)
+            flow.seal(levels, int((flow.history.open_second or 0) + self._wall_offset))
             self.population.advance()
 
     def _take(self, message: object) -> None:
@@ -198,9 +170,7 @@ class FrameFold:
             leased = live.kind is Kind.LEASE
             self.population.move(live, ActionState.RUNNING if leased else ActionState.GRANTED)
         live.node, live.attempt = decision.node, decision.attempt
-        live.allocations = decision.allocations
-        self.capacity.hold(live.node, live.allocations)
-        self._nodes_revision += 1
+        self._hold(live, decision.allocations)
         if live.node and live.trajectory and live.kind is Kind.EXEC:
             self._place(trajectory_key(live.project, live.trajectory), live.node)
 
@@ -208,9 +178,7 @@ class FrameFold:
         live = self.population.actions.get(decision.action_id)
         if live is not None and live.attempt == decision.attempt:
             self._release(live)
-            live.allocations = decision.allocations
-            self.capacity.hold(live.node, live.allocations)
-            self._nodes_revision += 1
+            self._hold(live, decision.allocations)
             if self._totals is not None and self._counting:
                 self._totals.resize(live.pool)
 
@@ -240,10 +208,19 @@ class FrameFold:
         if self._totals is not None and self._counting:
             pool, kind = live.pool if live else "default", decision.kind.value
             self._totals.finish(decision.project, pool, kind, decision.outcome, decision.timing)
+            if decision.used is not None:
+                self._totals.use(pool, _granted_cpu_seconds(decision), decision.used)
+
+    def _hold(self, live: Live, allocations: tuple[Allocation, ...]) -> None:
+        live.allocations = allocations
+        self.capacity.hold(live.node, allocations)
+        self.holders.take(live, self._at)
+        self._nodes_revision += 1
 
     def _release(self, live: Live) -> None:
         if live.allocations:
             self.capacity.hold(live.node, live.allocations, by=-1)
+            self.holders.drop(live)
             live.allocations = ()
             self._nodes_revision += 1
 
@@ -294,3 +271,14 @@ class FrameFold:
         self._origins.forget(event.trajectory)
         self.capacity.remove_environment(event.trajectory)
         self._nodes_revision += 1
+
+
+def _granted_cpu_seconds(finish: Finish) -> float:
+    """Return the core seconds that a finished action was granted while it ran.
+
+    What was resized is known over the whole time it held units, of its key resource alone.
+    """
+    cpus = [each.amount for each in finish.allocations if each.resource.startswith("cpu:")]
+    if cpus and finish.resizes:
+        return finish.key_milli_seconds / MILLI
+    return sum(cpus) / MILLI * finish.timing.execution_seconds

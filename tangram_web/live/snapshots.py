@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+import redis
 from django.conf import settings
 from redis.asyncio import Redis
 
@@ -19,3 +23,12 @@ async def newest_snapshot(topic: str) -> bytes | None:
     finally:
         await client.aclose()
     return snapshot if isinstance(snapshot, bytes) else None
+
+
+def stored_snapshot(client: redis.Redis, topic: str) -> dict[str, Any]:
+    """Return the newest snapshot of ``topic``, decoded; empty before the first one.
+
+    Raises redis.RedisError when Redis does not answer.
+    """
+    stored = client.get(snapshot_key(settings.TANGRAM_KEY_PREFIX, topic))
+    return msgspec.msgpack.decode(stored) if isinstance(stored, bytes) else {}

@@ -6,7 +6,7 @@ dashboard may name nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -19,7 +19,7 @@ from prometheus_client.metrics_core import Metric
 
 from domain.version import VERSION
 from tangram_web.metrics.standing import Standing
-from tangram_web.metrics.totals import BOUNDS, PHASES, Histogram, Totals
+from tangram_web.metrics.totals import BOUNDS, MEMORY_BOUNDS, PHASES, Histogram, Totals
 
 #: What the workers' parts are called.
 ROLES = ("loop", "node", "projector")
@@ -27,13 +27,21 @@ NODE_STATES = ("ready", "drained", "lost")
 
 
 def families(
-    totals: Totals, standing: Standing, overview: dict[str, Any], nodes: dict[str, Any]
+    totals: Totals,
+    standing: Standing,
+    overview: dict[str, Any],
+    nodes: dict[str, Any],
+    resources: dict[str, Any],
 ) -> Iterator[Metric]:
-    """Yield every metric family of one reading; frames that were never made are empty."""
+    """Yield every metric family of one reading; frames that were never made are empty.
+
+    ``resources``: what the leader's books say of each (`GET /status`).
+    """
     yield from _of_totals(totals)
     yield from _of_standing(standing)
     yield from _of_pools(overview.get("pools", []))
     yield from _of_resources(overview.get("resources", []))
+    yield from _of_quotas({name: r for name, r in resources.items() if "quotas" in r})
     yield from _of_nodes(nodes.get("nodes", []))
     build = GaugeMetricFamily(
         "tangram_build_info", "The version that answers; 1.", labels=["version"]
@@ -61,6 +69,21 @@ def _of_totals(totals: Totals) -> Iterator[Metric]:
         "tangram_action_completion_seconds", "Action completion time (ACT) of finished actions.",
         ["pool", "kind"], totals.completion,
     )  # fmt: skip
+    for name, text, sums in (
+        ("granted_cpu", "Core seconds granted to actions whose use is counted.",
+         totals.granted_cpu_seconds),
+        ("used_cpu", "Core seconds that they used.", totals.used_cpu_seconds),
+        ("throttled", "Seconds for which quotas of light actions kept them from running.",
+         totals.throttled_seconds),
+    ):  # fmt: skip
+        yield _counter(f"tangram_action_{name}_seconds", text, ["pool"], sums)
+    peaks = HistogramMetricFamily(
+        "tangram_action_peak_memory_bytes", "Most memory of the environment while an action ran.",
+        labels=["pool"],
+    )  # fmt: skip
+    for key, peak in sorted(totals.peak_memory.items()):
+        peaks.add_metric(key, _buckets(peak.counts, MEMORY_BOUNDS), peak.sum_bytes)
+    yield peaks
     yield _histogram(
         "tangram_action_phase_seconds", f"Parts of ACT: {', '.join(PHASES)}.",
         ["pool", "phase"], totals.phases,
@@ -94,6 +117,10 @@ def _of_standing(standing: Standing) -> Iterator[Metric]:
     yield _gauges(
         "tangram_stream_lag_seconds", "Age of what a reader has read, against the newest entry.",
         ["reader"], ((name, lag.seconds) for name, lag in behind),
+    )  # fmt: skip
+    yield _counter(
+        "tangram_cpuset_repairs", "Cores of containers found changed by others, and restored.",
+        ["node"], standing.repairs(),
     )  # fmt: skip
     yield _gauges(
         "tangram_workers", "Workers that show life.", ["role"],
@@ -143,6 +170,33 @@ def _of_resources(resources: list[dict[str, Any]]) -> Iterator[Metric]:
     )  # fmt: skip
 
 
+def _of_quotas(paced: dict[str, Any]) -> Iterator[Metric]:
+    """Yield how resources that count over time stand."""
+    quotas = [((name, _window(quota)), quota) for name, r in paced.items() for quota in r["quotas"]]
+    labels = ["resource", "window"]
+    yield _gauges(
+        "tangram_quota_limit_units", "Units that a quota grants in any window.", labels,
+        ((key, quota["units"]) for key, quota in quotas),
+    )  # fmt: skip
+    yield _gauges(
+        "tangram_quota_used_units", "Of them, units granted in the present window.", labels,
+        ((key, quota["used"]) for key, quota in quotas),
+    )  # fmt: skip
+    yield _gauges(
+        "tangram_resource_ceiling_units", "Most that may be open at once, as far as was learned.",
+        ["resource"], (((name,), r["ceiling"]) for name, r in paced.items()),
+    )  # fmt: skip
+    yield _gauges(
+        "tangram_resource_hindered", "1 while the API is paused or its breaker is open.",
+        ["resource"], (((name,), float(bool(r["hindrance"]))) for name, r in paced.items()),
+    )  # fmt: skip
+
+
+def _window(quota: dict[str, Any]) -> str:
+    seconds = quota["window_seconds"]
+    return f"{seconds:g}s" if seconds else f"day {quota['zone']}"
+
+
 def _of_nodes(nodes: list[dict[str, Any]]) -> Iterator[Metric]:
     pools = sorted({node["pool"] for node in nodes})
     yield _gauges(
@@ -175,7 +229,7 @@ def _gauges(
     return family
 
 
-def _counter(name: str, text: str, labels: list[str], values: dict[Any, int]) -> Metric:
+def _counter(name: str, text: str, labels: list[str], values: Mapping[Any, float]) -> Metric:
     family = CounterMetricFamily(name, text, labels=labels)
     for key, value in sorted(values.items()):
         family.add_metric(key, value)

@@ -48,6 +48,14 @@ class Standing(msgspec.Struct):
         """Return what the leader says of itself; empty when it says nothing."""
         return next((w for w in self.workers if w["name"] == self.leader), {})
 
+    def repairs(self) -> dict[tuple[str], int]:
+        """Return how often each node's worker, since it started, has restored changed cores."""
+        return {
+            (worker["name"].removeprefix("node@"),): worker["repairs"]
+            for worker in self.workers
+            if "repairs" in worker
+        }
+
 
 def read_standing(client: redis.Redis, keys: Keys, consumers: Iterable[str] = ()) -> Standing:
     """Read how things stand. ``consumers`` are shown even before they have a position.

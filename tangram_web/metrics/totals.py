@@ -8,12 +8,15 @@ from typing import Final
 import msgspec
 
 from domain.action import Outcome, Timing
+from domain.allocation import UsedResources
 
 #: Upper bounds of durations, seconds. 5 ms … 1000 s, as tool calls are spread.
 BOUNDS: Final = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0,
     1000.0,
 )  # fmt: skip
+#: Upper bounds of peaks of memory, bytes: 1 MiB … 64 GiB.
+MEMORY_BOUNDS: Final = tuple(2**20 * 4**power for power in range(9))
 PHASES: Final = ("queue", "overhead", "execution")
 
 
@@ -27,6 +30,18 @@ class Histogram(msgspec.Struct):
         """Count one duration."""
         self.counts[bisect_left(BOUNDS, seconds)] += 1
         self.sum_seconds += seconds
+
+
+class PeakMemory(msgspec.Struct):
+    """Peaks of memory by bucket, not cumulated; the last bucket has no upper bound."""
+
+    counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(MEMORY_BOUNDS) + 1))
+    sum_bytes: int = 0
+
+    def add(self, peak_bytes: int) -> None:
+        """Count one action."""
+        self.counts[bisect_left(MEMORY_BOUNDS, peak_bytes)] += 1
+        self.sum_bytes += peak_bytes
 
 
 class Totals(msgspec.Struct):
@@ -45,6 +60,12 @@ class Totals(msgspec.Struct):
     #: (pool,)
     requeued: dict[tuple[str], int] = {}
     resized: dict[tuple[str], int] = {}
+    #: Of actions whose use is counted, (pool,): core seconds granted and used, seconds throttled.
+    granted_cpu_seconds: dict[tuple[str], float] = {}
+    used_cpu_seconds: dict[tuple[str], float] = {}
+    throttled_seconds: dict[tuple[str], float] = {}
+    #: (pool,) → how many actions had a peak of memory up to each of `MEMORY_BOUNDS`, and their sum.
+    peak_memory: dict[tuple[str], PeakMemory] = {}
 
     def submit(self, project: str, pool: str, kind: str) -> None:
         """Count an accepted action."""
@@ -59,6 +80,17 @@ class Totals(msgspec.Struct):
         _of(self.phases, (pool, "queue")).add(timing.queue_seconds)
         _of(self.phases, (pool, "overhead")).add(timing.overhead_seconds)
         _of(self.phases, (pool, "execution")).add(timing.execution_seconds)
+
+    def use(self, pool: str, granted_cpu_seconds: float, used: UsedResources) -> None:
+        """Count what an action was granted of CPU time, and what it used."""
+        key = (pool,)
+        for sums, seconds in (
+            (self.granted_cpu_seconds, granted_cpu_seconds),
+            (self.used_cpu_seconds, used.cpu_seconds),
+            (self.throttled_seconds, used.throttled_seconds),
+        ):
+            sums[key] = sums.get(key, 0.0) + seconds
+        self.peak_memory.setdefault(key, PeakMemory()).add(used.peak_memory_bytes)
 
     def requeue(self, pool: str) -> None:
         """Count an action that was sent back into its queue."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import redis
-from django.conf import settings
 from django.http import HttpResponse
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -19,8 +17,8 @@ from rest_framework.views import APIView
 
 from domain.access import Principal, Scope
 from domain.errors import Unavailable
-from tangram_web.lib import bus
-from tangram_web.live.topics import snapshot_key
+from tangram_web.lib import ask, bus
+from tangram_web.live.snapshots import stored_snapshot
 from tangram_web.metrics.exposition import families
 from tangram_web.metrics.standing import read_standing
 from tangram_web.metrics.store import CONSUMER, MetricsStore
@@ -59,16 +57,21 @@ class _Reading(Collector):
         try:
             totals = MetricsStore(client, keys).load()
             standing = read_standing(client, keys, READERS)
-            overview, nodes = (_snapshot(client, topic) for topic in ("overview", "nodes"))
+            overview, nodes = (stored_snapshot(client, topic) for topic in ("overview", "nodes"))
+            resources = _resources() if standing.life_of_leader() else {}
         except redis.RedisError as error:
             raise Unavailable(f"redis does not answer: {error}") from error
-        return families(totals, standing, overview, nodes)
+        return families(totals, standing, overview, nodes, resources)
 
     def describe(self) -> Iterator[Metric]:
         """Tell nothing beforehand: a reading costs what a scrape costs."""
         return iter(())
 
 
-def _snapshot(client: redis.Redis, topic: str) -> dict[str, Any]:
-    stored = client.get(snapshot_key(settings.TANGRAM_KEY_PREFIX, topic))
-    return msgspec.msgpack.decode(stored) if isinstance(stored, bytes) else {}
+def _resources() -> dict[str, Any]:
+    """Return how the leader's books stand; without an answer a scrape has everything else."""
+    try:
+        resources: dict[str, Any] = ask.status().get("resources", {})
+    except Unavailable:
+        return {}
+    return resources

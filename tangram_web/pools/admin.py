@@ -24,7 +24,7 @@ from tangram_web.pools.models import (
 class PoolAdmin(ReadOnlyAdmin):
     """Pools."""
 
-    list_display = ("name", "policy", "paused", "created_at")
+    list_display = ("name", "policy", "paused", "light_by_default", "created_at")
 
 
 @admin.register(Project)

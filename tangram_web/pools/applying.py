@@ -131,6 +131,7 @@ def _carry_out(each: Change, wanted: Wanted) -> None:
         row = Pool(name=each.name)
         if spec is not None:
             row.policy, row.paused = spec.policy, spec.paused
+            row.light_by_default = spec.light_by_default
     elif each.kind == "Project":
         row = Project(name=each.name)
         if spec is not None:

@@ -43,6 +43,8 @@ class PoolSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     policy: str = DEFAULT_POLICY
     paused: bool = False
+    #: Actions that name no cpu run on shared cores where their family's history says so.
+    light_by_default: bool = True
 
 
 class ProjectSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -149,7 +151,7 @@ def specs_of(config: Config) -> Wanted:
     """Return what leads to ``config``."""
     found: Wanted = {}
     for pool in config.pools.values():
-        found["Pool", pool.name] = PoolSpec(pool.policy, pool.paused)
+        found["Pool", pool.name] = PoolSpec(pool.policy, pool.paused, pool.light_by_default)
     for project in config.projects.values():
         found["Project", project.name] = ProjectSpec(project.default_pool)
     for name in config.resources:

@@ -35,6 +35,8 @@ class Pool(models.Model):
     policy = models.CharField(max_length=NAME_LENGTH, default=DEFAULT_POLICY)
     #: Queued actions stay queued; running ones go on.
     paused = models.BooleanField(default=False)
+    #: Actions that name no cpu run on shared cores where their family's history says so.
+    light_by_default = models.BooleanField(default=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:

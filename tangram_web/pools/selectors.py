@@ -48,7 +48,7 @@ def current_config() -> Config:
             for project in Project.objects.all()
         },
         pools={
-            pool.name: PoolConfig(pool.name, pool.policy, pool.paused)
+            pool.name: PoolConfig(pool.name, pool.policy, pool.paused, pool.light_by_default)
             for pool in Pool.objects.all()
         },
         resources={name: spec.limit_units * MILLI for name, spec in specs.items()},

@@ -53,11 +53,16 @@ SYSTEM = Actor(name="tangram")
 
 
 def pool_create(
-    *, actor: Actor, name: str, policy: str = DEFAULT_POLICY, paused: bool = False
+    *,
+    actor: Actor,
+    name: str,
+    policy: str = DEFAULT_POLICY,
+    paused: bool = False,
+    light_by_default: bool = True,
 ) -> Pool:
     """Add a pool. Raises Conflict for a taken name, InvalidRequest for an unknown policy."""
     parse_policy(policy)
-    pool = Pool(name=name, policy=policy, paused=paused)
+    pool = Pool(name=name, policy=policy, paused=paused, light_by_default=light_by_default)
     with change(actor, "create", f"pool/{name}") as audit:
         insert(pool)
         audit.after = _described(pool)
@@ -65,9 +70,14 @@ def pool_create(
 
 
 def pool_update(
-    *, actor: Actor, name: str, policy: str | None = None, paused: bool | None = None
+    *,
+    actor: Actor,
+    name: str,
+    policy: str | None = None,
+    paused: bool | None = None,
+    light_by_default: bool | None = None,
 ) -> Pool:
-    """Change a pool's policy, pause or resume it; None leaves a value as it is.
+    """Change a pool's policy, pause or resume it, let actions be light by default; None leaves a value as it is.
 
     Actions that run keep what they have. Raises NotFound, InvalidRequest for an unknown policy.
     """
@@ -80,8 +90,10 @@ def pool_update(
         audit.before = _described(pool)
         pool.policy = pool.policy if policy is None else policy
         pool.paused = pool.paused if paused is None else paused
+        if light_by_default is not None:
+            pool.light_by_default = light_by_default
         check(pool)
-        pool.save(update_fields=["policy", "paused"])
+        pool.save(update_fields=["policy", "paused", "light_by_default"])
         audit.after = _described(pool)
     return pool
 

@@ -15,10 +15,11 @@ import msgspec
 from domain.action import Action, EnvironmentSpec
 from domain.events import TaskOpened, TrajectoryOpened
 from domain.ids import TrajectoryKey, task_key, trajectory_key
+from tangram_web.records.spending import Spending
 
 
 @dataclass(slots=True)
-class TaskChange:
+class TaskChange(Spending):
     """Additions to one task."""
 
     project: str
@@ -32,7 +33,7 @@ class TaskChange:
 
 
 @dataclass(slots=True)
-class TrajectoryChange:
+class TrajectoryChange(Spending):
     """Additions to one trajectory."""
 
     project: str
@@ -48,6 +49,9 @@ class TrajectoryChange:
     actions: int = 0
     finished: int = 0
     external_seconds: float = 0.0
+    #: Wall clock of its opening and of its last action's end.
+    begun_wall: float = 0.0
+    ended_wall: float = 0.0
 
 
 @dataclass(slots=True)
@@ -66,6 +70,8 @@ class Episodes:
         self.trajectories: dict[str, TrajectoryChange] = {}
         #: Of trajectories that this batch says nothing else about, up to that moment.
         self.endings: dict[str, Ending] = {}
+        #: Wall clock of the entry that is folded.
+        self.wall = 0.0
 
     def accepted(self, action: Action, now: Any) -> None:
         """Count a new action; the first one opens its task and its trajectory."""
@@ -79,16 +85,25 @@ class Episodes:
             change.environment = _environment(action.environment)
 
     def finished(
-        self, project: str, task: str, trajectory: str | None, act_seconds: float, now: Any
+        self,
+        project: str,
+        task: str,
+        trajectory: str | None,
+        act_seconds: float,
+        spent: Spending,
+        now: Any,
     ) -> None:
-        """Count a finished action."""
+        """Count a finished action and what it cost."""
         change: TaskChange | TrajectoryChange = self._task(project, task, now)
         change.finished += 1
         change.external_seconds += act_seconds
+        change.add(spent)
         if trajectory is not None:
             change = self._trajectory(project, trajectory, task, now)
             change.finished += 1
             change.external_seconds += act_seconds
+            change.add(spent)
+            change.ended_wall = self.wall
 
     def bound(self, project: str, task: str, trajectory: str, node: str, now: Any) -> None:
         """Note the node that a trajectory's action was granted on."""
@@ -133,6 +148,7 @@ class Episodes:
         change = self.trajectories.get(key)
         if change is None:
             change = self.trajectories[key] = TrajectoryChange(project, name, task, now)
+            change.begun_wall = self.wall
         return change
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from domain.action import ActionState, Kind, Outcome
 from domain.codec import JournalEntry
-from domain.decisions import Finish, Grant, Renew, Requeue, Resize
+from domain.decisions import Finish, Grant, RemoveEnvironment, Renew, Requeue, Resize
 from domain.events import (
     ActionFinished,
     ActionStarted,
@@ -37,6 +37,7 @@ from domain.wire import rfc3339
 from tangram_web.records.episodes import Episodes
 from tangram_web.records.request import cost_of, payload_of, placement_of, units_of_allocations
 from tangram_web.records.results import bounded_result
+from tangram_web.records.spending import cost_from, spending_of, used_cpu_seconds
 
 _BY_ID = (ActionStarted, ActionFinished, Grant, Renew, Requeue, Resize, Finish)
 _QUEUED = ActionState.QUEUED.value
@@ -57,7 +58,7 @@ BLANK: dict[str, Any] = {
     "metadata": "{}", "submitted_at": None, "granted_at": None, "started_at": None,
     "finished_at": None, "queue_seconds": None, "overhead_seconds": None,
     "execution_seconds": None, "act_seconds": None, "finished_seq": None, "spec": "{}",
-    "widths": None,
+    "widths": None, "used": None,
 }  # fmt: skip
 
 _encode = msgspec.json.Encoder().encode
@@ -69,6 +70,7 @@ class Standing:
     __slots__ = (
         "attempt",
         "changes",
+        "cost",
         "kind",
         "new",
         "node",
@@ -87,7 +89,9 @@ class Standing:
         project: str,
         task: str,
         trajectory: str | None,
+        cost: str = "{}",
     ) -> None:
+        self.cost = cost
         self.state = state
         self.node = node
         self.attempt = attempt
@@ -131,6 +135,8 @@ class Fold:
         self._seq = 0
         self._at = 0.0
         self._now: Any = None
+        #: CPU time of the commands that this entry reports.
+        self._used: dict[str, float | None] = {}
         self._handlers: dict[type, Callable[[Any], None]] = {
             ActionSubmitted: self._submitted,
             ActionStarted: self._started,
@@ -139,6 +145,7 @@ class Fold:
             TrajectoryOpened: self._trajectory_opened,
             TrajectoryFinished: self._trajectory_finished,
             EnvironmentRemoved: self._environment_removed,
+            RemoveEnvironment: self._trajectory_over,
             Grant: self._granted,
             Renew: self._renewed,
             Requeue: self._requeued,
@@ -150,6 +157,8 @@ class Fold:
         self._offset = entry.wall_offset_seconds
         self._at = entry.at + self._offset
         self._now = self._instant(self._at)
+        self._used.clear()
+        self.episodes.wall = self._at
         handlers = self._handlers
         for event in entry.events:
             handler = handlers.get(type(event))
@@ -191,7 +200,7 @@ class Fold:
         row["submitted_at"] = now
         row["spec"] = _encode(payload_of(action)).decode()
         if action.cost:
-            row["cost"] = _encode(cost_of(action.cost)).decode()
+            row["cost"] = standing.cost = _encode(cost_of(action.cost)).decode()
         if action.metadata:
             row["metadata"] = _encode(action.metadata).decode()
         standing.changes = row
@@ -257,7 +266,9 @@ class Fold:
         if standing is None or standing.state not in _AT_A_NODE or not standing.is_with(event):
             return
         if event.result:
-            text, exit_code = bounded_result(event.result)
+            result = msgspec.msgpack.decode(event.result)
+            text, exit_code = bounded_result(result)
+            self._used[event.action_id] = used_cpu_seconds(result)
             standing.changes["result"] = text
             standing.changes["exit_code"] = exit_code
 
@@ -292,13 +303,21 @@ class Fold:
         changes["act_seconds"] = timing.act_seconds
         changes["finished_seq"] = finished_seq
         if finish.result:
-            changes["result"], _ = bounded_result(finish.result)
+            changes["result"], _ = bounded_result(msgspec.msgpack.decode(finish.result))
+        if finish.used is not None:
+            changes["used"] = _encode(finish.used).decode()
         if finish.widths:
             changes["widths"] = _encode(
                 [(at, units(milli)) for at, milli in finish.widths]
             ).decode()
+        spent = spending_of(finish, cost_from(standing.cost), self._used.get(finish.action_id))
         self.episodes.finished(
-            standing.project, standing.task, standing.trajectory, timing.act_seconds, self._now
+            standing.project,
+            standing.task,
+            standing.trajectory,
+            timing.act_seconds,
+            spent,
+            self._now,
         )
 
     def _task_opened(self, event: TaskOpened) -> None:
@@ -310,6 +329,10 @@ class Fold:
     def _trajectory_finished(self, event: TrajectoryFinished) -> None:
         now = self._instant(self._wall(event.at))
         self.episodes.ended(trajectory_key(event.project, event.trajectory), finished_at=now)
+
+    def _trajectory_over(self, decision: RemoveEnvironment) -> None:
+        """Nothing follows in a trajectory whose environment is to go, whoever ended it."""
+        self.episodes.ended(decision.trajectory, finished_at=self._now)
 
     def _environment_removed(self, event: EnvironmentRemoved) -> None:
         now = self._instant(self._wall(event.at))

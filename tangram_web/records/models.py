@@ -35,6 +35,22 @@ def _choices(values: type[ActionState | Outcome | Kind]) -> list[tuple[str, str]
     return [(value.value, value.value.replace("_", " ")) for value in values]
 
 
+class Spent(models.Model):
+    """What finished actions cost (`tangram_web.records.spending`). Rows of older writers have 0."""
+
+    asked_core_seconds = models.FloatField(default=0.0, db_default=0.0)
+    granted_core_seconds = models.FloatField(default=0.0, db_default=0.0)
+    measured_core_seconds = models.FloatField(default=0.0, db_default=0.0)
+    used_core_seconds = models.FloatField(default=0.0, db_default=0.0)
+    asked_gpu_seconds = models.FloatField(default=0.0, db_default=0.0)
+    granted_gpu_seconds = models.FloatField(default=0.0, db_default=0.0)
+    peak_cores = models.FloatField(default=0.0, db_default=0.0)
+    peak_gpus = models.FloatField(default=0.0, db_default=0.0)
+
+    class Meta:
+        abstract = True
+
+
 class ActionRecord(models.Model):
     """An action and what became of it."""
 
@@ -77,6 +93,8 @@ class ActionRecord(models.Model):
     #: Units of the key resource over time, of an action that was resized: [[seconds since its
     #: grant, units], …]; null for all others.
     widths = JsonText(null=True)
+    #: What the command used (`domain.allocation.UsedResources`); null where nothing counts it.
+    used = JsonText(null=True)
 
     class Meta:
         verbose_name = "action"
@@ -126,7 +144,7 @@ class ActionRecord(models.Model):
         return cpus
 
 
-class TrajectoryRecord(models.Model):
+class TrajectoryRecord(Spent):
     """One episode."""
 
     #: ``project/name``.
@@ -147,6 +165,9 @@ class TrajectoryRecord(models.Model):
     finished = models.BigIntegerField(default=0)
     #: Sum of the ACT of its finished actions: how long it waited for resources and for their work.
     external_seconds = models.FloatField(default=0.0)
+    #: Wall clock of its opening and of its last action's end: arithmetic the databases share.
+    begun_wall = models.FloatField(default=0.0, db_default=0.0)
+    ended_wall = models.FloatField(default=0.0, db_default=0.0)
 
     class Meta:
         verbose_name = "trajectory"
@@ -163,7 +184,7 @@ class TrajectoryRecord(models.Model):
         return self.key
 
 
-class TaskRecord(models.Model):
+class TaskRecord(Spent):
     """An RL workload."""
 
     #: ``project/name``.

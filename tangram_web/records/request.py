@@ -41,7 +41,12 @@ def payload_of(action: Action) -> ActionPayload:
 
 def _call(call: CallSpec) -> CallPayload:
     return CallPayload(
-        call.target, call.method, call.path, call.headers, body=call.body if call.body else None
+        call.target,
+        call.method,
+        call.path,
+        call.headers,
+        body=call.body if call.body else None,
+        stream=call.stream,
     )
 
 
@@ -62,11 +67,12 @@ def units_of_allocations(
 
 
 def placement_of(allocations: tuple[Allocation, ...], node: str | None) -> dict[str, object]:
-    """Return where the allocations lie (`domain.allocation.Placement`, all members present)."""
+    """Return where the allocations lie (`domain.allocation.Placement`, ``why`` where there is one)."""
     found: dict[str, object] = {"node": node, "cpus": (), "shared": False, "gpus": ()}
     for allocation in allocations:
         if allocation.units and allocation.resource.startswith("cpu:"):
             found |= {"cpus": allocation.units, "shared": allocation.shared}
+            found |= {"why": allocation.why} if allocation.why else {}
         elif allocation.resource.startswith("gpu:"):
             found["gpus"] = allocation.units
     return found

@@ -10,7 +10,7 @@ from django.db.models import Model, QuerySet
 
 from domain.access import Principal
 from domain.action import ActionState, Kind, Outcome, Timing
-from domain.allocation import Placement
+from domain.allocation import Placement, UsedResources
 from domain.errors import Gone, InvalidRequest
 from domain.wire import ActionView, CompletionsView
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
@@ -63,6 +63,7 @@ def view_of(record: ActionRecord, *, with_result: bool = True) -> ActionView:
         units=record.units or {},
         placement=_placement(record.placement),
         timing=_timing(record),
+        used=None if record.used is None else msgspec.convert(record.used, UsedResources),
         project=record.project,
         task=record.task,
         trajectory=record.trajectory,

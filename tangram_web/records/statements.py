@@ -13,6 +13,7 @@ from django.db.backends.utils import CursorWrapper
 from tangram_web.records.episodes import Episodes, TaskChange, TrajectoryChange
 from tangram_web.records.fold import BLANK, Standing
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord, TrajectoryState
+from tangram_web.records.spending import PEAKS, SUMS
 
 #: Ids in one question: within SQLite's oldest limit on parameters.
 _ASKED_AT_ONCE: Final = 900
@@ -50,7 +51,7 @@ def standings(cursor: CursorWrapper, ids: Iterable[str]) -> dict[str, Standing]:
     for start in range(0, len(wanted), _ASKED_AT_ONCE):
         part = wanted[start : start + _ASKED_AT_ONCE]
         cursor.execute(
-            f"SELECT id, state, node, attempt, kind, project, task, trajectory FROM {_ACTIONS} "
+            f"SELECT id, state, node, attempt, kind, project, task, trajectory, cost FROM {_ACTIONS} "
             f"WHERE id IN ({_marks(len(part))})",
             part,
         )
@@ -117,10 +118,17 @@ def _insert(table: str, columns: Sequence[str]) -> str:
 #: A row that is there already belongs to the same action, and knows more than a second insertion.
 _INSERT_ACTION: Final = f"{_insert(_ACTIONS, list(BLANK))} ON CONFLICT (id) DO NOTHING"
 
-_ADD_COUNTERS: Final = """
-    actions = {table}.actions + excluded.actions,
-    finished = {table}.finished + excluded.finished,
-    external_seconds = {table}.external_seconds + excluded.external_seconds"""
+_ADD_COUNTERS: Final = ",\n    ".join(
+    f"{name} = {{table}}.{name} + excluded.{name}"
+    for name in ("actions", "finished", "external_seconds", *SUMS)
+)
+_HIGHEST: Final = "{name} = CASE WHEN excluded.{name} > {table}.{name} THEN excluded.{name} ELSE {table}.{name} END"
+
+
+def _sums_and_highest(table: str, *highest: str) -> str:
+    kept = [_HIGHEST.format(table=table, name=name) for name in highest]
+    return ",\n    ".join([_ADD_COUNTERS.format(table=table), *kept])
+
 
 _UPSERT_TASK: Final = f"""
 {_insert(_TASKS, ["key", *(field.name for field in fields(TaskChange))])}
@@ -128,7 +136,7 @@ ON CONFLICT (key) DO UPDATE SET
     pool = CASE WHEN excluded.pool = '' THEN {_TASKS}.pool ELSE excluded.pool END,
     metadata = CASE WHEN excluded.metadata = '{{}}' THEN {_TASKS}.metadata
                     ELSE excluded.metadata END,
-    {_ADD_COUNTERS.format(table=_TASKS)}"""
+    {_sums_and_highest(_TASKS, *PEAKS)}"""
 
 _UPSERT_TRAJECTORY: Final = f"""
 {_insert(_TRAJECTORIES, ["key", "state", *(field.name for field in fields(TrajectoryChange))])}
@@ -143,7 +151,7 @@ ON CONFLICT (key) DO UPDATE SET
     finished_at = COALESCE({_TRAJECTORIES}.finished_at, excluded.finished_at),
     environment_removed_at = COALESCE(excluded.environment_removed_at,
                                       {_TRAJECTORIES}.environment_removed_at),
-    {_ADD_COUNTERS.format(table=_TRAJECTORIES)}"""
+    {_sums_and_highest(_TRAJECTORIES, "ended_wall", *PEAKS)}"""
 
 _END_TRAJECTORY: Final = f"""
 UPDATE {_TRAJECTORIES} SET

@@ -48,7 +48,6 @@ One module, one thing:
     creation.py      what a container is created with
     command.py       what exactly is executed for an order
     engine.py        the Docker SDK, off the event loop
-    marker.py        starting marks, synced together
     settings.py      what an operator may set
 """
 

@@ -24,7 +24,6 @@ from managers.cpu.containers.direct import DirectWay, repair
 from managers.cpu.containers.engine import Engine
 from managers.cpu.containers.environment import Environment
 from managers.cpu.containers.environments import Environments
-from managers.cpu.containers.marker import Marker
 from managers.cpu.containers.run import Run
 from managers.cpu.containers.settings import Settings
 from managers.cpu.containers.survey import survey
@@ -34,10 +33,11 @@ from managers.cpu.probe import usable_cores
 from managers.cpu.process.files import read_file, write_file
 from managers.cpu.process.locks import take_lock
 from managers.cpu.topology import physical_cores, without_reserved
-from managers.marks import MarkLog
+from managers.marks import MarkLog, MarkThread, leftover
+from managers.runs import CLOSED, SHUTTING_DOWN, Runs
 
-#: An idle container gets so many thousandths of a core, to answer and to reap its dead.
-_PARKED_MILLI = 10
+#: A look costs some 0.1 ms, and there may be hundreds of environments.
+_LOOKS_AT_ONCE = 16
 
 _log = logging.getLogger(__name__)
 
@@ -59,9 +59,7 @@ class ContainerDriver:
         self._lock = -1
         self._tools: Tools | None = None
         self._isolation = "docker"
-        self._runs: dict[ActionId, tuple[Run, asyncio.Task[RunReport]]] = {}
-        #: Marks of live runs that may go when these have ended.
-        self._forgotten: set[str] = set()
+        self._runs: Runs[Run] = Runs(self._take_back)
         self._chores: list[asyncio.Task[None]] = []
         #: How often cores were found changed by somebody else.
         self.repairs = 0
@@ -90,61 +88,38 @@ class ContainerDriver:
         marks = MarkLog(self._directory / "marks.log")
         marked = await asyncio.to_thread(marks.open)
         found = await reconcile.take_over(site, environments, way)
-        self._tools = Tools(site, environments, way, Marker(marks), self._cores)
+        self._tools = Tools(
+            site, environments, way, MarkThread(marks, "tangram-marker"), self._cores
+        )
         environments.open()
         self._chores = [
             asyncio.create_task(self._repeat(self._settings.sweep_seconds, self._sweep)),
             asyncio.create_task(self._repeat(self._settings.reconcile_seconds, self.look_after)),
         ]
-        return [_leftover(mark, mark in found.ended) for mark in marked]
+        return [leftover(mark, ended=mark in found.ended) for mark in marked]
 
     async def run(self, order: RunOrder, started: Callable[[], None]) -> RunReport:
         """Run one action to its end. An order that runs already is not run twice."""
-        if self._tools is None:
-            return RunReport(
-                Outcome.INFRA_FAILED, 0.0, detail="the driver is closed", never_started=True
-            )
-        while (known := self._runs.get(order.id)) is not None:
-            if known[0].order.mark == order.mark:
-                return await asyncio.shield(known[1])
-            await asyncio.wait([known[1]])
-        run = Run(order, started, self._tools)
-        task = asyncio.create_task(run.live(), name=f"run {order.mark}")
-        self._runs[order.id] = run, task
-        task.add_done_callback(lambda _: self._leave(order))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            run.stop(Outcome.CANCELLED, "the node worker gave it up")
-            await asyncio.wait([task])
-            raise
+        tools = self._tools
+        if tools is None:
+            return CLOSED
+        return await self._runs.run(order, lambda: Run(order, started, tools))
 
     def stop(self, action_id: ActionId, outcome: Outcome, reason: str) -> None:
         """End a run; its report carries ``outcome`` unless it ended by itself before."""
-        known = self._runs.get(action_id)
-        if known is not None:
-            known[0].stop(outcome, reason)
+        self._runs.stop(action_id, outcome, reason)
 
     def resize(self, action_id: ActionId, attempt: int, allocation: Allocation) -> None:
         """Let a run go on with other cores; an attempt that does not run is ignored."""
-        known = self._runs.get(action_id)
-        if known is not None and known[0].order.attempt == attempt:
-            known[0].resize(allocation)
+        self._runs.resize(action_id, attempt, allocation)
 
     def forget(self, marks: Sequence[str]) -> None:
         """These attempts will not be ordered again: their marks go, once they have ended."""
-        live = {run.order.mark for run, _ in self._runs.values()}
-        self._forgotten.update(live.intersection(marks))
-        if self._tools is not None:
-            self._tools.marker.forget([mark for mark in marks if mark not in live])
+        self._runs.forget(marks)
 
     async def remove_environment(self, trajectory: TrajectoryKey) -> None:
         """End what runs in it and delete it. An unknown trajectory is not an error."""
-        await self._end_runs(
-            lambda run: run.order.action.trajectory_key == trajectory,
-            Outcome.CANCELLED,
-            "its environment is removed",
-        )
+        await self._runs.end_of(trajectory, Outcome.CANCELLED, "its environment is removed")
         await self._open_tools().environments.remove(trajectory)
 
     async def put_file(self, trajectory: TrajectoryKey, path: str, content: bytes) -> None:
@@ -166,14 +141,12 @@ class ContainerDriver:
             chore.cancel()
         if self._chores:
             await asyncio.wait(self._chores)
-        await self._end_runs(
-            lambda _: True, Outcome.INFRA_FAILED, "the node worker is shutting down"
-        )
+        await self._runs.end_all(SHUTTING_DOWN)
         if tools is not None:
             await tools.environments.close()
             if tools.site.trees is not None:
                 tools.site.trees.remove_parent(tools.site.parent)
-            await asyncio.to_thread(tools.marker.close)
+            await asyncio.to_thread(tools.marks.close)
         await self._engine.close()
         if self._lock >= 0:
             os.close(self._lock)
@@ -193,18 +166,9 @@ class ContainerDriver:
             raise Unavailable("the driver is closed")
         return self._tools
 
-    def _leave(self, order: RunOrder) -> None:
-        self._runs.pop(order.id, None)
-        if order.mark in self._forgotten:
-            self._forgotten.discard(order.mark)
-            self.forget([order.mark])
-
-    async def _end_runs(self, chosen: Callable[[Run], bool], outcome: Outcome, reason: str) -> None:
-        runs = [(run, task) for run, task in self._runs.values() if chosen(run)]
-        for run, _ in runs:
-            run.stop(outcome, reason)
-        if runs:
-            await asyncio.wait([task for _, task in runs])
+    def _take_back(self, marks: Sequence[str]) -> None:
+        if self._tools is not None:
+            self._tools.marks.remove(marks)
 
     async def _repeat(self, seconds: float, work: Callable[[], object]) -> None:
         while True:
@@ -216,9 +180,11 @@ class ContainerDriver:
             except (OSError, TangramError) as error:
                 _log.warning("looking after the containers failed, and goes on: %s", error)
 
-    def _sweep(self) -> None:
-        """Restore cores that somebody else changed."""
-        for environment in self._open_tools().environments.all():
+    async def _sweep(self) -> None:
+        """Restore cores that somebody else changed; between a few looks others have their turn."""
+        for number, environment in enumerate(self._open_tools().environments.all()):
+            if number % _LOOKS_AT_ONCE == _LOOKS_AT_ONCE - 1:
+                await asyncio.sleep(0)
             if environment.group is not None and not environment.lost:
                 try:
                     self.repairs += repair(environment)
@@ -245,15 +211,8 @@ class ContainerDriver:
 
     async def _retire(self, environment: Environment) -> None:
         """Remove a container whose time is over, and remember that its trajectory had one."""
-        await self._end_runs(
-            lambda run: run.order.action.trajectory_key == environment.trajectory,
-            Outcome.INFRA_FAILED,
-            "its environment has expired",
+        await self._runs.end_of(
+            environment.trajectory, Outcome.INFRA_FAILED, "its environment has expired"
         )
         reconcile.lose(environment, "it was idle for too long, or passed its expiry")
         await self._engine.remove(environment.container)
-
-
-def _leftover(mark: str, ended: bool) -> Leftover:
-    action_id, _, attempt = mark.rpartition("#")
-    return Leftover(ActionId(action_id), int(attempt), ended)

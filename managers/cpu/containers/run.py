@@ -21,13 +21,10 @@ from managers.cpu.containers.reconcile import lose
 from managers.cpu.containers.tools import Tools, reported, used_between
 from managers.cpu.containers.ways import Ending, Execution, WayLost
 from managers.cpu.process.command import CannotSpawnError
+from managers.marks import WithdrawnError
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-
-
-class WithdrawnError(Exception):
-    """The action was stopped before anything of it ran."""
 
 
 class Run:
@@ -116,7 +113,7 @@ class Run:
 
     async def _act(self, environment: Environment, invocation: command.Invocation) -> RunReport:
         way = self._tools.way
-        await self._tools.marker.mark(self.order.mark)
+        await self._tools.marks.add(self.order.mark)
         if self._stopping is not None:
             raise WithdrawnError
         environment.note_running(self.order.mark)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from domain.allocation import Allocation
-from domain.ports import UsedResources
+from domain.allocation import Allocation, UsedResources
 from domain.resources import MILLI
 from managers.cpu.containers.cgroups import Usage
 from managers.cpu.containers.environment import Share
 from managers.cpu.containers.environments import Environments, Site
-from managers.cpu.containers.marker import Marker
 from managers.cpu.containers.ways import Way
+from managers.marks import MarkThread
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class Tools:
     site: Site
     environments: Environments
     way: Way
-    marker: Marker
+    marks: MarkThread
     #: Cores of the machine, by their lowest thread.
     cores: Mapping[int, frozenset[int]]
 

@@ -32,7 +32,8 @@ from managers.cpu.process.run import Run, Tools
 from managers.cpu.process.sandbox import Sandbox, find_sandbox
 from managers.cpu.process.seal import Sealer
 from managers.cpu.process.workspace import Workspaces
-from managers.marks import MarkLog
+from managers.marks import MarkLog, leftover
+from managers.runs import CLOSED, SHUTTING_DOWN, Runs
 
 _ISOLATIONS: Final = ("auto", "bwrap", "process")
 
@@ -84,9 +85,7 @@ class ProcessDriver:
         self._sandbox: Sandbox | None = None
         self._lock = -1
         self._tools: Tools | None = None
-        self._runs: dict[ActionId, tuple[Run, asyncio.Task[RunReport]]] = {}
-        #: Marks of live runs that may go when these have ended.
-        self._forgotten: set[str] = set()
+        self._runs: Runs[Run] = Runs(self._take_back)
 
     @property
     def isolation(self) -> str:
@@ -109,7 +108,6 @@ class ProcessDriver:
         limits = Limits(settings.max_open_files, settings.max_processes, settings.max_file_bytes)
         await asyncio.to_thread(self._choose_isolation, limits.prefix(sealer.seal("trial")))
         launcher = Launcher(marks)
-        launcher.start()
         self._tools = Tools(
             sealer,
             table,
@@ -123,51 +121,26 @@ class ProcessDriver:
 
     async def run(self, order: RunOrder, started: Callable[[], None]) -> RunReport:
         """Run one action to its end. An order that runs already is not run twice."""
-        if self._tools is None:
-            return RunReport(
-                Outcome.INFRA_FAILED, 0.0, detail="the driver is closed", never_started=True
-            )
-        while (known := self._runs.get(order.id)) is not None:
-            if known[0].order.mark == order.mark:
-                return await asyncio.shield(known[1])
-            await asyncio.wait([known[1]])
-        run = Run(order, started, self._tools)
-        task = asyncio.create_task(run.live(), name=f"run {order.mark}")
-        self._runs[order.id] = run, task
-        task.add_done_callback(lambda _: self._leave(order))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            run.stop(Outcome.CANCELLED, "the node worker gave it up")
-            await asyncio.wait([task])
-            raise
+        tools = self._tools
+        if tools is None:
+            return CLOSED
+        return await self._runs.run(order, lambda: Run(order, started, tools))
 
     def stop(self, action_id: ActionId, outcome: Outcome, reason: str) -> None:
         """End a run; its report carries ``outcome`` unless it ended by itself before."""
-        known = self._runs.get(action_id)
-        if known is not None:
-            known[0].stop(outcome, reason)
+        self._runs.stop(action_id, outcome, reason)
 
     def resize(self, action_id: ActionId, attempt: int, allocation: Allocation) -> None:
         """Let a run go on with other cores; an attempt that does not run is ignored."""
-        known = self._runs.get(action_id)
-        if known is not None and known[0].order.attempt == attempt:
-            known[0].resize(allocation)
+        self._runs.resize(action_id, attempt, allocation)
 
     def forget(self, marks: Sequence[str]) -> None:
         """These attempts will not be ordered again: their marks go, once they have ended."""
-        live = {run.order.mark for run, _ in self._runs.values()}
-        self._forgotten.update(live.intersection(marks))
-        if self._tools is not None:
-            self._tools.launcher.forget([mark for mark in marks if mark not in live])
+        self._runs.forget(marks)
 
     async def remove_environment(self, trajectory: TrajectoryKey) -> None:
         """End what runs in it and delete it. An unknown trajectory is not an error."""
-        await self._end_runs(
-            lambda run: run.order.action.trajectory_key == trajectory,
-            Outcome.CANCELLED,
-            "its environment is removed",
-        )
+        await self._runs.end_of(trajectory, Outcome.CANCELLED, "its environment is removed")
         await asyncio.to_thread(self._workspaces.remove, self._workspaces.of(trajectory))
 
     async def put_file(self, trajectory: TrajectoryKey, path: str, content: bytes) -> None:
@@ -185,27 +158,16 @@ class ProcessDriver:
     async def close(self) -> None:
         """End everything this driver runs."""
         tools, self._tools = self._tools, None
-        await self._end_runs(
-            lambda _: True, Outcome.INFRA_FAILED, "the node worker is shutting down"
-        )
+        await self._runs.end_all(SHUTTING_DOWN)
         if tools is not None:
             await asyncio.to_thread(tools.launcher.close)
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
-    def _leave(self, order: RunOrder) -> None:
-        self._runs.pop(order.id, None)
-        if order.mark in self._forgotten:
-            self._forgotten.discard(order.mark)
-            self.forget([order.mark])
-
-    async def _end_runs(self, chosen: Callable[[Run], bool], outcome: Outcome, reason: str) -> None:
-        runs = [(run, task) for run, task in self._runs.values() if chosen(run)]
-        for run, _ in runs:
-            run.stop(outcome, reason)
-        if runs:
-            await asyncio.wait([task for _, task in runs])
+    def _take_back(self, marks: Sequence[str]) -> None:
+        if self._tools is not None:
+            self._tools.launcher.forget(marks)
 
     async def _end_predecessor(
         self, sealer: Sealer, table: ProcessTable, marked: Sequence[str]
@@ -223,8 +185,7 @@ class ProcessDriver:
         for mark in marked:
             ending = endings.get(sealer.seal(mark), Ending())
             detail = f"could not end {', '.join(ending.remaining)}" if ending.remaining else ""
-            action_id, _, attempt = mark.rpartition("#")
-            leftovers.append(Leftover(ActionId(action_id), int(attempt), ending.ended > 0, detail))
+            leftovers.append(leftover(mark, ended=ending.ended > 0, detail=detail))
         return leftovers
 
     def _choose_isolation(self, prefix: list[str]) -> None:

@@ -56,6 +56,7 @@ class CallDriver(RequestDriver):
     def __init__(self, context: DriverContext, secrets: Secrets | None = None) -> None:
         super().__init__(context.state_directory)
         self._secrets = secrets or Secrets(context.settings.get("secrets_directory", ""))
+        self._passages = context.passages
         self._pools: dict[Reach, httpcore.AsyncConnectionPool] = {}
 
     def begin(self, order: RunOrder, started: Callable[[], None]) -> _Call:
@@ -67,7 +68,10 @@ class CallDriver(RequestDriver):
         check_call(call, api)
         secret = self._secrets.find(api.secret) if api.secret else ""
         limit = min(api.timeout_seconds, order.action.timeout_seconds or api.timeout_seconds)
-        attempt = Attempt(call, api, secret, limit, self.sending(order, started))
+        passage = None
+        if call.stream and self._passages is not None:
+            passage = self._passages.open(order.id)
+        attempt = Attempt(call, api, secret, limit, self.sending(order, started), passage)
         return _Call(attempt, self._pool(api.reach))
 
     def _pool(self, reach: Reach) -> httpcore.AsyncConnectionPool:

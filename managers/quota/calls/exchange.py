@@ -18,10 +18,10 @@ import httpcore
 
 from domain.action import Outcome
 from domain.apis import ApiConfig, CallSpec, Feedback, Verdict, address_of
-from domain.ports import RunReport
+from domain.ports import Passage, RunReport
 from managers.quota.calls.answer import feedback_of, kept_headers, result_of
 from managers.quota.calls.guard import EgressRefused
-from managers.quota.calls.secrets import masked
+from managers.quota.calls.secrets import Mask, masked
 
 CONNECT_SECONDS: Final = 10.0
 
@@ -36,6 +36,8 @@ class Attempt:
     limit_seconds: float
     #: Awaited before the first byte goes out.
     sending: Callable[[], Awaitable[None]]
+    #: Where a good answer goes while it comes.
+    passage: Passage | None = None
     #: When that was, on the clock of the event loop.
     began_at: float | None = None
 
@@ -89,15 +91,34 @@ async def _ask(
             deadline.reschedule(attempt.began_at + attempt.limit_seconds)
 
     response = await pool.handle_async_request(_request(attempt, watch))
+    headers = kept_headers(response.headers, attempt.secret)
     try:
-        body, truncated = await _read(response, attempt.api.response_limit_bytes)
+        body, truncated = await _receive(response, headers, attempt)
     finally:
         await response.aclose()
-    headers = kept_headers(response.headers, attempt.secret)
     result = result_of(response.status, headers, body, truncated=truncated, secret=attempt.secret)
     good = 200 <= response.status < 300 and not truncated
     feedback = feedback_of(attempt.call.target, response.status, headers, time.time(), good=good)
     return RunReport(Outcome.COMPLETED, attempt.seconds(), answer=result, feedback=feedback)
+
+
+async def _receive(
+    response: httpcore.Response, headers: dict[str, str], attempt: Attempt
+) -> tuple[bytes, bool]:
+    """Return what is kept of the body. One that is passed on is read to its end, however long."""
+    limit, passage = attempt.api.response_limit_bytes, attempt.passage
+    if passage is None or not 200 <= response.status < 300:
+        return await _read(response, limit)
+    kept, mask = bytearray(), Mask(attempt.secret)
+    await passage.begin(response.status, headers)
+    async for chunk in response.aiter_stream():
+        kept += chunk[: limit + 1 - len(kept)]
+        if shown := mask.feed(chunk):
+            await passage.write(shown)
+    if rest := mask.rest():
+        await passage.write(rest)
+    await passage.end()
+    return bytes(kept[:limit]), len(kept) > limit
 
 
 async def _read(response: httpcore.Response, limit: int) -> tuple[bytes, bool]:

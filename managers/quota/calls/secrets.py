@@ -44,6 +44,29 @@ class Secrets:
         return value
 
 
+class Mask:
+    """Takes ``secret`` out of bytes that come in pieces, also where it is cut in two."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret.encode()
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what can be shown by now; the end that may be the secret's beginning is held."""
+        if not self._secret:
+            return data
+        text = (self._held + data).replace(self._secret, _MASK.encode())
+        longest = min(len(text), len(self._secret) - 1)
+        held = next((n for n in range(longest, 0, -1) if self._secret.startswith(text[-n:])), 0)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
+
+    def rest(self) -> bytes:
+        """Return what was held, at the end."""
+        held, self._held = self._held, b""
+        return held
+
+
 def masked(text: str, secret: str) -> str:
     """Return ``text`` without ``secret``, should an API repeat what it was sent."""
     return text.replace(secret, _MASK) if secret else text

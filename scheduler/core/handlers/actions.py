@@ -97,7 +97,11 @@ def _over(state: State, action: Action) -> tuple[Outcome, str] | None:
         return None
     trajectory, buried = state.trajectories.get(key), state.tombstones.get(key)
     over = trajectory.closing if trajectory else (buried.why if buried else None)
-    return None if over is None else (Outcome.CANCELLED, f"the trajectory is over: {over}")
+    if over is None:
+        return None
+    lost = (trajectory is not None and trajectory.lost) or (buried is not None and buried.lost)
+    outcome = Outcome.INFRA_FAILED if lost else Outcome.CANCELLED
+    return outcome, f"the trajectory is over: {over}"
 
 
 def _never_fits(

@@ -222,7 +222,7 @@ def _call(payload: CallPayload) -> CallSpec:
         body = msgspec.json.encode(payload.json).decode()
         if "content-type" not in {name.lower() for name in headers}:
             headers = {**headers, "Content-Type": "application/json"}
-    return CallSpec(payload.target, payload.method, payload.path, headers, body)
+    return CallSpec(payload.target, payload.method, payload.path, headers, body, payload.stream)
 
 
 def _check_reward(rule: RewardRule, kind: Kind) -> None:

@@ -32,6 +32,7 @@ from scheduler.runtime.gateway.http import (
 from scheduler.runtime.gateway.leases import Leases
 from scheduler.runtime.gateway.openai import OpenAi
 from scheduler.runtime.gateway.replays import Replays
+from scheduler.runtime.gateway.streams import Streams
 from scheduler.runtime.gateway.trajectories import Trajectories
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 PREFIX = "/api/v1"
 Handler = Callable[..., Awaitable[Response]]
 
+
+_STREAM = re.compile(PREFIX + r"/actions/([^/]+)/stream/?")
 
 #: Submissions check their keys where they are appended.
 _OWN_KEYS = frozenset({PREFIX + "/actions", PREFIX + "/actions/batch"})
@@ -71,6 +74,7 @@ class Gateway:
         self._context = context
         self._behind = behind
         self._feeds = Feeds(context)
+        self._streams = Streams(context)
         self._health = Health(context, needed_roles)
         self._actions = Actions(context)
         self._replays = Replays(context.client, context.keys)
@@ -158,6 +162,8 @@ class Gateway:
             return self._health.ready(request)
         if path == PREFIX + "/events" and method == "GET":
             return self._stream(request, send)
+        if method == "GET" and (answer := _STREAM.fullmatch(path)):
+            return self._answer_stream(request, answer[1], send)
         if path.startswith((PREFIX + "/", "/v1/", "/trajectories/")):
             for route in self._routes:
                 match = route.pattern.fullmatch(path)
@@ -172,6 +178,12 @@ class Gateway:
             await self._context.start()
         principal: Principal = await self._context.identity.principal(request, scope)
         return await handler(request, principal, *args)
+
+    async def _answer_stream(self, request: Request, action_id: str, send: Send) -> None:
+        if not self._context.started:
+            await self._context.start()
+        principal = await self._context.identity.principal(request, TokenScope.READ)
+        await self._streams.stream(request, principal, action_id, send)
 
     async def _stream(self, request: Request, send: Send) -> None:
         if not self._context.started:

@@ -14,6 +14,7 @@ from domain.keys import Keys
 from domain.ports import Driver, DriverContext
 from managers.registry import Registry
 from scheduler.runtime.node.worker import NodeOptions, NodeWorker
+from scheduler.runtime.passages import RedisPassages
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +38,11 @@ def node_worker(
         log.warning("a manager was left out: %s", problem)
     resources: dict[str, ResourceInventory] = {}
     drivers: list[Driver] = []
+    passages = RedisPassages(client, keys)
     for kind, manager in registry.managers.items():
-        context = DriverContext(name, state_directory / kind, dict(resources), dict(settings))
+        context = DriverContext(
+            name, state_directory / kind, dict(resources), dict(settings), passages
+        )
         if manager.probe is not None:
             have = manager.probe(context)
             if have.capacity:
@@ -47,4 +51,4 @@ def node_worker(
         if manager.make_driver is not None:
             drivers.append(manager.make_driver(context))
     options = NodeOptions(name, pool, state_directory, resources, version)
-    return NodeWorker(client, keys, options, drivers)
+    return NodeWorker(client, keys, options, drivers, [passages.close])

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from domain.events import (
 )
 from domain.inventory import NodeInventory, ResourceInventory
 from domain.keys import Keys
-from domain.ports import Driver, Leftover, RunOrder, RunReport
+from domain.ports import Driver, Leftover, Repairing, RunOrder, RunReport
 from managers.reward import reward_of
 from scheduler.runtime.connection import going_on
 from scheduler.runtime.lane import AsyncLane, read_stream_async
@@ -71,12 +71,15 @@ class NodeWorker:
         keys: Keys,
         options: NodeOptions,
         drivers: list[Driver],
+        closing: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._client = client
         self._commands = AsyncLane(client)
         self._keys = keys
         self._options = options
         self._drivers = drivers
+        #: Called when the drivers have ended.
+        self._closing = closing
         self._routing = Routing(drivers)
         self._reporter = Reporter(client, keys)
         self._transfers = Transfers(client, keys, self._routing.by_kind.get(Kind.EXEC))
@@ -107,6 +110,8 @@ class NodeWorker:
             self._commands.close()
             for driver in self._drivers:
                 await driver.close()
+            for close in self._closing:
+                close()
 
     async def _ordered_behind(self, position: str) -> set[str]:
         """Return the marks of runs whose commands will be read again."""
@@ -246,6 +251,7 @@ class NodeWorker:
             detail=report.detail,
             never_started=report.never_started,
             feedback=report.feedback,
+            used=report.result.used if report.result is not None else None,
             chunk=report.chunk,
         )
 
@@ -301,6 +307,9 @@ class NodeWorker:
     async def _show_life(self) -> None:
         milliseconds = int(ALIVE_SECONDS * 1000)
         name, facts = self._options.name, {"role": "node", "pid": os.getpid(), "at": time()}
+        repairs = [each.repairs for each in self._drivers if isinstance(each, Repairing)]
+        if repairs:
+            facts["repairs"] = sum(repairs)
         async with self._client.pipeline(transaction=False) as pipeline:
             pipeline.set(self._keys.alive(name), self.identity.incarnation, px=milliseconds)
             pipeline.hset(self._keys.workers, f"node@{name}", json.dumps(facts))

@@ -32,6 +32,12 @@ def duration(seconds: float | None) -> str:
 
 
 @register.filter
+def amount(value: float) -> str:
+    """Return a sum: ``0.42``, ``12.3``, ``4,711``."""
+    return f"{value:.2g}" if value < 1 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+@register.filter
 def resources(held: Mapping[str, float] | None) -> str:
     """Return granted units as text: ``cpu 4 · api:search 1``."""
     return " · ".join(f"{name} {count:g}" for name, count in (held or {}).items()) or MISSING

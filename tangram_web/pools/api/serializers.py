@@ -48,6 +48,7 @@ class PoolBody(StrictSerializer):
     name = _Name()
     policy = serializers.CharField(max_length=NAME_LENGTH, default=DEFAULT_POLICY)
     paused = serializers.BooleanField(default=False)
+    light_by_default = serializers.BooleanField(default=True)
 
 
 class PoolPatch(StrictSerializer):
@@ -55,6 +56,7 @@ class PoolPatch(StrictSerializer):
 
     policy = serializers.CharField(max_length=NAME_LENGTH, required=False)
     paused = serializers.BooleanField(required=False)
+    light_by_default = serializers.BooleanField(required=False)
 
 
 class PoolView(serializers.Serializer[Any]):
@@ -63,6 +65,7 @@ class PoolView(serializers.Serializer[Any]):
     name = serializers.CharField()
     policy = serializers.CharField()
     paused = serializers.BooleanField()
+    light_by_default = serializers.BooleanField()
     created_at = serializers.DateTimeField()
 
 

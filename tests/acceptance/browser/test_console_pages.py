@@ -13,7 +13,9 @@ from tests.acceptance.up.conftest import Tangram
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-PAGES = ("", "queues", "actions", "trajectories", "tasks", "decisions", "workers")
+PAGES = (
+    "", "queues", "actions", "trajectories", "tasks", "cpu", "gpu", "apis", "decisions", "workers",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -80,3 +82,14 @@ def test_a_trajectory_is_drawn_and_leads_to_its_actions(open_page: Open, tangram
     page.get_by_role("link", name="seen", exact=True).click()
     expect(page.locator("h1")).to_have_text("seen")
     expect(page.get_by_role("heading", name="Steps")).to_be_visible()
+
+
+def test_the_core_map_names_who_holds_the_cores(open_page: Open, waiting: dict[str, Any]) -> None:
+    page = open_page("/cpu/")
+    expect(page.locator(".card tg-coremap canvas")).to_be_visible()
+    row = page.locator("#holders tbody tr", has_text="held")
+    expect(row).to_have_count(1)
+    page.locator(".card summary").click()
+    expect(page.locator(".card .twin")).to_contain_text("One action")
+    row.locator("a").click()
+    expect(page.get_by_role("heading", name="Life")).to_be_visible()

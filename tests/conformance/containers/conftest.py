@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from domain.action import ExecSpec
-from domain.ports import DriverContext, ExecResult, RunReport
+from domain.ports import DriverContext
 from managers.cpu.containers import ContainerDriver
-from tests.conformance.driver import an_order
 from tests.docker_engine import IMAGE, DockerEngine, missing_programs
 
 WAYS = ("direct", "api")
-Shell = Callable[..., Awaitable[RunReport]]
 
 
 @pytest.fixture(scope="session")
@@ -52,14 +49,14 @@ async def crash(driver: ContainerDriver) -> None:
         chore.cancel()
     for way, name in ((tools.way, "shrink"), (tools.way, "end")):
         setattr(way, name, _do_nothing)
-    tasks = [task for _, task in driver._runs.values()]
+    tasks = driver._runs.tasks()
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
     for environment in driver.environments():
         if environment.shell is not None:
             environment.shell._lose()
-    await asyncio.to_thread(tools.marker.close)
+    await asyncio.to_thread(tools.marks.close)
     await driver._engine.close()
     os.close(driver._lock)
 
@@ -80,36 +77,6 @@ async def driver(engine: DockerEngine, tmp_path: Path, way: str) -> AsyncIterato
     assert driver.isolation == f"docker-{way}"
     yield driver
     await driver.close()
-
-
-@pytest.fixture
-def shell(driver: ContainerDriver) -> Shell:
-    """Run a shell script to its end."""
-
-    async def run(
-        script: str,
-        *,
-        timeout_seconds: float | None = 30.0,
-        stdin: str | None = None,
-        limit: int = 65536,
-        env: dict[str, str] | None = None,
-    ) -> RunReport:
-        spec = ExecSpec(("sh", "-c", script), stdin=stdin, output_limit_bytes=limit, env=env or {})
-        return await driver.run(an_order(spec=spec, timeout_seconds=timeout_seconds), lambda: None)
-
-    return run
-
-
-@pytest.fixture
-def output(shell: Shell) -> Callable[..., Awaitable[ExecResult]]:
-    """Run a shell script to its end and return what it left."""
-
-    async def run(script: str, **options: object) -> ExecResult:
-        report = await shell(script, **options)
-        assert report.result is not None, report
-        return report.result
-
-    return run
 
 
 def processes_with(text: str) -> list[int]:

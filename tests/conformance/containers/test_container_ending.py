@@ -11,7 +11,8 @@ from domain.action import EnvironmentSpec, ExecSpec, Outcome
 from domain.ids import ActionId
 from domain.ports import ExecResult, RunOrder
 from managers.cpu.containers import ContainerDriver
-from tests.conformance.containers.conftest import Shell, processes_with
+from tests.conformance.conftest import Shell
+from tests.conformance.containers.conftest import processes_with
 from tests.conformance.driver import Performance, an_order
 
 Output = Callable[..., Awaitable[ExecResult]]

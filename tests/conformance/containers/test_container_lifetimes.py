@@ -15,7 +15,8 @@ from domain.ids import ActionId, TrajectoryKey
 from domain.ports import ExecResult, RunOrder
 from managers.cpu.containers import ContainerDriver, creation
 from managers.cpu.containers.trees import Trees
-from tests.conformance.containers.conftest import Shell, a_driver, crash, processes_with
+from tests.conformance.conftest import Shell
+from tests.conformance.containers.conftest import a_driver, crash, processes_with
 from tests.conformance.driver import FOREVER, TRAJECTORY, Performance, an_order
 from tests.docker_engine import IMAGE, DockerEngine
 

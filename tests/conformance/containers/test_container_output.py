@@ -10,7 +10,7 @@ import pytest
 from domain.action import PYTEST_XDIST, ExecSpec, Outcome
 from domain.ports import ExecResult
 from managers.cpu.containers import ContainerDriver
-from tests.conformance.containers.conftest import Shell
+from tests.conformance.conftest import Shell
 from tests.conformance.driver import TRAJECTORY, an_order
 
 Output = Callable[..., Awaitable[ExecResult]]

@@ -15,9 +15,9 @@ from domain.action import Outcome
 from domain.ids import ActionId
 from domain.ports import RunReport
 from managers.cpu.process import ProcessDriver
+from tests.conformance.conftest import Shell
 from tests.conformance.driver import Performance, an_order
 from tests.conformance.isolations import a_driver
-from tests.conformance.process.conftest import Shell
 
 #: Ways to leave a process behind, each starting ``$0`` as the name of a long sleep.
 ESCAPES = {

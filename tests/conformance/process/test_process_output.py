@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from domain.ports import ExecResult
-from tests.conformance.process.conftest import Shell
+from tests.conformance.conftest import Shell
 
 Output = Callable[..., Awaitable[ExecResult]]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from typing import Any, cast
 
 import httpx
 import redis
+import uvicorn
 
 from domain.access import Principal, Scope
 from domain.codec import encode
@@ -30,6 +32,7 @@ from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.leadership import Leadership, process_name
 from scheduler.runtime.loop import SchedulerLoop
 from scheduler.runtime.node.worker import NodeOptions, NodeWorker
+from tangram_client.aio import AsyncClient
 
 CONFIG = Config(
     revision=1,
@@ -134,8 +137,8 @@ class Rig:
         self.redis.close()
 
     @asynccontextmanager
-    async def client(self, token: str = "trainer") -> AsyncIterator[httpx.AsyncClient]:
-        """Return an HTTP client of a gateway of its own."""
+    async def gateway(self) -> AsyncIterator[Gateway]:
+        """Return a gateway that follows the journal."""
 
         async def nothing_behind(scope: Any, receive: Any, send: Any) -> None:
             await send({"type": "http.response.start", "status": 404, "headers": []})
@@ -151,12 +154,36 @@ class Rig:
         context = Context(connect_async(self.url), self.keys, backing)
         await context.start()
         try:
-            async with httpx.AsyncClient(
-                transport=httpx.ASGITransport(Gateway(context, nothing_behind)),
+            yield Gateway(context, nothing_behind)
+        finally:
+            await context.stop()
+
+    @asynccontextmanager
+    async def client(self, token: str = "trainer") -> AsyncIterator[httpx.AsyncClient]:
+        """Return an HTTP client of a gateway of its own, without a socket between them."""
+        async with (
+            self.gateway() as gateway,
+            httpx.AsyncClient(
+                transport=httpx.ASGITransport(gateway),
                 base_url="http://tangram/api/v1",
                 headers={"Authorization": f"Bearer {token}"},
                 timeout=60,
-            ) as client:
-                yield client
-        finally:
-            await context.stop()
+            ) as client,
+        ):
+            yield client
+
+    @asynccontextmanager
+    async def served(self, token: str = "trainer") -> AsyncIterator[AsyncClient]:
+        """Return the SDK's client of a gateway behind a real web server."""
+        async with self.gateway() as gateway:
+            server = uvicorn.Server(
+                uvicorn.Config(gateway, port=0, lifespan="off", log_level="warning")
+            )
+            with socket.socket() as listening:
+                listening.bind(("127.0.0.1", 0))
+                serving = asyncio.create_task(server.serve([listening]))
+                url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+                async with AsyncClient(url, token) as client:
+                    yield client
+                server.should_exit = True
+                await serving

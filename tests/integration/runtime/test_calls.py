@@ -3,80 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import redis
 
-from domain.apis import ApiConfig, Cache, Reach
-from domain.inventory import Config, PoolConfig, ProjectConfig
-from domain.keys import Keys
+from domain.apis import Cache
 from domain.limits import Breaker, Limits
 from domain.ports import DriverContext
 from managers.quota.calls import CallDriver
-from managers.quota.calls.secrets import Secrets
-from tests.api_server import LocalApi, answer, local_api
-from tests.integration.runtime.rig import LoopThread, Rig
-from tests.redis_server import RedisServer
-
-SECRET = "pl41nly-Secret"
-
-
-class CallRig(Rig):
-    """A system that can call one local API."""
-
-    api: LocalApi
-
-    def start_loop(self, limits: Limits | None = None, at_once: int = 4, **declared: Any) -> None:
-        """Start a leader under a configuration with ``api:search``."""
-        settings = {"base_url": f"http://127.0.0.1:{self.api.port}", "reach": Reach.LOOPBACK}
-        config = Config(
-            revision=1,
-            projects={"default": ProjectConfig("default")},
-            pools={"default": PoolConfig("default")},
-            resources={"api:search": at_once * 1000},
-            limits={"api:search": limits} if limits else {},
-            apis={"api:search": ApiConfig(**{**settings, **declared})},
-        )
-        self.loop = LoopThread(self.url, self.keys, config)
-
-
-@pytest.fixture
-async def calls(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIterator[CallRig]:
-    rig = CallRig(runtime_redis.url, keys, tmp_path)
-    secrets = Secrets(environment={"TANGRAM_API_SECRET_SEARCH_KEY": SECRET})
-    rig.others = [CallDriver(DriverContext("n1", tmp_path / "api", {}, {}), secrets)]
-    async with local_api() as rig.api:
-        yield rig
-        await rig.stop_node()
-        if rig.loop is not None:
-            rig.loop.stop()
-    rig.close()
-
-
-def a_call(path: str = "/", **fields: Any) -> dict[str, Any]:
-    call = {"target": "api:search", "path": path, **fields.pop("call", {})}
-    return {"task": "t", "kind": "call", "call": call, **fields}
-
-
-@asynccontextmanager
-async def running(rig: CallRig, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """Start everything; return a trainer's client."""
-    rig.start_loop(**options)
-    await rig.start_node()
-    async with rig.client() as client:
-        yield client
-
-
-async def finished(client: httpx.AsyncClient, payload: dict[str, Any]) -> dict[str, Any]:
-    answered = await client.post("/actions", params={"wait": 30}, json=payload)
-    assert answered.status_code == 200, answered.text
-    view: dict[str, Any] = answered.json()
-    return view
+from tests.api_server import answer
+from tests.integration.runtime.call_rig import SECRET, CallRig, a_call, finished, running
 
 
 async def test_a_call_comes_back_with_what_the_api_said(calls: CallRig) -> None:

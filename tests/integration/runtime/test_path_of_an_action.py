@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
+from domain.allocation import UsedResources
 from domain.keys import Keys
+from managers.cpu.fake import Play
 from managers.registry import load
 from scheduler.core import invariants
 from scheduler.core.machine import Machine
@@ -38,6 +42,15 @@ async def test_command_brings_its_output_units_and_reward(rig: Rig) -> None:
     assert view["placement"]["node"] == "n1"
     assert len(view["placement"]["cpus"]) == 2
     assert view["reward"] == 1.0
+
+
+async def test_what_a_command_used_comes_back_with_what_it_was_granted(rig: Rig) -> None:
+    used = UsedResources(0.5, 0.0, 2**20)
+    rig.driver.script = lambda _: Play(used=used)
+    async with rig.client() as client:
+        view = (await client.post("/actions?wait=20", json=an_exec("true"))).json()
+    assert view["units"] == {"cpu": 1}
+    assert view["used"] == view["result"]["used"] == msgspec.to_builtins(used)
 
 
 async def test_action_that_runs_long_is_answered_202_and_found_later(rig: Rig) -> None:

@@ -14,6 +14,7 @@ from rest_framework.test import APIClient
 
 from domain.access import Scope
 from domain.action import Outcome, Timing
+from domain.allocation import UsedResources
 from domain.codec import JournalEntry, encode
 from domain.keys import Keys
 from tangram_web.lib import bus
@@ -80,6 +81,31 @@ def test_totals_become_counters_and_cumulated_histograms(
     assert found["tangram_action_completion_seconds_count", key] == 3
 
 
+def test_what_was_used_stands_beside_what_was_granted(
+    redis_bus: Any, scrape: Callable[..., Any]
+) -> None:
+    totals = Totals()
+    totals.use("default", 8.0, UsedResources(2.5, 0.25, 3 * 2**20))
+    totals.use("default", 2.0, UsedResources(0.5, 0.0, 2**40))
+    MetricsStore(redis_bus, KEYS).save(totals)
+    life = {"role": "node", "at": time(), "repairs": 3}
+    redis_bus.hset(KEYS.workers, "node@n1", json.dumps(life))
+
+    found = samples(scrape().content)
+
+    in_pool = ("pool", "default")
+    assert found["tangram_action_granted_cpu_seconds_total", (in_pool,)] == 10.0
+    assert found["tangram_action_used_cpu_seconds_total", (in_pool,)] == 3.0
+    assert found["tangram_action_throttled_seconds_total", (in_pool,)] == 0.25
+    peaks = {
+        dict(labels)["le"]: value
+        for (name, labels), value in found.items()
+        if name == "tangram_action_peak_memory_bytes_bucket"
+    }
+    assert [peaks[bound] for bound in ("1048576", "4194304", "+Inf")] == [0, 1, 2]
+    assert found["tangram_cpuset_repairs_total", (("node", "n1"),)] == 3
+
+
 def test_lag_is_counted_from_the_position_of_each_reader(
     redis_bus: Any, scrape: Callable[..., Any]
 ) -> None:
@@ -139,6 +165,26 @@ def test_the_newest_frames_give_depths_and_capacity(
     assert found["tangram_nodes", (in_pool, ("state", "lost"))] == 1
     assert found["tangram_nodes", (in_pool, ("state", "ready"))] == 0
     assert found["tangram_resource_allocated_units", (("resource", "api:search"),)] == 3
+
+
+def test_quotas_and_what_hinders_an_api_are_told(
+    redis_bus: Any, scrape: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day = {"units": 1000, "window_seconds": None, "zone": "Europe/Berlin", "used": 3}
+    second = {"units": 50, "window_seconds": 1.0, "zone": None, "used": 50}
+    api = {"ceiling": 12, "hindrance": "its breaker is open", "quotas": [second, day]}
+    books = {"api:search": api, "cpu:n1": {"capacity": 8, "free": 8}}
+    monkeypatch.setattr("tangram_web.lib.ask.status", lambda: {"resources": books})
+    life = {"role": "loop", "at": time()}
+    redis_bus.set(KEYS.leader, "loop:1")
+    redis_bus.hset(KEYS.workers, "loop:1", json.dumps(life))
+    found = samples(scrape().content)
+    where = ("resource", "api:search")
+    assert found["tangram_quota_limit_units", (where, ("window", "1s"))] == 50
+    assert found["tangram_quota_used_units", (where, ("window", "1s"))] == 50
+    assert found["tangram_quota_used_units", (where, ("window", "day Europe/Berlin"))] == 3
+    assert found["tangram_resource_ceiling_units", (where,)] == 12
+    assert found["tangram_resource_hindered", (where,)] == 1
 
 
 def test_openmetrics_is_answered_to_who_asks_for_it(scrape: Callable[..., Any]) -> None:

@@ -27,7 +27,8 @@ from domain.wire import (
 from tangram_web.lib import ask
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
 
-LIVE_PAGES = ("/queues/", "/decisions/", "/workers/")
+LIVE_PAGES = ("/queues/", "/decisions/", "/workers/", "/apis/")
+MAP_PAGES = ("/cpu/", "/gpu/")
 ROW_PAGES = ("/trajectories/", "/tasks/", "/actions/")
 NOW = datetime.now(UTC)
 MARKUP = "<script>alert(1)</script>"
@@ -37,7 +38,7 @@ WHY = WaitView("short_of", "waits for 2 of cpu:n1, 1 free on node n1", "cpu:n1",
 @pytest.fixture
 def browser(defaults: None, redis_bus: Any) -> Client:
     client = Client()
-    user = get_user_model().objects.create_user("ops", password="x", is_staff=True)
+    user = get_user_model().objects.create_user("ops", is_staff=True)
     client.force_login(user)
     return client
 
@@ -79,7 +80,7 @@ def answer_to(question: Any) -> Any:
         case StatusQueried():
             quantiles = {"p50": 0.001, "p99": 0.01}
             return {"pass_seconds": quantiles, "cycle_seconds": quantiles, "seq": 42,
-                    "revision": 1, "version": "0.1.0"}  # fmt: skip
+                    "revision": 1, "version": "0.1.0", "resources": {}}  # fmt: skip
         case ActionQueried():
             return ActionView(id=question.action_id, state=ActionState.QUEUED, waiting=WHY)
     raise AssertionError(question)
@@ -103,7 +104,7 @@ def a_task() -> None:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("page", [*LIVE_PAGES, *ROW_PAGES])
+@pytest.mark.parametrize("page", [*LIVE_PAGES, *MAP_PAGES, *ROW_PAGES])
 def test_a_page_opens_before_anything_has_happened(
     browser: Client, scheduler: None, page: str
 ) -> None:
@@ -198,7 +199,7 @@ def test_pages_of_lists_go_on_where_the_last_ended(browser: Client) -> None:
     assert names == [f"t{number:02}" for number in reversed(range(60))]
 
 
-@pytest.mark.parametrize("page", [*LIVE_PAGES, *ROW_PAGES])
+@pytest.mark.parametrize("page", [*LIVE_PAGES, *MAP_PAGES, *ROW_PAGES])
 def test_strangers_are_asked_to_sign_in(db: None, page: str, caller: Callable[..., Any]) -> None:
     answer = Client().get(page)
     assert answer.status_code == 302

@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from domain.action import EnvironmentSpec, Kind, LeaseSpec, Outcome
-from domain.allocation import Allocation
+from domain.allocation import Allocation, UsedResources
 from domain.apis import CallResult, CallSpec
 from domain.codec import encode
-from domain.decisions import Grant, Renew, Resize
+from domain.decisions import Grant, RemoveEnvironment, Renew, Resize
 from domain.events import EnvironmentRemoved, TaskOpened, TrajectoryFinished, TrajectoryOpened
 from domain.ids import ResourceId, trajectory_key
 from domain.ports import ExecResult
@@ -20,6 +20,7 @@ from domain.wire import ActionPayload
 from tangram_web.records.fold import BLANK
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
 from tangram_web.records.projection import project
+from tangram_web.records.selectors import view_of
 from tests.integration.web.journal import OFFSET, Journal, a_finish, a_grant, a_report, an_action
 
 pytestmark = pytest.mark.django_db
@@ -79,6 +80,22 @@ def test_a_resized_action_shows_its_units_and_what_they_were(journal):
     project(journal.entries)
 
     assert ActionRecord.objects.get().widths == [[0.0, 2], [2.5, 1]]
+
+
+def test_what_a_command_used_stands_in_its_row_and_view(journal):
+    action = an_action(kind=Kind.EXEC, cost={"cpu": (1000,)})
+    used = UsedResources(0.75, 0.25, 2**20)
+    journal.submit(action)
+    journal.write([], [a_grant(action.id)])
+    journal.write([a_report(action.id)], [replace(a_finish(action), used=used)])
+
+    project(journal.entries)
+
+    row = ActionRecord.objects.get()
+    assert row.used == {
+        "cpu_seconds": 0.75, "throttled_seconds": 0.25, "peak_memory_bytes": 2**20,
+    }  # fmt: skip
+    assert view_of(row).used == used
 
 
 def test_stored_request_can_be_submitted_again(journal):
@@ -275,3 +292,17 @@ def test_a_call_keeps_its_request_and_an_answer_that_another_one_got(journal):
     assert rows[0].spec["call"] == {
         "target": "api:search", "method": "GET", "path": "/q", "headers": {"X-A": "b"},
     }  # fmt: skip
+
+
+def test_a_trajectory_whose_environment_is_to_go_is_over(journal):
+    action = an_action(kind=Kind.EXEC, trajectory="t")
+    key = trajectory_key("default", "t")
+    journal.submit(action)
+    journal.write([], [a_grant(action.id)])
+    journal.write([], [RemoveEnvironment(key, "n1", "its environment was lost: node n1 is dead")])
+
+    project(journal.entries)
+
+    row = TrajectoryRecord.objects.get()
+    assert (row.state, row.environment_removed_at) == ("finished", None)
+    assert row.finished_at == wall(1001.5)

@@ -135,3 +135,48 @@ def test_no_core_serves_two_masters(steps: list[tuple[int, int]], restart_at: in
         for told in {held.units for held in light}:
             confined = sum(held.amount for held in light if set(held.units) <= set(told))
             assert confined <= len(told) * MILLI
+
+
+def test_whole_cores_come_from_home_when_it_has_enough() -> None:
+    ledger = a_ledger((0, 1, 2, 3), (4, 5, 6))
+    assert ledger.allocate("a", 2 * MILLI, near=(1, 4, 0)).units == (0, 1)
+    assert ledger.allocate("b", 3 * MILLI, near=(0,)).units == (4, 5, 6), "home has too few"
+    assert ledger.allocate("c", MILLI, near=(99,)).units == (2,), "that home is not there any more"
+
+
+def test_a_holder_grows_where_it_has_most() -> None:
+    ledger = a_ledger((0, 1, 2, 3), (4, 5))
+    ledger.allocate("a", MILLI, near=(0,))
+    assert ledger.resize("a", 3 * MILLI).units == (0, 1, 2)
+    assert ledger.resize("a", 5 * MILLI, prefer=(5,)).units == (0, 1, 2, 3, 5)
+
+
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    st.data(),
+)
+def test_being_near_changes_which_cores_and_never_whether(sizes: list[int], data: st.DataObject):
+    """Two ledgers, one of which is told homes, admit the same; home is used when it has enough."""
+    groups, cores = [], 0
+    for size in sizes:
+        groups.append(tuple(range(cores, cores + size)))
+        cores += size
+    told, untold = a_ledger(*groups), a_ledger(*groups)
+    for number in range(data.draw(st.integers(1, 12))):
+        count = data.draw(st.integers(1, cores))
+        home = data.draw(st.integers(0, len(groups) - 1))
+        holder = f"h{data.draw(st.integers(0, 5))}"
+        assert (told.release(holder) is None) == (untold.release(holder) is None)
+        assert told.fits((count * MILLI,)) == untold.fits((count * MILLI,))
+        if not told.fits((count * MILLI,)):
+            continue
+        taken = {core for held in told.holders().values() for core in held.units}
+        untold.allocate(holder, count * MILLI)
+        units = told.allocate(holder, count * MILLI, near=groups[home][:1]).units
+        assert len(set(units)) == count
+        assert not taken & set(units), number
+        enough = [group for group in groups if len(set(group) - taken) >= count]
+        if groups[home] in enough:
+            assert set(units) <= set(groups[home])
+        elif enough:
+            assert any(set(units) <= set(group) for group in enough)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.action import Outcome, Timing
+from domain.allocation import Allocation, UsedResources
 from domain.codec import JournalEntry
+from domain.decisions import Finish
+from domain.ids import ActionId, node_resource
+from domain.resources import MILLI
 from tangram_web.live.frames import FrameFold
 from tangram_web.metrics.totals import BOUNDS, Histogram, Totals
 from tests.unit.live.test_frame_counts import journals
@@ -58,3 +65,17 @@ def test_phases_are_told_apart() -> None:
     sums = {phase: h.sum_seconds for (_, phase), h in totals.phases.items()}
     assert sums == {"queue": 0.2, "overhead": 0.001, "execution": 30.0}
     assert totals.completion[("default", "exec")].sum_seconds == 30.201
+
+
+@pytest.mark.parametrize(
+    ("resizes", "granted"), [({}, 6.0), ({"resizes": 1, "key_milli_seconds": 2500.0}, 2.5)]
+)
+def test_granted_core_seconds_follow_what_was_held(resizes: dict[str, Any], granted: float) -> None:
+    held = Allocation(node_resource("cpu", "n1"), 3 * MILLI, (0, 1, 2))
+    finish = Finish(
+        ActionId("act_1"), "p", "t", Outcome.COMPLETED, Timing(0.5, 0.0, 2.0, 2.5),
+        allocations=(held,), used=UsedResources(1.5, 0.0, 2**20), **resizes,
+    )  # fmt: skip
+    totals = counted([JournalEntry(1, 1, 10.0, 0.0, "0-1", [], [finish])])
+    assert totals.granted_cpu_seconds == {("default",): granted}
+    assert totals.used_cpu_seconds == {("default",): 1.5}

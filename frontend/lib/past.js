@@ -1,0 +1,25 @@
+/**
+ * A range of the past: its points, and what it was as a whole (see tangram_web/dashboard/past.py).
+ * @module
+ */
+
+/**
+ * @typedef {{ width: number, seconds: number[], columns: Record<string, (number | null)[]>,
+ *             whole: { seconds: number, submitted: number, finished: number,
+ *                      phases: Record<string, any>, outcomes: Record<string, number> },
+ *             marks: import("../elements/tg-series.js").Mark[] }} Past
+ */
+
+/** The range in the address: `?range=3600`, and `&to=…` when it is frozen. */
+export function chosen() {
+  const query = new URLSearchParams(location.search);
+  const [seconds, to] = [Number(query.get("range")), Number(query.get("to"))];
+  return { seconds: seconds > 0 ? seconds : 0, to: to > 0 ? to : 0 };
+}
+
+/** @param {number} seconds @param {number} [to] wall clock; 0 or none: now @returns {Promise<Past | null>} */
+export async function recall(seconds, to = 0) {
+  const query = new URLSearchParams({ range: String(seconds), ...(to && { to: String(to) }) });
+  const answer = await fetch(`/history.json?${query}`);
+  return answer.ok && !answer.redirected ? await answer.json() : null;
+}

@@ -1,0 +1,47 @@
+/**
+ * Pages that ask the scheduler: what is inside `#fresh` is fetched again while somebody looks.
+ * Not while a part of it is in use: a selection, an open disclosure and the focus would be lost.
+ * @module
+ */
+
+import "../lib/chrome.js";
+import { bind } from "../lib/keys.js";
+import { reach } from "../lib/scroll.js";
+
+const EVERY_MS = 3000;
+let paused = false;
+/** What the server said last; the page itself changes it a little. */
+let said = document.getElementById("fresh")?.innerHTML;
+
+function inUse() {
+  const part = document.getElementById("fresh");
+  return (
+    document.hidden ||
+    !part ||
+    part.contains(document.activeElement) ||
+    part.querySelector("details[open]") !== null ||
+    getSelection()?.type === "Range"
+  );
+}
+
+async function refresh() {
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (!answer.ok || answer.redirected) return;
+  const read = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const fresh = read.getElementById("fresh");
+  const part = document.getElementById("fresh");
+  if (fresh && part && !inUse() && fresh.innerHTML !== said) {
+    said = fresh.innerHTML;
+    part.replaceWith(fresh);
+    reach(fresh);
+  }
+}
+
+async function turn() {
+  // A server that is away is asked again later; the page shows what it showed.
+  if (!paused && !inUse()) await refresh().catch(() => undefined);
+  setTimeout(turn, EVERY_MS);
+}
+
+bind("p", () => (paused = !paused));
+setTimeout(turn, EVERY_MS);

@@ -1,0 +1,152 @@
+/**
+ * The maps: node → NUMA node → core, and node → GPU → chunk. The page says which in `data-kind`.
+ * @module
+ */
+
+import "../lib/chrome.js";
+import "../elements/tg-coremap.js";
+import "../elements/tg-live.js";
+import "../elements/tg-rows.js";
+import * as format from "../lib/format.js";
+import { dirty } from "../lib/loop.js";
+import { expand, freeChunks, groupsOf, shorten } from "../lib/units.js";
+
+/**
+ * @typedef {import("../lib/live.js").Frame} Frame
+ * @typedef {import("../lib/units.js").Holder} Holder
+ * @typedef {import("./nodes.js").Node} Node
+ */
+
+const EXCLUSIVE = 255;
+
+/** @param {string} id @returns {any} */
+const get = (id) => document.getElementById(id);
+const { live } = get("live");
+const place = get("maps");
+const kind = place.dataset.kind;
+const template = /** @type {HTMLTemplateElement} */ (place.querySelector("template"));
+
+const page = {
+  /** @type {Node[]} */
+  nodes: [],
+  /** @type {Map<string, { holders: Holder[], more: number }>} */
+  holders: new Map(),
+  wall: 0,
+  paint() {
+    const shown = this.nodes.filter((node) => kind === "cpu" || node.gpus.groups.length > 0);
+    const names = new Set(shown.map(({ name }) => name));
+    for (const card of place.querySelectorAll(".card")) {
+      if (!names.has(card.dataset.node)) card.remove();
+    }
+    for (const node of shown) fill(cardOf(node.name), node, this.holdersOf(node.name));
+    place.querySelector(".empty").hidden = shown.length > 0;
+    get("holders").show(shown.flatMap((node) => this.rowsOf(node)));
+    let hidden = 0;
+    for (const node of shown) hidden += this.holders.get(node.name)?.more ?? 0;
+    get("more").textContent = hidden ? `${format.count(hidden)} more are not listed` : "";
+  },
+  /** @param {string} name */
+  holdersOf(name) {
+    return (this.holders.get(name)?.holders ?? []).filter((holder) => holder.kind === kind);
+  },
+  /** @param {Node} node */
+  rowsOf(node) {
+    const groups = kind === "cpu" ? node.groups : node.gpus.groups;
+    return this.holdersOf(node.name).map((holder) => ({
+      ...holder,
+      node: node.name,
+      groups: groupsOf(groups, holder.units),
+      held: this.wall - holder.since,
+    }));
+  },
+};
+
+/** @param {string} name @returns {HTMLElement} */
+function cardOf(name) {
+  const found = place.querySelector(`[data-node="${CSS.escape(name)}"]`);
+  if (found) return found;
+  const copy = /** @type {DocumentFragment} */ (template.content.cloneNode(true));
+  const card = /** @type {HTMLElement} */ (copy.firstElementChild);
+  card.dataset.node = name;
+  place.append(card);
+  return card;
+}
+
+/** @param {HTMLElement} card @param {Node} node @param {Holder[]} holders */
+function fill(card, node, holders) {
+  card.dataset.is = node.state;
+  write(card, ".name", node.name);
+  write(card, ".pool", `pool ${node.pool}`);
+  write(card, ".state", node.state);
+  /** @type {HTMLElement} */ (card.querySelector(".state")).dataset.is = node.state;
+  const map = /** @type {any} */ (card.querySelector("tg-coremap"));
+  if (kind === "cpu") {
+    showCores(card, node, map);
+    map.hold(holders.filter(({ shared }) => !shared));
+  } else {
+    showGpus(card, node, map, holders);
+    map.hold(holders, node.gpus.unhealthy);
+  }
+}
+
+/** @param {HTMLElement} card @param {Node} node @param {any} map */
+function showCores(card, node, map) {
+  mark(card, node.oversubscribed);
+  let [alone, shared] = [0, 0];
+  for (const byte of node.cores) {
+    if (byte === EXCLUSIVE) alone += 1;
+    else if (byte > 0) shared += 1;
+  }
+  const free = node.cores.length - alone - shared;
+  write(card, ".counts", `${alone} held by one action, ${shared} shared, ${free} free`);
+  write(card, ".groups", `${node.groups.length} NUMA node${node.groups.length === 1 ? "" : "s"}`);
+  map.show(node.groups, node.cores);
+}
+
+/** @param {HTMLElement} card @param {Node} node @param {any} map @param {Holder[]} holders */
+function showGpus(card, node, map, holders) {
+  const { gpus } = node;
+  mark(card, gpus.oversubscribed);
+  const held = new Set(holders.flatMap(({ units }) => expand(units)));
+  const broken = new Set(gpus.unhealthy);
+  const numbers = gpus.groups.flatMap(expand);
+  const free = numbers.map((number) => !held.has(number) && !broken.has(number));
+  const count = free.filter(Boolean).length;
+  write(card, ".counts", `${held.size} held, ${count} free; free chunks ${freeChunks(free)}`);
+  write(card, ".groups", gpus.memory_bytes ? `${format.bytes(gpus.memory_bytes)} each` : "");
+  map.show(gpus.groups, Uint8Array.from(numbers, (number) => (held.has(number) ? EXCLUSIVE : 0)));
+}
+
+/** @param {HTMLElement} card @param {boolean} oversubscribed */
+function mark(card, oversubscribed) {
+  /** @type {HTMLElement} */ (card.querySelector(".oversubscribed")).hidden = !oversubscribed;
+}
+
+/** @param {HTMLElement} card @param {string} part @param {string} text */
+function write(card, part, text) {
+  const element = card.querySelector(part);
+  if (element && element.textContent !== text) element.textContent = text;
+}
+
+get("holders").columns = (/** @type {any} */ row) => [
+  row.node,
+  { text: `…${row.id.slice(-8)}`, href: `/actions/${row.id}/`, title: row.id },
+  row.task || "–",
+  row.trajectory ?? "–",
+  shorten(expand(row.units)),
+  format.amount(row.amount) + (row.shared ? " shared" : ""),
+  row.groups.length > 1
+    ? { text: `${row.groups.join(", ")}: across`, title: "Its cores lie on more than one NUMA node" }
+    : row.groups.join(", "),
+  format.duration(row.held),
+];
+
+live.follow("nodes", (/** @type {Frame} */ frame) => {
+  page.nodes = frame.nodes;
+  dirty(page);
+});
+live.follow("holders", (/** @type {Frame} */ frame) => {
+  page.holders = new Map(frame.nodes.map((/** @type {any} */ node) => [node.name, node]));
+  page.wall = frame.wall;
+  dirty(page);
+});

@@ -1,0 +1,126 @@
+"""What a task or a trajectory cost, beside what reserving for its trajectories' lives would have.
+
+The comparison is with a system that holds a trajectory's widest grant from its opening to its last
+action's end, as one does that gives each trajectory a container and its GPUs for good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db.models import Count, F, FloatField, QuerySet, Sum
+
+from tangram_web.dashboard.templatetags.console import amount
+from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
+from tangram_web.records.spending import used_cpu_seconds
+
+
+@dataclass(frozen=True)
+class CostLine:
+    """One kind of resource; all amounts are units times seconds."""
+
+    name: str
+    asked: float
+    granted: float
+    #: Of ``granted``, what belongs to actions whose use was counted; and their use.
+    measured: float
+    used: float
+    #: Granted to actions of trajectories, and what reserving for these would have held.
+    in_trajectories: float
+    reserved: float
+
+    @property
+    def used_share(self) -> float | None:
+        """Used of what was granted, where it was counted."""
+        return self.used / self.measured if self.measured else None
+
+    @property
+    def saving(self) -> float | None:
+        """Share of the reservation that was not held."""
+        return 1 - self.in_trajectories / self.reserved if self.reserved else None
+
+
+@dataclass(frozen=True)
+class Bill:
+    """All kinds that were held at all, and over how many trajectories reserving was reckoned."""
+
+    lines: list[CostLine]
+    trajectories: int
+
+
+def bill_of_trajectory(row: TrajectoryRecord) -> Bill:
+    """Return what one trajectory has cost so far."""
+    life = row.ended_wall - row.begun_wall if row.begun_wall else 0.0
+    return _bill(row, 1, _reservation(row, life, life * row.peak_cores, life * row.peak_gpus))
+
+
+def bill_of_task(row: TaskRecord) -> Bill:
+    """Return what one task has cost so far; one query over its trajectories."""
+    rows: QuerySet[TrajectoryRecord] = TrajectoryRecord.objects.filter(
+        project=row.project, task=row.name, begun_wall__gt=0, ended_wall__gt=0
+    )
+    life = F("ended_wall") - F("begun_wall")
+    sums = rows.aggregate(
+        count=Count("key"),
+        cores=Sum("granted_core_seconds"),
+        gpus=Sum("granted_gpu_seconds"),
+        reserved_cores=Sum(life * F("peak_cores"), output_field=FloatField()),
+        reserved_gpus=Sum(life * F("peak_gpus"), output_field=FloatField()),
+    )
+    numbers = {name: value or 0.0 for name, value in sums.items()}
+    reservation = (
+        (numbers["cores"], numbers["reserved_cores"]),
+        (numbers["gpus"], numbers["reserved_gpus"]),
+    )
+    return _bill(row, sums["count"], reservation)
+
+
+def cost_of_action(row: ActionRecord) -> list[tuple[str, str]]:
+    """Return what a finished action held and used, as names and words; empty before its end."""
+    if row.act_seconds is None or row.queue_seconds is None:
+        return []
+    held_seconds = max(0.0, row.act_seconds - row.queue_seconds)
+    words = []
+    for name, kind in (("Core-seconds", "cpu"), ("GPU-seconds", "gpu")):
+        units = (row.units or {}).get(kind)
+        if units is None:
+            continue
+        granted = units * held_seconds
+        if kind == "cpu" and row.widths:
+            granted = _integral(row.widths, held_seconds)
+        used = used_cpu_seconds(row.result) if kind == "cpu" else None
+        counted = "" if used is None else f", {amount(used)} used"
+        words.append((name, f"{amount(granted)} granted{counted}"))
+    return words
+
+
+def _integral(widths: list[list[float]], until: float) -> float:
+    """Return units times seconds of ``[[since, units], …]``."""
+    ends = [since for since, _ in widths[1:]] + [until]
+    return sum(
+        units * max(0.0, end - since) for (since, units), end in zip(widths, ends, strict=True)
+    )
+
+
+Reservation = tuple[tuple[float, float], tuple[float, float]]
+
+
+def _reservation(row: TrajectoryRecord, life: float, cores: float, gpus: float) -> Reservation:
+    if not life:
+        return (0.0, 0.0), (0.0, 0.0)
+    return (row.granted_core_seconds, cores), (row.granted_gpu_seconds, gpus)
+
+
+def _bill(row: TaskRecord | TrajectoryRecord, trajectories: int, reservation: Reservation) -> Bill:
+    cores = CostLine(
+        "Core-seconds",
+        row.asked_core_seconds,
+        row.granted_core_seconds,
+        row.measured_core_seconds,
+        row.used_core_seconds,
+        *reservation[0],
+    )
+    gpus = CostLine(
+        "GPU-seconds", row.asked_gpu_seconds, row.granted_gpu_seconds, 0.0, 0.0, *reservation[1]
+    )
+    return Bill([line for line in (cores, gpus) if line.granted], trajectories)

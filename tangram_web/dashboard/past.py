@@ -1,0 +1,79 @@
+"""The past as charts draw it: what the rings hold, and when the configuration changed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from time import time
+from typing import Any, Final
+
+import msgspec
+import redis
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.views.decorators.http import require_safe
+
+from tangram_web.dashboard.guards import for_watchers
+from tangram_web.lib import bus
+from tangram_web.live.recall import Recalled, recall
+from tangram_web.live.rings import RINGS
+from tangram_web.live.ringstore import RingStore
+from tangram_web.pools.models import ConfigRevision
+
+#: The choices of the range picker: seconds and their name.
+RANGES: Final = (
+    (900, "15 min"), (3600, "1 h"), (21_600, "6 h"), (86_400, "24 h"), (604_800, "7 d"),
+    (1_209_600, "14 d"),
+)  # fmt: skip
+LONGEST_SECONDS: Final = max(step * length for step, length in RINGS.items())
+#: Revisions marked on one chart, the newest ones.
+MARKS: Final = 200
+_JSON: Final = "application/json"
+
+
+@require_safe
+@for_watchers
+def history(request: HttpRequest) -> HttpResponse:
+    """Answer with the points of a range, what it was as a whole, and the marks on it."""
+    now = time()
+    span = span_of(request.GET, now)
+    if isinstance(span, str):
+        return _json({"detail": span}, 400)
+    first, last = span
+    try:
+        recalled = recalled_of(first, last, now)
+    except redis.RedisError as error:
+        return _json({"detail": f"redis does not answer: {error}"}, 503)
+    body = msgspec.structs.asdict(recalled) | {"marks": marks_of(first, last)}
+    return _json(body, 200)
+
+
+def span_of(query: QueryDict, now: float) -> tuple[float, float] | str:
+    """Return the stretch of wall clock that an address asks for, or what is wrong with it."""
+    try:
+        seconds, last = float(query.get("range", "3600")), float(query.get("to", now))
+    except ValueError:
+        return "range and to are numbers of seconds"
+    if not 1 <= seconds <= LONGEST_SECONDS:
+        return f"range is 1 to {LONGEST_SECONDS} seconds"
+    if not 0 <= last <= now + 60:
+        return "to is an instant of the past, in seconds since 1970"
+    return last - seconds, last
+
+
+def recalled_of(first: float, last: float, now: float) -> Recalled:
+    """Return what is known of a range. Raises redis.RedisError."""
+    return recall(RingStore(bus.redis_client(), bus.keys()).read, first, last, now)
+
+
+def marks_of(first: float, last: float) -> list[dict[str, Any]]:
+    """Return the revisions of the configuration that came in force in a range, oldest first."""
+    span = [datetime.fromtimestamp(at, UTC) for at in (first, last)]
+    found = ConfigRevision.objects.filter(created_at__range=span).order_by("-number")
+    rows = found.values_list("number", "author", "created_at")[:MARKS]
+    return [
+        {"revision": number, "author": author, "at": at.timestamp()}
+        for number, author, at in reversed(rows)
+    ]
+
+
+def _json(body: Any, status: int) -> HttpResponse:
+    return HttpResponse(msgspec.json.encode(body), content_type=_JSON, status=status)

@@ -1,0 +1,129 @@
+"""Tables as rows for files: each yields dicts with the same members, read in pages by key.
+
+A page of rows is read, given away and forgotten, so a table of a million rows needs the memory of
+one page. Pages are read by key, so rows that come meanwhile shift nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from time import time
+from typing import Any, Final
+
+import msgspec
+import redis
+from django.db.models import Model, QuerySet
+from django.http import QueryDict
+
+from domain.errors import Unavailable
+from tangram_web.dashboard import selectors
+from tangram_web.dashboard.maps import api_rows, holders_of
+from tangram_web.dashboard.past import recalled_of, span_of
+from tangram_web.lib import ask, bus
+from tangram_web.live.recall import rows_of
+from tangram_web.metrics.standing import read_standing
+from tangram_web.metrics.views import READERS
+from tangram_web.pools.selectors import current_config
+
+#: Rows that are read at once.
+PAGE: Final = 1000
+_ACTION: Final = (
+    "id", "project", "task", "trajectory", "pool", "kind", "family", "step", "group", "priority",
+    "state", "outcome", "reward", "cost", "units", "node", "attempt", "exit_code", "detail",
+    "submitted_at", "granted_at", "started_at", "finished_at", "queue_seconds",
+    "overhead_seconds", "execution_seconds", "act_seconds",
+)  # fmt: skip
+_SPENT: Final = (
+    "asked_core_seconds", "granted_core_seconds", "measured_core_seconds", "used_core_seconds",
+    "asked_gpu_seconds", "granted_gpu_seconds", "peak_cores", "peak_gpus",
+)  # fmt: skip
+_TRAJECTORY: Final = (
+    "key", "project", "name", "task", "pool", "node", "state", "opened_at", "finished_at",
+    "environment_removed_at", "actions", "finished", "external_seconds", *_SPENT,
+)  # fmt: skip
+_TASK: Final = (
+    "key", "project", "name", "pool", "opened_at", "actions", "finished", "external_seconds",
+    *_SPENT,
+)  # fmt: skip
+
+Rows = Iterable[list[dict[str, Any]]]
+
+
+class NoSuchRange(ValueError):
+    """The address asks for rows that cannot be."""
+
+
+def actions(query: QueryDict) -> Rows:
+    """Yield actions, newest first, as the list filters them."""
+    return _by_key(selectors.filtered_actions(query), "id", _ACTION)
+
+
+def trajectories(query: QueryDict) -> Rows:
+    """Yield trajectories by key, as the list filters them."""
+    return _by_key(selectors.filtered_trajectories(query), "key", _TRAJECTORY)
+
+
+def tasks(query: QueryDict) -> Rows:
+    """Yield tasks by key, as the list filters them."""
+    return _by_key(selectors.filtered_tasks(query), "key", _TASK)
+
+
+def queues(_: QueryDict) -> Rows:
+    """Yield the lines of waiting actions. Raises Unavailable."""
+    yield [msgspec.to_builtins(line) for line in ask.queues().items]
+
+
+def decisions(_: QueryDict) -> Rows:
+    """Yield the latest decisions of policies. Raises Unavailable."""
+    yield [msgspec.to_builtins(one) for one in ask.decisions().items]
+
+
+def workers(_: QueryDict) -> Rows:
+    """Yield the workers that show life. Raises Unavailable."""
+    try:
+        yield read_standing(bus.redis_client(), bus.keys(), READERS).workers
+    except redis.RedisError as error:
+        raise Unavailable(f"redis does not answer: {error}") from error
+
+
+def cores(_: QueryDict) -> Rows:
+    """Yield who holds which cores."""
+    yield holders_of("cpu")[1]
+
+
+def gpus(_: QueryDict) -> Rows:
+    """Yield who holds which GPUs."""
+    yield holders_of("gpu")[1]
+
+
+def apis(_: QueryDict) -> Rows:
+    """Yield how APIs and counted resources stand. Raises Unavailable."""
+    yield api_rows(ask.status()["resources"], current_config(), ask.queues())
+
+
+def history(query: QueryDict) -> Rows:
+    """Yield the points of a range. Raises NoSuchRange, Unavailable."""
+    now = time()
+    span = span_of(query, now)
+    if isinstance(span, str):
+        raise NoSuchRange(span)
+    try:
+        yield list(rows_of(recalled_of(*span, now)))
+    except redis.RedisError as error:
+        raise Unavailable(f"redis does not answer: {error}") from error
+
+
+TABLES: Final[dict[str, Callable[[QueryDict], Rows]]] = {
+    table.__name__: table
+    for table in (
+        actions, trajectories, tasks, queues, decisions, workers, cores, gpus, apis, history,
+    )
+}  # fmt: skip
+
+
+def _by_key(rows: QuerySet[Any, Model], key: str, columns: tuple[str, ...]) -> Iterator[Any]:
+    values = rows.order_by(f"-{key}").values(*columns)
+    page = list(values[:PAGE])
+    while page:
+        yield page
+        page = list(values.filter(**{f"{key}__lt": page[-1][key]})[:PAGE])

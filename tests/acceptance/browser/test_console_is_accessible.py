@@ -1,0 +1,94 @@
+"""Everybody can use the console: no violation of WCAG 2.2 AA that axe-core finds, and keys suffice."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.acceptance.browser.conftest import DESK, PHONE, Open, run
+from tests.acceptance.browser.test_console_pages import PAGES
+from tests.acceptance.up.conftest import Tangram
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+
+
+def violations(page: Page) -> list[str]:
+    source = files("axe_playwright_python").joinpath("axe.min.js").read_text()
+    page.evaluate(source)
+    found: dict[str, Any] = page.evaluate(
+        "rules => axe.run(document, {runOnly: {type: 'tag', values: rules}})", RULES
+    )
+    return [
+        f"{one['id']}: {node['html'][:120]} {node['any'][:1]}"
+        for one in found["violations"]
+        for node in one["nodes"][:3]
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_violation_on_any_page(open_page: Open, tangram: Tangram, scheme: str) -> None:
+    done = run(tangram, "true", trajectory="seen-2", step=1)
+    single = (f"actions/{done['id']}", "trajectories/default/seen-2", "tasks/default/seen")
+    size = DESK if scheme == "light" else PHONE
+    page = open_page("/", viewport=size, color_scheme=scheme, reduced_motion="reduce")
+    for name in (*PAGES, *single):
+        page.goto(f"{tangram.access['url']}/{name}/" if name else f"{tangram.access['url']}/")
+        expect(page.locator("h1")).to_be_attached()
+        if page.locator("tg-live").count():
+            # Figures are dimmed until they are live.
+            expect(page.locator("tg-live")).to_have_attribute("data-is", "live")
+        assert violations(page) == [], name
+
+
+def test_the_palette_finds_pages_and_actions_by_keys_alone(
+    open_page: Open, tangram: Tangram
+) -> None:
+    done = run(tangram, "true")
+    page = open_page("/queues/")
+    page.keyboard.press("Control+k")
+    expect(page.locator("#palette-input")).to_be_focused()
+    assert violations(page) == []
+    page.keyboard.type("tasks")
+    page.keyboard.press("Enter")
+    expect(page).to_have_title("Tasks · Tangram")
+    page.keyboard.press("Control+k")
+    page.keyboard.type(done["id"])
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text(done["id"])
+
+
+def test_markup_in_what_users_supply_stays_text(open_page: Open, tangram: Tangram) -> None:
+    family, group = MARKUP, MARKUP[:60]
+    done = run(tangram, "printf", "%s", MARKUP, family=family, group=group, metadata={"x": MARKUP})
+    page = open_page(f"/actions/{done['id']}/")
+    expect(page.locator("pre").first).to_contain_text("<script>alert(2)</script>")
+    page.keyboard.press("Control+k")
+    page.locator("#palette-input").fill(MARKUP)
+    expect(page.locator("#palette-list")).to_contain_text("<img src=x")
+    assert page.locator('img[src="x"]').count() == 0
+
+
+def test_the_past_is_drawn_and_a_link_freezes_it(open_page: Open, tangram: Tangram) -> None:
+    run(tangram, "true")
+    page = open_page("/?range=3600")
+    expect(page.locator("#throughput canvas")).to_be_visible()
+    expect(page.locator("#samples")).to_contain_text("1 h")
+    page.locator("#freeze").click()
+    expect(page.get_by_role("link", name="Go on from now")).to_be_visible()
+    assert "to=" in page.url
+
+
+def test_a_file_comes_from_the_running_stack(open_page: Open, tangram: Tangram) -> None:
+    done = run(tangram, "true", trajectory="file-1")
+    page = open_page("/actions/?trajectory=file-1")
+    expect(page.locator("#rows")).to_contain_text(done["id"][-8:])
+    with page.expect_download() as begun:
+        page.get_by_role("link", name="CSV", exact=True).click()
+    text = begun.value.path().read_text()
+    assert done["id"] in text

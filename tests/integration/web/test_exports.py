@@ -1,0 +1,142 @@
+"""Every table is a file, and actions are a Chrome trace; both are streamed by key."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from tangram_web.dashboard import tables, traces
+from tangram_web.dashboard.exports import as_csv, as_json
+from tangram_web.records.models import ActionRecord, TrajectoryRecord
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def browser(defaults: None, redis_bus: Any) -> Client:
+    client = Client()
+    client.force_login(get_user_model().objects.create_user("ops", is_staff=True))
+    return client
+
+
+def actions(count: int, **given: Any) -> None:
+    ActionRecord.objects.bulk_create(
+        ActionRecord(
+            id=f"act_{number:05}", project="p", kind="exec", state="finished", outcome="completed",
+            submitted_at=NOW + timedelta(seconds=number), queue_seconds=0.5, overhead_seconds=0.25,
+            execution_seconds=2.0, act_seconds=2.75, finished_seq=number,
+            finished_at=NOW + timedelta(seconds=number + 2.75), units={"cpu": 2},
+            **{"task": "swe", "trajectory": "t-1", **given},
+        )
+        for number in range(count)
+    )  # fmt: skip
+
+
+def body_of(answer: Any) -> str:
+    return b"".join(answer.streaming_content).decode()
+
+
+def test_a_table_of_many_pages_comes_whole_and_in_order(
+    browser: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "PAGE", 10)
+    actions(35)
+
+    answer = browser.get("/export/actions.csv")
+    with CaptureQueriesContext(connection) as asked:
+        rows = list(csv.DictReader(io.StringIO(body_of(answer))))
+
+    assert [row["id"] for row in rows] == [f"act_{n:05}" for n in reversed(range(35))]
+    assert json.loads(rows[0]["units"]) == {"cpu": 2}
+    assert len(asked) == 4
+    assert answer["Content-Disposition"] == 'attachment; filename="actions.csv"'
+
+
+def test_filters_of_the_page_hold_for_the_file(browser: Client) -> None:
+    actions(3)
+
+    assert len(json.loads(body_of(browser.get("/export/actions.json?task=swe")))) == 3
+    assert json.loads(body_of(browser.get("/export/actions.json?task=other"))) == []
+    assert browser.get("/export/actions.json?state=nonsense").status_code == 400
+
+
+def test_lines_of_json_are_rows(browser: Client) -> None:
+    actions(2)
+
+    lines = body_of(browser.get("/export/actions.ndjson")).splitlines()
+
+    assert [json.loads(line)["id"] for line in lines] == ["act_00001", "act_00000"]
+
+
+@pytest.mark.parametrize("name", ["trajectories", "tasks", "cores", "gpus", "history"])
+def test_a_table_without_rows_is_an_empty_file(browser: Client, name: str) -> None:
+    answer = browser.get(f"/export/{name}.json")
+
+    assert answer.status_code == 200
+    assert isinstance(json.loads(body_of(answer)), list)
+
+
+@pytest.mark.parametrize("path", ["/export/secrets.csv", "/export/actions.xml"])
+def test_an_unknown_table_or_form_is_404(browser: Client, path: str) -> None:
+    assert browser.get(path).status_code == 404
+
+
+def test_strangers_get_no_file(db: None) -> None:
+    assert Client().get("/export/actions.csv").status_code == 302
+    assert Client().get("/trace/window.json").status_code == 302
+
+
+def test_a_cell_is_never_a_formula() -> None:
+    (text,) = as_csv([[{"task": "=cmd|' /C calc'!A0", "reward": -1.5}]])
+
+    assert list(csv.reader(io.StringIO(text)))[1] == ["'=cmd|' /C calc'!A0", "-1.5"]
+
+
+def test_no_rows_are_an_empty_array() -> None:
+    assert json.loads("".join(as_json([]))) == []
+
+
+def test_a_trace_has_slices_for_actions_and_their_phases(browser: Client) -> None:
+    actions(2)
+
+    trace = json.loads(body_of(browser.get("/trace/actions/act_00001.json")))
+
+    slices = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert [one["name"] for one in slices] == ["exec", "queue", "overhead", "execution"]
+    assert [one["ts"] for one in slices] == [0, 0, 500_000, 750_000]
+    assert slices[0]["dur"] == 2_750_000
+    assert slices[0]["args"]["id"] == "act_00001"
+
+
+def test_actions_without_a_trajectory_share_lanes_without_overlap(browser: Client) -> None:
+    actions(4, trajectory=None)
+
+    events = list(json.loads("".join(traces.written(
+        ActionRecord.objects.order_by("id"), NOW)))["traceEvents"])  # fmt: skip
+
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    lanes = [names[e["tid"]] for e in events if e["ph"] == "X" and e["cat"] == "action"]
+    assert lanes == ["lane 1", "lane 2", "lane 3", "lane 1"]
+
+
+def test_a_trace_that_is_cut_says_so(browser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "MOST", 2)
+    actions(3)
+    ActionRecord.objects.update(project="default")
+    TrajectoryRecord.objects.create(
+        key="default/t-1", project="default", name="t-1", task="swe", opened_at=NOW
+    )
+
+    trace = json.loads(body_of(browser.get("/trace/trajectories/default/t-1.json")))
+
+    assert trace["otherData"]["cut"] is True
+    assert sum(event.get("cat") == "action" for event in trace["traceEvents"]) == 2

@@ -1,0 +1,105 @@
+"""The pages of cores, GPUs and APIs say what there is, who holds it and who waits for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+
+from domain.inventory import Config
+from domain.limits import Share
+from domain.resources import MILLI
+from domain.wire import QueuesView, QueueView, WaitView
+from tangram_web.dashboard import maps
+from tangram_web.lib import ask
+from tangram_web.live.frames import FrameFold
+from tangram_web.live.topics import snapshot_key
+from tests.unit.live.journal import Journal
+
+MARKUP = "<img src=x onerror=alert(1)>"
+STATUS = {
+    "api:search": {
+        "capacity": 8,
+        "free": 6.5,
+        "ceiling": 4,
+        "hindrance": "paused for 3 s: it answered 429",
+        "quotas": [
+            {"units": 100, "window_seconds": 60.0, "zone": None, "used": 40, "left": 60,
+             "eases_in_seconds": 12.0}
+        ],
+    },
+    "cpu:n1": {"capacity": 4, "free": 4},
+}  # fmt: skip
+
+
+@pytest.fixture
+def browser(defaults: None, redis_bus: Any) -> Client:
+    client = Client()
+    client.force_login(get_user_model().objects.create_user("ops", is_staff=True))
+    return client
+
+
+def publish(redis_bus: Any, journal: Journal) -> None:
+    fold = FrameFold()
+    for entry in journal.entries:
+        fold.fold(entry)
+    for topic, frame in fold.frames(journal.at).items():
+        redis_bus.set(snapshot_key("tangram", topic), frame.encode_snapshot())
+
+
+def test_a_core_map_opens_with_its_holders_before_any_script_ran(
+    browser: Client, redis_bus: Any
+) -> None:
+    journal = Journal()
+    journal.join("n1")
+    journal.submit("act_1", task=MARKUP)
+    journal.grant("act_1", (0, 1))
+    publish(redis_bus, journal)
+
+    text = browser.get("/cpu/").content.decode()
+
+    assert 'href="/actions/act_1/"' in text
+    assert "<td>0-1</td>" in text
+    assert MARKUP not in text
+
+
+def test_a_system_without_gpus_says_how_to_have_some(browser: Client, redis_bus: Any) -> None:
+    journal = Journal()
+    journal.join("n1")
+    publish(redis_bus, journal)
+
+    text = browser.get("/gpu/").content.decode()
+
+    assert "No node offers GPUs" in text
+    assert "TANGRAM_NODE_GPUS=8 ./tangram up" in text
+
+
+def test_an_api_says_what_is_open_used_up_and_who_waits() -> None:
+    why = WaitView("short_of", "waits for api:search", "api:search")
+    line = QueueView("default", None, {}, 0, 7, "act_a", "p", "t", None, 3.0, why)
+    config = Config(
+        resources={"api:search": 8 * MILLI},
+        shares={"api:search": {"lab": Share(3 * MILLI)}},
+    )
+
+    (row,) = maps.api_rows(STATUS, config, QueuesView([line], 1, 7))
+
+    assert (row["name"], row["held"], row["capacity"], row["ceiling"]) == ("api:search", 1.5, 8, 4)
+    assert (row["waiting"], row["shares"]) == (7, "lab 3")
+
+
+def test_the_page_of_apis_shows_quota_burn_and_pauses(
+    browser: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config(resources={"api:search": 8 * MILLI})
+    monkeypatch.setattr(ask, "status", lambda: {"resources": STATUS})
+    monkeypatch.setattr(ask, "queues", lambda: QueuesView([], 0, 0))
+    monkeypatch.setattr(maps, "current_config", lambda: config)
+
+    text = browser.get("/apis/").content.decode()
+
+    assert "paused for 3 s: it answered 429" in text
+    assert "1.5 of 8, held down to 4 by its answers" in text
+    assert "100 in 1m 00s" in text

@@ -1,0 +1,133 @@
+"""The past is kept in rings whose moments merge, so percentiles of any range are exact to the bin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from domain.action import Outcome
+from tangram_web.live.frames import FrameFold
+from tangram_web.live.histogram import PHASES, PhaseWindow, bin_of, percentile, seconds_of
+from tangram_web.live.recall import recall, rows_of, whole_of
+from tangram_web.live.rings import RINGS, Moment, Rings, merge
+from tests.unit.live.journal import WALL_OFFSET, Journal
+
+WALL = int(WALL_OFFSET)
+
+
+class Shelf:
+    """Keeps moments as the store does."""
+
+    def __init__(self, *taken: dict[int, list[Moment]]) -> None:
+        self.moments = {step: [one for each in taken for one in each[step]] for step in RINGS}
+
+    def read(self, step: int, first: float, last: float) -> list[Moment]:
+        return [one for one in self.moments[step] if first <= one.at < last]
+
+
+def durations_at(seconds: Mapping[int, Sequence[float]], until: int) -> FrameFold:
+    """Fold actions that end in the given seconds after ``durations`` of execution."""
+    journal, fold = Journal(), FrameFold()
+    for second, durations in sorted(seconds.items()):
+        journal.at = float(second)
+        for number, duration in enumerate(durations):
+            journal.submit(f"a{second}-{number}")
+            journal.finish(f"a{second}-{number}", timing=(0.0, 0.0, duration))
+    for entry in journal.entries:
+        fold.fold(entry)
+    fold.frames(float(until))
+    return fold
+
+
+@settings(max_examples=25)
+@given(
+    st.dictionaries(
+        st.integers(600, 700), st.lists(st.floats(0.001, 1000), min_size=1, max_size=5),
+        min_size=1, max_size=20,
+    )
+)  # fmt: skip
+def test_percentiles_of_a_range_are_those_of_all_its_durations(seconds):
+    fold = durations_at(seconds, 760)
+    shelf = Shelf(fold.flow.rings.take())
+
+    recalled = recall(shelf.read, WALL + 600, WALL + 800, WALL + 3600)
+
+    everything = [one for durations in seconds.values() for one in durations]
+    counts = np.bincount(bin_of(np.array(everything)), minlength=256)
+    assert recalled.whole["finished"] == len(everything)
+    for share in (50, 95, 99):
+        assert recalled.whole["phases"]["act"][f"p{share}"] == percentile(counts, share / 100)
+
+
+def test_all_sizes_tell_of_the_same_actions():
+    fold = durations_at({700: [0.5], 715: [0.5, 2.0], 999: [3.0]}, 1300)
+    taken = fold.flow.rings.take()
+
+    (five_minutes,) = [one for one in taken[300] if one.at == WALL + 700]
+    parts = [one for one in taken[15] if WALL + 700 <= one.at < WALL + 1000]
+
+    assert (len(parts), five_minutes.seconds, five_minutes.finished) == (20, 300, 4)
+    assert merge(parts, WALL + 700) == five_minutes
+    assert five_minutes.outcomes == {Outcome.COMPLETED: 4}
+
+
+def test_a_fold_that_begins_anew_leaves_out_what_is_stored():
+    seconds = {600: [0.5], 700: [0.5], 950: [1.0]}
+    first = durations_at(seconds, 930).flow.rings.take()
+    again = durations_at(seconds, 1000)
+    resumed = Rings({step: moments[-1].at for step, moments in first.items() if moments})
+    for one in again.flow.rings.take()[1]:
+        resumed.add(one)
+    second = resumed.take()
+
+    shelf = Shelf(first, second)
+
+    for step in (1, 15):
+        starts = [one.at for one in shelf.moments[step]]
+        assert starts == sorted(set(starts))
+        assert sum(one.finished for one in shelf.moments[step]) == 3
+
+
+def test_the_newest_part_of_a_long_range_comes_from_finer_rings():
+    fold = durations_at({600: [0.5], 905: [0.5], 921: [0.5]}, 925)
+    shelf = Shelf(fold.flow.rings.take())
+
+    recalled = recall(shelf.read, WALL + 600 - 86_400, WALL + 1000, WALL + 1000)
+
+    assert recalled.whole["finished"] == 3
+
+
+def test_points_carry_rates_levels_and_gaps():
+    journal, fold = Journal(at=600.0), FrameFold()
+    journal.submit("a1")
+    for entry in journal.entries:
+        fold.fold(entry)
+    fold.frames(660.0)
+    shelf = Shelf(fold.flow.rings.take())
+
+    rows = list(rows_of(recall(shelf.read, WALL + 585, WALL + 630, WALL + 700)))
+
+    by_second = {row["at"] - WALL: row for row in rows}
+    assert by_second[590]["queued"] is None
+    assert (by_second[600]["submitted"], by_second[600]["queued"]) == (1.0, 1.0)
+    assert by_second[610]["submitted"] == 0.0
+
+
+def test_nothing_known_is_no_number():
+    whole = whole_of(merge([], 0))
+
+    assert whole["phases"]["act"] == {"p50": None, "p95": None, "p99": None, "mean": None}
+
+
+def test_a_moment_holds_what_the_window_of_its_second_held():
+    window = PhaseWindow(5)
+    fold = durations_at({600: [0.25, 0.25]}, 602)
+    (second,) = [one for one in fold.flow.rings.take()[1] if one.at == WALL + 600]
+
+    assert second.durations().shape == window.counts(1).shape
+    act = second.durations()[PHASES.index("act")]
+    assert (act.sum(), seconds_of(int(act.argmax()))) == (2, percentile(act, 0.5))
+    assert second.sums[PHASES.index("act")] == 0.5
