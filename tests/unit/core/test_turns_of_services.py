@@ -112,6 +112,7 @@ def test_calls_wait_for_the_chunk_of_their_service_until_the_line_is_worth_a_res
     assert waiting is not None
     assert (why := waiting.why()) is not None
     assert why.code == "deferred"
+    assert "service 'a' works for others on gpu:n1" in why.reason
     assert list(play.submit(a_call("b1", "b"))) == ["b1"], "they block nobody"
     play.end("b1")
     grants = play.submit(a_call("a4", "a"), a_call("a5", "a"))
