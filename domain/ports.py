@@ -188,6 +188,9 @@ class HostingLedger(Ledger, Protocol):
         ``memory_bytes`` is what ``service`` needs of each; an empty name: the holder's own program.
         """
 
+    def working(self, service: str) -> int:
+        """Return on how many held chunks ``service`` works, or is meant to."""
+
     def drop(self, service: str, units: Sequence[int]) -> None:
         """``service`` is no longer in the memory of ``units``."""
 

@@ -34,16 +34,16 @@ TASK: Final = "gpu-service-example"
 MEMORY_BYTES: Final = 50 * 2**30
 
 
-def declaration(names: Iterable[str] = MODELS, mebibytes: int = 64) -> str:
-    """Return the services as configuration; JSON is YAML."""
+def declaration(names: Iterable[str] = MODELS, mebibytes: int = 64, seconds: float = 0.0) -> str:
+    """Return the services as configuration; JSON is YAML. A call takes ``seconds`` longer."""
     program = str(Path(__file__).with_name("numpy_model.py").resolve())
     documents = []
     for seed, name in enumerate(names):
-        options = ("--port", "{port}", "--mebibytes", str(mebibytes), "--seed", str(seed))
+        size = ("--mebibytes", str(mebibytes), "--seed", str(seed), "--seconds", str(seconds))
         spec = {
             "engine": "process",
             "degrees": [{"gpus": 1, "memory_bytes": MEMORY_BYTES}],
-            "command": [sys.executable, program, *options],
+            "command": [sys.executable, program, "--port", "{port}", *size],
             "paths": ["/v1/score"],
         }
         head = {"apiVersion": "tangram/v1", "kind": "GpuService", "metadata": {"name": name}}

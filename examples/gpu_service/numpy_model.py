@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -39,6 +40,7 @@ class Handler(BaseHTTPRequestHandler):
     """Two paths."""
 
     model: Model
+    seconds = 0.0
 
     def do_GET(self) -> None:
         """Say that the weights are there."""
@@ -51,7 +53,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         try:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-            self._answer(200, {"score": self.model.score(body["text"])})
+            score = self.model.score(body["text"])
+            time.sleep(self.seconds)
+            self._answer(200, {"score": score})
         except (ValueError, KeyError, TypeError, AttributeError):
             self._answer(400, {"error": 'give {"text": "…"}'})
 
@@ -73,7 +77,9 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--mebibytes", type=int, default=64)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=0.0, help="as if a call took longer")
     options = parser.parse_args()
+    Handler.seconds = options.seconds
     Handler.model = Model(options.mebibytes, options.seed)
     ThreadingHTTPServer(("127.0.0.1", options.port), Handler).serve_forever()
 

@@ -34,6 +34,7 @@ from domain.services import Engine, GpuService, check_service_call
 from managers.gpu.engines import EngineFailed, Server
 from managers.gpu.engines.leftovers import end_leftovers, label_of
 from managers.gpu.engines.process import ProcessServer
+from managers.gpu.engines.sleeping import SleepingServer
 from managers.gpu.keeper import Keeper, MemoryNotFreed, Units
 from managers.gpu.measure import nvml_free_bytes
 from managers.quota.calls.driver import open_connections
@@ -154,12 +155,13 @@ class GpuDriver(RequestDriver):
         return self._make_server(self._declared[name], Home(name, units))
 
     def _engine(self, service: GpuService, home: Home) -> Server:
-        if service.engine is not Engine.PROCESS:
+        if service.engine is Engine.TORCH:
             raise EngineFailed(f"this node does not run engine {service.engine}")
+        make = ProcessServer if service.engine is Engine.PROCESS else SleepingServer
         directory = (
             self._directory / "servers" / f"{home.service}@{home.units[0]}-{len(home.units)}"
         )
-        return ProcessServer(service, home.units, directory, label=self._label)
+        return make(service, home.units, directory, label=self._label)
 
     def _free_bytes(self, unit: int) -> int:
         if self._measure is not None:

@@ -60,6 +60,8 @@ class ChunkLedger:
         self._held: dict[int, int] = {}
         self._held_milli = 0
         self._serving: dict[str, str] = {}
+        #: Holder → the service that its chunk was chosen for.
+        self._meant: dict[str, str] = {}
         self._uses = 0
         self._residents = Residents(0, 0)
         self.wanted: frozenset[str] = frozenset()
@@ -131,6 +133,8 @@ class ChunkLedger:
         units = self._units(place, level)
         allocation = Allocation(self.resource, amount_at(level), units)
         self.adopt(holder, allocation)
+        if service:
+            self._meant[holder] = service
         return allocation
 
     def host(
@@ -169,6 +173,8 @@ class ChunkLedger:
         self.release(holder)
         self._holders[holder] = allocation
         self._held_milli += allocation.amount
+        if allocation.hosting is not None and allocation.hosting.service:
+            self._meant[holder] = allocation.hosting.service
         for unit in allocation.units:
             self._held[unit] = self._held.get(unit, 0) + 1
             self._settle(unit)
@@ -176,6 +182,7 @@ class ChunkLedger:
     def release(self, holder: str) -> Allocation | None:
         """Take back what ``holder`` has; its service stays cached. None when it has nothing."""
         allocation = self._holders.pop(holder, None)
+        self._meant.pop(holder, None)
         if allocation is None:
             return None
         self._held_milli -= allocation.amount
@@ -230,6 +237,10 @@ class ChunkLedger:
         level = level_of(amount)
         places = [] if level is None else sorted(self._free_homes(service, level))
         return [Home(service, self._units(place, level or 0)) for place in places]
+
+    def working(self, service: str) -> int:
+        """Return on how many held chunks ``service`` works, or is meant to."""
+        return sum(1 for name in self._meant.values() if name == service)
 
     def _free_homes(self, service: str, level: int) -> list[int]:
         homes = self._residents.homes(service, level) if service else ()

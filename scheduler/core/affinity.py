@@ -12,6 +12,9 @@ Rules
    ⌈services / chunks⌉ · (turn + restore + one call).
 3. Priorities come first: a turn only orders calls of equal priority.
 4. Where somebody has to leave, those for whom nobody waits leave first.
+5. A service that works already is restored onto one more chunk only when its line, shared among the
+   chunks it has, would take longer than `PATIENCE_RESTORES` restores. Until then its calls wait for
+   the chunk where it is, and block nobody.
 """
 
 from __future__ import annotations
@@ -19,19 +22,18 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-from domain.action import Action
+from domain.action import Action, Outcome
 from domain.allocation import Home, Hosting
 from domain.events import ActionFinished
 from domain.ids import ResourceId, node_resource
 from domain.services import service_name
 from scheduler.core.needs import Needs
-from scheduler.core.queues import QueueKey
-from scheduler.core.state import LiveAction, State
+from scheduler.core.queues import QueueKey, WaitQueue
+from scheduler.core.state import LiveAction, ServicePace, State
 
 KIND: Final = "gpu"
 TURN_RESTORES: Final = 4.0
-#: How long a restore takes until one was measured.
-DEFAULT_RESTORE_SECONDS: Final = 1.0
+PATIENCE_RESTORES: Final = 2.0
 #: Weight of the newest measurement.
 _NEWEST: Final = 0.3
 #: Policies that serve calls as they come.
@@ -58,7 +60,7 @@ def rank(state: State, key: QueueKey, live: LiveAction) -> Rank:
 
 def _has_turn(state: State, key: QueueKey) -> bool:
     service = key.needs.service
-    lasts = TURN_RESTORES * restore_seconds(state, service)
+    lasts = TURN_RESTORES * pace(state, service).restore_seconds
     return any(
         state.now - state.turns.get((resource, home), -inf) < lasts
         for node in state.nodes_of(key.pool)
@@ -87,6 +89,27 @@ def note(state: State, resource: ResourceId, units: tuple[int, ...], hosting: Ho
         state.turns[resource, Home(hosting.service, units)] = state.now
 
 
+def waits_for_home(state: State, queue: WaitQueue) -> ResourceId | None:
+    """Return where the head of a line waits for its service's own chunk; None when it need not."""
+    service = queue.key.needs.service
+    if not service:
+        return None
+    working = 0
+    where = None
+    for node in state.nodes_of(queue.key.pool):
+        resource = node_resource(KIND, node.name)
+        ledger = state.hosting.get(resource)
+        if ledger is None or not state.usable(node):
+            continue
+        if ledger.homes(service, queue.key.needs.key_amount):
+            return None  # it is cached on a free chunk
+        if here := ledger.working(service):
+            working, where = working + here, resource
+    known = pace(state, service)
+    backlog_seconds = queue.size * known.call_seconds / max(1, working)
+    return where if backlog_seconds <= PATIENCE_RESTORES * known.restore_seconds else None
+
+
 def keep_wanted(state: State) -> None:
     """Tell the books of GPUs for which services somebody waits (rule 4)."""
     if not state.hosting:
@@ -96,14 +119,24 @@ def keep_wanted(state: State) -> None:
         ledger.wanted = wanted
 
 
-def restore_seconds(state: State, service: str) -> float:
-    """Return how long a restore takes, as far as was measured."""
-    return state.restores.get(service, DEFAULT_RESTORE_SECONDS)
+def pace(state: State, service: str) -> ServicePace:
+    """Return how long restores and calls of ``service`` take, as far as was measured."""
+    return state.paces.get(service, ServicePace())
 
 
 def learn(state: State, event: ActionFinished, hosting: Hosting | None) -> None:
-    """Take in how long a restore took."""
-    if event.chunk is None or not event.chunk.restore_seconds or hosting is None or hosting.cached:
+    """Take in how long a restore and a call took."""
+    if hosting is None or not hosting.service or event.outcome is not Outcome.COMPLETED:
         return
-    took, known = event.chunk.restore_seconds, state.restores.get(hosting.service)
-    state.restores[hosting.service] = took if known is None else known + _NEWEST * (took - known)
+    known = state.paces.get(hosting.service)
+    restore = event.chunk.restore_seconds if event.chunk and not hosting.cached else None
+    state.paces[hosting.service] = ServicePace(
+        _mean(known and known.restore_seconds, restore),
+        _mean(known and known.call_seconds, event.execution_seconds),
+    )
+
+
+def _mean(known: float | None, newest: float | None) -> float:
+    if newest is None:
+        return ServicePace().restore_seconds if known is None else known
+    return newest if known is None else known + _NEWEST * (newest - known)

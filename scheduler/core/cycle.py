@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from domain.decisions import Decision
 from domain.ids import ResourceId, node_resource
-from scheduler.core.affinity import Rank, keep_wanted, rank
+from scheduler.core.affinity import Rank, keep_wanted, rank, waits_for_home
 from scheduler.core.elastic import Candidate, Elastic
 from scheduler.core.lifecycle import grant
 from scheduler.core.places import large_enough, usable_nodes, why_no_node
@@ -101,15 +101,9 @@ def _try_admit(
     decisions: list[Decision],
 ) -> bool:
     """Grant ``live``, the head of ``queue``, or give the queue a reason to wait."""
-    key = queue.key
-    pool = state.config.pools.get(key.pool)
-    if pool is not None and pool.paused:
-        queue.reason = WaitReason("pool_paused", key.pool)
-        return False
-    project = key.needs.project
-    if project and (short := elastic.shares.short(project, queue.in_cluster, live.id)):
-        resource, first = short
-        queue.reason = WaitReason("behind" if first else "share", resource, first)
+    key, project = queue.key, queue.key.needs.project
+    if (reason := _stands_back(state, elastic, queue, live)) is not None:
+        queue.reason = reason
         return False
     if queue.lone is not None and _still_short(state, scan, queue, queue.lone, live):
         return False
@@ -128,6 +122,23 @@ def _try_admit(
             return not kept
     queue.reason = _wait(state, scan, queue, live, nodes)
     return False
+
+
+def _stands_back(
+    state: State, elastic: Elastic, queue: WaitQueue, live: LiveAction
+) -> WaitReason | None:
+    """Say why ``live`` waits without being in anybody's way, if it does."""
+    key = queue.key
+    pool = state.config.pools.get(key.pool)
+    if pool is not None and pool.paused:
+        return WaitReason("pool_paused", key.pool)
+    project = key.needs.project
+    if project and (short := elastic.shares.short(project, queue.in_cluster, live.id)):
+        resource, first = short
+        return WaitReason("behind" if first else "share", resource, first)
+    if (home := waits_for_home(state, queue)) is not None:
+        return WaitReason("deferred", home)
+    return None
 
 
 def _still_short(state: State, scan: Scan, queue: WaitQueue, need: Need, live: LiveAction) -> bool:

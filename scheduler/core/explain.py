@@ -69,7 +69,7 @@ def waiting(state: State, live: LiveAction) -> WaitView:
     if head is not None and head.id != live.id:
         reason = WaitReason("behind", resource, head.id)
     if reason.code == "deferred":
-        sentence = _why_deferred(state, resource)
+        sentence = _why_deferred(state, resource, live.needs.service)
     elif reason.code == "short_of":
         sentence = _what_is_short(state, queue, resource)
     else:
@@ -137,9 +137,14 @@ def _period(quota: Quota) -> str:
     return f"{quota.window_seconds:g} s" if quota.window_seconds else f"day in {quota.zone}"
 
 
-def _why_deferred(state: State, resource: ResourceId) -> str:
-    """Word what a policy holds somebody back for."""
+def _why_deferred(state: State, resource: ResourceId, service: str) -> str:
+    """Word what a policy, or the service that is called, holds somebody back for."""
     deferral = state.deferrals.get(resource)
+    if service and deferral is None:
+        return (
+            f"service {service!r} works for others on {resource}: its chunk there is free again "
+            "sooner than the service is restored onto another one"
+        )
     soon = "" if deferral is None else f", in about {max(0.0, deferral.until - state.now):.3g} s"
     return (
         f"held back: all are done sooner when those before it have more of {resource} "

@@ -24,6 +24,7 @@ from scheduler.core.state import (
     LiveNode,
     LiveTrajectory,
     MakeLedger,
+    ServicePace,
     State,
     Tombstone,
 )
@@ -61,7 +62,7 @@ class Snapshot(msgspec.Struct):
     #: What ledgers remember of services that stay in memory.
     hosting: dict[ResourceId, bytes] = {}
     turns: list[tuple[ResourceId, Home, float]] = []
-    restores: dict[str, float] = {}
+    paces: dict[str, ServicePace] = {}
     merging: Merging = msgspec.field(default_factory=Merging)
 
 
@@ -88,7 +89,7 @@ def dump(machine: Machine) -> bytes:
             paced={r: ledger.remember() for r, ledger in state.paced.items()},
             pacing=state.pacing,
             turns=[(*place, since) for place, since in state.turns.items()],
-            restores=state.restores,
+            paces=state.paces,
             hosting={r: ledger.remember() for r, ledger in state.hosting.items()},
             merging=state.merging,
             durations=list(state.durations.items()),
@@ -143,7 +144,7 @@ def _restore_ledgers(state: State, snapshot: Snapshot) -> None:
     for resource, memory in snapshot.hosting.items():
         state.hosting[resource].recall(memory)
     state.turns = {(resource, home): since for resource, home, since in snapshot.turns}
-    state.restores = snapshot.restores
+    state.paces = snapshot.paces
 
 
 def _restore_actions(state: State, snapshot: Snapshot) -> None:

@@ -153,6 +153,13 @@ class Deferral(NamedTuple):
     first: Order
 
 
+class ServicePace(NamedTuple):
+    """How long a GPU service takes, in seconds; what stands here until it was measured."""
+
+    restore_seconds: float = 1.0
+    call_seconds: float = 1.0
+
+
 class Learned(NamedTuple):
     """What is known of the durations of one (task, kind, family); see `durations`."""
 
@@ -233,9 +240,9 @@ class State:
     local: dict[ResourceId, LocalLedger] = field(default_factory=dict)
     #: The ledgers of units in whose memory services stay.
     hosting: dict[ResourceId, HostingLedger] = field(default_factory=dict)
-    #: Since when a service has been on a chunk, and how long its restores take; see `affinity`.
+    #: Since when a service has been on a chunk, and how long it takes; see `affinity`.
     turns: dict[tuple[ResourceId, Home], float] = field(default_factory=dict)
-    restores: dict[str, float] = field(default_factory=dict)
+    paces: dict[str, ServicePace] = field(default_factory=dict)
     #: When somebody who waits for nothing but time on such a resource is looked at again.
     pacing: dict[ResourceId, float] = field(default_factory=dict)
     #: Calls that share an answer.

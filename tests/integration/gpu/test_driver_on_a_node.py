@@ -122,8 +122,8 @@ async def test_a_call_of_a_service_that_is_declared_no_more_fails_and_says_so(
 
 async def test_an_engine_that_this_node_does_not_run_is_named(driver: GpuDriver) -> None:
     report = await driver.run(
-        an_order("1", "a", replace(SERVICE, engine=Engine.VLLM)), lambda: None
+        an_order("1", "a", replace(SERVICE, engine=Engine.TORCH)), lambda: None
     )
 
     assert (report.outcome, report.never_started) == (Outcome.INFRA_FAILED, True)
-    assert "vllm" in (report.detail or "")
+    assert "torch" in (report.detail or "")

@@ -295,3 +295,37 @@ async def test_a_command_with_gpus_gets_them_empty(gpus: GpuRig) -> None:
 
     assert ran["outcome"] == "completed"
     assert gpus.memory.used[0] == 0
+
+
+async def test_a_call_whose_node_worker_dies_ends_and_its_chunk_is_free_again(
+    gpus: GpuRig,
+) -> None:
+    asked = asyncio.Event()
+
+    async def never(_: Any, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    gpus.api.behave = never
+    async with running(gpus, "a", "b", gpus=1) as client:
+        name = (await client.post("/actions", json=a_call("a"))).json()["id"]
+        await asyncio.wait_for(asked.wait(), 30)
+        await gpus.stop_node()
+        await gpus.start_gpu_node()
+        ended = (await client.get(f"/actions/{name}", params={"wait": 30})).json()
+        gpus.api.says(answer(200, b"{}"))
+        other = await finished(client, a_call("b"))
+
+    assert ended["outcome"] in ("unknown", "infra_failed")
+    assert ended["reward"] is None
+    assert other["outcome"] == "completed"
+
+
+async def test_two_calls_that_race_for_one_chunk_follow_each_other(gpus: GpuRig) -> None:
+    gpus.api.says(answer(200, b"{}"))
+    async with running(gpus, "a", "b", gpus=1) as client:
+        views = await asyncio.gather(*(finished(client, a_call(name)) for name in "abab"))
+
+    assert {view["outcome"] for view in views} == {"completed"}
+    assert {tuple(view["placement"]["gpus"]) for view in views} == {(0,)}
+    assert max(gpus.memory.used.values()) <= GPU_BYTES

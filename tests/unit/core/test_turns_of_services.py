@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from domain.events import ChunkNews
+from domain.ids import ActionId
 from scheduler.core import snapshot
 from scheduler.core.affinity import TURN_RESTORES
 from scheduler.core.invariants import check
@@ -99,4 +100,32 @@ def test_turns_are_part_of_a_snapshot() -> None:
 
     assert snapshot.dump(restored) == before
     assert restored.state.turns == play.machine.state.turns
-    assert restored.state.restores == {"a": 2.0}
+    assert restored.state.paces["a"].restore_seconds == 2.0
+
+
+def test_calls_wait_for_the_chunk_of_their_service_until_the_line_is_worth_a_restore() -> None:
+    play = Play("a", "b", gpus=2)
+    play.submit(a_call("a1", "a"))
+
+    assert play.submit(a_call("a2", "a"), a_call("a3", "a")) == {}
+    waiting = play.machine.explain(ActionId("a2"))
+    assert waiting is not None
+    assert (why := waiting.why()) is not None
+    assert why.code == "deferred"
+    assert "service 'a' works for others on gpu:n1" in why.reason
+    assert list(play.submit(a_call("b1", "b"))) == ["b1"], "they block nobody"
+    play.end("b1")
+    grants = play.submit(a_call("a4", "a"), a_call("a5", "a"))
+    check(play.machine.state)
+
+    assert list(grants) == ["a2"]
+    assert (
+        grants["a2"].allocations[0].units
+        != play.machine.state.actions[ActionId("a1")].allocations[0].units
+    )
+
+
+def test_the_paper_restores_elsewhere_at_once() -> None:
+    play = Play("a", gpus=2, policy="paper")
+
+    assert list(play.submit(a_call("a1", "a"), a_call("a2", "a"))) == ["a1", "a2"]

@@ -1,0 +1,138 @@
+"""Engines ``vllm`` and ``sglang``: a server that stays, and puts its weights into host memory to sleep.
+
+Evicting frees GPU memory and keeps the process; restoring wakes it, weights first and then the cache of
+keys and values, and asks the warm-up. A server that cannot be put to sleep or woken is ended, and the
+next start is a cold one. A request never reaches one that sleeps: there is no address while it does.
+
+Written against the engines' own descriptions (vLLM: sleep mode, development endpoints; SGLang: memory
+saver) and tested against fakes of them (`tests/sleeping_engine.py`), not against the engines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import httpx
+from msgspec.structs import replace
+
+from domain.services import Engine, GpuService, ServiceEvent
+from managers.gpu.engines import EngineFailed
+from managers.gpu.engines.process import ProcessServer
+
+
+class Step(NamedTuple):
+    """One request to an engine; its answer must be 2xx."""
+
+    path: str
+    body: dict[str, Any] | None = None
+
+
+class Ways(NamedTuple):
+    """How an engine is started, put to sleep, and woken."""
+
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    sleep: Sequence[Step]
+    wake: Sequence[Step]
+
+
+WAYS: Final = {
+    Engine.VLLM: Ways(
+        ("vllm", "serve", "{source}", "--host", "127.0.0.1", "--port", "{port}",
+         "--tensor-parallel-size", "{gpus}", "--enable-sleep-mode"),
+        {"VLLM_SERVER_DEV_MODE": "1"},
+        # Level 1: weights go to host memory, the cache is dropped.
+        (Step("/sleep?level=1&mode=wait"),),
+        (Step("/wake_up?tags=weights"), Step("/wake_up?tags=kv_cache")),
+    ),
+    Engine.SGLANG: Ways(
+        ("python3", "-m", "sglang.launch_server", "--model-path", "{source}",
+         "--host", "127.0.0.1", "--port", "{port}", "--tp", "{gpus}",
+         "--enable-memory-saver", "--enable-weights-cpu-backup"),
+        {},
+        (Step("/pause_generation", {}), Step("/flush_cache"),
+         Step("/release_memory_occupation", {"tags": ["weights", "kv_cache"]})),
+        (Step("/resume_memory_occupation", {"tags": ["weights"]}),
+         Step("/resume_memory_occupation", {"tags": ["kv_cache"]}),
+         Step("/continue_generation", {})),
+    ),
+}  # fmt: skip
+
+
+class SleepingServer(ProcessServer):
+    """One server of such an engine on one chunk."""
+
+    def __init__(
+        self,
+        service: GpuService,
+        units: tuple[int, ...],
+        directory: Path,
+        grace_seconds: float = 5.0,
+        label: Mapping[str, str] | None = None,
+    ) -> None:
+        """As `ProcessServer`; a service that names no command gets its engine's usual one."""
+        self._ways = WAYS[service.engine]
+        command = service.command or self._ways.command
+        service = replace(service, command=command, env={**self._ways.env, **service.env})
+        super().__init__(service, units, directory, grace_seconds, label)
+        #: Where it is while it sleeps; empty while it does not.
+        self._asleep_at = ""
+
+    async def restore(self) -> None:
+        """Wake it, or start it when there is nothing to wake. Raises EngineFailed."""
+        url, self._asleep_at = self._asleep_at, ""
+        if not url or not await self._woken(url):
+            await super().restore()
+
+    async def _woken(self, url: str) -> bool:
+        """Wake it; False when it refuses, or is not there any more, and was ended."""
+        limit = self._service.restore_timeout_seconds
+        try:
+            async with asyncio.timeout(limit):
+                await self._take(url, self._ways.wake)
+                await self._warm(url)
+        except TimeoutError:
+            await self.close()
+            raise EngineFailed(f"it was not awake within {limit:g} s") from None
+        except EngineFailed:
+            await self.close()
+            return False
+        except BaseException:
+            await self.close()
+            raise
+        self._url = url
+        return True
+
+    async def evict(self) -> ServiceEvent:
+        """Put it to sleep. Raises EngineFailed; it is to be closed then."""
+        if not self.alive:
+            if self._asleep_at and self._running:
+                return ServiceEvent.EVICTED
+            return await super().evict()
+        url, self._url = self._url, ""
+        limit = self._service.restore_timeout_seconds
+        try:
+            async with asyncio.timeout(limit):
+                await self._take(url, self._ways.sleep)
+        except TimeoutError:
+            raise EngineFailed(f"it did not sleep within {limit:g} s") from None
+        self._asleep_at = url
+        return ServiceEvent.EVICTED
+
+    async def close(self) -> None:
+        """End everything in its session, asleep or awake."""
+        self._asleep_at = ""
+        await super().close()
+
+    async def _take(self, url: str, steps: Sequence[Step]) -> None:
+        async with httpx.AsyncClient(base_url=url, timeout=None, trust_env=False) as client:
+            for step in steps:
+                try:
+                    answer = await client.post(step.path, json=step.body)
+                except httpx.TransportError as error:
+                    raise EngineFailed(f"{step.path} was not answered: {error!r}") from None
+                if not answer.is_success:
+                    raise EngineFailed(f"{step.path} was answered with {answer.status_code}")

@@ -1,0 +1,136 @@
+"""Engines whose servers sleep, against fakes of their protocols."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from domain.services import Degree, Engine, GpuService, ServiceEvent, check_service
+from managers.gpu.engines import EngineFailed, Server
+from managers.gpu.engines.sleeping import SleepingServer
+from tests.architecture.tree import ROOT
+from tests.conformance.engine import EngineConformance
+from tests.conformance.test_engines import TROUBLES
+
+FAKE = (sys.executable, str(ROOT / "tests/sleeping_engine.py"), "{port}")
+#: Holds memory and never answers.
+SILENT = "import pathlib, time; pathlib.Path('gpu_memory').touch(); time.sleep(600)"
+
+
+class SleepingConformance(EngineConformance):
+    """What both engines have in common."""
+
+    engine: Engine
+
+    @pytest.fixture(autouse=True)
+    def directory(self, tmp_path: Path) -> None:
+        self._directory = tmp_path / "server"
+
+    def make(self, trouble: str = "") -> Server:
+        command: tuple[str, ...] = FAKE
+        timeout = 60.0
+        if trouble in ("hangs", "waits"):
+            command, timeout = (sys.executable, "-c", SILENT, "{port}"), TROUBLES[trouble][0]
+        elif trouble == "dies":
+            command = TROUBLES[trouble][1]
+        elif trouble:
+            command = (*FAKE, trouble)
+            timeout = 3.0 if trouble == "no-wake" else 60.0
+        service = GpuService(
+            self.engine,
+            (Degree(1, 2**30),),
+            source="some/model",
+            command=command,
+            restore_timeout_seconds=timeout,
+        )
+        check_service("model", service)
+        return SleepingServer(service, (0,), self._directory, grace_seconds=0.3)
+
+    def holds_memory(self, server: Server) -> bool:
+        return bool(self._processes()) and (self._directory / "gpu_memory").exists()
+
+    async def kill(self, server: Server) -> None:
+        for process in self._processes():
+            process.kill()
+        while server.alive or self._processes():
+            await asyncio.sleep(0.01)
+
+    def _processes(self) -> list[psutil.Process]:
+        return [
+            process
+            for process in psutil.process_iter(["cwd", "status"])
+            if process.info["cwd"] == str(self._directory)
+            and process.info["status"] != psutil.STATUS_ZOMBIE
+        ]
+
+    async def test_it_sleeps_as_the_same_process_and_wakes_as_it(self) -> None:
+        server = self.make()
+        try:
+            await server.restore()
+            (before,) = self._processes()
+            assert await server.evict() is ServiceEvent.EVICTED
+            assert await server.evict() is ServiceEvent.EVICTED, "again is the same"
+            await server.restore()
+            (after,) = self._processes()
+            assert before.pid == after.pid
+            await self.ask(server)
+        finally:
+            await server.close()
+
+    async def test_one_that_dies_asleep_is_started_anew(self) -> None:
+        server = self.make()
+        try:
+            await server.restore()
+            await server.evict()
+            await self.kill(server)
+            await server.restore()
+            await self.ask(server)
+        finally:
+            await server.close()
+
+    async def test_one_that_does_not_go_to_sleep_says_so(self) -> None:
+        server = self.make("no-sleep")
+        try:
+            await server.restore()
+            with pytest.raises(EngineFailed, match="answered with 500"):
+                await server.evict()
+            assert (server.alive, server.base_url) == (False, "")
+        finally:
+            await server.close()
+
+    async def test_one_that_does_not_wake_is_ended_in_time(self) -> None:
+        server = self.make("no-wake")
+        try:
+            await server.restore()
+            await server.evict()
+            with pytest.raises(EngineFailed, match="not awake within"):
+                await server.restore()
+            assert self._processes() == []
+        finally:
+            await server.close()
+
+
+@pytest.mark.slow
+class TestVllm(SleepingConformance):
+    """Sleep mode of vLLM."""
+
+    engine = Engine.VLLM
+
+
+@pytest.mark.slow
+class TestSglang(SleepingConformance):
+    """The memory saver of SGLang."""
+
+    engine = Engine.SGLANG
+
+
+def test_the_usual_command_is_taken_where_none_is_declared(tmp_path: Path) -> None:
+    service = GpuService(Engine.VLLM, (Degree(1, 2**30),), source="some/model")
+    server = SleepingServer(service, (0,), tmp_path)
+
+    assert server._service.command[:3] == ("vllm", "serve", "{source}")
+    assert server._service.env == {"VLLM_SERVER_DEV_MODE": "1"}
