@@ -141,6 +141,25 @@ get("holders").columns = (/** @type {any} */ row) => [
   format.duration(row.held),
 ];
 
+if (kind === "gpu") {
+  get("residents").columns = (/** @type {any} */ row) => [
+    row.node,
+    row.service,
+    shorten(expand(row.units)),
+    format.duration(page.wall - row.since),
+    `${format.duration(page.wall - row.used)} ago`,
+    format.count(row.uses),
+  ];
+  get("log").columns = (/** @type {any} */ row) => [
+    format.clock(row.at),
+    { text: row.what, chip: row.what },
+    row.service,
+    row.node,
+    shorten(expand(row.units)),
+    row.seconds ? format.duration(row.seconds) : "–",
+  ];
+}
+
 live.follow("nodes", (/** @type {Frame} */ frame) => {
   page.nodes = frame.nodes;
   dirty(page);
@@ -148,5 +167,9 @@ live.follow("nodes", (/** @type {Frame} */ frame) => {
 live.follow("holders", (/** @type {Frame} */ frame) => {
   page.holders = new Map(frame.nodes.map((/** @type {any} */ node) => [node.name, node]));
   page.wall = frame.wall;
+  if (kind === "gpu") {
+    get("residents").show(frame.residents);
+    get("log").show(frame.log);
+  }
   dirty(page);
 });

@@ -12,7 +12,6 @@ from django.db.models import Count, F, FloatField, QuerySet, Sum
 
 from tangram_web.dashboard.templatetags.console import amount
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
-from tangram_web.records.spending import used_cpu_seconds
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def cost_of_action(row: ActionRecord) -> list[tuple[str, str]]:
         granted = units * held_seconds
         if kind == "cpu" and row.widths:
             granted = _integral(row.widths, held_seconds)
-        used = used_cpu_seconds(row.result) if kind == "cpu" else None
+        used = row.used["cpu_seconds"] if row.used and kind == "cpu" else None
         counted = "" if used is None else f", {amount(used)} used"
         words.append((name, f"{amount(granted)} granted{counted}"))
     return words

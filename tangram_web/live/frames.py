@@ -24,6 +24,7 @@ from domain.allocation import Allocation
 from domain.codec import JournalEntry
 from domain.decisions import Finish, Grant, Requeue, Resize, TransferFile
 from domain.events import (
+    ActionFinished,
     ActionStarted,
     ActionSubmitted,
     ConfigApplied,
@@ -45,6 +46,7 @@ from tangram_web.live.holders import Holders
 from tangram_web.live.origins import Origins
 from tangram_web.live.overview import overview_body
 from tangram_web.live.population import Live, Population
+from tangram_web.live.residents import Residents
 from tangram_web.metrics.totals import Totals
 
 OVERVIEW: Final = "overview"
@@ -66,6 +68,7 @@ class FrameFold:
         self.capacity = Capacity()
         self.flow = Flow()
         self.holders = Holders()
+        self.residents = Residents()
         self._origins = Origins()
         self._at = 0.0
         self._wall_offset = 0.0
@@ -77,6 +80,7 @@ class FrameFold:
         self._handlers: dict[type, Callable[[Any], None]] = {
             ActionSubmitted: self._submit,
             ActionStarted: self._start,
+            ActionFinished: lambda event: self.residents.report(event, self._at),
             Grant: self._grant,
             Resize: self._resize,
             Requeue: self._requeue,
@@ -116,11 +120,14 @@ class FrameFold:
         body |= {"since": self._since, "points": history.points(TAIL)}
         nodes = {"nodes": self.capacity.rows()}
         holders = {"nodes": self.holders.rows(self._at, self._wall_offset)}
+        holders |= self.residents.rows(self._wall_offset)
         backlog = {"points": history.points(LENGTH)}
         return {
             OVERVIEW: self._frame(OVERVIEW, self._revision, body, backlog),
             NODES: self._frame(NODES, self._nodes_revision, nodes, {}),
-            HOLDERS: self._frame(HOLDERS, self.holders.revision, holders, {}),
+            HOLDERS: self._frame(
+                HOLDERS, self.holders.revision + self.residents.revision, holders, {}
+            ),
         }
 
     def _frame(
@@ -171,6 +178,7 @@ class FrameFold:
             self.population.move(live, ActionState.RUNNING if leased else ActionState.GRANTED)
         live.node, live.attempt = decision.node, decision.attempt
         self._hold(live, decision.allocations)
+        self.residents.grant(live.node, decision.allocations, self._at)
         if live.node and live.trajectory and live.kind is Kind.EXEC:
             self._place(trajectory_key(live.project, live.trajectory), live.node)
 
@@ -226,6 +234,7 @@ class FrameFold:
 
     def _join(self, event: NodeJoined) -> None:
         self.capacity.join(event.node)
+        self.residents.join(event.node, self._at)
         self._nodes_revision += 1
 
     def _lose(self, event: NodeLost) -> None:

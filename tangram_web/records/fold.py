@@ -37,7 +37,7 @@ from domain.wire import rfc3339
 from tangram_web.records.episodes import Episodes
 from tangram_web.records.request import cost_of, payload_of, placement_of, units_of_allocations
 from tangram_web.records.results import bounded_result
-from tangram_web.records.spending import cost_from, spending_of, used_cpu_seconds
+from tangram_web.records.spending import cost_from, spending_of
 
 _BY_ID = (ActionStarted, ActionFinished, Grant, Renew, Requeue, Resize, Finish)
 _QUEUED = ActionState.QUEUED.value
@@ -135,8 +135,6 @@ class Fold:
         self._seq = 0
         self._at = 0.0
         self._now: Any = None
-        #: CPU time of the commands that this entry reports.
-        self._used: dict[str, float | None] = {}
         self._handlers: dict[type, Callable[[Any], None]] = {
             ActionSubmitted: self._submitted,
             ActionStarted: self._started,
@@ -157,7 +155,6 @@ class Fold:
         self._offset = entry.wall_offset_seconds
         self._at = entry.at + self._offset
         self._now = self._instant(self._at)
-        self._used.clear()
         self.episodes.wall = self._at
         handlers = self._handlers
         for event in entry.events:
@@ -266,9 +263,7 @@ class Fold:
         if standing is None or standing.state not in _AT_A_NODE or not standing.is_with(event):
             return
         if event.result:
-            result = msgspec.msgpack.decode(event.result)
-            text, exit_code = bounded_result(result)
-            self._used[event.action_id] = used_cpu_seconds(result)
+            text, exit_code = bounded_result(event.result)
             standing.changes["result"] = text
             standing.changes["exit_code"] = exit_code
 
@@ -303,14 +298,14 @@ class Fold:
         changes["act_seconds"] = timing.act_seconds
         changes["finished_seq"] = finished_seq
         if finish.result:
-            changes["result"], _ = bounded_result(msgspec.msgpack.decode(finish.result))
+            changes["result"], _ = bounded_result(finish.result)
         if finish.used is not None:
             changes["used"] = _encode(finish.used).decode()
         if finish.widths:
             changes["widths"] = _encode(
                 [(at, units(milli)) for at, milli in finish.widths]
             ).decode()
-        spent = spending_of(finish, cost_from(standing.cost), self._used.get(finish.action_id))
+        spent = spending_of(finish, cost_from(standing.cost))
         self.episodes.finished(
             standing.project,
             standing.task,

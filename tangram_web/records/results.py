@@ -10,8 +10,9 @@ import msgspec
 KEPT_CHARACTERS: Final = 65536
 
 
-def bounded_result(result: Any) -> tuple[str, int | None]:
-    """Return a reported result as JSON text with its output cut to a bound, and its exit code."""
+def bounded_result(raw: msgspec.Raw) -> tuple[str, int | None]:
+    """Return a reported result (msgpack) as JSON text with its output cut to a bound, and its exit code."""
+    result: Any = msgspec.msgpack.decode(raw)
     exit_code = None
     if isinstance(result, dict):
         exit_code = result.get("exit_code")

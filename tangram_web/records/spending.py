@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -52,9 +51,7 @@ SUMS = tuple(name for name in Spending.__slots__ if name.endswith("_seconds"))
 PEAKS = tuple(name for name in Spending.__slots__ if name.startswith("peak_"))
 
 
-def spending_of(
-    finish: Finish, cost: Mapping[str, Sequence[float]], used_cpu_seconds: float | None
-) -> Spending:
+def spending_of(finish: Finish, cost: Mapping[str, Sequence[float]]) -> Spending:
     """Return what a finished action cost. ``cost`` is what it asked for, feasible units by name."""
     spent = Spending()
     held_seconds = max(0.0, finish.timing.act_seconds - finish.timing.queue_seconds)
@@ -73,8 +70,8 @@ def spending_of(
             spent.granted_gpu_seconds = units * held_seconds
             spent.asked_gpu_seconds = asked
             spent.peak_gpus = units
-    if used_cpu_seconds is not None:
-        spent.used_core_seconds = used_cpu_seconds
+    if finish.used is not None:
+        spent.used_core_seconds = finish.used.cpu_seconds
         spent.measured_core_seconds = spent.granted_core_seconds
     return spent
 
@@ -85,10 +82,3 @@ _decode_cost = msgspec.json.Decoder(dict[str, list[float]]).decode
 def cost_from(text: str) -> dict[str, list[float]]:
     """Return what an action asked for, as its row says."""
     return {} if text == "{}" else _decode_cost(text)
-
-
-def used_cpu_seconds(result: Any) -> float | None:
-    """Return the CPU time in a command's result; None when nothing counted it."""
-    used = result.get("used") if isinstance(result, dict) else None
-    seconds = used.get("cpu_seconds") if isinstance(used, dict) else None
-    return float(seconds) if isinstance(seconds, (int, float)) else None

@@ -45,8 +45,12 @@ def _walked() -> list[Path]:
 
 
 def own_files() -> list[Path]:
-    """Return all files that we wrote, so nothing vendored."""
-    return [path for path in files() if "vendor" not in path.parts and path.name != "LICENSE"]
+    """Return all texts that we wrote: nothing vendored, no pictures."""
+    return [
+        path
+        for path in files()
+        if "vendor" not in path.parts and path.name != "LICENSE" and path.suffix != ".png"
+    ]
 
 
 def python_files(*folders: str) -> list[Path]:

@@ -11,7 +11,6 @@ from domain.action import Action, Timing
 from domain.allocation import Allocation, UsedResources
 from domain.decisions import Finish
 from domain.ids import ResourceId
-from domain.ports import ExecResult
 from tangram_web.dashboard.costs import bill_of_task, bill_of_trajectory, cost_of_action
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
 from tangram_web.records.projection import project
@@ -32,12 +31,11 @@ def cpu(units: float) -> Allocation:
 
 def run(journal: Journal, action: Action, *held: Allocation, used: float | None = None,
         **given: Any) -> None:  # fmt: skip
-    result = None
     if used is not None:
-        result = ExecResult(0, "", "", used=UsedResources(used, 0.0, 0))
+        given["used"] = UsedResources(used, 0.0, 0)
     journal.submit(action)
     journal.grant(action)
-    journal.write([a_report(action.id, result=result)], [ended(action, *held, **given)])
+    journal.write([a_report(action.id)], [ended(action, *held, **given)])
 
 
 def test_a_trajectory_that_acts_a_part_of_its_life_saves_the_rest():
@@ -101,7 +99,7 @@ def test_sums_do_not_depend_on_how_the_journal_is_cut():
 def test_an_action_says_what_it_held_and_used():
     record = ActionRecord(
         units={"cpu": 1, "gpu": 2}, widths=[[0.0, 4], [5.0, 1]], queue_seconds=1.0, act_seconds=11.0,
-        result={"used": {"cpu_seconds": 9.0}},
+        used={"cpu_seconds": 9.0},
     )  # fmt: skip
     assert cost_of_action(record) == [
         ("Core-seconds", "25.0 granted, 9.0 used"), ("GPU-seconds", "20.0 granted"),
