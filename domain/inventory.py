@@ -94,6 +94,8 @@ class Config(msgspec.Struct, frozen=True, omit_defaults=True):
     drained_nodes: frozenset[str] = frozenset()
     #: A silent node's actions become ``unknown`` after this long (I5).
     node_grace_seconds: float = 60.0
+    #: It is dead after this long: its trajectories end, although their environments may still be there.
+    node_dead_seconds: float = 600.0
 
     def inventory(self, resource: str) -> ResourceInventory:
         """Return what there is of a cluster-wide resource; nothing when it is not declared."""

@@ -160,10 +160,25 @@ class Shaped(Protocol):
 class HostingLedger(Ledger, Protocol):
     """A ledger of units in whose memory services stay between actions."""
 
+    #: Services that are evicted last.
+    wanted: frozenset[str]
+
     def allocate(
-        self, holder: str, amount: int, service: str = "", memory_bytes: int = 0
+        self,
+        holder: str,
+        amount: int,
+        service: str = "",
+        memory_bytes: int = 0,
+        *,
+        at_home: bool = False,
     ) -> Allocation:
-        """Hand out the units best for ``service``. Nobody is evicted, so it leaves no trace."""
+        """Hand out the units best for ``service``. Nobody is evicted, so it leaves no trace.
+
+        ``at_home``: where it is cached, even when that splits a larger block than need be.
+        """
+
+    def homes(self, service: str, amount: int) -> list[Home]:
+        """Return the free chunks of ``amount`` that cache ``service``."""
 
     def host(
         self, holder: str, amount: int, service: str = "", memory_bytes: int = 0

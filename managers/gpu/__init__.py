@@ -13,9 +13,10 @@ Rules
    are read from 8 bits per cell, so splitting and merging cannot go wrong or leak (`buddies`).
 3. A chunk comes from the smallest block that suffices; among those places the one that caches the
    service, then one with room in memory, then the one whose eviction costs least, then the lowest.
-   A place that has an unhealthy GPU is no place, and the next one is tried.
+   A place that has an unhealthy GPU is no place, and the next one is tried. A grant goes to a free
+   chunk that caches the service even in a larger block; a reservation need not (`at_home`).
 4. What a service costs to evict is asked of a function; by default it is its last use (LRU). A
-   place costs as much as the costliest service on it.
+   place costs as much as the costliest service on it; services that are `wanted` cost more than any.
 5. Choosing a chunk evicts nobody: `ChunkLedger.occupy` does, when a service really goes there. So
    an allocation that is taken back leaves no trace, and cycles may reserve and release at will.
 6. A service is evicted whole, from all GPUs it is on. Services share a GPU while their declared
@@ -30,8 +31,8 @@ the declared ones; residents of a GPU need no more than its memory; no resident 
 is gone or unhealthy.
 
 On a node `driver` carries grants out, through a `keeper` and `engines`; what is in memory there is the
-truth, and reports make the books follow. Where a service is on a chunk, and what keeps it awake: `instance`, over the transitions of
-`domain.services`.
+truth, and reports make the books follow. Where a service is on a chunk, and what keeps it awake:
+`instance`, over the transitions of `domain.services`.
 
 At most one action works on a GPU. Engines that batch on their own are to be modelled by a counted
 resource of the service, of which several actions take one each while the service holds the chunk.

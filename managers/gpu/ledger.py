@@ -62,6 +62,7 @@ class ChunkLedger:
         self._serving: dict[str, str] = {}
         self._uses = 0
         self._residents = Residents(0, 0)
+        self.wanted: frozenset[str] = frozenset()
         self.resize_capacity(inventory)
 
     @property
@@ -106,19 +107,28 @@ class ChunkLedger:
         return ChunksOperator(beside(self.counts, claims))
 
     def allocate(
-        self, holder: str, amount: int, service: str = "", memory_bytes: int = 0
+        self,
+        holder: str,
+        amount: int,
+        service: str = "",
+        memory_bytes: int = 0,
+        *,
+        at_home: bool = False,
     ) -> Allocation:
         """Hand out the best chunk (rule 3), all of whose GPUs count as held.
 
-        ``memory_bytes`` is what ``service`` needs of each GPU; 0: all of it. Raises CapacityError
-        when there is no chunk or ``holder`` has one.
+        ``memory_bytes`` is what ``service`` needs of each GPU; 0: all of it. ``at_home``: where it
+        is cached, even in a larger block than need be. Raises CapacityError when there is no chunk
+        or ``holder`` has one.
         """
         if holder in self._holders:
             raise CapacityError(f"{holder} already holds {self.resource}")
         level = level_of(amount)
         if level is None or not self.fits((amount,)):
             raise CapacityError(f"{self.resource} has {self.free} free, {amount} were asked")
-        units = self._units(self._best(level, service, memory_bytes), level)
+        homes = self._free_homes(service, level) if at_home else []
+        place = min(homes) if homes else self._best(level, service, memory_bytes)
+        units = self._units(place, level)
         allocation = Allocation(self.resource, amount_at(level), units)
         self.adopt(holder, allocation)
         return allocation
@@ -131,7 +141,7 @@ class ChunkLedger:
         Without a ``service`` the holder brings its own program, and the chunk is emptied. A service
         that is larger than the GPUs takes all of them; it is for its node to say that it fails.
         """
-        given = self.allocate(holder, amount, service, memory_bytes)
+        given = self.allocate(holder, amount, service, memory_bytes, at_home=True)
         if service:
             needed = min(memory_bytes or self._memory, self._memory)
             cached, evicted = self.occupy(holder, service, needed)
@@ -215,6 +225,21 @@ class ChunkLedger:
         self._serving.pop(holder, None)
         return evicted
 
+    def homes(self, service: str, amount: int) -> list[Home]:
+        """Return the free chunks of ``amount`` that cache ``service``."""
+        level = level_of(amount)
+        places = [] if level is None else sorted(self._free_homes(service, level))
+        return [Home(service, self._units(place, level or 0)) for place in places]
+
+    def _free_homes(self, service: str, level: int) -> list[int]:
+        homes = self._residents.homes(service, level) if service else ()
+        size = SIZES[level]
+        return [
+            place
+            for place in homes
+            if all(self._buddies.free(slot) for slot in range(place * size, (place + 1) * size))
+        ]
+
     def drop(self, service: str, units: Sequence[int]) -> None:
         """``service`` is no longer in the memory of ``units``: it crashed, or never got there."""
         resident = self._residents.find(service, tuple(units))
@@ -295,6 +320,8 @@ class ChunkLedger:
         if cached:
             return min(cached)
         costs = self._residents.costs(level, memory_bytes or self._memory)
+        if service and self.wanted:
+            costs = costs + self._residents.dear(self.wanted - {service}, level) * (costs > 0)
         return int(np.where(places, costs, np.inf).argmin())
 
     def _units(self, place: int, level: int) -> tuple[int, ...]:

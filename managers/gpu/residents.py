@@ -87,6 +87,15 @@ class Residents:
         costs: NDArray[np.float64] = np.where(room, 0.0, self._costs[level])
         return costs
 
+    def dear(self, services: frozenset[str], level: int) -> NDArray[np.float64]:
+        """Return, for each place of ``level``, more than any cost where one of ``services`` is."""
+        found = np.zeros_like(self._costs[level])
+        most = 1.0 + float(self._costs[-1].max(initial=0.0))
+        for (service, _), slots in self._slots.items():
+            if service in services:
+                found.flat[[slot >> level for slot in slots]] = most
+        return found
+
     def room(self, slot: int) -> int:
         """Return the bytes of a GPU that no resident needs."""
         return self._memory - sum(each.memory_bytes for each in self._at.get(slot, ()))

@@ -16,5 +16,6 @@ Rules
 
 Lifetimes. An action lives from `ActionSubmitted` to `Finish`. A trajectory lives from its first
 mention until its environment is confirmed removed; its name is then remembered for a while, so
-that late actions are refused instead of silently getting a fresh workspace. A node lives for ever.
+that late actions are refused instead of silently getting a fresh workspace. A node lives for ever:
+after a long silence its trajectories end, and it may still come back.
 """

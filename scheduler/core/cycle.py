@@ -1,7 +1,8 @@
 """One scheduling cycle: scan, block, claim at minimum units (design of the algorithm: §4.2).
 
 Recipe
-1. Heads: the first action of every wait queue, merged in order (priority, then arrival).
+1. Heads: the first action of every wait queue, merged in order (priority, then arrival; calls of
+   GPU services whose turn it is come first among equals, see `affinity`).
 2. For each head, find a place: its node, or the least memory-loaded node that fits now.
 3. It fits → grant, and the next of its queue becomes head. Where the pool's policy arranges, it is
    a candidate instead, and after the scan the policy says who goes and with what (`elastic`).
@@ -31,6 +32,7 @@ from typing import NamedTuple
 
 from domain.decisions import Decision
 from domain.ids import ResourceId, node_resource
+from scheduler.core.affinity import Rank, keep_wanted, rank
 from scheduler.core.elastic import Candidate, Elastic
 from scheduler.core.lifecycle import grant
 from scheduler.core.places import large_enough, usable_nodes, why_no_node
@@ -39,7 +41,7 @@ from scheduler.core.pools import policy_of
 from scheduler.core.queues import Need, QueueKey, WaitQueue, WaitReason
 from scheduler.core.scan import Scan
 from scheduler.core.shares import ShareBook
-from scheduler.core.state import LiveAction, LiveNode, Order, State
+from scheduler.core.state import LiveAction, LiveNode, State
 from scheduler.core.timers import TimerKind
 from scheduler.core.widths import malleable
 
@@ -53,6 +55,7 @@ def run_cycle(state: State, decisions: list[Decision]) -> None:
         ledger.advance(state.now)
     if not state.queues and not state.changed:
         return  # nobody waits, and nobody may grow
+    keep_wanted(state)
     elastic = Elastic(state)
     while _scan(state, elastic, decisions):
         pass  # whoever was evicted on one node is tried on the others
@@ -70,21 +73,21 @@ def _scan(state: State, elastic: Elastic, decisions: list[Decision]) -> bool:
         if live is not None and _try_admit(state, scan, elastic, queue, live, decisions):
             following = queue.head()
             if following is not None:
-                heapreplace(heads, (following.order, key))
+                heapreplace(heads, (rank(state, key, following), key))
                 continue
             state.retire(key)
         heappop(heads)
     return elastic.settle(scan, decisions)
 
 
-def _heads(state: State) -> list[tuple[Order, QueueKey]]:
-    heads: list[tuple[Order, QueueKey]] = []
+def _heads(state: State) -> list[tuple[Rank, QueueKey]]:
+    heads: list[tuple[Rank, QueueKey]] = []
     for key, queue in list(state.queues.items()):
         live = queue.head()
         if live is None:
             state.retire(key)
         else:
-            heads.append((live.order, key))
+            heads.append((rank(state, key, live), key))
     heapify(heads)
     return heads
 

@@ -78,7 +78,7 @@ class Elastic:
         live = candidate.live
         self._state.queues[candidate.line].leave(live)
         for resource, amount in candidate.needs:
-            reserve(self._state, live.action, _reserved(live), resource, amount)
+            reserve(self._state, live.action, _reserved(live), resource, amount, at_home=True)
         if key is None:
             self._going.append((candidate, None))
         else:

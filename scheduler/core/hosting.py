@@ -21,9 +21,9 @@ from domain.ids import ResourceId, node_resource
 from domain.inventory import NodeInventory
 from domain.resources import MILLI
 from domain.services import GpuService, service_name
+from scheduler.core import affinity
+from scheduler.core.affinity import KIND
 from scheduler.core.state import State
-
-KIND = "gpu"
 
 
 class Wanted(NamedTuple):
@@ -46,16 +46,30 @@ def hand_out(
     ledger = state.hosting.get(resource)
     if ledger is None:
         return state.ledgers[resource].allocate(holder, amount)
-    return ledger.host(holder, amount, *_wanted(state, action, amount))
+    given = ledger.host(holder, amount, *_wanted(state, action, amount))
+    if given.hosting is not None:
+        affinity.note(state, resource, given.units, given.hosting)
+    return given
 
 
-def reserve(state: State, action: Action, holder: str, resource: ResourceId, amount: int) -> None:
-    """Allocate ``amount`` where ``action`` would work, until the reservation is released."""
+def reserve(
+    state: State,
+    action: Action,
+    holder: str,
+    resource: ResourceId,
+    amount: int,
+    *,
+    at_home: bool = False,
+) -> None:
+    """Allocate ``amount`` where ``action`` would work, until the reservation is released.
+
+    ``at_home``: even where that splits a larger block than need be; not for what was decided by counts.
+    """
     ledger = state.hosting.get(resource)
     if ledger is None:
         state.ledgers[resource].allocate(holder, amount)
     else:
-        ledger.allocate(holder, amount, *_wanted(state, action, amount))
+        ledger.allocate(holder, amount, *_wanted(state, action, amount), at_home=at_home)
 
 
 def _wanted(state: State, action: Action, amount: int) -> Wanted:
@@ -64,6 +78,13 @@ def _wanted(state: State, action: Action, amount: int) -> Wanted:
         return Wanted()
     name = service_name(action.call.target) or ""
     return Wanted(name, service.memory_bytes(-(-amount // MILLI)))
+
+
+def learn(state: State, event: ActionFinished) -> None:
+    """Take in how long the restore for an action took, while it still holds its chunk."""
+    live = state.actions.get(event.action_id)
+    for held in () if live is None else live.allocations:
+        affinity.learn(state, event, held.hosting)
 
 
 def heed(state: State, event: ActionFinished) -> None:

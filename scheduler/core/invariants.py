@@ -181,6 +181,7 @@ def _deadlines_are_set(state: State) -> Iterator[str]:
     pending = state.timers.pending()
     leases = {(at, subject) for at, kind, subject in pending if kind is TimerKind.LEASE}
     graces = {(at, subject) for at, kind, subject in pending if kind is TimerKind.NODE_GRACE}
+    deaths = {(at, subject) for at, kind, subject in pending if kind is TimerKind.NODE_DEAD}
     for action_id, live in state.actions.items():
         held = live.action.kind is Kind.LEASE and live.state is ActionState.RUNNING
         if held != (live.lease_expires_at is not None):
@@ -191,6 +192,9 @@ def _deadlines_are_set(state: State) -> Iterator[str]:
         due = (node.lost_at or 0.0) + state.config.node_grace_seconds
         if node.lost_at is not None and due > state.now and (due, name) not in graces:
             yield f"node {name} is silent for ever"
+        end = (node.lost_at or 0.0) + state.config.node_dead_seconds
+        if node.lost_at is not None and end > state.now and (end, name) not in deaths:
+            yield f"node {name} never dies"
     wakes = {(at, subject) for at, kind, subject in pending if kind is TimerKind.DEFERRAL}
     for resource, deferral in state.deferrals.items():
         if deferral.until > state.now and (deferral.until, resource) not in wakes:

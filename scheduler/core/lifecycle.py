@@ -420,11 +420,11 @@ def drop_trajectory(state: State, trajectory: LiveTrajectory) -> None:
     """Forget a trajectory whose environment is gone; its memory is free."""
     unbind(state, trajectory)
     state.trajectories.pop(trajectory.key, None)
-    bury(state, trajectory.key, trajectory.closing or "finished")
+    bury(state, trajectory.key, trajectory.closing or "finished", lost=trajectory.lost)
 
 
-def bury(state: State, name: str, why: str) -> None:
-    """Remember for a while that ``name`` is over."""
+def bury(state: State, name: str, why: str, *, lost: bool = False) -> None:
+    """Remember for a while that ``name`` is over, and whether that was our fault."""
     until = state.now + TOMBSTONE_SECONDS
-    state.tombstones[name] = Tombstone(why, until)
+    state.tombstones[name] = Tombstone(why, until, lost)
     state.timers.set(until, TimerKind.TOMBSTONE, name)

@@ -27,6 +27,8 @@ class Needs(NamedTuple):
     key: str = ""
     #: Whose share it takes from; empty where nothing of it is shared between projects.
     project: str = ""
+    #: The GPU service that it calls, where services take turns.
+    service: str = ""
 
     @property
     def key_amount(self) -> int:

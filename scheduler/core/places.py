@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduler.core.affinity import at_home
 from scheduler.core.queues import Need, QueueKey, WaitReason
 from scheduler.core.state import LiveNode, State
 
@@ -13,7 +14,12 @@ def usable_nodes(state: State, key: QueueKey) -> list[LiveNode]:
         return [node] if state.usable(node) else []
     usable = [node for node in state.nodes_of(key.pool) if state.usable(node)]
     if len(usable) > 1:
-        usable.sort(key=lambda node: load(state, node.name))
+        usable.sort(
+            key=lambda node: (
+                not at_home(state, node.name, key.needs),
+                load(state, node.name),
+            )
+        )
     return usable
 
 

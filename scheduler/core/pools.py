@@ -6,6 +6,7 @@ from domain.action import Action, Kind
 from domain.errors import InvalidRequest
 from domain.ids import node_resource
 from domain.resources import MILLI, UnitSet
+from scheduler.core.affinity import with_service
 from scheduler.core.appetite import light_amount
 from scheduler.core.needs import Needs, depends_on_place, needs_of, plain_needs_of
 from scheduler.core.policies import Policy, policy_named
@@ -38,6 +39,8 @@ def needs_in(state: State, action: Action, pool: str, node: str | None) -> Needs
     needs = _needs_in(state, action, pool, node)
     if light := light_amount(state, action, pool, node):
         needs = needs._replace(on_node=tuple(sorted((*needs.on_node, ("cpu", light)))))
+    if action.call is not None:
+        needs = with_service(needs, action, policy_of(state, pool).name)
     return with_project(needs, action, state.config) if state.config.shares else needs
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from domain.action import ActionState
-from domain.allocation import Allocation
+from domain.allocation import Allocation, Home
 from domain.ids import ResourceId
 from domain.inventory import Config, ResourceInventory
 from scheduler.core.lifecycle import in_line, line_of, stand
@@ -60,6 +60,8 @@ class Snapshot(msgspec.Struct):
     pacing: dict[ResourceId, float] = {}
     #: What ledgers remember of services that stay in memory.
     hosting: dict[ResourceId, bytes] = {}
+    turns: list[tuple[ResourceId, Home, float]] = []
+    restores: dict[str, float] = {}
     merging: Merging = msgspec.field(default_factory=Merging)
 
 
@@ -85,6 +87,8 @@ def dump(machine: Machine) -> bytes:
             resizing=state.resizing,
             paced={r: ledger.remember() for r, ledger in state.paced.items()},
             pacing=state.pacing,
+            turns=[(*place, since) for place, since in state.turns.items()],
+            restores=state.restores,
             hosting={r: ledger.remember() for r, ledger in state.hosting.items()},
             merging=state.merging,
             durations=list(state.durations.items()),
@@ -138,6 +142,8 @@ def _restore_ledgers(state: State, snapshot: Snapshot) -> None:
         state.paced[resource].recall(memory)
     for resource, memory in snapshot.hosting.items():
         state.hosting[resource].recall(memory)
+    state.turns = {(resource, home): since for resource, home, since in snapshot.turns}
+    state.restores = snapshot.restores
 
 
 def _restore_actions(state: State, snapshot: Snapshot) -> None:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from domain.action import TRANSITIONS, Action, ActionState, EnvironmentSpec, Outcome
-from domain.allocation import Allocation
+from domain.allocation import Allocation, Home
 from domain.errors import InvariantViolation
 from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource
 from domain.inventory import Config, NodeInventory, ResourceInventory, default_config
@@ -109,6 +109,8 @@ class LiveTrajectory:
     live: set[ActionId] = field(default_factory=set)
     #: Why it is being closed; no new actions then.
     closing: str | None = None
+    #: It is closed because its environment was lost, which is nobody's wish.
+    lost: bool = False
     #: The node was told to remove the environment.
     removing: bool = False
 
@@ -186,6 +188,8 @@ class Tombstone(NamedTuple):
 
     why: str
     until: float
+    #: It ended by our fault.
+    lost: bool = False
 
 
 @dataclass(slots=True)
@@ -229,6 +233,9 @@ class State:
     local: dict[ResourceId, LocalLedger] = field(default_factory=dict)
     #: The ledgers of units in whose memory services stay.
     hosting: dict[ResourceId, HostingLedger] = field(default_factory=dict)
+    #: Since when a service has been on a chunk, and how long its restores take; see `affinity`.
+    turns: dict[tuple[ResourceId, Home], float] = field(default_factory=dict)
+    restores: dict[str, float] = field(default_factory=dict)
     #: When somebody who waits for nothing but time on such a resource is looked at again.
     pacing: dict[ResourceId, float] = field(default_factory=dict)
     #: Calls that share an answer.

@@ -20,6 +20,7 @@ class TimerKind(StrEnum):
     LEASE = "lease"
     TRAJECTORY = "trajectory"
     NODE_GRACE = "node_grace"
+    NODE_DEAD = "node_dead"
     TOMBSTONE = "tombstone"
     DEFERRAL = "deferral"
     RESIZE = "resize"

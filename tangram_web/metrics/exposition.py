@@ -27,13 +27,21 @@ NODE_STATES = ("ready", "drained", "lost")
 
 
 def families(
-    totals: Totals, standing: Standing, overview: dict[str, Any], nodes: dict[str, Any]
+    totals: Totals,
+    standing: Standing,
+    overview: dict[str, Any],
+    nodes: dict[str, Any],
+    resources: dict[str, Any],
 ) -> Iterator[Metric]:
-    """Yield every metric family of one reading; frames that were never made are empty."""
+    """Yield every metric family of one reading; frames that were never made are empty.
+
+    ``resources``: what the leader's books say of each (`GET /status`).
+    """
     yield from _of_totals(totals)
     yield from _of_standing(standing)
     yield from _of_pools(overview.get("pools", []))
     yield from _of_resources(overview.get("resources", []))
+    yield from _of_quotas({name: r for name, r in resources.items() if "quotas" in r})
     yield from _of_nodes(nodes.get("nodes", []))
     build = GaugeMetricFamily(
         "tangram_build_info", "The version that answers; 1.", labels=["version"]
@@ -160,6 +168,33 @@ def _of_resources(resources: list[dict[str, Any]]) -> Iterator[Metric]:
         "tangram_resource_allocated_units", "Of them, units that are granted.",
         ["resource"], (((r["name"],), r["held"]) for r in resources),
     )  # fmt: skip
+
+
+def _of_quotas(paced: dict[str, Any]) -> Iterator[Metric]:
+    """Yield how resources that count over time stand."""
+    quotas = [((name, _window(quota)), quota) for name, r in paced.items() for quota in r["quotas"]]
+    labels = ["resource", "window"]
+    yield _gauges(
+        "tangram_quota_limit_units", "Units that a quota grants in any window.", labels,
+        ((key, quota["units"]) for key, quota in quotas),
+    )  # fmt: skip
+    yield _gauges(
+        "tangram_quota_used_units", "Of them, units granted in the present window.", labels,
+        ((key, quota["used"]) for key, quota in quotas),
+    )  # fmt: skip
+    yield _gauges(
+        "tangram_resource_ceiling_units", "Most that may be open at once, as far as was learned.",
+        ["resource"], (((name,), r["ceiling"]) for name, r in paced.items()),
+    )  # fmt: skip
+    yield _gauges(
+        "tangram_resource_hindered", "1 while the API is paused or its breaker is open.",
+        ["resource"], (((name,), float(bool(r["hindrance"]))) for name, r in paced.items()),
+    )  # fmt: skip
+
+
+def _window(quota: dict[str, Any]) -> str:
+    seconds = quota["window_seconds"]
+    return f"{seconds:g}s" if seconds else f"day {quota['zone']}"
 
 
 def _of_nodes(nodes: list[dict[str, Any]]) -> Iterator[Metric]:

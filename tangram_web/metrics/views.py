@@ -17,7 +17,7 @@ from rest_framework.views import APIView
 
 from domain.access import Principal, Scope
 from domain.errors import Unavailable
-from tangram_web.lib import bus
+from tangram_web.lib import ask, bus
 from tangram_web.live.snapshots import stored_snapshot
 from tangram_web.metrics.exposition import families
 from tangram_web.metrics.standing import read_standing
@@ -58,10 +58,20 @@ class _Reading(Collector):
             totals = MetricsStore(client, keys).load()
             standing = read_standing(client, keys, READERS)
             overview, nodes = (stored_snapshot(client, topic) for topic in ("overview", "nodes"))
+            resources = _resources() if standing.life_of_leader() else {}
         except redis.RedisError as error:
             raise Unavailable(f"redis does not answer: {error}") from error
-        return families(totals, standing, overview, nodes)
+        return families(totals, standing, overview, nodes, resources)
 
     def describe(self) -> Iterator[Metric]:
         """Tell nothing beforehand: a reading costs what a scrape costs."""
         return iter(())
+
+
+def _resources() -> dict[str, Any]:
+    """Return how the leader's books stand; without an answer a scrape has everything else."""
+    try:
+        resources: dict[str, Any] = ask.status().get("resources", {})
+    except Unavailable:
+        return {}
+    return resources

@@ -21,7 +21,7 @@ import msgspec
 
 from domain.action import ActionState, Kind, Outcome
 from domain.codec import JournalEntry
-from domain.decisions import Finish, Grant, Renew, Requeue, Resize
+from domain.decisions import Finish, Grant, RemoveEnvironment, Renew, Requeue, Resize
 from domain.events import (
     ActionFinished,
     ActionStarted,
@@ -143,6 +143,7 @@ class Fold:
             TrajectoryOpened: self._trajectory_opened,
             TrajectoryFinished: self._trajectory_finished,
             EnvironmentRemoved: self._environment_removed,
+            RemoveEnvironment: self._trajectory_over,
             Grant: self._granted,
             Renew: self._renewed,
             Requeue: self._requeued,
@@ -323,6 +324,10 @@ class Fold:
     def _trajectory_finished(self, event: TrajectoryFinished) -> None:
         now = self._instant(self._wall(event.at))
         self.episodes.ended(trajectory_key(event.project, event.trajectory), finished_at=now)
+
+    def _trajectory_over(self, decision: RemoveEnvironment) -> None:
+        """Nothing follows in a trajectory whose environment is to go, whoever ended it."""
+        self.episodes.ended(decision.trajectory, finished_at=self._now)
 
     def _environment_removed(self, event: EnvironmentRemoved) -> None:
         now = self._instant(self._wall(event.at))

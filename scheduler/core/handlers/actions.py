@@ -97,7 +97,11 @@ def _over(state: State, action: Action) -> tuple[Outcome, str] | None:
         return None
     trajectory, buried = state.trajectories.get(key), state.tombstones.get(key)
     over = trajectory.closing if trajectory else (buried.why if buried else None)
-    return None if over is None else (Outcome.CANCELLED, f"the trajectory is over: {over}")
+    if over is None:
+        return None
+    lost = (trajectory is not None and trajectory.lost) or (buried is not None and buried.lost)
+    outcome = Outcome.INFRA_FAILED if lost else Outcome.CANCELLED
+    return outcome, f"the trajectory is over: {over}"
 
 
 def _never_fits(
@@ -207,6 +211,8 @@ def started(state: State, event: ActionStarted, decisions: list[Decision]) -> No
 
 def finished(state: State, event: ActionFinished, decisions: list[Decision]) -> None:
     """Take a node's report: free the units, then finish the action or let it wait again."""
+    if event.chunk is not None:
+        hosting.learn(state, event)
     _end_attempt(state, event, decisions)
     if event.chunk is not None:
         hosting.heed(state, event)

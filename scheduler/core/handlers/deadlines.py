@@ -10,7 +10,7 @@ from domain.action import ActionState, Outcome
 from domain.decisions import Decision
 from domain.ids import ActionId, ResourceId, TrajectoryKey
 from scheduler.core.handlers.leases import expire
-from scheduler.core.handlers.nodes import grace_over
+from scheduler.core.handlers.nodes import dead, grace_over
 from scheduler.core.handlers.trajectories import close
 from scheduler.core.lifecycle import finish
 from scheduler.core.state import LiveAction, State
@@ -32,9 +32,11 @@ def holds(state: State, timer: Timer) -> bool:
     if kind is TimerKind.PACE:
         due = state.pacing.get(ResourceId(subject))
         return due is not None and due <= at
-    if kind is TimerKind.NODE_GRACE:
-        lost_at = state.nodes[subject].lost_at
-        return lost_at is not None and lost_at + state.config.node_grace_seconds <= at
+    if kind in {TimerKind.NODE_GRACE, TimerKind.NODE_DEAD}:
+        config, lost_at = state.config, state.nodes[subject].lost_at
+        grace = kind is TimerKind.NODE_GRACE
+        seconds = config.node_grace_seconds if grace else config.node_dead_seconds
+        return lost_at is not None and lost_at + seconds <= at
     if kind is TimerKind.TRAJECTORY:
         trajectory = state.trajectories.get(TrajectoryKey(subject))
         if trajectory is None or trajectory.closing is not None:
@@ -67,6 +69,8 @@ def ring(state: State, timer: Timer, decisions: list[Decision]) -> None:
         state.dirty = True
     elif kind is TimerKind.NODE_GRACE:
         grace_over(state, state.nodes[subject], decisions)
+    elif kind is TimerKind.NODE_DEAD:
+        dead(state, state.nodes[subject], decisions)
     elif kind is TimerKind.TRAJECTORY:
         trajectory = state.trajectories[TrajectoryKey(subject)]
         close(state, trajectory, "its time to live is over", decisions)

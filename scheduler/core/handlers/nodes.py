@@ -5,6 +5,9 @@ A silent node keeps its actions for `Config.node_grace_seconds`: it may only be 
 it reports them. When it is back it is told to end them, and takes nothing new before it has: a
 restarted worker may yet read the order to run one. A node that comes back without its state never
 reads those orders. A lease is held by its trainer, so the silence of a node does not end it.
+
+After `Config.node_dead_seconds` it is dead: the trajectories whose environments it has end, and say so.
+Should it come back after all, it is told to remove these environments.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from domain.events import ConfigApplied, NodeJoined, NodeLost, NodeReturned
 from domain.ids import ActionId, ResourceId, node_resource
 from domain.inventory import NodeInventory, ResourceInventory
 from scheduler.core import hosting
-from scheduler.core.handlers.trajectories import lose_environment
+from scheduler.core.handlers.trajectories import give_up_environment, lose_environment
 from scheduler.core.lifecycle import (
     MAX_ATTEMPTS,
     enqueue,
@@ -93,14 +96,15 @@ def lost(state: State, event: NodeLost, decisions: list[Decision]) -> None:
     if node is None or node.inventory.incarnation != event.incarnation or node.lost_at is not None:
         return
     node.state, node.lost_at = NodeState.LOST, event.at
-    _set_grace(state, node.name, event.at)
+    _set_deadlines(state, node.name, event.at)
     state.deferrals.clear()
     state.dirty = True
 
 
-def _set_grace(state: State, node: str, lost_at: float) -> None:
-    due = lost_at + state.config.node_grace_seconds
-    state.timers.set(due, TimerKind.NODE_GRACE, node)
+def _set_deadlines(state: State, node: str, lost_at: float) -> None:
+    config = state.config
+    state.timers.set(lost_at + config.node_grace_seconds, TimerKind.NODE_GRACE, node)
+    state.timers.set(lost_at + config.node_dead_seconds, TimerKind.NODE_DEAD, node)
 
 
 def returned(state: State, event: NodeReturned, decisions: list[Decision]) -> None:
@@ -116,6 +120,14 @@ def grace_over(state: State, node: LiveNode, decisions: list[Decision]) -> None:
     for action_id in sorted(state.on_node.get(node.name, ())):
         if state.actions[action_id].action.kind is not Kind.LEASE:
             _give_up(state, action_id, f"node {node.name} fell silent", decisions, gone=False)
+
+
+def dead(state: State, node: LiveNode, decisions: list[Decision]) -> None:
+    """End the trajectories whose environments are on a node that does not come back."""
+    grace_over(state, node, decisions)
+    why = f"node {node.name} is dead: silent for {state.config.node_dead_seconds:g} s"
+    for trajectory in [t for t in state.trajectories.values() if t.node == node.name]:
+        give_up_environment(state, trajectory, why, decisions)
 
 
 def _give_up(
@@ -166,7 +178,7 @@ def config_applied(state: State, event: ConfigApplied, decisions: list[Decision]
         queue.reason = None  # what was short may be too large now
     for node in state.nodes.values():
         if node.lost_at is not None:
-            _set_grace(state, node.name, node.lost_at)
+            _set_deadlines(state, node.name, node.lost_at)
     state.dirty = True
 
 

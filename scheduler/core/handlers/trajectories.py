@@ -123,8 +123,31 @@ def lose_environment(
     """End a trajectory whose environment is gone with its node; there is nothing to remove."""
     gone_with = trajectory.node
     unbind(state, trajectory)
-    trajectory.closing = trajectory.closing or "its environment was lost"
+    trajectory.lost = trajectory.lost or trajectory.closing is None
+    trajectory.closing = trajectory.closing or f"its environment was lost: {why}"
     trajectory.removing = False
+    _end_all(state, trajectory, gone_with, why, decisions)
+
+
+def give_up_environment(
+    state: State, trajectory: LiveTrajectory, why: str, decisions: list[Decision]
+) -> None:
+    """End a trajectory whose node seems gone with its environment. Repeats do nothing.
+
+    The node is told to remove it, and keeps the memory until it says that it has.
+    """
+    if trajectory.closing is None:
+        trajectory.closing, trajectory.lost = f"its environment was lost: {why}", True
+        _end_all(state, trajectory, trajectory.node, why, decisions)
+
+
+def _end_all(
+    state: State,
+    trajectory: LiveTrajectory,
+    gone_with: str | None,
+    why: str,
+    decisions: list[Decision],
+) -> None:
     detail = f"environment lost: {why}"
     for action_id in sorted(trajectory.live):
         live = state.actions[action_id]

@@ -12,7 +12,7 @@ from domain.action import EnvironmentSpec, Kind, LeaseSpec, Outcome
 from domain.allocation import Allocation, UsedResources
 from domain.apis import CallResult, CallSpec
 from domain.codec import encode
-from domain.decisions import Grant, Renew, Resize
+from domain.decisions import Grant, RemoveEnvironment, Renew, Resize
 from domain.events import EnvironmentRemoved, TaskOpened, TrajectoryFinished, TrajectoryOpened
 from domain.ids import ResourceId, trajectory_key
 from domain.ports import ExecResult
@@ -292,3 +292,17 @@ def test_a_call_keeps_its_request_and_an_answer_that_another_one_got(journal):
     assert rows[0].spec["call"] == {
         "target": "api:search", "method": "GET", "path": "/q", "headers": {"X-A": "b"},
     }  # fmt: skip
+
+
+def test_a_trajectory_whose_environment_is_to_go_is_over(journal):
+    action = an_action(kind=Kind.EXEC, trajectory="t")
+    key = trajectory_key("default", "t")
+    journal.submit(action)
+    journal.write([], [a_grant(action.id)])
+    journal.write([], [RemoveEnvironment(key, "n1", "its environment was lost: node n1 is dead")])
+
+    project(journal.entries)
+
+    row = TrajectoryRecord.objects.get()
+    assert (row.state, row.environment_removed_at) == ("finished", None)
+    assert row.finished_at == wall(1001.5)

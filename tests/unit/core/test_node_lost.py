@@ -276,3 +276,82 @@ def test_a_silent_node_holds_up_nobody_elsewhere(core):
 
     assert granted(scenario.finish(survivor)) == ["l"]
     assert scenario.the_grant("l").node == "n2"
+
+
+DEAD = 600.0
+
+
+def test_trajectories_of_a_dead_node_end_as_infra_failed_and_say_why(core):
+    scenario = core(a_node("n1"))
+    scenario.submit(
+        an_action("runs", trajectory="t", memory_bytes=GIB),
+        an_action("waits", trajectory="t"),
+        an_action("elsewhere"),
+    )
+    scenario.lose("n1")
+    scenario.advance(DEAD - 0.1)
+    assert scenario.outcomes == {"runs": Outcome.UNKNOWN, "elsewhere": Outcome.UNKNOWN}
+
+    scenario.advance(0.1)
+
+    end = scenario.the_finish("waits")
+    assert end.outcome is Outcome.INFRA_FAILED
+    assert end.detail == "environment lost: node n1 is dead: silent for 600 s"
+    scenario.submit(an_action("late", trajectory="t"))
+    late = scenario.the_finish("late")
+    assert late.outcome is Outcome.INFRA_FAILED
+    assert "node n1 is dead" in (late.detail or "")
+
+
+def test_a_dead_node_that_comes_back_removes_what_it_still_has(core):
+    scenario = core(a_node("n1"))
+    scenario.submit(an_action("a", trajectory="t", memory_bytes=GIB))
+    scenario.finish("a")
+    scenario.lose("n1")
+
+    decisions = scenario.advance(DEAD)
+
+    assert [(d.trajectory, d.node) for d in only(RemoveEnvironment, decisions)] == [
+        (scenario.key("t"), "n1")
+    ]
+    assert scenario.free("memory:n1") == 15 * GIB, "it may still be there"
+    scenario.bring_back("n1")
+    scenario.remove_environment("t")
+    assert scenario.free("memory:n1") == 16 * GIB
+    scenario.submit(an_action("late", trajectory="t"))
+    assert scenario.the_finish("late").outcome is Outcome.INFRA_FAILED
+
+
+def test_a_dead_node_that_comes_back_without_its_state_has_nothing_to_remove(core):
+    scenario = core(a_node("n1"))
+    scenario.submit(an_action("a", trajectory="t", memory_bytes=GIB))
+    scenario.finish("a")
+    scenario.lose("n1")
+    scenario.advance(DEAD)
+
+    scenario.join(a_node("n1", identity="another disk"))
+
+    assert scenario.machine.state.trajectories == {}
+    assert scenario.free("memory:n1") == 16 * GIB
+
+
+def test_a_node_that_returns_in_time_keeps_its_trajectories(core):
+    scenario = core(a_node("n1"))
+    scenario.submit(an_action("a", trajectory="t"))
+    scenario.finish("a")
+    scenario.lose("n1")
+    scenario.advance(DEAD - 1.0)
+    scenario.bring_back("n1")
+    scenario.advance(DEAD)
+    scenario.submit(an_action("b", trajectory="t"))
+    assert scenario.the_grant("b").node == "n1"
+
+
+def test_a_changed_time_to_death_holds_for_nodes_that_are_silent_already(core):
+    scenario = core(a_node("n1"))
+    scenario.submit(an_action("a", trajectory="t"), an_action("b", trajectory="t"))
+    scenario.lose("n1")
+    scenario.advance(30.0)
+    scenario.configure(a_config(node_dead_seconds=40.0, revision=1))
+    scenario.advance(10.0)
+    assert scenario.outcomes == {"a": Outcome.UNKNOWN, "b": Outcome.INFRA_FAILED}

@@ -108,6 +108,7 @@ def configs(draw: st.DrawFn, revision: int) -> Config:
         shares={"api:search": {"default": draw(SHARES)}} if draw(st.booleans()) else {},
         drained_nodes=frozenset(draw(st.sets(NODES))),
         node_grace_seconds=draw(st.sampled_from([10.0, 60.0])),
+        node_dead_seconds=draw(st.sampled_from([10.0, 60.0, 600.0])),
         revision=revision,
     )
 

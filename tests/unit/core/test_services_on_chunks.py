@@ -13,7 +13,7 @@ from domain.apis import CallSpec
 from domain.decisions import Decision, Grant
 from domain.events import ChunkNews
 from domain.ids import ActionId, ResourceId
-from domain.inventory import Config, NodeInventory, ResourceInventory
+from domain.inventory import Config, NodeInventory, PoolConfig, ResourceInventory
 from domain.resources import MILLI
 from domain.services import Degree, Engine, GpuService
 from managers.gpu.ledger import ChunkLedger
@@ -38,8 +38,9 @@ def a_gpu_node(gpus: int = 1, **fields: object) -> NodeInventory:
     return replace(node, resources={**node.resources, "gpu": replace(have, **fields)})
 
 
-def services(*names: str) -> Config:
-    return a_config(services={name: a_service() for name in names})
+def services(*names: str, policy: str = "minimum") -> Config:
+    pools = [PoolConfig("default", policy)]
+    return a_config(pools=pools, services={name: a_service() for name in names})
 
 
 def a_call(name: str, service: str) -> Action:
@@ -51,8 +52,8 @@ def a_call(name: str, service: str) -> Action:
 class Play:
     """A machine with one node, and what was granted last."""
 
-    def __init__(self, *names: str, gpus: int = 1) -> None:
-        self.machine = a_machine([a_gpu_node(gpus)], services(*names))
+    def __init__(self, *names: str, gpus: int = 1, policy: str = "minimum") -> None:
+        self.machine = a_machine([a_gpu_node(gpus)], services(*names, policy=policy))
         self.at = START
 
     def submit(self, *actions: Action) -> dict[str, Grant]:

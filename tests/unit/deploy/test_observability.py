@@ -43,7 +43,9 @@ def exposed() -> set[str]:
         "memory_total_bytes": 1, "memory_held_bytes": 1,
     }  # fmt: skip
     overview = {"pools": [pool], "resources": [{"name": "api:x", "held": 1, "capacity": 1}]}
-    found = families(totals, standing, overview, {"nodes": [node]})
+    quota = {"units": 50, "window_seconds": 1.0, "zone": None, "used": 7}
+    books = {"api:x": {"ceiling": 20, "hindrance": None, "quotas": [quota]}}
+    found = families(totals, standing, overview, {"nodes": [node]}, books)
     return {sample.name for family in found for sample in family.samples}
 
 

@@ -1,0 +1,62 @@
+"""A node that stays silent is dead: its trajectories end, and it tidies up should it come back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from domain.ids import trajectory_key
+from domain.keys import Keys
+from tests.integration.runtime.rig import CONFIG, LoopThread, Rig
+from tests.redis_server import RedisServer
+
+IMPATIENT = replace(CONFIG, node_grace_seconds=0.1, node_dead_seconds=0.3)
+
+
+@pytest.fixture
+async def impatient(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIterator[Rig]:
+    """A leader for whom a silent node is soon dead, and a node."""
+    rig = Rig(runtime_redis.url, keys, tmp_path)
+    rig.loop = LoopThread(rig.url, keys, IMPATIENT)
+    await rig.start_node()
+    yield rig
+    await rig.stop_node()
+    rig.loop.stop()
+    rig.close()
+
+
+def in_trajectory(*command: str) -> dict[str, object]:
+    body: dict[str, object] = {"task": "t", "trajectory": "t1", "kind": "exec", "cost": {"cpu": 1}}
+    return body | {"exec": {"command": command}}
+
+
+async def test_a_dead_node_ends_its_trajectories_and_later_removes_their_environments(
+    impatient: Rig,
+) -> None:
+    rig = impatient
+    async with rig.client() as client:
+        await client.post("/actions?wait=20", json=in_trajectory("true"))
+        await client.put("/trajectories/t1/files/a.txt", content=b"kept")
+        runs = (await client.post("/actions", json=in_trajectory("sleep", "600"))).json()["id"]
+        waits = (await client.post("/actions", json=in_trajectory("true"))).json()["id"]
+        await rig.crash_node()
+        rig.redis.delete(rig.keys.alive("n1"))
+        ended = (await client.get(f"/actions/{waits}?wait=20")).json()
+        lost = (await client.get(f"/actions/{runs}?wait=20")).json()
+        late = (await client.post("/actions?wait=20", json=in_trajectory("true"))).json()
+
+        key = trajectory_key("default", "t1")
+        assert rig.driver.storage.files[key], "its disk knows nothing of that"
+        await rig.start_node()
+        async with asyncio.timeout(20):
+            while key in rig.driver.storage.files:
+                await asyncio.sleep(0.005)
+
+    assert lost["outcome"] == "unknown"
+    assert (ended["outcome"], late["outcome"]) == ("infra_failed", "infra_failed")
+    assert "node n1 is dead: silent for 0.3 s" in ended["detail"]
+    assert "node n1 is dead" in late["detail"]

@@ -1,0 +1,102 @@
+"""Whose calls go first when more services are wanted than chunks are free."""
+
+from __future__ import annotations
+
+from domain.events import ChunkNews
+from scheduler.core import snapshot
+from scheduler.core.affinity import TURN_RESTORES
+from scheduler.core.invariants import check
+from tests.builders import make_ledger
+from tests.unit.core.test_services_on_chunks import Play, a_call, hosting
+
+RESTORED_IN_2 = ChunkNews(restore_seconds=2.0)
+
+
+def a_play(policy: str = "minimum") -> Play:
+    """One GPU, on which ``a`` works; ``b`` came first of those that wait, then two of ``a``."""
+    play = Play("a", "b", policy=policy)
+    play.submit(a_call("a1", "a"))
+    play.submit(a_call("b1", "b"), a_call("a2", "a"), a_call("a3", "a"))
+    return play
+
+
+def test_the_service_that_is_there_goes_on_while_its_turn_lasts() -> None:
+    play = a_play()
+
+    assert list(play.end("a1", RESTORED_IN_2)) == ["a2"]
+    play.at += TURN_RESTORES * 2.0
+    assert list(play.end("a2")) == ["b1"]
+    assert list(play.end("b1")) == ["a3"]
+
+
+def test_the_paper_serves_whoever_came_first() -> None:
+    play = a_play("paper")
+
+    assert list(play.end("a1", RESTORED_IN_2)) == ["b1"]
+
+
+def test_a_turn_is_not_prolonged_by_calls_that_come_meanwhile() -> None:
+    play = a_play()
+    served = ["a1"]
+    while served[-1] != "b1":
+        name = f"later{len(served)}"
+        play.submit(a_call(name, "a"))
+        news = RESTORED_IN_2 if served[-1] == "a1" else None
+        served += play.end(served[-1], news)
+        assert len(served) < 10, "somebody is overtaken for ever"
+
+    assert len(served) > 2
+
+
+def test_a_higher_priority_goes_before_a_turn() -> None:
+    play = Play("a", "b")
+    play.submit(a_call("a1", "a"))
+    urgent = a_call("b1", "b")
+    urgent.priority = 1
+    play.submit(a_call("a2", "a"), urgent)
+
+    assert list(play.end("a1")) == ["b1"]
+
+
+def test_who_has_to_leave_is_somebody_for_whom_nobody_waits() -> None:
+    play = Play("a", "b", "c", gpus=2)
+    play.submit(a_call("a1", "a"))
+    play.submit(a_call("b1", "b"))
+    play.end("a1")
+    play.end("b1")  # a was used longest ago, so by itself it would leave
+
+    grants = play.submit(a_call("c1", "c"), a_call("a2", "a"))
+
+    cold, cached = hosting(grants["c1"]), hosting(grants["a2"])
+    assert cold is not None
+    assert cached is not None
+    assert [home.service for home in cold.evicted] == ["b"]
+    assert cached.cached
+
+
+def test_a_call_goes_home_even_when_a_smaller_block_is_free() -> None:
+    play = Play("a", "b", gpus=4)
+    play.submit(a_call("b1", "b"))
+    play.submit(a_call("b2", "b"))
+    play.submit(
+        a_call("a1", "a")
+    )  # on 2, which is half of a larger block than 1 when both are free
+    play.end("b2")
+    play.end("a1")
+    home = next(each.units for each in play.ledger.residents() if each.service == "a")
+
+    grant = play.submit(a_call("a2", "a"))["a2"]
+
+    assert grant.allocations[0].units == home
+    check(play.machine.state)
+
+
+def test_turns_are_part_of_a_snapshot() -> None:
+    play = a_play()
+    play.end("a1", RESTORED_IN_2)
+    before = snapshot.dump(play.machine)
+    restored = snapshot.load(before, make_ledger)
+
+    assert snapshot.dump(restored) == before
+    assert restored.state.turns == play.machine.state.turns
+    assert restored.state.restores == {"a": 2.0}
