@@ -47,6 +47,8 @@ class NodeStanding:
     def __init__(self, inventory: NodeInventory) -> None:
         self.inventory = inventory
         self.lost = False
+        #: GPUs whose memory did not become free, beyond those it came with.
+        self.stuck: set[int] = set()
         cpu = inventory.resources.get("cpu", ResourceInventory(capacity=0))
         self.groups = cpu.groups or (tuple(range(cpu.capacity // MILLI)),)
         self.cpu = cpu
@@ -58,7 +60,7 @@ class NodeStanding:
         gpu = self.inventory.resources.get("gpu", ResourceInventory(capacity=0))
         return {
             "groups": [as_ranges(group) for group in gpu.groups],
-            "unhealthy": list(gpu.unhealthy),
+            "unhealthy": sorted({*gpu.unhealthy, *self.stuck}),
             "memory_bytes": gpu.memory_bytes,
             "oversubscribed": gpu.oversubscribed,
         }

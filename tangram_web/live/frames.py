@@ -80,7 +80,7 @@ class FrameFold:
         self._handlers: dict[type, Callable[[Any], None]] = {
             ActionSubmitted: self._submit,
             ActionStarted: self._start,
-            ActionFinished: lambda event: self.residents.report(event, self._at),
+            ActionFinished: self._report,
             Grant: self._grant,
             Resize: self._resize,
             Requeue: self._requeue,
@@ -198,6 +198,13 @@ class FrameFold:
             and (live.node, live.attempt) == (event.node, event.attempt)
         ):
             self.population.move(live, ActionState.RUNNING)
+
+    def _report(self, event: ActionFinished) -> None:
+        self.residents.report(event, self._at)
+        node = self.capacity.nodes.get(event.node)
+        if event.chunk is not None and event.chunk.stuck and node is not None:
+            node.stuck.update(event.chunk.stuck)
+            self._nodes_revision += 1
 
     def _requeue(self, decision: Requeue) -> None:
         live = self.population.actions.get(decision.action_id)

@@ -67,3 +67,16 @@ def test_what_a_node_says_is_gone_is_gone():
 
     assert said["residents"] == []
     assert said["log"][0]["what"] == "gone"
+
+
+def test_gpus_whose_memory_did_not_become_free_are_not_to_be_had():
+    journal = Journal()
+    journal.join("n1")
+    report(journal, "a1", ChunkNews(stuck=(3,)))
+    fold = FrameFold()
+    for entry in journal.entries:
+        fold.fold(entry)
+
+    (node,) = fold.frames(journal.at)["nodes"].body["nodes"]
+
+    assert node["gpus"]["unhealthy"] == [3]
