@@ -159,7 +159,7 @@ class ActionView:
 
 _PLAIN = (
     "id", "state", "outcome", "result", "reward", "placement", "project", "task", "trajectory",
-    "kind", "attempt", "detail", "submitted_at", "granted_at", "started_at", "finished_at",
+    "kind", "attempt", "detail", "used", "submitted_at", "granted_at", "started_at", "finished_at",
 )  # fmt: skip
 
 

@@ -1,30 +1,25 @@
-"""What happens to one action: queued, granted, queued again, finished.
+"""What happens to one action until it ends (`scheduler.core.ending`): queued, granted, queued again.
 
-Every change of an action's state, and every allocation and release, goes through here.
+Every allocation and release goes through here.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from domain.action import ActionState, Kind, LeaseSpec, Outcome, Timing
-from domain.decisions import Abort, Decision, Finish, Grant, RemoveEnvironment, Requeue
-from domain.events import NO_RESULT, ActionFinished
+from domain.action import ActionState, Kind, LeaseSpec, Outcome
+from domain.decisions import Abort, Decision, Grant, Requeue
 from domain.ids import ResourceId, node_resource
-from scheduler.core.appetite import observe, why_light
-from scheduler.core.durations import cost, learn
+from scheduler.core.appetite import why_light
 from scheduler.core.hosting import hand_out
-from scheduler.core.merging import Kept, key_of
 from scheduler.core.needs import Needs, depends_on_place
 from scheduler.core.pools import needs_in
 from scheduler.core.queues import Need, QueueKey, WaitQueue
-from scheduler.core.state import LiveAction, LiveTrajectory, State, Tombstone
+from scheduler.core.state import LiveAction, LiveTrajectory, State
 from scheduler.core.timers import TimerKind
 
 #: An action that never started, or is replay-safe, is granted this many times at most.
 MAX_ATTEMPTS = 3
-#: How long the name of a finished trajectory and a cancel without an action are remembered.
-TOMBSTONE_SECONDS = 600.0
 
 
 def in_line(live: LiveAction) -> bool:
@@ -293,138 +288,3 @@ def abort(live: LiveAction, outcome: Outcome, reason: str, decisions: list[Decis
     if live.aborting is None and live.node is not None:
         live.aborting = (outcome, reason)
         decisions.append(Abort(live.id, live.node, reason, outcome, live.attempt))
-
-
-def finish(
-    state: State,
-    live: LiveAction,
-    outcome: Outcome,
-    decisions: list[Decision],
-    *,
-    report: ActionFinished | None = None,
-    detail: str | None = None,
-    gone: bool = True,
-    answer: Kept | None = None,
-) -> None:
-    """End ``live`` for good and free its units (``gone`` as in `requeue`).
-
-    ``answer``: what an identical call was answered.
-    """
-    leave_queue(state, live)
-    held, held_seconds = live.allocations, cost(state, live) if live.resizes else 0.0
-    timing = _timing(state, live, report)
-    if outcome is Outcome.COMPLETED and answer is None:
-        learn(state, live, timing.execution_seconds)
-        if report is not None and report.used is not None:
-            observe(state, live.action, timing.execution_seconds, report.used)
-    (release if gone else orphan)(state, live)
-    live.move(ActionState.FINISHED)
-    del state.actions[live.id]
-    state.choices.pop(live.id, None)
-    completed = outcome is Outcome.COMPLETED
-    decisions.append(
-        Finish(
-            action_id=live.id,
-            project=live.action.project,
-            task=live.action.task,
-            trajectory=live.action.trajectory,
-            outcome=outcome,
-            timing=timing,
-            reward=_reward(report, answer) if completed else None,
-            detail=detail if detail is not None else (report.detail if report else None),
-            node=live.node,
-            allocations=held,
-            kind=live.action.kind,
-            attempts=live.attempt,
-            resizes=live.resizes,
-            key_milli_seconds=held_seconds,
-            widths=tuple(live.widths),
-            result=NO_RESULT if answer is None else msgspec.Raw(answer.result),
-            used=report.used if report is not None else None,
-        )
-    )
-    _leave_trajectory(state, live, decisions)
-    if live.action.call is not None:
-        _hand_on(state, live, report if completed else None, decisions)
-
-
-def _reward(report: ActionFinished | None, answer: Kept | None) -> float | None:
-    said = report if report is not None else answer
-    return None if said is None else said.reward
-
-
-def _hand_on(
-    state: State, live: LiveAction, report: ActionFinished | None, decisions: list[Decision]
-) -> None:
-    """Give those that followed ``live`` its answer; without one, the first of them leads."""
-    followers = [state.actions[name] for name in state.merging.leave(live.id)]
-    if report is not None:
-        state.merging.keep(state.config, live.action, report, state.now)
-    for follower in followers:
-        if report is not None and report.result:
-            answer = Kept(bytes(report.result), report.reward, state.now)
-            said = f"the answer to {live.id}, an identical call"
-            finish(state, follower, Outcome.COMPLETED, decisions, detail=said, answer=answer)
-        else:
-            enter(state, follower)
-
-
-def enter(state: State, live: LiveAction) -> None:
-    """Let an accepted action wait: in a line, or for the answer to an identical call."""
-    key = key_of(state.config, live.action) if live.action.call is not None else None
-    if key is None or state.merging.join(key, live.id) is None:
-        enqueue(state, live)
-
-
-def _timing(state: State, live: LiveAction, report: ActionFinished | None) -> Timing:
-    act = max(0.0, state.now - live.submitted_at)
-    waited_until = live.granted_at if live.granted_at is not None else state.now
-    queue = min(act, max(0.0, waited_until - live.submitted_at))
-    if report is not None:
-        execution = report.execution_seconds
-    elif live.started_at is not None:
-        execution = state.now - live.started_at
-    else:
-        execution = 0.0
-    execution = min(max(0.0, execution), act - queue)
-    return Timing(queue, act - queue - execution, execution, act)
-
-
-def _leave_trajectory(state: State, live: LiveAction, decisions: list[Decision]) -> None:
-    trajectory = state.trajectory_of(live)
-    if trajectory is None:
-        return
-    trajectory.live.discard(live.id)
-    if trajectory.busy == live.id:
-        trajectory.busy = None
-    if trajectory.closing is not None:
-        close_if_idle(state, trajectory, decisions)
-    else:
-        promote(state, trajectory)
-
-
-def close_if_idle(state: State, trajectory: LiveTrajectory, decisions: list[Decision]) -> None:
-    """Remove the environment of a closing trajectory once nothing of it is left."""
-    if trajectory.live or trajectory.removing:
-        return
-    if trajectory.node is None:
-        drop_trajectory(state, trajectory)
-        return
-    trajectory.removing = True
-    decisions.append(
-        RemoveEnvironment(trajectory.key, trajectory.node, trajectory.closing or "finished")
-    )
-
-
-def drop_trajectory(state: State, trajectory: LiveTrajectory) -> None:
-    """Forget a trajectory whose environment is gone; its memory is free."""
-    unbind(state, trajectory)
-    state.trajectories.pop(trajectory.key, None)
-    bury(state, trajectory.key, trajectory.closing or "finished", lost=trajectory.lost)
-
-
-def bury(state: State, name: str, why: str, *, lost: bool = False) -> None:
-    """Remember for a while that ``name`` is over, and whether that was our fault."""
-    until = state.now + TOMBSTONE_SECONDS
-    state.tombstones[name] = Tombstone(why, until, lost)
-    state.timers.set(until, TimerKind.TOMBSTONE, name)

@@ -13,18 +13,10 @@ from domain.events import ActionCancelRequested, ActionFinished, ActionStarted, 
 from domain.ids import ActionId
 from domain.resources import units
 from scheduler.core import hosting
+from scheduler.core.ending import bury, enter, finish
 from scheduler.core.handlers.calls import heed, words
 from scheduler.core.handlers.trajectories import default_pool, open_trajectory
-from scheduler.core.lifecycle import (
-    MAX_ATTEMPTS,
-    abort,
-    bury,
-    enter,
-    finish,
-    in_line,
-    release_orphan,
-    requeue,
-)
+from scheduler.core.lifecycle import MAX_ATTEMPTS, abort, in_line, release_orphan, requeue
 from scheduler.core.merging import Kept, key_of
 from scheduler.core.needs import Needs, capacity_of, check_feasible
 from scheduler.core.pools import needs_in

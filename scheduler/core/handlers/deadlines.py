@@ -9,10 +9,10 @@ from __future__ import annotations
 from domain.action import ActionState, Outcome
 from domain.decisions import Decision
 from domain.ids import ActionId, ResourceId, TrajectoryKey
+from scheduler.core.ending import finish
 from scheduler.core.handlers.leases import expire
 from scheduler.core.handlers.nodes import dead, grace_over
 from scheduler.core.handlers.trajectories import close
-from scheduler.core.lifecycle import finish
 from scheduler.core.state import LiveAction, State
 from scheduler.core.timers import Timer, TimerKind
 

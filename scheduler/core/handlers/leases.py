@@ -6,8 +6,9 @@ from domain.action import ActionState, Kind, Outcome
 from domain.decisions import Decision, Renew
 from domain.events import LeaseReleased, LeaseRenewed
 from domain.ids import ActionId
+from scheduler.core.ending import finish
 from scheduler.core.handlers.calls import heed_holder
-from scheduler.core.lifecycle import extend_lease, finish
+from scheduler.core.lifecycle import extend_lease
 from scheduler.core.state import LiveAction, State
 
 

@@ -18,11 +18,11 @@ from domain.events import ConfigApplied, NodeJoined, NodeLost, NodeReturned
 from domain.ids import ActionId, ResourceId, node_resource
 from domain.inventory import NodeInventory, ResourceInventory
 from scheduler.core import hosting
+from scheduler.core.ending import finish
 from scheduler.core.handlers.trajectories import give_up_environment, lose_environment
 from scheduler.core.lifecycle import (
     MAX_ATTEMPTS,
     enqueue,
-    finish,
     leave_queue,
     needs_now,
     release_orphan,

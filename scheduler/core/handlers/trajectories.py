@@ -12,16 +12,8 @@ from domain.events import (
     TrajectoryOpened,
 )
 from domain.ids import ResourceId, node_resource, task_key, trajectory_key
-from scheduler.core.lifecycle import (
-    abort,
-    bind,
-    close_if_idle,
-    drop_trajectory,
-    enqueue,
-    finish,
-    leave_queue,
-    unbind,
-)
+from scheduler.core.ending import close_if_idle, drop_trajectory, finish
+from scheduler.core.lifecycle import abort, bind, enqueue, leave_queue, unbind
 from scheduler.core.places import load
 from scheduler.core.state import LiveTrajectory, State
 from scheduler.core.timers import TimerKind
