@@ -66,6 +66,7 @@ class GpuDriver(RequestDriver):
     ) -> None:
         """``make_server`` and ``free_bytes`` stand in for engines and for the measuring of memory."""
         super().__init__(context.state_directory)
+        self.passages = context.passages
         self._have = context.resources.get("gpu", ResourceInventory(0))
         self._make_server = make_server or self._engine
         self._measure = free_bytes
@@ -232,7 +233,9 @@ class _ServiceCall:
         api = ApiConfig(server.base_url, reach=Reach.LOOPBACK, response_limit_bytes=ANSWER_BYTES)
         limit = self._order.action.timeout_seconds or CALL_SECONDS
         sending = self._driver.sending(self._order, self._started)
-        self._attempt = Attempt(self._call, api, "", limit, sending)
+        passages = self._driver.passages if self._call.stream else None
+        passage = passages.open(self._order.id) if passages is not None else None
+        self._attempt = Attempt(self._call, api, "", limit, sending, passage)
         report = replace(await exchange(self._driver.connections, self._attempt), feedback=None)
         if report.answer is None:
             return report

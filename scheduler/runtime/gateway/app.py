@@ -38,7 +38,7 @@ from scheduler.runtime.gateway.trajectories import Trajectories
 log = logging.getLogger(__name__)
 
 PREFIX = "/api/v1"
-Handler = Callable[..., Awaitable[Response]]
+Handler = Callable[..., Awaitable[Response | None]]
 
 
 _STREAM = re.compile(PREFIX + r"/actions/([^/]+)/stream/?")
@@ -75,6 +75,7 @@ class Gateway:
         self._behind = behind
         self._feeds = Feeds(context)
         self._streams = Streams(context)
+        self._door = OpenAi(context, self._streams)
         self._health = Health(context, needed_roles)
         self._actions = Actions(context)
         self._replays = Replays(context.client, context.keys)
@@ -98,10 +99,9 @@ class Gateway:
             ("PUT", r"/trajectories/([^/]+)/files/(.+)", submit, trajectories.put_file),
             ("GET", r"/trajectories/([^/]+)/files/(.+)", read, trajectories.get_file),
         ]
-        door = OpenAi(self._context)
+        door = self._door
         return [
             *(Route(m, re.compile(PREFIX + p + "/?"), s, h) for m, p, s, h in rows),
-            Route("POST", openai.ASK, submit, door.ask),
             Route("GET", openai.MODELS, read, door.models),
         ]
 
@@ -160,10 +160,9 @@ class Gateway:
             return self._health.live()
         if path == "/readyz" and method == "GET":
             return self._health.ready(request)
-        if path == PREFIX + "/events" and method == "GET":
-            return self._stream(request, send)
-        if method == "GET" and (answer := _STREAM.fullmatch(path)):
-            return self._answer_stream(request, answer[1], send)
+        passing = self._passing(request, send)
+        if passing is not None:
+            return passing
         if path.startswith((PREFIX + "/", "/v1/", "/trajectories/")):
             for route in self._routes:
                 match = route.pattern.fullmatch(path)
@@ -171,9 +170,20 @@ class Gateway:
                     return self._guarded(request, route.scope, route.handler, *match.groups())
         return None
 
+    def _passing(self, request: Request, send: Send) -> Awaitable[Response | None] | None:
+        """Return the work of answering piece by piece, or None when this is no request for it."""
+        path, method = request.path, request.method
+        if path == PREFIX + "/events" and method == "GET":
+            return self._stream(request, send)
+        if method == "GET" and (answer := _STREAM.fullmatch(path)):
+            return self._answer_stream(request, answer[1], send)
+        if method == "POST" and (asked := openai.ASK.fullmatch(path)):
+            return self._guarded(request, TokenScope.SUBMIT, self._door.ask, *asked.groups(), send)
+        return None
+
     async def _guarded(
         self, request: Request, scope: TokenScope, handler: Handler, *args: Any
-    ) -> Response:
+    ) -> Response | None:
         if not self._context.started:
             await self._context.start()
         principal: Principal = await self._context.identity.principal(request, scope)

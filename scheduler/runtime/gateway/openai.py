@@ -14,7 +14,8 @@ Rules
 2. What is not the service's answer is an error in OpenAI's shape. 503 and 504 may be asked again; after
    an ``unknown`` end ``x-should-retry`` says not to: the request may have been worked on.
 3. A client that goes away cancels its action.
-4. Streams are refused: answers are whole.
+4. With ``stream`` the service's events are passed on as they come. An answer that is an error comes
+   whole.
 """
 
 from __future__ import annotations
@@ -28,14 +29,22 @@ import msgspec
 from domain.access import Principal
 from domain.action import Action, Outcome
 from domain.codec import encode
-from domain.errors import InvalidRequest, NotFound, TangramError
+from domain.errors import Conflict, InvalidRequest, NotFound, TangramError
 from domain.events import ActionCancelRequested
 from domain.manifest import read
 from domain.services import PREFIX
 from domain.wire import ActionPayload, ActionView
 from scheduler.runtime.gateway.actions import message_of
 from scheduler.runtime.gateway.context import Context
-from scheduler.runtime.gateway.http import ClientGone, HttpError, Request, Response, problem_of
+from scheduler.runtime.gateway.http import (
+    ClientGone,
+    HttpError,
+    Request,
+    Response,
+    Send,
+    problem_of,
+)
+from scheduler.runtime.gateway.streams import Streams
 
 #: The trajectory, if the path names one; and the path as the service knows it.
 ASK: Final = re.compile(
@@ -60,8 +69,9 @@ _STATUS: Final = {
 class OpenAi:
     """Handlers of ``/v1``."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, streams: Streams) -> None:
         self._context = context
+        self._streams = streams
 
     async def models(self, request: Request, principal: Principal) -> Response:
         """GET /v1/models: the services that are declared."""
@@ -70,12 +80,12 @@ class OpenAi:
         return Response(200, {"object": "list", "data": found})
 
     async def ask(
-        self, request: Request, principal: Principal, trajectory: str | None, path: str
-    ) -> Response:
-        """POST /v1/…: submit a call, wait for its end, and answer as the service did."""
+        self, request: Request, principal: Principal, trajectory: str | None, path: str, send: Send
+    ) -> Response | None:
+        """POST /v1/…: submit a call, and answer as the service does; None: it was passed on."""
         try:
             action = self._action(request, principal, await request.body(), path, trajectory)
-            return await self._answer(request, principal, action)
+            return await self._answer(request, principal, action, send)
         except ClientGone:
             raise
         except TangramError as error:
@@ -91,8 +101,8 @@ class OpenAi:
         if model not in self._context.admission.view.services:
             known = ", ".join(sorted(self._context.admission.view.services)) or "none yet"
             raise NotFound(f"there is no model {model!r}; there are: {known}")
-        if asked.get("stream"):
-            raise InvalidRequest("answers are whole: streams are not served", pointer="/stream")
+        if not isinstance(asked.get("stream"), (bool, type(None))):
+            raise InvalidRequest("give true or false", pointer="/stream")
         if not isinstance(own, (dict, type(None))):
             raise InvalidRequest("give members of an action", pointer="/tangram")
         forwarded = body.decode() if own is None else _encode(asked).decode()
@@ -101,6 +111,7 @@ class OpenAi:
             "path": path,
             "headers": {"Content-Type": "application/json"},
             "body": forwarded,
+            "stream": bool(asked.get("stream")),
         }
         named = {
             "task": request.header(b"x-tangram-task") or DEFAULT_TASK,
@@ -109,11 +120,15 @@ class OpenAi:
         payload = read(ActionPayload, {**named, **(own or {}), "kind": "call", "call": call})
         return self._context.admission.action(payload, principal)
 
-    async def _answer(self, request: Request, principal: Principal, action: Action) -> Response:
+    async def _answer(
+        self, request: Request, principal: Principal, action: Action, send: Send
+    ) -> Response | None:
         context = self._context
         future = context.tail.finish_of(action.id)
         try:
             await context.submitter.append([message_of(action)])
+            if await self._passed_on(request, principal, action, send):
+                return None
             view = await context.settled(request, principal, action.id, future, PATIENCE_SECONDS)
         except ClientGone:
             gone = ActionCancelRequested(
@@ -126,6 +141,18 @@ class OpenAi:
         if view is None:
             raise HttpError(504, "timeout", f"{action.id} is not done yet")
         return _response(view)
+
+    async def _passed_on(
+        self, request: Request, principal: Principal, action: Action, send: Send
+    ) -> bool:
+        """Pass the answer on while it comes; False when that is not wanted, or when none comes."""
+        if action.call is None or not action.call.stream:
+            return False
+        try:
+            await self._streams.stream(request, principal, action.id, send)
+        except Conflict:
+            return False
+        return True
 
 
 def _read(body: bytes) -> dict[str, Any]:

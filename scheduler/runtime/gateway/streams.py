@@ -43,7 +43,7 @@ class Streams:
         reader = PassageReader(self._context.client, self._context.keys, action_id)
         finish = self._context.tail.finish_of(action_id)
         gone = asyncio.ensure_future(request.disconnected())
-        sent = _Sent(request, send)
+        sent = _Sent(request, action_id, send)
         self._open += 1
         try:
             await reader.claim()
@@ -90,8 +90,8 @@ class Streams:
 class _Sent:
     """What the client got so far."""
 
-    def __init__(self, request: Request, send: Send) -> None:
-        self._request = request
+    def __init__(self, request: Request, action_id: str, send: Send) -> None:
+        self._about = {"x-request-id": request.id, "x-tangram-action": action_id}
         self._send = send
         self.begun = False
         #: Another attempt began an answer anew: this one has no end.
@@ -105,13 +105,11 @@ class _Sent:
             self.broken = True
             return
         self.begun = True
-        headers = [(b"x-request-id", self._request.id.encode("latin-1"))]
-        headers += [
+        shown = {n: v for n, v in piece.headers.items() if n not in _HOP_BY_HOP}
+        headers = [
             (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in piece.headers.items()
-            if name not in _HOP_BY_HOP
+            for name, value in {**shown, **self._about, "x-accel-buffering": "no"}.items()
         ]
-        headers.append((b"x-accel-buffering", b"no"))
         start = {"type": "http.response.start", "status": piece.status, "headers": headers}
         await self._send(start)
 

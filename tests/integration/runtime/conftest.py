@@ -13,8 +13,7 @@ from domain.keys import Keys
 from domain.ports import DriverContext
 from managers.quota.calls import CallDriver
 from managers.quota.calls.secrets import Secrets
-from scheduler.runtime.connection import connect, connect_async
-from scheduler.runtime.passages import RedisPassages
+from scheduler.runtime.connection import connect
 from tests.api_server import local_api
 from tests.integration.runtime.call_rig import SECRET, CallRig
 from tests.integration.runtime.rig import LoopThread, Rig
@@ -57,14 +56,11 @@ async def rig(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIt
 async def calls(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIterator[CallRig]:
     rig = CallRig(runtime_redis.url, keys, tmp_path)
     secrets = Secrets(environment={"TANGRAM_API_SECRET_SEARCH_KEY": SECRET})
-    passing = connect_async(rig.url)
-    passages = RedisPassages(passing, keys)
-    context = DriverContext("n1", tmp_path / "api", {}, {}, passages)
+    context = DriverContext("n1", tmp_path / "api", {}, {}, rig.passages)
     rig.others = [CallDriver(context, secrets)]
-    async with local_api() as rig.api, passing:
+    async with local_api() as rig.api:
         yield rig
         await rig.stop_node()
-        passages.close()
         if rig.loop is not None:
             rig.loop.stop()
     rig.close()

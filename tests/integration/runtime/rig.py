@@ -32,6 +32,7 @@ from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.leadership import Leadership, process_name
 from scheduler.runtime.loop import SchedulerLoop
 from scheduler.runtime.node.worker import NodeOptions, NodeWorker
+from scheduler.runtime.passages import RedisPassages
 from tangram_client.aio import AsyncClient
 
 CONFIG = Config(
@@ -101,6 +102,8 @@ class Rig:
         self.redis.hset(keys.positions, "projector", f"{10**15}-0")
         self.rows = Rows()
         self.driver = FakeDriver()
+        #: For drivers whose answers are read while they come.
+        self.passages = RedisPassages(connect_async(url), keys)
         #: Drivers of other kinds, for the next start of the node.
         self.others: list[Driver] = []
         self.loop: LoopThread | None = None
@@ -131,6 +134,7 @@ class Rig:
             await asyncio.wait({self._node})
             self._node = None
             await self._node_client.aclose()
+            self.passages.close()
 
     def close(self) -> None:
         """Close what is the rig's own."""

@@ -12,6 +12,7 @@ import pytest
 from tests.api_server import answer
 from tests.integration.runtime.test_service_calls import GpuRig, running
 from tests.integration.runtime.test_service_calls import gpus as gpus  # a fixture
+from tests.integration.runtime.test_streams import CHUNKED, chunk
 
 CHAT = "http://tangram/v1/chat/completions"
 SAID = b'{"id": "c1", "choices": [{"message": {"role": "assistant", "content": "7"}}]}'
@@ -24,6 +25,12 @@ def a_chat(model: str = "a", **fields: Any) -> dict[str, Any]:
 async def the_action(client: httpx.AsyncClient, answered: httpx.Response) -> dict[str, Any]:
     name = answered.headers["x-tangram-action"]
     view: dict[str, Any] = (await client.get(f"/actions/{name}")).json()
+    return view
+
+
+async def finished_action(client: httpx.AsyncClient, answered: httpx.Response) -> dict[str, Any]:
+    name = answered.headers["x-tangram-action"]
+    view: dict[str, Any] = (await client.get(f"/actions/{name}", params={"wait": 30})).json()
     return view
 
 
@@ -77,7 +84,7 @@ async def test_a_trajectory_is_named_in_the_body_or_a_header_or_the_path(gpus: G
     [
         (a_chat("nobody"), 404, "model_not_found", None),
         (a_chat("huge"), 422, "never_fits", "call.target"),
-        (a_chat(stream=True), 422, "invalid", "stream"),
+        (a_chat(stream="yes"), 422, "invalid", "stream"),
         ({"messages": []}, 422, "invalid", "model"),
         (a_chat(tangram={"priority": "high"}), 422, "invalid", "priority"),
         ([], 400, "malformed_json", None),
@@ -109,6 +116,59 @@ async def test_a_service_that_cannot_be_restored_is_503_and_one_that_breaks_off_
     assert (failed.status_code, failed.json()["error"]["code"]) == (503, "infra_failed")
     assert (broken.status_code, broken.json()["error"]["code"]) == (502, "unknown")
     assert broken.headers["x-should-retry"] == "false"
+
+
+async def test_a_stream_is_passed_on_while_it_comes(gpus: GpuRig) -> None:
+    read = asyncio.Event()
+
+    async def in_two_parts(_: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED + chunk(b"data: 3\n\n"))
+        await asyncio.wait_for(read.wait(), 20)  # nothing more before the trainer has this
+        writer.write(chunk(b"data: [DONE]\n\n") + chunk(b""))
+
+    gpus.api.behave = in_two_parts
+    async with running(gpus, "a") as client, gpus.served() as trainer:
+        url, headers = f"{trainer.url}/v1/chat/completions", {"Authorization": "Bearer trainer"}
+        pieces = []
+        async with (
+            httpx.AsyncClient(headers=headers, timeout=30) as stock,
+            stock.stream("POST", url, json=a_chat(stream=True)) as answered,
+        ):
+            async for piece in answered.aiter_bytes():
+                pieces.append(piece)
+                read.set()
+        action = await finished_action(client, answered)
+
+    assert (answered.status_code, pieces) == (200, [b"data: 3\n\n", b"data: [DONE]\n\n"])
+    assert answered.headers["content-type"] == "text/event-stream"
+    assert action["outcome"] == "completed"
+    assert json.loads(gpus.api.asked[0].body)["stream"] is True
+
+
+async def test_an_error_comes_whole_where_a_stream_was_asked_for(gpus: GpuRig) -> None:
+    gpus.api.says(answer(400, b'{"error": "too long"}'))
+    async with running(gpus, "a") as client:
+        answered = await client.post(CHAT, json=a_chat(stream=True))
+
+    assert (answered.status_code, answered.json()) == (400, {"error": "too long"})
+
+
+async def test_who_leaves_a_stream_cancels_its_action(gpus: GpuRig) -> None:
+    async def for_ever(_: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED + chunk(b"data: 3\n\n"))
+        await asyncio.Event().wait()
+
+    gpus.api.behave = for_ever
+    async with running(gpus, "a") as client, gpus.served() as trainer:
+        url, headers = f"{trainer.url}/v1/chat/completions", {"Authorization": "Bearer trainer"}
+        async with (
+            httpx.AsyncClient(headers=headers, timeout=30) as stock,
+            stock.stream("POST", url, json=a_chat(stream=True)) as answered,
+        ):
+            assert await anext(answered.aiter_bytes()) == b"data: 3\n\n"
+        action = await finished_action(client, answered)
+
+    assert (action["outcome"], action["detail"]) == ("cancelled", "its client went away")
 
 
 async def test_models_are_the_services_that_are_declared(gpus: GpuRig) -> None:

@@ -82,7 +82,8 @@ class GpuRig(Rig):
         self.loop = LoopThread(self.url, self.keys, self.config)
 
     async def start_gpu_node(self) -> NodeWorker:
-        context = DriverContext("n1", self.directory / "gpu", {"gpu": self.gpus}, {})
+        have = {"gpu": self.gpus}
+        context = DriverContext("n1", self.directory / "gpu", have, {}, self.passages)
         driver = GpuDriver(
             context,
             make_server=self._make,
