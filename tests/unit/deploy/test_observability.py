@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from domain.action import Outcome, Timing
+from domain.allocation import UsedResources
 from tangram_web.metrics.exposition import families
 from tangram_web.metrics.standing import Lag, Standing
 from tangram_web.metrics.totals import Totals
@@ -30,9 +31,11 @@ def exposed() -> set[str]:
     totals.finish("p", "default", "exec", Outcome.COMPLETED, Timing(1, 1, 1, 3))
     totals.requeue("default")
     totals.resize("default")
+    totals.use("default", 2.0, UsedResources(1.0, 0.1, 2**20))
     leader = {"name": "l", "role": "loop", "at": time(), "pass_bounds": [1.0], "pass_sum": 0.1}
+    worker = {"name": "node@n", "role": "node", "at": time(), "repairs": 1}
     standing = Standing(
-        "l", 1, 0.1, 0, {"projector": Lag(0, 0.0)}, [{**leader, "pass_counts": [1, 0]}]
+        "l", 1, 0.1, 0, {"projector": Lag(0, 0.0)}, [{**leader, "pass_counts": [1, 0]}, worker]
     )
     pool = {
         "name": "default", "queued": 1, "granted": 1, "running": 1, "oldest_seconds": None,
