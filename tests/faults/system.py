@@ -171,17 +171,29 @@ class System:
 
     def start(self) -> None:
         """Start everything and wait until it works."""
+        self._prepare()
+        for part in self.parts.values():
+            if part.name != "redis":
+                part.start()
+        self.wait_until_served()
+
+    def start_only(self, *names: str) -> dict[str, str]:
+        """Start Redis and these parts, waiting for nothing; return how to get in."""
+        access = self._prepare()
+        for name in names:
+            self[name].start()
+        return access
+
+    def _prepare(self) -> dict[str, str]:
         self["redis"].start()
         setup = stack.setup(self.address, self._common)
         prepared = subprocess.run(
             setup.command, cwd=stack.ROOT, env={**os.environ, **setup.environment},
             check=True, capture_output=True,
         )  # fmt: skip
-        self.token = json.loads(prepared.stdout)["token"]
-        for part in self.parts.values():
-            if part.name != "redis":
-                part.start()
-        self.wait_until_served()
+        access: dict[str, str] = json.loads(prepared.stdout)
+        self.token = access["token"]
+        return access
 
     def stop(self) -> None:
         """End everything of ours, Redis last."""
