@@ -17,7 +17,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from signal import Signals
@@ -27,6 +27,7 @@ import docker
 import docker.errors
 import psutil
 
+CGROUPS: Final = Path("/sys/fs/cgroup")
 START_WITHIN_SECONDS: Final = 60.0
 STOP_WITHIN_SECONDS: Final = 60.0
 REMOVALS_AT_ONCE: Final = 8
@@ -116,8 +117,7 @@ class DockerEngine:
     def stop(self) -> None:
         """Remove every container, stop the engine and delete its directories."""
         if self.process is not None and self.process.poll() is None:
-            with ThreadPoolExecutor(REMOVALS_AT_ONCE) as pool:
-                list(pool.map(self._remove, self.containers()))
+            self.clear()
             self.terminate()
         for process in psutil.process_iter(["cmdline"]):
             if any(str(self.directory) in word for word in process.info["cmdline"] or ()):
@@ -127,9 +127,19 @@ class DockerEngine:
                 subprocess.run(["umount", "--lazy", at], check=False)
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _remove(self, name: str) -> None:
+    def clear(self) -> None:
+        """Remove every container."""
+        with ThreadPoolExecutor(REMOVALS_AT_ONCE) as pool:
+            parents = set(pool.map(self._remove, self.containers()))
+        _remove_groups(parents - {""})
+
+    def _remove(self, name: str) -> str:
+        """Remove a container; return the control group in which it had its own."""
         with self.client() as client, contextlib.suppress(docker.errors.APIError):
+            parent: str = client.inspect_container(name)["HostConfig"]["CgroupParent"]
             client.remove_container(name, force=True, v=True)
+            return parent
+        return ""
 
     def _answers(self) -> bool:
         try:
@@ -140,6 +150,14 @@ class DockerEngine:
                 return bool(client.ping())
         except (OSError, docker.errors.DockerException):
             return False
+
+
+def _remove_groups(parents: Iterable[str]) -> None:
+    """Remove what drivers made for containers; theirs go with the last container at their end."""
+    for parent in parents:
+        for root in (CGROUPS, *CGROUPS.iterdir()):
+            with contextlib.suppress(OSError):
+                (root / parent.lstrip("/")).rmdir()
 
 
 def make_root_file_system() -> Path:

@@ -28,6 +28,13 @@ def engine() -> Iterator[DockerEngine]:
     engine.stop()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def cleared(engine: DockerEngine) -> Iterator[None]:
+    """Leave no container to later tests: a hundred idle ones slow down whatever they test."""
+    yield
+    engine.clear()
+
+
 def a_driver(engine: DockerEngine, directory: Path, way: str, **settings: str) -> ContainerDriver:
     """Return a driver with its state below ``directory``; impatient, so that tests are quick."""
     given = {
