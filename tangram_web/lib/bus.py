@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
+from time import monotonic, sleep
 from typing import Final
 
+import msgspec
 import redis
 from django.conf import settings
 
@@ -26,6 +28,19 @@ redis.call('XADD', KEYS[2], '*', '0', ARGV[3])
 return 1
 """
 
+#: Longest wait for the leader to take a configuration up.
+IN_FORCE_SECONDS: Final = 2.0
+IN_FORCE_POLL_SECONDS: Final = 0.01
+
+
+class _Revision(msgspec.Struct):
+    """The part of the leader's view of capacity that says which configuration it goes by."""
+
+    revision: int
+
+
+_revision = msgspec.json.Decoder(_Revision)
+
 
 def redis_client() -> redis.Redis:
     """Return this process's client; it connects when it is first used."""
@@ -40,6 +55,22 @@ def _client(url: str) -> redis.Redis:
 def keys() -> Keys:
     """Return the names of our keys in Redis."""
     return Keys(settings.TANGRAM_KEY_PREFIX)
+
+
+def wait_until_in_force(revision: int, seconds: float = IN_FORCE_SECONDS) -> None:
+    """Return when the leader goes by ``revision``; soon, when there is no leader or it is slow.
+
+    So that whoever was answered can count on what was changed.
+    """
+    names, client, until = keys(), redis_client(), monotonic() + seconds
+    try:
+        while client.exists(names.leader) and monotonic() < until:
+            stored = client.get(names.capacity)
+            if isinstance(stored, bytes) and _revision.decode(stored).revision >= revision:
+                return
+            sleep(IN_FORCE_POLL_SECONDS)
+    except redis.RedisError:
+        return  # it is published, and will be taken up
 
 
 def publish_config(config: Config) -> bool:

@@ -23,7 +23,7 @@ from domain.inventory import default_config
 from domain.manifest import ResourceSpec, check_resource, read
 from domain.policies import DEFAULT_POLICY, parse_policy
 from domain.resources import MILLI
-from tangram_web.lib.bus import publish_config
+from tangram_web.lib.bus import publish_config, wait_until_in_force
 from tangram_web.pools.models import (
     NAME_LENGTH,
     AuditEntry,
@@ -223,6 +223,12 @@ def publish_current() -> None:
     publish_config(current_config())
 
 
+def _put_in_force() -> None:
+    config = current_config()
+    publish_config(config)
+    wait_until_in_force(config.revision)
+
+
 @dataclass
 class Audit:
     before: dict[str, Any] | None = None
@@ -242,7 +248,7 @@ def change(actor: Actor, verb: str, target: str) -> Iterator[Audit]:
             return
         _audit(actor, verb, target, audit.before, audit.after)
         _new_revision(actor)
-        transaction.on_commit(publish_current)
+        transaction.on_commit(_put_in_force)
 
 
 def _new_revision(actor: Actor) -> None:

@@ -46,7 +46,8 @@ class Actions:
         """POST /actions[?wait=]."""
         body = await request.body()
         seconds = wait_seconds(request.query(), request.header(b"prefer"))
-        action = self._context.admission.action(decode(_payload, body), principal)
+        payload = decode(_payload, body)
+        action = await self._admitted(payload, principal)
         context, message = self._context, message_of(action)
         future = context.tail.finish_of(action.id) if seconds else None
         try:
@@ -64,6 +65,10 @@ class Actions:
             if future is not None:
                 context.tail.discard(action.id, future)
         return _accepted(action.id, ActionState.QUEUED)
+
+    async def _admitted(self, payload: ActionPayload, principal: Principal) -> Action:
+        context = self._context
+        return await context.admitted(lambda: context.admission.action(payload, principal))
 
     async def _append_once(
         self,
@@ -100,7 +105,7 @@ class Actions:
         messages: list[bytes] = []
         for item in items:
             try:
-                action = self._context.admission.action(decode(_payload, bytes(item)), principal)
+                action = await self._admitted(decode(_payload, bytes(item)), principal)
                 messages.append(message_of(action))
                 results.append(BatchItem(202, action.id, ActionState.QUEUED))
             except TangramError as error:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 import redis
@@ -13,7 +14,7 @@ import redis.asyncio
 
 from domain.access import Principal
 from domain.action import ActionState, Kind
-from domain.errors import NotFound, Unavailable
+from domain.errors import InvalidRequest, NotFound, Unavailable
 from domain.keys import Keys
 from domain.wire import ActionView
 from scheduler.runtime.connection import going_on
@@ -30,6 +31,7 @@ from scheduler.runtime.leadership import process_name
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 #: A waiting client's departure is looked for only after this long: most answers are quicker.
 QUICK_SECONDS = 0.05
 #: How long a row may take to appear behind the journal.
@@ -59,6 +61,8 @@ class Context:
         self.tail = Tail(client, keys, self._capacity_changed)
         self.questions = Questions(client, keys, self.submitter, process_name("web"))
         self._stale = asyncio.Event()
+        #: The view of the leader that the admission goes by, as it is stored.
+        self._capacity = b""
         self._tasks: list[asyncio.Task[None]] = []
         self._starting = asyncio.Lock()
         self.started = False
@@ -99,10 +103,27 @@ class Context:
                 await self._read_capacity()
                 await asyncio.sleep(ROW_POLL_SECONDS)
 
-    async def _read_capacity(self) -> None:
-        stored = await self.client.get(self.keys.capacity)
-        if stored is not None:
-            self.admission.view = _capacity.decode(stored)
+    async def _read_capacity(self) -> bool:
+        """Read the view of the leader; say whether it is another one than before."""
+        stored = cast("bytes | None", await self.client.get(self.keys.capacity))
+        if stored is None or stored == self._capacity:
+            return False
+        self._capacity = stored
+        self.admission.view = _capacity.decode(stored)
+        return True
+
+    async def admitted(self, admit: Callable[[], T]) -> T:
+        """Return what ``admit`` makes of a request by the admission's view. Raises what it raises.
+
+        A refusal may be out of date, right after the configuration or a node was changed: then the
+        newest view decides.
+        """
+        try:
+            return admit()
+        except (InvalidRequest, NotFound):
+            if not await self._read_capacity():
+                raise
+        return admit()
 
     async def settled(
         self,

@@ -84,7 +84,10 @@ class OpenAi:
     ) -> Response | None:
         """POST /v1/…: submit a call, and answer as the service does; None: it was passed on."""
         try:
-            action = self._action(request, principal, await request.body(), path, trajectory)
+            body = await request.body()
+            action = await self._context.admitted(
+                lambda: self._action(request, principal, body, path, trajectory)
+            )
             return await self._answer(request, principal, action, send)
         except ClientGone:
             raise

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
-from tests.integration.runtime.rig import Rig
+from domain.codec import encode
+from domain.events import ConfigApplied
+from tests.integration.runtime.rig import CONFIG, Rig
 
 BAD = {
     "broken json": (b'{"task":', 400, ""),
@@ -119,3 +123,16 @@ async def test_who_waits_at_a_server_that_ends_is_told_to_come_again(
         answer = await waiting
     assert answer.status_code == 503, answer.text
     assert int(answer.headers["retry-after"]) >= 1
+
+
+async def test_what_was_just_declared_is_not_refused(rig: Rig) -> None:
+    payload = {"task": "t", "kind": "lease", "cost": {"api:new": 1}}
+    async with rig.client() as client:
+        assert (await client.post("/actions", json=payload)).status_code == 422
+        config = replace(CONFIG, revision=2, resources={**CONFIG.resources, "api:new": 1000})
+        rig.redis.xadd(rig.keys.inbox, {"0": encode(ConfigApplied(config=config))})
+        async with asyncio.timeout(20):
+            while b"api:new" not in cast("bytes", rig.redis.get(rig.keys.capacity)):
+                await asyncio.sleep(0.002)
+        accepted = await client.post("/actions", json=payload)
+    assert accepted.status_code == 202, accepted.text
