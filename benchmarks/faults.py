@@ -96,7 +96,9 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, default=1000)
     parser.add_argument("--action-seconds", type=float, default=30.0)
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no round after that")
-    parser.add_argument("--postgres", action="store_true", help="PostgreSQL, killed too, for SQLite")
+    parser.add_argument(
+        "--postgres", action="store_true", help="PostgreSQL, killed too, for SQLite"
+    )
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
     back: dict[str, list[float]] = defaultdict(list)
