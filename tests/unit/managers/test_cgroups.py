@@ -144,3 +144,16 @@ def test_the_smallest_quota_is_one_that_the_kernel_takes() -> None:
     assert quota_microseconds(1) == 1000
     assert quota_microseconds(100) == 10_000
     assert quota_microseconds(2500) == 250_000
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_parent_is_removed_from_every_tree_even_those_we_do_not_use(
+    tmp_path: Path, version: int
+) -> None:
+    trees, _ = a_tree(tmp_path, version)
+    made = [root / "tangram-mine" for root in trees.mounted]
+    for directory in made:
+        directory.mkdir(parents=True)
+    assert len(made) > len(trees.roots()) or version == 2
+    trees.remove_parent("/tangram-mine")
+    assert not any(directory.exists() for directory in made)
