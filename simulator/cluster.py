@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from domain.errors import InvalidRequest
 from domain.inventory import Config, NodeInventory, PoolConfig, ProjectConfig, ResourceInventory
 from domain.resources import MILLI
+from domain.services import GpuService
 
 GIB = 2**30
 POOL = "default"
@@ -15,7 +16,7 @@ PROJECT = "default"
 
 @dataclass(frozen=True)
 class Cluster:
-    """Equal CPU nodes in one pool, and cluster-wide limits.
+    """Equal nodes in one pool, cluster-wide limits, and GPU services.
 
     Defaults: the CPU cluster of ARL-Tangram §6.1, 15 nodes with 256 cores and 2.4 TB each.
     """
@@ -25,6 +26,10 @@ class Cluster:
     memory_bytes: int = 2_400 * GIB
     #: Cluster-wide resource (``api:search``) → units that may be held at once.
     apis: dict[str, int] = field(default_factory=dict)
+    #: GPUs of each node, and the memory of each of them.
+    gpus: int = 0
+    gpu_memory_bytes: int = 80 * GIB
+    services: dict[str, GpuService] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, value in (("nodes", self.nodes), ("cores", self.cores)):
@@ -35,8 +40,10 @@ class Cluster:
                 raise InvalidRequest(f"{name}: the limit must be at least 1, not {value}")
 
     def capacity_milli(self) -> dict[str, int]:
-        """Return what there is of each resource: all cores together, each cluster-wide limit."""
+        """Return what there is: all cores together, all GPUs, each cluster-wide limit."""
         limits = {name: units * MILLI for name, units in self.apis.items()}
+        if self.gpus:
+            limits["gpu"] = self.nodes * self.gpus * MILLI
         return {"cpu": self.nodes * self.cores * MILLI, **limits}
 
     def config(self, policy: str) -> Config:
@@ -46,6 +53,7 @@ class Cluster:
             projects={PROJECT: ProjectConfig(PROJECT, POOL)},
             pools={POOL: PoolConfig(POOL, policy=policy)},
             resources={name: units * MILLI for name, units in self.apis.items()},
+            services=self.services,
         )
 
     def inventories(self) -> list[NodeInventory]:
@@ -56,11 +64,20 @@ class Cluster:
                 identity=f"simulated-{number:03d}",
                 incarnation=1,
                 pool=POOL,
-                resources={
-                    "cpu": ResourceInventory(self.cores * MILLI),
-                    "memory": ResourceInventory(self.memory_bytes),
-                },
+                resources=self._of_a_node(),
                 isolation="simulated",
             )
             for number in range(self.nodes)
         ]
+
+    def _of_a_node(self) -> dict[str, ResourceInventory]:
+        resources = {
+            "cpu": ResourceInventory(self.cores * MILLI),
+            "memory": ResourceInventory(self.memory_bytes),
+        }
+        if self.gpus:
+            gpus = tuple(range(self.gpus))
+            resources["gpu"] = ResourceInventory(
+                self.gpus * MILLI, (gpus,), memory_bytes=self.gpu_memory_bytes
+            )
+        return resources

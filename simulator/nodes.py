@@ -4,6 +4,7 @@ One `Run` is one attempt of one action. Its start and its end are known as soon 
 both reports are entered into the agenda at once, at the moment when the loop hears of them. A run
 that is stopped or resized gets a new version, and reports of an older one are dropped when their
 time comes. As in production, a start whose end is known before it could be told is not reported.
+A call to a GPU service that its chunk does not cache begins when the service was brought there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from random import Random
 
 from domain.action import Outcome
 from domain.decisions import Abort, Grant, RemoveEnvironment
-from domain.events import ActionFinished, ActionStarted, EnvironmentRemoved, Event
+from domain.events import ActionFinished, ActionStarted, ChunkNews, EnvironmentRemoved, Event
 from domain.ids import ActionId
 from simulator.agenda import Agenda
 from simulator.overheads import Overheads
@@ -27,8 +28,8 @@ class Run:
     """One attempt on one node."""
 
     __slots__ = (
-        "action_id", "attempt", "deadline", "ends_at", "node", "progress", "starts_at", "stopped",
-        "version",
+        "action_id", "attempt", "deadline", "ends_at", "node", "progress", "restore_seconds",
+        "starts_at", "stopped", "version",
     )  # fmt: skip
 
     def __init__(
@@ -37,7 +38,9 @@ class Run:
         self.action_id = grant.action_id
         self.node = grant.node or ""
         self.attempt = grant.attempt
-        self.starts_at = starts_at
+        restored = any(a.hosting and not a.hosting.cached for a in grant.allocations)
+        self.restore_seconds = work.restore_seconds if restored else 0.0
+        self.starts_at = starts_at = starts_at + self.restore_seconds
         self.progress = Progress(work, grant.allocations, starts_at)
         self.deadline = inf if timeout_seconds is None else starts_at + timeout_seconds
         #: When it ends, if nothing changes.
@@ -100,9 +103,9 @@ class ModelledNodes:
         run = Run(grant, work, starts_at, timeout_seconds)
         self._runs[run.action_id, run.attempt] = run
         if self._failure_ratio and self._fails(run):
-            self._agenda.at(starts_at, self._never_start, run)
+            self._agenda.at(run.starts_at, self._never_start, run)
             return
-        hop_seconds = self._hop_seconds
+        hop_seconds, starts_at = self._hop_seconds, run.starts_at
         if run.ends_at - starts_at > hop_seconds:
             self._agenda.at(starts_at + hop_seconds, self._report_start, run)
         self._agenda.at(run.ends_at + hop_seconds, self._report_end, (run, 0))
@@ -183,6 +186,9 @@ class ModelledNodes:
                 execution_seconds=execution_seconds,
                 detail=detail,
                 never_started=never_started,
+                chunk=ChunkNews(restore_seconds=run.restore_seconds)
+                if run.restore_seconds
+                else None,
             )
         )
 

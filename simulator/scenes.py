@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from domain.errors import InvalidRequest
+from domain.services import Degree, Engine, GpuService
 from simulator.cluster import GIB, Cluster
 from simulator.compare import Scene
 from simulator.llm_trace import make_requests, read_requests
@@ -18,6 +19,7 @@ from simulator.workloads.ai_coding import AiCoding
 from simulator.workloads.deep_search import LIMITS, DeepSearch
 from simulator.workloads.recorded import read_journal, recorded
 from simulator.workloads.rewards import PRESETS
+from simulator.workloads.services import Arrivals, ServiceCalls
 
 #: Made up when there is no trace: about as many as the traces named in the workloads have.
 RECORDINGS: Final = 116
@@ -28,6 +30,7 @@ OPTIONS_OF: Final = {
     "ai-coding": ("rewards", "reward_scale", "units", "declared_ratio", "malleable"),
     "deep-search": ("search_limit", "pdf_limit", "judge_limit"),
     "recorded": ("limits",),
+    "services": ("gpus", "services", "load", "seconds", "call_seconds", "restore_seconds"),
 }
 WORKLOADS: Final = tuple(OPTIONS_OF)
 
@@ -55,6 +58,14 @@ _OPTIONS: Final = (
                      help=f"deep-search: api:{api} at once.")
         for api in ("search", "pdf", "judge")
     ),
+    click.option("--gpus", default=3, show_default=True, help="services: GPUs of each node."),
+    click.option("--services", default=10, show_default=True, help="services: how many."),
+    click.option("--load", default=0.65, show_default=True,
+                 help="services: share of GPUs × time that calls alone need."),
+    click.option("--seconds", default=120.0, show_default=True, help="services: of arrivals."),
+    click.option("--call-seconds", default=0.5, show_default=True, help="services: a call."),
+    click.option("--restore-seconds", default=0.77, show_default=True,
+                 help="services: bringing one to a chunk."),
     click.option("--limit", "limits", multiple=True, type=(str, int), metavar="NAME UNITS",
                  help="recorded: units of a cluster-wide resource."),
     click.option("--failures", default=0.0, show_default=True,
@@ -113,10 +124,31 @@ def _recorded(
     return Scene(workload, replace(cluster, apis=known))
 
 
+def _services(
+    *, trace: Path | None, cluster: Cluster, gpus: int, services: int, load: float, seconds: float,
+    call_seconds: float, restore_seconds: float, seed: int, **_: Any,
+) -> Scene:  # fmt: skip
+    for name, value in (("--load", load), ("--call-seconds", call_seconds)):
+        if not value > 0:
+            raise InvalidRequest(f"services: {name} must be above 0, not {value!r}")
+    requests = make_requests(REQUESTS, seed) if trace is None else read_requests(trace)
+    names = tuple(f"model-{number}" for number in range(services))
+    arrivals = Arrivals(
+        requests, names, cluster.nodes * gpus, load, seconds, call_seconds, seed=seed
+    )
+    # More than half of a GPU: no two services fit on one.
+    declared = GpuService(Engine.PROCESS, (Degree(1, cluster.gpu_memory_bytes * 2 // 3),))
+    return Scene(
+        ServiceCalls(arrivals.all(), call_seconds, restore_seconds),
+        replace(cluster, gpus=gpus, services=dict.fromkeys(names, declared)),
+    )
+
+
 _MAKE: Final[dict[str, Callable[..., Scene]]] = {
     "ai-coding": _coding,
     "deep-search": _search,
     "recorded": _recorded,
+    "services": _services,
 }
 
 

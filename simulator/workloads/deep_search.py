@@ -14,7 +14,7 @@
 | training between steps | 60 s | assumed |
 
 The judge's GPUs are counted as places that may be taken at once: restoring services and chunks of
-GPUs are not modelled here. No API fails here; what the limits prevent is the unmanaged baseline's.
+GPUs are not modelled here (`services` does). No API fails here; what the limits prevent is the unmanaged baseline's.
 """
 
 from __future__ import annotations
