@@ -62,6 +62,8 @@ class PoolConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     paused: bool = False
     #: Actions that name no ``cpu`` run on shared cores where their family's history says so.
     light_by_default: bool = True
+    #: Of what its nodes have, by kind (``cpu``): project → its part of all nodes together.
+    shares: dict[str, dict[str, Share]] = {}
 
 
 class ProjectConfig(msgspec.Struct, frozen=True, omit_defaults=True):

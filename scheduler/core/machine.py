@@ -14,6 +14,7 @@ from scheduler.core.forecast import recent_decisions
 from scheduler.core.handlers import HANDLERS, deadlines
 from scheduler.core.lines import lines
 from scheduler.core.pools import read_policies
+from scheduler.core.shares import read_shares
 from scheduler.core.state import LiveAction, MakeLedger, State
 
 
@@ -25,6 +26,7 @@ class Machine:
         for name in self.state.config.resources:
             self.state.open_ledger(ResourceId(name), self.state.config.inventory(name))
         read_policies(self.state)
+        read_shares(self.state)
         self.state.changed.clear()
 
     def handle(self, *events: Event) -> list[Decision]:

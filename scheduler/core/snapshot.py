@@ -16,6 +16,7 @@ from scheduler.core.lifecycle import in_line, line_of, stand
 from scheduler.core.machine import Machine
 from scheduler.core.merging import Merging
 from scheduler.core.queues import QueueKey, WaitQueue, WaitReason
+from scheduler.core.shares import read_shares
 from scheduler.core.state import (
     Appetite,
     Deferral,
@@ -64,6 +65,7 @@ class Snapshot(msgspec.Struct):
     turns: list[tuple[ResourceId, Home, float]] = []
     paces: dict[str, ServicePace] = {}
     merging: Merging = msgspec.field(default_factory=Merging)
+    pinched: set[ResourceId] = set()
 
 
 #: Sets have no order of their own: without one, equal states would not give equal bytes.
@@ -90,6 +92,7 @@ def dump(machine: Machine) -> bytes:
             pacing=state.pacing,
             turns=[(*place, since) for place, since in state.turns.items()],
             paces=state.paces,
+            pinched=state.pinched,
             hosting={r: ledger.remember() for r, ledger in state.hosting.items()},
             merging=state.merging,
             durations=list(state.durations.items()),
@@ -118,6 +121,8 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
         queue = state.queues[key] = WaitQueue(key)
         queue.sticky_node, queue.reason = node, reason
     _restore_actions(state, snapshot)
+    read_shares(state)
+    state.pinched = snapshot.pinched
     for entry in snapshot.timers:
         state.timers.set(*entry)
     state.deferrals, state.durations = snapshot.deferrals, dict(snapshot.durations)
