@@ -68,7 +68,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     virtual_seconds: float
     #: The whole run in `WINDOWS` equal stretches (ARL-Tangram Figure 6).
     windows: tuple[Window, ...]
-    #: Resource → share of all its units × time that was granted (``cpu``: all nodes together).
+    #: Resource → share of all its units × time that was granted (``cpu``, ``gpu``: all nodes together).
     granted: dict[str, float]
     #: T_ori completed per granted core·second: what parallelism has left of it.
     efficiency: float
@@ -170,6 +170,7 @@ def _trajectory_act(tally: Tally, columns: tuple[Column, Column, Column]) -> Spr
 
 def _granted(tally: Tally, cluster: Cluster, seconds: float) -> dict[str, float]:
     held = dict(tally.held) | {"cpu": tally.held_core_seconds * MILLI}
+    held["gpu"] = sum(amount for name, amount in tally.held.items() if name.startswith("gpu:"))
     return {
         resource: _ratio(held.get(resource, 0.0), capacity * seconds)
         for resource, capacity in cluster.capacity_milli().items()

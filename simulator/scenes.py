@@ -12,10 +12,13 @@ import click
 from domain.errors import InvalidRequest
 from simulator.cluster import GIB, Cluster
 from simulator.compare import Scene
-from simulator.llm_trace import make_requests, read_requests
+from simulator.llm_trace import LlmRequest, make_requests, read_requests
 from simulator.traces import make_recordings, read_recordings
 from simulator.workloads.ai_coding import AiCoding
 from simulator.workloads.deep_search import LIMITS, DeepSearch
+from simulator.workloads.mopd import GPUS, TEACHERS, Mopd
+from simulator.workloads.mopd import teachers as teacher_models
+from simulator.workloads.mopd_search import JudgedSearch, MopdSearch, services
 from simulator.workloads.recorded import read_journal, recorded
 from simulator.workloads.rewards import PRESETS
 
@@ -23,10 +26,12 @@ from simulator.workloads.rewards import PRESETS
 RECORDINGS: Final = 116
 REQUESTS: Final = 12_000
 
-#: Options that only one workload has.
+#: Options that only some workloads have.
 OPTIONS_OF: Final = {
     "ai-coding": ("rewards", "reward_scale", "units", "declared_ratio", "malleable"),
     "deep-search": ("search_limit", "pdf_limit", "judge_limit"),
+    "mopd": ("gpus", "teachers"),
+    "mopd-search": ("search_limit", "pdf_limit", "gpus", "teachers"),
     "recorded": ("limits",),
 }
 WORKLOADS: Final = tuple(OPTIONS_OF)
@@ -52,9 +57,12 @@ _OPTIONS: Final = (
     click.option("--malleable", is_flag=True, help="ai-coding: running rewards may be resized."),
     *(
         click.option(f"--{api}-limit", default=LIMITS[f"api:{api}"], show_default=True,
-                     help=f"deep-search: api:{api} at once.")
+                     help=f"Workloads that search: api:{api} at once.")
         for api in ("search", "pdf", "judge")
     ),
+    click.option("--gpus", default=GPUS, show_default=True,
+                 help="mopd: GPUs of all nodes together, eight a node."),
+    click.option("--teachers", default=TEACHERS, show_default=True, help="mopd: teacher models."),
     click.option("--limit", "limits", multiple=True, type=(str, int), metavar="NAME UNITS",
                  help="recorded: units of a cluster-wide resource."),
     click.option("--failures", default=0.0, show_default=True,
@@ -97,9 +105,34 @@ def _search(
     *, trace: Path | None, batch: int, steps: int, group: int, cluster: Cluster,
     search_limit: int, pdf_limit: int, judge_limit: int, seed: int, **_: Any,
 ) -> Scene:  # fmt: skip
-    requests = make_requests(REQUESTS, seed) if trace is None else read_requests(trace)
     limits = {"api:search": search_limit, "api:pdf": pdf_limit, "api:judge": judge_limit}
-    return Scene(DeepSearch(requests, batch, steps, seed, group), replace(cluster, apis=limits))
+    search = DeepSearch(_requests(trace, seed), batch, steps, seed, group)
+    return Scene(search, replace(cluster, apis=limits))
+
+
+def _mopd(
+    *, trace: Path | None, batch: int, steps: int, group: int, cluster: Cluster, gpus: int,
+    teachers: int, seed: int, **_: Any,
+) -> Scene:  # fmt: skip
+    mopd = Mopd(_requests(trace, seed), batch, steps, seed, group, domains=teachers)
+    return Scene(mopd, replace(cluster, gpus=gpus, models=teacher_models(teachers)))
+
+
+def _mopd_search(
+    *, trace: Path | None, batch: int, steps: int, group: int, cluster: Cluster, gpus: int,
+    teachers: int, search_limit: int, pdf_limit: int, seed: int, **_: Any,
+) -> Scene:  # fmt: skip
+    requests = _requests(trace, seed)
+    both = MopdSearch(
+        Mopd(requests, batch, steps, seed, group, domains=teachers),
+        JudgedSearch(requests, batch, steps, seed, group),
+    )
+    limits = {"api:search": search_limit, "api:pdf": pdf_limit}
+    return Scene(both, replace(cluster, apis=limits, gpus=gpus, models=services(teachers)))
+
+
+def _requests(trace: Path | None, seed: int) -> list[LlmRequest]:
+    return make_requests(REQUESTS, seed) if trace is None else read_requests(trace)
 
 
 def _recorded(
@@ -116,14 +149,14 @@ def _recorded(
 _MAKE: Final[dict[str, Callable[..., Scene]]] = {
     "ai-coding": _coding,
     "deep-search": _search,
+    "mopd": _mopd,
+    "mopd-search": _mopd_search,
     "recorded": _recorded,
 }
 
 
 def foreign(workload: str, given: set[str]) -> str | None:
-    """Return the first of the ``given`` options that another workload alone has, if any."""
-    for other, options in OPTIONS_OF.items():
-        for option in options:
-            if other != workload and option in given:
-                return option
-    return None
+    """Return the first of the ``given`` options that only other workloads have, if any."""
+    own = OPTIONS_OF[workload]
+    others = [option for options in OPTIONS_OF.values() for option in options]
+    return next((option for option in others if option in given and option not in own), None)
