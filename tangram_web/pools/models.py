@@ -37,6 +37,8 @@ class Pool(models.Model):
     paused = models.BooleanField(default=False)
     #: Actions that name no cpu run on shared cores where their family's history says so.
     light_by_default = models.BooleanField(default=True)
+    #: Kind of resource of its nodes → project → `domain.manifest.ShareSpec`.
+    shares = JsonText(default=dict, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:

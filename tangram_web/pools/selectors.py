@@ -12,8 +12,8 @@ from knox.crypto import hash_token
 
 from domain.access import Principal
 from domain.inventory import Config, PoolConfig, ProjectConfig
-from domain.limits import Limits
-from domain.manifest import ResourceSpec
+from domain.limits import Limits, Share
+from domain.manifest import PoolShares, ResourceSpec, parts_of
 from domain.resources import MILLI
 from domain.services import GpuService
 from tangram_web.pools.models import (
@@ -48,7 +48,9 @@ def current_config() -> Config:
             for project in Project.objects.all()
         },
         pools={
-            pool.name: PoolConfig(pool.name, pool.policy, pool.paused, pool.light_by_default)
+            pool.name: PoolConfig(
+                pool.name, pool.policy, pool.paused, pool.light_by_default, _shares_of(pool)
+            )
             for pool in Pool.objects.all()
         },
         resources={name: spec.limit_units * MILLI for name, spec in specs.items()},
@@ -61,6 +63,11 @@ def current_config() -> Config:
         },
         drained_nodes=frozenset(NodeDrain.objects.values_list("node", flat=True)),
     )
+
+
+def _shares_of(pool: Pool) -> dict[str, dict[str, Share]]:
+    declared = msgspec.convert(pool.shares, PoolShares)
+    return {kind: parts_of(shares) for kind, shares in declared.items() if shares}
 
 
 def principal_of(raw_token: str) -> Principal | None:

@@ -49,6 +49,11 @@ class PoolBody(StrictSerializer):
     policy = serializers.CharField(max_length=NAME_LENGTH, default=DEFAULT_POLICY)
     paused = serializers.BooleanField(default=False)
     light_by_default = serializers.BooleanField(default=True)
+    shares = serializers.DictField(
+        child=serializers.DictField(child=serializers.DictField()),
+        required=False,
+        help_text="Kind of resource (cpu, gpu) → project: nominal_units, borrow_units, lend_units.",
+    )
 
 
 class PoolPatch(StrictSerializer):
@@ -57,6 +62,11 @@ class PoolPatch(StrictSerializer):
     policy = serializers.CharField(max_length=NAME_LENGTH, required=False)
     paused = serializers.BooleanField(required=False)
     light_by_default = serializers.BooleanField(required=False)
+    shares = serializers.DictField(
+        child=serializers.DictField(child=serializers.DictField()),
+        required=False,
+        help_text="Kind of resource (cpu, gpu) → project: nominal_units, borrow_units, lend_units.",
+    )
 
 
 class PoolView(serializers.Serializer[Any]):
@@ -66,6 +76,7 @@ class PoolView(serializers.Serializer[Any]):
     policy = serializers.CharField()
     paused = serializers.BooleanField()
     light_by_default = serializers.BooleanField()
+    shares = serializers.DictField(child=serializers.DictField(child=serializers.DictField()))
     created_at = serializers.DateTimeField()
 
 

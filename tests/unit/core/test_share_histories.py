@@ -68,7 +68,7 @@ class ShareHistories(RuleBasedStateMachine):
         fields: dict[str, Any] = {}
         if data.draw(st.booleans()):
             fields = {"elasticity": Elasticity(amdahl=0.95), "duration_seconds": 10.0}
-        cost = {"cpu": data.draw(COUNTS)}
+        cost: dict[str, Any] = {"cpu": data.draw(COUNTS)}
         malleable = data.draw(st.booleans())
         name = f"a{number:04d}"
         return an_action(name, project=project, cost=cost, malleable=malleable, **fields)

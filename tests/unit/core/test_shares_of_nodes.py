@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from domain.elasticity import Elasticity
@@ -13,9 +15,7 @@ from tests.scenario import Scenario
 PERFECT = Elasticity(amdahl=1.0)
 
 
-def configured(
-    policy: str = "minimum", revision: int = 0, kind: str = "cpu", **shares: Share
-) -> Config:
+def configured(policy: str = "minimum", revision: int = 0, kind: str = "cpu", **shares) -> Config:
     return a_config(
         pools=[PoolConfig("default", policy, shares={kind: shares} if shares else {})],
         projects={name: ProjectConfig(name) for name in ("default", "a", "b", "c")},
@@ -23,7 +23,7 @@ def configured(
     )
 
 
-def a_scenario(policy: str = "minimum", nodes=None, kind: str = "cpu", **shares: Share) -> Scenario:
+def a_scenario(policy: str = "minimum", nodes=None, kind: str = "cpu", **shares) -> Scenario:
     there = nodes or [a_node("n1", cpus=6), a_node("n2", cpus=4)]
     return Scenario(*there, config=configured(policy, kind=kind, **shares))
 
@@ -97,8 +97,8 @@ def test_a_large_action_of_an_owner_is_not_overtaken_by_borrowers() -> None:
 
 def test_an_owner_that_waits_for_borrowers_leaves_the_others_what_is_theirs() -> None:
     """5 are free for c alone, whose share is not lent; b waits until a gives back."""
-    shares = {"a": Share(1000), "b": Share(4000), "c": Share(5000, lend=0)}
-    scenario = a_scenario(**shares, nodes=[a_node("n1", cpus=10)])
+    shares: Any = {"a": Share(1000), "b": Share(4000), "c": Share(5000, lend=0)}
+    scenario = a_scenario("minimum", **shares, nodes=[a_node("n1", cpus=10)])
     assert len(granted(scenario.submit(*of("a", *range(9))))) == 5
     assert granted(scenario.submit(*of("b", 20, cost=3))) == []
     assert len(granted(scenario.submit(*of("c", *range(30, 37))))) == 5
@@ -156,7 +156,7 @@ def test_unit_sets_are_cut_to_what_a_share_of_cores_leaves(policy: str) -> None:
 
 
 def test_two_borrowers_together_take_no_more_than_is_lent() -> None:
-    shares = {"a": Share(0), "b": Share(0), "c": Share(8000, lend=4000)}
+    shares: Any = {"a": Share(0), "b": Share(0), "c": Share(8000, lend=4000)}
     scenario = a_scenario("paper", nodes=[a_node(cpus=8)], **shares)
     scenario.submit(*wide("a", 0), *wide("b", 0))
     assert cores(scenario, "a0", "b0") == [2, 2]
