@@ -11,10 +11,9 @@ from domain.ids import ActionId, ResourceId
 from domain.limits import Quota, QuotaUse
 from domain.resources import units
 from domain.wire import WaitView
-from scheduler.core.cohorts import CohortKey
 from scheduler.core.forecast import Forecast, forecast, takes_of
 from scheduler.core.queues import WaitQueue, WaitReason
-from scheduler.core.shares import ShareBook, shared_with
+from scheduler.core.shares import ShareBook, key_of, takes_of_share
 from scheduler.core.state import LiveAction, LiveTrajectory, State
 
 
@@ -124,9 +123,7 @@ def _what_is_used_up(
 
 def _what_the_share_leaves(state: State, live: LiveAction, name: str) -> str:
     """Word how much a project may still take of what it shares with others."""
-    key, project = CohortKey("", name), live.action.project
-    if key not in state.cohorts:
-        key = CohortKey(live.pool, name)
+    key, project = key_of(state, live.pool, name), live.action.project
     cohort, left = state.cohorts[key], ShareBook(state).left(key, project)
     share = cohort.share_of(project)
     borrow = "what others leave" if share.borrow is None else f"{units(share.borrow)}"
@@ -189,8 +186,9 @@ def _ahead(state: State, live: LiveAction, resource: ResourceId) -> int:
 
 def _ahead_in_project(state: State, live: LiveAction, name: str) -> int:
     """Count the actions of the same project that are served before ``live`` from its share."""
+    key, project = key_of(state, live.pool, name), live.action.project
     return sum(
         queue.ahead_of(live.order)
         for queue in state.queues.values()
-        if shared_with(state, queue.key, live.action.project, name)
+        if queue.key.needs.project == project and takes_of_share(state, queue.key, key)
     )

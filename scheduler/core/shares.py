@@ -107,11 +107,15 @@ def _cohorts_of(state: State, pool: str, needs: Needs) -> Iterable[tuple[CohortK
                 yield key, charged(name, amount)
 
 
-def shared_with(state: State, key: QueueKey, project: str, name: str) -> bool:
-    """Say whether the line ``key`` takes of the same share of ``name`` as ``project`` does."""
-    return key.needs.project == project and any(
-        cohort.name == name for cohort, _ in _cohorts_of(state, key.pool, key.needs)
-    )
+def takes_of_share(state: State, line: QueueKey, key: CohortKey) -> bool:
+    """Say whether ``line`` takes of what is shared as ``key``."""
+    return any(key == one for one, _ in _cohorts_of(state, line.pool, line.needs))
+
+
+def key_of(state: State, pool: str, name: str) -> CohortKey:
+    """Return as what ``name`` of a cost is shared, where it is."""
+    key = CohortKey("", name)
+    return key if key in state.cohorts else CohortKey(pool, name)
 
 
 class ShareBook:

@@ -9,6 +9,7 @@ import pytest
 from domain.elasticity import Elasticity
 from domain.inventory import Config, PoolConfig, ProjectConfig
 from domain.limits import Share
+from domain.wire import ShareView
 from tests.builders import a_config, a_lease, a_node, a_noop, an_action, granted
 from tests.scenario import Scenario
 
@@ -236,3 +237,13 @@ def test_what_one_node_gives_of_a_share_is_missing_on_the_next() -> None:
     scenario.submit(*wide("a", 0, 1))
     assert {scenario.live(name).node for name in ("a0", "a1")} == {"n1", "n2"}
     assert sum(cores(scenario, "a0", "a1")) == 4
+
+
+def test_how_projects_stand_is_told() -> None:
+    scenario = a_scenario(a=Share(2000), b=Share(4000, borrow=1000, lend=3000))
+    scenario.submit(*of("a", *range(10)), *of("c", 20))
+    told = {view.project: view for view in scenario.machine.shares()}
+    assert told["a"] == ShareView("default", "cpu", "a", 2, None, None, 9, 7, 0, 1)
+    assert told["b"] == ShareView("default", "cpu", "b", 4, 1, 3, 0, 0, 1, 0)
+    assert (told["c"].nominal, told["c"].waiting) == (0, 1)
+    assert scenario.why("c20").position == 0
