@@ -12,6 +12,7 @@ from django.db.models import ProtectedError
 
 from domain.errors import Conflict, InvalidRequest, NotFound
 from domain.inventory import Config
+from tangram_web.audit.services import Actor
 from tangram_web.pools.manifests import KINDS, NodeSpec, Wanted, spec_as_data, specs_of
 from tangram_web.pools.models import (
     ConfigRevision,
@@ -22,7 +23,7 @@ from tangram_web.pools.models import (
     Resource,
 )
 from tangram_web.pools.selectors import current_config
-from tangram_web.pools.services import Actor, change, check
+from tangram_web.pools.services import change, check
 
 #: What a fresh installation has, and cannot be without.
 _KEPT = frozenset({("Pool", "default"), ("Project", "default")})

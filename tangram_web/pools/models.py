@@ -7,7 +7,7 @@ knows them as `domain.inventory.Config`, of which each applied state is kept as 
 from __future__ import annotations
 
 import secrets
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar
 
 from django.conf import settings
 from django.core.validators import MinValueValidator, RegexValidator
@@ -15,9 +15,9 @@ from django.db import models
 from knox.models import AbstractAuthToken
 
 from domain.access import Scope
-from domain.errors import InvariantViolation
 from domain.policies import DEFAULT_POLICY
 from domain.resources import MAX_UNITS
+from tangram_web.lib.append_only import AppendOnly
 from tangram_web.lib.fields import JsonText
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@+-]*\Z"
@@ -139,23 +139,6 @@ class Token(AbstractAuthToken):
         return frozenset(Scope(scope) for scope in self.scopes)
 
 
-class AppendOnly(models.Model):
-    """A row that is written once."""
-
-    class Meta:
-        abstract = True
-
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        """Insert; refuse to change."""
-        if not self._state.adding:
-            raise InvariantViolation(f"{type(self).__name__} rows are written once")
-        super().save(*args, **kwargs)
-
-    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse."""
-        raise InvariantViolation(f"{type(self).__name__} rows are never deleted")
-
-
 class ConfigRevision(AppendOnly):
     """One applied state of the whole configuration."""
 
@@ -167,22 +150,3 @@ class ConfigRevision(AppendOnly):
 
     def __str__(self) -> str:
         return f"revision {self.number}"
-
-
-class AuditEntry(AppendOnly):
-    """Who did what to the configuration, and what it was before."""
-
-    actor = models.CharField(max_length=NAME_LENGTH)
-    token_name = models.CharField(max_length=NAME_LENGTH, blank=True, default="")
-    verb = models.CharField(max_length=64)
-    target = models.CharField(max_length=200)
-    before = JsonText(null=True)
-    after = JsonText(null=True)
-    request_id = models.CharField(max_length=128, blank=True, default="")
-    at = models.DateTimeField(auto_now_add=True, db_index=True)
-
-    class Meta:
-        verbose_name_plural = "audit entries"
-
-    def __str__(self) -> str:
-        return f"{self.actor}: {self.verb} {self.target}"

@@ -23,10 +23,10 @@ from domain.inventory import default_config
 from domain.manifest import ResourceSpec, check_resource, read
 from domain.policies import DEFAULT_POLICY, parse_policy
 from domain.resources import MILLI
+from tangram_web.audit.services import SYSTEM, Actor, record
 from tangram_web.lib.bus import publish_config, wait_until_in_force
 from tangram_web.pools.models import (
     NAME_LENGTH,
-    AuditEntry,
     ConfigRevision,
     NodeDrain,
     Pool,
@@ -38,18 +38,6 @@ from tangram_web.pools.selectors import current_config
 
 #: Kinds of resources that nodes bring; a cluster-wide one under such a name would never be found.
 _NODE_KINDS = frozenset({"cpu", "memory", "gpu"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Actor:
-    """Who changes something, for the audit."""
-
-    name: str
-    token_name: str = ""
-    request_id: str = ""
-
-
-SYSTEM = Actor(name="tangram")
 
 
 def pool_create(
@@ -182,7 +170,7 @@ def token_create(
             token.expiry = expires_at
             token.save(update_fields=["expiry"])
         described = {"name": name, "project": project, "scopes": granted}
-        _audit(actor, "create", f"token/{token.public_id}", None, described)
+        record(actor, "create", f"token/{token.public_id}", None, described, project=project or "")
     return token, raw
 
 
@@ -195,7 +183,8 @@ def token_revoke(*, actor: Actor, public_id: str) -> Token:
         if token.revoked_at is None:
             token.revoked_at = timezone.now()
             token.save(update_fields=["revoked_at"])
-            _audit(actor, "revoke", f"token/{public_id}", {"name": token.name}, None)
+            owner = token.project_id or ""
+            record(actor, "revoke", f"token/{public_id}", {"name": token.name}, project=owner)
     return token
 
 
@@ -246,7 +235,7 @@ def change(actor: Actor, verb: str, target: str) -> Iterator[Audit]:
         yield audit
         if audit.before == audit.after:
             return
-        _audit(actor, verb, target, audit.before, audit.after)
+        record(actor, verb, target, audit.before, audit.after)
         _new_revision(actor)
         transaction.on_commit(_put_in_force)
 
@@ -256,24 +245,6 @@ def _new_revision(actor: Actor) -> None:
     config = msgspec.structs.replace(config, revision=config.revision + 1)
     ConfigRevision.objects.create(
         number=config.revision, author=actor.name, snapshot=msgspec.to_builtins(config)
-    )
-
-
-def _audit(
-    actor: Actor,
-    verb: str,
-    target: str,
-    before: dict[str, Any] | None,
-    after: dict[str, Any] | None,
-) -> None:
-    AuditEntry.objects.create(
-        actor=actor.name,
-        token_name=actor.token_name,
-        request_id=actor.request_id,
-        verb=verb,
-        target=target,
-        before=before,
-        after=after,
     )
 
 

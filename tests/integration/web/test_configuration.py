@@ -12,11 +12,12 @@ from domain.errors import Conflict, InvalidRequest, InvariantViolation, NotFound
 from domain.events import ConfigApplied
 from domain.inventory import Config, PoolConfig, ProjectConfig, default_config
 from domain.limits import Quota
+from tangram_web.audit.models import AuditEntry
+from tangram_web.audit.services import SYSTEM, Actor
 from tangram_web.lib import bus
 from tangram_web.pools import services
-from tangram_web.pools.models import AuditEntry, ConfigRevision, Pool
+from tangram_web.pools.models import ConfigRevision, Pool
 from tangram_web.pools.selectors import current_config
-from tangram_web.pools.services import SYSTEM, Actor
 
 ADA = Actor(name="ada", token_name="laptop", request_id="req-1")
 
