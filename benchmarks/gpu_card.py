@@ -79,18 +79,35 @@ def sizes(device: Any, options: argparse.Namespace) -> tuple[int, int]:
     if device.type == "cpu":
         model, service = 64 * MIB, 4 * MIB
     else:
-        import torch
-
-        host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-        free = torch.cuda.mem_get_info(device)[0]
+        host = host_bytes()
+        free = free_bytes(device)
         model = min(8 * GIB, host // 4, free // 2)
         service = min(4 * GIB, host // 2 // SERVICES, free // (2 * FITTING))
     return options.model_mib * MIB or model, options.service_mib * MIB or service
 
 
+def host_bytes() -> int:
+    """Return the host memory that is free here, within the limit of this container."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):  # no cgroup of its own, or no limit: "max"
+        return free
+    return min(free, limit - used)
+
+
+def free_bytes(device: Any) -> int:
+    """Return the memory of the card that nobody has; 0 for the processor."""
+    import torch
+
+    return 0 if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])
+
+
 def restoring(device: Any, nbytes: int) -> dict[str, Any]:
     """Measure restores of one model against one page-locked copy, and against disk."""
     from benchmarks.gpu_card_models import Service
+    from managers.gpu.torch_worker.weights import give_back
 
     service = Service(nbytes, 1, device)
     size = service.weights.nbytes
@@ -105,6 +122,7 @@ def restoring(device: Any, nbytes: int) -> dict[str, Any]:
     restore = taken[len(taken) // 2]
     disk = from_disk(service, device)
     service.weights.close()
+    give_back(device)
     return {
         "weight_bytes": size,
         "copy_limit_bytes_per_second": round(limit),
@@ -178,6 +196,9 @@ def sharing(device: Any, nbytes: int, options: argparse.Namespace) -> dict[str, 
     call_seconds = options.call_seconds or (0.2 if on_card else 0.02)
     services = [Service(nbytes, seed, device) for seed in range(SERVICES)]
     calls = arrivals(seconds, options.load / call_seconds, SERVICES, FITTING)
+    rivals = compare(services, FITTING, calls, call_seconds)
+    for each in services:
+        each.weights.close()
     return {
         "services": SERVICES,
         "fitting": FITTING,
@@ -185,7 +206,7 @@ def sharing(device: Any, nbytes: int, options: argparse.Namespace) -> dict[str, 
         "load": options.load,
         "call_seconds": call_seconds,
         "calls": len(calls),
-        "rivals": compare(services, FITTING, calls, call_seconds),
+        "rivals": rivals,
         "restores": sum(len(each.restore_seconds) for each in services),
         "changed": sum(each.changed for each in services),
     }
@@ -196,6 +217,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     device = find_device(options.device)
     found = {"device": device.type, **describe(device)}
     model, service = sizes(device, options)
+    before = free_bytes(device)
     print(f"{found['card']}: one model of {model // MIB} MiB …", flush=True)
     found["restore"] = restoring(device, model)
     print(found["restore"], flush=True)
@@ -203,6 +225,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     found["sharing"] = sharing(device, service, options)
     for name, result in found["sharing"]["rivals"].items():
         print(f"{name:7}", result, flush=True)
+    found["not_given_back_bytes"] = before - free_bytes(device)
     found["changed_answers"] = found["restore"]["changed"] + found["sharing"]["changed"]
     fast = device.type == "cpu" or found["restore"]["share_of_limit"] >= WANTED_SHARE
     found["as_wanted"] = fast and found["changed_answers"] == 0

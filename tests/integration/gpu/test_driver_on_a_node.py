@@ -16,11 +16,12 @@ from domain.apis import CallSpec, ServiceResult
 from domain.ids import ActionId, ResourceId
 from domain.inventory import ResourceInventory
 from domain.ports import DriverContext, RunOrder
-from domain.services import Degree, Engine, GpuService, WarmUp
+from domain.services import Degree, Engine, GpuService, ServiceState, WarmUp
 from managers.gpu.driver import GpuDriver
 from managers.gpu.engines.fake import FakeEngineServer, FakeMemory
 from managers.gpu.engines.leftovers import label_of
 from tests.architecture.tree import ROOT
+from tests.conformance.test_torch_engine import a_service
 
 GIB = 2**30
 MODEL = str(ROOT / "examples/gpu_service/numpy_model.py")
@@ -143,6 +144,24 @@ async def test_what_cannot_be_brought_in_is_told_with_the_gpus_to_keep_out_of_us
         assert driver.residents() == ()
     finally:
         await driver.close()
+
+
+@pytest.mark.slow
+async def test_models_of_torch_take_turns_on_a_gpu_and_stay_in_host_memory(
+    driver: GpuDriver, tmp_path: Path
+) -> None:
+    answers = []
+    for number, (name, evicted) in enumerate([("a", ()), ("b", ("a",)), ("a", ("b",))]):
+        order = an_order(str(number), name, a_service("scorer", paths=("/v1",)), *evicted)
+        report = await driver.run(order, lambda: None)
+        assert isinstance(report.answer, ServiceResult), report.detail
+        answers.append(report.answer.body)
+        states = {each.service: each.state for each in driver.keeper.instances()}
+
+    assert len(set(answers)) == 1
+    assert states == {"a": ServiceState.RESIDENT, "b": ServiceState.HOST_RESIDENT}
+    assert len(labelled(tmp_path)) == 2, "both processes stay"
+    assert driver.residents() == (Home("a", (0,)),)
 
 
 async def test_a_call_of_a_service_that_is_declared_no_more_fails_and_says_so(
