@@ -14,6 +14,7 @@ from math import inf
 from random import Random
 
 from domain.action import Outcome
+from domain.allocation import Home
 from domain.decisions import Abort, Grant, RemoveEnvironment
 from domain.events import ActionFinished, ActionStarted, ChunkNews, EnvironmentRemoved, Event
 from domain.ids import ActionId
@@ -40,7 +41,7 @@ class Run:
         self.attempt = grant.attempt
         restored = any(a.hosting and not a.hosting.cached for a in grant.allocations)
         self.restore_seconds = work.restore_seconds if restored else 0.0
-        self.starts_at = starts_at = starts_at + self.restore_seconds
+        self.starts_at = starts_at
         self.progress = Progress(work, grant.allocations, starts_at)
         self.deadline = inf if timeout_seconds is None else starts_at + timeout_seconds
         #: When it ends, if nothing changes.
@@ -84,6 +85,8 @@ class ModelledNodes:
         self._failure_ratio = failure_ratio
         self._seed = seed
         self._runs: dict[tuple[ActionId, int], Run] = {}
+        #: When a service is at home, by node and chunk.
+        self._ready: dict[tuple[str, Home], float] = {}
         #: Trajectories whose environment exists.
         self._environments: set[str] = set()
 
@@ -100,6 +103,7 @@ class ModelledNodes:
         if environment is not None and environment not in self._environments:
             self._environments.add(environment)
             starts_at += self._overheads.environment_seconds
+        starts_at = max(starts_at, self._brought(grant, work, starts_at))
         run = Run(grant, work, starts_at, timeout_seconds)
         self._runs[run.action_id, run.attempt] = run
         if self._failure_ratio and self._fails(run):
@@ -109,6 +113,18 @@ class ModelledNodes:
         if run.ends_at - starts_at > hop_seconds:
             self._agenda.at(starts_at + hop_seconds, self._report_start, run)
         self._agenda.at(run.ends_at + hop_seconds, self._report_end, (run, 0))
+
+    def _brought(self, grant: Grant, work: Work, arrives_at: float) -> float:
+        """Return when the service that is called answers; others may have called for it before."""
+        ready_at = arrives_at
+        for allocation in grant.allocations:
+            hosting = allocation.hosting
+            if hosting is not None and hosting.service:
+                home = (grant.node or "", Home(hosting.service, allocation.units))
+                if not hosting.cached:
+                    self._ready[home] = arrives_at + work.restore_seconds
+                ready_at = max(ready_at, self._ready.get(home, arrives_at))
+        return ready_at
 
     def abort(self, decision: Abort) -> None:
         """Stop a run when the order has reached its node; too late changes nothing."""

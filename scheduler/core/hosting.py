@@ -46,7 +46,10 @@ def hand_out(
     ledger = state.hosting.get(resource)
     if ledger is None:
         return state.ledgers[resource].allocate(holder, amount)
-    return ledger.host(holder, amount, *_wanted(state, action, amount))
+    wanted = _wanted(state, action, amount)
+    seats = affinity.seats_of(state, wanted.service)
+    state.seats_opened |= seats > 1
+    return ledger.host(holder, amount, *wanted, seats=seats)
 
 
 def reserve(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import mean
 
 import pytest
+from msgspec.structs import replace
 
 from domain.errors import InvalidRequest
 from domain.services import Degree, Engine, GpuService
@@ -22,9 +23,13 @@ CALL = 0.5
 
 
 def simulated(
-    arrivals: list[Arrival], restore_seconds: float, policy: str = "minimum", gpus: int = 3
+    arrivals: list[Arrival],
+    restore_seconds: float,
+    policy: str = "minimum",
+    gpus: int = 3,
+    service: GpuService = SERVICE,
 ) -> Result:
-    cluster = Cluster(nodes=1, cores=4, gpus=gpus, services=dict.fromkeys(NAMES, SERVICE))
+    cluster = Cluster(nodes=1, cores=4, gpus=gpus, services=dict.fromkeys(NAMES, service))
     calls = ServiceCalls(arrivals, CALL, restore_seconds)
     return run(Scene(calls, cluster, NONE), policy).result
 
@@ -40,6 +45,18 @@ def test_a_call_waits_for_its_restore_and_finds_its_service_there_the_next_time(
     assert result.whole.act.mean == pytest.approx((2.5 + 0.5 + 2.5) / 3)
     assert result.whole.overhead.most == pytest.approx(2.0)
     assert result.granted["gpu"] == pytest.approx(5.5 / 9.5)
+
+
+def test_calls_that_share_a_chunk_begin_when_its_service_is_there():
+    """Restored in 2 s for the first; the second comes meanwhile, the third finds no seat."""
+    two = replace(SERVICE, max_concurrency=2)
+    calls = [Arrival(1.0, "m0"), Arrival(2.0, "m0"), Arrival(2.1, "m0")]
+    result = simulated(calls, 2.0, gpus=1, service=two)
+
+    assert result.restores == 1
+    assert result.whole.act.most == pytest.approx(2.5)
+    assert result.whole.act.mean == pytest.approx((2.5 + 1.5 + 1.9) / 3)
+    assert result.granted["gpu"] == pytest.approx(3.0 / 4.0), "the chunk counts once"
 
 
 def test_arrivals_are_a_function_of_their_seed():
