@@ -4,12 +4,11 @@ One `Run` is one attempt of one action. Its start and its end are known as soon 
 both reports are entered into the agenda at once, at the moment when the loop hears of them. A run
 that is stopped or resized gets a new version, and reports of an older one are dropped when their
 time comes. As in production, a start whose end is known before it could be told is not reported.
-A call to a GPU service that its chunk does not cache begins when the service was brought there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 from random import Random
 
@@ -19,6 +18,7 @@ from domain.decisions import Abort, Grant, RemoveEnvironment
 from domain.events import ActionFinished, ActionStarted, ChunkNews, EnvironmentRemoved, Event
 from domain.ids import ActionId
 from simulator.agenda import Agenda
+from simulator.gpus import GpuModel, restore_of
 from simulator.overheads import Overheads
 from simulator.work import Progress, Work
 
@@ -29,8 +29,8 @@ class Run:
     """One attempt on one node."""
 
     __slots__ = (
-        "action_id", "attempt", "deadline", "ends_at", "node", "progress", "restore_seconds",
-        "starts_at", "stopped", "version",
+        "action_id", "attempt", "deadline", "ends_at", "news", "node", "progress", "starts_at",
+        "stopped", "version",
     )  # fmt: skip
 
     def __init__(
@@ -39,11 +39,11 @@ class Run:
         self.action_id = grant.action_id
         self.node = grant.node or ""
         self.attempt = grant.attempt
-        restored = any(a.hosting and not a.hosting.cached for a in grant.allocations)
-        self.restore_seconds = work.restore_seconds if restored else 0.0
         self.starts_at = starts_at
         self.progress = Progress(work, grant.allocations, starts_at)
         self.deadline = inf if timeout_seconds is None else starts_at + timeout_seconds
+        #: What its end tells of the memory of its GPUs.
+        self.news: ChunkNews | None = None
         #: When it ends, if nothing changes.
         self.ends_at = min(self.progress.ends_at, self.deadline)
         #: Counts what changed its end; reports of an older version are void.
@@ -74,8 +74,13 @@ class ModelledNodes:
         *,
         failure_ratio: float = 0.0,
         seed: int = 0,
+        models: Mapping[str, GpuModel] | None = None,
     ) -> None:
-        """``failure_ratio`` of the grants fail before anything was spawned (default: none)."""
+        """``failure_ratio`` of the grants fail before anything was spawned (default: none).
+
+        ``models``: what is served on GPUs.
+        """
+        self._models = models or {}
         self._agenda = agenda
         self._overheads = overheads
         self._tell = tell
@@ -103,28 +108,30 @@ class ModelledNodes:
         if environment is not None and environment not in self._environments:
             self._environments.add(environment)
             starts_at += self._overheads.environment_seconds
-        starts_at = max(starts_at, self._brought(grant, work, starts_at))
+        restore_seconds = restore_of(grant, self._models) if self._models else None
+        starts_at = self._brought(grant, starts_at, restore_seconds or 0.0)
         run = Run(grant, work, starts_at, timeout_seconds)
+        if restore_seconds is not None:
+            run.news = ChunkNews(restore_seconds=restore_seconds)
         self._runs[run.action_id, run.attempt] = run
         if self._failure_ratio and self._fails(run):
-            self._agenda.at(run.starts_at, self._never_start, run)
+            self._agenda.at(starts_at, self._never_start, run)
             return
-        hop_seconds, starts_at = self._hop_seconds, run.starts_at
+        hop_seconds = self._hop_seconds
         if run.ends_at - starts_at > hop_seconds:
             self._agenda.at(starts_at + hop_seconds, self._report_start, run)
         self._agenda.at(run.ends_at + hop_seconds, self._report_end, (run, 0))
 
-    def _brought(self, grant: Grant, work: Work, arrives_at: float) -> float:
+    def _brought(self, grant: Grant, arrives_at: float, restore_seconds: float) -> float:
         """Return when the service that is called answers; others may have called for it before."""
-        ready_at = arrives_at
         for allocation in grant.allocations:
             hosting = allocation.hosting
             if hosting is not None and hosting.service:
                 home = (grant.node or "", Home(hosting.service, allocation.units))
                 if not hosting.cached:
-                    self._ready[home] = arrives_at + work.restore_seconds
-                ready_at = max(ready_at, self._ready.get(home, arrives_at))
-        return ready_at
+                    self._ready[home] = arrives_at + restore_seconds
+                return max(arrives_at, self._ready.get(home, arrives_at))
+        return arrives_at
 
     def abort(self, decision: Abort) -> None:
         """Stop a run when the order has reached its node; too late changes nothing."""
@@ -202,9 +209,7 @@ class ModelledNodes:
                 execution_seconds=execution_seconds,
                 detail=detail,
                 never_started=never_started,
-                chunk=ChunkNews(restore_seconds=run.restore_seconds)
-                if run.restore_seconds
-                else None,
+                chunk=run.news,
             )
         )
 

@@ -27,8 +27,6 @@ class Work(msgspec.Struct, frozen=True):
     elasticity: Elasticity | None = None
     #: Resource whose units count.
     key: str = "cpu"
-    #: A call to a GPU service: seconds to bring it to a chunk that does not cache it.
-    restore_seconds: float = 0.0
 
     def rate(self, milli: int) -> float:
         """Return how many seconds of T_ori are done per second on ``milli`` milli-units."""

@@ -13,8 +13,9 @@ what is used is more.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import cycle, pairwise
@@ -24,16 +25,20 @@ from typing import Final, NamedTuple
 
 from domain.action import Action, Kind
 from domain.apis import CallSpec
+from domain.elasticity import Elasticity
 from domain.errors import InvalidRequest
 from domain.ids import ActionId
 from domain.resources import MILLI
 from domain.services import PREFIX
 from simulator.cluster import PROJECT
+from simulator.gpus import GpuModel
 from simulator.llm_trace import LlmRequest
 from simulator.work import Work
 from simulator.workloads.program import Act, Program, Rollout, Think
 
 HOT_SHARE: Final = 0.8
+#: More GPUs make a call no faster.
+_ALONE: Final = Elasticity(amdahl=0.0)
 
 
 class Arrival(NamedTuple):
@@ -95,13 +100,32 @@ def most_called(arrivals: Sequence[Arrival], count: int) -> list[Arrival]:
     return [one for one in arrivals if one.service in often]
 
 
+def models(
+    names: Iterable[str], restore_seconds: float, gpu_memory_bytes: int
+) -> dict[str, GpuModel]:
+    """Return services of one GPU each, of which no two fit on one."""
+    most = gpu_memory_bytes * 2 // 3
+    return {
+        name: GpuModel(
+            name,
+            weight_bytes=most,
+            working_bytes=0,
+            degrees=(1,),
+            elasticity=_ALONE,
+            # The restore is given as a whole: nothing of it depends on how much is copied.
+            copy_bytes_per_second=math.inf,
+            wake_seconds=restore_seconds,
+        )
+        for name in names
+    }
+
+
 @dataclass(frozen=True)
 class ServiceCalls:
     """The workload: every arrival is a trajectory of one call."""
 
     arrivals: Sequence[Arrival]
     call_seconds: float = 0.5
-    restore_seconds: float = 0.77
     train_seconds: float = 0.0
     project: str = PROJECT
     task: str = "services"
@@ -126,4 +150,4 @@ class ServiceCalls:
             cost={"gpu": (MILLI,)}, key="gpu", trajectory=name, family=arrival.service,
             call=CallSpec(f"{PREFIX}{arrival.service}"),
         )  # fmt: skip
-        yield Act(action, Work(self.call_seconds, key="gpu", restore_seconds=self.restore_seconds))
+        yield Act(action, Work(self.call_seconds, key="gpu"))

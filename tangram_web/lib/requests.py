@@ -13,12 +13,20 @@ from domain.wire import ROUTE
 #: ``<str:name>`` and ``<name>`` in routes of Django.
 _GROUP = re.compile(r"\(\?P<(\w+)>[^)]*\)")
 _CONVERTER = re.compile(r"<(?:\w+:)?(\w+)>")
+#: How the command line names itself.
+CLI_AGENT = "tangram-cli"
+
 _ACCEPTED = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def request_id_of(request: HttpRequest) -> str:
     """Return the id that the middleware gave to ``request``."""
     return getattr(request, "request_id", "")
+
+
+def comes_from_cli(request: HttpRequest) -> bool:
+    """Say whether the command line sent ``request``, which it says of itself."""
+    return request.headers.get("User-Agent", "").startswith(CLI_AGENT)
 
 
 class RequestIdMiddleware:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import mean
 
 import pytest
-from msgspec.structs import replace
 
 from domain.errors import InvalidRequest
-from domain.services import Degree, Engine, GpuService
 from simulator.cluster import GIB, Cluster
 from simulator.compare import Scene, run
 from simulator.llm_trace import make_requests
 from simulator.overheads import NONE
 from simulator.result import Result
-from simulator.workloads.services import Arrival, Arrivals, ServiceCalls, most_called, waits
+from simulator.workloads.services import Arrival, Arrivals, ServiceCalls, models, most_called, waits
 
 NAMES = tuple(f"m{number}" for number in range(10))
-SERVICE = GpuService(Engine.PROCESS, (Degree(1, 50 * GIB),), command=("serve", "{port}"))
 COLD_START = 1.5
 CALL = 0.5
 
@@ -27,10 +25,13 @@ def simulated(
     restore_seconds: float,
     policy: str = "minimum",
     gpus: int = 3,
-    service: GpuService = SERVICE,
+    seats: int = 1,
 ) -> Result:
-    cluster = Cluster(nodes=1, cores=4, gpus=gpus, services=dict.fromkeys(NAMES, service))
-    calls = ServiceCalls(arrivals, CALL, restore_seconds)
+    served = models(NAMES, restore_seconds, 80 * GIB)
+    for name, model in served.items():
+        served[name] = replace(model, max_concurrency=seats)
+    cluster = Cluster(nodes=1, cores=4, gpus=gpus, models=served)
+    calls = ServiceCalls(arrivals, CALL)
     return run(Scene(calls, cluster, NONE), policy).result
 
 
@@ -49,9 +50,8 @@ def test_a_call_waits_for_its_restore_and_finds_its_service_there_the_next_time(
 
 def test_calls_that_share_a_chunk_begin_when_its_service_is_there():
     """Restored in 2 s for the first; the second comes meanwhile, the third finds no seat."""
-    two = replace(SERVICE, max_concurrency=2)
     calls = [Arrival(1.0, "m0"), Arrival(2.0, "m0"), Arrival(2.1, "m0")]
-    result = simulated(calls, 2.0, gpus=1, service=two)
+    result = simulated(calls, 2.0, gpus=1, seats=2)
 
     assert result.restores == 1
     assert result.whole.act.most == pytest.approx(2.5)
