@@ -180,9 +180,17 @@ def test_a_waiting_action_says_what_would_free_it(browser: Client, scheduler: No
 def test_a_trajectory_shows_its_actions_over_time(browser: Client) -> None:
     a_task()
     text = browser.get("/trajectories/default/t-1/").content.decode()
-    assert text.count('<a href="/actions/act_') == 3
+    assert text.count('<a href="/actions/act_') == 2 * 3
     assert "waited for resources" in text
     assert 'href="/tasks/default/swe/"' in text
+
+
+def test_a_trajectory_shows_what_it_waited_on_and_its_steps(browser: Client) -> None:
+    a_task()
+    text = browser.get("/trajectories/default/t-1/").content.decode()
+    assert "Share of the makespan" in text
+    assert text.count('class="step"') == 1
+    assert MARKUP not in text
 
 
 def test_a_task_shows_steps_and_ends(browser: Client) -> None:
