@@ -13,6 +13,7 @@ urlpatterns: list[URLPattern] = [
     path("enter/", views.enter, name="enter"),
     path("history.json", past.history, name="history"),
     path("export/<str:name>.<str:form>", exports.table, name="export"),
+    path("trace/", traces.viewer, name="trace"),
     path("trace/window.json", traces.of_window, name="trace-window"),
     path("trace/actions/<str:action_id>.json", traces.of_action, name="trace-action"),
     path("trace/trajectories/<path:key>.json", traces.of_trajectory, name="trace-trajectory"),
