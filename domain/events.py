@@ -24,6 +24,16 @@ class _Event(msgspec.Struct, kw_only=True, omit_defaults=True, tag=True, tag_fie
     at: float = 0.0
 
 
+class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who asked for something through the gateway, for the audit."""
+
+    #: The name of the token.
+    by: str
+    request_id: str = ""
+    #: ``api`` or ``cli``.
+    via: str = "api"
+
+
 class ChunkNews(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a node tells the books of its GPUs after an action."""
 
@@ -51,6 +61,8 @@ class ActionCancelRequested(_Event):
     action_id: ActionId
     project: str
     reason: str = "cancelled by request"
+    #: None when it did not come through the gateway: then whoever took it wrote the audit.
+    asked: Asked | None = None
 
 
 class ActionStarted(_Event):

@@ -187,7 +187,7 @@ def _http_date(text: str) -> datetime | None:
         return None
 
 
-def default_headers(token: str | None) -> dict[str, str]:
-    """Return what every request carries."""
-    headers = {"Accept": "application/json"}
+def default_headers(token: str | None, agent: str | None = None) -> dict[str, str]:
+    """Return what every request carries; ``agent`` is what the program calls itself."""
+    headers = {"Accept": "application/json"} | ({"User-Agent": agent} if agent else {})
     return headers | {"Authorization": f"Bearer {token}"} if token else headers

@@ -20,21 +20,25 @@ CONNECT_SECONDS = 5.0
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=256)
 
 
-def sync_client(context: Context, transport: httpx.BaseTransport | None) -> httpx.Client:
+def sync_client(
+    context: Context, transport: httpx.BaseTransport | None, agent: str | None = None
+) -> httpx.Client:
     """Return a client for one Tangram; ``transport`` replaces the network."""
     return httpx.Client(
         base_url=context.url,
-        headers=default_headers(context.token),
+        headers=default_headers(context.token, agent),
         transport=transport or httpx.HTTPTransport(**_transport_options(context.url)),
     )
 
 
-def async_client(context: Context, transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
+def async_client(
+    context: Context, transport: httpx.AsyncBaseTransport | None, agent: str | None = None
+) -> httpx.AsyncClient:
     """Return a client for one Tangram; ``transport`` replaces the network."""
     options = _transport_options(context.url)
     return httpx.AsyncClient(
         base_url=context.url,
-        headers=default_headers(context.token),
+        headers=default_headers(context.token, agent),
         transport=transport or SpreadTransport(lambda: httpx.AsyncHTTPTransport(**options)),
     )
 

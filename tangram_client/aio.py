@@ -48,13 +48,14 @@ class AsyncClient:
         retry: RetryPolicy | None = None,
         clock: Clock | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
+        agent: str | None = None,
     ) -> None:
         context = find_context(url, token)
         self.url = context.url
         self._project = project
         self._retry = retry or RetryPolicy()
         self._clock = clock or SystemClock()
-        self._http = _http.async_client(context, transport)
+        self._http = _http.async_client(context, transport, agent)
         self._batcher = Batcher(
             lambda item: self.send(_calls.submit_action(item)),
             lambda items: self.send(_calls.submit_batch(items)),

@@ -49,13 +49,14 @@ class Client:
         retry: RetryPolicy | None = None,
         clock: Clock | None = None,
         transport: httpx.BaseTransport | None = None,
+        agent: str | None = None,
     ) -> None:
         context = find_context(url, token)
         self.url = context.url
         self._project = project
         self._retry = retry or RetryPolicy()
         self._clock = clock or SystemClock()
-        self._http = _http.sync_client(context, transport)
+        self._http = _http.sync_client(context, transport, agent)
 
     def close(self) -> None:
         """Close all connections."""

@@ -22,5 +22,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/docs/", SpectacularSwaggerView.as_view(url_name="openapi"), name="api-docs"),
     path("api/v1/", include("tangram_web.records.api.urls")),
     path("api/v1/", include("tangram_web.pools.api.urls")),
+    path("api/v1/", include("tangram_web.audit.api.urls")),
+    path("simulate/", include("tangram_web.simulations.urls")),
     path("", include("tangram_web.dashboard.urls")),
 ]

@@ -29,6 +29,9 @@ FORMATS: Final = ("table", "wide", "json", "yaml", "name")
 #: Somebody sits in front of a command; a lost server is said soon.
 PATIENCE: Final = RetryPolicy(attempts=3, total_seconds=5.0)
 
+#: What the audit of the server tells the command line by.
+AGENT: Final = "tangram-cli"
+
 _EXIT_CODES: Final[dict[type[TangramClientError], int]] = {NotFound: 3, Conflict: 4, Unreachable: 5}
 _CURES: Final[dict[type[TangramClientError], str]] = {
     Unreachable: "start one with ./tangram up, or name another with --url or TANGRAM_URL; "
@@ -77,6 +80,7 @@ class Shell:
             "retry": retry,
             "clock": self.clock,
             "transport": self.transport,
+            "agent": AGENT,
         }
 
 

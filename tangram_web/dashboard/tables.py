@@ -16,6 +16,8 @@ from django.db.models import Model, QuerySet
 from django.http import QueryDict
 
 from domain.errors import Unavailable
+from tangram_web.audit import selectors as entries
+from tangram_web.audit.models import AuditEntry
 from tangram_web.dashboard import selectors
 from tangram_web.dashboard.maps import api_rows, holders_of
 from tangram_web.dashboard.past import recalled_of, span_of
@@ -113,10 +115,19 @@ def history(query: QueryDict) -> Rows:
         raise Unavailable(f"redis does not answer: {error}") from error
 
 
+def audit(query: QueryDict) -> Rows:
+    """Yield who did what, newest first, as the list filters it. Raises a Mistake."""
+    try:
+        rows = entries.filtered(AuditEntry.objects.all(), query)
+    except entries.Mistake as error:
+        raise selectors.Mistake(str(error)) from error
+    return _by_key(rows, "id", entries.COLUMNS)
+
+
 TABLES: Final[dict[str, Callable[[QueryDict], Rows]]] = {
     table.__name__: table
     for table in (
-        actions, trajectories, tasks, queues, decisions, workers, cores, gpus, apis, history,
+        actions, trajectories, tasks, queues, decisions, workers, cores, gpus, apis, history, audit,
     )
 }  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from tangram_web.dashboard import exports, histories, insight, maps, past, traces, views
+from tangram_web.dashboard import audit, exports, histories, insight, maps, past, traces, views
 
 app_name = "dashboard"
 
@@ -22,6 +22,7 @@ urlpatterns: list[URLPattern] = [
     path("gpu/", maps.gpu, name="gpu"),
     path("apis/", maps.apis, name="apis"),
     path("decisions/", insight.decisions, name="decisions"),
+    path("audit/", audit.entries, name="audit"),
     path("workers/", insight.workers, name="workers"),
     path("trajectories/", histories.trajectories, name="trajectories"),
     path("trajectories/<path:key>/", histories.trajectory, name="trajectory"),

@@ -1,4 +1,4 @@
-"""A name for each request, so that an error on a screen can be found in a log."""
+"""A name for each request, so that an error on a screen can be found in a log, and its route."""
 
 from __future__ import annotations
 
@@ -8,12 +8,25 @@ from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponse
 
+from domain.wire import ROUTE
+
+#: ``<str:name>`` and ``<name>`` in routes of Django.
+_GROUP = re.compile(r"\(\?P<(\w+)>[^)]*\)")
+_CONVERTER = re.compile(r"<(?:\w+:)?(\w+)>")
+#: How the command line names itself.
+CLI_AGENT = "tangram-cli"
+
 _ACCEPTED = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def request_id_of(request: HttpRequest) -> str:
     """Return the id that the middleware gave to ``request``."""
     return getattr(request, "request_id", "")
+
+
+def comes_from_cli(request: HttpRequest) -> bool:
+    """Say whether the command line sent ``request``, which it says of itself."""
+    return request.headers.get("User-Agent", "").startswith(CLI_AGENT)
 
 
 class RequestIdMiddleware:
@@ -28,4 +41,18 @@ class RequestIdMiddleware:
         request.request_id = request_id  # type: ignore[attr-defined]
         response = self._get_response(request)
         response["X-Request-ID"] = request_id
+        _tell_route(request)
         return response
+
+
+def route_template(route: str) -> str:
+    """Return a route of Django as people write it: ``/nodes/{name}/drain``."""
+    named = _CONVERTER.sub(r"{\1}", _GROUP.sub(r"{\1}", route))
+    return "/" + named.replace("^", "").replace("$", "").replace("\\Z", "")
+
+
+def _tell_route(request: HttpRequest) -> None:
+    """Leave the route where the metrics look for it; only a real server has a scope."""
+    match, scope = request.resolver_match, getattr(request, "scope", None)
+    if match is not None and scope is not None:
+        scope[ROUTE] = route_template(match.route)

@@ -9,7 +9,6 @@ from django.contrib import admin
 
 from tangram_web.lib.admin import ReadOnlyAdmin
 from tangram_web.pools.models import (
-    AuditEntry,
     ConfigRevision,
     GpuServiceRow,
     NodeDrain,
@@ -70,13 +69,3 @@ class ConfigRevisionAdmin(ReadOnlyAdmin):
 
     list_display = ("number", "author", "created_at")
     ordering = ("-number",)
-
-
-@admin.register(AuditEntry)
-class AuditEntryAdmin(ReadOnlyAdmin):
-    """Who did what."""
-
-    list_display = ("at", "actor", "verb", "target", "request_id")
-    list_filter = ("verb",)
-    search_fields = ("actor", "target", "=request_id")
-    ordering = ("-at",)

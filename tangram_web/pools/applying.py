@@ -12,6 +12,7 @@ from django.db.models import ProtectedError
 
 from domain.errors import Conflict, InvalidRequest, NotFound
 from domain.inventory import Config
+from tangram_web.audit.services import Actor
 from tangram_web.pools.manifests import KINDS, NodeSpec, Wanted, spec_as_data, specs_of
 from tangram_web.pools.models import (
     ConfigRevision,
@@ -22,7 +23,7 @@ from tangram_web.pools.models import (
     Resource,
 )
 from tangram_web.pools.selectors import current_config
-from tangram_web.pools.services import Actor, change, check
+from tangram_web.pools.services import change, check
 
 #: What a fresh installation has, and cannot be without.
 _KEPT = frozenset({("Pool", "default"), ("Project", "default")})
@@ -132,6 +133,8 @@ def _carry_out(each: Change, wanted: Wanted) -> None:
         if spec is not None:
             row.policy, row.paused = spec.policy, spec.paused
             row.light_by_default = spec.light_by_default
+            row.node_grace_seconds = spec.node_grace_seconds
+            row.node_dead_seconds = spec.node_dead_seconds
     elif each.kind == "Project":
         row = Project(name=each.name)
         if spec is not None:

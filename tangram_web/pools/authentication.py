@@ -9,10 +9,9 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
 from domain.access import Principal
+from tangram_web.audit.services import Actor, actor_at, actor_with_token
 from tangram_web.lib.access import principal_of_user
-from tangram_web.lib.requests import request_id_of
 from tangram_web.pools.selectors import principal_of
-from tangram_web.pools.services import Actor
 
 
 class TokenCaller:
@@ -62,5 +61,6 @@ def actor_of(request: Request) -> Actor:
     """Return the caller as the audit names it."""
     principal: Principal = request.auth  # type: ignore[assignment]
     caller: object = request.user
-    token = principal.name if isinstance(caller, TokenCaller) else ""
-    return Actor(name=principal.name, token_name=token, request_id=request_id_of(request._request))
+    if isinstance(caller, TokenCaller):
+        return actor_with_token(request._request, principal.name)
+    return actor_at(request._request)

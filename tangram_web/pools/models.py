@@ -6,18 +6,21 @@ knows them as `domain.inventory.Config`, of which each applied state is kept as 
 
 from __future__ import annotations
 
+import math
 import secrets
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar
 
 from django.conf import settings
-from django.core.validators import MinValueValidator, RegexValidator
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from knox.models import AbstractAuthToken
 
 from domain.access import Scope
-from domain.errors import InvariantViolation
+from domain.inventory import NODE_DEAD_SECONDS, NODE_GRACE_SECONDS
 from domain.policies import DEFAULT_POLICY
 from domain.resources import MAX_UNITS
+from tangram_web.lib.append_only import AppendOnly
 from tangram_web.lib.fields import JsonText
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@+-]*\Z"
@@ -26,6 +29,11 @@ RESOURCE_PATTERN = r"^[a-z][a-z0-9_-]*:[A-Za-z0-9][A-Za-z0-9._@+-]*\Z"
 NAME_LENGTH = 128
 
 _named = RegexValidator(NAME_PATTERN, "letters, digits and . _ : @ + - only")
+
+#: A node shows life every second or so; a week of silence is silence.
+LEAST_SILENCE_SECONDS = 5.0
+MOST_SILENCE_SECONDS = 7 * 86_400.0
+_SILENCE = [MinValueValidator(LEAST_SILENCE_SECONDS), MaxValueValidator(MOST_SILENCE_SECONDS)]
 
 
 class Pool(models.Model):
@@ -37,10 +45,24 @@ class Pool(models.Model):
     paused = models.BooleanField(default=False)
     #: Actions that name no cpu run on shared cores where their family's history says so.
     light_by_default = models.BooleanField(default=True)
+    #: Actions of a node that is silent for so long end as unknown.
+    node_grace_seconds = models.FloatField(default=NODE_GRACE_SECONDS, validators=_SILENCE)
+    #: So do its trajectories, after so long.
+    node_dead_seconds = models.FloatField(default=NODE_DEAD_SECONDS, validators=_SILENCE)
     created_at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """Refuse that trajectories end before their actions, and what is no number."""
+        for field in ("node_grace_seconds", "node_dead_seconds"):
+            if not math.isfinite(getattr(self, field)):
+                raise ValidationError({field: "a number of seconds"})
+        if self.node_dead_seconds < self.node_grace_seconds:
+            raise ValidationError(
+                {"node_dead_seconds": "not less than node_grace_seconds: actions end first"}
+            )
 
 
 class Project(models.Model):
@@ -139,23 +161,6 @@ class Token(AbstractAuthToken):
         return frozenset(Scope(scope) for scope in self.scopes)
 
 
-class AppendOnly(models.Model):
-    """A row that is written once."""
-
-    class Meta:
-        abstract = True
-
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        """Insert; refuse to change."""
-        if not self._state.adding:
-            raise InvariantViolation(f"{type(self).__name__} rows are written once")
-        super().save(*args, **kwargs)
-
-    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse."""
-        raise InvariantViolation(f"{type(self).__name__} rows are never deleted")
-
-
 class ConfigRevision(AppendOnly):
     """One applied state of the whole configuration."""
 
@@ -167,22 +172,3 @@ class ConfigRevision(AppendOnly):
 
     def __str__(self) -> str:
         return f"revision {self.number}"
-
-
-class AuditEntry(AppendOnly):
-    """Who did what to the configuration, and what it was before."""
-
-    actor = models.CharField(max_length=NAME_LENGTH)
-    token_name = models.CharField(max_length=NAME_LENGTH, blank=True, default="")
-    verb = models.CharField(max_length=64)
-    target = models.CharField(max_length=200)
-    before = JsonText(null=True)
-    after = JsonText(null=True)
-    request_id = models.CharField(max_length=128, blank=True, default="")
-    at = models.DateTimeField(auto_now_add=True, db_index=True)
-
-    class Meta:
-        verbose_name_plural = "audit entries"
-
-    def __str__(self) -> str:
-        return f"{self.actor}: {self.verb} {self.target}"

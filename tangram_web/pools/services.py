@@ -19,14 +19,14 @@ from django.utils import timezone
 
 from domain.access import Scope
 from domain.errors import Conflict, InvalidRequest, NotFound
-from domain.inventory import default_config
+from domain.inventory import NODE_DEAD_SECONDS, NODE_GRACE_SECONDS, default_config
 from domain.manifest import ResourceSpec, check_resource, read
 from domain.policies import DEFAULT_POLICY, parse_policy
 from domain.resources import MILLI
+from tangram_web.audit.services import SYSTEM, Actor, record
 from tangram_web.lib.bus import publish_config, wait_until_in_force
 from tangram_web.pools.models import (
     NAME_LENGTH,
-    AuditEntry,
     ConfigRevision,
     NodeDrain,
     Pool,
@@ -40,18 +40,6 @@ from tangram_web.pools.selectors import current_config
 _NODE_KINDS = frozenset({"cpu", "memory", "gpu"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Actor:
-    """Who changes something, for the audit."""
-
-    name: str
-    token_name: str = ""
-    request_id: str = ""
-
-
-SYSTEM = Actor(name="tangram")
-
-
 def pool_create(
     *,
     actor: Actor,
@@ -59,10 +47,15 @@ def pool_create(
     policy: str = DEFAULT_POLICY,
     paused: bool = False,
     light_by_default: bool = True,
+    node_grace_seconds: float = NODE_GRACE_SECONDS,
+    node_dead_seconds: float = NODE_DEAD_SECONDS,
 ) -> Pool:
     """Add a pool. Raises Conflict for a taken name, InvalidRequest for an unknown policy."""
     parse_policy(policy)
-    pool = Pool(name=name, policy=policy, paused=paused, light_by_default=light_by_default)
+    pool = Pool(
+        name=name, policy=policy, paused=paused, light_by_default=light_by_default,
+        node_grace_seconds=node_grace_seconds, node_dead_seconds=node_dead_seconds,
+    )  # fmt: skip
     with change(actor, "create", f"pool/{name}") as audit:
         insert(pool)
         audit.after = _described(pool)
@@ -76,8 +69,10 @@ def pool_update(
     policy: str | None = None,
     paused: bool | None = None,
     light_by_default: bool | None = None,
+    node_grace_seconds: float | None = None,
+    node_dead_seconds: float | None = None,
 ) -> Pool:
-    """Change a pool's policy, pause or resume it, let actions be light by default; None leaves a value as it is.
+    """Change what a pool does; None leaves a value as it is.
 
     Actions that run keep what they have. Raises NotFound, InvalidRequest for an unknown policy.
     """
@@ -88,12 +83,15 @@ def pool_update(
         if pool is None:
             raise NotFound(f"there is no pool {name!r}")
         audit.before = _described(pool)
-        pool.policy = pool.policy if policy is None else policy
-        pool.paused = pool.paused if paused is None else paused
-        if light_by_default is not None:
-            pool.light_by_default = light_by_default
+        wanted = {
+            "policy": policy, "paused": paused, "light_by_default": light_by_default,
+            "node_grace_seconds": node_grace_seconds, "node_dead_seconds": node_dead_seconds,
+        }  # fmt: skip
+        given = {field: value for field, value in wanted.items() if value is not None}
+        for field, value in given.items():
+            setattr(pool, field, value)
         check(pool)
-        pool.save(update_fields=["policy", "paused", "light_by_default"])
+        pool.save(update_fields=list(given))
         audit.after = _described(pool)
     return pool
 
@@ -182,7 +180,7 @@ def token_create(
             token.expiry = expires_at
             token.save(update_fields=["expiry"])
         described = {"name": name, "project": project, "scopes": granted}
-        _audit(actor, "create", f"token/{token.public_id}", None, described)
+        record(actor, "create", f"token/{token.public_id}", None, described, project=project or "")
     return token, raw
 
 
@@ -195,7 +193,8 @@ def token_revoke(*, actor: Actor, public_id: str) -> Token:
         if token.revoked_at is None:
             token.revoked_at = timezone.now()
             token.save(update_fields=["revoked_at"])
-            _audit(actor, "revoke", f"token/{public_id}", {"name": token.name}, None)
+            owner = token.project_id or ""
+            record(actor, "revoke", f"token/{public_id}", {"name": token.name}, project=owner)
     return token
 
 
@@ -246,7 +245,7 @@ def change(actor: Actor, verb: str, target: str) -> Iterator[Audit]:
         yield audit
         if audit.before == audit.after:
             return
-        _audit(actor, verb, target, audit.before, audit.after)
+        record(actor, verb, target, audit.before, audit.after)
         _new_revision(actor)
         transaction.on_commit(_put_in_force)
 
@@ -256,24 +255,6 @@ def _new_revision(actor: Actor) -> None:
     config = msgspec.structs.replace(config, revision=config.revision + 1)
     ConfigRevision.objects.create(
         number=config.revision, author=actor.name, snapshot=msgspec.to_builtins(config)
-    )
-
-
-def _audit(
-    actor: Actor,
-    verb: str,
-    target: str,
-    before: dict[str, Any] | None,
-    after: dict[str, Any] | None,
-) -> None:
-    AuditEntry.objects.create(
-        actor=actor.name,
-        token_name=actor.token_name,
-        request_id=actor.request_id,
-        verb=verb,
-        target=target,
-        before=before,
-        after=after,
     )
 
 
@@ -289,6 +270,7 @@ def check(row: models.Model) -> None:
     """Apply the model's own rules, and blame the member of the request that breaks one."""
     try:
         row.clean_fields()
+        row.clean()
     except ValidationError as error:
         field, messages = next(iter(error.message_dict.items()))
         raise InvalidRequest(" ".join(messages), pointer=f"/{field}") from error

@@ -13,6 +13,8 @@ from django.db import connection, transaction
 
 from domain.codec import JournalEntry
 from domain.events import ConfigApplied, NodeJoined, NodeLost, NodeReturned
+from tangram_web.audit.services import record_asked
+from tangram_web.records.asked import asked_verbs
 from tangram_web.records.fold import Fold, touched_actions
 from tangram_web.records.models import ProjectionPosition
 from tangram_web.records.nodes import fold_nodes
@@ -48,6 +50,7 @@ def project(entries: Sequence[tuple[str, JournalEntry]]) -> None:
         last_id, last = fresh[-1]
         batch = [entry for _, entry in fresh]
         _project_actions(batch)
+        record_asked(asked_verbs(batch))
         for entry in batch:
             if any(isinstance(event, _OF_NODES) for event in entry.events):
                 drained = fold_nodes(entry, drained)

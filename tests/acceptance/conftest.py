@@ -16,7 +16,8 @@ _MAKE_TOKEN = """
 import django
 django.setup()
 from domain.access import Scope
-from tangram_web.pools.services import SYSTEM, token_create
+from tangram_web.audit.services import SYSTEM
+from tangram_web.pools.services import token_create
 print(token_create(actor=SYSTEM, name="all", scopes=[Scope.ADMIN])[1])
 """
 

@@ -26,6 +26,7 @@ from domain.wire import (
 from scheduler.runtime.gateway.bodies import decode, wait_seconds
 from scheduler.runtime.gateway.context import Context, is_settled
 from scheduler.runtime.gateway.http import Request, Response, encode_json, problem_of
+from scheduler.runtime.gateway.identity import asked_by
 from scheduler.runtime.gateway.replays import idempotency_key, reused
 
 _payload = msgspec.json.Decoder(ActionPayload)
@@ -131,7 +132,10 @@ class Actions:
         if view.state is ActionState.FINISHED:
             return Response(200, view)
         event = ActionCancelRequested(
-            action_id=ActionId(action_id), project=view.project, reason=reason
+            action_id=ActionId(action_id),
+            project=view.project,
+            reason=reason,
+            asked=asked_by(request, principal),
         )
         await self._context.submitter.append([encode(event)])
         return Response(202, {"id": action_id, "state": view.state, "cancelling": True})

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from domain.access import Principal, Scope
+from domain.events import Asked
 from scheduler.runtime.gateway.http import HttpError, Request
 
 log = logging.getLogger(__name__)
@@ -80,3 +81,9 @@ class Identity:
 
 def _unauthorized(detail: str) -> HttpError:
     return HttpError(401, "unauthorized", detail, **{"WWW-Authenticate": "Bearer"})
+
+
+def asked_by(request: Request, principal: Principal) -> Asked:
+    """Return who asks, as the audit shall name them."""
+    via = "cli" if request.header(b"user-agent").startswith("tangram-cli") else "api"
+    return Asked(by=principal.name, request_id=request.id, via=via)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from django import template
 
 from domain.wire import QueueView
+from tangram_web.lib.diffs import Difference, differences
 
 register = template.Library()
 
@@ -66,6 +67,12 @@ def percent(share: float) -> str:
 def words(name: str | None) -> str:
     """Return a state or outcome as words: ``oom killed``."""
     return MISSING if name is None else str(name).replace("_", " ")
+
+
+@register.filter
+def changes(change: Any) -> list[Difference]:
+    """Return the members in which ``before`` and ``after`` of an audit entry or a change differ."""
+    return differences(change.before, change.after)
 
 
 def _significant(value: float) -> str:

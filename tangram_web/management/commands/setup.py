@@ -19,9 +19,10 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 from domain.access import Principal, Scope
+from tangram_web.audit.services import SYSTEM
 from tangram_web.dashboard.services import entry_link
 from tangram_web.pools.selectors import principal_of
-from tangram_web.pools.services import SYSTEM, ensure_defaults, publish_current, token_create
+from tangram_web.pools.services import ensure_defaults, publish_current, token_create
 
 #: What a trainer and the CLI on this machine do. Whoever can read its file owns this Tangram anyway:
 #: the link that logs in as administrator is printed beside it.

@@ -8,7 +8,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from domain.access import Scope
 from domain.errors import InvalidRequest
-from tangram_web.pools.services import SYSTEM, token_create
+from tangram_web.audit.services import SYSTEM
+from tangram_web.pools.services import token_create
 
 
 class Command(BaseCommand):

@@ -10,6 +10,7 @@ import pytest
 from rest_framework.test import APIClient
 
 from domain.access import Scope
+from tangram_web.audit.services import SYSTEM
 from tangram_web.lib import bus
 from tangram_web.pools import services
 from tangram_web.pools.models import Project
@@ -51,7 +52,7 @@ def token(defaults: None) -> Callable[..., str]:
         if project is not None and project != "default":
             Project.objects.get_or_create(name=project, default_pool_id="default")
         _, raw = services.token_create(
-            actor=services.SYSTEM, name=name, scopes=scopes, project=project, **given
+            actor=SYSTEM, name=name, scopes=scopes, project=project, **given
         )
         return raw
 

@@ -20,7 +20,11 @@ from tangram_web.records.projection import project
 from tests.integration.web.journal import Journal, a_node, an_action
 
 MODELS = sorted(
-    (model for model in admin.site._registry if model._meta.app_label in ("records", "pools")),
+    (
+        model
+        for model in admin.site._registry
+        if model._meta.app_label in ("records", "pools", "audit")
+    ),
     key=lambda model: model._meta.label,
 )
 

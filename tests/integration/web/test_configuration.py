@@ -12,11 +12,12 @@ from domain.errors import Conflict, InvalidRequest, InvariantViolation, NotFound
 from domain.events import ConfigApplied
 from domain.inventory import Config, PoolConfig, ProjectConfig, default_config
 from domain.limits import Quota
+from tangram_web.audit.models import AuditEntry
+from tangram_web.audit.services import SYSTEM, Actor
 from tangram_web.lib import bus
 from tangram_web.pools import services
-from tangram_web.pools.models import AuditEntry, ConfigRevision, Pool
+from tangram_web.pools.models import ConfigRevision, Pool
 from tangram_web.pools.selectors import current_config
-from tangram_web.pools.services import SYSTEM, Actor
 
 ADA = Actor(name="ada", token_name="laptop", request_id="req-1")
 
@@ -60,6 +61,18 @@ def test_change_reaches_the_scheduler_after_its_commit(redis_bus):
     assert in_force.projects["vision"] == ProjectConfig("vision", "big")
     assert in_force.resources["api:search"] == 3000
     assert in_force.drained_nodes == {"n7"}
+
+
+def test_a_pool_says_how_long_its_nodes_may_be_silent(defaults):
+    services.pool_update(actor=ADA, name="default", node_grace_seconds=10.0, node_dead_seconds=20.0)
+    config = current_config()
+    assert (config.grace_of("default"), config.death_of("default")) == (10.0, 20.0)
+    with pytest.raises(InvalidRequest, match="actions end first") as refused:
+        services.pool_update(actor=ADA, name="default", node_dead_seconds=9.0)
+    assert refused.value.pointer == "/node_dead_seconds"
+    with pytest.raises(InvalidRequest):
+        services.pool_update(actor=ADA, name="default", node_grace_seconds=float("nan"))
+    assert current_config() == config
 
 
 @pytest.mark.django_db(transaction=True)

@@ -12,9 +12,10 @@ from domain.access import Scope
 from domain.codec import decode_command, unpack_fields
 from domain.errors import InvalidRequest
 from domain.limits import Share
+from tangram_web.audit.models import AuditEntry
 from tangram_web.lib import bus
 from tangram_web.pools import manifests
-from tangram_web.pools.models import AuditEntry, ConfigRevision
+from tangram_web.pools.models import ConfigRevision
 from tangram_web.pools.selectors import current_config
 
 FILE = """\

@@ -30,7 +30,7 @@ PAGES = (
     "/", "/history.json", "/queues/", "/actions/", "/actions/?task=swe&outcome=completed",
     "/actions/act_00001/", "/trajectories/", "/trajectories/default/t-1/", "/tasks/",
     "/tasks/default/swe/", "/cpu/", "/gpu/", "/apis/", "/decisions/", "/workers/",
-    "/export/actions.csv", "/trace/trajectories/default/t-1.json",
+    "/audit/", "/export/actions.csv", "/trace/trajectories/default/t-1.json",
     "/trace/?trajectory=default/t-1", "/trace/?action=act_00001", "/trace/?range=60",
 )  # fmt: skip
 

@@ -17,6 +17,7 @@ READS = {
     "projects": Scope.READ,
     "resources": Scope.READ,
     "tokens": Scope.CONFIG,
+    "audit": Scope.OPERATE,
 }
 WRITES = {
     ("pools", "post"): Scope.CONFIG,

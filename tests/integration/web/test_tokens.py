@@ -9,9 +9,11 @@ from django.contrib.auth import get_user_model
 from django.utils import timezone
 
 from domain.access import Principal, Scope
-from tangram_web.pools.models import AuditEntry, Token
+from tangram_web.audit.models import AuditEntry
+from tangram_web.audit.services import SYSTEM
+from tangram_web.pools.models import Token
 from tangram_web.pools.selectors import principal_of
-from tangram_web.pools.services import SYSTEM, token_create, token_revoke
+from tangram_web.pools.services import token_create, token_revoke
 
 
 def test_token_is_told_by_its_hash_alone(token):

@@ -1,0 +1,100 @@
+"""Reading the audit: one set of filters for the page, its files and REST."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.db.models import QuerySet
+from django.utils.dateparse import parse_datetime
+
+from domain.access import Principal
+from tangram_web.audit.models import AuditEntry
+
+PAGE: Final = 50
+#: Filters by the names they have in an address. ``kind`` is the first part of a target.
+FILTERS: Final = (
+    "actor", "verb", "kind", "target", "project", "via", "request_id", "since", "until",
+)  # fmt: skip
+COLUMNS: Final = (
+    "id", "at", "actor", "token_name", "via", "verb", "target", "project", "before", "after",
+    "request_id",
+)  # fmt: skip
+_LOOKUPS: Final = {"kind": "target__startswith", "since": "at__gte", "until": "at__lt"}
+
+
+class Mistake(ValueError):
+    """A filter has a value that no entry can have."""
+
+
+def entries_seen_by(principal: Principal) -> QuerySet[AuditEntry]:
+    """Select what ``principal`` may see: a project's own token sees its project's entries."""
+    rows: QuerySet[AuditEntry] = AuditEntry.objects.order_by("-id")
+    return rows if principal.project is None else rows.filter(project=principal.project)
+
+
+def filtered(rows: QuerySet[AuditEntry], query: Mapping[str, str]) -> QuerySet[AuditEntry]:
+    """Return the entries that an address asks for. Raises Mistake."""
+    return rows.filter(**{_LOOKUPS.get(k, k): _read(k, v) for k, v in given(query).items()})
+
+
+def given(query: Mapping[str, str]) -> dict[str, str]:
+    """Return the filters that an address has."""
+    return {name: value for name in FILTERS if (value := query.get(name, "").strip())}
+
+
+@dataclass(frozen=True)
+class AuditPage:
+    """Some entries, newest first, and where to go on."""
+
+    rows: list[AuditEntry]
+    filters: dict[str, str]
+    #: Query string of the following page; empty when there is none.
+    older: str = ""
+    mistake: str = ""
+
+
+def page(query: Mapping[str, str]) -> AuditPage:
+    """Return the page of entries that an address asks for."""
+    filters, before = given(query), query.get("before", "")
+    try:
+        rows = filtered(AuditEntry.objects.order_by("-id"), query)
+        if before:
+            rows = rows.filter(id__lt=_number(before))
+    except Mistake as error:
+        return AuditPage([], filters, mistake=str(error))
+    found = list(rows[: PAGE + 1])
+    older = ""
+    if len(found) > PAGE:
+        found = found[:PAGE]
+        older = urlencode(filters | {"before": found[-1].pk})
+    return AuditPage(found, filters, older)
+
+
+def verbs() -> list[str]:
+    """Return every verb that was ever done, for a list to choose from."""
+    return list(AuditEntry.objects.order_by("verb").values_list("verb", flat=True).distinct())
+
+
+def _read(name: str, value: str) -> Any:
+    if "\0" in value:
+        raise Mistake(f"{value!r} is no {name}")
+    if name == "kind":
+        return f"{value}/"
+    if name not in ("since", "until"):
+        return value
+    try:
+        moment = parse_datetime(value)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise Mistake(f"{value!r} is no instant: write 2026-11-20T12:00:00Z")
+    return moment
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise Mistake(f"{text!r} is no entry")
+    return int(text)

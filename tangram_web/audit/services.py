@@ -1,0 +1,107 @@
+"""Writing the audit: one function, called in the transaction of what it tells of.
+
+Verbs of people at pages and of tokens over REST come through `record`. What the gateway takes (it
+knows no database) carries who asked in its journalled event; `record_asked` writes those entries
+when the journal is projected, in the transaction that moves the projection's position: each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import transaction
+from django.http import HttpRequest
+
+from domain.events import Asked
+from tangram_web.audit.models import AuditEntry, Via
+from tangram_web.lib.requests import comes_from_cli, request_id_of
+
+JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Actor:
+    """Who changes something, for the audit."""
+
+    name: str
+    token_name: str = ""
+    request_id: str = ""
+    via: str = Via.API
+
+
+SYSTEM = Actor(name="tangram", via=Via.SYSTEM)
+
+
+def actor_at(request: HttpRequest) -> Actor:
+    """Return the person who is signed in at a page."""
+    name = request.user.get_username()
+    return Actor(name=name, request_id=request_id_of(request), via=Via.WEB)
+
+
+def actor_with_token(request: HttpRequest, name: str) -> Actor:
+    """Return who shows the token called ``name`` over REST."""
+    via = Via.CLI if comes_from_cli(request) else Via.API
+    return Actor(name=name, token_name=name, request_id=request_id_of(request), via=via)
+
+
+def record(
+    who: Actor | HttpRequest,
+    verb: str,
+    target: str,
+    before: JsonObject | None = None,
+    after: JsonObject | None = None,
+    *,
+    project: str = "",
+) -> AuditEntry:
+    """Write that ``who`` did ``verb`` to ``target`` (``kind/name``), changing ``before`` to ``after``.
+
+    A request stands for the person signed in. Call it inside the transaction of the effect, so
+    that both stay or neither does; an effect outside the database comes after it, in the same block.
+    """
+    actor = who if isinstance(who, Actor) else actor_at(who)
+    with transaction.atomic():
+        return AuditEntry.objects.create(
+            actor=actor.name,
+            token_name=actor.token_name,
+            via=actor.via,
+            request_id=actor.request_id,
+            verb=verb,
+            target=target,
+            project=project,
+            before=before,
+            after=after,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedVerb:
+    """A verb that came through the gateway, as the journal has it."""
+
+    asked: Asked
+    verb: str
+    target: str
+    project: str
+    after: JsonObject
+    #: Seconds since the epoch.
+    at: float
+
+
+def record_asked(verbs: Iterable[AskedVerb]) -> None:
+    """Write what was asked of the gateway."""
+    AuditEntry.objects.bulk_create(
+        AuditEntry(
+            actor=each.asked.by,
+            token_name=each.asked.by,
+            via=each.asked.via,
+            request_id=each.asked.request_id,
+            verb=each.verb,
+            target=each.target,
+            project=each.project,
+            after=each.after,
+            at=datetime.fromtimestamp(each.at, UTC),
+        )
+        for each in verbs
+    )

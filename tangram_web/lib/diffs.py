@@ -1,0 +1,44 @@
+"""What differs between two JSON objects, member by member, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+
+class Difference(NamedTuple):
+    """One member that is not the same; texts are JSON, or plain where the value is text."""
+
+    name: str
+    had: bool
+    before: str
+    has: bool
+    after: str
+
+
+def differences(
+    before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
+) -> list[Difference]:
+    """Return the members that differ, by dotted path, ordered by it."""
+    old, new = _flat(before or {}), _flat(after or {})
+    return [
+        Difference(name, name in old, _text(old.get(name)), name in new, _text(new.get(name)))
+        for name in sorted(old.keys() | new.keys())
+        if name not in old or name not in new or old[name] != new[name]
+    ]
+
+
+def _flat(members: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in members.items():
+        if isinstance(value, Mapping) and value:
+            found.update(_flat(value, f"{path}{name}."))
+        else:
+            found[f"{path}{name}"] = value
+    return found
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
