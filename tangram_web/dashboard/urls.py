@@ -20,6 +20,7 @@ urlpatterns: list[URLPattern] = [
     path("queues/", insight.queues, name="queues"),
     path("cpu/", maps.cpu, name="cpu"),
     path("gpu/", maps.gpu, name="gpu"),
+    path("gpu/past.json", maps.gpu_past, name="gpu-past"),
     path("apis/", maps.apis, name="apis"),
     path("decisions/", insight.decisions, name="decisions"),
     path("audit/", audit.entries, name="audit"),

@@ -97,4 +97,4 @@ def test_all_pages_are_counted() -> None:
     resolved = {str(resolve(urlsplit(page).path).url_name) for page in PAGES}
     names = {str(pattern.name) for pattern in urlpatterns}
 
-    assert names - resolved == {"enter", "trace-window", "trace-action"}
+    assert names - resolved == {"gpu-past", "enter", "trace-window", "trace-action"}
