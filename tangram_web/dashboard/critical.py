@@ -18,6 +18,10 @@ from tangram_web.dashboard.lanes import parts_of
 from tangram_web.records.models import ActionRecord, TrajectoryRecord
 
 OWN = "own"
+#: A link narrower than this, in percent, is less than a pixel.
+SEEN = 0.05
+#: Links that are told one by one.
+LONGEST = 50
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,16 @@ class CriticalPath:
     links: list[Link]
     shares: list[ResourceShare]
     seconds: float
+
+    @property
+    def drawn(self) -> list[Link]:
+        """Links that are wide enough to be seen."""
+        return [link for link in self.links if link.width >= SEEN]
+
+    @property
+    def longest(self) -> list[Link]:
+        """The longest links, the longest first."""
+        return sorted(self.links, key=lambda link: -link.seconds)[:LONGEST]
 
 
 def critical_path(

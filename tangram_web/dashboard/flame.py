@@ -17,6 +17,8 @@ from tangram_web.records.models import ActionRecord, TrajectoryRecord
 ROW = 20
 #: A frame narrower than this share of the span, in percent, shows no name.
 NAMED = 3.0
+#: A phase narrower than this, in percent, is less than a pixel and left out.
+SEEN = 0.05
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,11 @@ class Flame:
     frames: list[Frame]
     height: int
     seconds: float
+
+    @property
+    def outer(self) -> list[Frame]:
+        """The trajectory and its steps."""
+        return [frame for frame in self.frames if frame.kind in ("trajectory", "step")]
 
 
 def flame_of(trajectory: TrajectoryRecord, actions: Sequence[ActionRecord], now: datetime) -> Flame:
@@ -72,7 +79,7 @@ def flame_of(trajectory: TrajectoryRecord, actions: Sequence[ActionRecord], now:
         frames.append(frame("action", record.family or record.kind, at, life.end, top, record.id))
         for name, seconds in parts_of(record, now):
             until = min(life.end, at + max(0.0, seconds))
-            if until > at:
+            if 100 * (until - at) / span >= SEEN:
                 frames.append(frame(name, name, at, until, top + 1, record.id))
             at = until
     return Flame(frames, (above + 2 * (max(action_rows, default=-1) + 1)) * ROW, span)
