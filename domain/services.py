@@ -80,6 +80,8 @@ class GpuService(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     elasticity: dict[str, float] | None = None
     #: Restored onto every feasible chunk when a node starts, instead of when it is first called.
     eager: bool = False
+    #: Calls wait, and its chunks are the first to be given to others: an operator looks into it.
+    quarantined: bool = False
 
     @property
     def units(self) -> UnitSet:

@@ -129,9 +129,14 @@ def _stands_back(
 ) -> WaitReason | None:
     """Say why ``live`` waits without being in anybody's way, if it does."""
     key = queue.key
+    if key.held:
+        return WaitReason("task_paused", key.held)
     pool = state.config.pools.get(key.pool)
     if pool is not None and pool.paused:
         return WaitReason("pool_paused", key.pool)
+    service = key.needs.service
+    if service and (known := state.config.services.get(service)) and known.quarantined:
+        return WaitReason("service_quarantined", service)
     project = key.needs.project
     if project and (short := elastic.shares.short(project, queue.in_cluster, live.id)):
         resource, first = short

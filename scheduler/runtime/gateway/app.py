@@ -32,6 +32,7 @@ from scheduler.runtime.gateway.http import (
 from scheduler.runtime.gateway.leases import Leases
 from scheduler.runtime.gateway.openai import OpenAi
 from scheduler.runtime.gateway.replays import Replays
+from scheduler.runtime.gateway.steering import Steering
 from scheduler.runtime.gateway.streams import Streams
 from scheduler.runtime.gateway.trajectories import Trajectories
 
@@ -83,7 +84,8 @@ class Gateway:
 
     def _table(self) -> list[Route]:
         leases, trajectories = Leases(self._context), Trajectories(self._context)
-        read, submit = TokenScope.READ, TokenScope.SUBMIT
+        read, submit, operate = TokenScope.READ, TokenScope.SUBMIT, TokenScope.OPERATE
+        steering = Steering(self._context)
         rows: list[tuple[str, str, TokenScope, Handler]] = [
             ("GET", r"/actions/([^/]+)", read, self._actions.show),
             ("POST", r"/actions/([^/]+)/cancel", submit, self._actions.cancel),
@@ -94,6 +96,10 @@ class Gateway:
             ("GET", r"/queues", read, self._health.queues),
             ("GET", r"/decisions", read, self._health.decisions),
             ("POST", r"/tasks", submit, trajectories.open_task),
+            ("POST", r"/tasks/([^/]+)/pause", operate, steering.pause),
+            ("POST", r"/tasks/([^/]+)/resume", operate, steering.resume),
+            ("POST", r"/tasks/([^/]+)/priority", operate, steering.prioritise),
+            ("POST", r"/tasks/([^/]+)/cancel", submit, steering.cancel),
             ("POST", r"/trajectories", submit, trajectories.open),
             ("POST", r"/trajectories/([^/]+)/finish", submit, trajectories.finish),
             ("PUT", r"/trajectories/([^/]+)/files/(.+)", submit, trajectories.put_file),
