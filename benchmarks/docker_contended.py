@@ -6,7 +6,7 @@ each); and without any control. An action's completion time (ACT) counts from th
 wants it, waiting for a container included. Then, in a second round, one trajectory runs a CPU-bound
 action again and again on one core instead: how much longer it takes than alone is its slowdown.
 
-    python -m benchmarks.docker_contended TRACE.jsonl --trajectories 16
+    python -m benchmarks.docker_contended TRACE.jsonl --trajectories 16 48
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import store
+from benchmarks.record import RESULTS, store
 from benchmarks.stack import tangram
 from domain.action import Action, ExecSpec, Kind
 from domain.allocation import Allocation
@@ -33,6 +33,8 @@ from domain.ids import ActionId, ResourceId, trajectory_key
 from domain.ports import DriverContext, RunOrder
 from managers.cpu.containers import ContainerDriver
 from managers.cpu.probe import usable_cores
+from simulator.report.figure import Figure, Interval, Series
+from simulator.report.svg import plot
 from tangram_client.aio import AsyncClient
 from tangram_client.payloads import exec_action
 from tangram_client.replay.burn import burn_command, recorded_cost
@@ -212,36 +214,62 @@ def whole(engine: DockerEngine, *arguments: Any) -> dict[str, Any]:
         return asyncio.run(work(f"http://{stack.host}:{stack.port}", stack.token))
 
 
+def _play_all(
+    engine: DockerEngine, recordings: Sequence[Recording], steps: int, speed: float
+) -> dict[str, Any]:
+    arguments = (recordings, steps, speed)
+    found = {"tangram": whole(engine, *arguments)}
+    for name, reserved in (("no control", None), ("0.5 for life", 0.5), ("1 for life", 1.0)):
+        found[name] = asyncio.run(bare(engine, reserved, *arguments))
+    return found
+
+
+def _draw(found: dict[str, dict[str, Any]]) -> str:
+    """Draw mean and p95 of each system; whiskers would need more than one run."""
+    series = tuple(
+        Series(
+            name=f"{count}, {name}",
+            points=tuple(
+                (system, Interval(row[field], row[field], row[field]))
+                for system, row in rows.items()
+            ),
+        )
+        for count, rows in found.items()
+        for name, field in (("mean", "act_mean_seconds"), ("p95", "act_p95_seconds"))
+    )
+    return plot(
+        Figure(id="contended", title="Trajectories in containers of two cores", x="", y="ACT, s",
+               series=series, kind="bars", log_y=True)
+    )  # fmt: skip
+
+
 def main() -> None:
-    """Print a table and store it."""
+    """Print a table, store it and draw it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trace", type=Path)
-    parser.add_argument("--trajectories", type=int, default=16)
+    parser.add_argument("--trajectories", type=int, nargs="+", default=[16, 48])
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--speed", type=float, default=10.0)
     options = parser.parse_args()
     # The result names the trace, not where it lies on this machine.
     sys.argv = [word.replace(str(options.trace), options.trace.name) for word in sys.argv]
-    recordings = list(resample(read_trace(options.trace), options.trajectories, seed=0))
-    arguments = (recordings, options.steps, options.speed)
     load = os.getloadavg()[0]  # whoever else is on the machine slows everything here
     engine = DockerEngine().start()
-    found: dict[str, Any] = {}
+    found: dict[str, dict[str, Any]] = {}
     try:
         engine.load_image()
-        found["tangram"] = whole(engine, *arguments)
-        for name, reserved in (("no control", None), ("0.5 for life", 0.5), ("1 for life", 1.0)):
-            found[name] = asyncio.run(bare(engine, reserved, *arguments))
+        for count in options.trajectories:
+            recordings = list(resample(read_trace(options.trace), count, seed=0))
+            found[str(count)] = _play_all(engine, recordings, options.steps, options.speed)
     finally:
         engine.stop()
-    for name, row in found.items():
-        print(f"{name:13}", json.dumps(row))
-    settings = {
-        "trajectories": options.trajectories,
-        "steps": options.steps,
-        "speed": options.speed,
-    }
-    print(store("docker_contended", {"load_before": load, "settings": settings, "systems": found}))
+    for count, rows in found.items():
+        for name, row in rows.items():
+            print(f"{count:>4} {name:13}", json.dumps(row))
+    settings = {"steps": options.steps, "speed": options.speed}
+    body = {"load_before": load, "settings": settings, "trajectories": found}
+    print(store("docker_contended", body))
+    (RESULTS / "docker_contended.svg").write_text(_draw(found))
 
 
 if __name__ == "__main__":

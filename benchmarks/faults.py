@@ -14,16 +14,28 @@ import tempfile
 import time
 from collections import defaultdict
 from pathlib import Path
+from typing import Protocol
 
 from benchmarks.record import store
 from tests.faults.audit import Audit
 from tests.faults.load import Load
-from tests.faults.system import Part, System
+from tests.faults.system import System
+from tests.postgres_server import PostgresServer
 
 ROLES = ("leader", "standby", "node", "projector", "web", "redis")
 
 
-def _part(system: System, role: str) -> Part:
+class Stoppable(Protocol):
+    """A part of the system, or the database beside it."""
+
+    def kill(self) -> None: ...
+    def start(self) -> None: ...
+
+
+def _part(system: System, role: str) -> Stoppable:
+    if role == "postgres":
+        assert system.postgres is not None
+        return system.postgres
     named = {"leader": system.leader, "standby": system.standby}
     return named[role]() if role in named else system[role]
 
@@ -57,8 +69,9 @@ def _play_rounds(
     load.start(system)
     load.wait_until_in_flight(options.in_flight, 300)
     told = []
+    roles = (*ROLES, "postgres") if system.postgres is not None else ROLES
     for _ in range(options.rounds_per_count):
-        for role in ROLES:
+        for role in roles:
             _wait_until_running(system, int(options.in_flight * 0.95))
             seconds, failed_over = _kill(system, role)
             told.append((role, seconds, failed_over))
@@ -83,15 +96,19 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, default=1000)
     parser.add_argument("--action-seconds", type=float, default=30.0)
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no round after that")
+    parser.add_argument(
+        "--postgres", action="store_true", help="PostgreSQL, killed too, for SQLite"
+    )
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
     back: dict[str, list[float]] = defaultdict(list)
     over: list[float] = []
     accepted = 0
     with tempfile.TemporaryDirectory(prefix="tangram-faults-") as directory:
-        system = System(Path(directory), cpus=4000)
-        system.start()
+        postgres = PostgresServer().create() if options.postgres else None
+        system = System(Path(directory), cpus=4000, postgres=postgres)
         try:
+            system.start()
             audit = Audit(system)
             while len(back["leader"]) < options.rounds and time.monotonic() < deadline:
                 load, told = _play_rounds(system, audit, options, deadline)
@@ -102,6 +119,8 @@ def main() -> None:
                 print(f"{accepted} accepted so far: none lost, none run twice", flush=True)
         finally:
             system.stop()
+            if postgres is not None:
+                postgres.stop()
     rows = {
         role: {"rounds": len(v), "back_p95_seconds": _p95(v), "back_max_seconds": round(max(v), 2)}
         for role, v in back.items()
@@ -115,7 +134,7 @@ def main() -> None:
         "fail_over_p95_seconds": _p95(over),
     }
     print(result)
-    print("stored in", store("faults", result))
+    print("stored in", store("faults_postgres" if options.postgres else "faults", result))
 
 
 if __name__ == "__main__":

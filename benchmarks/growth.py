@@ -85,8 +85,7 @@ def _draw(rows: Sequence[dict[str, Any]]) -> str:
     )
     figure = Figure(id="growth", title="Throughput", x="node workers", y="noops a second",
                     series=series, kind="bars")  # fmt: skip
-    # The report inlines its plots; a file of its own needs the name space.
-    return plot(figure).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    return plot(figure)
 
 
 def main() -> None:

@@ -64,6 +64,11 @@ class Keys:
         """Counters over the journal, and the entry up to which they count."""
         return f"{self.prefix}:metrics"
 
+    @property
+    def web_requests(self) -> str:
+        """Hash: what the web processes have answered, by route and status, and how long it took."""
+        return f"{self.prefix}:web-requests"
+
     def history(self, seconds: int) -> str:
         """Sorted set: moments of so many seconds, for the charts of the past."""
         return f"{self.prefix}:history:{seconds}"

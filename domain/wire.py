@@ -32,6 +32,9 @@ Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]
 Count = int | float
 
 MAX_BATCH = 1000
+#: In the scope of a request: the route that answers it, as a template
+#: (``/api/v1/actions/{id}``). Metrics count by it.
+ROUTE = "tangram.route"
 MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_WAIT_SECONDS = 60.0
 MAX_FILE_BYTES = 16 * 1024 * 1024

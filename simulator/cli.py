@@ -40,8 +40,8 @@ PIPE_WIDTH: Final = 200
 def verbs() -> None:
     """Simulate: the production scheduler and ledgers in virtual time, trainers and nodes modelled.
 
-    TRACE: recorded coding agents (JSON lines), for deep-search recorded LLM requests (CSV); without
-    it they are made up. For recorded the journal of another run (JSON lines).
+    TRACE: recorded coding agents (JSON lines), for deep-search and mopd recorded LLM requests (CSV);
+    without it they are made up. For recorded the journal of another run (JSON lines).
     """
 
 

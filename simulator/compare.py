@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
+from typing import Protocol
 
 from domain.errors import InvalidRequest
 from domain.policies import KNOWN_POLICIES, parse_policy
-from simulator.baselines import kubernetes, unmanaged
+from simulator.baselines import kubernetes, serverless_llm, static_services, unmanaged
 from simulator.cluster import Cluster
 from simulator.engine import Simulation, Watch
 from simulator.overheads import Overheads
-from simulator.result import Result, summarise
+from simulator.result import Finished, Result, summarise
+from simulator.tally import Tally
 from simulator.workloads.program import Workload
 
 #: What a comparison shows unless told otherwise: every policy of the core, and the degrees of
@@ -24,7 +26,12 @@ POLICIES = tuple(
     for name in (("fixed(4)", "fixed(16)") if known == "fixed(k)" else (known,))
 )
 #: Rivals that are modelled without the core (`simulator.baselines`).
-BASELINES = (*kubernetes.RULES, *unmanaged.RULES)
+BASELINES = (
+    *kubernetes.RULES,
+    *unmanaged.RULES,
+    *static_services.RULES,
+    serverless_llm.NAME,
+)
 
 #: Called with the policy and how many of its actions have finished.
 Progress = Callable[[str, int], None]
@@ -56,6 +63,12 @@ class Timed:
         return self.result.whole.actions / self.wall_seconds if self.wall_seconds else 0.0
 
 
+class Runnable(Finished, Protocol):
+    """A simulation that has not begun, of the core or of a baseline."""
+
+    def run(self) -> Tally: ...
+
+
 def check_policies(policies: Sequence[str]) -> None:
     """Raise InvalidRequest for a policy that the core does not know, or that is named twice."""
     for policy in policies:
@@ -69,30 +82,39 @@ def run(
     scene: Scene, policy: str, progress: Progress | None = None, watch: Watch | None = None
 ) -> Timed:
     """Simulate ``scene`` under one policy or baseline; ``watch`` sees each pass of the core."""
-    tell = None if progress is None else partial(progress, policy)
-    simulation: Simulation | kubernetes.Kubernetes | unmanaged.Unmanaged
-    if policy in kubernetes.RULES:
-        rules = kubernetes.RULES[policy]
-        simulation = kubernetes.Kubernetes(scene.workload, scene.cluster, rules, tell)
-    elif policy in unmanaged.RULES:
-        calls = unmanaged.RULES[policy]
-        simulation = unmanaged.Unmanaged(scene.workload, scene.cluster, calls, tell)
-    else:
-        simulation = Simulation(
-            scene.workload,
-            scene.cluster,
-            policy,
-            overheads=scene.overheads,
-            failure_ratio=scene.failure_ratio,
-            seed=scene.seed,
-            depth=scene.depth,
-            watch=watch,
-            progress=tell,
-        )
+    simulation = _prepare(
+        scene, policy, None if progress is None else partial(progress, policy), watch
+    )
     began = perf_counter()
     simulation.run()
     wall_seconds = perf_counter() - began
     return Timed(summarise(simulation, scene.cluster, policy), wall_seconds)
+
+
+def _prepare(
+    scene: Scene, policy: str, tell: Callable[[int], None] | None, watch: Watch | None
+) -> Runnable:
+    workload, cluster = scene.workload, scene.cluster
+    if policy in kubernetes.RULES:
+        return kubernetes.Kubernetes(workload, cluster, kubernetes.RULES[policy], tell)
+    if policy in unmanaged.RULES:
+        return unmanaged.Unmanaged(workload, cluster, unmanaged.RULES[policy], tell)
+    if policy in static_services.RULES:
+        gpus = static_services.RULES[policy]
+        return static_services.StaticServices(workload, cluster, gpus, tell)
+    if policy == serverless_llm.NAME:
+        return serverless_llm.ServerlessLlm(workload, cluster, tell)
+    return Simulation(
+        workload,
+        cluster,
+        policy,
+        overheads=scene.overheads,
+        failure_ratio=scene.failure_ratio,
+        seed=scene.seed,
+        depth=scene.depth,
+        watch=watch,
+        progress=tell,
+    )
 
 
 def compare(

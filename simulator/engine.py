@@ -91,7 +91,12 @@ class Simulation:
         self.machine = Machine(make_ledger or load(()).make_ledger, cluster.config(policy))
         self.tally = Tally()
         self.nodes = ModelledNodes(
-            self.agenda, self.overheads, self.tell, failure_ratio=failure_ratio, seed=seed
+            self.agenda,
+            self.overheads,
+            self.tell,
+            failure_ratio=failure_ratio,
+            seed=seed,
+            models=cluster.models,
         )
         self.trainers = Trainers(workload, self.agenda, self.overheads, self.tell)
         self.passes = 0

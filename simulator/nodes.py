@@ -8,15 +8,16 @@ time comes. As in production, a start whose end is known before it could be told
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 from random import Random
 
 from domain.action import Outcome
 from domain.decisions import Abort, Grant, RemoveEnvironment
-from domain.events import ActionFinished, ActionStarted, EnvironmentRemoved, Event
+from domain.events import ActionFinished, ActionStarted, ChunkNews, EnvironmentRemoved, Event
 from domain.ids import ActionId
 from simulator.agenda import Agenda
+from simulator.gpus import GpuModel, restore_of
 from simulator.overheads import Overheads
 from simulator.work import Progress, Work
 
@@ -27,8 +28,8 @@ class Run:
     """One attempt on one node."""
 
     __slots__ = (
-        "action_id", "attempt", "deadline", "ends_at", "node", "progress", "starts_at", "stopped",
-        "version",
+        "action_id", "attempt", "deadline", "ends_at", "news", "node", "progress", "starts_at",
+        "stopped", "version",
     )  # fmt: skip
 
     def __init__(
@@ -40,6 +41,8 @@ class Run:
         self.starts_at = starts_at
         self.progress = Progress(work, grant.allocations, starts_at)
         self.deadline = inf if timeout_seconds is None else starts_at + timeout_seconds
+        #: What its end tells of the memory of its GPUs.
+        self.news: ChunkNews | None = None
         #: When it ends, if nothing changes.
         self.ends_at = min(self.progress.ends_at, self.deadline)
         #: Counts what changed its end; reports of an older version are void.
@@ -70,8 +73,13 @@ class ModelledNodes:
         *,
         failure_ratio: float = 0.0,
         seed: int = 0,
+        models: Mapping[str, GpuModel] | None = None,
     ) -> None:
-        """``failure_ratio`` of the grants fail before anything was spawned (default: none)."""
+        """``failure_ratio`` of the grants fail before anything was spawned (default: none).
+
+        ``models``: what is served on GPUs.
+        """
+        self._models = models or {}
         self._agenda = agenda
         self._overheads = overheads
         self._tell = tell
@@ -97,7 +105,12 @@ class ModelledNodes:
         if environment is not None and environment not in self._environments:
             self._environments.add(environment)
             starts_at += self._overheads.environment_seconds
+        restore_seconds = restore_of(grant, self._models) if self._models else None
+        if restore_seconds is not None:
+            starts_at += restore_seconds
         run = Run(grant, work, starts_at, timeout_seconds)
+        if restore_seconds is not None:
+            run.news = ChunkNews(restore_seconds=restore_seconds)
         self._runs[run.action_id, run.attempt] = run
         if self._failure_ratio and self._fails(run):
             self._agenda.at(starts_at, self._never_start, run)
@@ -183,6 +196,7 @@ class ModelledNodes:
                 execution_seconds=execution_seconds,
                 detail=detail,
                 never_started=never_started,
+                chunk=run.news,
             )
         )
 

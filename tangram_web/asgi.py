@@ -19,6 +19,7 @@ from scheduler.runtime.gateway.app import Gateway
 from scheduler.runtime.gateway.backing import Backing
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.http import Receive, Scope, Send
+from tangram_web.metrics.requests import CountedRequests, RequestCounts, keep_storing
 
 #: Workers without which an action is accepted but not run, or run but not shown.
 NEEDED_ROLES = ("loop", "node", "projector")
@@ -106,19 +107,21 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         facts=_in_thread(_facts),
     )
     context = Context(connect_async(settings.TANGRAM_REDIS_URL), bus.keys(), backing)
-    gateway = Gateway(context, behind, NEEDED_ROLES)
+    counts = RequestCounts()
+    counted = CountedRequests(Gateway(context, behind, NEEDED_ROLES), counts)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _lifespan(context, receive, send)
+            await _lifespan(context, counts, receive, send)
         else:
-            await gateway(scope, receive, send)
+            await counted(scope, receive, send)
 
     return application
 
 
-async def _lifespan(context: Context, receive: Receive, send: Send) -> None:
-    """Follow the journal from the start of the process to its end."""
+async def _lifespan(context: Context, counts: RequestCounts, receive: Receive, send: Send) -> None:
+    """Follow the journal and keep the counts from the start of the process to its end."""
+    storing = asyncio.ensure_future(keep_storing(context.client, context.keys.web_requests, counts))
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
@@ -129,6 +132,8 @@ async def _lifespan(context: Context, receive: Receive, send: Send) -> None:
                 starting.exception()
             await send({"type": "lifespan.startup.complete"})
         else:
+            storing.cancel()
+            await asyncio.wait({storing})
             await context.stop()
             await send({"type": "lifespan.shutdown.complete"})
             return

@@ -62,7 +62,9 @@ class Housekeeping:
         client: redis.Redis,
         keys: Keys,
         journal_seconds: float = JOURNAL_RETENTION_SECONDS,
+        replayed: int = 0,
     ) -> None:
+        """``replayed``: entries behind the stored snapshot, which the next leader would replay."""
         self._journal_seconds = journal_seconds
         self._loop = loop
         self._client = client
@@ -70,8 +72,10 @@ class Housekeeping:
         self._journal = Journal(client, keys)
         self._next = monotonic()
         self._trimmed = loop.inbox_id
-        self._snapshot_seq = loop.seq
-        self._snapshot_at = monotonic()
+        # What was replayed counts as fresh and old: leaders that follow each other quickly would
+        # otherwise leave ever more to replay.
+        self._snapshot_seq = loop.seq - replayed
+        self._snapshot_at = monotonic() - (SNAPSHOT_SECONDS if replayed else 0.0)
 
     def due(self) -> list[Event]:
         """Do what is due and return what was noticed about nodes."""

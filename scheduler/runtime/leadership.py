@@ -72,6 +72,13 @@ class Leadership:
         """Show life. Raises Fenced when another leader has taken over."""
         self._fenced(self._renew, [self.keys.epoch, self.keys.leader], [])
 
+    def renew_aside(self) -> None:
+        """Do what `renew` does, from another thread than the loop's. Raises Fenced."""
+        try:
+            self._renew(keys=[self.keys.epoch, self.keys.leader], args=self._mine())
+        except redis.ResponseError as error:
+            raise self._judged(error) from error
+
     def put(self, key: str, value: bytes) -> None:
         """Set ``key`` as leader. Raises Fenced."""
         self._fenced(self._put, [self.keys.epoch, self.keys.leader, key], [value])
@@ -102,6 +109,9 @@ class Leadership:
             done: bytes = self._lane.run(script, keys, [*self._mine(), *args])
             return done
         except redis.ResponseError as error:
-            if "FENCED" in str(error):
-                raise Fenced(f"epoch {self.epoch} is over: another leader writes") from error
-            raise
+            raise self._judged(error) from error
+
+    def _judged(self, error: redis.ResponseError) -> Exception:
+        if "FENCED" in str(error):
+            return Fenced(f"epoch {self.epoch} is over: another leader writes")
+        return error

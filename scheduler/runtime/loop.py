@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Event
 from time import monotonic, perf_counter, time
 
@@ -44,6 +44,7 @@ from scheduler.core.machine import Machine
 from scheduler.core.state import MakeLedger
 from scheduler.runtime import trail
 from scheduler.runtime.answers import Answers
+from scheduler.runtime.breath import Breath
 from scheduler.runtime.clock import JournalClock
 from scheduler.runtime.housekeeping import JOURNAL_RETENTION_SECONDS, Housekeeping
 from scheduler.runtime.lane import Lane, read_stream
@@ -98,21 +99,25 @@ class SchedulerLoop:
                 stop.wait(RETRY_SECONDS)
 
     def _lead(self, stop: Event) -> None:
-        self.take_over()
-        while not stop.is_set():
-            self.run_once()
-        self.housekeeping.snapshot()
+        with Breath(self.leadership) as breath:
+            self.take_over(breath.progress)
+            while not stop.is_set():
+                breath.progress()
+                self.run_once()
+            self.housekeeping.snapshot()
         self.leadership.resign()
 
-    def take_over(self) -> None:
+    def take_over(self, progress: Callable[[], None] = lambda: None) -> None:
         """Become level with the journal. The first thing a new leader does."""
         started = perf_counter()
-        recovered = recover(self._client, self._keys, self._make_ledger, self._config)
+        recovered = recover(self._client, self._keys, self._make_ledger, self._config, progress)
         self.machine: Machine = recovered.machine
         self.journal_id, self.inbox_id = recovered.journal_id, recovered.inbox_id
         self.seq = recovered.seq
         self.clock = JournalClock(recovered.machine.state.now)
-        self.housekeeping = Housekeeping(self, self._client, self._keys, self._journal_seconds)
+        self.housekeeping = Housekeeping(
+            self, self._client, self._keys, self._journal_seconds, recovered.replayed
+        )
         self.answers = Answers(self, self._client)
         self._wake_at = recovered.machine.state.asked_wake
         self._drained_at: float | None = None

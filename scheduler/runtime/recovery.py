@@ -6,6 +6,7 @@ written by another version) must not go on from there: nodes have been told what
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -44,10 +45,16 @@ class Recovered:
     replayed: int = 0
 
 
-def recover(client: redis.Redis, keys: Keys, make_ledger: MakeLedger, config: Config) -> Recovered:
+def recover(
+    client: redis.Redis,
+    keys: Keys,
+    make_ledger: MakeLedger,
+    config: Config,
+    progress: Callable[[], None] = lambda: None,
+) -> Recovered:
     """Return a machine level with the journal; ``config`` is for the very first start.
 
-    Raises InvariantViolation when the journal's decisions are not the machine's.
+    ``progress`` is called after every entry. Raises InvariantViolation when the journal's decisions are not the machine's.
     """
     stored = cast("bytes | None", client.get(keys.snapshot))
     if stored is None:
@@ -66,4 +73,5 @@ def recover(client: redis.Redis, keys: Keys, make_ledger: MakeLedger, config: Co
         recovered.journal_id, recovered.inbox_id = stream_id, entry.inbox_id
         recovered.seq = entry.seq
         recovered.replayed += 1
+        progress()
     return recovered

@@ -91,6 +91,9 @@ class Unmanaged:
         self.events += 1
         if not isinstance(event, ActionSubmitted):
             return  # the end of a trajectory means nothing to an API
+        self._submitted(event)
+
+    def _submitted(self, event: ActionSubmitted) -> None:
         action = event.action
         api = next(iter(action.cost), "")
         if action.kind is not Kind.CALL or len(action.cost) != 1 or api not in self._limits:

@@ -13,8 +13,8 @@
 | a trajectory whose call failed | is given up, without a reward | ARL-Tangram §6.2: ineffective |
 | training between steps | 60 s | assumed |
 
-The judge's GPUs are counted as places that may be taken at once: restoring services and chunks of
-GPUs are not modelled here. No API fails here; what the limits prevent is the unmanaged baseline's.
+The judge's GPUs are counted as places that may be taken at once; `mopd_search` has it as a service on
+GPUs instead. No API fails here; what the limits prevent is the unmanaged baseline's.
 """
 
 from __future__ import annotations
@@ -102,8 +102,12 @@ class DeepSearch:
             if answer is not None and answer.outcome is not Outcome.COMPLETED:
                 return
         yield Think(self._thought(chooser) * SECONDS_PER_TOKEN)
-        seconds = 0.5 + min(200, self._thought(chooser)) * SECONDS_PER_TOKEN
-        yield self._call(step, name, group, "reward", "reward", "api:judge", seconds)
+        yield self._judgement(step, name, group, min(200, self._thought(chooser)))
+
+    def _judgement(self, step: int, name: str, group: str, tokens: int) -> Act:
+        """Return the call of the judge, who writes so many tokens."""
+        seconds = 0.5 + tokens * SECONDS_PER_TOKEN
+        return self._call(step, name, group, "reward", "reward", "api:judge", seconds)
 
     def _thought(self, chooser: Random) -> int:
         return chooser.choice(self.requests).output_tokens

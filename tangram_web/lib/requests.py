@@ -1,4 +1,4 @@
-"""A name for each request, so that an error on a screen can be found in a log."""
+"""A name for each request, so that an error on a screen can be found in a log, and its route."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponse
 
+from domain.wire import ROUTE
+
+#: ``<str:name>`` and ``<name>`` in routes of Django.
+_GROUP = re.compile(r"\(\?P<(\w+)>[^)]*\)")
+_CONVERTER = re.compile(r"<(?:\w+:)?(\w+)>")
 #: How the command line names itself.
 CLI_AGENT = "tangram-cli"
 
@@ -36,4 +41,18 @@ class RequestIdMiddleware:
         request.request_id = request_id  # type: ignore[attr-defined]
         response = self._get_response(request)
         response["X-Request-ID"] = request_id
+        _tell_route(request)
         return response
+
+
+def route_template(route: str) -> str:
+    """Return a route of Django as people write it: ``/nodes/{name}/drain``."""
+    named = _CONVERTER.sub(r"{\1}", _GROUP.sub(r"{\1}", route))
+    return "/" + named.replace("^", "").replace("$", "").replace("\\Z", "")
+
+
+def _tell_route(request: HttpRequest) -> None:
+    """Leave the route where the metrics look for it; only a real server has a scope."""
+    match, scope = request.resolver_match, getattr(request, "scope", None)
+    if match is not None and scope is not None:
+        scope[ROUTE] = route_template(match.route)

@@ -18,6 +18,8 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric
 
 from domain.version import VERSION
+from tangram_web.metrics.requests import BOUNDS as REQUEST_BOUNDS
+from tangram_web.metrics.requests import Answered
 from tangram_web.metrics.standing import Standing
 from tangram_web.metrics.totals import BOUNDS, MEMORY_BOUNDS, PHASES, Histogram, Totals
 
@@ -48,6 +50,20 @@ def families(
     )
     build.add_metric([VERSION], 1)
     yield build
+
+
+def families_of_requests(answered: Answered) -> Iterator[Metric]:
+    """Yield what the web processes have answered, together."""
+    yield _counter(
+        "tangram_http_requests", "Requests that are answered.", ["method", "route", "status"],
+        answered.requests,
+    )  # fmt: skip
+    seconds = HistogramMetricFamily(
+        "tangram_http_request_seconds", "From a request to the end of its answer.", labels=["route"]
+    )
+    for key, counts in sorted(answered.counts.items()):
+        seconds.add_metric(key, _buckets(counts, REQUEST_BOUNDS), answered.seconds.get(key, 0.0))
+    yield seconds
 
 
 def _of_totals(totals: Totals) -> Iterator[Metric]:

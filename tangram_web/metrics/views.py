@@ -19,7 +19,8 @@ from domain.access import Principal, Scope
 from domain.errors import Unavailable
 from tangram_web.lib import ask, bus
 from tangram_web.live.snapshots import stored_snapshot
-from tangram_web.metrics.exposition import families
+from tangram_web.metrics.exposition import families, families_of_requests
+from tangram_web.metrics.requests import read_answered
 from tangram_web.metrics.standing import read_standing
 from tangram_web.metrics.store import CONSUMER, MetricsStore
 
@@ -57,11 +58,13 @@ class _Reading(Collector):
         try:
             totals = MetricsStore(client, keys).load()
             standing = read_standing(client, keys, READERS)
+            answered = read_answered(client, keys.web_requests)
             overview, nodes = (stored_snapshot(client, topic) for topic in ("overview", "nodes"))
             resources = _resources() if standing.life_of_leader() else {}
         except redis.RedisError as error:
             raise Unavailable(f"redis does not answer: {error}") from error
-        return families(totals, standing, overview, nodes, resources)
+        yield from families(totals, standing, overview, nodes, resources)
+        yield from families_of_requests(answered)
 
     def describe(self) -> Iterator[Metric]:
         """Tell nothing beforehand: a reading costs what a scrape costs."""

@@ -38,6 +38,7 @@ from tangram_web.records.episodes import Episodes
 from tangram_web.records.request import cost_of, payload_of, placement_of, units_of_allocations
 from tangram_web.records.results import bounded_result
 from tangram_web.records.spending import cost_from, spending_of
+from tangram_web.records.sums import Sums
 
 _BY_ID = (ActionStarted, ActionFinished, Grant, Renew, Requeue, Resize, Finish)
 _QUEUED = ActionState.QUEUED.value
@@ -76,6 +77,7 @@ class Standing:
         "node",
         "project",
         "state",
+        "step",
         "task",
         "trajectory",
     )
@@ -90,8 +92,10 @@ class Standing:
         task: str,
         trajectory: str | None,
         cost: str = "{}",
+        step: int | None = None,
     ) -> None:
         self.cost = cost
+        self.step = step
         self.state = state
         self.node = node
         self.attempt = attempt
@@ -130,6 +134,7 @@ class Fold:
         #: All actions of the batch: those that had a row before, and new ones.
         self.actions = known
         self.episodes = Episodes()
+        self.sums = Sums()
         self._instant = instant
         self._offset = 0.0
         self._seq = 0
@@ -181,8 +186,9 @@ class Fold:
         wall = event.accepted_at or self._wall(event.at) - event.lag_seconds
         now = self._instant(wall)
         standing = Standing(
-            _QUEUED, None, 1, action.kind.value, action.project, action.task, action.trajectory
-        )
+            _QUEUED, None, 1, action.kind.value, action.project, action.task, action.trajectory,
+            step=action.step,
+        )  # fmt: skip
         row = BLANK.copy()
         row["id"] = action.id
         row["project"] = action.project
@@ -204,6 +210,7 @@ class Fold:
         standing.new = True
         self.actions[action.id] = standing
         self.episodes.accepted(action, now)
+        self.sums.accepted(action, wall)
 
     def _granted(self, grant: Grant) -> None:
         standing = self.actions.get(grant.action_id)
@@ -287,7 +294,7 @@ class Fold:
         changes = standing.changes
         changes["state"] = _FINISHED
         changes["outcome"] = outcome.value
-        changes["reward"] = finish.reward if outcome is Outcome.COMPLETED else None
+        reward = changes["reward"] = finish.reward if outcome is Outcome.COMPLETED else None
         changes["detail"] = _plain(finish.detail)
         if standing.kind == Kind.LEASE:
             changes["result"] = None
@@ -305,6 +312,7 @@ class Fold:
             changes["widths"] = _encode(
                 [(at, units(milli)) for at, milli in finish.widths]
             ).decode()
+        self.sums.finished(finish, standing.step, reward, self._at)
         spent = spending_of(finish, cost_from(standing.cost))
         self.episodes.finished(
             standing.project,

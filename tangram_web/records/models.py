@@ -209,6 +209,53 @@ class TaskRecord(Spent):
         return self.key
 
 
+class StepRecord(models.Model):
+    """A training step of a task, in sums (`tangram_web.records.sums`)."""
+
+    project = models.CharField()
+    task = models.CharField()
+    step = models.BigIntegerField()
+    actions = models.BigIntegerField(default=0)
+    finished = models.BigIntegerField(default=0)
+    rewarded = models.BigIntegerField(default=0)
+    queue_seconds = models.FloatField(default=0.0)
+    act_seconds = models.FloatField(default=0.0)
+    reward = models.FloatField(default=0.0)
+    begun_wall = models.FloatField(default=0.0)
+    ended_wall = models.FloatField(default=0.0)
+
+    class Meta:
+        verbose_name = "step"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["project", "task", "step"], name="step_of_task")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.project}/{self.task} step {self.step}"
+
+
+class EndRecord(models.Model):
+    """How often actions of a task ended in one way, in sums (`tangram_web.records.sums`)."""
+
+    project = models.CharField()
+    task = models.CharField()
+    outcome = models.CharField(choices=_choices(Outcome))
+    actions = models.BigIntegerField(default=0)
+    queue_seconds = models.FloatField(default=0.0)
+    overhead_seconds = models.FloatField(default=0.0)
+    execution_seconds = models.FloatField(default=0.0)
+    act_seconds = models.FloatField(default=0.0)
+
+    class Meta:
+        verbose_name = "end"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["project", "task", "outcome"], name="end_of_task")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.project}/{self.task} {self.outcome}"
+
+
 class NodeRecord(models.Model):
     """A machine that runs actions, or did."""
 

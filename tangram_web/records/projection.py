@@ -23,6 +23,7 @@ from tangram_web.records.statements import (
     standings,
     write_actions,
     write_episodes,
+    write_sums,
 )
 
 _NAME: Final = "journal"
@@ -72,3 +73,4 @@ def _project_actions(batch: list[JournalEntry]) -> None:
             fold.entry(entry)
         write_actions(cursor, fold.actions)
         write_episodes(cursor, fold.episodes)
+        write_sums(cursor, fold.sums)

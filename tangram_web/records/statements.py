@@ -9,11 +9,20 @@ from typing import Any, Final
 
 from django.db import connection
 from django.db.backends.utils import CursorWrapper
+from django.db.models import Model
 
 from tangram_web.records.episodes import Episodes, TaskChange, TrajectoryChange
 from tangram_web.records.fold import BLANK, Standing
-from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord, TrajectoryState
+from tangram_web.records.models import (
+    ActionRecord,
+    EndRecord,
+    StepRecord,
+    TaskRecord,
+    TrajectoryRecord,
+    TrajectoryState,
+)
 from tangram_web.records.spending import PEAKS, SUMS
+from tangram_web.records.sums import EndChange, EndKey, StepChange, StepKey, Sums
 
 #: Ids in one question: within SQLite's oldest limit on parameters.
 _ASKED_AT_ONCE: Final = 900
@@ -51,7 +60,8 @@ def standings(cursor: CursorWrapper, ids: Iterable[str]) -> dict[str, Standing]:
     for start in range(0, len(wanted), _ASKED_AT_ONCE):
         part = wanted[start : start + _ASKED_AT_ONCE]
         cursor.execute(
-            f"SELECT id, state, node, attempt, kind, project, task, trajectory, cost FROM {_ACTIONS} "
+            f"SELECT id, state, node, attempt, kind, project, task, trajectory, cost, step "
+            f"FROM {_ACTIONS} "
             f"WHERE id IN ({_marks(len(part))})",
             part,
         )
@@ -98,6 +108,18 @@ def write_episodes(cursor: CursorWrapper, episodes: Episodes) -> None:
                 (key, _state(change), *astuple(change))
                 for key, change in episodes.trajectories.items()
             ],
+        )
+
+
+def write_sums(cursor: CursorWrapper, sums: Sums) -> None:
+    """Add to the sums of steps and of ends."""
+    if sums.steps:
+        cursor.executemany(
+            _UPSERT_STEP, [(*key, *astuple(change)) for key, change in sums.steps.items()]
+        )
+    if sums.ends:
+        cursor.executemany(
+            _UPSERT_END, [(*key, *astuple(change)) for key, change in sums.ends.items()]
         )
 
 
@@ -152,6 +174,25 @@ ON CONFLICT (key) DO UPDATE SET
     environment_removed_at = COALESCE(excluded.environment_removed_at,
                                       {_TRAJECTORIES}.environment_removed_at),
     {_sums_and_highest(_TRAJECTORIES, "ended_wall", *PEAKS)}"""
+
+
+def _upsert_sums(model: type[Model], key: Sequence[str], change: type[Any], rest: str = "") -> str:
+    table, names = model._meta.db_table, [field.name for field in fields(change)]
+    added = [name for name in names if not name.endswith("_wall")]
+    additions = ", ".join(f"{name} = {table}.{name} + excluded.{name}" for name in added)
+    return f"{_insert(table, [*key, *names])} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {additions}{rest}"
+
+
+_STEPS: Final = StepRecord._meta.db_table
+#: A step begins with its first submission, which may be the later one to be projected.
+_LIFE_OF_STEP: Final = f""",
+    begun_wall = CASE WHEN {_STEPS}.begun_wall = 0 THEN excluded.begun_wall
+                      WHEN excluded.begun_wall = 0 THEN {_STEPS}.begun_wall
+                      WHEN excluded.begun_wall < {_STEPS}.begun_wall THEN excluded.begun_wall
+                      ELSE {_STEPS}.begun_wall END,
+    {_HIGHEST.format(table=_STEPS, name="ended_wall")}"""
+_UPSERT_STEP: Final = _upsert_sums(StepRecord, StepKey._fields, StepChange, _LIFE_OF_STEP)
+_UPSERT_END: Final = _upsert_sums(EndRecord, EndKey._fields, EndChange)
 
 _END_TRAJECTORY: Final = f"""
 UPDATE {_TRAJECTORIES} SET

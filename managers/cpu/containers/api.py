@@ -13,6 +13,8 @@ from typing import Final
 
 from managers.cpu.containers.cgroups import (
     LEAST_QUOTA_MICROSECONDS,
+    LEAST_SHARES,
+    NORMAL_SHARES,
     PERIOD_MICROSECONDS,
     Usage,
     cpu_list,
@@ -150,6 +152,7 @@ class ApiWay:
             cpuset_cpus=cpu_list(share.cpus),
             cpu_period=PERIOD_MICROSECONDS,
             cpu_quota=max(quota, LEAST_QUOTA_MICROSECONDS) if quota > 0 else quota,
+            cpu_shares=LEAST_SHARES if share.yields else NORMAL_SHARES,
         )
 
     async def _apply_quietly(self, environment: Environment, share: Share) -> None:

@@ -21,6 +21,10 @@ PERIOD_MICROSECONDS: Final = 100_000
 #: The least that the kernel takes as quota.
 LEAST_QUOTA_MICROSECONDS: Final = 1000
 
+#: Weights of groups on the same cores, in the kernel's version 1 and in the engine's words.
+NORMAL_SHARES: Final = 1024
+LEAST_SHARES: Final = 2
+
 
 @dataclass(frozen=True)
 class Usage:
@@ -46,6 +50,10 @@ class ControlGroup(ABC):
     @abstractmethod
     def set_quota(self, milli: int | None) -> None:
         """Limit it to so many thousandths of a core; None: no limit."""
+
+    @abstractmethod
+    def set_yielding(self, yielding: bool) -> None:
+        """Let it give way to all groups beside it on the same cores, or be one among them."""
 
     @abstractmethod
     def processes(self) -> list[int]:
@@ -92,6 +100,9 @@ class ControlGroupV1(ControlGroup):
         quota = -1 if milli is None else quota_microseconds(milli)
         write(self._at["cpu"] / "cpu.cfs_quota_us", str(quota))
 
+    def set_yielding(self, yielding: bool) -> None:
+        write(self._at["cpu"] / "cpu.shares", str(LEAST_SHARES if yielding else NORMAL_SHARES))
+
     def processes(self) -> list[int]:
         return [int(pid) for pid in read(self._at["freezer"] / "cgroup.procs").split()]
 
@@ -136,6 +147,9 @@ class ControlGroupV2(ControlGroup):
     def set_quota(self, milli: int | None) -> None:
         quota = "max" if milli is None else str(quota_microseconds(milli))
         write(self._at / "cpu.max", f"{quota} {PERIOD_MICROSECONDS}")
+
+    def set_yielding(self, yielding: bool) -> None:
+        write(self._at / "cpu.weight", "1" if yielding else "100")
 
     def processes(self) -> list[int]:
         return [int(pid) for pid in read(self._at / "cgroup.procs").split()]

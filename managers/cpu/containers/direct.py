@@ -160,6 +160,8 @@ def apply(environment: Environment, share: Share) -> None:
     """
     group = environment.group
     assert group is not None
+    if share.yields or environment.share is None or environment.share.yields:
+        group.set_yielding(share.yields)
     environment.share = share
     group.set_cpus(share.cpus)
     group.set_quota(share.milli)

@@ -26,6 +26,8 @@ class Share:
 
     cpus: frozenset[int]
     milli: int | None = None
+    #: Whether it gives way to everybody else there: nobody granted it these cores.
+    yields: bool = False
 
 
 @dataclass

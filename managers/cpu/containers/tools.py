@@ -26,13 +26,14 @@ class Tools:
     cores: Mapping[int, frozenset[int]]
 
     def share_of(self, granted: Allocation | None) -> Share:
-        """Return what a container gets for granted cores: all threads of each; all when none were.
+        """Return what a container gets for granted cores: all threads of each.
 
+        Without granted cores it may run on any, but gives way there to whoever was granted them.
         Cores that do not exist, of an oversubscribed node, are mapped onto those that do.
         """
         everything = frozenset().union(*self.cores.values())
         if granted is None or not granted.units:
-            return Share(everything)
+            return Share(everything, yields=True)
         known = sorted(self.cores)
         cores = (core if core in self.cores else known[core % len(known)] for core in granted.units)
         milli = granted.amount if granted.shared or granted.amount < MILLI else None

@@ -32,21 +32,26 @@ class Trees:
     #: Version 1: controller → mount point; empty for version 2.
     by_controller: Mapping[str, Path]
     unified: Path | None
+    #: Everything that is mounted: engines make groups in trees that we have no use for, too.
+    mounted: tuple[Path, ...] = ()
 
     @classmethod
     def find(cls, mounts: Path = Path("/proc/self/mounts")) -> Trees:
         """Read the mounts of this machine."""
         by_controller: dict[str, Path] = {}
         unified: Path | None = None
+        mounted: list[Path] = []
         for line in mounts.read_text().splitlines():
             _, at, kind, options, *_ = line.split()
+            if kind in ("cgroup", "cgroup2"):
+                mounted.append(Path(at))
             if kind == "cgroup":
                 for option in options.split(","):
                     if option in V1_CONTROLLERS:
                         by_controller.setdefault(option, Path(at))
             elif kind == "cgroup2" and unified is None:
                 unified = Path(at)
-        return cls(by_controller, unified)
+        return cls(by_controller, unified, tuple(mounted))
 
     @property
     def version(self) -> int:
@@ -96,7 +101,7 @@ class Trees:
 
     def remove_parent(self, parent: str) -> None:
         """Remove the parent; while a container is in it, it stays."""
-        for root in self.roots():
+        for root in self.mounted:
             with contextlib.suppress(OSError):
                 (root / parent.lstrip("/")).rmdir()
 

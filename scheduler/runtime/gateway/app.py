@@ -13,6 +13,7 @@ import redis
 from domain.access import Principal
 from domain.access import Scope as TokenScope
 from domain.errors import TangramError, Unavailable
+from domain.wire import ROUTE
 from scheduler.runtime.gateway import openai
 from scheduler.runtime.gateway.actions import Actions
 from scheduler.runtime.gateway.context import Context
@@ -61,9 +62,21 @@ class Route(NamedTuple):
     """One hot endpoint; groups of ``pattern`` become arguments."""
 
     method: str
+    template: str
     pattern: re.Pattern[str]
     scope: TokenScope
     handler: Handler
+
+
+def _compiled(template: str) -> re.Pattern[str]:
+    """Return what matches ``template``: an id is one segment, a path the rest."""
+    return re.compile(template.replace("{id}", "([^/]+)").replace("{path}", "(.+)") + "/?")
+
+
+def _named(request: Request, route: str) -> Request:
+    """Say which route answers, for whoever counts."""
+    request.scope[ROUTE] = route
+    return request
 
 
 class Gateway:
@@ -87,28 +100,28 @@ class Gateway:
         read, submit, operate = TokenScope.READ, TokenScope.SUBMIT, TokenScope.OPERATE
         steering = Steering(self._context)
         rows: list[tuple[str, str, TokenScope, Handler]] = [
-            ("GET", r"/actions/([^/]+)", read, self._actions.show),
-            ("POST", r"/actions/([^/]+)/cancel", submit, self._actions.cancel),
-            ("POST", r"/leases/([^/]+)/renew", submit, leases.renew),
-            ("POST", r"/leases/([^/]+)/release", submit, leases.release),
-            ("GET", r"/completions", read, self._feeds.completions),
-            ("GET", r"/status", read, self._health.status),
-            ("GET", r"/queues", read, self._health.queues),
-            ("GET", r"/decisions", read, self._health.decisions),
-            ("POST", r"/tasks", submit, trajectories.open_task),
-            ("POST", r"/tasks/([^/]+)/pause", operate, steering.pause),
-            ("POST", r"/tasks/([^/]+)/resume", operate, steering.resume),
-            ("POST", r"/tasks/([^/]+)/priority", operate, steering.prioritise),
-            ("POST", r"/tasks/([^/]+)/cancel", submit, steering.cancel),
-            ("POST", r"/trajectories", submit, trajectories.open),
-            ("POST", r"/trajectories/([^/]+)/finish", submit, trajectories.finish),
-            ("PUT", r"/trajectories/([^/]+)/files/(.+)", submit, trajectories.put_file),
-            ("GET", r"/trajectories/([^/]+)/files/(.+)", read, trajectories.get_file),
+            ("GET", "/actions/{id}", read, self._actions.show),
+            ("POST", "/actions/{id}/cancel", submit, self._actions.cancel),
+            ("POST", "/leases/{id}/renew", submit, leases.renew),
+            ("POST", "/leases/{id}/release", submit, leases.release),
+            ("GET", "/completions", read, self._feeds.completions),
+            ("GET", "/status", read, self._health.status),
+            ("GET", "/queues", read, self._health.queues),
+            ("GET", "/decisions", read, self._health.decisions),
+            ("POST", "/tasks", submit, trajectories.open_task),
+            ("POST", "/tasks/{id}/pause", operate, steering.pause),
+            ("POST", "/tasks/{id}/resume", operate, steering.resume),
+            ("POST", "/tasks/{id}/priority", operate, steering.prioritise),
+            ("POST", "/tasks/{id}/cancel", submit, steering.cancel),
+            ("POST", "/trajectories", submit, trajectories.open),
+            ("POST", "/trajectories/{id}/finish", submit, trajectories.finish),
+            ("PUT", "/trajectories/{id}/files/{path}", submit, trajectories.put_file),
+            ("GET", "/trajectories/{id}/files/{path}", read, trajectories.get_file),
         ]
         door = self._door
         return [
-            *(Route(m, re.compile(PREFIX + p + "/?"), s, h) for m, p, s, h in rows),
-            Route("GET", openai.MODELS, read, door.models),
+            *(Route(m, PREFIX + t, _compiled(PREFIX + t), s, h) for m, t, s, h in rows),
+            Route("GET", "/v1/models", openai.MODELS, read, door.models),
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -159,13 +172,14 @@ class Gateway:
         """Return the work of answering, or None when this request is not for us."""
         path, method = request.path, request.method
         if path == PREFIX + "/actions" and method == "POST":
-            return self._guarded(request, TokenScope.SUBMIT, self._actions.submit)
+            return self._guarded(_named(request, path), TokenScope.SUBMIT, self._actions.submit)
         if path == PREFIX + "/actions/batch" and method == "POST":
-            return self._guarded(request, TokenScope.SUBMIT, self._actions.batch)
+            return self._guarded(_named(request, path), TokenScope.SUBMIT, self._actions.batch)
         if path == "/livez" and method == "GET":
+            _named(request, path)
             return self._health.live()
         if path == "/readyz" and method == "GET":
-            return self._health.ready(request)
+            return self._health.ready(_named(request, path))
         passing = self._passing(request, send)
         if passing is not None:
             return passing
@@ -173,18 +187,21 @@ class Gateway:
             for route in self._routes:
                 match = route.pattern.fullmatch(path)
                 if match is not None and route.method == method:
-                    return self._guarded(request, route.scope, route.handler, *match.groups())
+                    named = _named(request, route.template)
+                    return self._guarded(named, route.scope, route.handler, *match.groups())
         return None
 
     def _passing(self, request: Request, send: Send) -> Awaitable[Response | None] | None:
         """Return the work of answering piece by piece, or None when this is no request for it."""
         path, method = request.path, request.method
         if path == PREFIX + "/events" and method == "GET":
-            return self._stream(request, send)
+            return self._stream(_named(request, path), send)
         if method == "GET" and (answer := _STREAM.fullmatch(path)):
-            return self._answer_stream(request, answer[1], send)
+            named = _named(request, PREFIX + "/actions/{id}/stream")
+            return self._answer_stream(named, answer[1], send)
         if method == "POST" and (asked := openai.ASK.fullmatch(path)):
-            return self._guarded(request, TokenScope.SUBMIT, self._door.ask, *asked.groups(), send)
+            named = _named(request, "/v1/{path}")
+            return self._guarded(named, TokenScope.SUBMIT, self._door.ask, *asked.groups(), send)
         return None
 
     async def _guarded(

@@ -105,6 +105,14 @@ def test_finished_actions_are_counted(
     assert float(found[0]["value"][1]) >= 1
 
 
+def test_answers_are_counted_by_route(
+    prometheus: Prometheus, tangram: Tangram, admin_token: str
+) -> None:
+    play(tangram, admin_token)
+    for route in ("/api/v1/actions", "/api/v1/actions/{id}?wait", "/metrics"):
+        prometheus.wait_for(f'tangram_http_requests_total{{route="{route}",status=~"2.."}} > 0')
+
+
 def test_every_panel_has_something_to_show(
     prometheus: Prometheus, tangram: Tangram, admin_token: str
 ) -> None:

@@ -12,7 +12,6 @@ NOOP = {"task": "swe", "kind": "noop", "cost": {"cpu": 1}}
 
 
 async def test_a_paused_task_waits_until_it_goes_on(rig: Rig) -> None:
-    await rig.start_node()
     async with rig.client("operator") as client:
         paused = await client.post("/tasks/swe/pause")
         waits = (await client.post("/actions", json=NOOP)).json()["id"]
@@ -20,7 +19,6 @@ async def test_a_paused_task_waits_until_it_goes_on(rig: Rig) -> None:
         other = await client.post("/actions?wait=30", json={**NOOP, "task": "other"})
         await client.post("/tasks/swe/resume")
         done = await client.get(f"/actions/{waits}?wait=30")
-    await rig.stop_node()
 
     assert (paused.status_code, paused.json()["paused"]) == (202, True)
     assert why.json()["waiting"]["code"] == "task_paused"
@@ -29,13 +27,11 @@ async def test_a_paused_task_waits_until_it_goes_on(rig: Rig) -> None:
 
 
 async def test_a_cancelled_task_ends_what_it_has(rig: Rig) -> None:
-    await rig.start_node()
     async with rig.client("operator") as client:
         await client.post("/tasks/swe/pause")
         waits = (await client.post("/actions", json=NOOP)).json()["id"]
         await client.post("/tasks/swe/cancel", json={"reason": "a mistake"})
         done = await client.get(f"/actions/{waits}?wait=30")
-    await rig.stop_node()
 
     assert (done.json()["outcome"], done.json()["detail"]) == ("cancelled", "a mistake")
 

@@ -25,7 +25,13 @@ from domain.wire import (
     WaitView,
 )
 from tangram_web.lib import ask
-from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
+from tangram_web.records.models import (
+    ActionRecord,
+    EndRecord,
+    StepRecord,
+    TaskRecord,
+    TrajectoryRecord,
+)
 
 LIVE_PAGES = ("/queues/", "/decisions/", "/workers/", "/apis/")
 MAP_PAGES = ("/cpu/", "/gpu/")
@@ -102,6 +108,9 @@ def a_task() -> None:
             queue_seconds=0.1 if done else None, overhead_seconds=0.0,
             execution_seconds=0.4, act_seconds=0.5 if done else None,
         )  # fmt: skip
+    of_task = {"project": "default", "task": "swe", "queue_seconds": 0.2, "act_seconds": 1.0}
+    EndRecord.objects.create(outcome="completed", actions=2, **of_task)
+    StepRecord.objects.create(step=5, actions=3, finished=2, rewarded=2, reward=1.0, **of_task)
 
 
 @pytest.mark.parametrize("page", [*LIVE_PAGES, *MAP_PAGES, *ROW_PAGES])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import models
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -23,8 +24,10 @@ from domain.ports import ExecResult
 from tangram_web.records import projection
 from tangram_web.records.models import (
     ActionRecord,
+    EndRecord,
     NodeRecord,
     ProjectionPosition,
+    StepRecord,
     TaskRecord,
     TrajectoryRecord,
 )
@@ -41,16 +44,28 @@ from tests.integration.web.journal import (
 
 pytestmark = pytest.mark.django_db
 
-TABLES = (ActionRecord, TaskRecord, TrajectoryRecord, NodeRecord, ProjectionPosition)
+TABLES = (
+    ActionRecord, TaskRecord, TrajectoryRecord, NodeRecord, ProjectionPosition, StepRecord, EndRecord,
+)  # fmt: skip
 ACTIONS = tuple(
-    an_action(number, kind=Kind.EXEC, trajectory=("trj", None)[number % 2], pool=("", "p")[number // 2])
+    an_action(number, kind=Kind.EXEC, trajectory=("trj", None)[number % 2], pool=("", "p")[number // 2],
+              step=(7, None, 7, 8)[number])
     for number in range(4)
 )  # fmt: skip
 
 
 def rows() -> dict[str, list[Any]]:
     """Return all that is stored."""
-    return {table.__name__: list(table.objects.order_by("pk").values()) for table in TABLES}
+    found = {}
+    for table in TABLES:
+        # Numbers that the database gives say in which order rows came.
+        columns = [
+            field.name
+            for field in table._meta.concrete_fields
+            if not isinstance(field, models.BigAutoField)
+        ]
+        found[table.__name__] = list(table.objects.order_by(*columns).values(*columns))
+    return found
 
 
 def wipe() -> None:

@@ -12,7 +12,8 @@ import yaml
 
 from domain.action import Outcome, Timing
 from domain.allocation import UsedResources
-from tangram_web.metrics.exposition import families
+from tangram_web.metrics.exposition import families, families_of_requests
+from tangram_web.metrics.requests import BOUNDS, Answered
 from tangram_web.metrics.standing import Lag, Standing
 from tangram_web.metrics.totals import Totals
 from tests.architecture.tree import ROOT
@@ -48,7 +49,11 @@ def exposed() -> set[str]:
     overview = {"pools": [pool], "resources": [{"name": "api:x", "held": 1, "capacity": 1}]}
     quota = {"units": 50, "window_seconds": 1.0, "zone": None, "used": 7}
     books = {"api:x": {"ceiling": 20, "hindrance": None, "quotas": [quota]}}
-    found = families(totals, standing, overview, {"nodes": [node]}, books)
+    answered = Answered({("GET", "/", "200"): 1}, {("/",): [0] * (len(BOUNDS) + 1)})
+    found = [
+        *families(totals, standing, overview, {"nodes": [node]}, books),
+        *families_of_requests(answered),
+    ]
     return {sample.name for family in found for sample in family.samples}
 
 

@@ -12,7 +12,11 @@ from managers.cpu.containers.trees import Trees
 PARENT = "/tangram-x"
 V1 = {
     "cpuset": {"cpuset.cpus": "", "cpuset.effective_cpus": "0-3\n"},
-    "cpu": {"cpu.cfs_quota_us": "", "cpu.stat": "nr_throttled 2\nthrottled_time 1500000000\n"},
+    "cpu": {
+        "cpu.cfs_quota_us": "",
+        "cpu.shares": "",
+        "cpu.stat": "nr_throttled 2\nthrottled_time 1500000000\n",
+    },
     "cpuacct": {"cpuacct.usage": "2500000000\n"},
     "freezer": {"freezer.state": "FROZEN\n", "cgroup.procs": "7\n9\n"},
     "memory": {
@@ -25,6 +29,7 @@ V2 = {
     "cpuset.cpus": "",
     "cpuset.cpus.effective": "0-3\n",
     "cpu.max": "",
+    "cpu.weight": "",
     "cpu.stat": "usage_usec 2500000\nthrottled_usec 1500000\n",
     "cgroup.procs": "7\n9\n",
     "cgroup.freeze": "",
@@ -144,3 +149,32 @@ def test_the_smallest_quota_is_one_that_the_kernel_takes() -> None:
     assert quota_microseconds(1) == 1000
     assert quota_microseconds(100) == 10_000
     assert quota_microseconds(2500) == 250_000
+
+
+@pytest.mark.parametrize(
+    ("version", "file", "least", "normal"),
+    [(1, "cpu.shares", "2", "1024"), (2, "cpu.weight", "1", "100")],
+)
+def test_a_group_gives_way_and_is_one_among_others_again(
+    tmp_path: Path, version: int, file: str, least: str, normal: str
+) -> None:
+    trees, proc = a_tree(tmp_path, version)
+    group = trees.group_of(7, PARENT, proc)
+    (path,) = [*tmp_path.glob(f"cgroup/**/{file}")]
+    for yielding, text in ((True, least), (False, normal)):
+        path.write_text("")
+        group.set_yielding(yielding)
+        assert path.read_text() == text
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_parent_is_removed_from_every_tree_even_those_we_do_not_use(
+    tmp_path: Path, version: int
+) -> None:
+    trees, _ = a_tree(tmp_path, version)
+    made = [root / "tangram-mine" for root in trees.mounted]
+    for directory in made:
+        directory.mkdir(parents=True)
+    assert len(made) > len(trees.roots()) or version == 2
+    trees.remove_parent("/tangram-mine")
+    assert not any(directory.exists() for directory in made)

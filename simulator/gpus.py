@@ -1,0 +1,67 @@
+"""GPU services, modelled: what the core is told of them, and how long a restore truly takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from domain.action import Action
+from domain.allocation import Hosting
+from domain.decisions import Grant
+from domain.elasticity import Elasticity
+from domain.resources import MILLI, UnitSet
+from domain.services import Degree, Engine, GpuService, service_name
+
+#: GPUs of a node: what a chunk may span at most.
+GPUS_PER_NODE: Final = 8
+
+
+@dataclass(frozen=True)
+class GpuModel:
+    """A model that is served on one chunk of GPUs at a time, its weights split over them.
+
+    A restore copies each GPU's part of the weights from host memory, all of them at once.
+    """
+
+    name: str
+    weight_bytes: int
+    #: Beside the weights, on each GPU: cache and activations.
+    working_bytes: int
+    degrees: tuple[int, ...]
+    elasticity: Elasticity
+    #: Host to one GPU.
+    copy_bytes_per_second: float
+    #: Of every restore: waking the engine, its communication groups.
+    wake_seconds: float
+
+    @property
+    def units(self) -> UnitSet:
+        """Its degrees as feasible counts, in milli-units."""
+        return tuple(count * MILLI for count in self.degrees)
+
+    def restore_seconds(self, gpus: int) -> float:
+        """Return how long it takes until it answers on ``gpus`` GPUs where it was not in memory."""
+        return self.wake_seconds + self.weight_bytes / gpus / self.copy_bytes_per_second
+
+    def declared(self) -> GpuService:
+        """Return it as the configuration declares it."""
+        degrees = tuple(
+            Degree(count, self.weight_bytes // count + self.working_bytes) for count in self.degrees
+        )
+        return GpuService(Engine.SGLANG, degrees, source=self.name)
+
+
+def restore_of(grant: Grant, models: Mapping[str, GpuModel]) -> float | None:
+    """Return how long the node of ``grant`` restores first; None when there is nothing to."""
+    for held in grant.allocations:
+        hosting: Hosting | None = held.hosting
+        if hosting is not None and hosting.service and not hosting.cached:
+            return models[hosting.service].restore_seconds(held.amount // MILLI)
+    return None
+
+
+def model_of(action: Action, models: Mapping[str, GpuModel]) -> GpuModel | None:
+    """Return which model ``action`` calls; None when it calls none."""
+    name = service_name(action.call.target) if action.call is not None else None
+    return None if name is None else models.get(name)

@@ -1,0 +1,106 @@
+"""A leader that is busy for longer than its lease stays leader; one that hangs does not."""
+
+from __future__ import annotations
+
+import time
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+import redis
+
+from domain.codec import encode
+from domain.events import TimeAdvanced
+from domain.keys import Keys
+from managers.registry import load
+from scheduler.runtime import housekeeping, loop
+from scheduler.runtime.breath import Breath
+from scheduler.runtime.leadership import Leadership
+from scheduler.runtime.loop import SchedulerLoop
+from scheduler.runtime.recovery import recover
+from tests.integration.runtime.rig import CONFIG
+
+LEASE_SECONDS = 0.4
+
+
+def leader_of(client: redis.Redis, keys: Keys, name: str) -> Leadership:
+    return Leadership(client, keys, name, lease_seconds=LEASE_SECONDS)
+
+
+def loop_of(client: redis.Redis, keys: Keys, name: str) -> SchedulerLoop:
+    leader = leader_of(client, keys, name)
+    return SchedulerLoop(client, keys, load(()).make_ledger, leader, CONFIG)
+
+
+def wait_until_elected(standby: Leadership) -> None:
+    until = time.monotonic() + 20
+    while not standby.try_elect():
+        assert time.monotonic() < until, "the lease never ended"
+        time.sleep(0.02)
+
+
+def test_a_recovery_that_takes_longer_than_the_lease_keeps_it(
+    redis_client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recovering, go_on, stop = Event(), Event(), Event()
+    real = recover
+
+    def slow(*args: Any) -> Any:
+        recovering.set()
+        assert go_on.wait(60)
+        return real(*args)
+
+    monkeypatch.setattr(loop, "recover", slow)
+    busy = loop_of(redis_client, keys, "busy")
+    thread = Thread(target=busy.run, args=(stop,), daemon=True)
+    thread.start()
+    assert recovering.wait(20)
+    standby = leader_of(redis_client, keys, "standby")
+    until = time.monotonic() + 4 * LEASE_SECONDS  # the time that must not matter
+    while time.monotonic() < until:
+        assert not standby.try_elect()
+        time.sleep(0.02)
+    go_on.set()
+    stop.set()
+    thread.join(20)
+    assert busy.leadership.epoch == 1
+    wait_until_elected(standby)  # at once: the busy one has resigned, and nothing renews after that
+    assert standby.epoch == 2
+
+
+def test_a_loop_that_makes_no_progress_is_replaced(redis_client: redis.Redis, keys: Keys) -> None:
+    hung = leader_of(redis_client, keys, "hung")
+    assert hung.try_elect()
+    with Breath(hung, hung_after_seconds=0.1):
+        wait_until_elected(leader_of(redis_client, keys, "standby"))
+
+
+def test_who_was_replaced_shows_no_more_life(redis_client: redis.Redis, keys: Keys) -> None:
+    replaced = leader_of(redis_client, keys, "replaced")
+    assert replaced.try_elect()
+    with Breath(replaced) as breath:
+        redis_client.delete(keys.leader)
+        standby = leader_of(redis_client, keys, "standby")
+        wait_until_elected(standby)
+        breath._thread.join(20)
+        assert not breath._thread.is_alive()
+    assert redis_client.get(keys.leader) == b"standby"
+
+
+def test_leaders_that_follow_each_other_leave_no_more_and_more_to_replay(
+    redis_client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "SNAPSHOT_ENTRIES", 3)
+    first = loop_of(redis_client, keys, "first")
+    assert first.leadership.try_elect()
+    first.take_over()
+    for _ in range(3):
+        redis_client.xadd(keys.inbox, {"0": encode(TimeAdvanced())})
+        first.run_once(0.01)
+    assert redis_client.get(keys.snapshot) is None  # it led for less than half a minute
+    redis_client.delete(keys.leader)
+    second = loop_of(redis_client, keys, "second")
+    wait_until_elected(second.leadership)
+    second.take_over()
+    second.housekeeping.due()
+    assert redis_client.get(keys.snapshot) is not None
