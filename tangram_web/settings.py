@@ -57,6 +57,7 @@ INSTALLED_APPS = [
     "tangram_web",
     "tangram_web.audit",
     "tangram_web.acting",
+    "tangram_web.configuration",
     "tangram_web.records",
     "tangram_web.pools",
     "tangram_web.live",
