@@ -19,6 +19,7 @@ _PLAIN: Final[dict[str, type[forms.Field]]] = {
     "number": forms.FloatField,
     "boolean": forms.BooleanField,
 }
+_NOTHING: Final[tuple[Any, ...]] = (None, {}, [], ())
 
 
 class SpecForm(forms.Form):
@@ -28,6 +29,7 @@ class SpecForm(forms.Form):
         super().__init__(data)
         self.kind = kind
         members, required = members_of(kind)
+        self._defaults = {name: each.get("default") for name, each in members.items()}
         self.fields["name"] = forms.CharField(max_length=128, label="Name")
         for name, schema in members.items():
             self.fields[name] = _field(name, schema, required=name in required)
@@ -35,7 +37,7 @@ class SpecForm(forms.Form):
                 given = spec[name]
                 nested = isinstance(self.fields[name].widget, forms.Textarea)
                 self.initial[name] = _as_yaml(given) if nested else given
-            elif "default" in schema and schema["default"] not in (None, {}, []):
+            elif "default" in schema and schema["default"] not in _NOTHING:
                 self.initial[name] = schema["default"]
 
     def clean(self) -> dict[str, Any]:
@@ -54,10 +56,14 @@ class SpecForm(forms.Form):
         spec = {
             name: self.cleaned_data[name]
             for name in self.fields
-            if name != "name" and self.cleaned_data.get(name) not in (None, "")
+            if name != "name" and self._says(name, self.cleaned_data.get(name))
         }
         meta = {"name": self.cleaned_data["name"]}
         return {"apiVersion": "tangram/v1", "kind": self.kind, "metadata": meta, "spec": spec}
+
+    def _says(self, name: str, value: Any) -> bool:
+        """Say whether a value is more than the default."""
+        return value not in (None, "") and value != self._defaults[name]
 
 
 def members_of(kind: str) -> tuple[dict[str, Any], list[str]]:
@@ -86,7 +92,7 @@ def _resolved(member: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
 
 
 def _field(name: str, schema: dict[str, Any], *, required: bool) -> forms.Field:
-    label = name.replace("_", " ")
+    label = name.replace("_", " ").capitalize()
     if "enum" in schema:
         choices = [(value, value) for value in schema["enum"]]
         return forms.ChoiceField(label=label, choices=choices, required=required)
