@@ -129,7 +129,8 @@ class WaitView(msgspec.Struct, omit_defaults=True):
     """Why an action waits (I14)."""
 
     #: ``short_of`` · ``share`` · ``behind`` · ``deferred`` · ``trajectory_busy`` · ``merged`` · ``too_large`` · ``no_node`` ·
-    #: ``nodes_unusable`` · ``node_lost`` · ``node_drained`` · ``pool_paused`` · ``arriving``
+    #: ``nodes_unusable`` · ``node_lost`` · ``node_drained`` · ``pool_paused`` · ``task_paused`` ·
+    #: ``service_quarantined`` · ``arriving``
     code: str
     #: One sentence for people.
     reason: str
@@ -297,6 +298,12 @@ class TaskPayload(msgspec.Struct, forbid_unknown_fields=True):
     project: Name | None = None
     pool: Name | None = None
     metadata: dict[str, Any] = {}
+
+
+class PriorityPayload(msgspec.Struct, forbid_unknown_fields=True):
+    """Serve a task's actions at one priority; null: each at its own."""
+
+    priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] | None
 
 
 class RenewPayload(msgspec.Struct, forbid_unknown_fields=True):

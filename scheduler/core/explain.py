@@ -175,6 +175,8 @@ def _what_is_shut(state: State, queue: WaitQueue, reason: WaitReason) -> str:
     if reason.code == "node_lost" and state.nodes[subject].lost_at is None:
         return f"{home} is back and ends what it ran before"
     return {
+        "task_paused": f"task {subject.partition('/')[2]} is paused",
+        "service_quarantined": f"service {subject} is quarantined: nobody calls it until that is lifted",
         "pool_paused": f"pool {subject} is paused",
         "no_node": f"no node has joined pool {subject} yet",
         "nodes_unusable": f"every node of pool {subject} is lost or drained",
