@@ -46,6 +46,10 @@ TANGRAM_RETENTION_DAYS = env_float("TANGRAM_RETENTION_DAYS", 30.0)
 TANGRAM_JOURNAL_SECONDS = env_float("TANGRAM_JOURNAL_SECONDS", 900.0)
 #: A simulation that somebody asked for at a page may take so long.
 TANGRAM_SIMULATION_SECONDS = env_float("TANGRAM_SIMULATION_SECONDS", 300.0, minimum=1.0)
+#: Webhooks may go to this machine itself, and there by plain HTTP: for trying them out.
+TANGRAM_WEBHOOKS_LOOPBACK = env_bool("TANGRAM_WEBHOOKS_LOOPBACK", default=False)
+#: A receiver answers within this.
+TANGRAM_WEBHOOK_SECONDS = env_float("TANGRAM_WEBHOOK_SECONDS", 15.0, minimum=0.1)
 #: What the container driver may be told (managers/cpu/containers/settings.py), as ``docker_…``.
 TANGRAM_DOCKER = env_prefixed("TANGRAM_DOCKER_", "docker_")
 
@@ -62,6 +66,7 @@ INSTALLED_APPS = [
     "tangram_web.dashboard",
     "tangram_web.people",
     "tangram_web.simulations",
+    "tangram_web.webhooks",
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
