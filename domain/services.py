@@ -44,6 +44,21 @@ class Engine(StrEnum):
     TORCH = "torch"
 
 
+#: Paths by which an engine is put to sleep and woken, its weights replaced, or its work stopped.
+_CONTROLS: Final = {
+    Engine.VLLM: (
+        "/sleep", "/wake_up", "/collective_rpc", "/reset_prefix_cache", "/pause", "/resume",
+        "/weight_checker", "/abort_requests",
+    ),
+    Engine.SGLANG: (
+        "/release_memory_occupation", "/resume_memory_occupation", "/pause_generation",
+        "/continue_generation", "/flush_cache", "/weights_checker", "/abort_request",
+        "/update_weights_from_disk",
+    ),
+    Engine.TORCH: ("/tangram",),
+}  # fmt: skip
+
+
 class Degree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One degree of parallelism: so many GPUs, and what it needs of the memory of each."""
 
@@ -57,6 +72,9 @@ class WarmUp(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     method: str = "GET"
     path: str = "/health"
     body: str = ""
+    #: The part of its JSON answer that is the same after each restore (I12), as ``choices.0.text``;
+    #: ``.`` is all of it. Empty: nothing is compared.
+    invariant: str = ""
 
 
 class GpuService(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -64,9 +82,10 @@ class GpuService(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 
     engine: Engine
     degrees: tuple[Degree, ...]
-    #: Model of an engine that knows models: a name, or a path on the nodes.
+    #: Model of an engine that knows models: a name, a path on the nodes, or ``module:function``.
     source: str = ""
-    #: Starts its server. ``{port}``, ``{gpus}`` (a count) and ``{source}`` are filled in.
+    #: Starts its server. ``{port}``, ``{gpus}`` (a count), ``{source}``, ``{memory_bytes}`` (of each
+    #: GPU) and ``{python}`` are filled in.
     command: tuple[str, ...] = ()
     env: dict[str, str] = {}
     warm_up: WarmUp = WarmUp()
@@ -80,6 +99,8 @@ class GpuService(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     elasticity: dict[str, float] | None = None
     #: Restored onto every feasible chunk when a node starts, instead of when it is first called.
     eager: bool = False
+    #: Interpreter of engine ``torch``, which has torch; empty is the node worker's own.
+    python: str = ""
 
     @property
     def units(self) -> UnitSet:
@@ -146,6 +167,7 @@ def check_service(name: str, service: GpuService) -> None:
         raise InvalidRequest("engine process needs the command of a server", pointer="/command")
     if service.engine is not Engine.PROCESS and not service.source:
         raise InvalidRequest(f"engine {service.engine} needs a model", pointer="/source")
+    _check_torch(service)
     if service.command and not any("{port}" in part for part in service.command):
         raise InvalidRequest(
             "the server must be told where to listen: put {port} into an argument",
@@ -159,6 +181,14 @@ def check_service(name: str, service: GpuService) -> None:
     for number, path in enumerate(service.paths):
         check_path(path, f"/paths/{number}")
     _check_bounds(service)
+
+
+def _check_torch(service: GpuService) -> None:
+    if service.engine is not Engine.TORCH:
+        if service.python:
+            raise InvalidRequest("only engine torch has an interpreter", pointer="/python")
+    elif service.degrees[-1].gpus > 1:
+        raise InvalidRequest("engine torch runs a model on one GPU", pointer="/degrees")
 
 
 def _check_bounds(service: GpuService) -> None:
@@ -198,6 +228,8 @@ def check_service_call(call: CallSpec, service: GpuService) -> None:
     if not any(path_allowed(path, allowed) for allowed in service.paths):
         known = ", ".join(service.paths)
         raise InvalidRequest(f"{call.target} takes the paths {known}", pointer="/call/path")
+    if any(path_allowed(path, control) for control in _CONTROLS.get(service.engine, ())):
+        raise InvalidRequest(f"{path} is for the control center alone", pointer="/call/path")
     check_headers(call.headers, "/call/headers")
     if len(call.body) > MAX_BODY_CHARACTERS:
         raise InvalidRequest(f"at most {MAX_BODY_CHARACTERS} characters", pointer="/call/body")

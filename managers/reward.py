@@ -11,6 +11,7 @@ import math
 
 from domain.action import Outcome, RewardRule
 from domain.ports import ExecResult, RunReport
+from managers.parts import part_of
 
 
 def reward_of(rule: RewardRule | None, report: RunReport) -> float | None:
@@ -43,8 +44,7 @@ def _number(path: str | None, text: str) -> float | None:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    for name in path.split(".") if path else ():
-        value = _member(value, name)
+    value = part_of(value, path or "")
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -52,12 +52,3 @@ def _number(path: str | None, text: str) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
-
-
-def _member(value: object, name: str) -> object:
-    if isinstance(value, dict):
-        return value.get(name)
-    if isinstance(value, list) and name.isascii() and name.isdigit() and len(name) < 10:
-        index = int(name)
-        return value[index] if index < len(value) else None
-    return None

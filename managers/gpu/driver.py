@@ -35,6 +35,7 @@ from managers.gpu.engines import EngineFailed, Server
 from managers.gpu.engines.leftovers import end_leftovers, label_of
 from managers.gpu.engines.process import ProcessServer
 from managers.gpu.engines.sleeping import SleepingServer
+from managers.gpu.engines.torch import TorchServer
 from managers.gpu.keeper import Keeper, MemoryNotFreed, Units
 from managers.gpu.measure import nvml_free_bytes
 from managers.quota.calls.driver import open_connections
@@ -49,6 +50,13 @@ CALL_SECONDS: Final = 3600.0
 ANSWER_BYTES: Final = 2**20
 #: A program of its own finds this part of each GPU's memory free, in thousandths: drivers keep some.
 CLEAR_PER_MILLE: Final = 900
+
+_SERVERS: Final[dict[Engine, type[ProcessServer]]] = {
+    Engine.PROCESS: ProcessServer,
+    Engine.VLLM: SleepingServer,
+    Engine.SGLANG: SleepingServer,
+    Engine.TORCH: TorchServer,
+}
 
 _TROUBLES: Final = (EngineFailed, MemoryNotFreed, Conflict)
 
@@ -128,7 +136,7 @@ class GpuDriver(RequestDriver):
         self._declared[home.service] = service
         known = self._made.get(home)
         if known is not None and known[0] != service:
-            await self.keeper.discard(home)
+            await self.keeper.forget(home)
         self._made[home] = service, memory_bytes
         return await self.keeper.hold(order.mark, home, memory_bytes, evicted)
 
@@ -156,9 +164,7 @@ class GpuDriver(RequestDriver):
         return self._make_server(self._declared[name], Home(name, units))
 
     def _engine(self, service: GpuService, home: Home) -> Server:
-        if service.engine is Engine.TORCH:
-            raise EngineFailed(f"this node does not run engine {service.engine}")
-        make = ProcessServer if service.engine is Engine.PROCESS else SleepingServer
+        make = _SERVERS[service.engine]
         directory = (
             self._directory / "servers" / f"{home.service}@{home.units[0]}-{len(home.units)}"
         )

@@ -12,6 +12,8 @@ The ledger has decided who goes where and who leaves; here it is done, on the no
 6. What is in memory here is the truth. Where the ledger knows less than is there (a restore that
    its holder gave up), whoever nobody keeps awake leaves too, so that memory gets free.
 7. What left without being told to is remembered as *lost* until the ledger is told.
+8. A service that does not answer as before (I12) is ended, and not restored at that home again until
+   it is declared otherwise: `forget`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import Final, NamedTuple
 
 from domain.errors import CapacityError
 from domain.services import ServiceEvent, ServiceState
-from managers.gpu.engines import EngineFailed, Server
+from managers.gpu.engines import AnswersChanged, EngineFailed, Server
 from managers.gpu.instance import Instance
 
 Units = tuple[int, ...]
@@ -43,6 +45,13 @@ class MemoryNotFreed(CapacityError):
     def __init__(self, units: Units) -> None:
         super().__init__(f"memory of GPUs {units} was not free in time")
         self.units = units
+
+
+class Quarantined(EngineFailed):
+    """It did not answer as before on these GPUs, and is not brought there again."""
+
+    def __init__(self, home: Home, why: str) -> None:
+        super().__init__(f"it is in quarantine on GPUs {home[1]}: {why}")
 
 
 class _Kept(NamedTuple):
@@ -79,6 +88,7 @@ class Keeper:
         self._gates: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._works: set[asyncio.Task[Server]] = set()
         self._lost: set[Home] = set()
+        self._quarantined: dict[Home, str] = {}
 
     def instances(self) -> list[Instance]:
         """Return every service that was ever brought here."""
@@ -131,13 +141,16 @@ class Keeper:
             await self._measured_free(units, memory_bytes)
 
     async def discard(self, home: Home) -> None:
-        """End a service and forget it, unless somebody keeps it awake."""
+        """End a service, unless somebody keeps it awake; what it answered is remembered (I12)."""
         async with self._alone(home[1]):
-            kept = self._kept.get(home)
-            if kept is not None and not kept.instance.locks:
-                await kept.server.close()
+            await self._end(home)
+
+    async def forget(self, home: Home) -> None:
+        """End a service that is declared otherwise now, with all that is known of it."""
+        async with self._alone(home[1]):
+            if await self._end(home):
                 del self._kept[home]
-                self._lost.add(home)
+                self._quarantined.pop(home, None)
 
     async def close(self) -> None:
         """End all services, and whatever is being done with them."""
@@ -153,6 +166,8 @@ class Keeper:
         touched = {unit for _, units in (home, *order.evicted) for unit in units}
         async with self._alone(touched):
             kept = self._find(home)
+            if home in self._quarantined:
+                raise Quarantined(home, self._quarantined[home])
             if kept.instance.state is ServiceState.RESIDENT and not kept.server.alive:
                 kept.instance.handle(ServiceEvent.DIED, _now())
             there = kept.instance.state is ServiceState.RESIDENT
@@ -173,14 +188,28 @@ class Keeper:
 
     async def _restore(self, kept: _Kept) -> None:
         kept.instance.handle(ServiceEvent.RESTORE_BEGAN, _now())
+        home = kept.instance.service, kept.instance.units
         try:
             await kept.server.restore()
-        except BaseException:
+        except BaseException as error:
             kept.instance.handle(ServiceEvent.DIED, _now())
-            self._lost.add((kept.instance.service, kept.instance.units))
+            self._lost.add(home)
+            if isinstance(error, AnswersChanged):
+                self._quarantined[home] = str(error)
             raise
         kept.instance.handle(ServiceEvent.RESTORED, _now())
-        self._lost.discard((kept.instance.service, kept.instance.units))
+        self._lost.discard(home)
+
+    async def _end(self, home: Home) -> bool:
+        """End it; False when it is not there, or somebody keeps it awake."""
+        kept = self._kept.get(home)
+        if kept is None or kept.instance.locks:
+            return False
+        await kept.server.close()
+        if kept.instance.state is not ServiceState.COLD:
+            kept.instance.handle(ServiceEvent.DIED, _now())
+        self._lost.add(home)
+        return True
 
     async def _evict(self, home: Home) -> None:
         kept = self._kept.get(home)

@@ -13,6 +13,7 @@ Hops between processes cost nothing, in their favour. An instance is on GPUs of 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -47,7 +48,7 @@ class Instance:
         return len(self.line) + self.busy
 
 
-class OwnServices(Unmanaged):
+class OwnServices(Unmanaged, ABC):
     """Serves calls of models on GPUs somehow; subclasses say on which instances."""
 
     def __init__(
@@ -61,9 +62,9 @@ class OwnServices(Unmanaged):
         #: Calls whose caller is gone, or has its answer.
         self._over: set[str] = set()
 
+    @abstractmethod
     def call(self, call: Call, model: GpuModel) -> None:
         """Take a call of ``model``; `enqueue` it now or later, or `refuse` it."""
-        raise NotImplementedError
 
     def closed(self, call: Call) -> None:
         """``call`` is over: answered, or its caller is gone."""

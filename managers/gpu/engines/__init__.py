@@ -3,9 +3,11 @@
 One `Server` is one service on one chunk. `tests/conformance/engine.py` are these rules as tests.
 
 Rules
-1. `restore` returns when the service answers: its warm-up was answered with 2xx. It raises
-   EngineFailed when that takes longer than declared or the server dies; then nothing of it is left.
-   One that is there already is not started again.
+1. `restore` returns when the service answers: its warm-up was answered with 2xx, and as after the
+   first restore where the service declares what does not change (I12). It raises EngineFailed when
+   that takes longer than declared or the server dies, OutOfMemory when there was not enough, and
+   AnswersChanged when it answers otherwise; then nothing of it is left. One that is there already
+   is not started again.
 2. A cancelled `restore` leaves nothing.
 3. `evict` returns when, as far as the engine can tell, no GPU memory is held. It says what is left:
    `EVICTED` keeps a copy in host memory, `STOPPED` keeps nothing. Evicting nothing is no error.
@@ -15,16 +17,34 @@ Rules
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from domain.errors import TangramError
 from domain.services import ServiceEvent
+
+_MEMORY_ADVICE: Final = "declare memory_bytes of what it really takes, or more GPUs"
 
 
 class EngineFailed(TangramError):
     """The engine could not bring the service into GPU memory."""
 
     permanent = False
+
+
+class OutOfMemory(EngineFailed):
+    """There was not enough GPU memory to bring the service in."""
+
+
+class AnswersChanged(EngineFailed):
+    """The restored service does not answer as before its eviction."""
+
+
+def failed_with(words: str) -> EngineFailed:
+    """Return the failure that an engine's own words tell of, with advice where there is any."""
+    if "out of memory" not in words.lower():
+        return EngineFailed(words)
+    advice = "" if "declare memory_bytes" in words else f"; {_MEMORY_ADVICE}"
+    return OutOfMemory(f"{words}{advice}")
 
 
 class Server(Protocol):

@@ -15,6 +15,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -22,14 +23,16 @@ from typing import Final
 import httpx
 import psutil
 
-from domain.services import GpuService, ServiceEvent
-from managers.gpu.engines import EngineFailed
+from domain.services import GpuService, ServiceEvent, WarmUp
+from managers.gpu.engines import EngineFailed, failed_with
+from managers.gpu.engines.invariant import Invariant
 from managers.gpu.visible import gpu_variables
 
 _INHERITED: Final = ("PATH", "LANG", "LD_LIBRARY_PATH")
 _FIRST_PAUSE_SECONDS: Final = 0.01
 _LONGEST_PAUSE_SECONDS: Final = 0.25
 _LAST_WORDS_BYTES: Final = 2000
+_JSON: Final = {"Content-Type": "application/json"}
 
 
 class ProcessServer:
@@ -48,12 +51,13 @@ class ProcessServer:
         ``label``: variables by which what was left behind is found again (`leftovers`).
         """
         self._label = dict(label or {})
-        self._service = service
+        self._service = self._completed(service)
         self._units = units
         self._directory = directory
         self._grace_seconds = grace_seconds
         self._process: asyncio.subprocess.Process | None = None
         self._url = ""
+        self._invariant = Invariant(service.warm_up.invariant)
 
     @property
     def base_url(self) -> str:
@@ -78,15 +82,23 @@ class ProcessServer:
         try:
             await self._spawn(url.rpartition(":")[2])
             async with asyncio.timeout(self._service.restore_timeout_seconds):
-                await self._warm(url)
+                await self._arrive(url)
         except TimeoutError:
             words = await self._end_with_words()
             limit = self._service.restore_timeout_seconds
-            raise EngineFailed(f"it did not answer within {limit:g} s{words}") from None
+            raise failed_with(f"it did not answer within {limit:g} s{words}") from None
         except BaseException:
             await self.close()
             raise
         self._url = url
+
+    def _completed(self, service: GpuService) -> GpuService:
+        """Return the service with what its engine adds to its declaration."""
+        return service
+
+    async def _arrive(self, url: str) -> None:
+        """Wait until what was started answers its warm-up."""
+        await self._warm(url)
 
     async def evict(self) -> ServiceEvent:
         """Stop it: a process that is gone holds no memory."""
@@ -108,8 +120,15 @@ class ProcessServer:
 
     async def _spawn(self, port: str) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        filled = {"port": port, "gpus": str(len(self._units)), "source": self._service.source}
-        command = [_fill(part, filled) for part in self._service.command]
+        service, count = self._service, len(self._units)
+        filled = {
+            "port": port,
+            "gpus": str(count),
+            "source": service.source,
+            "memory_bytes": str(service.memory_bytes(count)),
+            "python": service.python or sys.executable,
+        }
+        command = [_fill(part, filled) for part in service.command]
         with self._output.open("wb") as output:
             try:
                 self._process = await asyncio.create_subprocess_exec(
@@ -136,19 +155,26 @@ class ProcessServer:
         }
 
     async def _warm(self, url: str) -> None:
+        """Ask the warm-up until it is answered, and see that the answer is that of before (I12)."""
+        self._invariant.check(await self._asked(url, self._service.warm_up))
+
+    async def _asked(self, url: str, request: WarmUp) -> bytes:
         """Ask until it answers with 2xx; an answer of a dead server's port is none."""
-        warm_up, pause = self._service.warm_up, _FIRST_PAUSE_SECONDS
+        pause = _FIRST_PAUSE_SECONDS
         async with httpx.AsyncClient(base_url=url, timeout=None, trust_env=False) as client:
             while True:
                 answer = None
                 with contextlib.suppress(httpx.TransportError):
                     answer = await client.request(
-                        warm_up.method, warm_up.path, content=warm_up.body.encode()
+                        request.method,
+                        request.path,
+                        content=request.body.encode(),
+                        headers=_JSON if request.body else None,
                     )
                 if not self._running:
-                    raise EngineFailed(f"it ended before it answered{self._last_words()}")
+                    raise failed_with(f"it ended before it answered{self._last_words()}")
                 if answer is not None and answer.is_success:
-                    return
+                    return answer.content
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 

@@ -1,26 +1,30 @@
-"""Engines ``vllm`` and ``sglang``: a server that stays, and puts its weights into host memory to sleep.
+"""Engines whose server stays, and puts its weights into host memory to sleep: ``vllm``, ``sglang``, ``torch``.
 
 Evicting frees GPU memory and keeps the process; restoring wakes it, weights first and then the cache of
 keys and values, and asks the warm-up. A server that cannot be put to sleep or woken is ended, and the
 next start is a cold one. A request never reaches one that sleeps: there is no address while it does.
 
-Written against the engines' own descriptions (vLLM: sleep mode, development endpoints; SGLang: memory
-saver) and tested against fakes of them (`tests/sleeping_engine.py`), not against the engines.
+vLLM's and SGLang's ways are written against the engines' own descriptions (vLLM: sleep mode, development
+endpoints; SGLang: memory saver) and tested against fakes of them (`tests/sleeping_engine.py`), not
+against the engines. The server of ``torch`` is our own (`managers.gpu.torch_worker`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import httpx
 from msgspec.structs import replace
 
 from domain.services import Engine, GpuService, ServiceEvent
-from managers.gpu.engines import EngineFailed
+from managers.gpu.engines import AnswersChanged, EngineFailed, OutOfMemory, failed_with
 from managers.gpu.engines.process import ProcessServer
+
+_WORDS_CHARACTERS: Final = 1000
+#: What our own worker says when weights or answers are not those of before.
+_CHANGED: Final = "answers_changed"
 
 
 class Step(NamedTuple):
@@ -59,27 +63,27 @@ WAYS: Final = {
          Step("/resume_memory_occupation", {"tags": ["kv_cache"]}),
          Step("/continue_generation", {})),
     ),
+    Engine.TORCH: Ways(
+        ("{python}", "-m", "managers.gpu.torch_worker", "--port", "{port}",
+         "--source", "{source}", "--memory-bytes", "{memory_bytes}"),
+        {},
+        (Step("/tangram/release"),),
+        (Step("/tangram/restore"),),
+    ),
 }  # fmt: skip
 
 
 class SleepingServer(ProcessServer):
     """One server of such an engine on one chunk."""
 
-    def __init__(
-        self,
-        service: GpuService,
-        units: tuple[int, ...],
-        directory: Path,
-        grace_seconds: float = 5.0,
-        label: Mapping[str, str] | None = None,
-    ) -> None:
-        """As `ProcessServer`; a service that names no command gets its engine's usual one."""
+    #: Where it is while it sleeps; empty while it does not.
+    _asleep_at = ""
+
+    def _completed(self, service: GpuService) -> GpuService:
+        """Add its engine's usual command where the service names none."""
         self._ways = WAYS[service.engine]
         command = service.command or self._ways.command
-        service = replace(service, command=command, env={**self._ways.env, **service.env})
-        super().__init__(service, units, directory, grace_seconds, label)
-        #: Where it is while it sleeps; empty while it does not.
-        self._asleep_at = ""
+        return replace(service, command=command, env={**self._ways.env, **service.env})
 
     async def restore(self) -> None:
         """Wake it, or start it when there is nothing to wake. Raises EngineFailed."""
@@ -97,6 +101,9 @@ class SleepingServer(ProcessServer):
         except TimeoutError:
             await self.close()
             raise EngineFailed(f"it was not awake within {limit:g} s") from None
+        except (AnswersChanged, OutOfMemory):  # starting it anew would hide that, or fail alike
+            await self.close()
+            raise
         except EngineFailed:
             await self.close()
             return False
@@ -135,4 +142,6 @@ class SleepingServer(ProcessServer):
                 except httpx.TransportError as error:
                     raise EngineFailed(f"{step.path} was not answered: {error!r}") from None
                 if not answer.is_success:
-                    raise EngineFailed(f"{step.path} was answered with {answer.status_code}")
+                    words = answer.text[:_WORDS_CHARACTERS].strip()
+                    said = f"{step.path} was answered with {answer.status_code}: {words}"
+                    raise AnswersChanged(said) if _CHANGED in words else failed_with(said)

@@ -16,7 +16,7 @@ from domain.apis import CallSpec, ServiceResult
 from domain.ids import ActionId, ResourceId
 from domain.inventory import ResourceInventory
 from domain.ports import DriverContext, RunOrder
-from domain.services import Degree, Engine, GpuService
+from domain.services import Degree, Engine, GpuService, WarmUp
 from managers.gpu.driver import GpuDriver
 from managers.gpu.engines.leftovers import label_of
 from tests.architecture.tree import ROOT
@@ -120,10 +120,26 @@ async def test_a_call_of_a_service_that_is_declared_no_more_fails_and_says_so(
     assert "not a service that is declared now" in (report.detail or "")
 
 
-async def test_an_engine_that_this_node_does_not_run_is_named(driver: GpuDriver) -> None:
-    report = await driver.run(
-        an_order("1", "a", replace(SERVICE, engine=Engine.TORCH)), lambda: None
+@pytest.mark.slow
+async def test_a_service_that_answers_otherwise_is_ended_and_kept_out_until_declared_anew(
+    driver: GpuDriver,
+) -> None:
+    """I12, where every start draws other weights."""
+    changing = replace(
+        SERVICE,
+        command=("sh", "-c", f'exec "{sys.executable}" "{MODEL}" --port {{port}} --seed $$'),
+        warm_up=WarmUp("POST", "/v1/score", '{"text": "x"}', "score"),
     )
+    assert (await driver.run(an_order("1", "a", changing), lambda: None)).outcome == "completed"
+    assert (await driver.run(an_order("2", "b", SERVICE, "a"), lambda: None)).outcome == "completed"
 
-    assert (report.outcome, report.never_started) == (Outcome.INFRA_FAILED, True)
-    assert "torch" in (report.detail or "")
+    told = await driver.run(an_order("3", "a", changing, "b"), lambda: None)
+    again = await driver.run(an_order("4", "a", changing), lambda: None)
+    mended = await driver.run(an_order("5", "a"), lambda: None)
+
+    for report, words in ((told, "answered otherwise"), (again, "in quarantine on GPUs (0,)")):
+        assert (report.outcome, report.never_started) == (Outcome.INFRA_FAILED, True)
+        assert words in (report.detail or "")
+        assert report.chunk is not None
+        assert Home("a", (0,)) in report.chunk.gone
+    assert mended.outcome is Outcome.COMPLETED

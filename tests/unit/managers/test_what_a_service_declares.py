@@ -49,6 +49,8 @@ def test_its_degrees_are_what_a_call_may_get_of_gpus() -> None:
         ({"command": ()}, "/command"),
         ({"command": ("serve",)}, "/command"),
         ({"engine": Engine.VLLM}, "/source"),
+        ({"engine": Engine.TORCH, "source": "m:f"}, "/degrees"),
+        ({"python": "python3"}, "/python"),
         ({"warm_up": WarmUp("DELETE")}, "/warm_up/method"),
         ({"warm_up": WarmUp(path="/../x")}, "/warm_up/path"),
         ({"paths": ()}, "/paths"),
@@ -74,6 +76,21 @@ def test_names_are_plain(name) -> None:
 )
 def test_a_target_says_whether_it_is_a_service(target, name) -> None:
     assert service_name(target) == name
+
+
+@pytest.mark.parametrize(
+    ("engine", "path"),
+    [
+        (Engine.VLLM, "/sleep?level=2"),
+        (Engine.SGLANG, "/release_memory_occupation"),
+        (Engine.TORCH, "/tangram/release"),
+    ],
+)
+def test_nobody_but_the_control_center_puts_a_service_to_sleep(engine, path) -> None:
+    service = msgspec.structs.replace(REWARD, engine=engine, source="m:f", paths=("/",))
+    check_service_call(CallSpec("service:r", "POST", "/v1/score"), service)
+    with pytest.raises(InvalidRequest, match="for the control center alone"):
+        check_service_call(CallSpec("service:r", "POST", path), service)
 
 
 @pytest.mark.parametrize(

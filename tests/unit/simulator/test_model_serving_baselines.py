@@ -131,7 +131,9 @@ def test_serverless_ends_although_trajectories_come_back_later():
     assert found["b"] == ("completed", pytest.approx(2.0, abs=1.0))
 
 
-@pytest.mark.parametrize("make", [ServerlessLlm, lambda *some: StaticServices(*some, 4)])
+@pytest.mark.parametrize(
+    "make", [ServerlessLlm, lambda workload, cluster: StaticServices(workload, cluster, 4)]
+)
 def test_both_tasks_at_once_are_served(make):
     requests = make_requests(40, 0)
     workload = MopdSearch(

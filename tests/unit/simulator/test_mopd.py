@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_a_restore_is_overhead_and_what_is_cached_costs_none():
 
     Simulation(workload, gpus(2), "paper", overheads=NONE, watch=checked).run()
 
-    parts = {
+    parts: dict[str, Any] = {
         name: (finish.timing.overhead_seconds, finish.timing.execution_seconds)
         for name, finish in workload.answers.items()
     }

@@ -1,0 +1,102 @@
+"""Serve one model: ``python -m managers.gpu.torch_worker --port 8000 --source package.module:function``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from managers.gpu.torch_worker.models import BadSource, load
+from managers.gpu.torch_worker.worker import STATUS, Trouble, Worker
+
+
+class Handler(BaseHTTPRequestHandler):
+    """The paths of the package's rules."""
+
+    worker: Worker
+
+    def do_GET(self) -> None:
+        """Say where it is."""
+        state = self.worker.state()
+        if self.path == "/tangram/state":
+            self._tell(200, state)
+        elif self.path == "/health":
+            self._tell(200 if state["state"] == "resident" else 503, state)
+        else:
+            self._answer(None)
+
+    def do_POST(self) -> None:
+        """Restore, release, or ask the model."""
+        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        try:
+            if self.path == "/tangram/restore":
+                self._tell(200, self.worker.restore())
+            elif self.path == "/tangram/release":
+                self._tell(200, self.worker.release())
+            else:
+                self._answer(json.loads(content) if content else None)
+        except Trouble as trouble:
+            self._fail(trouble)
+        except ValueError as error:
+            self._fail(Trouble("bad_request", f"not JSON: {error}"))
+
+    def _answer(self, body: Any) -> None:
+        try:
+            self._tell(200, self.worker.answer(self.path, body))
+        except Trouble as trouble:
+            self._fail(trouble)
+
+    def _fail(self, trouble: Trouble) -> None:
+        self._tell(STATUS[trouble.kind], {"error": trouble.kind, "detail": str(trouble)})
+
+    def _tell(self, status: int, body: Any) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing about each request."""
+
+
+def find_device(named: str) -> str:
+    """Return the device; where the machine has an NVIDIA card, the processor must be asked for."""
+    if named != "auto":
+        return named
+    if torch.cuda.is_available():
+        return "cuda"
+    if Path("/dev/nvidiactl").exists():
+        raise BadSource(f"there is an NVIDIA card that torch {torch.__version__} cannot use")
+    return "cpu"
+
+
+def main() -> int:
+    """Load into host memory, then serve."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--source", required=True)
+    parser.add_argument("--memory-bytes", type=int, default=0)
+    parser.add_argument("--device", default="auto")
+    options = parser.parse_args()
+    try:
+        served = load(options.source)
+        Handler.worker = Worker(served, find_device(options.device), options.memory_bytes)
+    except BadSource as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    ThreadingHTTPServer.request_queue_size = 128
+    server = ThreadingHTTPServer(("127.0.0.1", options.port), Handler)
+    server.daemon_threads = True
+    server.serve_forever()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

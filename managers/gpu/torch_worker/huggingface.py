@@ -1,0 +1,108 @@
+"""Models of `transformers`: from a folder, or of a configuration with random weights.
+
+``source`` is a folder that ``save_pretrained`` wrote, or a JSON file of a configuration, whose weights
+are drawn from a seed. Nothing is fetched from anywhere. The architecture is the one that the
+configuration names, else a causal language model.
+
+Paths: ``/v1/completions`` continues greedily (``prompt``, ``max_tokens``), ``/v1/score`` gives the last
+logits and ``/v1/embeddings`` the mean of the last hidden states (``input``). Prompts are token ids, or
+text where the folder has a tokenizer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from managers.gpu.torch_worker.models import BadSource, Served
+
+MOST_TOKENS = 4096
+_SEED = 7
+
+
+def load(source: str) -> Served:
+    """Return the model in host memory. Raises BadSource."""
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
+    try:
+        import transformers
+    except ImportError as error:
+        raise BadSource(f"{source} is a model of transformers, which is not there") from error
+    path = Path(source)
+    if path.is_dir():
+        config = transformers.AutoConfig.from_pretrained(source, local_files_only=True)
+        architecture = _architecture(transformers, config)
+        module = architecture.from_pretrained(source, local_files_only=True)
+    elif path.is_file():
+        values = json.loads(path.read_text())
+        config = transformers.AutoConfig.for_model(**values)
+        torch.manual_seed(_SEED)
+        architecture = _architecture(transformers, config)
+        make = getattr(architecture, "from_config", None) or architecture._from_config
+        module = make(config)
+    else:
+        raise BadSource(f"{source} is neither module:function nor a folder or file on this node")
+    tokenizer = None
+    if path.is_dir():
+        with contextlib.suppress(OSError, ValueError):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, local_files_only=True)
+    asked = Asked(module, tokenizer)
+    return Served(module, asked, ("/v1/score", {"input": [1, 2, 3, 4]}))
+
+
+def _architecture(transformers: Any, config: Any) -> Any:
+    for name in getattr(config, "architectures", None) or ():
+        found = getattr(transformers, name, None)
+        if found is not None:
+            return found
+    return transformers.AutoModelForCausalLM
+
+
+class Asked:
+    """Requests to one model."""
+
+    def __init__(self, module: Any, tokenizer: Any) -> None:
+        self._module = module
+        self._tokenizer = tokenizer
+
+    def __call__(self, path: str, body: Any) -> Any:
+        """Answer a request. Raises ValueError for one that makes no sense."""
+        if not isinstance(body, dict):
+            raise ValueError("give a JSON object")
+        if path == "/v1/completions":
+            return self._complete(body)
+        if path == "/v1/score":
+            logits = self._run(body).logits
+            return {"score": logits.reshape(-1, logits.shape[-1])[-1].float().tolist()}
+        if path == "/v1/embeddings":
+            hidden = self._run(body, output_hidden_states=True).hidden_states[-1]
+            vector = hidden[0].mean(dim=0).float().tolist()
+            return {"data": [{"index": 0, "embedding": vector}]}
+        raise ValueError("paths are /v1/completions, /v1/score and /v1/embeddings")
+
+    def _run(self, body: dict[str, Any], **options: Any) -> Any:
+        return self._module(input_ids=self._ids(body.get("input")), **options)
+
+    def _complete(self, body: dict[str, Any]) -> Any:
+        ids = self._ids(body.get("prompt"))
+        count = body.get("max_tokens", 16)
+        if not isinstance(count, int) or not 1 <= count <= MOST_TOKENS:
+            raise ValueError(f"max_tokens is 1 to {MOST_TOKENS}")
+        out = self._module.generate(input_ids=ids, max_new_tokens=count, do_sample=False)
+        added = out[0][ids.shape[1] :].tolist()
+        text = self._tokenizer.decode(added) if self._tokenizer is not None else ""
+        return {"choices": [{"index": 0, "text": text, "token_ids": added}]}
+
+    def _ids(self, prompt: Any) -> Any:
+        if isinstance(prompt, str) and self._tokenizer is not None:
+            prompt = self._tokenizer(prompt)["input_ids"]
+        if not isinstance(prompt, list) or not all(isinstance(each, int) for each in prompt):
+            raise ValueError("a prompt is a list of token ids, or text where there is a tokenizer")
+        if not prompt:
+            raise ValueError("the prompt is empty")
+        device = next(self._module.parameters()).device
+        return torch.tensor([prompt], device=device)

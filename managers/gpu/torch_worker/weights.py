@@ -1,0 +1,158 @@
+"""All tensors of a module in one flat buffer: in host memory, and on a device while restored.
+
+Tensors that share their memory, such as tied embeddings, share their part of the buffer. Parts are
+aligned, so that each can be viewed as its own type; what lies between them is zero.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any, NamedTuple
+
+import torch
+
+#: Start of each tensor: what the device's own allocator aligns to.
+ALIGNMENT_BYTES = 256
+#: Large enough for full bandwidth, small enough that sums of pieces tell where a copy went wrong.
+PIECE_BYTES = 256 * 2**20
+
+
+class Part(NamedTuple):
+    """Where a tensor lies in the buffer."""
+
+    begin: int
+    nbytes: int
+    dtype: Any
+    shape: Any
+
+
+class Copied(NamedTuple):
+    """What a restore did."""
+
+    nbytes: int
+    seconds: float
+
+
+class FlatWeights:
+    """The weights of one module. After `restore` they are on the device, before it on the host."""
+
+    def __init__(self, module: Any, device: Any, piece_bytes: int = PIECE_BYTES) -> None:
+        """Move the parameters and buffers of ``module`` into one flat copy in host memory."""
+        self._device = torch.device(device)
+        self._piece_bytes = piece_bytes
+        self._parts: list[tuple[Any, Part]] = []
+        tensors = [*module.parameters(), *module.buffers()]
+        self.nbytes = self._lay_out(tensors)
+        self._host = page_locked(self.nbytes, self._device)
+        for tensor, part in self._parts:
+            view = _view(self._host, part)
+            view.copy_(tensor.detach())
+            tensor.data = view  # the original is dropped here, one at a time
+        self._resident: Any = None
+        #: What the weights are, wherever they are.
+        self.checksum = checksum(self._host, piece_bytes)
+
+    @property
+    def resident(self) -> bool:
+        """They are on the device."""
+        return self._resident is not None
+
+    def restore(self) -> Copied:
+        """Bring them onto the device. Raises what torch raises when there is no memory."""
+        began = time.perf_counter()
+        if self._resident is not None:
+            return Copied(0, 0.0)
+        flat = torch.empty(self.nbytes, dtype=torch.uint8, device=self._device)
+        stream_in(flat, self._host, self._piece_bytes)
+        self._point_at(flat)
+        self._resident = flat
+        return Copied(self.nbytes, time.perf_counter() - began)
+
+    def unchanged(self) -> bool:
+        """Say whether what is on the device is what was there at the beginning."""
+        return bool(checksum(self._resident, self._piece_bytes) == self.checksum)
+
+    def release(self) -> int:
+        """Free the device's memory, without writing anything back; return how much."""
+        if self._resident is None:
+            return 0
+        self._point_at(self._host)
+        self._resident = None
+        give_back(self._device)
+        return self.nbytes
+
+    def _point_at(self, flat: Any) -> None:
+        for tensor, part in self._parts:
+            tensor.data = _view(flat, part)
+
+    def _lay_out(self, tensors: list[Any]) -> int:
+        """Give each tensor its part; return the bytes of all."""
+        known: dict[Any, Part] = {}
+        end = 0
+        for tensor in tensors:
+            same = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+            part = known.get(same)
+            if part is None:
+                nbytes = tensor.numel() * tensor.element_size()
+                part = Part(end, nbytes, tensor.dtype, tensor.shape)
+                end += -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+                if nbytes:  # empty tensors have no address to be known by
+                    known[same] = part
+            self._parts.append((tensor, part))
+        return end
+
+
+def stream_in(flat: Any, host: Any, piece_bytes: int) -> None:
+    """Copy ``host`` into ``flat`` in pieces, on a stream of its own where there is one."""
+    pieces = zip(flat.split(piece_bytes), host.split(piece_bytes))
+    if flat.device.type != "cuda":
+        for into, out_of in pieces:
+            into.copy_(out_of)
+        return
+    stream = torch.cuda.Stream(flat.device)
+    stream.wait_stream(torch.cuda.current_stream(flat.device))
+    with torch.cuda.stream(stream):
+        for into, out_of in pieces:
+            into.copy_(out_of, non_blocking=True)
+    stream.synchronize()
+
+
+def page_locked(nbytes: int, device: Any) -> Any:
+    """Return zeroed host memory that ``device`` can copy from by itself.
+
+    Registered rather than allocated as pinned: torch's allocator rounds up to a power of two.
+    """
+    host = torch.zeros(nbytes, dtype=torch.uint8)
+    if device.type != "cuda" or nbytes == 0:
+        return host
+    torch.cuda.init()
+    status = torch.cuda.cudart().cudaHostRegister(host.data_ptr(), nbytes, 0)
+    if int(status) != 0:
+        del host
+        return torch.zeros(nbytes, dtype=torch.uint8).pin_memory()
+    return host
+
+
+def give_back(device: Any) -> None:
+    """Return unused memory of the allocator to the device, so that others can have it."""
+    if device.type != "cuda":
+        return
+    torch.cuda.synchronize(device)
+    # Workspaces of matrix products are kept for each stream, megabytes of each.
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
+    torch.cuda.empty_cache()
+
+
+def checksum(flat: Any, piece_bytes: int = PIECE_BYTES) -> str:
+    """Return what tells one content from another, computed where it lies; reads it once."""
+    words = flat.view(torch.int32).split(max(1, piece_bytes // 4))
+    sums = [words_.sum(dtype=torch.int64) for words_ in words]
+    numbers = torch.stack(sums).tolist() if sums else []
+    return hashlib.sha256(repr(numbers).encode()).hexdigest()
+
+
+def _view(flat: Any, part: Part) -> Any:
+    return flat[part.begin : part.begin + part.nbytes].view(part.dtype).view(part.shape)

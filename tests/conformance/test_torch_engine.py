@@ -1,0 +1,171 @@
+"""Engine ``torch`` with a real torch, on the processor: it really drops its tensors and restores them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from msgspec.structs import replace
+
+from domain.services import Degree, Engine, GpuService, ServiceEvent, WarmUp, check_service
+from managers.gpu.engines import AnswersChanged, EngineFailed, OutOfMemory, Server
+from managers.gpu.engines.torch import TorchServer
+from tests.architecture.tree import ROOT
+from tests.conformance.engine import EngineConformance
+
+#: Has Debian's torch; ours has none.
+PYTHON = "/usr/bin/python3"
+#: As `tests.torch_models.large` has them.
+WEIGHTS = 128 * 2**20
+#: More than torch and one copy of the weights take, less than torch and two do.
+BOTH = 2 * WEIGHTS + WEIGHTS // 2
+SOURCES = {"": "large", "hangs": "waiting", "waits": "waiting", "dies": "dying"}
+
+
+def a_service(model: str, **fields) -> GpuService:
+    service = GpuService(
+        Engine.TORCH,
+        (Degree(1, 2**30),),
+        source=f"tests.torch_models:{model}",
+        env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MALLOC_TRIM_THRESHOLD_": "65536"},
+        python=PYTHON,
+    )
+    service = replace(service, **fields)
+    check_service("model", service)
+    return service
+
+
+@pytest.mark.slow
+class TestTorchEngine(EngineConformance):
+    """A worker whose device is the processor."""
+
+    @pytest.fixture(autouse=True)
+    def directory(self, tmp_path: Path) -> None:
+        self._directory = tmp_path / "server"
+
+    def make(self, trouble: str = "") -> Server:
+        limit = 1.0 if trouble == "hangs" else 100.0
+        service = a_service(SOURCES[trouble], restore_timeout_seconds=limit)
+        return TorchServer(service, (0,), self._directory, grace_seconds=0.3)
+
+    def holds_memory(self, server: Server) -> bool:
+        """More than the copy in host memory, which is what an evicted one keeps."""
+        return sum(anonymous_bytes(process) for process in self._processes()) > BOTH
+
+    async def kill(self, server: Server) -> None:
+        for process in self._processes():
+            process.kill()
+        while server.alive:
+            await asyncio.sleep(0.01)
+
+    def _processes(self) -> list[psutil.Process]:
+        return [
+            process
+            for process in psutil.process_iter(["cwd", "status"])
+            if process.info["cwd"] == str(self._directory)
+            and process.info["status"] != psutil.STATUS_ZOMBIE
+        ]
+
+    async def test_its_memory_comes_and_goes_while_its_process_stays(self) -> None:
+        server = self.make()
+        try:
+            await server.restore()
+            assert self.holds_memory(server)
+            (before,) = self._processes()
+            assert await server.evict() is ServiceEvent.EVICTED
+            assert not self.holds_memory(server)
+            assert anonymous_bytes(before) > WEIGHTS, "the copy in host memory stays"
+            await server.restore()
+            assert self.holds_memory(server)
+            assert self._processes() == [before]
+        finally:
+            await server.close()
+
+
+async def score(server: Server) -> float:
+    async with httpx.AsyncClient(base_url=server.base_url, trust_env=False) as client:
+        answer = await client.post("/v1/score", json={"text": "x"}, timeout=60)
+    number: float = answer.json()["score"]
+    return number
+
+
+@pytest.mark.slow
+async def test_what_a_model_writes_into_its_weights_is_gone_after_an_eviction(tmp_path) -> None:
+    server = TorchServer(a_service("writing"), (0,), tmp_path, grace_seconds=0.3)
+    try:
+        await server.restore()
+        first, then = await score(server), await score(server)
+        assert first != then
+        await server.evict()
+        await server.restore()
+        assert await score(server) == first
+    finally:
+        await server.close()
+
+
+def anonymous_bytes(process: psutil.Process) -> int:
+    """Return the memory of a process that is no file's; 0 when it is gone."""
+    try:
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["changing", "corrupting"])
+async def test_a_model_that_does_not_answer_as_before_is_told_and_ended(model, tmp_path) -> None:
+    """I12: by the answer to its fixed prompt, and by the sums of its weights."""
+    server = TorchServer(a_service(model), (0,), tmp_path, grace_seconds=0.3)
+    try:
+        await server.restore()
+        await score(server)
+        await server.evict()
+        with pytest.raises(AnswersChanged, match="answers_changed"):
+            await server.restore()
+        assert (server.alive, server._process) == (False, None)
+    finally:
+        await server.close()
+
+
+@pytest.mark.slow
+async def test_a_model_larger_than_declared_is_not_brought_in_and_says_what_to_declare(
+    tmp_path,
+) -> None:
+    service = a_service("scorer", degrees=(Degree(1, 2**20),))
+    server = TorchServer(service, (0,), tmp_path, grace_seconds=0.3)
+    with pytest.raises(OutOfMemory, match="take 8388864 bytes and 1048576 are declared: declare"):
+        await server.restore()
+    assert server._process is None
+
+
+@pytest.mark.slow
+async def test_a_request_that_makes_no_sense_and_a_crash_are_told_apart(tmp_path) -> None:
+    warm_up = WarmUp("POST", "/v1/score", '{"text": "warm"}', "score")
+    server = TorchServer(a_service("scorer", warm_up=warm_up), (0,), tmp_path, grace_seconds=0.3)
+    try:
+        await server.restore()
+        async with httpx.AsyncClient(base_url=server.base_url, trust_env=False) as client:
+            answer = await client.post("/v1/score", json=[1])
+            assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
+            with pytest.raises(httpx.TransportError):
+                await client.post("/v1/crash", json={})
+        async with asyncio.timeout(60):
+            while server.alive:
+                await asyncio.sleep(0.01)
+        await server.restore()
+        assert server.alive
+    finally:
+        await server.close()
+
+
+@pytest.mark.slow
+async def test_an_interpreter_without_torch_says_so(tmp_path) -> None:
+    service = a_service("scorer", python="/usr/bin/python3", env={"PYTHONPATH": str(tmp_path)})
+    (tmp_path / "torch.py").write_text("raise ImportError('No module named torch')")
+    server = TorchServer(service, (0,), tmp_path / "server", grace_seconds=0.3)
+    with pytest.raises(EngineFailed, match="No module named torch"):
+        await server.restore()
