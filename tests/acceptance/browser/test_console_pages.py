@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PAGES = (
     "", "queues", "actions", "trajectories", "tasks", "cpu", "gpu", "apis", "decisions", "workers",
+    "simulate", "webhooks", "people", "people/tokens", "people/sessions",
 )  # fmt: skip
 
 
