@@ -28,7 +28,9 @@ LIVES_DAYS: Final = (7, 30, 90, 365)
 def membership_set(*, http: HttpRequest, project: str, username: str, role: Role) -> Membership:
     """Give somebody a role in a project; tokens of his that may more than it are revoked."""
     with transaction.atomic():
-        user = get_user_model()._default_manager.filter(username=username, is_active=True).first()
+        accounts = get_user_model()._default_manager.filter(is_active=True)
+        # PostgreSQL takes no U+0000, not even to look for it.
+        user = accounts.filter(username=username.replace("\0", "")).first()
         if user is None:
             raise InvalidRequest(f"there is no account {username!r}", pointer="/username")
         known = Membership.objects.filter(user=user, project_id=project).first()

@@ -13,7 +13,7 @@ urlpatterns: list[URLPattern] = [
     path("", views.members, name="members"),
     path("<int:number>/remove", views.remove, name="remove"),
     path("tokens/", views.tokens, name="tokens"),
-    path("tokens/<str:key>/revoke", views.revoke, name="revoke"),
+    path("tokens/<slug:key>/revoke", views.revoke, name="revoke"),
     path("sessions/", views.sessions, name="sessions"),
     path("sessions/end", views.end, name="end"),
     path(

@@ -10,9 +10,9 @@ app_name = "webhooks"
 
 urlpatterns: list[URLPattern] = [
     path("", views.endpoints, name="list"),
-    path("<str:key>/", views.endpoint, name="one"),
-    path("<str:key>/rotate", views.rotate, name="rotate"),
-    path("<str:key>/ping", views.ping, name="ping"),
-    path("<str:key>/delete", views.delete, name="delete"),
-    path("<str:key>/replay/<int:number>", views.replay, name="replay"),
+    path("<slug:key>/", views.endpoint, name="one"),
+    path("<slug:key>/rotate", views.rotate, name="rotate"),
+    path("<slug:key>/ping", views.ping, name="ping"),
+    path("<slug:key>/delete", views.delete, name="delete"),
+    path("<slug:key>/replay/<int:number>", views.replay, name="replay"),
 ]
