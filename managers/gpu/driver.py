@@ -6,7 +6,8 @@ of the result. Whatever ended differently from what the ledger believes travels 
 `ChunkNews`, so the books follow what is really in memory.
 
 Rules
-1. A service that is declared otherwise than when it was started is ended, and started anew.
+1. A service that is declared otherwise than when it was started is ended, and started anew, once no
+   call is with it any more.
 2. What breaks off a call may have broken the server: it is ended, and is restored when wanted next.
 3. What a dead predecessor left running is ended before anything is granted (`leftovers`), so a node
    joins with nothing in memory.
@@ -137,6 +138,8 @@ class GpuDriver(RequestDriver):
         known = self._made.get(home)
         if known is not None and known[0] != service:
             await self.keeper.forget(home)
+            if self.keeper.kept(home):  # others are still being served as it was declared then
+                service, memory_bytes = known
         self._made[home] = service, memory_bytes
         return await self.keeper.hold(order.mark, home, memory_bytes, evicted)
 
