@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -42,6 +43,20 @@ class Claim(msgspec.Struct, frozen=True):
     paper: str | None
     ours: Interval
     note: str = ""
+    #: ``higher`` or ``lower``: which way is better than the paper; empty where neither is.
+    better: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """Say how ours stands to the number that the paper prints; empty where that says nothing."""
+        found = re.search(r"\d+(\.\d+)?", self.paper or "")
+        if found is None or not self.better:
+            return ""
+        wanted = float(found[0])
+        short = wanted - self.ours.mean if self.better == "higher" else self.ours.mean - wanted
+        if short <= 0:
+            return "reached"
+        return f"falls short: {self.ours.mean / wanted:.2f} times the paper's"
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from simulator.report.cases import FULL
-from simulator.report.evaluation import Report
+from simulator.report.evaluation import Measured, Report
 from simulator.report.figure import Claim, Figure
 from simulator.report.svg import plot
 
@@ -20,6 +20,8 @@ h2 { margin-top: 3rem; } svg { width: 100%; max-width: 46rem; font-size: 12px; }
 table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid #ddd; }
 .note { color: #555; } .simulated { background: #fff3cd; padding: .5rem 1rem; }
+.reached { color: #00684a; } .short { color: #a33b00; }
+section, div { overflow-x: auto; }
 """.strip()
 
 
@@ -52,20 +54,22 @@ def html(report: Report) -> str:
         '<meta name="viewport" content="width=device-width">'
         f"<title>Tangram: simulated evaluation</title><style>{STYLE}</style></head><body>"
         "<h1>The evaluation of ARL-Tangram, simulated</h1>"
-        '<p class="simulated">Every number here was simulated: the production scheduler and ledgers '
+        '<p class="simulated">Every number here was simulated, but those under "Measured beside '
+        'simulated": the production scheduler and ledgers '
         "in virtual time, everything around them modelled (docs/simulator.md). The paper's numbers "
         "were measured on its testbed, with workloads and profiles that it does not print.</p>"
         f"<p>Scale: {escape(report.scale)}{smaller}{shorter}. Input: {escape(report.input)}. Intervals: the "
         f"smallest and the largest over {seeds}. Nothing was tuned per figure.</p>"
-        f"<ul>{contents}</ul>{''.join(map(_figure, report.figures))}"
-        f"<h2>Left out</h2><table>{left_out}</table></body></html>\n"
+        f"<ul>{contents}</ul>{_summary(report)}{''.join(map(_figure, report.figures))}"
+        f"{_beside(report.measured)}<h2>Left out</h2><table>{left_out}</table></body></html>\n"
     )
 
 
 def _figure(figure: Figure) -> str:
     note = f'<p class="note">{escape(figure.notes)}</p>' if figure.notes else ""
+    drawn = "" if figure.kind == "table" else plot(figure)
     return (
-        f'<section id="{escape(figure.id)}"><h2>{escape(figure.title)}</h2>{note}{plot(figure)}'
+        f'<section id="{escape(figure.id)}"><h2>{escape(figure.title)}</h2>{note}{drawn}'
         f"{_claims(figure.claims)}{_numbers(figure)}</section>"
     )
 
@@ -73,12 +77,56 @@ def _figure(figure: Figure) -> str:
 def _claims(claims: tuple[Claim, ...]) -> str:
     if not claims:
         return ""
-    rows = "".join(
-        f"<tr><td>{escape(claim.what)}</td><td>{escape(claim.paper or '')}</td>"
-        f"<td>{claim.ours}</td><td>{escape(claim.note)}</td></tr>"
-        for claim in claims
+    rows = "".join(_claim(claim, claim.note) for claim in claims)
+    return (
+        f"<table><tr><th></th><th>paper</th><th>simulated</th><th></th><th></th></tr>{rows}</table>"
     )
-    return f"<table><tr><th></th><th>paper</th><th>simulated</th><th></th></tr>{rows}</table>"
+
+
+def _claim(claim: Claim, note: str) -> str:
+    verdict = claim.verdict
+    mark = f' class="{"reached" if verdict == "reached" else "short"}"' if verdict else ""
+    return (
+        f"<tr><td>{escape(claim.what)}</td><td>{escape(claim.paper or '')}</td>"
+        f"<td>{claim.ours}</td><td{mark}>{escape(verdict)}</td><td>{escape(note)}</td></tr>"
+    )
+
+
+def _summary(report: Report) -> str:
+    """Return every claim of which the paper prints a number, with where ours falls short."""
+    rows = "".join(
+        _claim(claim, f"{figure.id}; {claim.note}".removesuffix("; "))
+        for figure in report.figures
+        for claim in figure.claims
+        if claim.verdict
+    )
+    if not rows:
+        return ""
+    return (
+        "<h2>What the paper prints, and what came out</h2><div><table><tr><th></th><th>paper</th>"
+        f"<th>simulated</th><th></th><th>figure</th></tr>{rows}</table></div>"
+    )
+
+
+def _beside(measured: Measured | None) -> str:
+    """Return real runs beside simulated ones, which stand nowhere else."""
+    title = "<h2>Measured beside simulated</h2>"
+    if measured is None:
+        return f"{title}<p>No stored measurement was found (python -m benchmarks.predicted).</p>"
+    rows = "".join(
+        f"<tr><td>{escape(policy)}</td><td>{each.measured_mean:.3f}</td>"
+        f"<td>{each.simulated_mean:.3f}</td><td>{each.mean_off:+.1%}</td>"
+        f"<td>{each.measured_p95:.3f}</td><td>{each.simulated_p95:.3f}</td>"
+        f"<td>{each.p95_off:+.1%}</td></tr>"
+        for policy, each in measured.result.items()
+    )
+    return (
+        f"{title}<p>The same small workload on a real Tangram and in the simulator: ACT in seconds. "
+        f"Wanted: the mean within 10 %, p95 within 20 %. Measured at {escape(measured.measured_at)} "
+        f"by <code>{escape(measured.command)}</code>.</p><table><tr><th>policy</th><th>mean measured"
+        "</th><th>simulated</th><th>off</th><th>p95 measured</th><th>simulated</th><th>off</th></tr>"
+        f"{rows}</table>"
+    )
 
 
 def _numbers(figure: Figure) -> str:
@@ -91,6 +139,7 @@ def _numbers(figure: Figure) -> str:
         cells = "".join(f"<td>{known.get(x, '')}</td>" for x in places)
         rows.append(f"<tr><td>{escape(series.name)}</td>{cells}</tr>")
     return (
-        f"<details><summary>numbers: {escape(figure.y)}</summary>"
+        f"<details{' open' if figure.kind == 'table' else ''}>"
+        f"<summary>numbers: {escape(figure.y)}</summary>"
         f"<table><tr><th>{escape(figure.x)}</th>{head}</tr>{''.join(rows)}</table></details>"
     )

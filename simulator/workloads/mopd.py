@@ -43,6 +43,7 @@ from simulator.workloads.program import Act, Program, Rollout, Think
 #: GPUs of ARL-Tangram §6.1: five nodes of eight.
 GPUS: Final = 40
 TEACHERS: Final = 9
+ROLLOUT_SECONDS: Final = 600.0
 PARAMETERS: Final = 32e9
 OPERATIONS_PER_SECOND: Final = 400e12
 CALL_SECONDS: Final = 0.05
@@ -90,7 +91,7 @@ class Mopd:
     seed: int = 0
     group_size: int = 8
     domains: int = TEACHERS
-    rollout_seconds: float = 600.0
+    rollout_seconds: float = ROLLOUT_SECONDS
     train_seconds: float = 60.0
     project: str = PROJECT
     task: str = "mopd"
