@@ -98,7 +98,9 @@ class Mopd:
 
     def __post_init__(self) -> None:
         if len(self.requests) < 2:
-            raise InvalidRequest("mopd: there are no recorded requests to take ends from")
+            raise InvalidRequest(
+                "mopd: ends are taken from recorded requests, of which there must be two"
+            )
         for name in ("batch", "rl_steps", "group_size", "domains"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(f"mopd: {name} must be at least 1")
