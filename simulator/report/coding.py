@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from simulator.report.cases import Scale, scene
 from simulator.report.figure import (
+    OURS,
     Claim,
     Context,
     Grid,
@@ -23,7 +24,6 @@ from simulator.result import Result
 from simulator.work import Work
 from simulator.workloads.program import Act, Think
 
-OURS: Final = ("paper", "balanced", "malleable")
 PODS: Final = ("kubernetes", "kubernetes(110)")
 FIXED: Final = ("fixed(4)", "fixed(16)")
 #: ARL-Tangram §6.1.

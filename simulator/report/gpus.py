@@ -7,6 +7,7 @@ from typing import Final
 
 from simulator.report.cases import Case, Scale
 from simulator.report.figure import (
+    OURS,
     Claim,
     Context,
     Grid,
@@ -22,7 +23,6 @@ from simulator.report.search import effective_step, swing
 from simulator.result import Result
 from simulator.workloads.mopd import GPUS
 
-OURS: Final = ("paper", "balanced", "malleable")
 SYSTEMS: Final = ("sglang(4)", "serverlessllm", "minimum", *OURS)
 #: ARL-Tangram §6.1 and Table 1.
 BATCH, LARGE_BATCH = 2048, 3072

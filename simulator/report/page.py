@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from pathlib import Path
 from typing import Final
@@ -10,9 +11,10 @@ import msgspec
 
 from simulator.report.cases import FULL
 from simulator.report.evaluation import Measured, Report
-from simulator.report.figure import Claim, Figure
+from simulator.report.figure import OURS, Claim, Figure
 from simulator.report.svg import plot
 
+POLICY: Final = rf"\b({'|'.join(OURS)})\b"
 STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
   color: #1a1a1a; background: #fff; }
@@ -93,19 +95,44 @@ def _claim(claim: Claim, note: str) -> str:
 
 
 def _summary(report: Report) -> str:
-    """Return every claim of which the paper prints a number, with where ours falls short."""
+    """Return what the paper prints a number of, beside each of our policies."""
     rows = "".join(
-        _claim(claim, f"{figure.id}; {claim.note}".removesuffix("; "))
-        for figure in report.figures
-        for claim in figure.claims
+        _printed(figure, claim) for figure in report.figures for claim in figure.claims
         if claim.verdict
-    )
+    )  # fmt: skip
     if not rows:
         return ""
+    heads = "".join(f"<th>{escape(policy)}</th>" for policy in OURS)
     return (
-        "<h2>What the paper prints, and what came out</h2><div><table><tr><th></th><th>paper</th>"
-        f"<th>simulated</th><th></th><th>figure</th></tr>{rows}</table></div>"
+        "<h2>What the paper prints, and what came out</h2><p>Simulated, for each of our policies; "
+        "<code>paper</code> decides as ARL-Tangram does.</p><div><table><tr><th>figure</th>"
+        f"<th></th><th>paper</th>{heads}</tr>{rows}</table></div>"
     )
+
+
+def _printed(figure: Figure, claim: Claim) -> str:
+    """Return one number of the paper, and the same claim about each of our policies."""
+    subject = _subject(claim)
+    alike = {_policy(each): each for each in figure.claims if _subject(each) == subject}
+    cells = ""
+    for policy in OURS:
+        verdict = alike[policy].against(claim.paper) if policy in alike else ""
+        mark = f' class="{"reached" if verdict == "reached" else "short"}"' if verdict else ""
+        shown = f"{alike[policy].ours}<br>{escape(verdict)}" if policy in alike else ""
+        cells += f"<td{mark}>{shown}</td>"
+    link = f'<a href="#{escape(figure.id)}">{escape(figure.id)}</a>'
+    what = escape(f"{subject} ({claim.note})" if claim.note else subject)
+    return f"<tr><td>{link}</td><td>{what}</td><td>{escape(claim.paper or '')}</td>{cells}</tr>"
+
+
+def _subject(claim: Claim) -> str:
+    """Return what a claim is about, whatever policy it is made for."""
+    return re.sub(POLICY, "", claim.what).removesuffix(" over ").strip(" ,")
+
+
+def _policy(claim: Claim) -> str:
+    found = re.search(POLICY, claim.what)
+    return found[0] if found else ""
 
 
 def _beside(measured: Measured | None) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from simulator.report.cases import Scale
-from simulator.report.coding import BATCH, OURS, by_cores
-from simulator.report.figure import Claim, Context, Grid, Interval, Plan, act, trajectory_act
+from simulator.report.coding import BATCH, by_cores
+from simulator.report.figure import OURS, Claim, Context, Grid, Interval, Plan, act, trajectory_act
 from simulator.report.gpus import fewest
 from simulator.sweep import LOADS, NOT_WORSE, REWARDS
 

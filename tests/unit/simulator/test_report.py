@@ -114,6 +114,20 @@ def test_a_claim_says_where_it_falls_short(paper, better, ours, said):
     assert Claim("x", paper, interval([ours]), better=better).verdict == said
 
 
+def test_what_the_paper_prints_stands_once_beside_each_of_our_policies():
+    claims = [
+        Claim(f"ACT, rival over {policy}", paper, interval([ratio]), better="higher")
+        for policy, paper, ratio in (("paper", "4.0", 2.0), ("malleable", None, 5.0))
+    ]
+
+    page = html(a_report(a_figure(claims=tuple(claims))))
+
+    row = page[page.index("ACT, rival</td>") : page.index("</table></div>")]
+    assert row.count("<tr>") == 0
+    assert "2<br>falls short: 0.50 times" in row
+    assert "5<br>reached" in row
+
+
 def test_what_was_measured_stands_apart_with_how_far_it_is_off():
     each = Beside(2.0, 2.1, 0.05, 4.0, 3.0, -0.25)
     told = a_report(a_figure(claims=(CLAIM,)))
