@@ -21,15 +21,30 @@ import yaml
 from msgspec import Meta
 
 from domain.errors import InvalidRequest
-from domain.inventory import Config
-from domain.manifest import ResourceSpec, check_resource, read, resource_spec
+from domain.inventory import NODE_DEAD_SECONDS, NODE_GRACE_SECONDS, Config
+from domain.manifest import (
+    PoolShares,
+    ResourceSpec,
+    check_pool_shares,
+    check_resource,
+    read,
+    resource_spec,
+    share_specs,
+)
 from domain.policies import DEFAULT_POLICY, parse_policy
 from domain.services import GpuService, check_service
-from tangram_web.pools.models import NAME_LENGTH, NAME_PATTERN
+from tangram_web.pools.models import (
+    LEAST_SILENCE_SECONDS,
+    MOST_SILENCE_SECONDS,
+    NAME_LENGTH,
+    NAME_PATTERN,
+)
 from tangram_web.pools.yaml_text import documents
 
 API_VERSION: Final = "tangram/v1"
 _Name = Annotated[str, Meta(pattern=NAME_PATTERN.replace(r"\Z", "$"), max_length=NAME_LENGTH)]
+
+_Silence = Annotated[float, Meta(ge=LEAST_SILENCE_SECONDS, le=MOST_SILENCE_SECONDS)]
 
 
 class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,6 +60,12 @@ class PoolSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     paused: bool = False
     #: Actions that name no cpu run on shared cores where their family's history says so.
     light_by_default: bool = True
+    #: Actions of a node that is silent for so long end as unknown.
+    node_grace_seconds: _Silence = NODE_GRACE_SECONDS
+    #: Its trajectories end after so long.
+    node_dead_seconds: _Silence = NODE_DEAD_SECONDS
+    #: Of what its nodes have, by kind (``cpu``, ``gpu``): project → its part of all nodes together.
+    shares: PoolShares = {}
 
 
 class ProjectSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -141,6 +162,7 @@ def _manifest(value: Any) -> Manifest:
             check_service(manifest.metadata.name, manifest.spec)
         elif isinstance(manifest, PoolManifest):
             parse_policy(manifest.spec.policy)
+            check_pool_shares(manifest.spec.shares)
     except InvalidRequest as error:
         raise InvalidRequest(str(error), pointer=f"/spec{error.pointer}") from None
     checked: Manifest = manifest
@@ -151,7 +173,15 @@ def specs_of(config: Config) -> Wanted:
     """Return what leads to ``config``."""
     found: Wanted = {}
     for pool in config.pools.values():
-        found["Pool", pool.name] = PoolSpec(pool.policy, pool.paused, pool.light_by_default)
+        shares = {kind: share_specs(parts) for kind, parts in pool.shares.items()}
+        found["Pool", pool.name] = PoolSpec(
+            pool.policy,
+            pool.paused,
+            pool.light_by_default,
+            config.grace_of(pool.name),
+            config.death_of(pool.name),
+            shares,
+        )
     for project in config.projects.values():
         found["Project", project.name] = ProjectSpec(project.default_pool)
     for name in config.resources:

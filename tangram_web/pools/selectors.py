@@ -11,9 +11,15 @@ from django.utils import timezone
 from knox.crypto import hash_token
 
 from domain.access import Principal
-from domain.inventory import Config, PoolConfig, ProjectConfig
-from domain.limits import Limits
-from domain.manifest import ResourceSpec
+from domain.inventory import (
+    NODE_DEAD_SECONDS,
+    NODE_GRACE_SECONDS,
+    Config,
+    PoolConfig,
+    ProjectConfig,
+)
+from domain.limits import Limits, Share
+from domain.manifest import PoolShares, ResourceSpec, parts_of
 from domain.resources import MILLI
 from domain.services import GpuService
 from tangram_web.pools.models import (
@@ -37,6 +43,16 @@ def spec_of(resource: Resource) -> ResourceSpec:
     return msgspec.convert(declared, ResourceSpec)
 
 
+def _pool(pool: Pool) -> PoolConfig:
+    grace, death = pool.node_grace_seconds, pool.node_dead_seconds
+    return PoolConfig(
+        pool.name, pool.policy, pool.paused, pool.light_by_default,
+        None if grace == NODE_GRACE_SECONDS else grace,
+        None if death == NODE_DEAD_SECONDS else death,
+        _shares_of(pool),
+    )  # fmt: skip
+
+
 def current_config() -> Config:
     """Return the configuration as the scheduler knows it, under its latest revision."""
     specs = {resource.name: spec_of(resource) for resource in Resource.objects.all()}
@@ -47,10 +63,7 @@ def current_config() -> Config:
             project.name: ProjectConfig(project.name, project.default_pool_id)
             for project in Project.objects.all()
         },
-        pools={
-            pool.name: PoolConfig(pool.name, pool.policy, pool.paused, pool.light_by_default)
-            for pool in Pool.objects.all()
-        },
+        pools={pool.name: _pool(pool) for pool in Pool.objects.all()},
         resources={name: spec.limit_units * MILLI for name, spec in specs.items()},
         limits={name: spec.limits for name, spec in specs.items() if spec.limits != Limits()},
         shares={name: spec.parts for name, spec in specs.items() if spec.shares},
@@ -61,6 +74,11 @@ def current_config() -> Config:
         },
         drained_nodes=frozenset(NodeDrain.objects.values_list("node", flat=True)),
     )
+
+
+def _shares_of(pool: Pool) -> dict[str, dict[str, Share]]:
+    declared = msgspec.convert(pool.shares, PoolShares)
+    return {kind: parts_of(shares) for kind, shares in declared.items() if shares}
 
 
 def principal_of(raw_token: str) -> Principal | None:
