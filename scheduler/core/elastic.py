@@ -75,7 +75,8 @@ class Elastic:
 
     def begin(self, shares: ShareBook) -> None:
         """Begin another scan, in which projects may take what ``shares`` says."""
-        self.shares = self._widths.shares = shares
+        self.shares = shares
+        self._widths.begin(shares)
 
     def reserve(self, key: ResourceId | None, candidate: Candidate) -> None:
         """Hold what ``candidate`` was admitted with until `settle`; without a key it just goes."""
