@@ -247,3 +247,15 @@ def test_how_projects_stand_is_told() -> None:
     assert told["b"] == ShareView("default", "cpu", "b", 4, 1, 3, 0, 0, 1, 0)
     assert (told["c"].nominal, told["c"].waiting) == (0, 1)
     assert scenario.why("c20").position == 0
+
+
+@pytest.mark.parametrize(("own", "given"), [(1, 1), (3, 2), (7, 4), (8, 8)])
+def test_a_call_gets_the_largest_chunk_that_its_share_allows(own: int, given: int) -> None:
+    shares: Any = {"a": Share(own * 1000, borrow=0)}
+    scenario = a_scenario("paper", kind="gpu", nodes=[a_node(gpu=8)], **shares)
+    scenario.submit(
+        a_noop(
+            "x", project="a", cost={"gpu": [1, 2, 4, 8]}, elasticity=PERFECT, duration_seconds=9.0
+        )
+    )
+    assert scenario.the_grant("x").allocations[0].amount == given * 1000
