@@ -51,6 +51,11 @@ class NodeInventory(msgspec.Struct, frozen=True, omit_defaults=True):
     version: str = ""
 
 
+#: How long a node may be silent, if nobody says.
+NODE_GRACE_SECONDS = 60.0
+NODE_DEAD_SECONDS = 600.0
+
+
 class PoolConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     """A set of nodes with one queue and one policy."""
 
@@ -62,6 +67,9 @@ class PoolConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     paused: bool = False
     #: Actions that name no ``cpu`` run on shared cores where their family's history says so.
     light_by_default: bool = True
+    #: How long its nodes may be silent; None: as long as the whole configuration says.
+    node_grace_seconds: float | None = None
+    node_dead_seconds: float | None = None
     #: Of what its nodes have, by kind (``cpu``): project → its part of all nodes together.
     shares: dict[str, dict[str, Share]] = {}
 
@@ -95,9 +103,19 @@ class Config(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Nodes that take no new actions.
     drained_nodes: frozenset[str] = frozenset()
     #: A silent node's actions become ``unknown`` after this long (I5).
-    node_grace_seconds: float = 60.0
+    node_grace_seconds: float = NODE_GRACE_SECONDS
     #: It is dead after this long: its trajectories end, although their environments may still be there.
-    node_dead_seconds: float = 600.0
+    node_dead_seconds: float = NODE_DEAD_SECONDS
+
+    def grace_of(self, pool: str) -> float:
+        """Return for how many seconds a node of ``pool`` keeps its actions while it is silent."""
+        own = self.pools[pool].node_grace_seconds if pool in self.pools else None
+        return self.node_grace_seconds if own is None else own
+
+    def death_of(self, pool: str) -> float:
+        """Return after how many seconds of silence a node of ``pool`` is dead."""
+        own = self.pools[pool].node_dead_seconds if pool in self.pools else None
+        return self.node_dead_seconds if own is None else own
 
     def inventory(self, resource: str) -> ResourceInventory:
         """Return what there is of a cluster-wide resource; nothing when it is not declared."""

@@ -34,27 +34,33 @@ class LlmRequest:
 def read_requests(path: Path) -> list[LlmRequest]:
     """Read a trace. Raises TraceError: one line that names the file, the line and what is wrong."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise TraceError(f"{path}:1: not UTF-8") from None
+        content = path.read_bytes()
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror}") from None
-    lines = text.splitlines()
+    return parse_requests(content, str(path))
+
+
+def parse_requests(content: bytes, source: str) -> list[LlmRequest]:
+    """Read the content of a trace, which errors call ``source``; raises as `read_requests`."""
+    try:
+        lines = content.decode().splitlines()
+    except UnicodeDecodeError:
+        raise TraceError(f"{source}:1: not UTF-8") from None
     header = tuple(lines[0].split(",")) if lines else ()
     if header != COLUMNS:
         raise TraceError(
-            f"{path}:1: the columns must be {','.join(COLUMNS)}, not {','.join(header)}"
+            f"{source}:1: the columns must be {','.join(COLUMNS)}, not {','.join(header)}"
         )
-    requests = list(_rows(path, lines[1:]))
+    requests = list(_rows(source, lines[1:]))
     if not requests:
-        raise TraceError(f"{path}:1: holds no request")
+        raise TraceError(f"{source}:1: holds no request")
     return requests
 
 
-def _rows(path: Path, lines: list[str]) -> Iterator[LlmRequest]:
+def _rows(source: str, lines: list[str]) -> Iterator[LlmRequest]:
     before = 0.0
     for number, row in enumerate(csv.reader(lines), start=2):
-        where = f"{path}:{number}"
+        where = f"{source}:{number}"
         if not row:
             continue
         if len(row) != len(COLUMNS):

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domain.resources import MILLI
 from simulator.cluster import Cluster
 from simulator.tally import Tally
 from simulator.trainers import Trainers
@@ -56,6 +55,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: dict[str, int]
     requeued: int
     resized: int
+    #: Calls for which a GPU service had to be brought to its chunk first.
+    restores: int
     #: Passes of the loop, and events that they took.
     passes: int
     events: int
@@ -68,7 +69,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     virtual_seconds: float
     #: The whole run in `WINDOWS` equal stretches (ARL-Tangram Figure 6).
     windows: tuple[Window, ...]
-    #: Resource → share of all its units × time that was granted (``cpu``, ``gpu``: all nodes together).
+    #: Resource → share of all its units × time that was granted (``cpu``: all nodes together).
     granted: dict[str, float]
     #: T_ori completed per granted core·second: what parallelism has left of it.
     efficiency: float
@@ -102,6 +103,7 @@ def summarise(simulation: Finished, cluster: Cluster, policy: str) -> Result:
         outcomes=dict(sorted(tally.outcomes.items())),
         requeued=tally.requeued,
         resized=tally.resized,
+        restores=tally.restores,
         passes=simulation.passes,
         events=simulation.events,
         whole=_part(columns, np.ones(len(family), dtype=bool)),
@@ -169,8 +171,7 @@ def _trajectory_act(tally: Tally, columns: tuple[Column, Column, Column]) -> Spr
 
 
 def _granted(tally: Tally, cluster: Cluster, seconds: float) -> dict[str, float]:
-    held = dict(tally.held) | {"cpu": tally.held_core_seconds * MILLI}
-    held["gpu"] = sum(amount for name, amount in tally.held.items() if name.startswith("gpu:"))
+    held = dict(tally.held) | {kind: tally.held_milli_seconds(kind) for kind in ("cpu", "gpu")}
     return {
         resource: _ratio(held.get(resource, 0.0), capacity * seconds)
         for resource, capacity in cluster.capacity_milli().items()

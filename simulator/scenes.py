@@ -21,10 +21,13 @@ from simulator.workloads.mopd import teachers as teacher_models
 from simulator.workloads.mopd_search import JudgedSearch, MopdSearch, services
 from simulator.workloads.recorded import read_journal, recorded
 from simulator.workloads.rewards import PRESETS
+from simulator.workloads.services import Arrivals, ServiceCalls, models
 
 #: Made up when there is no trace: about as many as the traces named in the workloads have.
 RECORDINGS: Final = 116
 REQUESTS: Final = 12_000
+#: GPUs that services share, if nobody says.
+SERVICE_GPUS: Final = 3
 
 #: Options that only some workloads have.
 OPTIONS_OF: Final = {
@@ -33,6 +36,7 @@ OPTIONS_OF: Final = {
     "mopd": ("gpus", "teachers"),
     "mopd-search": ("search_limit", "pdf_limit", "gpus", "teachers"),
     "recorded": ("limits",),
+    "services": ("gpus", "services", "load", "seconds", "call_seconds", "restore_seconds"),
 }
 WORKLOADS: Final = tuple(OPTIONS_OF)
 
@@ -60,9 +64,17 @@ _OPTIONS: Final = (
                      help=f"Workloads that search: api:{api} at once.")
         for api in ("search", "pdf", "judge")
     ),
-    click.option("--gpus", default=GPUS, show_default=True,
-                 help="mopd: GPUs of all nodes together, eight a node."),
+    click.option("--gpus", type=int,
+                 help="mopd, services: GPUs of all nodes together, eight a node.  "
+                      f"[default: {GPUS} and {SERVICE_GPUS}]"),
     click.option("--teachers", default=TEACHERS, show_default=True, help="mopd: teacher models."),
+    click.option("--services", default=10, show_default=True, help="services: how many."),
+    click.option("--load", default=0.65, show_default=True,
+                 help="services: share of GPUs × time that calls alone need."),
+    click.option("--seconds", default=120.0, show_default=True, help="services: of arrivals."),
+    click.option("--call-seconds", default=0.5, show_default=True, help="services: a call."),
+    click.option("--restore-seconds", default=0.77, show_default=True,
+                 help="services: bringing one to a chunk."),
     click.option("--limit", "limits", multiple=True, type=(str, int), metavar="NAME UNITS",
                  help="recorded: units of a cluster-wide resource."),
     click.option("--failures", default=0.0, show_default=True,
@@ -111,15 +123,15 @@ def _search(
 
 
 def _mopd(
-    *, trace: Path | None, batch: int, steps: int, group: int, cluster: Cluster, gpus: int,
+    *, trace: Path | None, batch: int, steps: int, group: int, cluster: Cluster, gpus: int | None,
     teachers: int, seed: int, **_: Any,
 ) -> Scene:  # fmt: skip
     mopd = Mopd(_requests(trace, seed), batch, steps, seed, group, domains=teachers)
-    return Scene(mopd, replace(cluster, gpus=gpus, models=teacher_models(teachers)))
+    return Scene(mopd, replace(cluster, gpus=gpus or GPUS, models=teacher_models(teachers)))
 
 
 def _mopd_search(
-    *, trace: Path | None, batch: int, steps: int, group: int, cluster: Cluster, gpus: int,
+    *, trace: Path | None, batch: int, steps: int, group: int, cluster: Cluster, gpus: int | None,
     teachers: int, search_limit: int, pdf_limit: int, seed: int, **_: Any,
 ) -> Scene:  # fmt: skip
     requests = _requests(trace, seed)
@@ -128,7 +140,7 @@ def _mopd_search(
         JudgedSearch(requests, batch, steps, seed, group),
     )
     limits = {"api:search": search_limit, "api:pdf": pdf_limit}
-    return Scene(both, replace(cluster, apis=limits, gpus=gpus, models=services(teachers)))
+    return Scene(both, replace(cluster, apis=limits, gpus=gpus or GPUS, models=services(teachers)))
 
 
 def _requests(trace: Path | None, seed: int) -> list[LlmRequest]:
@@ -146,12 +158,30 @@ def _recorded(
     return Scene(workload, replace(cluster, apis=known))
 
 
+def _services(
+    *, trace: Path | None, cluster: Cluster, gpus: int | None, services: int, load: float, seconds: float,
+    call_seconds: float, restore_seconds: float, seed: int, **_: Any,
+) -> Scene:  # fmt: skip
+    for name, value in (("--load", load), ("--call-seconds", call_seconds)):
+        if not value > 0:
+            raise InvalidRequest(f"services: {name} must be above 0, not {value!r}")
+    requests = make_requests(REQUESTS, seed) if trace is None else read_requests(trace)
+    gpus = gpus or SERVICE_GPUS
+    names = tuple(f"model-{number}" for number in range(services))
+    arrivals = Arrivals(requests, names, gpus, load, seconds, call_seconds, seed=seed)
+    served = models(names, restore_seconds, cluster.gpu_memory_bytes)
+    return Scene(
+        ServiceCalls(arrivals.all(), call_seconds), replace(cluster, gpus=gpus, models=served)
+    )
+
+
 _MAKE: Final[dict[str, Callable[..., Scene]]] = {
     "ai-coding": _coding,
     "deep-search": _search,
     "mopd": _mopd,
     "mopd-search": _mopd_search,
     "recorded": _recorded,
+    "services": _services,
 }
 
 

@@ -51,7 +51,8 @@ def _runs(timed: Sequence[Timed]) -> Table:
     table = Table(title="runs, simulated", title_justify="left")
     table.add_column("policy")
     for name in (
-        "ACT of a trajectory", "step", "granted", "efficiency", "not completed", "actions/s"
+        "ACT of a trajectory", "step", "granted", "efficiency", "restores", "not completed",
+        "actions/s",
     ):  # fmt: skip
         table.add_column(name, justify="right")
     for each in timed:
@@ -64,6 +65,7 @@ def _runs(timed: Sequence[Timed]) -> Table:
             seconds(sum(steps) / len(steps)) if steps else "-",
             ", ".join(f"{name} {share:.1%}" for name, share in result.granted.items()),
             f"{result.efficiency:.1%}",
+            f"{result.restores:,}",
             f"{lost:,}",
             f"{each.actions_per_second:,.0f}",
         )

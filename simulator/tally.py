@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from hashlib import sha256
 
 from domain.action import Outcome
-from domain.allocation import Allocation
+from domain.allocation import Allocation, Hosting
 from domain.decisions import Finish
 from domain.ids import ActionId
 from domain.resources import MILLI
@@ -42,6 +42,8 @@ class Tally:
         self.outcomes: Counter[str] = Counter()
         self.requeued = 0
         self.resized = 0
+        #: Calls for which a GPU service had to be brought to its chunk.
+        self.restores = 0
         #: Milli-unit·seconds that were granted, by resource (``cpu:n001``, ``api:search``).
         self.held: defaultdict[str, float] = defaultdict(float)
         #: T_ori of what was completed on cores.
@@ -51,12 +53,16 @@ class Tally:
     @property
     def held_core_seconds(self) -> float:
         """Core·seconds that were granted, on all nodes."""
-        milli = sum(amount for name, amount in self.held.items() if name.startswith("cpu:"))
-        return milli / MILLI
+        return self.held_milli_seconds("cpu") / MILLI
+
+    def held_milli_seconds(self, kind: str) -> float:
+        """Milli-unit·seconds of ``kind`` that were granted, on all nodes."""
+        return sum(held for name, held in self.held.items() if name.startswith(f"{kind}:"))
 
     def hold(self, action_id: ActionId, allocations: tuple[Allocation, ...], now: float) -> None:
         """Note that an action holds ``allocations`` from ``now`` on."""
         self._holding[action_id] = (now, allocations)
+        self.restores += sum(_restored(each.hosting) for each in allocations if each.hosting)
 
     def resize(self, action_id: ActionId, allocation: Allocation, now: float) -> None:
         """Note that an action holds another ``allocation`` of one of its resources from now on."""
@@ -100,6 +106,10 @@ class Tally:
             digest.update(column.tobytes())
         digest.update("\n".join((*self.families, *self.trajectories)).encode())
         return digest.hexdigest()
+
+
+def _restored(hosting: Hosting) -> bool:
+    return bool(hosting.service) and not hosting.cached
 
 
 def _on_cores(allocations: tuple[Allocation, ...]) -> bool:

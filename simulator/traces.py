@@ -28,16 +28,21 @@ STEP_MEMBERS: Final = frozenset(
 def read_recordings(path: Path) -> list[Recording]:
     """Read a trace. Raises TraceError: one line that names the file, the line and what is wrong."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        content = path.read_bytes()
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror}") from None
+    return parse_recordings(content, str(path))
+
+
+def parse_recordings(content: bytes, source: str) -> list[Recording]:
+    """Read the content of a trace, which errors call ``source``; raises as `read_recordings`."""
     recordings = [
-        _recording(line, f"{path}:{number}")
-        for number, line in enumerate(lines, start=1)
+        _recording(line, f"{source}:{number}")
+        for number, line in enumerate(content.split(b"\n"), start=1)
         if line.strip()
     ]
     if not recordings:
-        raise TraceError(f"{path}:1: holds no trajectory")
+        raise TraceError(f"{source}:1: holds no trajectory")
     return recordings
 
 

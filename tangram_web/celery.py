@@ -6,7 +6,8 @@ carries slow jobs only; nothing of it is on the path of an action.
 
     loop        the scheduler loop: one leads, the others stand by
     node        the node worker of this machine
-    projector   rows, live frames and metrics, made from the journal; deletes old rows
+    projector   rows, live frames and metrics, made from the journal; deletes old rows; plays
+                simulations
 """
 
 from __future__ import annotations
@@ -115,8 +116,14 @@ def _node() -> list[tuple[str, Work]]:
 
 def _projector() -> list[tuple[str, Work]]:
     from tangram_web.followers import frames, projector, retention
+    from tangram_web.simulations.runner import simulations
 
-    return [("projector", projector), ("frames", frames), ("retention", retention)]
+    return [
+        ("projector", projector),
+        ("frames", frames),
+        ("retention", retention),
+        ("simulations", simulations),
+    ]
 
 
 ROLES: dict[str, Callable[[], list[tuple[str, Work]]]] = {

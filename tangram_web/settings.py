@@ -44,6 +44,8 @@ TANGRAM_SECRETS_DIRECTORY = env_text("TANGRAM_SECRETS_DIRECTORY", "")
 TANGRAM_RETENTION_DAYS = env_float("TANGRAM_RETENTION_DAYS", 30.0)
 #: The journal keeps this much of the past, beyond what its readers still need.
 TANGRAM_JOURNAL_SECONDS = env_float("TANGRAM_JOURNAL_SECONDS", 900.0)
+#: A simulation that somebody asked for at a page may take so long.
+TANGRAM_SIMULATION_SECONDS = env_float("TANGRAM_SIMULATION_SECONDS", 300.0, minimum=1.0)
 #: What the container driver may be told (managers/cpu/containers/settings.py), as ``docker_…``.
 TANGRAM_DOCKER = env_prefixed("TANGRAM_DOCKER_", "docker_")
 
@@ -58,6 +60,8 @@ INSTALLED_APPS = [
     "tangram_web.pools",
     "tangram_web.live",
     "tangram_web.dashboard",
+    "tangram_web.people",
+    "tangram_web.simulations",
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",

@@ -23,5 +23,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/v1/", include("tangram_web.records.api.urls")),
     path("api/v1/", include("tangram_web.pools.api.urls")),
     path("api/v1/", include("tangram_web.audit.api.urls")),
+    path("simulate/", include("tangram_web.simulations.urls")),
     path("", include("tangram_web.dashboard.urls")),
 ]

@@ -1,16 +1,18 @@
 """Turns of GPU services: whose calls go first, so that restores do not eat the GPUs.
 
 Strict first come first served changes the service on a chunk with nearly every call, once there are
-more services than chunks. Here a service that is on a free chunk is served first while its *turn*
-lasts; then the oldest call is served, whoever it is for. All our policies do so; ``paper`` does not.
+more services than chunks. Here a service that is on a free chunk goes on until nobody waits for it
+(polling systems: *exhaustive* service has the least work to wait for); then the oldest call is
+served. So that this ends, who has waited too long is *overdue* and goes first. All our policies do
+so; ``paper`` does not.
 
 Rules
-1. A turn begins when a service is restored onto a chunk, and lasts `TURN_RESTORES` times as long as its
-   restores take, as measured. So restores take at most one part in `TURN_RESTORES` + 1 of a chunk
-   for which others wait, and who waits alone never waits for a turn to end.
-2. A turn is not prolonged by calls that come meanwhile. So somebody who waits is overtaken for at most
-   ⌈services / chunks⌉ · (turn + restore + one call).
-3. Priorities come first: a turn only orders calls of equal priority.
+1. Among calls of equal priority, first the overdue, then those whose service is on a free chunk, then
+   the others; each by arrival. Whatever needs GPUs without a service counts among the others.
+2. Overdue is who has waited for `OVERDUE_ROUNDS` rounds. A round is one restore and one call, as
+   measured for its service, for each of the services that anybody waits for, shared among the chunks.
+3. So later calls overtake an earlier one for at most `OVERDUE_ROUNDS` · ⌈services / chunks⌉ ·
+   (restore + call), and one call more, until a chunk is free.
 4. Where somebody has to leave, those for whom nobody waits leave first.
 5. A service that works already is restored onto one more chunk only when its line, shared among the
    chunks it has, would take longer than `PATIENCE_RESTORES` restores. Until then its calls wait for
@@ -19,7 +21,7 @@ Rules
 
 from __future__ import annotations
 
-from math import inf
+from math import ceil
 from typing import Final
 
 from domain.action import Action, Outcome
@@ -32,8 +34,8 @@ from scheduler.core.queues import QueueKey, WaitQueue
 from scheduler.core.state import LiveAction, ServicePace, State
 
 KIND: Final = "gpu"
-TURN_RESTORES: Final = 4.0
-PATIENCE_RESTORES: Final = 2.0
+OVERDUE_ROUNDS: Final = 4.0
+PATIENCE_RESTORES: Final = 4.0
 #: Weight of the newest measurement.
 _NEWEST: Final = 0.3
 #: Policies that serve calls as they come.
@@ -41,6 +43,7 @@ _PLAIN: Final = frozenset({"paper"})
 
 #: Like `LiveAction.order`, with turns in between.
 Rank = tuple[int, int, int]
+_OVERDUE, _CACHED, _OTHERS = range(3)
 
 
 def with_service(needs: Needs, action: Action, policy: str) -> Needs:
@@ -54,18 +57,24 @@ def with_service(needs: Needs, action: Action, policy: str) -> Needs:
 def rank(state: State, key: QueueKey, live: LiveAction) -> Rank:
     """Return when the head of the line ``key`` is looked at: smaller is earlier."""
     priority, arrival = live.order
-    has_turn = bool(key.needs.service) and _has_turn(state, key)
-    return priority, 0 if has_turn else 1, arrival
+    if key.needs.key != KIND:
+        return priority, _OTHERS, arrival
+    if state.now - live.submitted_at > overdue_seconds(state, key):
+        return priority, _OVERDUE, arrival
+    nodes = (node.name for node in state.nodes_of(key.pool))
+    cached = bool(key.needs.service) and any(_homes(state, node, key.needs) for node in nodes)
+    return priority, _CACHED if cached else _OTHERS, arrival
 
 
-def _has_turn(state: State, key: QueueKey) -> bool:
-    service = key.needs.service
-    lasts = TURN_RESTORES * pace(state, service).restore_seconds
-    return any(
-        state.now - state.turns.get((resource, home), -inf) < lasts
-        for node in state.nodes_of(key.pool)
-        for resource, home in _homes(state, node.name, key.needs)
-    )
+def overdue_seconds(state: State, key: QueueKey) -> float:
+    """Return after how long somebody in the line ``key`` is overdue (rule 2)."""
+    resources = [node_resource(KIND, node.name) for node in state.nodes_of(key.pool)]
+    ledgers = [state.hosting[resource] for resource in resources if resource in state.hosting]
+    wanted = {service for ledger in ledgers for service in ledger.wanted}
+    chunks = sum(ledger.capacity // max(1, key.needs.key_amount) for ledger in ledgers)
+    rounds = OVERDUE_ROUNDS * ceil(max(1, len(wanted)) / max(1, chunks))
+    known = pace(state, key.needs.service)
+    return rounds * (known.restore_seconds + known.call_seconds)
 
 
 def _homes(state: State, node: str, needs: Needs) -> list[tuple[ResourceId, Home]]:
@@ -79,14 +88,6 @@ def _homes(state: State, node: str, needs: Needs) -> list[tuple[ResourceId, Home
 def at_home(state: State, node: str, needs: Needs) -> bool:
     """Say whether a free chunk of ``node`` caches the service that is called."""
     return bool(needs.service) and bool(_homes(state, node, needs))
-
-
-def note(state: State, resource: ResourceId, units: tuple[int, ...], hosting: Hosting) -> None:
-    """A chunk was handed out: turns end and begin."""
-    for home in hosting.evicted:
-        state.turns.pop((resource, home), None)
-    if hosting.service and not hosting.cached:
-        state.turns[resource, Home(hosting.service, units)] = state.now
 
 
 def waits_for_home(state: State, queue: WaitQueue) -> ResourceId | None:

@@ -46,10 +46,7 @@ def hand_out(
     ledger = state.hosting.get(resource)
     if ledger is None:
         return state.ledgers[resource].allocate(holder, amount)
-    given = ledger.host(holder, amount, *_wanted(state, action, amount))
-    if given.hosting is not None:
-        affinity.note(state, resource, given.units, given.hosting)
-    return given
+    return ledger.host(holder, amount, *_wanted(state, action, amount))
 
 
 def reserve(

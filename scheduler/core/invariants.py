@@ -204,10 +204,10 @@ def _deadlines_are_set(state: State) -> Iterator[str]:
         if live.lease_expires_at is not None and (live.lease_expires_at, action_id) not in leases:
             yield f"lease {action_id} never expires"
     for name, node in state.nodes.items():
-        due = (node.lost_at or 0.0) + state.config.node_grace_seconds
+        due = (node.lost_at or 0.0) + state.config.grace_of(node.inventory.pool)
         if node.lost_at is not None and due > state.now and (due, name) not in graces:
             yield f"node {name} is silent for ever"
-        end = (node.lost_at or 0.0) + state.config.node_dead_seconds
+        end = (node.lost_at or 0.0) + state.config.death_of(node.inventory.pool)
         if node.lost_at is not None and end > state.now and (end, name) not in deaths:
             yield f"node {name} never dies"
     wakes = {(at, subject) for at, kind, subject in pending if kind is TimerKind.DEFERRAL}

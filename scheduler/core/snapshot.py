@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from domain.action import ActionState
-from domain.allocation import Allocation, Home
+from domain.allocation import Allocation
 from domain.ids import ResourceId
 from domain.inventory import Config, ResourceInventory
 from scheduler.core.lifecycle import in_line, line_of, stand
@@ -62,7 +62,6 @@ class Snapshot(msgspec.Struct):
     pacing: dict[ResourceId, float] = {}
     #: What ledgers remember of services that stay in memory.
     hosting: dict[ResourceId, bytes] = {}
-    turns: list[tuple[ResourceId, Home, float]] = []
     paces: dict[str, ServicePace] = {}
     merging: Merging = msgspec.field(default_factory=Merging)
     pinched: set[ResourceId] = set()
@@ -90,7 +89,6 @@ def dump(machine: Machine) -> bytes:
             resizing=state.resizing,
             paced={r: ledger.remember() for r, ledger in state.paced.items()},
             pacing=state.pacing,
-            turns=[(*place, since) for place, since in state.turns.items()],
             paces=state.paces,
             pinched=state.pinched,
             hosting={r: ledger.remember() for r, ledger in state.hosting.items()},
@@ -148,7 +146,6 @@ def _restore_ledgers(state: State, snapshot: Snapshot) -> None:
         state.paced[resource].recall(memory)
     for resource, memory in snapshot.hosting.items():
         state.hosting[resource].recall(memory)
-    state.turns = {(resource, home): since for resource, home, since in snapshot.turns}
     state.paces = snapshot.paces
 
 

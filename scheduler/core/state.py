@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from domain.action import TRANSITIONS, Action, ActionState, EnvironmentSpec, Outcome
-from domain.allocation import Allocation, Home
+from domain.allocation import Allocation
 from domain.errors import InvariantViolation
 from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource
 from domain.inventory import Config, NodeInventory, ResourceInventory, default_config
@@ -241,8 +241,7 @@ class State:
     local: dict[ResourceId, LocalLedger] = field(default_factory=dict)
     #: The ledgers of units in whose memory services stay.
     hosting: dict[ResourceId, HostingLedger] = field(default_factory=dict)
-    #: Since when a service has been on a chunk, and how long it takes; see `affinity`.
-    turns: dict[tuple[ResourceId, Home], float] = field(default_factory=dict)
+    #: How long GPU services take; see `affinity`.
     paces: dict[str, ServicePace] = field(default_factory=dict)
     #: When somebody who waits for nothing but time on such a resource is looked at again.
     pacing: dict[ResourceId, float] = field(default_factory=dict)

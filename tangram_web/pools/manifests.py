@@ -21,7 +21,7 @@ import yaml
 from msgspec import Meta
 
 from domain.errors import InvalidRequest
-from domain.inventory import Config
+from domain.inventory import NODE_DEAD_SECONDS, NODE_GRACE_SECONDS, Config
 from domain.manifest import (
     PoolShares,
     ResourceSpec,
@@ -33,11 +33,18 @@ from domain.manifest import (
 )
 from domain.policies import DEFAULT_POLICY, parse_policy
 from domain.services import GpuService, check_service
-from tangram_web.pools.models import NAME_LENGTH, NAME_PATTERN
+from tangram_web.pools.models import (
+    LEAST_SILENCE_SECONDS,
+    MOST_SILENCE_SECONDS,
+    NAME_LENGTH,
+    NAME_PATTERN,
+)
 from tangram_web.pools.yaml_text import documents
 
 API_VERSION: Final = "tangram/v1"
 _Name = Annotated[str, Meta(pattern=NAME_PATTERN.replace(r"\Z", "$"), max_length=NAME_LENGTH)]
+
+_Silence = Annotated[float, Meta(ge=LEAST_SILENCE_SECONDS, le=MOST_SILENCE_SECONDS)]
 
 
 class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,6 +60,10 @@ class PoolSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     paused: bool = False
     #: Actions that name no cpu run on shared cores where their family's history says so.
     light_by_default: bool = True
+    #: Actions of a node that is silent for so long end as unknown.
+    node_grace_seconds: _Silence = NODE_GRACE_SECONDS
+    #: Its trajectories end after so long.
+    node_dead_seconds: _Silence = NODE_DEAD_SECONDS
     #: Of what its nodes have, by kind (``cpu``, ``gpu``): project → its part of all nodes together.
     shares: PoolShares = {}
 
@@ -162,8 +173,14 @@ def specs_of(config: Config) -> Wanted:
     """Return what leads to ``config``."""
     found: Wanted = {}
     for pool in config.pools.values():
-        shares = {kind: share_specs(parts) for kind, parts in pool.shares.items()}
-        found["Pool", pool.name] = PoolSpec(pool.policy, pool.paused, pool.light_by_default, shares)
+        found["Pool", pool.name] = PoolSpec(
+            pool.policy,
+            pool.paused,
+            pool.light_by_default,
+            config.grace_of(pool.name),
+            config.death_of(pool.name),
+            {kind: share_specs(parts) for kind, parts in pool.shares.items()},
+        )
     for project in config.projects.values():
         found["Project", project.name] = ProjectSpec(project.default_pool)
     for name in config.resources:

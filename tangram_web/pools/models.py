@@ -6,15 +6,18 @@ knows them as `domain.inventory.Config`, of which each applied state is kept as 
 
 from __future__ import annotations
 
+import math
 import secrets
 from typing import ClassVar
 
 from django.conf import settings
-from django.core.validators import MinValueValidator, RegexValidator
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from knox.models import AbstractAuthToken
 
 from domain.access import Scope
+from domain.inventory import NODE_DEAD_SECONDS, NODE_GRACE_SECONDS
 from domain.policies import DEFAULT_POLICY
 from domain.resources import MAX_UNITS
 from tangram_web.lib.append_only import AppendOnly
@@ -27,6 +30,11 @@ NAME_LENGTH = 128
 
 _named = RegexValidator(NAME_PATTERN, "letters, digits and . _ : @ + - only")
 
+#: A node shows life every second or so; a week of silence is silence.
+LEAST_SILENCE_SECONDS = 5.0
+MOST_SILENCE_SECONDS = 7 * 86_400.0
+_SILENCE = [MinValueValidator(LEAST_SILENCE_SECONDS), MaxValueValidator(MOST_SILENCE_SECONDS)]
+
 
 class Pool(models.Model):
     """A set of nodes with one queue and one policy."""
@@ -37,12 +45,26 @@ class Pool(models.Model):
     paused = models.BooleanField(default=False)
     #: Actions that name no cpu run on shared cores where their family's history says so.
     light_by_default = models.BooleanField(default=True)
+    #: Actions of a node that is silent for so long end as unknown.
+    node_grace_seconds = models.FloatField(default=NODE_GRACE_SECONDS, validators=_SILENCE)
+    #: So do its trajectories, after so long.
+    node_dead_seconds = models.FloatField(default=NODE_DEAD_SECONDS, validators=_SILENCE)
     #: Kind of resource of its nodes → project → `domain.manifest.ShareSpec`.
     shares = JsonText(default=dict, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """Refuse that trajectories end before their actions, and what is no number."""
+        for field in ("node_grace_seconds", "node_dead_seconds"):
+            if not math.isfinite(getattr(self, field)):
+                raise ValidationError({field: "a number of seconds"})
+        if self.node_dead_seconds < self.node_grace_seconds:
+            raise ValidationError(
+                {"node_dead_seconds": "not less than node_grace_seconds: actions end first"}
+            )
 
 
 class Project(models.Model):

@@ -11,7 +11,13 @@ from django.utils import timezone
 from knox.crypto import hash_token
 
 from domain.access import Principal
-from domain.inventory import Config, PoolConfig, ProjectConfig
+from domain.inventory import (
+    NODE_DEAD_SECONDS,
+    NODE_GRACE_SECONDS,
+    Config,
+    PoolConfig,
+    ProjectConfig,
+)
 from domain.limits import Limits, Share
 from domain.manifest import PoolShares, ResourceSpec, parts_of
 from domain.resources import MILLI
@@ -37,6 +43,15 @@ def spec_of(resource: Resource) -> ResourceSpec:
     return msgspec.convert(declared, ResourceSpec)
 
 
+def _pool(pool: Pool) -> PoolConfig:
+    grace, death = pool.node_grace_seconds, pool.node_dead_seconds
+    return PoolConfig(
+        pool.name, pool.policy, pool.paused, pool.light_by_default,
+        None if grace == NODE_GRACE_SECONDS else grace,
+        None if death == NODE_DEAD_SECONDS else death, _shares_of(pool),
+    )  # fmt: skip
+
+
 def current_config() -> Config:
     """Return the configuration as the scheduler knows it, under its latest revision."""
     specs = {resource.name: spec_of(resource) for resource in Resource.objects.all()}
@@ -47,12 +62,7 @@ def current_config() -> Config:
             project.name: ProjectConfig(project.name, project.default_pool_id)
             for project in Project.objects.all()
         },
-        pools={
-            pool.name: PoolConfig(
-                pool.name, pool.policy, pool.paused, pool.light_by_default, _shares_of(pool)
-            )
-            for pool in Pool.objects.all()
-        },
+        pools={pool.name: _pool(pool) for pool in Pool.objects.all()},
         resources={name: spec.limit_units * MILLI for name, spec in specs.items()},
         limits={name: spec.limits for name, spec in specs.items() if spec.limits != Limits()},
         shares={name: spec.parts for name, spec in specs.items() if spec.shares},

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from domain.access import Scope
 from domain.errors import Conflict, InvalidRequest, NotFound
-from domain.inventory import default_config
+from domain.inventory import NODE_DEAD_SECONDS, NODE_GRACE_SECONDS, default_config
 from domain.manifest import ResourceSpec, check_resource, read, read_pool_shares
 from domain.policies import DEFAULT_POLICY, parse_policy
 from domain.resources import MILLI
@@ -47,6 +47,8 @@ def pool_create(
     policy: str = DEFAULT_POLICY,
     paused: bool = False,
     light_by_default: bool = True,
+    node_grace_seconds: float = NODE_GRACE_SECONDS,
+    node_dead_seconds: float = NODE_DEAD_SECONDS,
     shares: dict[str, Any] | None = None,
 ) -> Pool:
     """Add a pool. Raises Conflict for a taken name, InvalidRequest for an unknown policy.
@@ -54,8 +56,11 @@ def pool_create(
     ``shares``: kind of resource → project → members of `domain.manifest.ShareSpec`.
     """
     parse_policy(policy)
-    pool = Pool(name=name, policy=policy, paused=paused, light_by_default=light_by_default)
-    pool.shares = _pool_shares(shares or {})
+    pool = Pool(
+        name=name, policy=policy, paused=paused, light_by_default=light_by_default,
+        node_grace_seconds=node_grace_seconds, node_dead_seconds=node_dead_seconds,
+        shares=_pool_shares(shares),
+    )  # fmt: skip
     with change(actor, "create", f"pool/{name}") as audit:
         insert(pool)
         audit.after = _described(pool)
@@ -69,11 +74,13 @@ def pool_update(
     policy: str | None = None,
     paused: bool | None = None,
     light_by_default: bool | None = None,
+    node_grace_seconds: float | None = None,
+    node_dead_seconds: float | None = None,
     shares: dict[str, Any] | None = None,
 ) -> Pool:
     """Change what is declared about a pool; None leaves a value as it is.
 
-    Actions that run keep what they have. ``shares`` are replaced whole. Raises NotFound, InvalidRequest for an unknown policy.
+    Actions that run keep what they have; ``shares`` are replaced whole. Raises NotFound, InvalidRequest.
     """
     if policy is not None:
         parse_policy(policy)
@@ -82,20 +89,22 @@ def pool_update(
         if pool is None:
             raise NotFound(f"there is no pool {name!r}")
         audit.before = _described(pool)
-        pool.policy = pool.policy if policy is None else policy
-        pool.paused = pool.paused if paused is None else paused
-        if light_by_default is not None:
-            pool.light_by_default = light_by_default
-        if shares is not None:
-            pool.shares = _pool_shares(shares)
+        wanted = {
+            "policy": policy, "paused": paused, "light_by_default": light_by_default,
+            "node_grace_seconds": node_grace_seconds, "node_dead_seconds": node_dead_seconds,
+            "shares": None if shares is None else _pool_shares(shares),
+        }  # fmt: skip
+        given = {field: value for field, value in wanted.items() if value is not None}
+        for field, value in given.items():
+            setattr(pool, field, value)
         check(pool)
-        pool.save(update_fields=["policy", "paused", "light_by_default", "shares"])
+        pool.save(update_fields=list(given))
         audit.after = _described(pool)
     return pool
 
 
-def _pool_shares(shares: dict[str, Any]) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(read_pool_shares(shares))
+def _pool_shares(shares: dict[str, Any] | None) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(read_pool_shares(shares or {}))
     return plain
 
 
@@ -273,6 +282,7 @@ def check(row: models.Model) -> None:
     """Apply the model's own rules, and blame the member of the request that breaks one."""
     try:
         row.clean_fields()
+        row.clean()
     except ValidationError as error:
         field, messages = next(iter(error.message_dict.items()))
         raise InvalidRequest(" ".join(messages), pointer=f"/{field}") from error

@@ -33,9 +33,9 @@ def holds(state: State, timer: Timer) -> bool:
         due = state.pacing.get(ResourceId(subject))
         return due is not None and due <= at
     if kind in {TimerKind.NODE_GRACE, TimerKind.NODE_DEAD}:
-        config, lost_at = state.config, state.nodes[subject].lost_at
-        grace = kind is TimerKind.NODE_GRACE
-        seconds = config.node_grace_seconds if grace else config.node_dead_seconds
+        node, config = state.nodes[subject], state.config
+        limit = config.grace_of if kind is TimerKind.NODE_GRACE else config.death_of
+        lost_at, seconds = node.lost_at, limit(node.inventory.pool)
         return lost_at is not None and lost_at + seconds <= at
     if kind is TimerKind.TRAJECTORY:
         trajectory = state.trajectories.get(TrajectoryKey(subject))

@@ -1,12 +1,12 @@
 """Nodes come, fall silent, return; configuration changes.
 
-A silent node keeps its actions for `Config.node_grace_seconds`: it may only be slow. Then they are
+A silent node keeps its actions for `Config.grace_of` its pool: it may only be slow. Then they are
 `unknown` (or wait again, when replay-safe), while the units stay with the node as *orphans* until
 it reports them. When it is back it is told to end them, and takes nothing new before it has: a
 restarted worker may yet read the order to run one. A node that comes back without its state never
 reads those orders. A lease is held by its trainer, so the silence of a node does not end it.
 
-After `Config.node_dead_seconds` it is dead: the trajectories whose environments it has end, and say so.
+After `Config.death_of` its pool it is dead: the trajectories whose environments it has end, and say so.
 Should it come back after all, it is told to remove these environments.
 """
 
@@ -103,9 +103,9 @@ def lost(state: State, event: NodeLost, decisions: list[Decision]) -> None:
 
 
 def _set_deadlines(state: State, node: str, lost_at: float) -> None:
-    config = state.config
-    state.timers.set(lost_at + config.node_grace_seconds, TimerKind.NODE_GRACE, node)
-    state.timers.set(lost_at + config.node_dead_seconds, TimerKind.NODE_DEAD, node)
+    config, pool = state.config, state.nodes[node].inventory.pool
+    state.timers.set(lost_at + config.grace_of(pool), TimerKind.NODE_GRACE, node)
+    state.timers.set(lost_at + config.death_of(pool), TimerKind.NODE_DEAD, node)
 
 
 def returned(state: State, event: NodeReturned, decisions: list[Decision]) -> None:
@@ -126,7 +126,8 @@ def grace_over(state: State, node: LiveNode, decisions: list[Decision]) -> None:
 def dead(state: State, node: LiveNode, decisions: list[Decision]) -> None:
     """End the trajectories whose environments are on a node that does not come back."""
     grace_over(state, node, decisions)
-    why = f"node {node.name} is dead: silent for {state.config.node_dead_seconds:g} s"
+    silent = state.config.death_of(node.inventory.pool)
+    why = f"node {node.name} is dead: silent for {silent:g} s"
     for trajectory in [t for t in state.trajectories.values() if t.node == node.name]:
         give_up_environment(state, trajectory, why, decisions)
 

@@ -8,10 +8,17 @@ import msgspec
 from rest_framework import serializers
 
 from domain.access import Scope
+from domain.inventory import NODE_DEAD_SECONDS, NODE_GRACE_SECONDS
 from domain.policies import DEFAULT_POLICY
 from domain.resources import MAX_UNITS
 from tangram_web.lib.serializers import StrictSerializer
-from tangram_web.pools.models import NAME_LENGTH, NAME_PATTERN, RESOURCE_PATTERN
+from tangram_web.pools.models import (
+    LEAST_SILENCE_SECONDS,
+    MOST_SILENCE_SECONDS,
+    NAME_LENGTH,
+    NAME_PATTERN,
+    RESOURCE_PATTERN,
+)
 from tangram_web.pools.selectors import spec_of
 
 _SCOPES = [scope.value for scope in Scope]
@@ -42,6 +49,9 @@ class _Name(serializers.RegexField):
         super().__init__(documented, max_length=NAME_LENGTH, trim_whitespace=False, **kwargs)
 
 
+_SILENCE: Any = {"min_value": LEAST_SILENCE_SECONDS, "max_value": MOST_SILENCE_SECONDS}
+
+
 class PoolBody(StrictSerializer):
     """A pool to make."""
 
@@ -49,6 +59,8 @@ class PoolBody(StrictSerializer):
     policy = serializers.CharField(max_length=NAME_LENGTH, default=DEFAULT_POLICY)
     paused = serializers.BooleanField(default=False)
     light_by_default = serializers.BooleanField(default=True)
+    node_grace_seconds = serializers.FloatField(default=NODE_GRACE_SECONDS, **_SILENCE)
+    node_dead_seconds = serializers.FloatField(default=NODE_DEAD_SECONDS, **_SILENCE)
     shares = serializers.DictField(
         child=serializers.DictField(child=serializers.DictField()),
         required=False,
@@ -62,6 +74,8 @@ class PoolPatch(StrictSerializer):
     policy = serializers.CharField(max_length=NAME_LENGTH, required=False)
     paused = serializers.BooleanField(required=False)
     light_by_default = serializers.BooleanField(required=False)
+    node_grace_seconds = serializers.FloatField(required=False, **_SILENCE)
+    node_dead_seconds = serializers.FloatField(required=False, **_SILENCE)
     shares = serializers.DictField(
         child=serializers.DictField(child=serializers.DictField()),
         required=False,
@@ -76,6 +90,8 @@ class PoolView(serializers.Serializer[Any]):
     policy = serializers.CharField()
     paused = serializers.BooleanField()
     light_by_default = serializers.BooleanField()
+    node_grace_seconds = serializers.FloatField()
+    node_dead_seconds = serializers.FloatField()
     shares = serializers.DictField(child=serializers.DictField(child=serializers.DictField()))
     created_at = serializers.DateTimeField()
 

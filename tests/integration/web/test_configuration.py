@@ -63,6 +63,18 @@ def test_change_reaches_the_scheduler_after_its_commit(redis_bus):
     assert in_force.drained_nodes == {"n7"}
 
 
+def test_a_pool_says_how_long_its_nodes_may_be_silent(defaults):
+    services.pool_update(actor=ADA, name="default", node_grace_seconds=10.0, node_dead_seconds=20.0)
+    config = current_config()
+    assert (config.grace_of("default"), config.death_of("default")) == (10.0, 20.0)
+    with pytest.raises(InvalidRequest, match="actions end first") as refused:
+        services.pool_update(actor=ADA, name="default", node_dead_seconds=9.0)
+    assert refused.value.pointer == "/node_dead_seconds"
+    with pytest.raises(InvalidRequest):
+        services.pool_update(actor=ADA, name="default", node_grace_seconds=float("nan"))
+    assert current_config() == config
+
+
 @pytest.mark.django_db(transaction=True)
 def test_change_that_is_rolled_back_is_not_heard_of(redis_bus):
     services.ensure_defaults()

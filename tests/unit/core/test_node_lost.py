@@ -6,6 +6,7 @@ import pytest
 
 from domain.action import ActionState, Outcome
 from domain.decisions import Abort, RemoveEnvironment, Requeue
+from domain.inventory import PoolConfig
 from scheduler.core.lifecycle import MAX_ATTEMPTS
 from tests.builders import (
     GIB,
@@ -355,3 +356,23 @@ def test_a_changed_time_to_death_holds_for_nodes_that_are_silent_already(core):
     scenario.configure(a_config(node_dead_seconds=40.0, revision=1))
     scenario.advance(10.0)
     assert scenario.outcomes == {"a": Outcome.UNKNOWN, "b": Outcome.INFRA_FAILED}
+
+
+def test_a_pool_says_how_long_its_own_nodes_may_be_silent(core):
+    impatient = PoolConfig("default", node_grace_seconds=5.0, node_dead_seconds=7.0)
+    pools = (impatient, PoolConfig("other"))
+    scenario = core(a_node("n1"), a_node("n2", pool="other"), config=a_config(pools=pools))
+    for name, pool in (("a", "default"), ("b", "other")):
+        scenario.submit(an_action(name, trajectory=f"t-{name}", pool=pool))
+    scenario.submit(
+        an_action("c", trajectory="t-a"), an_action("d", trajectory="t-b", pool="other")
+    )
+    scenario.lose("n1")
+    scenario.lose("n2")
+    scenario.advance(6.0)
+    assert scenario.outcomes == {"a": Outcome.UNKNOWN}
+    scenario.advance(1.0)
+    assert scenario.outcomes == {"a": Outcome.UNKNOWN, "c": Outcome.INFRA_FAILED}
+    scenario.advance(GRACE)
+    assert scenario.outcomes["b"] is Outcome.UNKNOWN
+    assert scenario.is_live("d")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from domain.events import ChunkNews
 from domain.ids import ActionId
 from scheduler.core import snapshot
-from scheduler.core.affinity import TURN_RESTORES
+from scheduler.core.affinity import overdue_seconds
 from scheduler.core.invariants import check
-from tests.builders import make_ledger
+from tests.builders import an_action, make_ledger
 from tests.unit.core.test_services_on_chunks import Play, a_call, hosting
 
 RESTORED_IN_2 = ChunkNews(restore_seconds=2.0)
@@ -21,13 +21,51 @@ def a_play(policy: str = "minimum") -> Play:
     return play
 
 
-def test_the_service_that_is_there_goes_on_while_its_turn_lasts() -> None:
+def overdue(play: Play, action: str) -> float:
+    """Return after how long a queued action of the play is overdue."""
+    queue = play.machine.state.actions[ActionId(action)].queue
+    assert queue is not None
+    return overdue_seconds(play.machine.state, queue)
+
+
+def test_the_service_that_is_there_goes_on_until_nobody_waits_for_it() -> None:
     play = a_play()
 
     assert list(play.end("a1", RESTORED_IN_2)) == ["a2"]
-    play.at += TURN_RESTORES * 2.0
+    assert list(play.end("a2")) == ["a3"]
+    assert list(play.end("a3")) == ["b1"]
+
+
+def test_who_is_overdue_goes_before_the_service_that_is_there() -> None:
+    play = a_play()
+
+    assert list(play.end("a1", RESTORED_IN_2)) == ["a2"]
+    play.at += overdue(play, "b1")
     assert list(play.end("a2")) == ["b1"]
     assert list(play.end("b1")) == ["a3"]
+
+
+def test_the_more_services_are_waited_for_the_later_is_anybody_overdue() -> None:
+    play = a_play()
+    two = overdue(play, "b1")
+    other = Play("a", "b", "c", "d", gpus=2)
+    other.submit(a_call("a1", "a"), a_call("d1", "d"))
+    other.submit(a_call("b1", "b"), a_call("c1", "c"))
+
+    assert overdue(other, "b1") == two / 2, "two services wait for two chunks, not for one"
+
+
+def test_an_action_with_its_own_program_is_overdue_at_last() -> None:
+    play = Play("a")
+    play.submit(a_call("a1", "a"))
+    play.submit(an_action("own", cost={"gpu": 1}))
+    served = ["a1"]
+    while served[-1] != "own":
+        play.submit(a_call(f"later{len(served)}", "a"))
+        served += play.end(served[-1])
+        assert len(served) < 30, "somebody is overtaken for ever"
+
+    assert len(served) > 2
 
 
 def test_the_paper_serves_whoever_came_first() -> None:
@@ -36,7 +74,7 @@ def test_the_paper_serves_whoever_came_first() -> None:
     assert list(play.end("a1", RESTORED_IN_2)) == ["b1"]
 
 
-def test_a_turn_is_not_prolonged_by_calls_that_come_meanwhile() -> None:
+def test_calls_that_come_meanwhile_do_not_put_off_who_is_overdue() -> None:
     play = a_play()
     served = ["a1"]
     while served[-1] != "b1":
@@ -44,7 +82,7 @@ def test_a_turn_is_not_prolonged_by_calls_that_come_meanwhile() -> None:
         play.submit(a_call(name, "a"))
         news = RESTORED_IN_2 if served[-1] == "a1" else None
         served += play.end(served[-1], news)
-        assert len(served) < 10, "somebody is overtaken for ever"
+        assert len(served) < 30, "somebody is overtaken for ever"
 
     assert len(served) > 2
 
@@ -92,14 +130,13 @@ def test_a_call_goes_home_even_when_a_smaller_block_is_free() -> None:
     check(play.machine.state)
 
 
-def test_turns_are_part_of_a_snapshot() -> None:
+def test_what_was_measured_of_services_is_part_of_a_snapshot() -> None:
     play = a_play()
     play.end("a1", RESTORED_IN_2)
     before = snapshot.dump(play.machine)
     restored = snapshot.load(before, make_ledger)
 
     assert snapshot.dump(restored) == before
-    assert restored.state.turns == play.machine.state.turns
     assert restored.state.paces["a"].restore_seconds == 2.0
 
 
@@ -115,7 +152,8 @@ def test_calls_wait_for_the_chunk_of_their_service_until_the_line_is_worth_a_res
     assert "service 'a' works for others on gpu:n1" in why.reason
     assert list(play.submit(a_call("b1", "b"))) == ["b1"], "they block nobody"
     play.end("b1")
-    grants = play.submit(a_call("a4", "a"), a_call("a5", "a"))
+    assert play.submit(a_call("a4", "a"), a_call("a5", "a")) == {}
+    grants = play.submit(a_call("a6", "a"))
     check(play.machine.state)
 
     assert list(grants) == ["a2"]

@@ -54,6 +54,8 @@ def test_json_is_the_same_for_the_same_seed():
         (("--failures", "1"), "--failures lies in [0, 1), not at 1.0"),
         (("--workload", "deep-search", "--units", "4"), "--units is no option of deep-search"),
         (("--pdf-limit", "4"), "--pdf-limit is no option of ai-coding"),
+        (("--workload", "services", "--load", "0"), "--load must be above 0"),
+        (("--workload", "services", "--services", "2"), "a service for each GPU"),
         (("--workload", "deep-search", "--pdf-limit", "0"), "api:pdf: the limit must be at least"),
         (("missing.jsonl",), "missing.jsonl: No such file"),
     ],
@@ -111,6 +113,14 @@ def test_a_written_journal_can_be_played_again(tmp_path: Path):
 
     (before,), (after,) = json.loads(once.stdout), json.loads(again.stdout)
     assert after["whole"]["act"]["mean"] == pytest.approx(before["whole"]["act"]["mean"], rel=1e-6)
+
+
+def test_services_that_share_chunks_are_simulated_by_name():
+    done = sim("run", "--workload", "services", "--nodes", "1", "--seconds", "5", "--json")
+    (result,) = json.loads(done.stdout)
+
+    assert set(result["outcomes"]) == {"completed"}
+    assert 0 < result["restores"] < result["whole"]["actions"]
 
 
 def test_limits_of_a_recorded_workload_must_be_given(tmp_path: Path):

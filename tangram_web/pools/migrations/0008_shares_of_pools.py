@@ -8,7 +8,7 @@ import tangram_web.lib.fields
 
 
 class Migration(migrations.Migration):
-    dependencies = [("pools", "0006_audit_leaves")]
+    dependencies = [("pools", "0007_silence_of_nodes")]
 
     operations = [
         migrations.AddField(

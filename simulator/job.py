@@ -1,0 +1,198 @@
+"""``python -m simulator.job FOLDER``: play one request in a process of its own.
+
+The folder holds ``request.json`` (`simulator.request`) and, unless the input is made up, ``trace``.
+Progress goes to standard output, one JSON object a line; what came out into ``result.json``, which
+is there once it is whole. Bad input is one line on standard error and exit code 2. Whoever started
+this may end it at any time: it holds nothing but the folder.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from domain.errors import InvalidRequest, InvariantViolation
+from simulator.compare import Progress, Scene, run
+from simulator.report.figure import Figure, Series, interval
+from simulator.report.svg import plot
+from simulator.request import MOST_ACTIONS, Request, read_request
+from simulator.result import WINDOWS, Result
+from simulator.scenes import build
+from simulator.workloads.deep_search import LIMITS
+from simulator.workloads.recorded import Recorded
+from tangram_client.replay.trace import TraceError
+
+#: (policy, seed, finished actions of that run, actions of each run)
+Tell = Callable[[str, int, int, int], None]
+#: Points of the plot over time; `WINDOWS` is a multiple of it.
+POINTS: Final = 10
+BAD_INPUT: Final = 2
+
+
+class Played(msgspec.Struct, frozen=True):
+    """One policy with one seed; all of it but ``wall_seconds`` is simulated."""
+
+    policy: str
+    seed: int
+    wall_seconds: float
+    result: Result
+
+
+class Plot(msgspec.Struct, frozen=True):
+    """A picture of a comparison."""
+
+    title: str
+    svg: str
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came out of a request."""
+
+    simulated: bool = True
+    actions: int
+    #: Of a recorded window: actions that could not be played, and those that overlapped.
+    left_out: int = 0
+    overlapping: int = 0
+    runs: tuple[Played, ...]
+    plots: tuple[Plot, ...]
+
+
+def play(request: Request, trace: Path | None, tell: Tell) -> Outcome:
+    """Simulate every policy with every seed. Raises InvalidRequest or TraceError."""
+    runs: list[Played] = []
+    scenes = [(seed, _scene(request, trace, seed)) for seed in request.seeds]
+    for seed, scene in scenes:
+        total = scene.workload.actions
+        asked = total * len(request.policies) * len(request.seeds)
+        if asked > MOST_ACTIONS:
+            raise InvalidRequest(
+                f"{asked:,} actions over all policies and seeds; at most {MOST_ACTIONS:,}"
+            )
+        for policy in request.policies:
+            tell(policy, seed, 0, total)
+            timed = run(scene, policy, _told(tell, seed, total))
+            tell(policy, seed, timed.result.whole.actions, timed.result.whole.actions)
+            runs.append(Played(policy, seed, timed.wall_seconds, timed.result))
+    assert scene is not None
+    workload = scenes[0][1].workload
+    window = workload if isinstance(workload, Recorded) else None
+    return Outcome(
+        actions=workload.actions,
+        left_out=window.left_out if window else 0,
+        overlapping=window.overlapping if window else 0,
+        runs=tuple(runs),
+        plots=tuple(Plot(figure.title, plot(figure)) for figure in figures(runs)),
+    )
+
+
+def _told(tell: Tell, seed: int, total: int) -> Progress:
+    return lambda policy, done: tell(policy, seed, done, total)
+
+
+def _scene(request: Request, trace: Path | None, seed: int) -> Scene:
+    known: dict[str, Any] = {
+        "trace": trace, "batch": request.batch, "steps": request.steps, "group": 8,
+        "nodes": request.nodes, "cores": request.cores, "memory_gib": request.memory_gib,
+        "rewards": request.rewards, "reward_scale": 1.0, "units": 32, "declared_ratio": 1.0,
+        "malleable": request.malleable, "limits": tuple(request.limits.items()),
+        **{f"{name.partition(':')[2]}_limit": units for name, units in LIMITS.items()},
+    }  # fmt: skip
+    return build(request.workload, failures=0.0, seed=seed, **known)
+
+
+def figures(runs: Sequence[Played]) -> list[Figure]:
+    """Return the plots of a comparison; intervals are over its seeds."""
+    by_policy: dict[str, list[Result]] = {}
+    for each in runs:
+        by_policy.setdefault(each.policy, []).append(each.result)
+    return [
+        _bars("Where the time goes (simulated)", "mean seconds of an action", by_policy, {
+            "queue": lambda result: result.whole.queue.mean,
+            "overhead": lambda result: result.whole.overhead.mean,
+            "execution": lambda result: result.whole.execution.mean,
+        }),
+        _bars("How long actions take (simulated)", "ACT in seconds", by_policy, {
+            "p50": lambda result: result.whole.act.p50,
+            "p95": lambda result: result.whole.act.p95,
+            "p99": lambda result: result.whole.act.p99,
+        }),
+        _over_time(by_policy),
+    ]  # fmt: skip
+
+
+def _bars(
+    title: str,
+    y: str,
+    by_policy: dict[str, list[Result]],
+    measures: dict[str, Callable[[Result], float]],
+) -> Figure:
+    series = tuple(
+        Series(name, tuple(
+            (policy, interval(map(measure, results))) for policy, results in by_policy.items()
+        ))
+        for name, measure in measures.items()
+    )  # fmt: skip
+    return Figure(id="bars", title=title, x="policy", y=y, series=series, kind="bars")
+
+
+def _over_time(by_policy: dict[str, list[Result]]) -> Figure:
+    series = tuple(
+        Series(policy, tuple(
+            (100.0 * (index + 1) / POINTS, interval(_stretch(each, index) for each in results))
+            for index in range(POINTS)
+        ))
+        for policy, results in by_policy.items()
+    )  # fmt: skip
+    return Figure(
+        id="time", title="Mean ACT over the run (simulated)", x="percent of the run",
+        y="mean ACT in seconds", series=series,
+    )  # fmt: skip
+
+
+def _stretch(result: Result, index: int) -> float:
+    """Return the mean ACT of what ended in one of `POINTS` stretches."""
+    width = WINDOWS // POINTS
+    part = result.windows[index * width : (index + 1) * width]
+    actions = sum(window.actions for window in part)
+    return sum(window.actions * window.act_mean for window in part) / actions if actions else 0.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Play the request in the folder that is named."""
+    folder = Path(arguments[0])
+    trace = folder / "trace"
+    try:
+        request = read_request(msgspec.json.decode((folder / "request.json").read_bytes()))
+        outcome = play(request, trace if trace.exists() else None, _say)
+    except (InvalidRequest, TraceError) as error:
+        _complain(str(error).replace(str(trace), "trace"))
+        return BAD_INPUT
+    except InvariantViolation as error:
+        _complain(f"the simulation contradicts itself: {error}")
+        return 1
+    part = folder / "result.part"
+    part.write_bytes(msgspec.json.encode(outcome))
+    part.replace(folder / "result.json")
+    return 0
+
+
+def _say(policy: str, seed: int, done: int, total: int) -> None:
+    line = msgspec.json.encode({"policy": policy, "seed": seed, "done": done, "total": total})
+    _write(sys.stdout, [line.decode()])
+
+
+def _complain(text: str) -> None:
+    _write(sys.stderr, [" ".join(text.split())])
+
+
+def _write(stream: Any, lines: Iterable[str]) -> None:
+    stream.writelines(f"{line}\n" for line in lines)
+    stream.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

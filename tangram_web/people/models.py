@@ -1,0 +1,38 @@
+"""Memberships: which person has which role in which project."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.conf import settings
+from django.db import models
+
+from tangram_web.pools.models import Project
+
+
+class Role(models.TextChoices):
+    """What somebody may do in a project; each includes those above it here."""
+
+    VIEWER = "viewer"
+    SUBMITTER = "submitter"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+class Membership(models.Model):
+    """One person's role in one project."""
+
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships"
+    )
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=16, choices=Role.choices, default=Role.VIEWER)
+    since = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["user", "project"], name="one_role_in_a_project")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user} is {self.role} of {self.project_id}"

@@ -1,0 +1,90 @@
+"""The form that asks for a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from django import forms
+
+from domain.errors import InvalidRequest
+from domain.policies import KNOWN_POLICIES
+from simulator.request import RIVALS, Request, read_request
+from tangram_web.simulations.inputs import WINDOWS
+
+#: As `simulator.compare` shows them; the simulator itself is loaded by nobody but the runner.
+POLICIES: Final = tuple(
+    shown
+    for known in KNOWN_POLICIES
+    for shown in (("fixed(4)", "fixed(16)") if known == "fixed(k)" else (known,))
+)
+_NUMBERS: Final = ("batch", "steps", "nodes", "cores")
+_WORKLOADS: Final = (
+    ("ai-coding", "AI coding: recorded agents, or made up"),
+    ("deep-search", "Deep search: recorded LLM requests, or made up"),
+    ("recorded", "Live window: what this system just served"),
+)
+
+
+class SimulationForm(forms.Form):
+    """What `read_request` reads, and where the input comes from."""
+
+    project = forms.ChoiceField()
+    title = forms.CharField(max_length=120, required=False)
+    workload = forms.ChoiceField(choices=_WORKLOADS)
+    window = forms.TypedChoiceField(
+        choices=list(WINDOWS.items()), coerce=int, required=False, empty_value=None
+    )
+    trace = forms.FileField(required=False, allow_empty_file=True)
+    pasted = forms.CharField(required=False, strip=False, widget=forms.Textarea)
+    policies = forms.MultipleChoiceField(choices=[(name, name) for name in (*POLICIES, *RIVALS)])
+    seeds = forms.CharField(max_length=60, required=False)
+    batch = forms.IntegerField()
+    steps = forms.IntegerField()
+    nodes = forms.IntegerField()
+    cores = forms.IntegerField()
+    rewards = forms.ChoiceField(choices=[(name, name) for name in ("light", "medium", "heavy")])
+    malleable = forms.BooleanField(required=False)
+
+    def __init__(self, projects: Iterable[str], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["project"].choices = [(name, name) for name in projects]  # type: ignore[attr-defined]
+
+    def clean(self) -> dict[str, Any]:
+        """Read the request; what is wrong with it stands at its field."""
+        given = self.cleaned_data
+        if self.errors:
+            return given
+        try:
+            given["request"] = self._request(given)
+        except InvalidRequest as error:
+            self.blame(error)
+        return given
+
+    def content(self) -> bytes | None:
+        """Return the trace that came along, if any; a file goes before pasted text."""
+        file = self.cleaned_data.get("trace")
+        if file is not None:
+            read: bytes = file.read()
+            return read
+        return self.cleaned_data.get("pasted", "").encode() or None
+
+    def blame(self, error: InvalidRequest) -> None:
+        """Put ``error`` at the field that it points at."""
+        field = (error.pointer or "").removeprefix("/").partition("/")[0]
+        self.add_error(field if field in self.fields else None, str(error))
+
+    def _request(self, given: dict[str, Any]) -> Request:
+        seeds = (given["seeds"] or "0").replace(",", " ").split()
+        if not all(seed.isdecimal() for seed in seeds):
+            raise InvalidRequest("give whole numbers, as in 0, 1, 2", pointer="/seeds")
+        return read_request(
+            {
+                "workload": given["workload"],
+                "policies": given["policies"],
+                "seeds": [int(seed) for seed in seeds],
+                "rewards": given["rewards"],
+                "malleable": given["malleable"],
+                **{name: given[name] for name in _NUMBERS},
+            }
+        )

@@ -1,0 +1,106 @@
+"""Changing simulations: each is one transaction."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from django.db import transaction
+from django.http import HttpRequest
+from django.utils import timezone
+
+from domain.errors import Conflict, InvalidRequest
+from simulator.request import Request
+from tangram_web.audit.services import record
+from tangram_web.people.access import may
+from tangram_web.people.models import Role
+from tangram_web.simulations.inputs import (
+    WINDOWS,
+    check_trace,
+    deflated,
+    live_window,
+)
+from tangram_web.simulations.models import OPEN, Simulation, SimulationInput, State
+
+#: Of one project: waiting and running, and kept in all.
+MOST_OPEN: Final = 5
+MOST_KEPT: Final = 200
+
+
+def simulation_create(
+    *,
+    http: HttpRequest,
+    project: str,
+    request: Request,
+    title: str = "",
+    trace: bytes | None = None,
+    window_seconds: int | None = None,
+) -> Simulation:
+    """Keep a request to be played. Raises InvalidRequest, Conflict when the project has its fill."""
+    source, content = "made up", None
+    foreign = 0
+    if request.workload == "recorded":
+        if window_seconds not in WINDOWS:
+            raise InvalidRequest("choose a window", pointer="/window")
+        window = live_window(project, window_seconds)
+        content, foreign = window.content, window.foreign
+        request = msgspec.structs.replace(request, limits={**window.limits, **request.limits})
+        source = f"{WINDOWS[window_seconds]}, {window.actions:,} actions of {project}"
+        source += f"; {foreign:,} left out: they need more than cores and APIs" if foreign else ""
+    elif trace:
+        check_trace(request.workload, trace)
+        content, source = trace, f"trace of {len(trace) / 1024:,.0f} KiB"
+    with transaction.atomic():
+        _check_room(project)
+        made = Simulation.objects.create(
+            project_id=project,
+            owner_id=http.user.pk,
+            title=title,
+            request=msgspec.to_builtins(request),
+            source=source,
+        )
+        if content is not None:
+            SimulationInput.objects.create(simulation=made, content=deflated(content))
+        record(http, "create", f"simulation/{made.id}", None, _described(made), project=project)
+    return made
+
+
+def simulation_cancel(*, http: HttpRequest, simulation: Simulation) -> None:
+    """End a simulation; one that is over stays as it is."""
+    with transaction.atomic():
+        waiting = Simulation.objects.filter(pk=simulation.pk, state=State.QUEUED)
+        running = Simulation.objects.filter(pk=simulation.pk, state=State.RUNNING)
+        changed = waiting.update(state=State.CANCELLED, finished_at=timezone.now())
+        changed += running.update(cancel_wished=True)
+        if changed:
+            target = f"simulation/{simulation.pk}"
+            record(http, "cancel", target, project=simulation.project_id)
+
+
+def simulation_delete(*, http: HttpRequest, simulation: Simulation) -> None:
+    """Delete a simulation that is over. Raises Conflict for one that waits or runs."""
+    with transaction.atomic():
+        over = Simulation.objects.filter(pk=simulation.pk).exclude(state__in=OPEN).first()
+        if over is None:
+            raise Conflict("it still waits or runs; cancel it first")
+        target, project = f"simulation/{over.pk}", over.project_id
+        record(http, "delete", target, _described(over), None, project=project)
+        over.delete()
+
+
+def may_end(user: Any, simulation: Simulation) -> bool:
+    """Say whether ``user`` may cancel and delete: its owner may, and operators of its project."""
+    own = simulation.owner_id is not None and simulation.owner_id == user.pk
+    return may(user, simulation.project_id, Role.SUBMITTER if own else Role.OPERATOR)
+
+
+def _check_room(project: str) -> None:
+    known = Simulation.objects.filter(project_id=project)
+    if known.filter(state__in=OPEN).count() >= MOST_OPEN:
+        raise Conflict(f"{MOST_OPEN} simulations of {project} wait or run; wait for one to end")
+    if known.count() >= MOST_KEPT:
+        raise Conflict(f"{project} keeps {MOST_KEPT} simulations; delete one first")
+
+
+def _described(simulation: Simulation) -> dict[str, Any]:
+    return {"title": simulation.title, "source": simulation.source, **simulation.request}

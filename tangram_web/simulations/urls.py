@@ -1,0 +1,17 @@
+"""Addresses of the simulations."""
+
+from __future__ import annotations
+
+from django.urls import URLPattern, path
+
+from tangram_web.simulations import views
+
+app_name = "simulations"
+
+urlpatterns: list[URLPattern] = [
+    path("", views.simulations, name="list"),
+    path("<str:key>/", views.simulation, name="one"),
+    path("<str:key>/result.json", views.result, name="result"),
+    path("<str:key>/cancel", views.cancel, name="cancel"),
+    path("<str:key>/delete", views.delete, name="delete"),
+]

@@ -1,0 +1,145 @@
+"""Pages of simulations. Each view asks one selector or service and renders."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.http import urlencode
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from domain.errors import Conflict, InvalidRequest, Unavailable
+from tangram_web.dashboard.guards import refuse
+from tangram_web.people.access import for_members, roles_of
+from tangram_web.people.models import Role
+from tangram_web.simulations import services
+from tangram_web.simulations.forms import SimulationForm
+from tangram_web.simulations.inputs import WINDOWS, present_cluster
+from tangram_web.simulations.models import Simulation
+from tangram_web.simulations.selectors import rows_of, simulation_seen_by, simulations_seen_by
+
+SHOWN: Final = 100
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@for_members
+def simulations(request: HttpRequest) -> HttpResponse:
+    """List what was simulated, and take what is to be."""
+    projects = roles_of(request.user, Role.SUBMITTER)
+    if request.method == "POST":
+        form = SimulationForm(projects, request.POST, request.FILES)
+        made = _create(request, form) if form.is_valid() else None
+        if made is not None:
+            return redirect("simulations:one", made.pk)
+        return _list(request, form, 422)
+    return _list(request, SimulationForm(projects, initial=_initial(request)))
+
+
+def _create(request: HttpRequest, form: SimulationForm) -> Simulation | None:
+    given = form.cleaned_data
+    try:
+        return services.simulation_create(
+            http=request,
+            project=given["project"],
+            request=given["request"],
+            title=given["title"],
+            trace=form.content(),
+            window_seconds=given["window"],
+        )
+    except InvalidRequest as error:
+        form.blame(error)
+    except (Conflict, Unavailable) as error:
+        form.add_error(None, str(error))
+    return None
+
+
+def _initial(request: HttpRequest) -> dict[str, Any]:
+    """Return what the form begins with: the present cluster, and whatever the address says."""
+    nodes, cores = present_cluster()
+    said = request.GET
+    chosen = said.getlist("policies") or ["malleable", "minimum", "kubernetes"]
+    start = {"batch": 32, "steps": 1, "nodes": nodes, "cores": cores, "seeds": "0",
+             "rewards": "medium", "workload": "ai-coding", "window": max(WINDOWS)}  # fmt: skip
+    return {**start, **{name: said[name] for name in said if name != "policies"},
+            "policies": chosen}  # fmt: skip
+
+
+def _list(request: HttpRequest, form: SimulationForm, status: int = 200) -> HttpResponse:
+    context = {
+        "page": "simulate",
+        "form": form,
+        "may_create": bool(form.fields["project"].choices),  # type: ignore[attr-defined]
+        "simulations": simulations_seen_by(request.user)[:SHOWN],
+    }
+    return render(request, "simulations/list.html", context, status=status)
+
+
+@require_safe
+@for_members
+def simulation(request: HttpRequest, key: str) -> HttpResponse:
+    """Show one: how far it is, or what came out."""
+    found = simulation_seen_by(request.user, key)
+    again = {**found.request, "project": found.project_id, "title": found.title,
+             "seeds": ", ".join(map(str, found.request["seeds"]))}  # fmt: skip
+    for name in ("limits", "memory_gib", *([] if again["malleable"] else ["malleable"])):
+        again.pop(name, None)
+    context = {
+        "page": "simulate",
+        "simulation": found,
+        "percent": round(100 * found.share),
+        "rows": rows_of(found.outcome) if found.outcome else [],
+        "may_end": services.may_end(request.user, found),
+        "again": urlencode(again, doseq=True),
+    }
+    return render(request, "simulations/one.html", context)
+
+
+@require_safe
+@for_members
+def result(request: HttpRequest, key: str) -> HttpResponse:
+    """Answer with the request and everything that came out, as a file."""
+    found = simulation_seen_by(request.user, key)
+    body = {
+        "id": found.pk,
+        "project": found.project_id,
+        "title": found.title,
+        "source": found.source,
+        "state": found.state,
+        "request": found.request,
+        "outcome": found.outcome,
+    }
+    answer = HttpResponse(msgspec.json.encode(body), content_type="application/json")
+    answer.headers["Content-Disposition"] = f'attachment; filename="{found.pk}.json"'
+    return answer
+
+
+@require_POST
+@for_members
+def cancel(request: HttpRequest, key: str) -> HttpResponse:
+    """End one that waits or runs."""
+    found = simulation_seen_by(request.user, key)
+    if not services.may_end(request.user, found):
+        return _not_yours(request)
+    services.simulation_cancel(http=request, simulation=found)
+    return redirect("simulations:one", found.pk)
+
+
+@require_POST
+@for_members
+def delete(request: HttpRequest, key: str) -> HttpResponse:
+    """Delete one that is over."""
+    found = simulation_seen_by(request.user, key)
+    if not services.may_end(request.user, found):
+        return _not_yours(request)
+    try:
+        services.simulation_delete(http=request, simulation=found)
+    except Conflict as error:
+        return refuse(request, "Not now", f"{error}.", 409)
+    return redirect("simulations:list")
+
+
+def _not_yours(request: HttpRequest) -> HttpResponse:
+    cure = "Its owner, and operators of its project, may do this."
+    return refuse(request, "Not permitted", cure, 403)

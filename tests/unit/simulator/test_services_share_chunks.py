@@ -1,0 +1,74 @@
+"""Simulated: calls to more GPU services than there are chunks."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+import pytest
+
+from domain.errors import InvalidRequest
+from simulator.cluster import GIB, Cluster
+from simulator.compare import Scene, run
+from simulator.llm_trace import make_requests
+from simulator.overheads import NONE
+from simulator.result import Result
+from simulator.workloads.services import Arrival, Arrivals, ServiceCalls, models, most_called, waits
+
+NAMES = tuple(f"m{number}" for number in range(10))
+COLD_START = 1.5
+CALL = 0.5
+
+
+def simulated(
+    arrivals: list[Arrival], restore_seconds: float, policy: str = "minimum", gpus: int = 3
+) -> Result:
+    cluster = Cluster(nodes=1, cores=4, gpus=gpus, models=models(NAMES, restore_seconds, 80 * GIB))
+    calls = ServiceCalls(arrivals, CALL)
+    return run(Scene(calls, cluster, NONE), policy).result
+
+
+def arrivals(seed: int, load: float = 0.65) -> list[Arrival]:
+    return Arrivals(make_requests(2000, seed), NAMES, load=load, seed=seed).all()
+
+
+def test_a_call_waits_for_its_restore_and_finds_its_service_there_the_next_time():
+    result = simulated([Arrival(1.0, "m0"), Arrival(4.0, "m0"), Arrival(7.0, "m1")], 2.0, gpus=1)
+
+    assert result.restores == 2
+    assert result.whole.act.mean == pytest.approx((2.5 + 0.5 + 2.5) / 3)
+    assert result.whole.overhead.most == pytest.approx(2.0)
+    assert result.granted["gpu"] == pytest.approx(5.5 / 9.5)
+
+
+def test_arrivals_are_a_function_of_their_seed():
+    assert arrivals(1) == arrivals(1) != arrivals(2)
+    assert 0.5 < len(arrivals(1)) / (0.65 * 3 / CALL * 40) < 2
+
+
+def test_less_load_than_asked_for_is_not_made_of_nothing():
+    with pytest.raises(InvalidRequest):
+        Arrivals(make_requests(1, 0), NAMES)
+    with pytest.raises(InvalidRequest):
+        Arrivals(make_requests(10, 0), NAMES[:2])
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_restores_from_host_memory_cost_little_beside_a_static_placement(seed: int):
+    """The static placement refuses calls of seven services; here none is refused."""
+    calls = arrivals(seed)
+    static = mean(waits(most_called(calls, 3), CALL))
+
+    result = simulated(calls, restore_seconds=CALL / 10)
+
+    assert result.outcomes == {"completed": len(calls)}
+    assert result.whole.act.mean <= 1.4 * static
+
+
+@pytest.mark.parametrize("load", [0.5, 0.65, 0.8])
+def test_turns_are_never_worse_than_calls_as_they_come(load: float):
+    calls = arrivals(4, load)
+
+    turns, paper = (simulated(calls, COLD_START * CALL, name) for name in ("minimum", "paper"))
+
+    assert turns.whole.act.mean < paper.whole.act.mean
+    assert turns.restores < paper.restores
