@@ -78,7 +78,11 @@ def test_what_was_lent_comes_back_even_when_the_borrower_came_first() -> None:
     scenario = a_scenario(a=Share(4000), b=Share(6000))
     scenario.submit(*of("a", *range(20)))
     assert granted(scenario.submit(*of("b", *range(20, 30)))) == []
-    assert scenario.why("b20").code == "share"
+    why = scenario.why("b20")
+    assert why.code == "share"
+    assert why.reason.endswith(
+        "; others have borrowed the rest, which comes back as their actions end"
+    )
     for n in range(6):
         assert granted(scenario.finish(f"a{n}")) == [f"b{20 + n}"]
     assert granted(scenario.finish("a6")) == ["a10"]
