@@ -23,7 +23,9 @@ of a pool are spread evenly over its nodes there.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from heapq import nsmallest
+from collections.abc import Iterator
+from heapq import merge
+from itertools import islice
 from typing import NamedTuple
 
 from domain.decisions import Decision
@@ -335,17 +337,17 @@ def behind(state: State, key: ResourceId, pool: str, without: set[ActionId]) -> 
     kind, _, node = key.partition(":")
     cluster = key in state.config.resources
     nodes = [] if cluster else sorted(each.name for each in state.nodes_of(pool))
-    found: list[LiveAction] = []
+    found: list[Iterator[LiveAction]] = []
     for queue in state.queues.values():
         line = queue.key
         if line.needs.key != (key if cluster else kind):
             continue
         if cluster or line.node == node:
-            found += queue.waiting()
+            found.append(queue.in_order())
         elif line.node is None and line.pool == pool and node in nodes:
-            members = sorted(queue.waiting(), key=_order)
-            found += members[nodes.index(node) :: len(nodes)]
-    return [live for live in nsmallest(HORIZON, found, key=_order) if live.id not in without]
+            found.append(islice(queue.in_order(), nodes.index(node), None, len(nodes)))
+    first = islice(merge(*found, key=_order), HORIZON)
+    return [live for live in first if live.id not in without]
 
 
 def _order(live: LiveAction) -> tuple[int, int]:

@@ -8,6 +8,7 @@ says that it stands in this very line, and the dead ones are swept out when they
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -120,6 +121,20 @@ class WaitQueue:
         if len(orders) != self.size:  # somebody left and came back, and is here twice
             orders = [live.order for live in self.waiting()]
         return sum([placed < order for placed in orders])
+
+    def in_order(self) -> Iterator[LiveAction]:
+        """Yield everybody in line, first come first; each costs O(log n), nobody behind them any."""
+        heap, key, last = self._heap, self.key, None
+        ahead = [(heap[0][0], 0)] if heap else []
+        while ahead:
+            _, place = heappop(ahead)
+            live = heap[place][1]
+            if live.queue is key and live is not last:  # who left and came back is here twice
+                last = live
+                yield live
+            for child in (2 * place + 1, 2 * place + 2):
+                if child < len(heap):
+                    heappush(ahead, (heap[child][0], child))
 
     def waiting(self) -> list[LiveAction]:
         """Return everybody in line, in no particular order."""
