@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from domain.ids import ActionId, ResourceId, node_resource
@@ -122,8 +123,12 @@ class WaitQueue:
             orders = [live.order for live in self.waiting()]
         return sum([placed < order for placed in orders])
 
-    def in_order(self) -> Iterator[LiveAction]:
-        """Yield everybody in line, first come first; each costs O(log n), nobody behind them any."""
+    def in_order(self) -> list[LiveAction]:
+        """Return everybody in line, first come first."""
+        return sorted(self.waiting(), key=attrgetter("order"))
+
+    def first_ones(self) -> Iterator[LiveAction]:
+        """Yield everybody in line, first come first; who is not asked for costs nothing."""
         heap, key, last = self._heap, self.key, None
         ahead = [(heap[0][0], 0)] if heap else []
         while ahead:

@@ -36,6 +36,6 @@ def test_a_line_is_read_in_order(priorities, moves, count) -> None:
                 queue.push(lives[number])
 
     expected = sorted((live for live in lives if live.queue), key=lambda live: live.order)
-    assert [live.id for live in islice(queue.in_order(), count)] == [
-        live.id for live in expected[:count]
-    ]
+    first = [live.id for live in expected[:count]]
+    assert [live.id for live in islice(queue.in_order(), count)] == first
+    assert [live.id for live in islice(queue.first_ones(), count)] == first
