@@ -334,14 +334,17 @@ def available(ledger: Ledger, claims: list[int]) -> int:
 
 
 def behind(state: State, key: ResourceId, pool: str, without: set[ActionId]) -> list[LiveAction]:
-    """Return the waiting actions of the group ``key``, in order, up to `HORIZON`."""
+    """Return the waiting actions of the group ``key``, in order, up to `HORIZON`.
+
+    Not those that wait for their project's share: nobody is held back for their sake.
+    """
     kind, _, node = key.partition(":")
     cluster = key in state.config.resources
     nodes = [] if cluster else sorted(each.name for each in state.nodes_of(pool))
     lines = []
     for queue in state.queues.values():
         line = queue.key
-        if line.needs.key == (key if cluster else kind):
+        if line.needs.key == (key if cluster else kind) and not queue.out_of_share:
             if cluster or line.node == node:
                 lines.append((queue, 0, 1))
             elif line.node is None and line.pool == pool and node in nodes:

@@ -105,6 +105,11 @@ class WaitQueue:
         live.queue = None
         self.size -= 1
 
+    @property
+    def out_of_share(self) -> bool:
+        """Its actions wait for the share of their project: units that are free are not for them."""
+        return self.reason is not None and self.reason.code == "share"
+
     def head(self) -> LiveAction | None:
         """Return who is next; forgets entries that have left."""
         heap = self._heap

@@ -263,3 +263,17 @@ def test_a_call_gets_the_largest_chunk_that_its_share_allows(own: int, given: in
         )
     )
     assert scenario.the_grant("x").allocations[0].amount == given * 1000
+
+
+@pytest.mark.parametrize("policy", ["paper", "balanced", "malleable"])
+def test_nobody_gets_less_because_others_wait_for_their_share(policy: str) -> None:
+    """Units that are free are not for them, so policies do not save any up for them."""
+    widths = []
+    for waiting in (0, 40):
+        shares: Any = {"a": Share(1000, borrow=0), "b": Share(9000)}
+        scenario = a_scenario(policy, nodes=[a_node(cpus=10)], **shares)
+        scenario.submit(*of("a", *range(1, 2 + waiting)))
+        scenario.submit(*wide("b", 90))
+        widths.append(cores(scenario, "b90"))
+    assert widths[0] == widths[1]
+    assert widths[0] > [1]
