@@ -165,7 +165,7 @@ def test_the_fewest_are_those_from_which_on_all_are_enough():
     """12 would do for this seed by chance, but 16 would not."""
     acts = {8: 9.0, 12: 1.0, 16: 3.0, 20: 1.0, 40: 0.5}
     line = [(x, [Case("paper", 1, x)]) for x in acts]
-    context = Context(FULL, None, {cases[0]: acts[x] for x, cases in line})  # type: ignore[arg-type]
+    context = Context(FULL, None, {cases[0]: acts[x] for x, cases in line})  # type: ignore[misc, arg-type]
 
     def read(value: Any) -> float:
         return float(value)
