@@ -71,6 +71,9 @@ def installed(checkout: Path) -> Path:
     a_command(python, '[ "$1" = -V ] && { echo "Python 3.11.2"; exit; }; printf "%s|" "$@"; echo')
     for lock in ("core", "test"):
         (checkout / ".venv" / f".installed-{lock}").write_text(fingerprint(checkout, lock))
+    models = checkout / ".venv" / "transformers"
+    models.mkdir()
+    shutil.copy(checkout / "requirements" / "transformers.lock", models / "installed")
     return checkout
 
 
