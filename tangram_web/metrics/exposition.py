@@ -100,6 +100,19 @@ def _of_totals(totals: Totals) -> Iterator[Metric]:
     for key, peak in sorted(totals.peak_memory.items()):
         peaks.add_metric(key, _buckets(peak.counts, MEMORY_BOUNDS), peak.sum_bytes)
     yield peaks
+    yield _counter(
+        "tangram_gpu_service_calls",
+        "Grants to calls of GPU services that were on the chunk (a restore avoided), or restored.",
+        ["pool", "memory"], totals.service_calls,
+    )  # fmt: skip
+    yield _counter(
+        "tangram_gpu_evictions", "Services that left GPU memory for others.", ["pool"],
+        totals.evictions,
+    )  # fmt: skip
+    yield _histogram(
+        "tangram_gpu_restore_seconds", "Bringing a service to its chunk, evictions included.",
+        ["pool"], totals.restores,
+    )  # fmt: skip
     yield _histogram(
         "tangram_action_phase_seconds", f"Parts of ACT: {', '.join(PHASES)}.",
         ["pool", "phase"], totals.phases,
