@@ -90,6 +90,27 @@ class BatchPayload(msgspec.Struct, forbid_unknown_fields=True):
     actions: list[msgspec.Raw]
 
 
+class ShareView(msgspec.Struct, frozen=True):
+    """How a project stands with what it shares with others; in units."""
+
+    #: None: the resource belongs to the whole cluster.
+    pool: str | None
+    #: A kind of the pool's nodes (``cpu``), or the resource.
+    resource: str
+    project: str
+    nominal: float | int
+    #: Most that it may borrow, and lend; None: no limit.
+    borrow: float | int | None
+    lend: float | int | None
+    used: float | int
+    #: Of that, what is beyond its nominal share.
+    borrowed: float | int
+    #: What it may still take; negative after a cut.
+    left: float | int
+    #: Its actions that wait in line for some of it, and perhaps for other things.
+    waiting: int
+
+
 class WaitView(msgspec.Struct, omit_defaults=True):
     """Why an action waits (I14)."""
 

@@ -32,6 +32,10 @@ CALLS: Final = 40
 TASK: Final = "gpu-service-example"
 #: More than half of a declared GPU, so that no two models fit on one.
 MEMORY_BYTES: Final = 50 * 2**30
+#: Asked after each restore; a model whose score is not that of the first time is ended, and kept away.
+WARM_UP: Final = {
+    "method": "POST", "path": "/v1/score", "body": '{"text": "a fixed text"}', "invariant": "score",
+}  # fmt: skip
 
 
 def declaration(
@@ -57,6 +61,7 @@ def declaration(
             "degrees": [{"gpus": 1, "memory_bytes": MEMORY_BYTES}],
             "command": [sys.executable, program, "--port", "{port}", *size],
             "paths": ["/v1/score"],
+            "warm_up": WARM_UP,
         }
         head = {"apiVersion": "tangram/v1", "kind": "GpuService", "metadata": {"name": name}}
         documents.append(json.dumps({**head, "spec": spec}))

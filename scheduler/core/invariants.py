@@ -6,15 +6,17 @@ where one check costs as much as thousands of decisions.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from domain.action import ActionState, Kind
 from domain.allocation import Allocation
 from domain.errors import InvariantViolation
 from domain.ids import ResourceId, node_resource
+from scheduler.core.cohorts import Cohort
 from scheduler.core.explain import waiting
 from scheduler.core.lifecycle import in_line, line_of
+from scheduler.core.shares import key_at
 from scheduler.core.state import LiveAction, State
 from scheduler.core.timers import TimerKind
 
@@ -29,6 +31,7 @@ def check(state: State) -> None:
         *_deadlines_are_set(state),
         *_quotas_wake(state),
         *_answers_come(state),
+        *_shares_agree(state),
     ]
     if not broken:  # reasons are found by walking over all of that
         broken = list(_everybody_waits_for_a_reason(state))
@@ -170,6 +173,18 @@ def _quotas_wake(state: State) -> Iterator[str]:
     for resource, due in state.pacing.items():
         if due > state.now and (due, resource) not in paces:
             yield f"who waits for {resource} to ease is never looked at again"
+
+
+def _shares_agree(state: State) -> Iterator[str]:
+    """What is counted for projects is what their actions hold."""
+    for key, cohort in state.cohorts.items():
+        held: Counter[str] = Counter()
+        for live in state.actions.values():
+            for allocation in live.allocations:
+                if key_at(state, live.pool, allocation.resource) == key:
+                    held[live.action.project] += allocation.amount
+        if dict(held) != cohort.used or Cohort(cohort.shares, dict(held)) != cohort:
+            yield f"{key} counts {cohort.used}, and {dict(held)} is held"
 
 
 def _answers_come(state: State) -> Iterator[str]:

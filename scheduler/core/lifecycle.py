@@ -16,6 +16,7 @@ from scheduler.core.hosting import hand_out
 from scheduler.core.needs import Needs, depends_on_place
 from scheduler.core.pools import needs_in
 from scheduler.core.queues import Need, QueueKey, WaitQueue
+from scheduler.core.shares import charge
 from scheduler.core.state import LiveAction, LiveTrajectory, State
 from scheduler.core.timers import TimerKind
 
@@ -162,6 +163,8 @@ def grant(
 def _sit_down(state: State, live: LiveAction, seat: Seat) -> None:
     ledger = state.hosting[seat.resource]
     live.allocations = (ledger.join(live.holder, seat.home, seat.most),)
+    if state.cohorts:
+        charge(state, live, live.allocations)
 
 
 def _allocate(state: State, live: LiveAction, needs: list[Need], home: tuple[int, ...]) -> None:
@@ -177,6 +180,8 @@ def _allocate(state: State, live: LiveAction, needs: list[Need], home: tuple[int
             allocation = msgspec.structs.replace(allocation, why=why_light(state, live.action))
         allocations.append(allocation)
     live.allocations = tuple(allocations)
+    if state.cohorts:
+        charge(state, live, allocations)
 
 
 def settle(state: State, live: LiveAction, trajectory: LiveTrajectory) -> None:
@@ -268,6 +273,10 @@ def release_orphan(state: State, node: str, holder: str) -> bool:
 def forget_place(state: State, live: LiveAction) -> None:
     """Drop the links between ``live`` and its node."""
     state.displace(live)
+    if state.cohorts and live.allocations:
+        charge(state, live, live.allocations, -1)
+        state.changed |= state.pinched
+        state.pinched.clear()
     live.allocations = ()
 
 

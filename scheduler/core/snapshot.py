@@ -16,6 +16,7 @@ from scheduler.core.lifecycle import in_line, line_of, stand
 from scheduler.core.machine import Machine
 from scheduler.core.merging import Merging
 from scheduler.core.queues import QueueKey, WaitQueue, WaitReason
+from scheduler.core.shares import read_shares
 from scheduler.core.state import (
     Appetite,
     Deferral,
@@ -63,6 +64,7 @@ class Snapshot(msgspec.Struct):
     hosting: dict[ResourceId, bytes] = {}
     paces: dict[str, ServicePace] = {}
     merging: Merging = msgspec.field(default_factory=Merging)
+    pinched: set[ResourceId] = set()
 
 
 #: Sets have no order of their own: without one, equal states would not give equal bytes.
@@ -88,6 +90,7 @@ def dump(machine: Machine) -> bytes:
             paced={r: ledger.remember() for r, ledger in state.paced.items()},
             pacing=state.pacing,
             paces=state.paces,
+            pinched=state.pinched,
             hosting={r: ledger.remember() for r, ledger in state.hosting.items()},
             merging=state.merging,
             durations=list(state.durations.items()),
@@ -116,6 +119,8 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
         queue = state.queues[key] = WaitQueue(key)
         queue.sticky_node, queue.reason = node, reason
     _restore_actions(state, snapshot)
+    read_shares(state)
+    state.pinched = snapshot.pinched
     for entry in snapshot.timers:
         state.timers.set(*entry)
     state.deferrals, state.durations = snapshot.deferrals, dict(snapshot.durations)

@@ -14,6 +14,7 @@ from domain.errors import InvariantViolation
 from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource
 from domain.inventory import Config, NodeInventory, ResourceInventory, default_config
 from domain.ports import HostingLedger, Ledger, LocalLedger, PacedLedger
+from scheduler.core.cohorts import Cohort, CohortKey
 from scheduler.core.merging import Merging
 from scheduler.core.needs import Needs
 from scheduler.core.policies import Policy
@@ -250,6 +251,10 @@ class State:
     arranged: deque[Arranged] = field(default_factory=lambda: deque(maxlen=ARRANGED_KEPT))
     #: What waiting actions may get, as far as it follows from the action alone.
     choices: dict[ActionId, Choices] = field(default_factory=dict)
+    #: What projects share, and who has what of it; follows from configuration and actions.
+    cohorts: dict[CohortKey, Cohort] = field(default_factory=dict)
+    #: Resources on which a share keeps malleable actions narrow: looked at when some of it is free.
+    pinched: set[ResourceId] = field(default_factory=set)
     #: Policies of the pools, read from the configuration in force.
     policies: dict[str, Policy] = field(default_factory=dict)
     #: Some pool's policy resizes what runs; else nobody needs to know what has `changed`.

@@ -140,6 +140,7 @@ class Answers:
                 for resource, ledger in state.ledgers.items()
                 if not resource.startswith("memory:")
             },
+            "shares": msgspec.to_builtins(loop.machine.shares()),
             "nodes": [self._node(name) for name in state.nodes],
             "trajectories": len(state.trajectories),
             "durations": self._durations(),

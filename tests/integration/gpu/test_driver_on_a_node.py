@@ -16,10 +16,12 @@ from domain.apis import CallSpec, ServiceResult
 from domain.ids import ActionId, ResourceId
 from domain.inventory import ResourceInventory
 from domain.ports import DriverContext, RunOrder
-from domain.services import Degree, Engine, GpuService, WarmUp
+from domain.services import Degree, Engine, GpuService, ServiceState, WarmUp
 from managers.gpu.driver import GpuDriver
+from managers.gpu.engines.fake import FakeEngineServer, FakeMemory
 from managers.gpu.engines.leftovers import label_of
 from tests.architecture.tree import ROOT
+from tests.conformance.test_torch_engine import a_service
 
 GIB = 2**30
 MODEL = str(ROOT / "examples/gpu_service/numpy_model.py")
@@ -107,6 +109,59 @@ async def test_declared_memory_is_counted_and_the_books_hear_of_who_had_to_leave
     assert told.chunk is not None
     assert told.chunk.gone == (Home("a", (0,)),)
     assert driver.residents() == (Home("b", (0,)),)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "words", "stuck"),
+    [("leaks", "memory of GPUs (0,) was not free in time", (0,)), ("dies", "declare memory", ())],
+)
+async def test_what_cannot_be_brought_in_is_told_with_the_gpus_to_keep_out_of_use(
+    tmp_path: Path, trouble: str, words: str, stuck: tuple[int, ...]
+) -> None:
+    """I11: an eviction that frees nothing; and a service for which there is not enough memory."""
+    memory = FakeMemory()
+
+    def make_server(_: GpuService, home: Home) -> FakeEngineServer:
+        behaves = {"a": "leaks" if trouble == "leaks" else "", "b": trouble}
+        return FakeEngineServer(memory, home.units, 50 * GIB, behaves[home.service])
+
+    driver = GpuDriver(
+        DriverContext("n1", tmp_path, {"gpu": CONTEXT_GPUS}, {}),
+        make_server=make_server,
+        free_bytes=lambda unit: 80 * GIB - memory.used.get(unit, 0),
+        patience_seconds=0.05,
+    )
+    await driver.open()
+    try:
+        first = an_order("1", "a")
+        await driver.bring(SERVICE, Home("a", (0,)), 50 * GIB, first, ())
+        driver.keeper.let_go(first.mark, ("a", (0,)))
+        told = await driver.run(an_order("2", "b", SERVICE, "a"), lambda: None)
+        assert (told.outcome, told.never_started) == (Outcome.INFRA_FAILED, True)
+        assert words in (told.detail or "")
+        assert told.chunk is not None
+        assert told.chunk.stuck == stuck
+        assert driver.residents() == ()
+    finally:
+        await driver.close()
+
+
+@pytest.mark.slow
+async def test_models_of_torch_take_turns_on_a_gpu_and_stay_in_host_memory(
+    driver: GpuDriver, tmp_path: Path
+) -> None:
+    answers = []
+    for number, (name, evicted) in enumerate([("a", ()), ("b", ("a",)), ("a", ("b",))]):
+        order = an_order(str(number), name, a_service("scorer", paths=("/v1",)), *evicted)
+        report = await driver.run(order, lambda: None)
+        assert isinstance(report.answer, ServiceResult), report.detail
+        answers.append(report.answer.body)
+        states = {each.service: each.state for each in driver.keeper.instances()}
+
+    assert len(set(answers)) == 1
+    assert states == {"a": ServiceState.RESIDENT, "b": ServiceState.HOST_RESIDENT}
+    assert len(labelled(tmp_path)) == 2, "both processes stay"
+    assert driver.residents() == (Home("a", (0,)),)
 
 
 async def test_a_call_of_a_service_that_is_declared_no_more_fails_and_says_so(

@@ -40,6 +40,11 @@ NOW = datetime.now(UTC)
 MARKUP = "<script>alert(1)</script>"
 WHY = WaitView("short_of", "waits for 2 of cpu:n1, 1 free on node n1", "cpu:n1", 3, "act_b", 1.5)
 
+SHARE = {
+    "pool": "default", "resource": "cpu", "project": "lab", "nominal": 3, "borrow": None,
+    "lend": 1, "used": 5, "borrowed": 2, "left": 0, "waiting": 4,
+}  # fmt: skip
+
 
 @pytest.fixture
 def browser(defaults: None, redis_bus: Any) -> Client:
@@ -86,7 +91,7 @@ def answer_to(question: Any) -> Any:
         case StatusQueried():
             quantiles = {"p50": 0.001, "p99": 0.01}
             return {"pass_seconds": quantiles, "cycle_seconds": quantiles, "seq": 42,
-                    "revision": 1, "version": "0.1.0", "resources": {}}  # fmt: skip
+                    "revision": 1, "version": "0.1.0", "resources": {}, "shares": [SHARE]}  # fmt: skip
         case ActionQueried():
             return ActionView(id=question.action_id, state=ActionState.QUEUED, waiting=WHY)
     raise AssertionError(question)
@@ -135,6 +140,8 @@ def test_queues_say_what_waits_for_what(browser: Client, scheduler: None) -> Non
     text = browser.get("/queues/").content.decode()
     assert "7 actions wait in 1 line" in text
     assert "cpu 2 · memory 1 GiB" in text
+    assert "Shares of projects" in text
+    assert '<td>lab</td><td class="right">5</td><td class="right">3</td>' in text
     assert WHY.reason in text
     assert MARKUP not in text
 
