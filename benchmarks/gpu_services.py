@@ -107,6 +107,9 @@ def measure(
         asyncio.run(play(stack, own, first, 0.0))
     done = asyncio.run(play(stack, own, served, seconds, alone=name == "static"))
     acts = sorted(each.act_seconds for each in done)
+    for each in done:
+        if each.view.outcome != "completed":
+            print("   ", each.view.id, each.view.outcome, each.view.detail, flush=True)
     results = [each.view.result for each in done if each.view.result]
     restores = [result["restore_seconds"] for result in results if not result["cached"]]
     return {
