@@ -8,7 +8,8 @@ of the GPUs (``--load``); 80 % go to three services at a time, and the three cha
     turns    our policies, weights kept in host memory: a switch drops them and copies them again
     paper    calls as they come, weights kept likewise
     cold     our policies, a cold start for each switch: the process before it is ended, a new one is
-             started, which imports Python and numpy, draws its weights and answers once
+             started, which imports Python and numpy, draws its weights and answers once,
+             as it does after every restore
     static   three services have a GPU each; calls of the others are refused
 
 ACT is what the caller sees, from the moment it wants to call to the answer. Before ``turns`` and
@@ -71,9 +72,12 @@ def arrivals(options: argparse.Namespace) -> list[Arrival]:
 
 
 async def play(
-    stack: Stack, own: str, calls: list[Arrival], *, alone: bool = False
+    stack: Stack, own: str, calls: list[Arrival], seconds: float, *, alone: bool = False
 ) -> list[Called]:
-    """Make all calls at their times, those of one service one by one if each is ``alone``."""
+    """Make all calls at their times, each of so many ``seconds``.
+
+    ``alone``: those of one service one after the other.
+    """
     lines: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
     async with AsyncClient(f"http://{stack.host}:{stack.port}", own) as client:
         began = monotonic()
@@ -81,9 +85,8 @@ async def play(
         async def make(call: Arrival) -> Called:
             await asyncio.sleep(max(0.0, began + call.at_seconds - monotonic()))
             wanted = monotonic()
-            action = call_action(
-                "bench", f"service:{call.service}", "/v1/score", json={"text": call.service}
-            )
+            body = {"text": call.service, "seconds": seconds}
+            action = call_action("bench", f"service:{call.service}", "/v1/score", json=body)
             async with AsyncExitStack() as line:
                 if alone:
                     await line.enter_async_context(lines[call.service])
@@ -93,15 +96,20 @@ async def play(
         return await asyncio.gather(*map(make, calls))
 
 
-def measure(name: str, stack: Stack, own: str, calls: list[Arrival]) -> dict[str, Any]:
+def measure(
+    name: str, stack: Stack, own: str, calls: list[Arrival], seconds: float
+) -> dict[str, Any]:
     """Let one rival meet the arrivals."""
     served = calls
     if name == "static":
         served = most_called(calls, GPUS)
         first = [Arrival(0.0, service) for service in sorted({call.service for call in served})]
-        asyncio.run(play(stack, own, first))
-    done = asyncio.run(play(stack, own, served, alone=name == "static"))
+        asyncio.run(play(stack, own, first, 0.0))
+    done = asyncio.run(play(stack, own, served, seconds, alone=name == "static"))
     acts = sorted(each.act_seconds for each in done)
+    for each in done:
+        if each.view.outcome != "completed":
+            print("   ", each.view.id, each.view.outcome, each.view.detail, flush=True)
     results = [each.view.result for each in done if each.view.result]
     restores = [result["restore_seconds"] for result in results if not result["cached"]]
     return {
@@ -118,7 +126,7 @@ def measure(name: str, stack: Stack, own: str, calls: list[Arrival]) -> dict[str
 def prepare(stack: Stack, own: str) -> None:
     """Start every service on every GPU: by ``paper``, calls that come at once go apart."""
     for service in SERVICES:
-        asyncio.run(play(stack, own, [Arrival(0.0, service)] * GPUS))
+        asyncio.run(play(stack, own, [Arrival(0.0, service)] * GPUS, 0.0))
 
 
 def verdict(rivals: dict[str, dict[str, Any]]) -> dict[str, float]:
@@ -142,7 +150,7 @@ def run(options: argparse.Namespace, stack: Stack) -> dict[str, dict[str, Any]]:
         def configure(policy: str, *, sleeps: bool) -> None:
             head = {"apiVersion": "tangram/v1", "kind": "Pool", "metadata": {"name": "default"}}
             admin.send(apply_config(json.dumps({**head, "spec": {"policy": policy}})))
-            services = declaration(SERVICES, options.mebibytes, options.call_seconds, sleeps=sleeps)
+            services = declaration(SERVICES, options.mebibytes, sleeps=sleeps)
             admin.send(apply_config(services))
 
         for name in (name for name in POLICIES if name in options.rivals):
@@ -152,7 +160,7 @@ def run(options: argparse.Namespace, stack: Stack) -> dict[str, dict[str, Any]]:
                 prepare(stack, own)
                 prepared = True
             configure(POLICIES[name], sleeps=sleeps)
-            rivals[name] = measure(name, stack, own, calls)
+            rivals[name] = measure(name, stack, own, calls, options.call_seconds)
             print(name, rivals[name], flush=True)
     return rivals
 

@@ -3,7 +3,8 @@
     python numpy_model.py --port 8000 --mebibytes 64
 
 Its weights are drawn from a seed, so every start answers alike. `GET /health` is answered once they
-are in memory; `POST /v1/score` with ``{"text": …}`` says how much it likes a text.
+are in memory; `POST /v1/score` with ``{"text": …}`` says how much it likes a text. With ``"seconds"`` in
+it the answer takes so much longer.
 
 With ``--sleep-mode`` it is put to sleep and woken as vLLM is: a copy of the weights stays in host
 memory, `POST /sleep` drops those it works with, and `POST /wake_up` copies them again. While it
@@ -92,7 +93,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
             score = self.model.score(body["text"])
-            time.sleep(self.seconds)
+            time.sleep(float(body.get("seconds", self.seconds)))
             self._answer(200, {"score": score})
         except (ValueError, KeyError, TypeError, AttributeError):
             self._answer(400, {"error": 'give {"text": "…"}'})

@@ -145,10 +145,11 @@ def _sat_down(
     decisions: list[Decision],
 ) -> bool:
     """Grant ``live`` a seat beside others of its service, if there is one and nobody ahead is short."""
-    seat = open_seat(state, queue.key, live)
-    if seat is None or seat.resource in scan.blocked or _halted(state, queue.key):
+    key = queue.key
+    seat = open_seat(state, key, live)
+    if seat is None or seat.resource in scan.blocked or _halted(state, key):
         return False
-    if not elastic.shares.affords(queue.key, seat.resource, len(seat.home.units) * MILLI):
+    if not elastic.shares.affords(key, seat.resource, len(seat.home.units) * MILLI):
         return False
     grant(state, live, seat.node, decisions, seat=seat)
     return True

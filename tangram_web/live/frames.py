@@ -182,6 +182,8 @@ class FrameFold:
         live.node, live.attempt = decision.node, decision.attempt
         self._hold(live, decision.allocations)
         self.residents.grant(live.node, decision.allocations, self._at)
+        if self._totals is not None and self._counting:
+            self._totals.host(live.pool, decision.allocations)
         if live.node and live.trajectory and live.kind is Kind.EXEC:
             self._place(trajectory_key(live.project, live.trajectory), live.node)
 
@@ -204,6 +206,11 @@ class FrameFold:
 
     def _report(self, event: ActionFinished) -> None:
         self.residents.report(event, self._at)
+        live = self.population.actions.get(event.action_id)
+        if self._totals is not None and self._counting and live is not None and event.chunk:
+            hosts = (each.hosting for each in live.allocations)
+            if any(each.service and not each.cached for each in hosts if each is not None):
+                self._totals.restore(live.pool, event.chunk.restore_seconds)
         node = self.capacity.nodes.get(event.node)
         if event.chunk is not None and event.chunk.stuck and node is not None:
             node.stuck.update(event.chunk.stuck)

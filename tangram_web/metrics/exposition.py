@@ -102,6 +102,19 @@ def _of_totals(totals: Totals) -> Iterator[Metric]:
     for key, peak in sorted(totals.peak_memory.items()):
         peaks.add_metric(key, _buckets(peak.counts, MEMORY_BOUNDS), peak.sum_bytes)
     yield peaks
+    yield _counter(
+        "tangram_gpu_service_calls",
+        "Grants to calls of GPU services that were on the chunk (a restore avoided), or restored.",
+        ["pool", "memory"], totals.service_calls,
+    )  # fmt: skip
+    yield _counter(
+        "tangram_gpu_evictions", "Services that left GPU memory for others.", ["pool"],
+        totals.evictions,
+    )  # fmt: skip
+    yield _histogram(
+        "tangram_gpu_restore_seconds", "Bringing a service to its chunk, evictions included.",
+        ["pool"], totals.restores,
+    )  # fmt: skip
     yield _histogram(
         "tangram_action_phase_seconds", f"Parts of ACT: {', '.join(PHASES)}.",
         ["pool", "phase"], totals.phases,
@@ -268,7 +281,10 @@ def _counter(name: str, text: str, labels: list[str], values: Mapping[Any, float
 
 
 def _histogram(
-    name: str, text: str, labels: list[str], values: dict[tuple[str, str], Histogram]
+    name: str,
+    text: str,
+    labels: list[str],
+    values: Mapping[tuple[str], Histogram] | Mapping[tuple[str, str], Histogram],
 ) -> Metric:
     family = HistogramMetricFamily(name, text, labels=labels)
     for key, histogram in sorted(values.items()):

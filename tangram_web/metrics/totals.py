@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from domain.action import Outcome, Timing
-from domain.allocation import UsedResources
+from domain.allocation import Allocation, UsedResources
 from domain.decisions import Finish
 from domain.resources import MILLI
 
@@ -19,6 +20,8 @@ BOUNDS: Final = (
 )  # fmt: skip
 #: Upper bounds of peaks of memory, bytes: 1 MiB … 64 GiB.
 MEMORY_BOUNDS: Final = tuple(2**20 * 4**power for power in range(9))
+#: What a call found on its chunk: its service, so that a restore was avoided, or not.
+CACHED, RESTORED = "cached", "restored"
 PHASES: Final = ("queue", "overhead", "execution")
 
 
@@ -68,6 +71,12 @@ class Totals(msgspec.Struct):
     throttled_seconds: dict[tuple[str], float] = {}
     #: (pool,) → how many actions had a peak of memory up to each of `MEMORY_BOUNDS`, and their sum.
     peak_memory: dict[tuple[str], PeakMemory] = {}
+    #: Grants of chunks to calls of services, (pool, `CACHED` or `RESTORED`).
+    service_calls: dict[tuple[str, str], int] = {}
+    #: Services that left GPU memory for others, (pool,).
+    evictions: dict[tuple[str], int] = {}
+    #: How long restores took, evictions before them included, (pool,).
+    restores: dict[tuple[str], Histogram] = {}
 
     def submit(self, project: str, pool: str, kind: str) -> None:
         """Count an accepted action."""
@@ -93,6 +102,22 @@ class Totals(msgspec.Struct):
         ):
             sums[key] = sums.get(key, 0.0) + seconds
         self.peak_memory.setdefault(key, PeakMemory()).add(used.peak_memory_bytes)
+
+    def host(self, pool: str, allocations: Iterable[Allocation]) -> None:
+        """Count whether the service of a call was on its chunk, and who has to leave."""
+        for hosting in (each.hosting for each in allocations):
+            if hosting is None:
+                continue
+            if hosting.service:
+                key = (pool, CACHED if hosting.cached else RESTORED)
+                self.service_calls[key] = self.service_calls.get(key, 0) + 1
+            if hosting.evicted:
+                evictions = self.evictions.get((pool,), 0)
+                self.evictions[(pool,)] = evictions + len(hosting.evicted)
+
+    def restore(self, pool: str, seconds: float) -> None:
+        """Count a restore that a node has reported."""
+        self.restores.setdefault((pool,), Histogram()).add(seconds)
 
     def requeue(self, pool: str) -> None:
         """Count an action that was sent back into its queue."""

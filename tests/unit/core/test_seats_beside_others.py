@@ -12,6 +12,7 @@ from domain.errors import CapacityError
 from domain.events import ChunkNews
 from domain.ids import ActionId
 from domain.inventory import Config, PoolConfig
+from domain.limits import Share
 from domain.resources import MILLI
 from scheduler.core import snapshot
 from scheduler.core.affinity import overdue_seconds
@@ -163,3 +164,15 @@ def test_a_full_chunk_has_no_seat() -> None:
     assert play.ledger.seats("a", 2) == []
     with pytest.raises(CapacityError, match="no seat"):
         play.ledger.join("x", Home("a", (0,)), 2)
+
+
+def test_who_sits_down_counts_for_the_share_of_its_project() -> None:
+    config = batched()
+    shares = {"gpu": {"default": Share(2 * MILLI, borrow=0)}}
+    config = replace(config, pools={"default": replace(config.pools["default"], shares=shares)})
+    play = Play(gpus=2)
+    play.machine = a_machine([a_gpu_node(2)], config)
+
+    assert list(play.submit(*calls("a", "1", "2", "3"))) == ["1", "2"]
+    check(play.machine.state)
+    assert list(play.end("1")) == ["3"]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from domain.events import ChunkNews
+from msgspec.structs import replace
+
+from domain.action import Outcome
+from domain.decisions import Grant
+from domain.events import ActionFinished, ActionSubmitted, ChunkNews, NodeLost, TimeAdvanced
 from domain.ids import ActionId
 from scheduler.core import snapshot
 from scheduler.core.affinity import overdue_seconds
 from scheduler.core.invariants import check
-from tests.builders import an_action, make_ledger
-from tests.unit.core.test_services_on_chunks import Play, a_call, hosting
+from tests.builders import START, a_machine, an_action, finished, make_ledger, only
+from tests.unit.core.test_services_on_chunks import Play, a_call, a_gpu_node, hosting, services
 
 RESTORED_IN_2 = ChunkNews(restore_seconds=2.0)
 
@@ -167,3 +171,57 @@ def test_the_paper_restores_elsewhere_at_once() -> None:
     play = Play("a", gpus=2, policy="paper")
 
     assert list(play.submit(a_call("a1", "a"), a_call("a2", "a"))) == ["a1", "a2"]
+
+
+def test_what_restores_were_measured_to_take_says_whether_calls_wait_or_go_elsewhere() -> None:
+    """One call of 1 s in line: worth a restore of 0.1 s, and not one of 2 s."""
+    for restore_seconds, goes in ((0.1, True), (2.0, False)):
+        play = Play("a", gpus=2)
+        play.submit(a_call("1", "a"))
+        play.at += 5
+        measured = ActionFinished(
+            action_id=ActionId("1"),
+            node="n1",
+            outcome=Outcome.COMPLETED,
+            at=play.at,
+            execution_seconds=1.0,
+            chunk=ChunkNews(restore_seconds=restore_seconds),
+        )
+        play.machine.handle(measured)
+        play.submit(a_call("2", "a"))
+
+        assert bool(play.submit(a_call("3", "a"))) == goes
+
+
+def test_two_services_that_race_for_one_chunk_follow_each_other() -> None:
+    play = Play("a", "b")
+
+    assert list(play.submit(a_call("a1", "a"), a_call("b1", "b"))) == ["a1"]
+    after = play.end("a1")["b1"]
+    there = hosting(after)
+
+    assert there is not None
+    assert [home.service for home in there.evicted] == ["a"]
+    assert play.cached() == ["b"]
+
+
+def test_a_call_whose_node_is_lost_is_restored_elsewhere_if_it_may_be_repeated() -> None:
+    nodes = [replace(a_gpu_node(), name=name, identity=name) for name in ("n1", "n2")]
+    machine = a_machine(nodes, services("a", "b"))
+    again, once, at = a_call("again", "a"), a_call("once", "b"), START + 1
+    again.replay_safe = True
+    submitted = [ActionSubmitted(action=each, at=at) for each in (again, once)]
+    where = {g.action_id: g.node or "" for g in only(Grant, machine.handle(*submitted))}
+    lost, other = where[ActionId("again")], where[ActionId("once")]
+    machine.handle(NodeLost(node=lost, incarnation=1, at=at + 1))
+
+    assert finished(machine.handle(TimeAdvanced(at=at + 120))) == {}
+    ended = ActionFinished(
+        action_id=ActionId("once"), node=other, outcome=Outcome.COMPLETED, at=at + 121
+    )
+    (grant,) = only(Grant, machine.handle(ended))
+    check(machine.state)
+
+    assert (grant.action_id, grant.node, grant.attempt) == ("again", other, 2)
+    assert (there := hosting(grant)) is not None
+    assert [home.service for home in there.evicted] == ["b"]

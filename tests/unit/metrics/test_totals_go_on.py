@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.action import Outcome, Timing
-from domain.allocation import Allocation, UsedResources
+from domain.allocation import Allocation, Home, Hosting, UsedResources
 from domain.codec import JournalEntry
-from domain.decisions import Finish
+from domain.decisions import Finish, Grant
+from domain.events import ActionFinished, ChunkNews
 from domain.ids import ActionId, node_resource
 from domain.resources import MILLI
 from tangram_web.live.frames import FrameFold
 from tangram_web.metrics.totals import BOUNDS, Histogram, Totals
+from tests.unit.live.journal import Journal
 from tests.unit.live.test_frame_counts import journals
 
 
@@ -79,3 +81,28 @@ def test_granted_core_seconds_follow_what_was_held(resizes: dict[str, Any], gran
     totals = counted([JournalEntry(1, 1, 10.0, 0.0, "0-1", [], [finish])])
     assert totals.granted_cpu_seconds == {("default",): granted}
     assert totals.used_cpu_seconds == {("default",): 1.5}
+
+
+def test_calls_of_services_are_counted_by_what_they_found_on_their_chunk() -> None:
+    """A restore that is avoided is a call that found its service there."""
+    journal = Journal()
+    gpu = node_resource("gpu", "n1")
+    for name, hosting in (
+        ("a1", Hosting("reward", 2**30)),
+        ("a2", Hosting("reward", 2**30, cached=True)),
+        ("a3", Hosting("judge", 2**30, evicted=(Home("reward", (0,)),))),
+    ):
+        chunk = Allocation(gpu, MILLI, (0,), hosting=hosting)
+        journal.write([], [Grant(ActionId(name), "n1", (chunk,))])
+        news = ChunkNews(restore_seconds=0.5)
+        ended = ActionFinished(
+            action_id=ActionId(name), node="n1", outcome=Outcome.COMPLETED, chunk=news
+        )
+        journal.write([ended], [])
+
+    totals = counted(journal.entries)
+
+    assert totals.service_calls == {("default", "restored"): 2, ("default", "cached"): 1}
+    assert totals.evictions == {("default",): 1}
+    assert sum(totals.restores["default",].counts) == 2
+    assert totals.restores["default",].sum_seconds == 1.0
