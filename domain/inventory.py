@@ -70,6 +70,8 @@ class PoolConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     #: How long its nodes may be silent; None: as long as the whole configuration says.
     node_grace_seconds: float | None = None
     node_dead_seconds: float | None = None
+    #: Of what its nodes have, by kind (``cpu``): project → its part of all nodes together.
+    shares: dict[str, dict[str, Share]] = {}
 
 
 class ProjectConfig(msgspec.Struct, frozen=True, omit_defaults=True):

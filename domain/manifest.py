@@ -7,6 +7,7 @@ what becomes of all of them together, in milli-units, for the scheduler.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 from zoneinfo import available_timezones
 
@@ -23,6 +24,8 @@ T = TypeVar("T")
 Units = Annotated[float, Meta(gt=0, le=MAX_UNITS)]
 #: Longest window of a quota: 31 days.
 MAX_WINDOW_SECONDS = 31 * 86_400.0
+#: A kind of resource that nodes bring.
+_KIND = re.compile(r"[a-z][a-z0-9_-]*")
 _PATH = re.compile(r" - at `(?P<path>[^`]*)`$")
 
 
@@ -43,6 +46,10 @@ class ShareSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     lend_units: Annotated[int, Meta(ge=0, le=MAX_UNITS)] | None = None
 
 
+#: What projects share of the nodes of a pool: kind of resource → project → its part.
+PoolShares = dict[str, dict[str, ShareSpec]]
+
+
 class ResourceSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A cluster-wide resource: how much at once, how much per period, and the API behind it."""
 
@@ -60,7 +67,7 @@ class ResourceSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     @property
     def parts(self) -> dict[str, Share]:
         """The shares as the scheduler knows them."""
-        return {project: _share(spec) for project, spec in self.shares.items()}
+        return parts_of(self.shares)
 
     @property
     def limits(self) -> Limits:
@@ -83,8 +90,40 @@ def resource_spec(config: Config, name: str) -> ResourceSpec:
         breaker=limits.breaker,
         retries=limits.retries,
         api=config.apis.get(name),
-        shares={who: _share_spec(each) for who, each in config.shares.get(name, {}).items()},
+        shares=share_specs(config.shares.get(name, {})),
     )
+
+
+def parts_of(shares: Mapping[str, ShareSpec]) -> dict[str, Share]:
+    """Return shares of projects as the scheduler knows them."""
+    return {project: _share(spec) for project, spec in shares.items()}
+
+
+def share_specs(parts: Mapping[str, Share]) -> dict[str, ShareSpec]:
+    """Return what leads to shares of projects."""
+    return {project: _share_spec(each) for project, each in parts.items()}
+
+
+def read_pool_shares(data: Any) -> PoolShares:
+    """Return plain ``data`` as shares of a pool. Raises InvalidRequest with a JSON Pointer."""
+    shares = read(PoolShares, data, "/shares")
+    check_pool_shares(shares)
+    return shares
+
+
+def check_pool_shares(shares: PoolShares) -> None:
+    """Raise InvalidRequest for a kind of resource that is not shared by the action."""
+    for kind in shares:
+        if kind == "memory":
+            raise InvalidRequest(
+                "memory belongs to environments, which keep it for life: it has no shares",
+                pointer="/shares/memory",
+            )
+        if not _KIND.fullmatch(kind):
+            raise InvalidRequest(
+                f"{kind!r} is no kind of resource that nodes have, as cpu and gpu are",
+                pointer="/shares",
+            )
 
 
 def _share(spec: ShareSpec) -> Share:

@@ -90,6 +90,27 @@ class BatchPayload(msgspec.Struct, forbid_unknown_fields=True):
     actions: list[msgspec.Raw]
 
 
+class ShareView(msgspec.Struct, frozen=True):
+    """How a project stands with what it shares with others; in units."""
+
+    #: None: the resource belongs to the whole cluster.
+    pool: str | None
+    #: A kind of the pool's nodes (``cpu``), or the resource.
+    resource: str
+    project: str
+    nominal: float | int
+    #: Most that it may borrow, and lend; None: no limit.
+    borrow: float | int | None
+    lend: float | int | None
+    used: float | int
+    #: Of that, what is beyond its nominal share.
+    borrowed: float | int
+    #: What it may still take; negative after a cut.
+    left: float | int
+    #: Its actions that wait in line for some of it, and perhaps for other things.
+    waiting: int
+
+
 class OneMoreView(msgspec.Struct):
     """What more of the binding resource would change for a waiting action."""
 
@@ -108,7 +129,8 @@ class WaitView(msgspec.Struct, omit_defaults=True):
     """Why an action waits (I14)."""
 
     #: ``short_of`` · ``share`` · ``behind`` · ``deferred`` · ``trajectory_busy`` · ``merged`` · ``too_large`` · ``no_node`` ·
-    #: ``nodes_unusable`` · ``node_lost`` · ``node_drained`` · ``pool_paused`` · ``arriving``
+    #: ``nodes_unusable`` · ``node_lost`` · ``node_drained`` · ``pool_paused`` · ``task_paused`` ·
+    #: ``service_quarantined`` · ``arriving``
     code: str
     #: One sentence for people.
     reason: str
@@ -276,6 +298,12 @@ class TaskPayload(msgspec.Struct, forbid_unknown_fields=True):
     project: Name | None = None
     pool: Name | None = None
     metadata: dict[str, Any] = {}
+
+
+class PriorityPayload(msgspec.Struct, forbid_unknown_fields=True):
+    """Serve a task's actions at one priority; null: each at its own."""
+
+    priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] | None
 
 
 class RenewPayload(msgspec.Struct, forbid_unknown_fields=True):

@@ -2,7 +2,8 @@
 
 Recipe
 1. Heads: the first action of every wait queue, merged in order (priority, then arrival; calls of
-   GPU services whose turn it is come first among equals, see `affinity`).
+   GPU services whose turn it is come first among equals, see `affinity`; who would borrow from
+   other projects' shares comes after all who would not, see `shares`).
 2. For each head, find a place: its node, or the least memory-loaded node that fits now.
 3. It fits → grant, and the next of its queue becomes head. Where the pool's policy arranges, it is
    a candidate instead, and after the scan the policy says who goes and with what (`elastic`).
@@ -32,7 +33,15 @@ from typing import NamedTuple
 
 from domain.decisions import Decision
 from domain.ids import ResourceId, node_resource
-from scheduler.core.affinity import Rank, keep_wanted, rank, waits_for_home
+from domain.resources import MILLI
+from scheduler.core.affinity import (
+    Rank,
+    keep_wanted,
+    new_seats,
+    open_seat,
+    rank,
+    waits_for_home,
+)
 from scheduler.core.elastic import Candidate, Elastic
 from scheduler.core.lifecycle import grant
 from scheduler.core.places import large_enough, usable_nodes, why_no_node
@@ -57,37 +66,41 @@ def run_cycle(state: State, decisions: list[Decision]) -> None:
         return  # nobody waits, and nobody may grow
     keep_wanted(state)
     elastic = Elastic(state)
-    while _scan(state, elastic, decisions):
-        pass  # whoever was evicted on one node is tried on the others
+    while _scan(state, elastic, decisions) or new_seats(state):
+        pass  # whoever was evicted on one node is tried on the others, and seats were opened
     state.dirty = False
 
 
 def _scan(state: State, elastic: Elastic, decisions: list[Decision]) -> bool:
     """Look at every line once; say whether another look may find more."""
-    scan, elastic.shares = Scan(paced=state.paced), ShareBook(state)
+    scan = Scan(paced=state.paced)
+    elastic.begin(ShareBook(state))
     heads = _heads(state)
     while heads:
-        _, key = heads[0]
+        borrows, place, key = heads[0]
         queue = state.queues[key]
         live = queue.head()
+        if live is not None and not borrows and elastic.shares.borrows(key):
+            heapreplace(heads, (True, place, key))
+            continue
         if live is not None and _try_admit(state, scan, elastic, queue, live, decisions):
             following = queue.head()
             if following is not None:
-                heapreplace(heads, (rank(state, key, following), key))
+                heapreplace(heads, (borrows, rank(state, key, following), key))
                 continue
             state.retire(key)
         heappop(heads)
     return elastic.settle(scan, decisions)
 
 
-def _heads(state: State) -> list[tuple[Rank, QueueKey]]:
-    heads: list[tuple[Rank, QueueKey]] = []
+def _heads(state: State) -> list[tuple[bool, Rank, QueueKey]]:
+    heads: list[tuple[bool, Rank, QueueKey]] = []
     for key, queue in list(state.queues.items()):
         live = queue.head()
         if live is None:
             state.retire(key)
         else:
-            heads.append((rank(state, key, live), key))
+            heads.append((False, rank(state, key, live), key))
     heapify(heads)
     return heads
 
@@ -101,7 +114,9 @@ def _try_admit(
     decisions: list[Decision],
 ) -> bool:
     """Grant ``live``, the head of ``queue``, or give the queue a reason to wait."""
-    key, project = queue.key, queue.key.needs.project
+    key = queue.key
+    if _sat_down(state, scan, elastic, queue, live, decisions):
+        return True
     if (reason := _stands_back(state, elastic, queue, live)) is not None:
         queue.reason = reason
         return False
@@ -114,14 +129,42 @@ def _try_admit(
     if scan.admits(state.ledgers, queue.in_cluster):
         if policy_of(state, key.pool).arrange is None:
             if _grant(state, scan, queue, live, nodes, decisions):
-                elastic.shares.took(project, queue.in_cluster)
                 return True
         elif (kept := _offer(state, scan, elastic, queue, live, nodes, decisions)) is not None:
-            if not kept:
-                elastic.shares.took(project, queue.in_cluster)
             return not kept
-    queue.reason = _wait(state, scan, queue, live, nodes)
+    queue.reason = _wait(state, scan, elastic, queue, live, nodes)
     return False
+
+
+def _sat_down(
+    state: State,
+    scan: Scan,
+    elastic: Elastic,
+    queue: WaitQueue,
+    live: LiveAction,
+    decisions: list[Decision],
+) -> bool:
+    """Grant ``live`` a seat beside others of its service, if there is one and nobody ahead is short."""
+    seat = open_seat(state, queue.key, live)
+    if seat is None or seat.resource in scan.blocked or _halted(state, queue.key):
+        return False
+    if not elastic.shares.affords(queue.key, seat.resource, len(seat.home.units) * MILLI):
+        return False
+    grant(state, live, seat.node, decisions, seat=seat)
+    return True
+
+
+def _halted(state: State, key: QueueKey) -> WaitReason | None:
+    """Say what keeps a whole line from going on, if somebody has halted it."""
+    if key.held:
+        return WaitReason("task_paused", key.held)
+    pool = state.config.pools.get(key.pool)
+    if pool is not None and pool.paused:
+        return WaitReason("pool_paused", key.pool)
+    service = key.needs.service
+    if service and (known := state.config.services.get(service)) and known.quarantined:
+        return WaitReason("service_quarantined", service)
+    return None
 
 
 def _stands_back(
@@ -129,13 +172,14 @@ def _stands_back(
 ) -> WaitReason | None:
     """Say why ``live`` waits without being in anybody's way, if it does."""
     key = queue.key
-    pool = state.config.pools.get(key.pool)
-    if pool is not None and pool.paused:
-        return WaitReason("pool_paused", key.pool)
-    project = key.needs.project
-    if project and (short := elastic.shares.short(project, queue.in_cluster, live.id)):
-        resource, first = short
-        return WaitReason("behind" if first else "share", resource, first)
+    if (halted := _halted(state, key)) is not None:
+        return halted
+    if key.needs.project and (short := elastic.short_of_share(queue)) is not None:
+        cohort, amount = short
+        first = elastic.shares.first(cohort, key.needs.project)
+        if first is None:
+            elastic.shares.wait(cohort, live, amount)
+        return WaitReason("share", cohort.name, first)
     if (home := waits_for_home(state, queue)) is not None:
         return WaitReason("deferred", home)
     return None
@@ -203,6 +247,7 @@ def _offer(
     if deferred is None:
         return None
     scan.claim(deferred.needs)
+    elastic.shares.take(live, deferred.needs)
     queue.sticky_node = deferred.node
     queue.reason = WaitReason("deferred", _key_at(live, deferred.node))
     return True
@@ -269,14 +314,19 @@ def _key_at(live: LiveAction, node: str | None) -> ResourceId:
 
 
 def _wait(
-    state: State, scan: Scan, queue: WaitQueue, live: LiveAction, nodes: list[LiveNode]
+    state: State,
+    scan: Scan,
+    elastic: Elastic,
+    queue: WaitQueue,
+    live: LiveAction,
+    nodes: list[LiveNode],
 ) -> WaitReason:
     """Let the head of ``queue`` wait, and save up where that can help it."""
     for need in queue.in_cluster:
         if not large_enough(state, [need]):
             return WaitReason("too_large", need[0])
     if not queue.key.needs.wants_node:
-        return _refuse(state, scan, live, queue.in_cluster)
+        return _refuse(state, scan, elastic, live, queue.in_cluster)
     large = [node.name for node in nodes if large_enough(state, queue.on_node(node.name))]
     if not large:
         queue.sticky_node = None
@@ -284,15 +334,19 @@ def _wait(
     if queue.sticky_node not in large:
         queue.sticky_node = large[0]
     needs = queue.on_node(queue.sticky_node or large[0])
-    return _refuse(state, scan, live, needs + queue.in_cluster)
+    return _refuse(state, scan, elastic, live, needs + queue.in_cluster)
 
 
-def _refuse(state: State, scan: Scan, live: LiveAction, needs: list[Need]) -> WaitReason:
+def _refuse(
+    state: State, scan: Scan, elastic: Elastic, live: LiveAction, needs: list[Need]
+) -> WaitReason:
     """Let ``live`` wait for ``needs``; when time alone brings them, look again then."""
     reason = scan.refuse(state.ledgers, live.id, needs)
     resource = ResourceId(reason.subject or "")
     if reason.code == "short_of" and resource in state.paced:
         _look_again(state, resource, next(amount for name, amount in needs if name == resource))
+    elif reason.code == "short_of" and not resource.startswith("memory:"):
+        elastic.shares.take(live, needs)
     return reason
 
 

@@ -23,7 +23,8 @@ of a pool are spread evenly over its nodes there.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from heapq import nsmallest
+from heapq import merge
+from itertools import islice
 from typing import NamedTuple
 
 from domain.decisions import Decision
@@ -31,6 +32,7 @@ from domain.ids import ActionId, ResourceId
 from domain.operators import Operator, UnitsOperator
 from domain.ports import Ledger, Shaped
 from domain.resources import MILLI
+from scheduler.core.cohorts import CohortKey, charged, largest_within
 from scheduler.core.durations import LEAST_SECONDS, choices_of, residual_seconds
 from scheduler.core.hosting import reserve
 from scheduler.core.lifecycle import grant, stand
@@ -39,15 +41,17 @@ from scheduler.core.policies.choices import Choices, grained
 from scheduler.core.policies.group import Arrangement, Group
 from scheduler.core.policies.malleable import Malleable
 from scheduler.core.pools import policy_of
-from scheduler.core.queues import Need, QueueKey, WaitReason
+from scheduler.core.queues import Need, QueueKey, WaitQueue, WaitReason
 from scheduler.core.scan import Scan
-from scheduler.core.shares import ShareBook
+from scheduler.core.shares import ShareBook, key_at
 from scheduler.core.state import Arranged, Deferral, LiveAction, State, holding
 from scheduler.core.timers import TimerKind
 from scheduler.core.widths import Widths, malleable
 
 #: Waiting actions behind the candidates that an estimate looks at.
 HORIZON = 2000
+#: Sorting so many times more than are looked at takes as long as taking those one by one.
+SORTED_AT_ONCE = 4
 
 
 class Candidate(NamedTuple):
@@ -70,13 +74,18 @@ class Elastic:
         #: Who goes, with how much of its key resource where a policy has said so.
         self._going: list[tuple[Candidate, int | None]] = []
         self._evicted: list[tuple[ResourceId, Candidate]] = []
-        #: What projects may take in the present scan.
-        self.shares = ShareBook(state)
+        self.begin(ShareBook(state))
+
+    def begin(self, shares: ShareBook) -> None:
+        """Begin another scan, in which projects may take what ``shares`` says."""
+        self.shares = shares
+        self._widths.begin(shares)
 
     def reserve(self, key: ResourceId | None, candidate: Candidate) -> None:
         """Hold what ``candidate`` was admitted with until `settle`; without a key it just goes."""
         live = candidate.live
         self._state.queues[candidate.line].leave(live)
+        self.shares.take(live, candidate.needs)
         for resource, amount in candidate.needs:
             reserve(self._state, live.action, _reserved(live), resource, amount, at_home=True)
         if key is None:
@@ -95,10 +104,27 @@ class Elastic:
             for resource, amount in short
         )
 
+    def short_of_share(self, queue: WaitQueue) -> tuple[CohortKey, int] | None:
+        """Return of what the project of a line has too little left, and the amount it takes.
+
+        Where the pool's policy resizes, malleable actions make room first: those of the project, and
+        those that borrow what is its own.
+        """
+        key = queue.key
+        short = self.shares.short(key)
+        if short is None or not isinstance(policy_of(self._state, key.pool), Malleable):
+            return short
+        while short is not None and self.shares.first(short[0], key.needs.project) is None:
+            if not self._widths.make_room(short[0], key.needs.project, short[1]):
+                return short
+            short = self.shares.short(key)
+        return short
+
     def settle(self, scan: Scan, decisions: list[Decision]) -> bool:
         """Grant, defer, and say whether somebody who was evicted may try another node."""
         state = self._state
         if not (self._groups or self._going or state.changed):
+            self.shares.give_back()
             return False
         for (key, pool), members in sorted(self._groups.items(), key=lambda item: item[0]):
             self._arrange(key, pool, members, scan.claims.get(key, []))
@@ -110,6 +136,7 @@ class Elastic:
                 self._widths.share(key, free, ())
                 self._widths.grow()
         state.changed.clear()
+        self.shares.give_back()
         decisions += self._widths.losses()
         for member, amount in sorted(self._going, key=lambda one: one[0].live.order):
             self._release(member)
@@ -184,20 +211,21 @@ class Elastic:
 
     def _cut(self, key: ResourceId, members: list[Candidate], group: Group) -> None:
         """Leave only counts that the projects' shares allow: what is left is split evenly."""
-        sharing = Counter(member.live.needs.project for member in members)
-        if not any(sharing):
+        cohort = key_at(self._state, members[0].live.pool, key)
+        if cohort is None:
             return
-        choices = list(group.candidates)
-        for number, member in enumerate(members):
-            project = member.live.needs.project
-            left = self.shares.left(project, key) if project else None
-            if left is not None:
-                most = _needed(member, key) + max(0, left) // sharing[project]
-                choices[number] = choices[number].capped(most)
+        sharing = Counter(member.live.action.project for member in members)
+        allowed = self.shares.allowances(cohort, dict.fromkeys(sharing, 0))
+        choices = []
+        for member, each in zip(members, group.candidates, strict=True):
+            project = member.live.action.project
+            most = charged(cohort.name, _needed(member, key)) + allowed[project] // sharing[project]
+            choices.append(each.capped(largest_within(cohort.name, most)))
         group.candidates = choices
 
     def _go(self, key: ResourceId, member: Candidate, amount: int) -> None:
         reserve(self._state, member.live.action, _reserved(member.live), key, amount)
+        self.shares.widen(member.live, key, _needed(member, key), amount)
         self._going.append((member, amount))
 
     def _note(
@@ -220,7 +248,7 @@ class Elastic:
         state = self._state
         soonest = min((*group.running, *arrangement.ends))
         until = state.now + max(LEAST_SECONDS, soonest)
-        first = evicted[0].live.order
+        first = min(member.live.order for member in evicted)
         before = state.deferrals.get(key)  # of another pool, or an earlier scan of this cycle
         if before is not None:
             until, first = min(until, before.until), min(first, before.first)
@@ -306,21 +334,30 @@ def available(ledger: Ledger, claims: list[int]) -> int:
 
 
 def behind(state: State, key: ResourceId, pool: str, without: set[ActionId]) -> list[LiveAction]:
-    """Return the waiting actions of the group ``key``, in order, up to `HORIZON`."""
+    """Return the waiting actions of the group ``key``, in order, up to `HORIZON`.
+
+    Not those that wait for their project's share: nobody is held back for their sake.
+    """
     kind, _, node = key.partition(":")
     cluster = key in state.config.resources
     nodes = [] if cluster else sorted(each.name for each in state.nodes_of(pool))
-    found: list[LiveAction] = []
+    lines = []
     for queue in state.queues.values():
         line = queue.key
-        if line.needs.key != (key if cluster else kind):
-            continue
-        if cluster or line.node == node:
-            found += queue.waiting()
-        elif line.node is None and line.pool == pool and node in nodes:
-            members = sorted(queue.waiting(), key=_order)
-            found += members[nodes.index(node) :: len(nodes)]
-    return [live for live in nsmallest(HORIZON, found, key=_order) if live.id not in without]
+        halted = line.held or queue.out_of_share
+        if line.needs.key == (key if cluster else kind) and not halted:
+            if cluster or line.node == node:
+                lines.append((queue, 0, 1))
+            elif line.node is None and line.pool == pool and node in nodes:
+                lines.append((queue, nodes.index(node), len(nodes)))
+    wanted = HORIZON * max((every for _, _, every in lines), default=1)
+    long = sum(queue.size for queue, _, _ in lines) > SORTED_AT_ONCE * wanted
+    found = [
+        islice(queue.first_ones() if long else queue.in_order(), first, None, every)
+        for queue, first, every in lines
+    ]
+    first = islice(merge(*found, key=_order), HORIZON)
+    return [live for live in first if live.id not in without]
 
 
 def _order(live: LiveAction) -> tuple[int, int]:

@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from domain.action import ActionState
 from domain.ids import ActionId, ResourceId
-from domain.limits import Quota, QuotaUse, Share
+from domain.limits import Quota, QuotaUse
 from domain.resources import units
 from domain.wire import OneMoreView, WaitView
 from scheduler.core.counterfactual import one_more
 from scheduler.core.forecast import Forecast, forecast, takes_of
 from scheduler.core.queues import WaitQueue, WaitReason
-from scheduler.core.shares import ShareBook, usage
+from scheduler.core.shares import ShareBook, key_of, takes_of_share
 from scheduler.core.state import LiveAction, LiveTrajectory, State
 
 
@@ -67,9 +67,9 @@ def waiting(state: State, live: LiveAction) -> WaitView:
     if reason is None:
         return WaitView("arriving", "it has just arrived and is looked at in the next cycle")
     if reason.code == "share" and reason.subject is not None:
-        resource = ResourceId(reason.subject)
-        sentence = _what_the_share_leaves(state, live, resource)
-        return WaitView("share", sentence, resource, _ahead(state, live, resource))
+        sentence = _what_the_share_leaves(state, live, reason.subject)
+        position = _ahead_in_project(state, live, reason.subject)
+        return WaitView("share", sentence, reason.subject, position, reason.blocked_by)
     if reason.code not in {"short_of", "behind", "deferred"} or reason.subject is None:
         return WaitView(reason.code, _what_is_shut(state, queue, reason))
     resource = ResourceId(reason.subject)
@@ -129,15 +129,19 @@ def _what_is_used_up(
     return f"waits for {units(wanted)} of {resource}: of {which}; enough is left in {seconds:.3g} s"
 
 
-def _what_the_share_leaves(state: State, live: LiveAction, resource: ResourceId) -> str:
+def _what_the_share_leaves(state: State, live: LiveAction, name: str) -> str:
     """Word how much a project may still take of what it shares with others."""
-    project, left = live.action.project, ShareBook(state).left(live.action.project, resource)
-    share = state.config.shares.get(resource, {}).get(project, Share(0))
+    key, project = key_of(state, live.pool, name), live.action.project
+    cohort, left = state.cohorts[key], ShareBook(state).left(key, project)
+    share = cohort.share_of(project)
     borrow = "what others leave" if share.borrow is None else f"{units(share.borrow)}"
+    where = f"{name} in pool {key.pool}" if key.pool else name
+    lent = cohort.entitled(project) > max(0, left)
+    rest = "; others have borrowed the rest, which comes back as their actions end" if lent else ""
     return (
-        f"project {project} has {units(usage(state, resource).get(project, 0))} of {resource} and"
-        f" may take {units(left or 0)} more: its share is {units(share.nominal)}, and it may"
-        f" borrow {borrow}"
+        f"project {project} has {units(cohort.used.get(project, 0))} of {where} and"
+        f" may take {units(left)} more: its share is {units(share.nominal)}, and it may"
+        f" borrow {borrow}{rest}"
     )
 
 
@@ -173,6 +177,8 @@ def _what_is_shut(state: State, queue: WaitQueue, reason: WaitReason) -> str:
     if reason.code == "node_lost" and state.nodes[subject].lost_at is None:
         return f"{home} is back and ends what it ran before"
     return {
+        "task_paused": f"task {subject.partition('/')[2]} is paused",
+        "service_quarantined": f"service {subject} is quarantined: nobody calls it until that is lifted",
         "pool_paused": f"pool {subject} is paused",
         "no_node": f"no node has joined pool {subject} yet",
         "nodes_unusable": f"every node of pool {subject} is lost or drained",
@@ -187,4 +193,14 @@ def _ahead(state: State, live: LiveAction, resource: ResourceId) -> int:
         queue.ahead_of(live.order)
         for queue in state.queues.values()
         if takes_of(state, queue, resource)
+    )
+
+
+def _ahead_in_project(state: State, live: LiveAction, name: str) -> int:
+    """Count the actions of the same project that are served before ``live`` from its share."""
+    key, project = key_of(state, live.pool, name), live.action.project
+    return sum(
+        queue.ahead_of(live.order)
+        for queue in state.queues.values()
+        if queue.key.needs.project == project and takes_of_share(state, queue.key, key)
     )

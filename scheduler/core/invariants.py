@@ -6,15 +6,17 @@ where one check costs as much as thousands of decisions.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 
 from domain.action import ActionState, Kind
 from domain.allocation import Allocation
 from domain.errors import InvariantViolation
 from domain.ids import ResourceId, node_resource
+from scheduler.core.cohorts import Cohort
 from scheduler.core.explain import waiting
 from scheduler.core.lifecycle import in_line, line_of
+from scheduler.core.shares import key_at
 from scheduler.core.state import LiveAction, State
 from scheduler.core.timers import TimerKind
 
@@ -29,6 +31,7 @@ def check(state: State) -> None:
         *_deadlines_are_set(state),
         *_quotas_wake(state),
         *_answers_come(state),
+        *_shares_agree(state),
     ]
     if not broken:  # reasons are found by walking over all of that
         broken = list(_everybody_waits_for_a_reason(state))
@@ -70,8 +73,20 @@ def _ledgers_agree(state: State) -> Iterator[str]:
         shared = {unit for have in holders if have.shared for unit in have.units}
         if len(exclusive) != len(set(exclusive)) or shared.intersection(exclusive):
             yield f"{resource}: a unit is held twice"
-        if ledger.free != ledger.capacity - sum(actual.values()):
+        if ledger.free != ledger.capacity - _taken(holders):
             yield f"{resource}: {ledger.free} free of {ledger.capacity} with {actual} held"
+
+
+def _taken(holders: Iterable[Allocation]) -> int:
+    """Return what ``holders`` have; a chunk where a service works for several counts once."""
+    chunks: dict[tuple[int, ...], int] = {}
+    alone = 0
+    for have in holders:
+        if have.shared and have.hosting is not None:
+            chunks[have.units] = have.amount
+        else:
+            alone += have.amount
+    return alone + sum(chunks.values())
 
 
 def _states_agree(state: State) -> Iterator[str]:
@@ -104,7 +119,7 @@ def _queues_agree(state: State) -> Iterator[str]:
             yield f"line {key} counts {queue.size} and has {len(members)}"
         for live in members:
             standing[live.id] += 1
-            if key != line_of(live, state.trajectory_of(live) if in_line(live) else None):
+            if key != line_of(state, live, state.trajectory_of(live) if in_line(live) else None):
                 yield f"{live.id} stands in the wrong line"
     for action_id, live in state.actions.items():
         follows = action_id in state.merging.behind
@@ -158,6 +173,18 @@ def _quotas_wake(state: State) -> Iterator[str]:
     for resource, due in state.pacing.items():
         if due > state.now and (due, resource) not in paces:
             yield f"who waits for {resource} to ease is never looked at again"
+
+
+def _shares_agree(state: State) -> Iterator[str]:
+    """What is counted for projects is what their actions hold."""
+    for key, cohort in state.cohorts.items():
+        held: Counter[str] = Counter()
+        for live in state.actions.values():
+            for allocation in live.allocations:
+                if key_at(state, live.pool, allocation.resource) == key:
+                    held[live.action.project] += allocation.amount
+        if dict(held) != cohort.used or Cohort(cohort.shares, dict(held)) != cohort:
+            yield f"{key} counts {cohort.used}, and {dict(held)} is held"
 
 
 def _answers_come(state: State) -> Iterator[str]:

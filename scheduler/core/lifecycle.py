@@ -9,13 +9,15 @@ import msgspec
 
 from domain.action import ActionState, Kind, LeaseSpec, Outcome
 from domain.decisions import Abort, Decision, Grant, Requeue
-from domain.ids import ResourceId, node_resource
+from domain.ids import ResourceId, node_resource, task_key
+from scheduler.core.affinity import Seat
 from scheduler.core.appetite import why_light
 from scheduler.core.hosting import hand_out
 from scheduler.core.needs import Needs, depends_on_place
 from scheduler.core.pools import needs_in
 from scheduler.core.queues import Need, QueueKey, WaitQueue
-from scheduler.core.state import LiveAction, LiveTrajectory, State
+from scheduler.core.shares import charge
+from scheduler.core.state import LiveAction, LiveTrajectory, State, steering_of
 from scheduler.core.timers import TimerKind
 
 #: An action that never started, or is replay-safe, is granted this many times at most.
@@ -34,7 +36,7 @@ def enqueue(state: State, live: LiveAction) -> None:
         return
     if trajectory is not None and trajectory.node is not None and depends_on_place(live.action):
         live.needs = needs_now(state, live)
-    key = line_of(live, trajectory)
+    key = line_of(state, live, trajectory)
     stand(state, live, key)
     state.dirty = True
     if state.deferrals:
@@ -71,12 +73,15 @@ def needs_now(state: State, live: LiveAction) -> Needs:
     return needs_in(state, live.action, live.pool, trajectory.node if trajectory else None)
 
 
-def line_of(live: LiveAction, trajectory: LiveTrajectory | None) -> QueueKey:
+def line_of(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -> QueueKey:
     """Say who ``live`` stands in line with; ``trajectory`` is the one in which it takes turns."""
+    held = ""
+    if state.steering and steering_of(state, live.action.project, live.action.task).paused:
+        held = task_key(live.action.project, live.action.task)
     if trajectory is None:
-        return QueueKey(live.pool, None, live.needs)
+        return QueueKey(live.pool, None, live.needs, held=held)
     memory = trajectory.memory_bytes if trajectory.node is None else 0
-    return QueueKey(live.pool, trajectory.node, live.needs, memory)
+    return QueueKey(live.pool, trajectory.node, live.needs, memory, held)
 
 
 def leave_queue(state: State, live: LiveAction) -> None:
@@ -109,10 +114,12 @@ def grant(
     node: str | None,
     decisions: list[Decision],
     key_amount: int | None = None,
+    seat: Seat | None = None,
 ) -> None:
     """Give ``live`` its units on ``node``; the caller has checked that they fit.
 
-    It gets what it was admitted with, but ``key_amount`` of its key resource where that is given.
+    It gets what it was admitted with, but ``key_amount`` of its key resource where that is given,
+    and a ``seat`` instead of a chunk of its own.
     """
     if live.queue is not None:
         queue = state.queues[live.queue]
@@ -129,11 +136,13 @@ def grant(
         key = live.key_resource
         resources = [(name, key_amount if name == key else n) for name, n in resources]
     trajectory = state.trajectory_of(live) if in_line(live) else None
-    _allocate(state, live, resources, trajectory.home if trajectory is not None else ())
-    if state.paced:
-        for resource, _ in resources:
-            if resource in state.paced:
-                state.paced[resource].spend(live.holder)
+    if seat is None:
+        _allocate(state, live, resources, trajectory.home if trajectory is not None else ())
+    else:
+        _sit_down(state, live, seat)
+    for resource, _ in resources if state.paced else ():
+        if resource in state.paced:
+            state.paced[resource].spend(live.holder)
     if trajectory is not None and node is not None:
         trajectory.busy = live.id
         trajectory.line.pop(0)
@@ -154,6 +163,13 @@ def grant(
     )
 
 
+def _sit_down(state: State, live: LiveAction, seat: Seat) -> None:
+    ledger = state.hosting[seat.resource]
+    live.allocations = (ledger.join(live.holder, seat.home, seat.most),)
+    if state.cohorts:  # each of those who share a chunk is charged with all of it
+        charge(state, live, live.allocations)
+
+
 def _allocate(state: State, live: LiveAction, needs: list[Need], home: tuple[int, ...]) -> None:
     """Hand ``needs`` out to ``live``, whose trajectory's memory lies beside the cores ``home``."""
     unsaid = live.needs.on_node and "cpu" not in live.action.cost
@@ -167,6 +183,8 @@ def _allocate(state: State, live: LiveAction, needs: list[Need], home: tuple[int
             allocation = msgspec.structs.replace(allocation, why=why_light(state, live.action))
         allocations.append(allocation)
     live.allocations = tuple(allocations)
+    if state.cohorts:
+        charge(state, live, allocations)
 
 
 def settle(state: State, live: LiveAction, trajectory: LiveTrajectory) -> None:
@@ -258,6 +276,10 @@ def release_orphan(state: State, node: str, holder: str) -> bool:
 def forget_place(state: State, live: LiveAction) -> None:
     """Drop the links between ``live`` and its node."""
     state.displace(live)
+    if state.cohorts and live.allocations:
+        charge(state, live, live.allocations, -1)
+        state.changed |= state.pinched
+        state.pinched.clear()
     live.allocations = ()
 
 

@@ -7,13 +7,15 @@ from domain.errors import InvariantViolation
 from domain.events import Event
 from domain.ids import ActionId, ResourceId
 from domain.inventory import Config, default_config
-from domain.wire import DecisionView, QueuesView
+from domain.wire import DecisionView, QueuesView, ShareView
 from scheduler.core.cycle import run_cycle
 from scheduler.core.explain import Standing, explain
 from scheduler.core.forecast import recent_decisions
 from scheduler.core.handlers import HANDLERS, deadlines
 from scheduler.core.lines import lines
 from scheduler.core.pools import read_policies
+from scheduler.core.shares import read_shares
+from scheduler.core.standings import standings
 from scheduler.core.state import LiveAction, MakeLedger, State
 
 
@@ -25,6 +27,7 @@ class Machine:
         for name in self.state.config.resources:
             self.state.open_ledger(ResourceId(name), self.state.config.inventory(name))
         read_policies(self.state)
+        read_shares(self.state)
         self.state.changed.clear()
 
     def handle(self, *events: Event) -> list[Decision]:
@@ -52,6 +55,10 @@ class Machine:
     def queues(self, limit: int) -> QueuesView:
         """Return what waits and for what, the longest lines first."""
         return lines(self.state, limit)
+
+    def shares(self) -> list[ShareView]:
+        """Return what projects have of what they share."""
+        return standings(self.state)
 
     def live(self, action_id: ActionId) -> LiveAction | None:
         """Return a live action for reading."""

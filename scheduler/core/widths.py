@@ -11,6 +11,7 @@ has cost (`Finish.key_milli_seconds`).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import cast
@@ -19,9 +20,10 @@ from domain.action import ActionState, Kind
 from domain.allocation import Allocation
 from domain.decisions import Resize
 from domain.errors import CapacityError
-from domain.ids import ActionId, ResourceId
+from domain.ids import ActionId, ResourceId, node_resource
 from domain.ports import ResizableLedger
 from domain.resources import MILLI
+from scheduler.core.cohorts import CohortKey
 from scheduler.core.durations import account, left_seconds
 from scheduler.core.policies.malleable import (
     RESIZE_SECONDS,
@@ -31,6 +33,7 @@ from scheduler.core.policies.malleable import (
     widths,
 )
 from scheduler.core.pools import policy_of
+from scheduler.core.shares import ShareBook, charge, key_at
 from scheduler.core.state import LiveAction, NodeState, State
 from scheduler.core.timers import TimerKind
 
@@ -59,6 +62,12 @@ class Widths:
         self._before: dict[ActionId, Allocation] = {}
         self._runners: dict[ResourceId, list[LiveAction]] = {}
         self._growing: list[tuple[LiveAction, int]] = []
+        self.begin(ShareBook(state))
+
+    def begin(self, shares: ShareBook) -> None:
+        """Begin another scan, in which projects may take what ``shares`` says."""
+        self._shares = shares
+        self._givers: dict[CohortKey, dict[str, list[LiveAction]]] = {}
 
     def runners(self, resource: ResourceId) -> list[LiveAction]:
         """Return the running actions that may be resized on ``resource``, in order."""
@@ -93,6 +102,7 @@ class Widths:
         ledger, runners = self._state.ledgers.get(resource), self.runners(resource)
         if ledger is None or not runners:
             return False
+        self._givers.clear()  # whoever shrinks gives less now
         spare = sum(_held(live).amount - _counts(live)[0] for live in runners)
         if amount + sum(claims) > ledger.free + spare:
             return False
@@ -127,13 +137,61 @@ class Widths:
                 state.timers.set(live.resized_at + RESIZE_SECONDS, TimerKind.RESIZE, resource)
                 state.resizing[resource] = live.resized_at + RESIZE_SECONDS
         total = free + sum(_held(live).amount for live in runners)
-        wide = widths([self._share(live) for live in (*runners, *arriving)], total)
+        everybody = [self._share(live) for live in (*runners, *arriving)]
+        purses = self._purses(resource, runners, arriving)
+        wide = widths(everybody, total, purses)
+        if purses is not None and total - sum(wide) >= MILLI:  # perhaps more than anybody can use
+            state.pinched.add(resource)
         targets = list(zip(runners, wide, strict=False))
         for live, width in targets:
             if width < _held(live).amount:
                 self._set(live, width)
         self._growing = [(live, width) for live, width in targets if width > _held(live).amount]
         return wide[len(runners) :]
+
+    def _purses(
+        self, resource: ResourceId, runners: list[LiveAction], arriving: Sequence[LiveAction]
+    ) -> dict[str, int] | None:
+        """Return what each project's actions may have beyond their smallest counts; None: no share."""
+        several = [*runners, *arriving]
+        key = key_at(self._state, several[0].pool, resource) if several else None
+        if key is None:
+            return None
+        spare = {live.action.project: 0 for live in several}
+        for live in runners:
+            spare[live.action.project] += _held(live).amount - _counts(live)[0]
+        return self._shares.allowances(key, spare)
+
+    def make_room(self, key: CohortKey, project: str, amount: int) -> bool:
+        """Take a step from the widest who may give to ``project`` of a share; say if there is one."""
+        cohort, givers = self._state.cohorts[key], self._givers_of(key)
+        owns = cohort.entitled(project, amount) >= 0
+        may = [
+            live
+            for other, theirs in givers.items()
+            if other == project or (owns and cohort.entitled(other) < 0)
+            for live in theirs
+        ]
+        if not may:
+            return False
+        widest = max(may, key=lambda live: (_held(live).amount, live.order))
+        held, counts = _held(widest), _counts(widest)
+        self._set(widest, max(count for count in counts if count < held.amount))
+        if _held(widest).amount == counts[0]:
+            givers[widest.action.project].remove(widest)
+        self._state.changed.add(held.resource)
+        return True
+
+    def _givers_of(self, key: CohortKey) -> dict[str, list[LiveAction]]:
+        """Return who could do with less of a share, by project; as it is in the present scan."""
+        found = self._givers.get(key)
+        if found is None:
+            found = self._givers[key] = defaultdict(list)
+            for node in self._state.nodes_of(key.pool) if key.pool else ():
+                for live in self.runners(node_resource(key.name, node.name)):
+                    if _held(live).amount > _counts(live)[0]:
+                        found[live.action.project].append(live)
+        return found
 
     def grow(self) -> None:
         """Let those grow whom the last `share` wanted wider, once everybody new has its units."""
@@ -148,7 +206,7 @@ class Widths:
     def _share(self, live: LiveAction) -> Share:
         """Return what ``live`` is to those that units are shared out to."""
         profile = profile_of(_counts(live), live.action.elasticity)
-        return Share(profile, left_seconds(self._state, live))
+        return Share(profile, left_seconds(self._state, live), live.action.project)
 
     def _set(self, live: LiveAction, amount: int, prefer: Sequence[int] = ()) -> None:
         held = _held(live)
@@ -160,6 +218,9 @@ class Widths:
             account(self._state, live)
         others = (each for each in live.allocations if each.resource != held.resource)
         live.allocations = (*others, allocation)
+        if self._state.cohorts:
+            charge(self._state, live, (held,), -1)
+            charge(self._state, live, (allocation,))
 
     def losses(self) -> Iterator[Resize]:
         """Yield who goes on without some of its units: to be heard before they are used."""

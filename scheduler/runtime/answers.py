@@ -140,8 +140,10 @@ class Answers:
                 for resource, ledger in state.ledgers.items()
                 if not resource.startswith("memory:")
             },
+            "shares": msgspec.to_builtins(loop.machine.shares()),
             "nodes": [self._node(name) for name in state.nodes],
             "trajectories": len(state.trajectories),
+            "steered_tasks": {key: said._asdict() for key, said in state.steering.items()},
             "durations": self._durations(),
         }
 

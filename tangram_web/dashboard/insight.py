@@ -26,7 +26,9 @@ T = TypeVar("T")
 def queues(request: HttpRequest) -> HttpResponse:
     """Show every line of waiting actions, and what the next one of it waits for."""
     found, problem = asked(ask.queues)
-    context = {"page": "queues", "found": found, "problem": problem}
+    status, _ = asked(ask.status)
+    shares = [] if status is None else status.get("shares", [])
+    context = {"page": "queues", "found": found, "shares": shares, "problem": problem}
     return render(request, "dashboard/queues.html", context)
 
 

@@ -12,7 +12,6 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from domain.inventory import Config
-from domain.resources import units
 from domain.wire import QueuesView
 from tangram_web.dashboard.guards import for_watchers, refuse
 from tangram_web.dashboard.insight import asked
@@ -113,20 +112,24 @@ def apis(request: HttpRequest) -> HttpResponse:
     status, problem = asked(ask.status)
     found, _ = asked(ask.queues)
     resources = {} if status is None else status["resources"]
+    shares = [] if status is None else status.get("shares", [])
     context = {
         "page": "apis",
         "problem": problem,
-        "apis": api_rows(resources, current_config(), found),
+        "apis": api_rows(resources, current_config(), found, shares),
     }
     return render(request, "dashboard/apis.html", context)
 
 
 def api_rows(
-    resources: dict[str, Any], config: Config, queues: QueuesView | None
+    resources: dict[str, Any],
+    config: Config,
+    queues: QueuesView | None,
+    shares: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
     """Return one row per resource of the whole cluster, by name.
 
-    ``resources`` is what the leader says of its ledgers (`Answers._status`), in units.
+    ``resources`` and ``shares`` are what the leader says of its books (`Answers._status`), in units.
     """
     waiting: Counter[str] = Counter()
     for line in queues.items if queues is not None else ():
@@ -142,10 +145,7 @@ def api_rows(
             "hindrance": stands.get("hindrance"),
             "quotas": stands.get("quotas", []),
             "waiting": waiting[name],
-            "shares": " · ".join(
-                f"{project} {units(share.nominal)}"
-                for project, share in sorted(config.shares.get(name, {}).items())
-            ),
+            "shares": [s for s in shares if s["resource"] == name and s["pool"] is None],
         }
         for name, stands in sorted(resources.items())
         if name in config.resources

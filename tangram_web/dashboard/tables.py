@@ -100,7 +100,9 @@ def gpus(_: QueryDict) -> Rows:
 
 def apis(_: QueryDict) -> Rows:
     """Yield how APIs and counted resources stand. Raises Unavailable."""
-    yield api_rows(ask.status()["resources"], current_config(), ask.queues())
+    status = ask.status()
+    shares = status.get("shares", [])
+    yield api_rows(status["resources"], current_config(), ask.queues(), shares)
 
 
 def history(query: QueryDict) -> Rows:

@@ -34,16 +34,18 @@ def families(
     overview: dict[str, Any],
     nodes: dict[str, Any],
     resources: dict[str, Any],
+    shares: list[dict[str, Any]],
 ) -> Iterator[Metric]:
     """Yield every metric family of one reading; frames that were never made are empty.
 
-    ``resources``: what the leader's books say of each (`GET /status`).
+    ``resources`` and ``shares``: what the leader's books say of each (`GET /status`).
     """
     yield from _of_totals(totals)
     yield from _of_standing(standing)
     yield from _of_pools(overview.get("pools", []))
     yield from _of_resources(overview.get("resources", []))
     yield from _of_quotas({name: r for name, r in resources.items() if "quotas" in r})
+    yield from _of_shares(shares)
     yield from _of_nodes(nodes.get("nodes", []))
     build = GaugeMetricFamily(
         "tangram_build_info", "The version that answers; 1.", labels=["version"]
@@ -206,6 +208,19 @@ def _of_quotas(paced: dict[str, Any]) -> Iterator[Metric]:
         "tangram_resource_hindered", "1 while the API is paused or its breaker is open.",
         ["resource"], (((name,), float(bool(r["hindrance"]))) for name, r in paced.items()),
     )  # fmt: skip
+
+
+def _of_shares(shares: list[dict[str, Any]]) -> Iterator[Metric]:
+    """Yield what projects have of what they share."""
+    for name, text, member in (
+        ("nominal", "Units that are a project's own share.", "nominal"),
+        ("used", "Units of what is shared that a project's actions hold.", "used"),
+        ("borrowed", "Of them, units beyond its own share.", "borrowed"),
+    ):
+        yield _gauges(
+            f"tangram_share_{name}_units", text, ["pool", "resource", "project"],
+            (((s["pool"] or "", s["resource"], s["project"]), s[member]) for s in shares),
+        )  # fmt: skip
 
 
 def _window(quota: dict[str, Any]) -> str:

@@ -60,10 +60,11 @@ class _Reading(Collector):
             standing = read_standing(client, keys, READERS)
             answered = read_answered(client, keys.web_requests)
             overview, nodes = (stored_snapshot(client, topic) for topic in ("overview", "nodes"))
-            resources = _resources() if standing.life_of_leader() else {}
+            books = _books() if standing.life_of_leader() else {}
         except redis.RedisError as error:
             raise Unavailable(f"redis does not answer: {error}") from error
-        yield from families(totals, standing, overview, nodes, resources)
+        resources, shares = books.get("resources", {}), books.get("shares", [])
+        yield from families(totals, standing, overview, nodes, resources, shares)
         yield from families_of_requests(answered)
 
     def describe(self) -> Iterator[Metric]:
@@ -71,10 +72,9 @@ class _Reading(Collector):
         return iter(())
 
 
-def _resources() -> dict[str, Any]:
+def _books() -> dict[str, Any]:
     """Return how the leader's books stand; without an answer a scrape has everything else."""
     try:
-        resources: dict[str, Any] = ask.status().get("resources", {})
+        return ask.status()
     except Unavailable:
         return {}
-    return resources

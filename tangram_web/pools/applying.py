@@ -135,6 +135,7 @@ def _carry_out(each: Change, wanted: Wanted) -> None:
             row.light_by_default = spec.light_by_default
             row.node_grace_seconds = spec.node_grace_seconds
             row.node_dead_seconds = spec.node_dead_seconds
+            row.shares = msgspec.to_builtins(spec.shares)
     elif each.kind == "Project":
         row = Project(name=each.name)
         if spec is not None:

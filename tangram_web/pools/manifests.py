@@ -22,7 +22,15 @@ from msgspec import Meta
 
 from domain.errors import InvalidRequest
 from domain.inventory import NODE_DEAD_SECONDS, NODE_GRACE_SECONDS, Config
-from domain.manifest import ResourceSpec, check_resource, read, resource_spec
+from domain.manifest import (
+    PoolShares,
+    ResourceSpec,
+    check_pool_shares,
+    check_resource,
+    read,
+    resource_spec,
+    share_specs,
+)
 from domain.policies import DEFAULT_POLICY, parse_policy
 from domain.services import GpuService, check_service
 from tangram_web.pools.models import (
@@ -56,6 +64,8 @@ class PoolSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     node_grace_seconds: _Silence = NODE_GRACE_SECONDS
     #: Its trajectories end after so long.
     node_dead_seconds: _Silence = NODE_DEAD_SECONDS
+    #: Of what its nodes have, by kind (``cpu``, ``gpu``): project → its part of all nodes together.
+    shares: PoolShares = {}
 
 
 class ProjectSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -152,6 +162,7 @@ def _manifest(value: Any) -> Manifest:
             check_service(manifest.metadata.name, manifest.spec)
         elif isinstance(manifest, PoolManifest):
             parse_policy(manifest.spec.policy)
+            check_pool_shares(manifest.spec.shares)
     except InvalidRequest as error:
         raise InvalidRequest(str(error), pointer=f"/spec{error.pointer}") from None
     checked: Manifest = manifest
@@ -168,6 +179,7 @@ def specs_of(config: Config) -> Wanted:
             pool.light_by_default,
             config.grace_of(pool.name),
             config.death_of(pool.name),
+            {kind: share_specs(parts) for kind, parts in pool.shares.items()},
         )
     for project in config.projects.values():
         found["Project", project.name] = ProjectSpec(project.default_pool)

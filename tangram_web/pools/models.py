@@ -49,6 +49,8 @@ class Pool(models.Model):
     node_grace_seconds = models.FloatField(default=NODE_GRACE_SECONDS, validators=_SILENCE)
     #: So do its trajectories, after so long.
     node_dead_seconds = models.FloatField(default=NODE_DEAD_SECONDS, validators=_SILENCE)
+    #: Kind of resource of its nodes → project → `domain.manifest.ShareSpec`.
+    shares = JsonText(default=dict, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:

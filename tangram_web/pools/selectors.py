@@ -18,8 +18,8 @@ from domain.inventory import (
     PoolConfig,
     ProjectConfig,
 )
-from domain.limits import Limits
-from domain.manifest import ResourceSpec
+from domain.limits import Limits, Share
+from domain.manifest import PoolShares, ResourceSpec, parts_of
 from domain.resources import MILLI
 from domain.services import GpuService
 from tangram_web.pools.models import (
@@ -48,7 +48,7 @@ def _pool(pool: Pool) -> PoolConfig:
     return PoolConfig(
         pool.name, pool.policy, pool.paused, pool.light_by_default,
         None if grace == NODE_GRACE_SECONDS else grace,
-        None if death == NODE_DEAD_SECONDS else death,
+        None if death == NODE_DEAD_SECONDS else death, _shares_of(pool),
     )  # fmt: skip
 
 
@@ -73,6 +73,11 @@ def current_config() -> Config:
         },
         drained_nodes=frozenset(NodeDrain.objects.values_list("node", flat=True)),
     )
+
+
+def _shares_of(pool: Pool) -> dict[str, dict[str, Share]]:
+    declared = msgspec.convert(pool.shares, PoolShares)
+    return {kind: parts_of(shares) for kind, shares in declared.items() if shares}
 
 
 def principal_of(raw_token: str) -> Principal | None:

@@ -20,7 +20,7 @@ from django.utils import timezone
 from domain.access import Scope
 from domain.errors import Conflict, InvalidRequest, NotFound
 from domain.inventory import NODE_DEAD_SECONDS, NODE_GRACE_SECONDS, default_config
-from domain.manifest import ResourceSpec, check_resource, read
+from domain.manifest import ResourceSpec, check_resource, read, read_pool_shares
 from domain.policies import DEFAULT_POLICY, parse_policy
 from domain.resources import MILLI
 from tangram_web.audit.services import SYSTEM, Actor, record
@@ -49,12 +49,17 @@ def pool_create(
     light_by_default: bool = True,
     node_grace_seconds: float = NODE_GRACE_SECONDS,
     node_dead_seconds: float = NODE_DEAD_SECONDS,
+    shares: dict[str, Any] | None = None,
 ) -> Pool:
-    """Add a pool. Raises Conflict for a taken name, InvalidRequest for an unknown policy."""
+    """Add a pool. Raises Conflict for a taken name, InvalidRequest for an unknown policy.
+
+    ``shares``: kind of resource → project → members of `domain.manifest.ShareSpec`.
+    """
     parse_policy(policy)
     pool = Pool(
         name=name, policy=policy, paused=paused, light_by_default=light_by_default,
         node_grace_seconds=node_grace_seconds, node_dead_seconds=node_dead_seconds,
+        shares=_pool_shares(shares),
     )  # fmt: skip
     with change(actor, "create", f"pool/{name}") as audit:
         insert(pool)
@@ -71,10 +76,11 @@ def pool_update(
     light_by_default: bool | None = None,
     node_grace_seconds: float | None = None,
     node_dead_seconds: float | None = None,
+    shares: dict[str, Any] | None = None,
 ) -> Pool:
-    """Change what a pool does; None leaves a value as it is.
+    """Change what is declared about a pool; None leaves a value as it is.
 
-    Actions that run keep what they have. Raises NotFound, InvalidRequest for an unknown policy.
+    Actions that run keep what they have; ``shares`` are replaced whole. Raises NotFound, InvalidRequest.
     """
     if policy is not None:
         parse_policy(policy)
@@ -86,6 +92,7 @@ def pool_update(
         wanted = {
             "policy": policy, "paused": paused, "light_by_default": light_by_default,
             "node_grace_seconds": node_grace_seconds, "node_dead_seconds": node_dead_seconds,
+            "shares": None if shares is None else _pool_shares(shares),
         }  # fmt: skip
         given = {field: value for field, value in wanted.items() if value is not None}
         for field, value in given.items():
@@ -94,6 +101,11 @@ def pool_update(
         pool.save(update_fields=list(given))
         audit.after = _described(pool)
     return pool
+
+
+def _pool_shares(shares: dict[str, Any] | None) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(read_pool_shares(shares or {}))
+    return plain
 
 
 def project_create(*, actor: Actor, name: str, default_pool: str = "default") -> Project:

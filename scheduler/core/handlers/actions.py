@@ -13,6 +13,7 @@ from domain.events import ActionCancelRequested, ActionFinished, ActionStarted, 
 from domain.ids import ActionId
 from domain.resources import units
 from scheduler.core import hosting
+from scheduler.core.cohorts import charged
 from scheduler.core.ending import bury, enter, finish
 from scheduler.core.handlers.calls import heed, words
 from scheduler.core.handlers.trajectories import default_pool, open_trajectory
@@ -22,7 +23,7 @@ from scheduler.core.needs import Needs, capacity_of, check_feasible
 from scheduler.core.pools import needs_in
 from scheduler.core.queues import QueueKey
 from scheduler.core.shares import ceiling
-from scheduler.core.state import LiveAction, LiveTrajectory, State
+from scheduler.core.state import LiveAction, LiveTrajectory, State, order_of
 from scheduler.core.timers import TimerKind
 
 #: After these, nobody can say that the work was done.
@@ -54,7 +55,7 @@ def submitted(state: State, event: ActionSubmitted, decisions: list[Decision]) -
         action=action,
         pool=pool,
         needs=needs,
-        order=(-action.priority, state.arrivals),
+        order=order_of(state, action, state.arrivals),
         submitted_at=event.at - event.lag_seconds,
     )
     state.actions[action.id] = live
@@ -115,9 +116,9 @@ def _never_fits(
     except InvalidRequest as error:
         where = f" on {node}, where its environment is" if node else ""
         return Outcome.INFRA_FAILED, f"can never run{where}: {error}"
-    for name, amount in needs.in_cluster if needs.project else ():
-        most = ceiling(state.config, name, needs.project)
-        if most is not None and amount > most:
+    for name, amount in (*needs.in_cluster, *needs.on_node) if needs.project else ():
+        most = ceiling(state, pool, name, needs.project)
+        if most is not None and charged(name, amount) > most:
             has = f"project {needs.project!r} can have {units(most)} of {name} at most"
             return Outcome.INFRA_FAILED, f"can never run: {has}, {units(amount)} asked"
     if len(state.feasible) >= _FEASIBLE_KEPT:

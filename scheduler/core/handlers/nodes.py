@@ -29,6 +29,7 @@ from scheduler.core.lifecycle import (
     requeue,
 )
 from scheduler.core.pools import read_policies
+from scheduler.core.shares import read_shares
 from scheduler.core.state import LiveNode, NodeState, State
 from scheduler.core.timers import TimerKind
 
@@ -160,6 +161,7 @@ def config_applied(state: State, event: ConfigApplied, decisions: list[Decision]
     state.deferrals.clear()
     state.merging.forget(event.config)
     read_policies(state)
+    read_shares(state)
     for name in before.resources.keys() - event.config.resources.keys():
         # Its quotas go on counting, for the case that it is declared again.
         gone = ResourceInventory(0, limits=before.inventory(name).limits)

@@ -27,7 +27,7 @@ ones; it is shrunk at any time for who would have to wait otherwise.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heapify, heappop, heapreplace
@@ -75,6 +75,8 @@ class Share(NamedTuple):
     profile: Profile
     #: T_ori that it has still to work off; None: nobody knows.
     left_seconds: float | None
+    #: Whose allowance its units come from.
+    purse: str = ""
 
 
 @lru_cache(maxsize=4096)
@@ -96,10 +98,13 @@ def profile_of(counts: tuple[int, ...], elasticity: Elasticity | None) -> Profil
     return Profile(counts[:useful], gains, powers)
 
 
-def widths(shares: Sequence[Share], total: int) -> list[int]:
+def widths(
+    shares: Sequence[Share], total: int, purses: Mapping[str, int] | None = None
+) -> list[int]:
     """Return how wide each of them is when ``total`` milli-units are shared out.
 
-    Everybody has at least the smallest count, which together fit into ``total``. Of equal gains
+    ``purses`` say how many milli-units those of one purse may have beyond their smallest counts
+    together, where that is limited. Everybody has at least the smallest count, which together fit into ``total``. Of equal gains
     the narrowest one's comes first, then the earliest one's. O(s · log n) for s steps in all.
     """
     counts = [share.profile.counts for share in shares]
@@ -107,7 +112,7 @@ def widths(shares: Sequence[Share], total: int) -> list[int]:
     if left <= 0 or not shares:
         return [each[0] for each in counts]
     weights = _weights(shares, total / len(shares))
-    at = [0] * len(shares)
+    at, rest = [0] * len(shares), dict(purses or {})
     heap = [
         (-weights[index] * share.profile.gains[0], counts[index][0], index)
         for index, share in enumerate(shares)
@@ -119,10 +124,13 @@ def widths(shares: Sequence[Share], total: int) -> list[int]:
         have, gains = at[index], shares[index].profile.gains
         following = counts[index][have + 1]
         step = following - counts[index][have]
-        if step > left:  # the next count does not fit: it stays as it is
+        purse = shares[index].purse
+        if step > left or step > rest.get(purse, left):  # it does not fit: it stays as it is
             heappop(heap)
             continue
         left -= step
+        if purse in rest:
+            rest[purse] -= step
         at[index] = have + 1
         if have + 1 < len(gains):
             heapreplace(heap, (-weights[index] * gains[have + 1], following, index))

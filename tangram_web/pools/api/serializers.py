@@ -61,6 +61,11 @@ class PoolBody(StrictSerializer):
     light_by_default = serializers.BooleanField(default=True)
     node_grace_seconds = serializers.FloatField(default=NODE_GRACE_SECONDS, **_SILENCE)
     node_dead_seconds = serializers.FloatField(default=NODE_DEAD_SECONDS, **_SILENCE)
+    shares = serializers.DictField(
+        child=serializers.DictField(child=serializers.DictField()),
+        required=False,
+        help_text="Kind of resource (cpu, gpu) → project: nominal_units, borrow_units, lend_units.",
+    )
 
 
 class PoolPatch(StrictSerializer):
@@ -71,6 +76,11 @@ class PoolPatch(StrictSerializer):
     light_by_default = serializers.BooleanField(required=False)
     node_grace_seconds = serializers.FloatField(required=False, **_SILENCE)
     node_dead_seconds = serializers.FloatField(required=False, **_SILENCE)
+    shares = serializers.DictField(
+        child=serializers.DictField(child=serializers.DictField()),
+        required=False,
+        help_text="Kind of resource (cpu, gpu) → project: nominal_units, borrow_units, lend_units.",
+    )
 
 
 class PoolView(serializers.Serializer[Any]):
@@ -82,6 +92,7 @@ class PoolView(serializers.Serializer[Any]):
     light_by_default = serializers.BooleanField()
     node_grace_seconds = serializers.FloatField()
     node_dead_seconds = serializers.FloatField()
+    shares = serializers.DictField(child=serializers.DictField(child=serializers.DictField()))
     created_at = serializers.DateTimeField()
 
 

@@ -231,6 +231,21 @@ def test_configuration_over_rest(redis_bus, caller):
     assert Pool.objects.count() == 2
 
 
+def test_rest_declares_shares_of_a_pool(caller: Any, redis_bus: Any, defaults: None) -> None:
+    client = caller(Scope.READ, Scope.CONFIG)
+    shares = {"cpu": {"vision": {"nominal_units": 6, "borrow_units": 0}}}
+
+    changed = client.patch("/api/v1/pools/default", {"shares": shares})
+
+    assert (changed.status_code, changed.json()["shares"]) == (200, shares)
+    paused = client.patch("/api/v1/pools/default", {"paused": True})
+    assert paused.json()["shares"] == shares
+    assert current_config().pools["default"].shares["cpu"]["vision"].nominal == 6000
+    refused = client.patch("/api/v1/pools/default", {"shares": {"cpu": {"vision": {"part": 6}}}})
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["pointer"] == "/shares"
+
+
 @pytest.mark.django_db(transaction=True)
 def test_rest_says_when_a_change_is_saved_but_not_in_force(caller, settings, tmp_path):
     settings.TANGRAM_REDIS_URL = f"unix://{tmp_path}/nobody.sock"

@@ -233,3 +233,53 @@ def test_reading_needs_read_and_changing_needs_config(
     assert post(reader, "apply", FILE).status_code == 403
     assert post(owner, "apply", FILE).status_code == 403
     assert post(owner, "revisions/1/rollback").status_code == 403
+
+
+SHARED = """\
+apiVersion: tangram/v1
+kind: Pool
+metadata: {name: default}
+spec:
+  shares:
+    cpu:
+      vision: {nominal_units: 24, lend_units: 8}
+      default: {nominal_units: 8, borrow_units: 0}
+    gpu:
+      vision: {nominal_units: 4}
+"""
+
+
+def test_projects_share_cores_and_gpus_of_a_pool(admin: Any) -> None:
+    applied = post(admin, "apply", SHARED)
+
+    assert verbs(applied) == [("update", "Pool", "default")]
+    assert current_config().pools["default"].shares == {
+        "cpu": {"vision": Share(24_000, lend=8000), "default": Share(8000, borrow=0)},
+        "gpu": {"vision": Share(4000)},
+    }
+    assert verbs(post(admin, "diff", SHARED)) == []
+    lowered = SHARED.replace("nominal_units: 24", "nominal_units: 16")
+    (change,) = post(admin, "apply", lowered).json()["changes"]
+    assert change["after"]["shares"]["cpu"]["vision"]["nominal_units"] == 16
+    assert post(admin, "revisions/1/rollback").status_code == 200
+    assert current_config().pools["default"].shares == {}
+
+
+@pytest.mark.parametrize(
+    ("mistake", "place"),
+    [
+        (("nominal_units: 24", "nominal_units: -1"), "line 6, column 5"),
+        (("    gpu:", "    memory:"), "memory belongs to environments"),
+        (("    gpu:", "    'cpu:n1':"), "no kind of resource"),
+        (("lend_units", "lends"), "line 6, column 5"),
+    ],
+    ids=["less than nothing", "memory", "one node's", "unknown member"],
+)
+def test_a_broken_share_is_refused_with_its_place(
+    admin: Any, mistake: tuple[str, str], place: str
+) -> None:
+    refused = post(admin, "apply", SHARED.replace(*mistake))
+
+    assert refused.status_code == 422
+    assert place in refused.json()["detail"]
+    assert current_config().pools["default"].shares == {}

@@ -9,7 +9,6 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from domain.inventory import Config
-from domain.limits import Share
 from domain.resources import MILLI
 from domain.wire import QueuesView, QueueView, WaitView
 from tangram_web.dashboard import maps
@@ -31,6 +30,10 @@ STATUS = {
         ],
     },
     "cpu:n1": {"capacity": 4, "free": 4},
+}  # fmt: skip
+A_SHARE = {
+    "pool": None, "resource": "api:search", "project": "lab", "nominal": 3, "borrow": None,
+    "lend": 1, "used": 5, "borrowed": 2, "left": 0, "waiting": 4,
 }  # fmt: skip
 
 
@@ -79,22 +82,20 @@ def test_a_system_without_gpus_says_how_to_have_some(browser: Client, redis_bus:
 def test_an_api_says_what_is_open_used_up_and_who_waits() -> None:
     why = WaitView("short_of", "waits for api:search", "api:search")
     line = QueueView("default", None, {}, 0, 7, "act_a", "p", "t", None, 3.0, why)
-    config = Config(
-        resources={"api:search": 8 * MILLI},
-        shares={"api:search": {"lab": Share(3 * MILLI)}},
-    )
+    config = Config(resources={"api:search": 8 * MILLI})
+    cores = {**A_SHARE, "pool": "default", "resource": "cpu"}
 
-    (row,) = maps.api_rows(STATUS, config, QueuesView([line], 1, 7))
+    (row,) = maps.api_rows(STATUS, config, QueuesView([line], 1, 7), [A_SHARE, cores])
 
     assert (row["name"], row["held"], row["capacity"], row["ceiling"]) == ("api:search", 1.5, 8, 4)
-    assert (row["waiting"], row["shares"]) == (7, "lab 3")
+    assert (row["waiting"], row["shares"]) == (7, [A_SHARE])
 
 
 def test_the_page_of_apis_shows_quota_burn_and_pauses(
     browser: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = Config(resources={"api:search": 8 * MILLI})
-    monkeypatch.setattr(ask, "status", lambda: {"resources": STATUS})
+    monkeypatch.setattr(ask, "status", lambda: {"resources": STATUS, "shares": [A_SHARE]})
     monkeypatch.setattr(ask, "queues", lambda: QueuesView([], 0, 0))
     monkeypatch.setattr(maps, "current_config", lambda: config)
 
@@ -103,3 +104,4 @@ def test_the_page_of_apis_shows_quota_burn_and_pauses(
     assert "paused for 3 s: it answered 429" in text
     assert "1.5 of 8, held down to 4 by its answers" in text
     assert "100 in 1m 00s" in text
+    assert '<td>lab</td><td class="right">5</td><td class="right">3</td>' in text

@@ -167,14 +167,17 @@ def test_the_newest_frames_give_depths_and_capacity(
     assert found["tangram_resource_allocated_units", (("resource", "api:search"),)] == 3
 
 
-def test_quotas_and_what_hinders_an_api_are_told(
+def test_quotas_shares_and_what_hinders_an_api_are_told(
     redis_bus: Any, scrape: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     day = {"units": 1000, "window_seconds": None, "zone": "Europe/Berlin", "used": 3}
     second = {"units": 50, "window_seconds": 1.0, "zone": None, "used": 50}
     api = {"ceiling": 12, "hindrance": "its breaker is open", "quotas": [second, day]}
     books = {"api:search": api, "cpu:n1": {"capacity": 8, "free": 8}}
-    monkeypatch.setattr("tangram_web.lib.ask.status", lambda: {"resources": books})
+    share = {"resource": "cpu", "project": "lab", "nominal": 4, "used": 6, "borrowed": 2}
+    shares = [{**share, "pool": "default"}, {**share, "pool": None, "resource": "api:search"}]
+    status = {"resources": books, "shares": shares}
+    monkeypatch.setattr("tangram_web.lib.ask.status", lambda: status)
     life = {"role": "loop", "at": time()}
     redis_bus.set(KEYS.leader, "loop:1")
     redis_bus.hset(KEYS.workers, "loop:1", json.dumps(life))
@@ -185,6 +188,11 @@ def test_quotas_and_what_hinders_an_api_are_told(
     assert found["tangram_quota_used_units", (where, ("window", "day Europe/Berlin"))] == 3
     assert found["tangram_resource_ceiling_units", (where,)] == 12
     assert found["tangram_resource_hindered", (where,)] == 1
+    lab = (("pool", "default"), ("project", "lab"), ("resource", "cpu"))
+    assert [found[f"tangram_share_{n}_units", lab] for n in ("nominal", "used", "borrowed")] == [
+        4, 6, 2
+    ]  # fmt: skip
+    assert found["tangram_share_used_units", (("pool", ""), lab[1], where)] == 6
 
 
 def test_openmetrics_is_answered_to_who_asks_for_it(scrape: Callable[..., Any]) -> None:

@@ -45,6 +45,11 @@ WHY = WaitView(
     one_more=ONE_MORE,
 )  # fmt: skip
 
+SHARE = {
+    "pool": "default", "resource": "cpu", "project": "lab", "nominal": 3, "borrow": None,
+    "lend": 1, "used": 5, "borrowed": 2, "left": 0, "waiting": 4,
+}  # fmt: skip
+
 
 @pytest.fixture
 def browser(defaults: None, redis_bus: Any) -> Client:
@@ -91,7 +96,7 @@ def answer_to(question: Any) -> Any:
         case StatusQueried():
             quantiles = {"p50": 0.001, "p99": 0.01}
             return {"pass_seconds": quantiles, "cycle_seconds": quantiles, "seq": 42,
-                    "revision": 1, "version": "0.1.0", "resources": {}}  # fmt: skip
+                    "revision": 1, "version": "0.1.0", "resources": {}, "shares": [SHARE]}  # fmt: skip
         case ActionQueried():
             return ActionView(id=question.action_id, state=ActionState.QUEUED, waiting=WHY)
     raise AssertionError(question)
@@ -140,6 +145,8 @@ def test_queues_say_what_waits_for_what(browser: Client, scheduler: None) -> Non
     text = browser.get("/queues/").content.decode()
     assert "7 actions wait in 1 line" in text
     assert "cpu 2 · memory 1 GiB" in text
+    assert "Shares of projects" in text
+    assert '<td>lab</td><td class="right">5</td><td class="right">3</td>' in text
     assert WHY.reason in text
     assert MARKUP not in text
 

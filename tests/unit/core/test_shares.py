@@ -8,7 +8,7 @@ from hypothesis import given
 from domain.inventory import Config, PoolConfig, ProjectConfig
 from domain.limits import Share
 from scheduler.core import snapshot
-from scheduler.core.shares import available
+from scheduler.core.cohorts import Cohort
 from tests.builders import a_config, a_lease, a_node, an_action, granted, make_ledger
 from tests.scenario import Scenario
 
@@ -156,10 +156,11 @@ TAKES = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 3)), max_size
 def test_whatever_is_taken_nobody_passes_a_limit(shares, spare: int, takes) -> None:
     """Only the formula decides here; the sums of what it allows never pass what there is."""
     capacity = sum(share.nominal for share in shares.values()) + spare
-    used: dict[str, int] = {}
+    cohort = Cohort(shares)
+    used = cohort.used
     for project, amount in takes:
-        if amount <= available(shares, capacity, used, project):
-            used[project] = used.get(project, 0) + amount
+        if amount <= cohort.left(project, capacity):
+            cohort.add(project, amount)
         assert sum(used.values()) <= capacity
         for name, share in shares.items():
             if share.borrow is not None:
@@ -172,4 +173,4 @@ def test_whatever_is_taken_nobody_passes_a_limit(shares, spare: int, takes) -> N
             assert sum(used.values()) + kept_by_others <= capacity
             # What is its own and not lent away can always be taken.
             own = share.kept - used.get(name, 0)
-            assert available(shares, capacity, used, name) >= min(own, max(0, own)) >= min(0, own)
+            assert cohort.left(name, capacity) >= min(own, max(0, own)) >= min(0, own)

@@ -49,9 +49,11 @@ def exposed() -> set[str]:
     overview = {"pools": [pool], "resources": [{"name": "api:x", "held": 1, "capacity": 1}]}
     quota = {"units": 50, "window_seconds": 1.0, "zone": None, "used": 7}
     books = {"api:x": {"ceiling": 20, "hindrance": None, "quotas": [quota]}}
+    share = {"pool": "default", "resource": "cpu", "project": "p", "nominal": 2, "used": 3,
+             "borrowed": 1}  # fmt: skip
     answered = Answered({("GET", "/", "200"): 1}, {("/",): [0] * (len(BOUNDS) + 1)})
     found = [
-        *families(totals, standing, overview, {"nodes": [node]}, books),
+        *families(totals, standing, overview, {"nodes": [node]}, books, [share]),
         *families_of_requests(answered),
     ]
     return {sample.name for family in found for sample in family.samples}

@@ -1,0 +1,96 @@
+"""What projects share: Kueue's formula, with one cohort for each resource that is shared.
+
+Every project has a *nominal* share. What it does not use others may borrow, up to what it lends;
+what it lacks it may borrow, up to its own limit. Capacity that is nobody's nominal share belongs to
+the cohort. Without a limit, everything may be lent or borrowed; a project without a share has a
+nominal one of 0. (Kueue, pkg/cache/scheduler/resource_node.go.)
+
+A cohort is of one cluster-wide resource (``api:search``), or of one kind in one pool: what projects
+share of its cores is the sum over its nodes. Sums are kept as units come and go, so a question
+costs the same however many projects and actions there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from domain.chunks import SIZES, amount_at, level_of
+from domain.limits import Share
+from domain.resources import MILLI
+
+#: Of a project that no share names.
+NO_SHARE: Final = Share(0)
+
+
+class CohortKey(NamedTuple):
+    """What is shared; ``pool`` is empty for a cluster-wide resource."""
+
+    pool: str
+    #: A kind of the pool's nodes (``cpu``), or the resource.
+    name: str
+
+
+@dataclass(slots=True)
+class Cohort:
+    """Who has what of one shared resource; amounts are milli-units."""
+
+    shares: Mapping[str, Share]
+    used: dict[str, int] = field(default_factory=dict)
+    #: Nominal shares together; of these what may be lent; what is used beyond what is kept.
+    nominal: int = field(init=False)
+    lendable: int = field(init=False)
+    beyond: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        parts = self.shares.values()
+        self.nominal = sum(share.nominal for share in parts)
+        self.lendable = sum(share.nominal - share.kept for share in parts)
+        self.beyond = sum(max(0, n - self.share_of(name).kept) for name, n in self.used.items())
+
+    def share_of(self, project: str) -> Share:
+        """Return the part of ``project``."""
+        return self.shares.get(project, NO_SHARE)
+
+    def add(self, project: str, amount: int) -> None:
+        """``project`` has ``amount`` more, or less where that is negative."""
+        kept, before = self.share_of(project).kept, self.used.get(project, 0)
+        after = before + amount
+        self.beyond += max(0, after - kept) - max(0, before - kept)
+        if after:
+            self.used[project] = after
+        else:
+            self.used.pop(project, None)
+
+    def left(self, project: str, capacity: int, promised: int = 0) -> int:
+        """Return how much ``project`` may still take of ``capacity``; negative after a cut.
+
+        ``promised`` is what it may not borrow, since others wait for it within their nominal shares.
+        """
+        share, mine = self.share_of(project), self.used.get(project, 0)
+        parent = max(0, capacity - self.nominal) + self.lendable - self.beyond - promised
+        own = max(0, share.kept - mine)
+        if share.borrow is None:
+            return own + parent
+        room = (share.nominal - share.kept) - max(0, mine - share.kept) + share.borrow
+        return own + min(parent, room)
+
+    def entitled(self, project: str, amount: int = 0) -> int:
+        """Return what is left of the nominal share once ``project`` has ``amount`` more."""
+        return self.share_of(project).nominal - self.used.get(project, 0) - amount
+
+
+def charged(name: str, amount: int) -> int:
+    """Return what a grant of ``amount`` takes of a share: of GPUs the whole chunk."""
+    if name != "gpu":
+        return amount
+    level = level_of(amount)
+    return amount if level is None else amount_at(level)
+
+
+def largest_within(name: str, most: int) -> int:
+    """Return the largest amount that takes no more than ``most`` of a share."""
+    if name != "gpu":
+        return most
+    return max((size * MILLI for size in SIZES if size * MILLI <= most), default=0)
