@@ -94,8 +94,9 @@ export class TgCoremap extends HTMLElement {
   }
 
   paint() {
-    if (!this.#seen || !this.#wide) return; // painted when it comes into sight
     this.#layOut();
+    this.#fillTable();
+    if (!this.#seen) return; // drawn when it comes into sight
     const context = /** @type {CanvasRenderingContext2D} */ (this.#canvas.getContext("2d"));
     const scale = devicePixelRatio;
     context.setTransform(scale, 0, 0, scale, 0, 0);
@@ -104,7 +105,6 @@ export class TgCoremap extends HTMLElement {
     context.fillStyle = color("--muted");
     context.font = "11px system-ui, sans-serif";
     for (const { x, y, text } of this.#labels) context.fillText(text, x, y);
-    this.#fillTable();
   }
 
   /** Give each unit a place: rows as wide as the element, groups apart. */

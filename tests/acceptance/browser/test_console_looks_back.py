@@ -47,7 +47,7 @@ def test_traces_and_flames_are_accessible(open_page: Open, tangram: Tangram, siz
         expect(page.locator("tg-trace").get_by_role("status")).to_contain_text("action")
         assert violations(page) == []
     page = open_page("/trajectories/default/flamed/", viewport=size)
-    expect(page.locator("#flame rect.execution")).to_have_count(1)
+    expect(page.locator("#flame rect.execution")).not_to_have_count(0)
     expect(page.locator("#critical")).to_contain_text("Share of the makespan")
     page.locator("#critical summary").click()
     page.locator("#flame summary").click()
