@@ -269,6 +269,8 @@ class State:
     policies: dict[str, Policy] = field(default_factory=dict)
     #: Some pool's policy resizes what runs; else nobody needs to know what has `changed`.
     resizes: bool = False
+    #: A chunk was handed out beside whose holder others may work, since the last scan.
+    seats_opened: bool = False
     #: Something was freed, queued or reconfigured since the last cycle.
     dirty: bool = False
     asked_wake: float | None = None
