@@ -136,10 +136,12 @@ def _what_the_share_leaves(state: State, live: LiveAction, name: str) -> str:
     share = cohort.share_of(project)
     borrow = "what others leave" if share.borrow is None else f"{units(share.borrow)}"
     where = f"{name} in pool {key.pool}" if key.pool else name
+    lent = cohort.entitled(project) > max(0, left)
+    rest = "; others have borrowed the rest, which comes back as their actions end" if lent else ""
     return (
         f"project {project} has {units(cohort.used.get(project, 0))} of {where} and"
         f" may take {units(left)} more: its share is {units(share.nominal)}, and it may"
-        f" borrow {borrow}"
+        f" borrow {borrow}{rest}"
     )
 
 
