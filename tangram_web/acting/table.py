@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, Final
 
 import msgspec
 from django.db import transaction
 from django.http import HttpRequest
 
+from domain.errors import Conflict
 from domain.events import (
     ActionCancelRequested,
     TaskCancelRequested,
@@ -19,11 +21,13 @@ from domain.ids import ActionId
 from domain.services import GpuService
 from tangram_web.acting import forms
 from tangram_web.acting.counting import calls, live, live_rows, live_that, open_trajectories
+from tangram_web.acting.restoring import TASK, warming
 from tangram_web.acting.verbs import Effect, Target, Values, Verb, said
 from tangram_web.audit.services import actor_at, record
 from tangram_web.lib.tell import tell
 from tangram_web.people.models import Role
-from tangram_web.pools import applying, services
+from tangram_web.pools import applying, manifests, services
+from tangram_web.pools.selectors import current_config
 from tangram_web.records.models import TrajectoryRecord
 
 
@@ -197,13 +201,32 @@ def _quarantine(*, shut: bool) -> Any:
     return do
 
 
-def _document(kind: str, member: str) -> Any:
-    """Return the line that applies one member of an object, with what else it has."""
+def _restore(request: HttpRequest, target: Target, _: Values) -> None:
+    if target.now["quarantined"]:
+        raise Conflict("it is quarantined; lift that first")
+    event = warming(target.name, msgspec.convert(target.now, GpuService))
+    _tell(request, "restore", target, None, {"action": event.action.id}, event)
+
+
+def _restoring(target: Target, _: Values) -> str:
+    call = {"target": f"service:{target.name}", **target.now.get("warm_up", {"path": "/health"})}
+    degrees = [each["gpus"] for each in target.now["degrees"]]
+    body = {"task": TASK, "kind": "call", "cost": {"gpu": degrees}, "key": "gpu", "call": call}
+    return (
+        f"echo {shlex.quote(msgspec.json.encode(body).decode())} | tangram submit --file - --wait"
+    )
+
+
+def _document(kind: str, member: str, value: Any = None) -> Any:
+    """Return the line that applies an object with one member changed, all else as it is."""
 
     def line(target: Target, values: Values) -> str:
-        value = values.get(member, target.now.get(member))
-        sed = f"# in {kind} {target.name}, set {member}: {msgspec.json.encode(value).decode()}"
-        return f"tangram export > now.yaml   {sed}\ntangram apply now.yaml"
+        spec = manifests.specs_of(current_config()).get((kind, target.name))
+        members = {} if spec is None else manifests.spec_as_data(spec)
+        members[member] = values.get(member, members.get(member) if value is None else value)
+        document = {"apiVersion": manifests.API_VERSION, "kind": kind,
+                    "metadata": {"name": target.name}, "spec": members}  # fmt: skip
+        return f"echo {shlex.quote(msgspec.json.encode(document).decode())} | tangram apply -"
 
     return line
 
@@ -239,10 +262,10 @@ VERBS: Final = {
              line=lambda t, v: said("tangram", "node", "drain", t.name, "--reason", "retired")),
         Verb(kind="pool", name="pause", title="Pause", role=_ADMIN, undo="resume", heavy=True,
              effect=_of_pool(_GOES_ON), do=_pool(paused=True),
-             line=_document("Pool", "paused")),
+             line=_document("Pool", "paused", value=True)),
         Verb(kind="pool", name="resume", title="Resume", role=_ADMIN, undo="pause",
              effect=_of_pool("What waits is served again."), do=_pool(paused=False),
-             line=_document("Pool", "paused")),
+             line=_document("Pool", "paused", value=False)),
         Verb(kind="pool", name="policy", title="Switch policy", role=_ADMIN, undo="policy",
              form=forms.Policy, do=_pool(), line=_document("Pool", "policy"),
              effect=_of_pool("What runs keeps its units; the next grants are decided anew.")),
@@ -250,11 +273,14 @@ VERBS: Final = {
              form=forms.Limit, effect=_of_resource, do=_limit,
              line=_document("Resource", "limit_units")),
         Verb(kind="service", name="quarantine", title="Quarantine", role=_ADMIN, heavy=True,
-             undo="release", do=_quarantine(shut=True), line=_document("GpuService", "quarantined"),
+             undo="release", do=_quarantine(shut=True), line=_document("GpuService", "quarantined", value=True),
              effect=_of_service("Calls that run go on; others wait, and its chunks go to others.")),
+        Verb(kind="service", name="restore", title="Restore", role=_OPERATOR, do=_restore,
+             line=_restoring,
+             effect=_of_service("One call warms it up, waiting for its turn as every call does.")),
         Verb(kind="service", name="release", title="Lift the quarantine", role=_ADMIN,
              undo="quarantine", do=_quarantine(shut=False),
-             line=_document("GpuService", "quarantined"),
+             line=_document("GpuService", "quarantined", value=False),
              effect=_of_service("Calls are made again; the first one restores the service.")),
     )
 }  # fmt: skip

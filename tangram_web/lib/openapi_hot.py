@@ -240,6 +240,7 @@ WIRE_STRUCTS: tuple[type, ...] = (
     CompletionsView,
     DecisionsView,
     ReleasePayload,
+    PriorityPayload,
     QueuesView,
     RenewPayload,
     TaskPayload,

@@ -23,6 +23,7 @@ from tangram_web.acting.table import VERBS
 from tangram_web.audit.models import AuditEntry
 from tangram_web.lib import ask, bus
 from tangram_web.people.models import Membership, Role
+from tangram_web.pools.manifests import parse
 from tangram_web.pools.models import GpuServiceRow, NodeDrain, Pool, Resource
 from tangram_web.records.models import ActionRecord, NodeRecord, TaskRecord, TrajectoryRecord
 
@@ -46,6 +47,7 @@ ASKED: dict[tuple[str, str], tuple[str, dict[str, str], str]] = {
     ("pool", "policy"): ("default", {"policy": "fixed(4)"}, "update"),
     ("resource", "limit"): ("api:demo", {"limit_units": "3"}, "set"),
     ("service", "quarantine"): ("reward", {"typed": "reward"}, "apply"),
+    ("service", "restore"): ("reward", {}, "restore"),
     ("service", "release"): ("judge", {}, "apply"),
 }
 STEERED = {"default/swe": {"paused": True, "priority": 2}}
@@ -217,6 +219,33 @@ def test_an_action_that_vanished_under_the_click_is_said_so(browser: Any, redis_
     assert "is over: completed. Nothing was done." in answer.content.decode()
     assert AuditEntry.objects.count() == 0
     assert told(redis_bus) == []
+
+
+def test_the_line_for_a_shell_says_all_that_the_object_has(browser: Any) -> None:
+    admin = browser(Role.ADMIN, everywhere=True)
+
+    looked = admin.post("/act/resource/limit/",
+                        {"target": "api:demo", "limit_units": "3", "look": "1"})  # fmt: skip
+    shut = admin.get("/act/service/quarantine/", {"target": "reward"})
+
+    assert '"spec":{"limit_units":3}' in looked.context["line"]
+    assert '"quarantined":true' in shut.context["line"]
+    for line in (looked.context["line"], shut.context["line"]):
+        document = line.removeprefix("echo '").removesuffix("' | tangram apply -")
+        assert len(parse(document)) == 1
+
+
+def test_a_quarantined_service_is_not_restored(browser: Any, redis_bus: Any) -> None:
+    admin = browser(Role.ADMIN, everywhere=True)
+
+    answer = admin.post("/act/service/restore/", {"target": "judge"})
+    admin.post("/act/service/restore/", {"target": "reward"})
+
+    assert answer.status_code == 409
+    assert "lift that first" in answer.content.decode()
+    (submitted,) = told(redis_bus)
+    assert submitted.action.call.target == "service:reward"
+    assert submitted.action.cost == {"gpu": (1000,)}
 
 
 def test_what_was_done_is_undone(browser: Any) -> None:

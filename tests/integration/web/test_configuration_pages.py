@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from domain.codec import decode_command, unpack_fields
+from domain.codec import decode_command, encode, unpack_fields
 from domain.events import ActionCancelRequested
 from tangram_web.audit.models import AuditEntry
 from tangram_web.lib import bus
@@ -17,6 +17,8 @@ from tangram_web.pools import manifests, services
 from tangram_web.pools.models import Pool, Resource
 from tangram_web.pools.selectors import current_config
 from tangram_web.records.models import ActionRecord
+from tangram_web.simulations.models import Simulation
+from tests.integration.web.journal import Journal, an_action
 from tests.integration.web.test_configuration import ADA
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -177,3 +179,27 @@ def test_what_if_without_anything_played_says_so(admin: Client) -> None:
     assert nothing.status_code == neither.status_code == 422
     assert "no action of default was submitted" in nothing.content.decode()
     assert "these changes are neither" in neither.content.decode()
+
+
+def test_what_if_plays_the_last_minutes_under_both_configurations(
+    admin: Client, redis_bus: Any
+) -> None:
+    journal = Journal()
+    action = an_action(1)
+    journal.submit(action)
+    journal.grant(action)
+    journal.finish(action)
+    for _, entry in journal.entries:
+        redis_bus.xadd("tangram:journal", {"e": encode(entry)})
+
+    policies = admin.post("/configuration/try/", {"text": POLICY, "project": "default"})
+    limits = admin.post("/configuration/try/", {"text": SHRINK, "project": "default"})
+
+    asked = [each.request for each in Simulation.objects.order_by("created_at")]
+    assert policies.headers["Location"].startswith("/simulate/sim_")
+    assert limits.headers["Location"] == "/simulate/"
+    assert [each["policies"] for each in asked] == [
+        ["malleable", "paper"], ["malleable"], ["malleable"]
+    ]  # fmt: skip
+    assert [each["limits"].get("api:demo") for each in asked] == [None, None, 2]
+    assert current_config().revision == 1
