@@ -337,7 +337,7 @@ def behind(state: State, key: ResourceId, pool: str, without: set[ActionId]) -> 
     found: list[LiveAction] = []
     for queue in state.queues.values():
         line = queue.key
-        if line.needs.key != (key if cluster else kind):
+        if line.held or line.needs.key != (key if cluster else kind):
             continue
         if cluster or line.node == node:
             found += queue.waiting()

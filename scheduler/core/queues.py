@@ -33,6 +33,8 @@ class QueueKey(NamedTuple):
     needs: Needs
     #: Memory to reserve with the first grant of a trajectory.
     memory_bytes: int = 0
+    #: The paused task whose line it is; empty for everybody else.
+    held: str = ""
 
 
 class WaitReason(NamedTuple):
@@ -107,8 +109,9 @@ class WaitQueue:
         """Return who is next; forgets entries that have left."""
         heap = self._heap
         while heap:
-            live = heap[0][1]
-            if live.queue is self.key:
+            placed, live = heap[0]
+            # Who left and came back with another priority is here twice; its order says where.
+            if live.queue is self.key and placed is live.order:
                 return live
             heappop(heap)
         return None

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 PAGES = (
     "", "queues", "actions", "trajectories", "tasks", "cpu", "gpu", "apis", "decisions", "workers",
     "simulate", "webhooks", "people", "people/tokens", "people/sessions",
+    "operate", "audit", "configuration", "configuration/edit", "configuration/revisions",
 )  # fmt: skip
 
 
