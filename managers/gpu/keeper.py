@@ -122,6 +122,10 @@ class Keeper:
         if kept is not None:
             kept.instance.unlock(holder)
 
+    def kept(self, home: Home) -> bool:
+        """Say whether a service was brought home once, and was not ended since."""
+        return home in self._kept
+
     def in_memory(self) -> list[Home]:
         """Return who takes GPU memory, or is about to."""
         return [home for home, kept in self._kept.items() if kept.instance.state in _TAKING_MEMORY]
