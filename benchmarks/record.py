@@ -32,10 +32,11 @@ def machine() -> dict[str, Any]:
     }
 
 
-def store(name: str, body: dict[str, Any]) -> Path:
-    """Write one result; the latest run of a benchmark replaces the one before."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+def store(name: str, body: dict[str, Any], variant: str = "", folder: Path | None = None) -> Path:
+    """Write one result; the latest run of a benchmark replaces the one before of its ``variant``."""
+    folder = folder or RESULTS
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}{variant and '-'}{variant}.json"
     command = "python -m " + " ".join([f"benchmarks.{name}", *sys.argv[1:]])
     record = {
         "command": command,

@@ -181,12 +181,19 @@ class HostingLedger(Ledger, Protocol):
         """Return the free chunks of ``amount`` that cache ``service``."""
 
     def host(
-        self, holder: str, amount: int, service: str = "", memory_bytes: int = 0
+        self, holder: str, amount: int, service: str = "", memory_bytes: int = 0, *, seats: int = 1
     ) -> Allocation:
         """Hand out units for good; the allocation says what happens in their memory.
 
         ``memory_bytes`` is what ``service`` needs of each; an empty name: the holder's own program.
+        With several ``seats`` others may `join`, and the allocation is shared.
         """
+
+    def seats(self, service: str, most: int) -> list[Home]:
+        """Return the held chunks where ``service`` works for less than ``most`` who share it."""
+
+    def join(self, holder: str, home: Home, most: int) -> Allocation:
+        """Let ``holder`` share ``home`` with those that hold it. Raises CapacityError without a seat."""
 
     def working(self, service: str) -> int:
         """Return on how many held chunks ``service`` works, or is meant to."""

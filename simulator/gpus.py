@@ -34,6 +34,8 @@ class GpuModel:
     copy_bytes_per_second: float
     #: Of every restore: waking the engine, its communication groups.
     wake_seconds: float
+    #: Calls that it works on at once on a chunk; each takes as long as it would alone.
+    max_concurrency: int = 1
 
     @property
     def units(self) -> UnitSet:
@@ -49,7 +51,9 @@ class GpuModel:
         degrees = tuple(
             Degree(count, self.weight_bytes // count + self.working_bytes) for count in self.degrees
         )
-        return GpuService(Engine.SGLANG, degrees, source=self.name)
+        return GpuService(
+            Engine.SGLANG, degrees, source=self.name, max_concurrency=self.max_concurrency
+        )
 
 
 def restore_of(grant: Grant, models: Mapping[str, GpuModel]) -> float | None:

@@ -13,6 +13,7 @@ from math import inf
 from random import Random
 
 from domain.action import Outcome
+from domain.allocation import Home
 from domain.decisions import Abort, Grant, RemoveEnvironment
 from domain.events import ActionFinished, ActionStarted, ChunkNews, EnvironmentRemoved, Event
 from domain.ids import ActionId
@@ -89,6 +90,8 @@ class ModelledNodes:
         self._failure_ratio = failure_ratio
         self._seed = seed
         self._runs: dict[tuple[ActionId, int], Run] = {}
+        #: When a service is at home, by node and chunk.
+        self._ready: dict[tuple[str, Home], float] = {}
         #: Trajectories whose environment exists.
         self._environments: set[str] = set()
 
@@ -106,8 +109,7 @@ class ModelledNodes:
             self._environments.add(environment)
             starts_at += self._overheads.environment_seconds
         restore_seconds = restore_of(grant, self._models) if self._models else None
-        if restore_seconds is not None:
-            starts_at += restore_seconds
+        starts_at = self._brought(grant, starts_at, restore_seconds or 0.0)
         run = Run(grant, work, starts_at, timeout_seconds)
         if restore_seconds is not None:
             run.news = ChunkNews(restore_seconds=restore_seconds)
@@ -119,6 +121,17 @@ class ModelledNodes:
         if run.ends_at - starts_at > hop_seconds:
             self._agenda.at(starts_at + hop_seconds, self._report_start, run)
         self._agenda.at(run.ends_at + hop_seconds, self._report_end, (run, 0))
+
+    def _brought(self, grant: Grant, arrives_at: float, restore_seconds: float) -> float:
+        """Return when the service that is called answers; others may have called for it before."""
+        for allocation in grant.allocations:
+            hosting = allocation.hosting
+            if hosting is not None and hosting.service:
+                home = (grant.node or "", Home(hosting.service, allocation.units))
+                if not hosting.cached:
+                    self._ready[home] = arrives_at + restore_seconds
+                return max(arrives_at, self._ready.get(home, arrives_at))
+        return arrives_at
 
     def abort(self, decision: Abort) -> None:
         """Stop a run when the order has reached its node; too late changes nothing."""

@@ -9,8 +9,10 @@ from hashlib import sha256
 from domain.action import Outcome
 from domain.allocation import Allocation, Hosting
 from domain.decisions import Finish
-from domain.ids import ActionId
+from domain.ids import ActionId, ResourceId
 from domain.resources import MILLI
+
+_Chunk = tuple[ResourceId, tuple[int, ...]]
 
 
 class Rows:
@@ -48,6 +50,8 @@ class Tally:
         self.held: defaultdict[str, float] = defaultdict(float)
         #: T_ori of what was completed on cores.
         self.useful_core_seconds = 0.0
+        #: Chunk → how many hold it, and since when anybody does.
+        self._seated: dict[_Chunk, tuple[int, float]] = {}
         self._holding: dict[ActionId, tuple[float, tuple[Allocation, ...]]] = {}
 
     @property
@@ -62,6 +66,9 @@ class Tally:
     def hold(self, action_id: ActionId, allocations: tuple[Allocation, ...], now: float) -> None:
         """Note that an action holds ``allocations`` from ``now`` on."""
         self._holding[action_id] = (now, allocations)
+        for allocation in allocations:
+            if _together(allocation):
+                self._sit(allocation, now)
         self.restores += sum(_restored(each.hosting) for each in allocations if each.hosting)
 
     def resize(self, action_id: ActionId, allocation: Allocation, now: float) -> None:
@@ -80,7 +87,21 @@ class Tally:
         if holding is not None:
             since, allocations = holding
             for allocation in allocations:
-                self.held[allocation.resource] += (now - since) * allocation.amount
+                held_since = since if not _together(allocation) else self._leave(allocation, since)
+                if held_since is not None:
+                    self.held[allocation.resource] += (now - held_since) * allocation.amount
+
+    def _sit(self, allocation: Allocation, now: float) -> None:
+        """Note one more on a chunk that several may hold; it counts once."""
+        count, since = self._seated.get((allocation.resource, allocation.units), (0, now))
+        self._seated[(allocation.resource, allocation.units)] = (count + 1, since)
+
+    def _leave(self, allocation: Allocation, since: float) -> float | None:
+        """Return since when the chunk was held, when nobody is left on it."""
+        count, first = self._seated.pop((allocation.resource, allocation.units), (1, since))
+        if count > 1:
+            self._seated[(allocation.resource, allocation.units)] = (count - 1, first)
+        return first if count == 1 else None
 
     def finish(self, finish: Finish, family: str, work_seconds: float, now: float) -> None:
         """Note a finished action; ``work_seconds`` is its T_ori."""
@@ -106,6 +127,11 @@ class Tally:
             digest.update(column.tobytes())
         digest.update("\n".join((*self.families, *self.trajectories)).encode())
         return digest.hexdigest()
+
+
+def _together(allocation: Allocation) -> bool:
+    """Say whether several actions may hold these units at once."""
+    return allocation.shared and allocation.hosting is not None
 
 
 def _restored(hosting: Hosting) -> bool:

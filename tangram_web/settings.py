@@ -56,6 +56,8 @@ ALLOWED_HOSTS = env_list("TANGRAM_ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[:
 INSTALLED_APPS = [
     "tangram_web",
     "tangram_web.audit",
+    "tangram_web.acting",
+    "tangram_web.configuration",
     "tangram_web.records",
     "tangram_web.pools",
     "tangram_web.live",

@@ -24,5 +24,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/v1/", include("tangram_web.pools.api.urls")),
     path("api/v1/", include("tangram_web.audit.api.urls")),
     path("simulate/", include("tangram_web.simulations.urls")),
+    path("", include("tangram_web.acting.urls")),
+    path("configuration/", include("tangram_web.configuration.urls")),
     path("", include("tangram_web.dashboard.urls")),
 ]

@@ -1,13 +1,17 @@
 """A fake of vLLM's and SGLang's sleep endpoints, strict about their order; run as a program.
 
 A file ``gpu_memory`` in its directory stands for what it holds of the GPUs. It misbehaves on request:
-``no-sleep`` answers 500 to being put to sleep, ``no-wake`` never answers when it is woken.
+``no-sleep`` answers 500 to being put to sleep, ``hang-sleep`` never does and ``dies-draining`` ends;
+``late`` sleeps at once and frees its memory later; ``no-wake`` never answers when it is woken,
+``full`` finds no memory then, and ``garbage`` answers with something else afterwards.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,6 +29,7 @@ class Handler(BaseHTTPRequestHandler):
     trouble = ""
     present = set(ALL)
     paused = False
+    woken = False
 
     def do_GET(self) -> None:
         """Say that it is healthy; engines that sleep are not."""
@@ -37,7 +42,8 @@ class Handler(BaseHTTPRequestHandler):
         tags = set((body or {}).get("tags", ())) if isinstance(body, dict) else set()
         if self.path == "/v1/score":
             there = self.present == ALL and not type(self).paused
-            self._answer(200 if there else 500, {"score": 0.5})
+            score = 0.25 if self.trouble == "garbage" and type(self).woken else 0.5
+            self._answer(200 if there else 500, {"score": score})
         elif self.path in SLEEPS:
             self._sleep()
         elif self.path.startswith(("/wake_up", "/resume_memory_occupation")):
@@ -52,17 +58,28 @@ class Handler(BaseHTTPRequestHandler):
         if self.trouble == "no-sleep":
             self._answer(500, {})
             return
+        if self.trouble == "hang-sleep":
+            time.sleep(600)
+        if self.trouble == "dies-draining":
+            os._exit(9)
         type(self).present = set()
-        HELD.unlink(missing_ok=True)
+        if self.trouble == "late":
+            threading.Timer(0.2, HELD.unlink).start()
+        else:
+            HELD.unlink(missing_ok=True)
         self._answer(200, {})
 
     def _wake(self, tags: set[str]) -> None:
         if self.trouble == "no-wake":
             time.sleep(600)
+        if self.trouble == "full":
+            self._answer(500, {"error": "torch.OutOfMemoryError: CUDA out of memory."})
+            return
         if tags == {"kv_cache"} and "weights" not in self.present:
             self._answer(500, {"error": "weights come first"})
             return
         type(self).present = self.present | tags
+        type(self).woken = True
         HELD.touch()
         self._answer(200, {})
 

@@ -74,8 +74,8 @@ def changing() -> tuple[Any, Handler, tuple[str, Any]]:
 
 
 def writing() -> tuple[Any, Handler]:
-    """Write into its own weights whenever it answers."""
-    model, handle = scorer()
+    """Write into its own many weights whenever it answers."""
+    model, handle = scorer(MEBIBYTES)
 
     def handle_and_write(path: str, body: Any) -> Any:
         answer = handle(path, body)

@@ -32,19 +32,36 @@ CALLS: Final = 40
 TASK: Final = "gpu-service-example"
 #: More than half of a declared GPU, so that no two models fit on one.
 MEMORY_BYTES: Final = 50 * 2**30
+#: Asked after each restore; a model whose score is not that of the first time is ended, and kept away.
+WARM_UP: Final = {
+    "method": "POST", "path": "/v1/score", "body": '{"text": "a fixed text"}', "invariant": "score",
+}  # fmt: skip
 
 
-def declaration(names: Iterable[str] = MODELS, mebibytes: int = 64, seconds: float = 0.0) -> str:
-    """Return the services as configuration; JSON is YAML. A call takes ``seconds`` longer."""
+def declaration(
+    names: Iterable[str] = MODELS,
+    mebibytes: int = 64,
+    seconds: float = 0.0,
+    *,
+    sleeps: bool = False,
+) -> str:
+    """Return the services as configuration; JSON is YAML. A call takes ``seconds`` longer.
+
+    ``sleeps``: they keep their weights in host memory while they are evicted, and are woken as vLLM
+    is, whose engine speaks to them; else they are ended, and started again.
+    """
     program = str(Path(__file__).with_name("numpy_model.py").resolve())
     documents = []
     for seed, name in enumerate(names):
-        size = ("--mebibytes", str(mebibytes), "--seed", str(seed), "--seconds", str(seconds))
+        size = ["--mebibytes", str(mebibytes), "--seed", str(seed), "--seconds", str(seconds)]
+        if sleeps:
+            size.append("--sleep-mode")
         spec = {
-            "engine": "process",
+            **({"engine": "vllm", "source": name} if sleeps else {"engine": "process"}),
             "degrees": [{"gpus": 1, "memory_bytes": MEMORY_BYTES}],
             "command": [sys.executable, program, "--port", "{port}", *size],
             "paths": ["/v1/score"],
+            "warm_up": WARM_UP,
         }
         head = {"apiVersion": "tangram/v1", "kind": "GpuService", "metadata": {"name": name}}
         documents.append(json.dumps({**head, "spec": spec}))

@@ -4,6 +4,10 @@
 
 Its weights are drawn from a seed, so every start answers alike. `GET /health` is answered once they
 are in memory; `POST /v1/score` with ``{"text": …}`` says how much it likes a text.
+
+With ``--sleep-mode`` it is put to sleep and woken as vLLM is: a copy of the weights stays in host
+memory, `POST /sleep` drops those it works with, and `POST /wake_up` copies them again. While it
+sleeps it answers nobody.
 """
 
 from __future__ import annotations
@@ -22,13 +26,36 @@ WIDTH = 256
 class Model:
     """Layers of random weights."""
 
-    def __init__(self, mebibytes: int, seed: int) -> None:
+    def __init__(self, mebibytes: int, seed: int, *, keeps_copy: bool = False) -> None:
         layers = max(1, mebibytes * 2**20 // (WIDTH * WIDTH * 4))
         rng = np.random.default_rng(seed)
-        self._layers = rng.standard_normal((layers, WIDTH, WIDTH), dtype=np.float32)
+        weights = rng.standard_normal((layers, WIDTH, WIDTH), dtype=np.float32)
+        #: What it works with, as if in GPU memory; None while it sleeps.
+        self._layers: np.ndarray[Any, Any] | None = weights
+        self._copy = weights.copy() if keeps_copy else None
+
+    @property
+    def awake(self) -> bool:
+        """It can score."""
+        return self._layers is not None
+
+    def sleep(self) -> bool:
+        """Drop the weights; False when there would be no copy of them."""
+        if self._copy is None:
+            return False
+        self._layers = None
+        return True
+
+    def wake(self) -> bool:
+        """Have the weights again."""
+        if self._layers is None and self._copy is not None:
+            self._layers = self._copy.copy()
+        return self.awake
 
     def score(self, text: str) -> float:
         """Return a number between -1 and 1 that depends on the text alone."""
+        if self._layers is None:
+            raise RuntimeError("it sleeps")
         state = np.bincount(np.frombuffer(text.encode() or b"\0", np.uint8), minlength=WIDTH)
         state = state.astype(np.float32)
         for weights in self._layers:
@@ -37,19 +64,30 @@ class Model:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Two paths."""
+    """What it answers."""
 
     model: Model
     seconds = 0.0
 
     def do_GET(self) -> None:
-        """Say that the weights are there."""
-        self._answer(200 if self.path == "/health" else 404, {"status": "ok"})
+        """Say whether the weights are there."""
+        if self.path != "/health":
+            self._answer(404, {"error": "no such path"})
+        else:
+            self._answer(200 if self.model.awake else 503, {"awake": self.model.awake})
 
     def do_POST(self) -> None:
-        """Score a text."""
-        if self.path != "/v1/score":
+        """Score a text, sleep, or wake."""
+        path = self.path.partition("?")[0]
+        if path in ("/sleep", "/wake_up"):
+            done = self.model.sleep() if path == "/sleep" else self.model.wake()
+            self._answer(200 if done else 409, {"awake": self.model.awake})
+            return
+        if path != "/v1/score":
             self._answer(404, {"error": "no such path"})
+            return
+        if not self.model.awake:
+            self._answer(503, {"error": "it sleeps"})
             return
         try:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
@@ -77,10 +115,11 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--mebibytes", type=int, default=64)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--sleep-mode", action="store_true", help="can be put to sleep and woken")
     parser.add_argument("--seconds", type=float, default=0.0, help="as if a call took longer")
     options = parser.parse_args()
     Handler.seconds = options.seconds
-    Handler.model = Model(options.mebibytes, options.seed)
+    Handler.model = Model(options.mebibytes, options.seed, keeps_copy=options.sleep_mode)
     ThreadingHTTPServer(("127.0.0.1", options.port), Handler).serve_forever()
 
 

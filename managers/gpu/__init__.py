@@ -7,7 +7,7 @@ service stays *cached* until somebody else needs the memory. Eviction writes not
 in host memory does not change.
 
 Rules
-1. A GPU is *free*, *granted* to one holder, or *unhealthy*. What is cached on free GPUs does not
+1. A GPU is *free*, *granted*, or *unhealthy*. What is cached on free GPUs does not
    make them less free: it can always be evicted. So what fits depends on holders and health alone.
 2. Free GPUs form the largest aligned blocks of 1, 2, 4, 8 they can. Blocks are never stored: they
    are read from 8 bits per cell, so splitting and merging cannot go wrong or leak (`buddies`).
@@ -21,19 +21,20 @@ Rules
    an allocation that is taken back leaves no trace, and cycles may reserve and release at will.
 6. A service is evicted whole, from all GPUs it is on. Services share a GPU while their declared
    memory fits; one that declares none takes it whole.
+7. A granted chunk has one holder, unless its service takes several requests at once (its engine
+   batches them): then others `join`, up to as many as it declares (`seats`). They hold the chunk
+   together, and it counts once. It is free when the last of them has gone.
 
 Lifetimes. A holder's chunk lives from `allocate` to `release`. A resident lives from `occupy` to its
 eviction, the loss of one of its GPUs, or `drop`. Both survive restarts: holders by `adopt` from the
 journal, residents by `remember` and `recall`.
 
-Invariants: no GPU has two holders (but by `adopt`); blocks, holders and unhealthy GPUs partition
+Invariants: no GPU has two holders (but by `adopt`, and where a service works for all of them); no
+chunk has more holders than seats; blocks, holders and unhealthy GPUs partition
 the declared ones; residents of a GPU need no more than its memory; no resident lies on a GPU that
 is gone or unhealthy.
 
 On a node `driver` carries grants out, through a `keeper` and `engines`; what is in memory there is the
 truth, and reports make the books follow. Where a service is on a chunk, and what keeps it awake:
 `instance`, over the transitions of `domain.services`.
-
-At most one action works on a GPU. Engines that batch on their own are to be modelled by a counted
-resource of the service, of which several actions take one each while the service holds the chunk.
 """

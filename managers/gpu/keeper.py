@@ -6,7 +6,8 @@ The ledger has decided who goes where and who leaves; here it is done, on the no
 2. Work on a GPU is done by one at a time: whoever comes to it later waits for the restores and
    evictions before. GPUs are locked in the order of their numbers, so nobody waits in a circle.
 3. Nothing is restored before the memory it needs is *measured* free on each GPU (I11). When that
-   does not come true in time, `MemoryNotFreed` names the GPUs: they are to be quarantined.
+   does not come true in time, whoever said that it sleeps there is ended, for it may have lied; when
+   that does not help either, `MemoryNotFreed` names the GPUs: they are to be quarantined.
 4. Who is cancelled gives its lock back; its restore goes on and ends cached.
 5. A service that died is noticed when it is wanted next, and restored again.
 6. What is in memory here is the truth. Where the ledger knows less than is there (a restore that
@@ -120,6 +121,10 @@ class Keeper:
         kept = self._kept.get(home)
         if kept is not None:
             kept.instance.unlock(holder)
+
+    def kept(self, home: Home) -> bool:
+        """Say whether a service was brought home once, and was not ended since."""
+        return home in self._kept
 
     def in_memory(self) -> list[Home]:
         """Return who takes GPU memory, or is about to."""
@@ -241,14 +246,31 @@ class Keeper:
                 self._lost.add(home)
 
     async def _measured_free(self, units: Units, memory_bytes: int) -> None:
+        full = await self._full(units, memory_bytes)
+        for home in self._asleep_on(full):
+            await self._end(home)
+            full = await self._full(units, memory_bytes)
+            if not full:
+                break
+        if full:
+            raise MemoryNotFreed(full)
+
+    async def _full(self, units: Units, memory_bytes: int) -> Units:
+        """Return which of ``units`` have less than that free, even after waiting."""
         until = _now() + self._patience_seconds
         while True:
             full = tuple(unit for unit in units if self._free_bytes(unit) < memory_bytes)
-            if not full:
-                return
-            if _now() >= until:
-                raise MemoryNotFreed(full)
+            if not full or _now() >= until:
+                return full
             await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _asleep_on(self, units: Units) -> list[Home]:
+        """Return who keeps a copy in host memory, and should hold nothing of any of ``units``."""
+        return [
+            home
+            for home, kept in self._kept.items()
+            if kept.instance.state is ServiceState.HOST_RESIDENT and set(units) & set(home[1])
+        ]
 
     def _find(self, home: Home) -> _Kept:
         if home not in self._kept:

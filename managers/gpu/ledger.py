@@ -6,6 +6,7 @@ inventory is a node, its GPUs in the order in which they are aligned.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -138,12 +139,13 @@ class ChunkLedger:
         return allocation
 
     def host(
-        self, holder: str, amount: int, service: str = "", memory_bytes: int = 0
+        self, holder: str, amount: int, service: str = "", memory_bytes: int = 0, *, seats: int = 1
     ) -> Allocation:
         """Hand out the best chunk for good: who is in the way there is evicted.
 
         Without a ``service`` the holder brings its own program, and the chunk is emptied. A service
         that is larger than the GPUs takes all of them; it is for its node to say that it fails.
+        With several ``seats`` others may `join` it there.
         """
         given = self.allocate(holder, amount, service, memory_bytes, at_home=True)
         if service:
@@ -154,9 +156,42 @@ class ChunkLedger:
         homes = tuple(Home(each.service, each.units) for each in evicted)
         if not service and not homes:
             return given
-        given = replace(given, hosting=Hosting(service, needed, cached, homes))
+        given = replace(given, shared=seats > 1, hosting=Hosting(service, needed, cached, homes))
         self._holders[holder] = given
         return given
+
+    def seats(self, service: str, most: int) -> list[Home]:
+        """Return the chunks where ``service`` works for some, but less than ``most``, who share it."""
+        guests: Counter[tuple[int, ...]] = Counter()
+        for holder, name in self._serving.items():
+            if name == service and self._holders[holder].shared:
+                guests[self._holders[holder].units] += 1
+        return sorted(
+            Home(service, units)
+            for units, count in guests.items()
+            if count < most and self._residents.find(service, units) is not None
+        )
+
+    def join(self, holder: str, home: Home, most: int) -> Allocation:
+        """Let ``holder`` have ``home`` together with those whom its service works for already.
+
+        Raises CapacityError when there is no seat (`seats`), or ``holder`` has something.
+        """
+        if holder in self._holders or home not in self.seats(home.service, most):
+            raise CapacityError(f"{self.resource} has no seat at {home} for {holder}")
+        resident = self._residents.find(*home)
+        assert resident is not None  # else there would be no seat
+        allocation = Allocation(
+            self.resource,
+            len(home.units) * MILLI,
+            home.units,
+            shared=True,
+            hosting=Hosting(home.service, resident.memory_bytes, cached=True),
+        )
+        self.adopt(holder, allocation)
+        self._serving[holder] = home.service
+        self._use(resident)
+        return allocation
 
     def take(self, holder: str, units: Sequence[int]) -> Allocation:
         """Hand out just these GPUs; raise CapacityError when they are no free chunk."""
@@ -172,7 +207,8 @@ class ChunkLedger:
         """Enter an allocation made earlier, unasked; it replaces what ``holder`` had."""
         self.release(holder)
         self._holders[holder] = allocation
-        self._held_milli += allocation.amount
+        if not self._joins(allocation):
+            self._held_milli += allocation.amount
         if allocation.hosting is not None and allocation.hosting.service:
             self._meant[holder] = allocation.hosting.service
         for unit in allocation.units:
@@ -185,12 +221,13 @@ class ChunkLedger:
         self._meant.pop(holder, None)
         if allocation is None:
             return None
-        self._held_milli -= allocation.amount
         for unit in allocation.units:
             self._held[unit] -= 1
             if not self._held[unit]:
                 del self._held[unit]
             self._settle(unit)
+        if not self._joins(allocation):
+            self._held_milli -= allocation.amount
         service = self._serving.pop(holder, None)
         resident = service and self._residents.find(service, allocation.units)
         if resident:
@@ -240,7 +277,12 @@ class ChunkLedger:
 
     def working(self, service: str) -> int:
         """Return on how many held chunks ``service`` works, or is meant to."""
-        return sum(1 for name in self._meant.values() if name == service)
+        meant = (holder for holder, name in self._meant.items() if name == service)
+        return len({self._holders[holder].units for holder in meant})
+
+    def _joins(self, allocation: Allocation) -> bool:
+        """Say whether others than ``allocation`` share its GPUs, which count once."""
+        return allocation.shared and any(unit in self._held for unit in allocation.units)
 
     def _free_homes(self, service: str, level: int) -> list[int]:
         homes = self._residents.homes(service, level) if service else ()

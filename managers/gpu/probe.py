@@ -1,8 +1,9 @@
 """What a node has: its GPUs as NVML names them, or as many as an operator declares.
 
 GPUs keep the order and the numbers of NVML, so that chunks are aligned as the machine is. One that
-is lost, is cut up (MIG), waits for a reset of its memory, or is worked on by a process when the node
-worker starts, is not ours to give: it is unhealthy. A node without NVIDIA's library has none.
+is lost, is cut up (MIG), waits for a reset of its memory, or is worked on by a process of somebody else
+when the node worker starts, is not ours to give: it is unhealthy. Services that a dead predecessor
+left are no such process: they are ended before the node joins. A node without NVIDIA's library has none.
 
 Declared GPUs (``settings["gpus"]``, for tests and demos) are counted and have the declared memory;
 nothing looks whether they exist.
@@ -19,9 +20,12 @@ from domain.errors import InvalidRequest
 from domain.inventory import ResourceInventory
 from domain.ports import DriverContext
 from domain.resources import MAX_UNITS, MILLI
+from managers.gpu.engines.leftovers import left_by
 
 _log = logging.getLogger(__name__)
 
+#: ``NVML_COMPUTEMODE_PROHIBITED``: nobody may compute on it.
+_PROHIBITED: Final = 2
 #: Memory of a declared GPU of which no memory is declared.
 _DECLARED_BYTES: Final = 80 * 2**30
 
@@ -43,7 +47,7 @@ def probe_gpu(context: DriverContext) -> ResourceInventory:
         return _declared(_count("gpus", declared), _count("gpu_memory_bytes", memory))
     import pynvml
 
-    found = read_gpus(pynvml)
+    found = read_gpus(pynvml, left_by(context.state_directory))
     for gpu in found:
         if gpu.trouble:
             _log.warning("GPU %d is not offered: %s", gpu.number, gpu.trouble)
@@ -61,37 +65,42 @@ def inventory_of(gpus: list[Gpu]) -> ResourceInventory:
     )
 
 
-def read_gpus(nvml: Any) -> list[Gpu]:
-    """Ask NVML, given as the module ``pynvml``; a node without its library or driver has none."""
+def read_gpus(nvml: Any, ours: Callable[[int], bool] = lambda _: False) -> list[Gpu]:
+    """Ask NVML, given as the module ``pynvml``; a node without its library or driver has none.
+
+    ``ours`` says of a process whether we started it.
+    """
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         _log.info("no GPUs are offered: %s", error)
         return []
     try:
-        return [_read(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+        return [_read(nvml, index, ours) for index in range(nvml.nvmlDeviceGetCount())]
     finally:
         nvml.nvmlShutdown()
 
 
-def _read(nvml: Any, index: int) -> Gpu:
+def _read(nvml: Any, index: int, ours: Callable[[int], bool]) -> Gpu:
     try:
         device = nvml.nvmlDeviceGetHandleByIndex(index)
         memory = int(nvml.nvmlDeviceGetMemoryInfo(device).total)
-        return Gpu(index, memory, "; ".join(_troubles(nvml, device)))
+        return Gpu(index, memory, "; ".join(_troubles(nvml, device, ours)))
     except nvml.NVMLError as error:
         return Gpu(index, 0, str(error))
 
 
-def _troubles(nvml: Any, device: Any) -> Iterator[str]:
+def _troubles(nvml: Any, device: Any, ours: Callable[[int], bool]) -> Iterator[str]:
     if _asked(nvml, lambda: nvml.nvmlDeviceGetMigMode(device)[0]):
         yield "it is cut into MIG devices"
     if _asked(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(device)[2]):
         yield "its memory waits for a reset to be repaired"
+    if _asked(nvml, lambda: nvml.nvmlDeviceGetComputeMode(device)) == _PROHIBITED:
+        yield "its compute mode is prohibited"
     processes = _asked(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(device)) or ()
-    if processes:
-        pids = ", ".join(str(each.pid) for each in processes)
-        yield f"processes work on it: {pids}"
+    pids = [each.pid for each in processes if not ours(each.pid)]
+    if pids:
+        yield f"processes work on it: {', '.join(map(str, pids))}"
 
 
 def _asked(nvml: Any, question: Callable[[], Any]) -> Any:

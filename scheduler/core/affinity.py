@@ -17,17 +17,22 @@ Rules
 5. A service that works already is restored onto one more chunk only when its line, shared among the
    chunks it has, would take longer than `PATIENCE_RESTORES` restores. Until then its calls wait for
    the chunk where it is, and block nobody.
+6. A service that declares `max_concurrency` works for so many calls at once: they take *seats* on a
+   chunk that it holds already. That takes nothing from anybody who waits behind; from those who
+   wait ahead it would take the chunk's end, so nobody sits down while one of them is short of it.
 """
 
 from __future__ import annotations
 
 from math import ceil
-from typing import Final
+from typing import Final, NamedTuple
 
 from domain.action import Action, Outcome
 from domain.allocation import Home, Hosting
+from domain.chunks import level_of
 from domain.events import ActionFinished
 from domain.ids import ResourceId, node_resource
+from domain.resources import MILLI
 from domain.services import service_name
 from scheduler.core.needs import Needs
 from scheduler.core.queues import QueueKey, WaitQueue
@@ -44,6 +49,15 @@ _PLAIN: Final = frozenset({"paper"})
 #: Like `LiveAction.order`, with turns in between.
 Rank = tuple[int, int, int]
 _OVERDUE, _CACHED, _OTHERS = range(3)
+
+
+class Seat(NamedTuple):
+    """A place beside others on a chunk where a service works."""
+
+    node: str
+    resource: ResourceId
+    home: Home
+    most: int
 
 
 def with_service(needs: Needs, action: Action, policy: str) -> Needs:
@@ -63,7 +77,32 @@ def rank(state: State, key: QueueKey, live: LiveAction) -> Rank:
         return priority, _OVERDUE, arrival
     nodes = (node.name for node in state.nodes_of(key.pool))
     cached = bool(key.needs.service) and any(_homes(state, node, key.needs) for node in nodes)
-    return priority, _CACHED if cached else _OTHERS, arrival
+    sits = cached or open_seat(state, key, live) is not None
+    return priority, _CACHED if sits else _OTHERS, arrival
+
+
+def seats_of(state: State, service: str) -> int:
+    """Return how many calls ``service`` takes at once on a chunk."""
+    declared = state.config.services.get(service)
+    return 1 if declared is None else declared.max_concurrency
+
+
+def open_seat(state: State, key: QueueKey, live: LiveAction) -> Seat | None:
+    """Return where ``live``, of the line ``key``, may work beside others of its service now."""
+    most = seats_of(state, key.needs.service)
+    takes_more = key.needs.in_cluster or len(key.needs.on_node) > 1 or key.memory_bytes
+    if most == 1 or takes_more or key.needs.key != KIND:
+        return None
+    counts = {level_of(count) for count in live.action.cost[KIND]}
+    for node in state.nodes_of(key.pool):
+        resource = node_resource(KIND, node.name)
+        ledger = state.hosting.get(resource)
+        if ledger is None or not state.usable(node) or key.node not in (None, node.name):
+            continue
+        for home in ledger.seats(key.needs.service, most):
+            if level_of(len(home.units) * MILLI) in counts:
+                return Seat(node.name, resource, home, most)
+    return None
 
 
 def overdue_seconds(state: State, key: QueueKey) -> float:
@@ -75,6 +114,12 @@ def overdue_seconds(state: State, key: QueueKey) -> float:
     rounds = OVERDUE_ROUNDS * ceil(max(1, len(wanted)) / max(1, chunks))
     known = pace(state, key.needs.service)
     return rounds * (known.restore_seconds + known.call_seconds)
+
+
+def new_seats(state: State) -> bool:
+    """Say whether seats were opened since this was asked last: those in line may sit down."""
+    opened, state.seats_opened = state.seats_opened, False
+    return opened
 
 
 def _homes(state: State, node: str, needs: Needs) -> list[tuple[ResourceId, Home]]:
@@ -107,7 +152,8 @@ def waits_for_home(state: State, queue: WaitQueue) -> ResourceId | None:
         if here := ledger.working(service):
             working, where = working + here, resource
     known = pace(state, service)
-    backlog_seconds = queue.size * known.call_seconds / max(1, working)
+    at_once = max(1, working) * seats_of(state, service)
+    backlog_seconds = queue.size * known.call_seconds / at_once
     return where if backlog_seconds <= PATIENCE_RESTORES * known.restore_seconds else None
 
 
@@ -115,7 +161,9 @@ def keep_wanted(state: State) -> None:
     """Tell the books of GPUs for which services somebody waits (rule 4)."""
     if not state.hosting:
         return
-    wanted = frozenset(key.needs.service for key in state.queues if key.needs.service)
+    shut = {name for name, service in state.config.services.items() if service.quarantined}
+    called = {key.needs.service for key in state.queues if key.needs.service and not key.held}
+    wanted = frozenset(called - shut)
     for ledger in state.hosting.values():
         ledger.wanted = wanted
 

@@ -33,7 +33,15 @@ from typing import NamedTuple
 
 from domain.decisions import Decision
 from domain.ids import ResourceId, node_resource
-from scheduler.core.affinity import Rank, keep_wanted, rank, waits_for_home
+from domain.resources import MILLI
+from scheduler.core.affinity import (
+    Rank,
+    keep_wanted,
+    new_seats,
+    open_seat,
+    rank,
+    waits_for_home,
+)
 from scheduler.core.elastic import Candidate, Elastic
 from scheduler.core.lifecycle import grant
 from scheduler.core.places import large_enough, usable_nodes, why_no_node
@@ -58,8 +66,8 @@ def run_cycle(state: State, decisions: list[Decision]) -> None:
         return  # nobody waits, and nobody may grow
     keep_wanted(state)
     elastic = Elastic(state)
-    while _scan(state, elastic, decisions):
-        pass  # whoever was evicted on one node is tried on the others
+    while _scan(state, elastic, decisions) or new_seats(state):
+        pass  # whoever was evicted on one node is tried on the others, and seats were opened
     state.dirty = False
 
 
@@ -72,7 +80,7 @@ def _scan(state: State, elastic: Elastic, decisions: list[Decision]) -> bool:
         borrows, place, key = heads[0]
         queue = state.queues[key]
         live = queue.head()
-        if live is not None and not borrows and elastic.shares.borrows(key):
+        if live is not None and not (borrows or key.held) and elastic.shares.borrows(key):
             heapreplace(heads, (True, place, key))
             continue
         if live is not None and _try_admit(state, scan, elastic, queue, live, decisions):
@@ -107,6 +115,8 @@ def _try_admit(
 ) -> bool:
     """Grant ``live``, the head of ``queue``, or give the queue a reason to wait."""
     key = queue.key
+    if _sat_down(state, scan, elastic, queue, live, decisions):
+        return True
     if (reason := _stands_back(state, elastic, queue, live)) is not None:
         queue.reason = reason
         return False
@@ -126,14 +136,44 @@ def _try_admit(
     return False
 
 
+def _sat_down(
+    state: State,
+    scan: Scan,
+    elastic: Elastic,
+    queue: WaitQueue,
+    live: LiveAction,
+    decisions: list[Decision],
+) -> bool:
+    """Grant ``live`` a seat beside others of its service, if there is one and nobody ahead is short."""
+    seat = open_seat(state, queue.key, live)
+    if seat is None or seat.resource in scan.blocked or _halted(state, queue.key):
+        return False
+    if not elastic.shares.affords(queue.key, seat.resource, len(seat.home.units) * MILLI):
+        return False
+    grant(state, live, seat.node, decisions, seat=seat)
+    return True
+
+
+def _halted(state: State, key: QueueKey) -> WaitReason | None:
+    """Say what keeps a whole line from going on, if somebody has halted it."""
+    if key.held:
+        return WaitReason("task_paused", key.held)
+    pool = state.config.pools.get(key.pool)
+    if pool is not None and pool.paused:
+        return WaitReason("pool_paused", key.pool)
+    service = key.needs.service
+    if service and (known := state.config.services.get(service)) and known.quarantined:
+        return WaitReason("service_quarantined", service)
+    return None
+
+
 def _stands_back(
     state: State, elastic: Elastic, queue: WaitQueue, live: LiveAction
 ) -> WaitReason | None:
     """Say why ``live`` waits without being in anybody's way, if it does."""
     key = queue.key
-    pool = state.config.pools.get(key.pool)
-    if pool is not None and pool.paused:
-        return WaitReason("pool_paused", key.pool)
+    if (halted := _halted(state, key)) is not None:
+        return halted
     if key.needs.project and (short := elastic.short_of_share(queue)) is not None:
         cohort, amount = short
         first = elastic.shares.first(cohort, key.needs.project)

@@ -344,7 +344,9 @@ def behind(state: State, key: ResourceId, pool: str, without: set[ActionId]) -> 
     lines = []
     for queue in state.queues.values():
         line = queue.key
-        if line.needs.key == (key if cluster else kind) and not queue.out_of_share:
+        if line.held or queue.out_of_share:
+            continue
+        if line.needs.key == (key if cluster else kind):
             if cluster or line.node == node:
                 lines.append((queue, 0, 1))
             elif line.node is None and line.pool == pool and node in nodes:

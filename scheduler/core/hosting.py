@@ -4,7 +4,8 @@ Rules
 1. A chunk is chosen for the service that is called: while a policy decides (`reserve`) nobody is
    evicted; with the grant (`hand_out`) the books say who leaves, and the node is told.
 2. An action that brings its own program gets an empty chunk.
-3. What a node reports against the books is believed (`heed`): a service that is gone is cached no
+3. A pool's nodes may have GPUs of different memory. A call goes only where its service fits: `places`.
+4. What a node reports against the books is believed (`heed`): a service that is gone is cached no
    more, and GPUs whose memory did not become free are unhealthy until the node joins anew.
 """
 
@@ -23,6 +24,7 @@ from domain.resources import MILLI
 from domain.services import GpuService, service_name
 from scheduler.core import affinity
 from scheduler.core.affinity import KIND
+from scheduler.core.needs import Needs
 from scheduler.core.state import State
 
 
@@ -39,6 +41,17 @@ def service_of(state: State, action: Action) -> GpuService | None:
     return None if name is None else state.config.services.get(name)
 
 
+def with_memory(state: State, needs: Needs, action: Action) -> Needs:
+    """Let a call go to no GPU that is too small for its service, on any count that it may get."""
+    service = service_of(state, action)
+    if service is None or needs.key != KIND:
+        return needs
+    counts = [count for count in action.cost[KIND] if count >= needs.key_amount]
+    return needs._replace(
+        gpu_memory_bytes=max((service.memory_bytes(-(-n // MILLI)) for n in counts), default=0)
+    )
+
+
 def hand_out(
     state: State, action: Action, holder: str, resource: ResourceId, amount: int
 ) -> Allocation:
@@ -46,7 +59,10 @@ def hand_out(
     ledger = state.hosting.get(resource)
     if ledger is None:
         return state.ledgers[resource].allocate(holder, amount)
-    return ledger.host(holder, amount, *_wanted(state, action, amount))
+    wanted = _wanted(state, action, amount)
+    seats = affinity.seats_of(state, wanted.service)
+    state.seats_opened |= seats > 1
+    return ledger.host(holder, amount, *wanted, seats=seats)
 
 
 def reserve(

@@ -7,7 +7,7 @@ where one check costs as much as thousands of decisions.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from domain.action import ActionState, Kind
 from domain.allocation import Allocation
@@ -73,8 +73,20 @@ def _ledgers_agree(state: State) -> Iterator[str]:
         shared = {unit for have in holders if have.shared for unit in have.units}
         if len(exclusive) != len(set(exclusive)) or shared.intersection(exclusive):
             yield f"{resource}: a unit is held twice"
-        if ledger.free != ledger.capacity - sum(actual.values()):
+        if ledger.free != ledger.capacity - _taken(holders):
             yield f"{resource}: {ledger.free} free of {ledger.capacity} with {actual} held"
+
+
+def _taken(holders: Iterable[Allocation]) -> int:
+    """Return what ``holders`` have; a chunk where a service works for several counts once."""
+    chunks: dict[tuple[int, ...], int] = {}
+    alone = 0
+    for have in holders:
+        if have.shared and have.hosting is not None:
+            chunks[have.units] = have.amount
+        else:
+            alone += have.amount
+    return alone + sum(chunks.values())
 
 
 def _states_agree(state: State) -> Iterator[str]:
@@ -107,7 +119,7 @@ def _queues_agree(state: State) -> Iterator[str]:
             yield f"line {key} counts {queue.size} and has {len(members)}"
         for live in members:
             standing[live.id] += 1
-            if key != line_of(live, state.trajectory_of(live) if in_line(live) else None):
+            if key != line_of(state, live, state.trajectory_of(live) if in_line(live) else None):
                 yield f"{live.id} stands in the wrong line"
     for action_id, live in state.actions.items():
         follows = action_id in state.merging.behind

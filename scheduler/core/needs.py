@@ -29,6 +29,8 @@ class Needs(NamedTuple):
     project: str = ""
     #: The GPU service that it calls, where services take turns.
     service: str = ""
+    #: What the service that it calls needs of the memory of each GPU; 0 where nobody knows.
+    gpu_memory_bytes: int = 0
 
     @property
     def key_amount(self) -> int:

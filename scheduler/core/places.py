@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.core.affinity import at_home
+from scheduler.core.affinity import KIND, at_home
 from scheduler.core.queues import Need, QueueKey, WaitReason
 from scheduler.core.state import LiveNode, State
 
@@ -13,6 +13,8 @@ def usable_nodes(state: State, key: QueueKey) -> list[LiveNode]:
         node = state.nodes[key.node]
         return [node] if state.usable(node) else []
     usable = [node for node in state.nodes_of(key.pool) if state.usable(node)]
+    if key.needs.gpu_memory_bytes:
+        usable = [node for node in usable if _has_memory(node, key.needs.gpu_memory_bytes)]
     if len(usable) > 1:
         usable.sort(
             key=lambda node: (
@@ -23,8 +25,16 @@ def usable_nodes(state: State, key: QueueKey) -> list[LiveNode]:
     return usable
 
 
+def _has_memory(node: LiveNode, memory_bytes: int) -> bool:
+    """Say whether a GPU of ``node`` has so much, or does not say how much it has."""
+    gpu = node.inventory.resources.get(KIND)
+    return gpu is not None and (not gpu.memory_bytes or gpu.memory_bytes >= memory_bytes)
+
+
 def why_no_node(state: State, key: QueueKey) -> WaitReason:
     """Say why `usable_nodes` found none."""
+    if key.node is None and any(state.usable(node) for node in state.nodes_of(key.pool)):
+        return WaitReason("too_large", key.pool)
     if key.node is None:
         code = "nodes_unusable" if state.nodes_of(key.pool) else "no_node"
         return WaitReason(code, key.pool)

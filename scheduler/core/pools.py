@@ -9,6 +9,7 @@ from domain.resources import MILLI, UnitSet
 from scheduler.core.affinity import with_service
 from scheduler.core.appetite import light_amount
 from scheduler.core.cohorts import largest_within
+from scheduler.core.hosting import with_memory
 from scheduler.core.needs import Needs, depends_on_place, needs_of, plain_needs_of
 from scheduler.core.policies import Policy, policy_named
 from scheduler.core.policies.malleable import Malleable
@@ -42,6 +43,7 @@ def needs_in(state: State, action: Action, pool: str, node: str | None) -> Needs
         needs = needs._replace(on_node=tuple(sorted((*needs.on_node, ("cpu", light)))))
     if action.call is not None:
         needs = with_service(needs, action, policy_of(state, pool).name)
+        needs = with_memory(state, needs, action)
     return with_project(state, needs, action, pool) if state.cohorts else needs
 
 

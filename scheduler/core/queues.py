@@ -35,6 +35,8 @@ class QueueKey(NamedTuple):
     needs: Needs
     #: Memory to reserve with the first grant of a trajectory.
     memory_bytes: int = 0
+    #: The paused task whose line it is; empty for everybody else.
+    held: str = ""
 
 
 class WaitReason(NamedTuple):
@@ -114,8 +116,9 @@ class WaitQueue:
         """Return who is next; forgets entries that have left."""
         heap = self._heap
         while heap:
-            live = heap[0][1]
-            if live.queue is self.key:
+            placed, live = heap[0]
+            # Who left and came back with another priority is here twice; its order says where.
+            if live.queue is self.key and placed is live.order:
                 return live
             heappop(heap)
         return None
@@ -138,8 +141,9 @@ class WaitQueue:
         ahead = [(heap[0][0], 0)] if heap else []
         while ahead:
             _, place = heappop(ahead)
-            live = heap[place][1]
-            if live.queue is key and live is not last:  # who left and came back is here twice
+            placed, live = heap[place]
+            # Who left and came back is here twice.
+            if live.queue is key and placed == live.order and live is not last:
                 last = live
                 yield live
             for child in (2 * place + 1, 2 * place + 2):

@@ -78,6 +78,8 @@ class Capacity:
         self.nodes: dict[str, NodeStanding] = {}
         self.config = Config()
         self.held: Counter[ResourceId] = Counter()
+        #: How many actions share a chunk of GPUs.
+        self._together: Counter[tuple[ResourceId, tuple[int, ...]]] = Counter()
         self._cores: dict[str, _Cores] = {}
         #: Where a trajectory's environment is, and the bytes it reserves there.
         self._environments: dict[TrajectoryKey, tuple[str, int]] = {}
@@ -95,11 +97,23 @@ class Capacity:
         """Enter (``by`` 1) or strike out (-1) what an action holds."""
         for allocation in allocations:
             resource = allocation.resource
-            self.held[resource] += by * allocation.amount
+            if self._counts(allocation, by):
+                self.held[resource] += by * allocation.amount
             if self.held[resource] == 0:
                 del self.held[resource]
             if node is not None and allocation.units and resource.startswith("cpu:"):
                 self._cores.setdefault(node, _Cores()).change(allocation, by)
+
+    def _counts(self, allocation: Allocation, by: int) -> bool:
+        """Say whether it is the first on its units or the last: a chunk that some share counts once."""
+        if not allocation.shared or allocation.hosting is None:
+            return True
+        chunk = (allocation.resource, allocation.units)
+        before = self._together[chunk]
+        self._together[chunk] += by
+        if self._together[chunk] == 0:
+            del self._together[chunk]
+        return before == 0 or before + by == 0
 
     def place(self, key: TrajectoryKey, node: str, memory_bytes: int) -> None:
         """Enter a trajectory's environment where its first command was granted."""
@@ -117,6 +131,11 @@ class Capacity:
                 held += self.held[node_resource("cpu", name)]
                 there += node.cpu.capacity
         return held / MILLI, there / MILLI
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether any node offers GPUs."""
+        return any("gpu" in node.inventory.resources for node in self.nodes.values())
 
     def cluster_resources(self) -> list[dict[str, Any]]:
         """Return the counted resources that belong to no node."""

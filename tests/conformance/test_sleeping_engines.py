@@ -9,9 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from domain.services import Degree, Engine, GpuService, ServiceEvent, check_service
-from managers.gpu.engines import EngineFailed, Server
+from domain.services import Degree, Engine, GpuService, ServiceEvent, WarmUp, check_service
+from managers.gpu.engines import AnswersChanged, EngineFailed, OutOfMemory, Server
 from managers.gpu.engines.sleeping import SleepingServer
+from managers.gpu.keeper import Keeper
 from tests.architecture.tree import ROOT
 from tests.conformance.engine import EngineConformance
 from tests.conformance.test_engines import TROUBLES
@@ -39,13 +40,14 @@ class SleepingConformance(EngineConformance):
             command = TROUBLES[trouble][1]
         elif trouble:
             command = (*FAKE, trouble)
-            timeout = 3.0 if trouble == "no-wake" else 60.0
+            timeout = 3.0 if trouble in ("no-wake", "hang-sleep") else 60.0
         service = GpuService(
             self.engine,
             (Degree(1, 2**30),),
             source="some/model",
             command=command,
             restore_timeout_seconds=timeout,
+            warm_up=WarmUp("POST", "/v1/score", '{"text": "x"}', "score"),
         )
         check_service("model", service)
         return SleepingServer(service, (0,), self._directory, grace_seconds=0.3)
@@ -92,15 +94,68 @@ class SleepingConformance(EngineConformance):
         finally:
             await server.close()
 
-    async def test_one_that_does_not_go_to_sleep_says_so(self) -> None:
-        server = self.make("no-sleep")
+    @pytest.mark.parametrize(
+        ("trouble", "words"),
+        [
+            ("no-sleep", "answered with 500"),
+            ("hang-sleep", "did not sleep within"),
+            ("dies-draining", "was not answered"),
+        ],
+    )
+    async def test_one_that_does_not_go_to_sleep_says_so(self, trouble, words) -> None:
+        server = self.make(trouble)
         try:
             await server.restore()
-            with pytest.raises(EngineFailed, match="answered with 500"):
+            with pytest.raises(EngineFailed, match=words):
                 await server.evict()
             assert (server.alive, server.base_url) == (False, "")
         finally:
             await server.close()
+
+    @pytest.mark.parametrize(
+        ("trouble", "failure", "words"),
+        [
+            ("garbage", AnswersChanged, "otherwise than after its first restore"),
+            ("full", OutOfMemory, "declare memory_bytes"),
+        ],
+    )
+    async def test_one_that_wakes_wrong_is_ended_with_a_failure_of_its_own_kind(
+        self, trouble, failure, words
+    ) -> None:
+        """It is not started anew: that would hide garbage, and find no more memory."""
+        server = self.make(trouble)
+        try:
+            await server.restore()
+            await server.evict()
+            with pytest.raises(failure, match=words):
+                await server.restore()
+            assert self._processes() == []
+        finally:
+            await server.close()
+
+    async def test_a_cancelled_wake_leaves_nothing(self) -> None:
+        server = self.make("no-wake")
+        await server.restore()
+        await server.evict()
+        waking = asyncio.ensure_future(server.restore())
+        await asyncio.sleep(0)
+        waking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waking
+        assert self._processes() == []
+
+    async def test_memory_that_it_frees_after_its_answer_is_waited_for(self) -> None:
+        """I11: a 200 is no proof."""
+        home = ("late", (0,))
+        free = lambda _: 0 if (self._directory / "gpu_memory").exists() else 2**30  # noqa: E731
+        keeper = Keeper(lambda *_: self.make("late"), free, patience_seconds=60)
+        try:
+            await keeper.hold("x", home, 2**30)
+            keeper.let_go("x", home)
+            await keeper.clear((0,), 2**30)
+            assert not (self._directory / "gpu_memory").exists()
+        finally:
+            await keeper.close()
 
     async def test_one_that_does_not_wake_is_ended_in_time(self) -> None:
         server = self.make("no-wake")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from pathlib import Path
 
 import httpx
@@ -22,6 +24,11 @@ PYTHON = "/usr/bin/python3"
 WEIGHTS = 128 * 2**20
 #: More than torch and one copy of the weights take, less than torch and two do.
 BOTH = 2 * WEIGHTS + WEIGHTS // 2
+LLAMA = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64,
+    "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 128,
+}  # fmt: skip
 SOURCES = {"": "large", "hangs": "waiting", "waits": "waiting", "dies": "dying"}
 
 
@@ -69,17 +76,21 @@ class TestTorchEngine(EngineConformance):
             and process.info["status"] != psutil.STATUS_ZOMBIE
         ]
 
-    async def test_its_memory_comes_and_goes_while_its_process_stays(self) -> None:
-        server = self.make()
+    async def test_its_memory_comes_and_goes_with_all_that_was_written_there(self) -> None:
+        """Its process stays, and the copy in host memory is what it was: nothing is written back."""
+        server = TorchServer(a_service("writing"), (0,), self._directory, grace_seconds=0.3)
         try:
             await server.restore()
             assert self.holds_memory(server)
             (before,) = self._processes()
+            first, then = await score(server), await score(server)
+            assert first != then
             assert await server.evict() is ServiceEvent.EVICTED
             assert not self.holds_memory(server)
             assert anonymous_bytes(before) > WEIGHTS, "the copy in host memory stays"
             await server.restore()
             assert self.holds_memory(server)
+            assert await score(server) == first
             assert self._processes() == [before]
         finally:
             await server.close()
@@ -90,20 +101,6 @@ async def score(server: Server) -> float:
         answer = await client.post("/v1/score", json={"text": "x"}, timeout=60)
     number: float = answer.json()["score"]
     return number
-
-
-@pytest.mark.slow
-async def test_what_a_model_writes_into_its_weights_is_gone_after_an_eviction(tmp_path) -> None:
-    server = TorchServer(a_service("writing"), (0,), tmp_path, grace_seconds=0.3)
-    try:
-        await server.restore()
-        first, then = await score(server), await score(server)
-        assert first != then
-        await server.evict()
-        await server.restore()
-        assert await score(server) == first
-    finally:
-        await server.close()
 
 
 def anonymous_bytes(process: psutil.Process) -> int:
@@ -156,10 +153,36 @@ async def test_a_request_that_makes_no_sense_and_a_crash_are_told_apart(tmp_path
         async with asyncio.timeout(60):
             while server.alive:
                 await asyncio.sleep(0.01)
-        await server.restore()
-        assert server.alive
     finally:
         await server.close()
+
+
+@pytest.mark.slow
+async def test_an_architecture_of_transformers_is_made_from_its_configuration(tmp_path) -> None:
+    """Random weights, which every start draws alike; ids in, ids out."""
+    library = Path(sys.prefix) / "transformers"
+    assert library.is_dir(), "./tangram test installs it"
+    source = tmp_path / "config.json"
+    source.write_text(json.dumps(LLAMA))
+    service = a_service("", source=str(source), env={"PYTHONPATH": str(library)})
+    asked = {"prompt": [1, 2, 3], "max_tokens": 6}
+    said = []
+    server = TorchServer(service, (0,), tmp_path / "server", grace_seconds=0.3)
+    try:
+        for _ in range(2):
+            await server.restore()
+            async with httpx.AsyncClient(base_url=server.base_url, trust_env=False) as client:
+                answer = await client.post("/v1/completions", json=asked, timeout=60)
+                scored = await client.post("/v1/score", json={"input": [1, 2]}, timeout=60)
+                wrong = await client.post("/v1/completions", json={"prompt": "words"}, timeout=60)
+            said.append(answer.json()["choices"][0]["token_ids"])
+            assert len(scored.json()["score"]) == LLAMA["vocab_size"]
+            assert wrong.status_code == 400
+            assert await server.evict() is ServiceEvent.EVICTED
+    finally:
+        await server.close()
+    assert said[0] == said[1]
+    assert 1 <= len(said[0]) <= 6
 
 
 @pytest.mark.slow

@@ -104,6 +104,14 @@ class Model:
         self.cached.append(Cached(service, chunk, memory, self.uses))
         return False, left
 
+    def join(self, holder: str, service: str) -> None:
+        """Let the service that works on the holder's chunk work for it too."""
+        self.serving[holder] = service
+        self.uses += 1
+        for each in self.cached:
+            if (each.service, each.units) == (service, self.held[holder]):
+                each.used = self.uses
+
     def release(self, holder: str) -> None:
         """Take back, and note the use."""
         chunk = self.held.pop(holder)

@@ -23,7 +23,7 @@ from managers.cpu.process.sandbox import Sandbox
 from managers.cpu.process.seal import VARIABLE
 from managers.cpu.process.workspace import working_directory
 from managers.cpu.rewrite import rewritten
-from managers.gpu.visible import granted_gpus
+from managers.gpu.visible import Devices, device_files, granted_gpus
 
 CANNOT_EXECUTE: Final = 126
 NOT_FOUND: Final = 127
@@ -70,6 +70,8 @@ class CommandBuilder:
     cpus: tuple[int, ...]
     limits: Limits
     sandbox: Sandbox | None = None
+    #: The GPUs of this node that have device files.
+    devices: Devices = field(default_factory=dict)
 
     def build(self, order: RunOrder, workspace: Path, seal: int) -> Invocation:
         """Prepare an order. Raises CannotSpawnError when the user's command is impossible."""
@@ -82,7 +84,8 @@ class CommandBuilder:
         base = base_variables(order, units, seal)
         # Our own names last: a declared variable must not hide whose process it is.
         home = str(workspace) if self.sandbox is None else self.sandbox.home
-        env = {"HOME": home, **base, **spec.env, **granted_gpus(order), **_own_names(base)}
+        alone = self.devices if self.sandbox is not None else None
+        env = {"HOME": home, **base, **spec.env, **granted_gpus(order, alone), **_own_names(base)}
         command = [part.replace("{units}", str(units)) for part in spec.command]
         command = rewritten(command, units, spec.rewrite)
         command = [*_odd_variables(env), *command]
@@ -91,7 +94,8 @@ class CommandBuilder:
             invocation.stdin = _memory_file(spec.stdin.encode(errors="replace"))
             invocation.owned.append(invocation.stdin)
         if self.sandbox is not None:
-            arguments = self.sandbox.arguments(workspace, inside, env, _network(order))
+            files = device_files(order, self.devices)
+            arguments = self.sandbox.arguments(workspace, inside, env, _network(order), files)
             handle = _memory_file(arguments)
             invocation.owned.append(handle)
             invocation.keep = (handle,)

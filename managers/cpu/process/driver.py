@@ -32,6 +32,7 @@ from managers.cpu.process.run import Run, Tools
 from managers.cpu.process.sandbox import Sandbox, find_sandbox
 from managers.cpu.process.seal import Sealer
 from managers.cpu.process.workspace import Workspaces
+from managers.gpu.visible import find_devices
 from managers.marks import MarkLog, leftover
 from managers.runs import CLOSED, SHUTTING_DOWN, Runs
 
@@ -79,6 +80,7 @@ class ProcessDriver:
 
     def __init__(self, context: DriverContext) -> None:
         self._settings = Settings.parse(context.settings)
+        self._given = context.settings
         self._directory = context.state_directory
         self._workspaces = Workspaces(self._directory)
         self._cpus = usable_cores()
@@ -106,6 +108,7 @@ class ProcessDriver:
         await asyncio.to_thread(self._workspaces.open)
         settings = self._settings
         limits = Limits(settings.max_open_files, settings.max_processes, settings.max_file_bytes)
+        self._devices = await asyncio.to_thread(find_devices, self._given)
         await asyncio.to_thread(self._choose_isolation, limits.prefix(sealer.seal("trial")))
         launcher = Launcher(marks)
         self._tools = Tools(
@@ -113,7 +116,7 @@ class ProcessDriver:
             table,
             launcher,
             self._workspaces,
-            CommandBuilder(self._cpus, limits, self._sandbox),
+            CommandBuilder(self._cpus, limits, self._sandbox, self._devices),
             settings.grace_seconds,
             settings.patience_seconds,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,10 +37,19 @@ class Sandbox:
     #: The workspace as a command inside sees it.
     home: str = MOUNT
 
-    def arguments(self, workspace: Path, inside: str, env: dict[str, str], network: str) -> bytes:
+    def arguments(
+        self,
+        workspace: Path,
+        inside: str,
+        env: dict[str, str],
+        network: str,
+        devices: Sequence[str] = (),
+    ) -> bytes:
         """Return bwrap's options, each ended by a zero byte, as ``--args`` reads them.
 
-        They travel in a file and not on the command line, where everybody could read variables.
+        ``devices``: device files that the command may open besides the usual ones; those that are not
+        there are left out. The options travel in a file and not on the command line, where everybody
+        could read variables.
         """
         options = ["--die-with-parent", "--unshare-user-try", "--unshare-pid", "--unshare-ipc"]
         options += ["--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL"]
@@ -48,6 +58,8 @@ class Sandbox:
         for path in (*_READ_ONLY, *self.readable):
             options += ["--ro-bind-try", path, path]
         options += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+        for path in devices:
+            options += ["--dev-bind-try", path, path]
         options += ["--bind", str(workspace), MOUNT, "--chdir", f"{MOUNT}{inside}"]
         for name, value in env.items():
             options += ["--setenv", name, value]

@@ -1,8 +1,9 @@
 """The in-memory twin of an engine: it holds and frees numbers instead of GPU memory.
 
 It obeys the rules of `managers.gpu.engines` unless it is told to misbehave: ``hangs`` and ``waits``
-never answer, ``dies`` runs out of memory, ``keeps`` says it was evicted and frees nothing, ``late``
-frees after it has said so.
+never answer, ``dies`` runs out of memory, ``keeps`` says it was evicted and frees nothing until it is
+ended, ``leaks`` not even then, ``late`` frees after it has said so, ``breaks`` cannot be evicted,
+``changes`` does not answer as before when it is restored again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from domain.services import ServiceEvent
-from managers.gpu.engines import EngineFailed
+from managers.gpu.engines import AnswersChanged, EngineFailed, failed_with
 
 
 @dataclass
@@ -76,9 +77,11 @@ class FakeEngineServer:
     async def evict(self) -> ServiceEvent:
         """Free the memory, unless there is trouble; the copy in host memory stays."""
         self._alive = False
+        if self.trouble == "breaks":
+            raise EngineFailed("it broke off while it was put to sleep")
         if self.trouble == "late":
             asyncio.get_running_loop().call_later(0.02, self._hold, 0)
-        elif self.trouble != "keeps":
+        elif self.trouble not in ("keeps", "leaks"):
             self._hold(0)
         return ServiceEvent.EVICTED
 
@@ -89,7 +92,8 @@ class FakeEngineServer:
     def crash(self) -> None:
         """End it from outside."""
         self._alive = False
-        self._hold(0)
+        if self.trouble != "leaks":
+            self._hold(0)
 
     def _hold(self, count: int) -> None:
         self.memory.add(self.units, count - self.held)
@@ -97,7 +101,9 @@ class FakeEngineServer:
 
     async def _start(self) -> None:
         if self.trouble == "dies":
-            raise EngineFailed("it ended before it answered; its last words: out of memory")
+            raise failed_with("it ended before it answered; its last words: out of memory")
+        if self.trouble == "changes" and self.restores:
+            raise AnswersChanged("its warm-up is answered otherwise")
         if self.trouble == "waits":
             await asyncio.Event().wait()
         if self.trouble == "hangs":

@@ -8,23 +8,37 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import psutil
 
 VARIABLE: Final = "TANGRAM_SERVICES_OF"
+_KEY: Final = "services.key"
 _PATIENCE_SECONDS: Final = 10.0
 
 
 def label_of(directory: Path) -> dict[str, str]:
     """Return the label of a state directory, made when there is none."""
-    path = directory / "services.key"
+    path = directory / _KEY
     with contextlib.suppress(FileExistsError), path.open("x") as file:
         path.chmod(0o600)
         file.write(secrets.token_hex(16))
     return {VARIABLE: path.read_text()}
+
+
+def left_by(directory: Path) -> Callable[[int], bool]:
+    """Return what says of a process whether a node worker of ``directory`` started it for a service."""
+    path = directory / _KEY
+    label = path.read_text() if path.exists() else None
+
+    def ours(pid: int) -> bool:
+        with contextlib.suppress(psutil.Error, OSError):
+            return label is not None and psutil.Process(pid).environ().get(VARIABLE) == label
+        return False
+
+    return ours
 
 
 def end_leftovers(label: dict[str, str]) -> int:

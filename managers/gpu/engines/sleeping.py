@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from domain.services import Engine, GpuService, ServiceEvent
 from managers.gpu.engines import AnswersChanged, EngineFailed, OutOfMemory, failed_with
-from managers.gpu.engines.process import ProcessServer
+from managers.gpu.engines.process import ProcessServer, loopback_client
 
 _WORDS_CHARACTERS: Final = 1000
 #: What our own worker says when weights or answers are not those of before.
@@ -135,7 +135,7 @@ class SleepingServer(ProcessServer):
         await super().close()
 
     async def _take(self, url: str, steps: Sequence[Step]) -> None:
-        async with httpx.AsyncClient(base_url=url, timeout=None, trust_env=False) as client:
+        async with loopback_client(url) as client:
             for step in steps:
                 try:
                     answer = await client.post(step.path, json=step.body)

@@ -92,10 +92,24 @@ class Asked:
         count = body.get("max_tokens", 16)
         if not isinstance(count, int) or not 1 <= count <= MOST_TOKENS:
             raise ValueError(f"max_tokens is 1 to {MOST_TOKENS}")
-        out = self._module.generate(input_ids=ids, max_new_tokens=count, do_sample=False)
-        added = out[0][ids.shape[1] :].tolist()
+        if not self._module.can_generate():
+            raise ValueError("this model continues nothing")
+        added = self._greedy(ids, count)
         text = self._tokenizer.decode(added) if self._tokenizer is not None else ""
         return {"choices": [{"index": 0, "text": text, "token_ids": added}]}
+
+    def _greedy(self, ids: Any, count: int) -> list[int]:
+        """Return the likeliest tokens to follow: no sampling, so the same each time."""
+        added: list[int] = []
+        step, past = ids, None
+        while len(added) < count:
+            out = self._module(input_ids=step, past_key_values=past, use_cache=True)
+            past = out.past_key_values
+            step = out.logits[:, -1:].argmax(dim=-1)
+            added.append(int(step))
+            if added[-1] == self._module.config.eos_token_id:
+                break
+        return added
 
     def _ids(self, prompt: Any) -> Any:
         if isinstance(prompt, str) and self._tokenizer is not None:

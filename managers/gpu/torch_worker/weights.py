@@ -6,6 +6,7 @@ aligned, so that each can be viewed as its own type; what lies between them is z
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from typing import Any, NamedTuple
@@ -44,7 +45,8 @@ class FlatWeights:
         self._parts: list[tuple[Any, Part]] = []
         tensors = [*module.parameters(), *module.buffers()]
         self.nbytes = self._lay_out(tensors)
-        self._host = page_locked(self.nbytes, self._device)
+        self._memory = HostMemory(self.nbytes, self._device)
+        self._host = self._memory.flat
         for tensor, part in self._parts:
             view = _view(self._host, part)
             view.copy_(tensor.detach())
@@ -82,6 +84,12 @@ class FlatWeights:
         give_back(self._device)
         return self.nbytes
 
+    def close(self) -> None:
+        """Release them, and let the host's copy be ordinary memory; no restore follows."""
+        self.release()
+        settle(self._device)
+        self._memory.close()
+
     def _point_at(self, flat: Any) -> None:
         for tensor, part in self._parts:
             tensor.data = _view(flat, part)
@@ -118,32 +126,51 @@ def stream_in(flat: Any, host: Any, piece_bytes: int) -> None:
     stream.synchronize()
 
 
-def page_locked(nbytes: int, device: Any) -> Any:
-    """Return zeroed host memory that ``device`` can copy from by itself.
+class HostMemory:
+    """Zeroed host memory that a device can copy from by itself: page-locked, where it is a GPU.
 
-    Registered rather than allocated as pinned: torch's allocator rounds up to a power of two.
+    Registered rather than allocated as pinned: torch's allocator rounds up to a power of two. What
+    is registered must be taken back before it is freed (`close`), unless the process ends.
     """
-    host = torch.zeros(nbytes, dtype=torch.uint8)
-    if device.type != "cuda" or nbytes == 0:
-        return host
-    torch.cuda.init()
-    status = torch.cuda.cudart().cudaHostRegister(host.data_ptr(), nbytes, 0)
-    if int(status) != 0:
-        del host
-        return torch.zeros(nbytes, dtype=torch.uint8).pin_memory()
-    return host
+
+    def __init__(self, nbytes: int, device: Any) -> None:
+        self.flat = torch.zeros(nbytes, dtype=torch.uint8)
+        self._registered = device.type == "cuda" and nbytes > 0 and self._register(device)
+        if device.type == "cuda" and not self._registered:
+            self.flat = self.flat.pin_memory()
+
+    def close(self) -> None:
+        """Let the memory be like any other."""
+        if self._registered:
+            torch.cuda.cudart().cudaHostUnregister(self.flat.data_ptr())
+            self._registered = False
+
+    def _register(self, device: Any) -> bool:
+        torch.cuda.init()
+        cuda = torch.cuda.cudart()
+        if int(cuda.cudaHostRegister(self.flat.data_ptr(), self.flat.numel(), 0)) == 0:
+            return True
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device=device)  # takes away the error that a refusal leaves behind
+        return False
 
 
 def give_back(device: Any) -> None:
     """Return unused memory of the allocator to the device, so that others can have it."""
     if device.type != "cuda":
         return
-    torch.cuda.synchronize(device)
+    settle(device)
     # Workspaces of matrix products are kept for each stream, megabytes of each.
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is not None:
         clear()
     torch.cuda.empty_cache()
+
+
+def settle(device: Any) -> None:
+    """Wait until the device has done all it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def checksum(flat: Any, piece_bytes: int = PIECE_BYTES) -> str:

@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PAGES = (
     "", "queues", "actions", "trajectories", "tasks", "cpu", "gpu", "apis", "decisions", "workers",
+    "operate", "audit", "configuration", "configuration/edit", "configuration/revisions",
 )  # fmt: skip
 
 

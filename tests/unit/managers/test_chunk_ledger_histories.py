@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -12,7 +14,9 @@ from domain.resources import MILLI
 from managers.gpu.ledger import ChunkLedger
 from tests.oracles.chunks import Model
 
-SERVICES = st.sampled_from(["a", "b"])
+#: Service → how many it takes at once.
+SEATS = {"a": 1, "b": 3}
+SERVICES = st.sampled_from(sorted(SEATS))
 #: Mostly sizes that meet again, so that services find their chunks.
 GPUS = st.sampled_from([1, 2, 2, 2, 3, 4, 8])
 NODES = ([[7, 2, 9, 4, 0, 1, 3, 5], [20, 21, 22], list(range(30, 42))], [list(range(8))], [[0, 1]])
@@ -27,6 +31,10 @@ class Chunks(RuleBasedStateMachine):
         self.model = Model(nodes, MEMORY)
         self.ledger = self.fresh()
         self.number = 0
+        #: Holder → the service that works for it, of those who came by `host` or `join`.
+        self.guests = {}
+        #: Those of them under whom a GPU failed.
+        self.failed = set()
 
     def inventory(self):
         gpus = sum(map(len, self.model.nodes))
@@ -59,17 +67,47 @@ class Chunks(RuleBasedStateMachine):
         evicted = [each.service for each in occupied.evicted]
         assert (occupied.cached, evicted) == self.model.occupy(holder, service, memory)
 
+    @rule(gpus=GPUS, service=SERVICES, memory=st.integers(1, MEMORY))
+    def host(self, gpus, service, memory):
+        if not self.ledger.fits((gpus * MILLI,)):
+            return
+        self.number += 1
+        holder, seats = f"h{self.number}", SEATS[service]
+        working = {unit for have in self.ledger.holders().values() for unit in have.units}
+        given = self.ledger.host(holder, gpus * MILLI, service, memory, seats=seats)
+        assert given.shared == (seats > 1)
+        assert not working.intersection(given.units)
+        self.model.held[holder] = given.units
+        assert self.model.occupy(holder, service, memory)[0] == given.hosting.cached
+        self.guests[holder] = service
+
+    @rule(service=SERVICES)
+    def join(self, service):
+        self.number += 1
+        holder, free, counts = f"h{self.number}", self.ledger.free, self.ledger.counts
+        homes = self.ledger.seats(service, SEATS[service])
+        if not homes:
+            return
+        given = self.ledger.join(holder, homes[0], SEATS[service])
+        assert given.hosting.cached
+        assert (self.ledger.free, self.ledger.counts) == (free, counts)
+        self.model.held[holder] = given.units
+        self.model.join(holder, service)
+        self.guests[holder] = service
+
     @precondition(lambda self: self.model.held)
     @rule(data=st.data())
     def release(self, data):
         holder = data.draw(st.sampled_from(sorted(self.model.held)))
         assert self.ledger.release(holder).units == self.model.held[holder]
         self.model.release(holder)
+        self.guests.pop(holder, None)
 
     @rule(data=st.data())
     def a_gpu_fails(self, data):
         unit = data.draw(st.sampled_from([each for node in self.model.nodes for each in node]))
         self.model.fail(unit)
+        self.failed |= {holder for holder in self.guests if unit in self.model.held[holder]}
         self.ledger.resize_capacity(self.inventory())
 
     @rule()
@@ -104,12 +142,24 @@ class Chunks(RuleBasedStateMachine):
 
     @invariant()
     def nothing_overlaps_leaks_or_is_overfull(self):
-        held = [unit for have in self.ledger.holders().values() for unit in have.units]
+        alone = {holder: have for holder, have in self.ledger.holders().items() if not have.shared}
+        held = [unit for have in alone.values() for unit in have.units]
+        together = {have.units for h, have in self.ledger.holders().items() if h not in alone}
+        held += [unit for units in together for unit in units]
         assert len(held) == len(set(held))
         free = sum(n * size for n, size in zip(self.ledger.counts, (1, 2, 4, 8), strict=True))
         gone = self.model.unhealthy | set(held)
         assert free + len(gone) == sum(map(len, self.model.nodes))
         assert all(self.model.room(unit) >= 0 for node in self.model.nodes for unit in node)
+
+    @invariant()
+    def nobody_is_evicted_under_a_call_and_no_chunk_has_more_than_it_takes(self):
+        where = {holder: self.model.held[holder] for holder in self.guests}
+        there = {(each.service, each.units) for each in self.ledger.residents()}
+        for holder, service in self.guests.items():
+            assert (service, where[holder]) in there or holder in self.failed
+        seated = Counter((service, where[holder]) for holder, service in self.guests.items())
+        assert all(count <= SEATS[service] for (service, _), count in seated.items())
 
 
 TestChunks = Chunks.TestCase

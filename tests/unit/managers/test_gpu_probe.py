@@ -2,67 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from domain.errors import InvalidRequest
 from domain.ids import ResourceId
 from domain.ports import DriverContext
+from managers.gpu.engines.leftovers import VARIABLE, label_of, left_by
 from managers.gpu.ledger import ChunkLedger
+from managers.gpu.measure import NvmlMeter
 from managers.gpu.probe import inventory_of, probe_gpu, read_gpus
-
-GIB = 2**30
-
-
-class NvmlError(Exception):
-    """What every call may raise."""
-
-
-class NotSupported(NvmlError):
-    """The device has no such thing."""
-
-
-class FakeNvml:
-    """As much of ``pynvml`` as is asked, over devices that are plain dictionaries."""
-
-    NVMLError = NvmlError
-    NVMLError_NotSupported = NotSupported
-
-    def __init__(self, *devices: dict[str, Any], broken: bool = False) -> None:
-        self.devices, self.broken, self.open = devices, broken, False
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        if self.broken:
-            raise NvmlError("NVML Shared Library Not Found")
-        self.open = True
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.open = False
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return len(self.devices)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> dict[str, Any]:  # noqa: N802
-        if self.devices[index].get("lost"):
-            raise NvmlError("GPU is lost")
-        return self.devices[index]
-
-    def nvmlDeviceGetMemoryInfo(self, device: dict[str, Any]) -> Any:  # noqa: N802
-        return SimpleNamespace(total=device.get("gib", 80) * GIB)
-
-    def nvmlDeviceGetMigMode(self, device: dict[str, Any]) -> tuple[int, int]:  # noqa: N802
-        if "mig" not in device:
-            raise NotSupported
-        return device["mig"], device["mig"]
-
-    def nvmlDeviceGetRemappedRows(self, device: dict[str, Any]) -> tuple[int, ...]:  # noqa: N802
-        return 0, 0, int(device.get("pending", 0)), 0
-
-    def nvmlDeviceGetComputeRunningProcesses(self, device: dict[str, Any]) -> Any:  # noqa: N802
-        return [SimpleNamespace(pid=pid) for pid in device.get("pids", ())]
+from tests.fake_nvml import GIB, FakeNvml
 
 
 def context(**settings: str) -> DriverContext:
@@ -82,6 +35,7 @@ def test_devices_keep_their_numbers_and_the_smallest_memory_counts() -> None:
     [
         ({"lost": True}, "GPU is lost"),
         ({"mig": 1}, "it is cut into MIG devices"),
+        ({"compute_mode": 2}, "its compute mode is prohibited"),
         ({"pending": True}, "its memory waits for a reset to be repaired"),
         ({"pids": (17, 18)}, "processes work on it: 17, 18"),
     ],
@@ -93,6 +47,30 @@ def test_a_gpu_in_trouble_keeps_its_place_and_is_not_offered(device, trouble) ->
     ledger = ChunkLedger(ResourceId("gpu:n1"), inventory_of(gpus))
     assert ledger.counts == (1, 1, 0, 0)
     assert ledger.allocate("a", 2000).units == (2, 3)
+
+
+@pytest.mark.slow
+def test_what_a_dead_predecessor_left_does_not_make_a_gpu_somebody_elses(tmp_path) -> None:
+    label = label_of(tmp_path)
+    assert label_of(tmp_path) == label
+    variables = {**os.environ, VARIABLE: label[VARIABLE]}
+    with subprocess.Popen(["sleep", "60"], env=variables) as left:
+        try:
+            ours = left_by(tmp_path)
+            (ours_alone, both) = read_gpus(
+                FakeNvml({"pids": (left.pid,)}, {"pids": (left.pid, os.getpid())}), ours
+            )
+            assert ours_alone.trouble == ""
+            assert both.trouble == f"processes work on it: {os.getpid()}"
+        finally:
+            left.kill()
+    assert not left_by(tmp_path / "new")(os.getpid())
+
+
+def test_memory_is_measured_by_number_with_who_has_it() -> None:
+    meter = NvmlMeter(FakeNvml({}, {"gib": 40, "used_gib": 30, "pids": (17,)}))
+    assert [meter.free_bytes(unit) // GIB for unit in (0, 1)] == [80, 10]
+    assert [meter.pids(unit) for unit in (0, 1)] == [[], [17]]
 
 
 def test_a_node_without_the_library_has_no_gpus() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from domain.errors import Conflict
 from domain.services import ServiceState
-from managers.gpu.engines import EngineFailed
+from managers.gpu.engines import AnswersChanged, OutOfMemory
 from managers.gpu.engines.fake import FakeEngineServer, FakeMemory
-from managers.gpu.keeper import Home, Keeper, MemoryNotFreed
+from managers.gpu.keeper import Home, Keeper, MemoryNotFreed, Quarantined
 
 SIZE, NEED = 80, 60
 A: Home = ("a", (0, 1))
@@ -79,19 +79,62 @@ async def test_memory_that_is_freed_late_is_waited_for(rig: Rig) -> None:
     assert server.alive
 
 
-async def test_memory_that_is_never_freed_names_its_gpus_and_nobody_comes(rig: Rig) -> None:
+async def test_who_says_it_sleeps_and_frees_nothing_is_ended(rig: Rig) -> None:
     rig.troubles["a"] = "keeps"
+    await rig.keeper.hold("x", A, NEED)
+    rig.keeper.let_go("x", A)
+    assert (await rig.keeper.hold("y", B, NEED, [A])).alive
+    assert rig.states() == {"a": ServiceState.COLD, "b": ServiceState.RESIDENT}
+    assert rig.keeper.take_lost() == (A,)
+
+
+async def test_who_breaks_off_while_it_drains_is_ended_and_its_memory_measured_free(
+    rig: Rig,
+) -> None:
+    rig.troubles["a"] = "breaks"
+    await rig.keeper.hold("x", A, NEED)
+    rig.keeper.let_go("x", A)
+    assert (await rig.keeper.hold("y", B, NEED, [A])).alive
+    assert rig.states()["a"] is ServiceState.COLD
+
+
+async def test_who_answers_otherwise_after_a_restore_is_kept_out_until_it_is_forgotten(
+    rig: Rig,
+) -> None:
+    """I12; whoever asks next is told at once, and others have the memory."""
+    rig.troubles["a"] = "changes"
+    await rig.keeper.hold("x", A, NEED)
+    rig.keeper.let_go("x", A)
+    await rig.keeper.hold("y", B, NEED, [A])
+    rig.keeper.let_go("y", B)
+    with pytest.raises(AnswersChanged):
+        await rig.keeper.hold("z", A, NEED, [B])
+    assert set(rig.memory.used.values()) == {0}
+    assert (rig.states()["a"], rig.keeper.take_lost()) == (ServiceState.COLD, (A,))
+    with pytest.raises(Quarantined, match="answered otherwise"):
+        await rig.keeper.hold("z", A, NEED)
+    assert (await rig.keeper.hold("z", B, NEED)).alive
+    rig.keeper.let_go("z", B)
+
+    rig.troubles["a"] = ""
+    await rig.keeper.forget(A)
+    assert (await rig.keeper.hold("z", A, NEED, [B])).alive
+
+
+async def test_memory_that_is_never_freed_names_its_gpus_and_nobody_comes(rig: Rig) -> None:
+    rig.troubles["a"] = "leaks"
     await rig.keeper.hold("x", A, NEED)
     rig.keeper.let_go("x", A)
     with pytest.raises(MemoryNotFreed) as failed:
         await rig.keeper.hold("y", B, NEED, [A])
     assert failed.value.units == (0, 1)
     assert rig.servers[B].restores == 0
+    rig.servers[A].trouble = ""  # so that nothing is left after this test
 
 
 async def test_a_restore_that_fails_leaves_the_chunk_to_others(rig: Rig) -> None:
     rig.troubles["a"] = "dies"
-    with pytest.raises(EngineFailed, match="out of memory"):
+    with pytest.raises(OutOfMemory, match="out of memory; declare memory_bytes of what it really"):
         await rig.keeper.hold("x", A, NEED)
     assert rig.states() == {"a": ServiceState.COLD}
     assert (await rig.keeper.hold("y", B, NEED)).alive

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import mean
 
 import pytest
@@ -20,9 +21,16 @@ CALL = 0.5
 
 
 def simulated(
-    arrivals: list[Arrival], restore_seconds: float, policy: str = "minimum", gpus: int = 3
+    arrivals: list[Arrival],
+    restore_seconds: float,
+    policy: str = "minimum",
+    gpus: int = 3,
+    seats: int = 1,
 ) -> Result:
-    cluster = Cluster(nodes=1, cores=4, gpus=gpus, models=models(NAMES, restore_seconds, 80 * GIB))
+    served = models(NAMES, restore_seconds, 80 * GIB)
+    for name, model in served.items():
+        served[name] = replace(model, max_concurrency=seats)
+    cluster = Cluster(nodes=1, cores=4, gpus=gpus, models=served)
     calls = ServiceCalls(arrivals, CALL)
     return run(Scene(calls, cluster, NONE), policy).result
 
@@ -38,6 +46,17 @@ def test_a_call_waits_for_its_restore_and_finds_its_service_there_the_next_time(
     assert result.whole.act.mean == pytest.approx((2.5 + 0.5 + 2.5) / 3)
     assert result.whole.overhead.most == pytest.approx(2.0)
     assert result.granted["gpu"] == pytest.approx(5.5 / 9.5)
+
+
+def test_calls_that_share_a_chunk_begin_when_its_service_is_there():
+    """Restored in 2 s for the first; the second comes meanwhile, the third finds no seat."""
+    calls = [Arrival(1.0, "m0"), Arrival(2.0, "m0"), Arrival(2.1, "m0")]
+    result = simulated(calls, 2.0, gpus=1, seats=2)
+
+    assert result.restores == 1
+    assert result.whole.act.most == pytest.approx(2.5)
+    assert result.whole.act.mean == pytest.approx((2.5 + 1.5 + 1.9) / 3)
+    assert result.granted["gpu"] == pytest.approx(3.0 / 4.0), "the chunk counts once"
 
 
 def test_arrivals_are_a_function_of_their_seed():
