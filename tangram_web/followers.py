@@ -24,6 +24,7 @@ from tangram_web.live.scenes import Scenes, SceneStore
 from tangram_web.metrics.store import MetricsStore
 from tangram_web.records import projection
 from tangram_web.records.retention import cutoff, prune
+from tangram_web.webhooks import outbox
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ def projector(stop: Event) -> None:
 
     def consume(entries: Entries) -> None:
         close_old_connections()
-        projection.project(entries)
+        projection.project(entries, also=outbox.feed)
 
     Follower(
         connect(settings.TANGRAM_REDIS_URL),

@@ -26,5 +26,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("simulate/", include("tangram_web.simulations.urls")),
     path("", include("tangram_web.acting.urls")),
     path("configuration/", include("tangram_web.configuration.urls")),
+    path("people/", include("tangram_web.people.urls")),
+    path("webhooks/", include("tangram_web.webhooks.urls")),
     path("", include("tangram_web.dashboard.urls")),
 ]

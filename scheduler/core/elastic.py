@@ -344,9 +344,8 @@ def behind(state: State, key: ResourceId, pool: str, without: set[ActionId]) -> 
     lines = []
     for queue in state.queues.values():
         line = queue.key
-        if line.held or queue.out_of_share:
-            continue
-        if line.needs.key == (key if cluster else kind):
+        halted = line.held or queue.out_of_share
+        if line.needs.key == (key if cluster else kind) and not halted:
             if cluster or line.node == node:
                 lines.append((queue, 0, 1))
             elif line.node is None and line.pool == pool and node in nodes:
