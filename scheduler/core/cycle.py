@@ -80,7 +80,7 @@ def _scan(state: State, elastic: Elastic, decisions: list[Decision]) -> bool:
         borrows, place, key = heads[0]
         queue = state.queues[key]
         live = queue.head()
-        if live is not None and not borrows and elastic.shares.borrows(key):
+        if live is not None and not (borrows or key.held) and elastic.shares.borrows(key):
             heapreplace(heads, (True, place, key))
             continue
         if live is not None and _try_admit(state, scan, elastic, queue, live, decisions):

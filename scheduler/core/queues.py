@@ -141,8 +141,9 @@ class WaitQueue:
         ahead = [(heap[0][0], 0)] if heap else []
         while ahead:
             _, place = heappop(ahead)
-            live = heap[place][1]
-            if live.queue is key and live is not last:  # who left and came back is here twice
+            placed, live = heap[place]
+            # Who left and came back is here twice.
+            if live.queue is key and placed == live.order and live is not last:
                 last = live
                 yield live
             for child in (2 * place + 1, 2 * place + 2):

@@ -237,6 +237,7 @@ WIRE_STRUCTS: tuple[type, ...] = (
     BatchItem,
     BatchView,
     CancelPayload,
+    PriorityPayload,
     CompletionsView,
     DecisionsView,
     ReleasePayload,

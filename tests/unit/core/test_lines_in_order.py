@@ -18,7 +18,7 @@ NEEDS = Needs((("cpu", 1000),), (), True, "cpu")
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(
     st.lists(st.integers(-1, 1), max_size=40),
-    st.lists(st.tuples(st.integers(0, 39), st.booleans()), max_size=60),
+    st.lists(st.tuples(st.integers(0, 39), st.booleans(), st.integers(-1, 1)), max_size=60),
     st.integers(0, 40),
 )
 def test_a_line_is_read_in_order(priorities, moves, count) -> None:
@@ -29,10 +29,11 @@ def test_a_line_is_read_in_order(priorities, moves, count) -> None:
     ]
     for live in lives:
         queue.push(live)
-    for number, comes_back in moves:
+    for number, comes_back, priority in moves:
         if number < len(lives) and lives[number].queue is not None:
             queue.leave(lives[number])
             if comes_back:
+                lives[number].order = (priority, number)
                 queue.push(lives[number])
 
     expected = sorted((live for live in lives if live.queue), key=lambda live: live.order)

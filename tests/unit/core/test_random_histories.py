@@ -99,7 +99,14 @@ def feedbacks(*, sent: bool) -> st.SearchStrategy[Feedback]:
 def configs(draw: st.DrawFn, revision: int) -> Config:
     """Any configuration that an operator could apply."""
     return a_config(
-        pools=[PoolConfig("default", draw(POLICIES), paused=draw(st.booleans()))],
+        pools=[
+            PoolConfig(
+                "default",
+                draw(POLICIES),
+                paused=draw(st.booleans()),
+                shares={"cpu": {"default": draw(SHARES)}} if draw(st.booleans()) else {},
+            )
+        ],
         apis=draw(
             st.dictionaries(st.sampled_from(["search", "code"]), st.integers(0, 3), max_size=2)
         ),
