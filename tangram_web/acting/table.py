@@ -129,6 +129,15 @@ def _drain(verb: str) -> Any:
     return do
 
 
+def _drain_line(otherwise: str) -> Any:
+    def line(target: Target, values: Values) -> str:
+        reason = values.get("reason") or otherwise
+        because = ["--reason", reason] if reason else []
+        return said("tangram", "node", "drain", target.name, *because)
+
+    return line
+
+
 def _ends_on(node: str, reason: str) -> list[Any]:
     open_there = TrajectoryRecord.objects.filter(node=node, state="open")
     events: list[Any] = [
@@ -253,13 +262,13 @@ VERBS: Final = {
              effect=_of_task("All of this ends as cancelled. What comes later is accepted.")),
         Verb(kind="node", name="drain", title="Drain", role=_OPERATOR, undo="resume",
              form=forms.Drain, effect=_of_node, do=_drain("drain"),
-             line=lambda t, v: said("tangram", "node", "drain", t.name)),
+             line=_drain_line("")),
         Verb(kind="node", name="resume", title="Take back", role=_OPERATOR, undo="drain",
              effect=lambda t, v: Effect(live(node=t.name), "It takes new actions again."),
              do=_undrain, line=lambda t, v: said("tangram", "node", "resume", t.name)),
         Verb(kind="node", name="retire", title="Retire", role=_OPERATOR, heavy=True,
              undo="resume", form=forms.Drain, effect=_of_node, do=_drain("retire"),
-             line=lambda t, v: said("tangram", "node", "drain", t.name, "--reason", "retired")),
+             line=_drain_line("retired")),
         Verb(kind="pool", name="pause", title="Pause", role=_ADMIN, undo="resume", heavy=True,
              effect=_of_pool(_GOES_ON), do=_pool(paused=True),
              line=_document("Pool", "paused", value=True)),
