@@ -5,7 +5,9 @@ Targets: simulated mean ACT within 10 % of the measured one, p95 within 20 %.
 Trajectories think, run ``sleep``, and at the end a command that sleeps the shorter, the more cores it
 was granted, on one node with 4 declared cores. Nothing needs a core, so what is measured is
 scheduling and the path around it, as on a node that is not overloaded. The simulator takes the
-same draws and the hops of `simulator.overheads`, which were measured on the development machine.
+same draws. What the path costs on this machine at this hour it is told by a warm-up of other draws:
+mean overhead, and how much longer than asked a ``sleep`` takes; ``as_quiet`` is what comes out with
+the hops of `simulator.overheads` instead, which were measured while nobody else was there.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import asyncio
 import json
 import urllib.request
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from random import Random
 from typing import Any
 
@@ -29,6 +31,7 @@ from domain.ids import ActionId
 from domain.resources import MILLI
 from simulator.cluster import GIB, Cluster
 from simulator.compare import Scene, run
+from simulator.overheads import Overheads
 from simulator.result import Spread, spread
 from simulator.work import Work
 from simulator.workloads.program import Act, Program, Rollout, Think
@@ -90,8 +93,17 @@ def _switch(stack: Stack, policy: str) -> None:
             raise SystemExit(f"the pool did not take {policy}")
 
 
-async def _trajectory(client: AsyncClient, name: str, turns: Sequence[Turn]) -> list[float]:
-    acts = []
+@dataclass(frozen=True)
+class Ended:
+    """A real action: its ACT, and what its path and its process cost beside the work."""
+
+    act_seconds: float
+    overhead_seconds: float
+    excess_seconds: float
+
+
+async def _trajectory(client: AsyncClient, name: str, turns: Sequence[Turn]) -> list[Ended]:
+    ended = []
     for turn in turns:
         await asyncio.sleep(turn.think_seconds)
         fields: dict[str, Any] = {"trajectory": name, "family": "tool"}
@@ -108,18 +120,36 @@ async def _trajectory(client: AsyncClient, name: str, turns: Sequence[Turn]) -> 
         if view.outcome != "completed":
             raise SystemExit(f"{view.id} ended as {view.outcome}: {view.result}")
         assert view.timing is not None  # it is finished
-        acts.append(view.timing.act_seconds)
+        units = view.units.get("cpu", 1)
+        asked = turn.seconds
+        if turn.reward:
+            asked = PROFILE.duration_seconds(turn.seconds, round(units * MILLI))
+        timing = view.timing
+        excess = timing.execution_seconds - asked
+        ended.append(Ended(timing.act_seconds, timing.overhead_seconds, excess))
     await client.finish_trajectory(name)
-    return acts
+    return ended
 
 
-async def _measure(stack: Stack, plan: Sequence[Sequence[Turn]], prefix: str) -> Spread:
+async def _measure(stack: Stack, plan: Sequence[Sequence[Turn]], prefix: str) -> list[Ended]:
     url = f"http://{stack.host}:{stack.port}"
     async with AsyncClient(url, token=stack.token) as client:
         every = await asyncio.gather(
             *(_trajectory(client, f"{prefix}-{n}", turns) for n, turns in enumerate(plan))
         )
-    return spread(np.array([act for acts in every for act in acts]))
+    return [each for trajectory in every for each in trajectory]
+
+
+def _path(warm: Sequence[Ended]) -> tuple[Overheads, float]:
+    """Return the hops as the warm-up found them, and what a process takes beside its work.
+
+    Hops keep their shares; of them all, those between grant and report count as overhead.
+    """
+    quiet = Overheads()
+    counted = quiet.pass_seconds + quiet.start_seconds + quiet.report_seconds
+    ratio = float(np.median([each.overhead_seconds for each in warm])) / counted
+    hops = {field.name: getattr(quiet, field.name) * ratio for field in fields(quiet)}
+    return Overheads(**hops), max(0.0, float(np.median([each.excess_seconds for each in warm])))
 
 
 @dataclass(frozen=True)
@@ -127,6 +157,8 @@ class Drawn:
     """The same, for the simulator."""
 
     plan: Sequence[Sequence[Turn]]
+    #: What a process takes beside its work.
+    excess_seconds: float = 0.0
     project: str = "default"
     task: str = "bench"
     train_seconds: float = 0.0
@@ -153,7 +185,8 @@ class Drawn:
                 duration_seconds=turn.seconds if turn.reward else None,
                 environment=EnvironmentSpec(), exec=ExecSpec(("true",)),
             )  # fmt: skip
-            yield Act(action, Work(turn.seconds, profile))
+            # On more cores the excess shrinks with the work, by a few milliseconds too much.
+            yield Act(action, Work(turn.seconds + self.excess_seconds, profile))
 
 
 def _beside(measured: Spread, simulated: Spread) -> dict[str, float]:
@@ -167,6 +200,13 @@ def _beside(measured: Spread, simulated: Spread) -> dict[str, float]:
     }
 
 
+def _simulated(
+    plan: Sequence[Sequence[Turn]], policy: str, overheads: Overheads, excess_seconds: float
+) -> Spread:
+    scene = Scene(Drawn(plan, excess_seconds), Cluster(1, CORES, 64 * GIB), overheads)
+    return run(scene, policy).result.whole.act
+
+
 def main() -> None:
     """Measure, simulate, print, store."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -175,14 +215,22 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="store nothing")
     options = parser.parse_args()
     plan = draw(options.trajectories, options.turns, seed=5)
-    result = {}
+    result: dict[str, Any] = {}
     for policy in POLICIES:
         with tangram("--nodes", "1", "--cpus", str(CORES)) as stack:
             _switch(stack, policy)
-            asyncio.run(_measure(stack, draw(2, 2, seed=1), "warm"))
-            measured = asyncio.run(_measure(stack, plan, "t"))
-        scene = Scene(Drawn(plan), Cluster(1, CORES, 64 * GIB))
-        result[policy] = _beside(measured, run(scene, policy).result.whole.act)
+            warm = asyncio.run(_measure(stack, draw(4, 4, seed=1), "warm"))
+            ended = asyncio.run(_measure(stack, plan, "t"))
+        measured = spread(np.array([each.act_seconds for each in ended]))
+        overheads, excess = _path(warm)
+        result[policy] = {
+            **_beside(measured, _simulated(plan, policy, overheads, excess)),
+            "as_quiet": _beside(measured, _simulated(plan, policy, Overheads(), 0.0)),
+            "warm_up": {
+                "path_ratio": round(overheads.pass_seconds / Overheads().pass_seconds, 2),
+                "excess_seconds": round(excess, 4),
+            },
+        }
         print(policy, result[policy], flush=True)
     if not options.dry:
         print("stored in", store("predicted", {"result": result}))

@@ -121,6 +121,33 @@ class TaskOpened(_Event):
     metadata: dict[str, Any] = {}
 
 
+class TaskPaused(_Event):
+    """Somebody wants a task to be granted nothing (or to go on). What runs goes on."""
+
+    project: str
+    task: str
+    paused: bool = True
+    asked: Asked | None = None
+
+
+class TaskPrioritised(_Event):
+    """Somebody wants a task's actions served at another priority; None: each at its own."""
+
+    project: str
+    task: str
+    priority: int | None = None
+    asked: Asked | None = None
+
+
+class TaskCancelRequested(_Event):
+    """Somebody wants everything ended that a task has now."""
+
+    project: str
+    task: str
+    reason: str = "cancelled with its task"
+    asked: Asked | None = None
+
+
 class TrajectoryOpened(_Event):
     """A trajectory was declared before its first action."""
 
@@ -238,6 +265,9 @@ Event = (
     | LeaseRenewed
     | LeaseReleased
     | TaskOpened
+    | TaskPaused
+    | TaskPrioritised
+    | TaskCancelRequested
     | TrajectoryOpened
     | TrajectoryFinished
     | EnvironmentRemoved

@@ -73,6 +73,11 @@ class Keys:
         """Sorted set: moments of so many seconds, for the charts of the past."""
         return f"{self.prefix}:history:{seconds}"
 
+    @property
+    def scenes(self) -> str:
+        """Sorted set: how the GPUs stood, for the map of the past."""
+        return f"{self.prefix}:scenes"
+
     def commands(self, node: str, identity: str) -> str:
         """Stream: commands for one node's state directory."""
         return f"{self.prefix}:node:{node}:{identity}"

@@ -101,6 +101,8 @@ class GpuService(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     eager: bool = False
     #: Interpreter of engine ``torch``, which has torch; empty is the node worker's own.
     python: str = ""
+    #: Calls wait, and its chunks are the first to be given to others: an operator looks into it.
+    quarantined: bool = False
 
     @property
     def units(self) -> UnitSet:

@@ -111,11 +111,26 @@ class ShareView(msgspec.Struct, frozen=True):
     waiting: int
 
 
+class OneMoreView(msgspec.Struct):
+    """What more of the binding resource would change for a waiting action."""
+
+    #: How much more: one unit, or of GPUs the chunk that it needs.
+    units: float | int
+    #: How much earlier it would start; 0: so little more changes nothing.
+    sooner_seconds: float
+    #: Predicted start and end with that much more, in seconds from now.
+    starts_in_seconds: float
+    ends_in_seconds: float
+    #: How much more would let it, and all before it, start now.
+    missing: float | int
+
+
 class WaitView(msgspec.Struct, omit_defaults=True):
     """Why an action waits (I14)."""
 
     #: ``short_of`` · ``share`` · ``behind`` · ``deferred`` · ``trajectory_busy`` · ``merged`` · ``too_large`` · ``no_node`` ·
-    #: ``nodes_unusable`` · ``node_lost`` · ``node_drained`` · ``pool_paused`` · ``arriving``
+    #: ``nodes_unusable`` · ``node_lost`` · ``node_drained`` · ``pool_paused`` · ``task_paused`` ·
+    #: ``service_quarantined`` · ``arriving``
     code: str
     #: One sentence for people.
     reason: str
@@ -127,6 +142,8 @@ class WaitView(msgspec.Struct, omit_defaults=True):
     starts_in_seconds: float | None = None
     #: What it needs to start, in units; a policy may give it more of its key resource.
     units: dict[str, float | int] = {}
+    #: What more of ``resource`` would change; None when nobody can tell.
+    one_more: OneMoreView | None = None
 
 
 class QueueView(msgspec.Struct):
@@ -281,6 +298,12 @@ class TaskPayload(msgspec.Struct, forbid_unknown_fields=True):
     project: Name | None = None
     pool: Name | None = None
     metadata: dict[str, Any] = {}
+
+
+class PriorityPayload(msgspec.Struct, forbid_unknown_fields=True):
+    """Serve a task's actions at one priority; null: each at its own."""
+
+    priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] | None
 
 
 class RenewPayload(msgspec.Struct, forbid_unknown_fields=True):

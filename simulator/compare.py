@@ -26,12 +26,9 @@ POLICIES = tuple(
     for name in (("fixed(4)", "fixed(16)") if known == "fixed(k)" else (known,))
 )
 #: Rivals that are modelled without the core (`simulator.baselines`).
-BASELINES = (
-    *kubernetes.RULES,
-    *unmanaged.RULES,
-    *static_services.RULES,
-    serverless_llm.NAME,
-)
+BASELINES = (*kubernetes.RULES, *unmanaged.RULES, *static_services.RULES, serverless_llm.NAME)
+#: Those of them that serve models on GPUs, and nothing else.
+SERVING = (*static_services.RULES, serverless_llm.NAME)
 
 #: Called with the policy and how many of its actions have finished.
 Progress = Callable[[str, int], None]

@@ -22,6 +22,10 @@ from tangram_client.replay.trace import TraceError
 COLUMNS: Final = ("t_ms", "input_tokens", "output_tokens", "prefix_blocks_512")
 
 
+#: No request is longer: what is, is another unit or a broken number.
+MOST_TOKENS: Final = 100_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class LlmRequest:
     """One request to a model."""
@@ -44,14 +48,18 @@ def parse_requests(content: bytes, source: str) -> list[LlmRequest]:
     """Read the content of a trace, which errors call ``source``; raises as `read_requests`."""
     try:
         lines = content.decode().splitlines()
-    except UnicodeDecodeError:
-        raise TraceError(f"{source}:1: not UTF-8") from None
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise TraceError(f"{source}:{line}: not UTF-8") from None
     header = tuple(lines[0].split(",")) if lines else ()
     if header != COLUMNS:
         raise TraceError(
             f"{source}:1: the columns must be {','.join(COLUMNS)}, not {','.join(header)}"
         )
     requests = list(_rows(source, lines[1:]))
+    if not content.endswith(b"\n"):
+        # A number that lost its last digits is a number.
+        raise TraceError(f"{source}:{len(lines)}: the last line has no end; cut off?")
     if not requests:
         raise TraceError(f"{source}:1: holds no request")
     return requests
@@ -69,7 +77,9 @@ def _rows(source: str, lines: list[str]) -> Iterator[LlmRequest]:
         if numbers[0] < before:
             raise TraceError(f"{where}: {numbers[0]:g} ms comes before the line above it")
         before = numbers[0]
-        yield LlmRequest(numbers[0] / 1000, round(numbers[1]), round(numbers[2]))
+        if any(each % 1 or each > MOST_TOKENS for each in numbers[1:]):
+            raise TraceError(f"{where}: tokens are counted in whole numbers up to {MOST_TOKENS}")
+        yield LlmRequest(numbers[0] / 1000, int(numbers[1]), int(numbers[2]))
 
 
 def _number(text: str, name: str, where: str) -> float:

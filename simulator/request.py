@@ -13,7 +13,8 @@ from msgspec import Meta
 from domain.errors import InvalidRequest
 from domain.policies import parse_policy
 
-#: Rivals that are modelled without the core, as `simulator.compare.BASELINES` has them.
+#: Rivals that are modelled without the core, as `simulator.compare.BASELINES` has them; no workload
+#: here calls models, so those that serve them are left out.
 RIVALS: Final = ("kubernetes", "kubernetes(110)", "unmanaged")
 #: Simulated actions, over all policies and seeds of one request.
 MOST_ACTIONS: Final = 1_000_000

@@ -69,7 +69,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     virtual_seconds: float
     #: The whole run in `WINDOWS` equal stretches (ARL-Tangram Figure 6).
     windows: tuple[Window, ...]
-    #: Resource → share of all its units × time that was granted (``cpu``: all nodes together).
+    #: Resource → share of all its units × time that was granted (``cpu``, ``gpu``: all nodes together).
     granted: dict[str, float]
     #: T_ori completed per granted core·second: what parallelism has left of it.
     efficiency: float

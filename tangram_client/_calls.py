@@ -136,6 +136,20 @@ def open_trajectory(payload: Mapping[str, Any]) -> Call[dict[str, Any]]:
     return _post("/trajectories", json_of, encode(payload))
 
 
+def steer_task(
+    task: str, verb: str, *, project: str | None = None, body: Mapping[str, object] | None = None
+) -> Call[None]:
+    """Do ``pause``, ``resume``, ``priority`` or ``cancel`` to a task; repeats change nothing."""
+    path = f"/tasks/{_segment(task)}/{verb}"
+    return _post(path, _nothing, encode(body or {}), params=_params(project=project))
+
+
+def control_node(node: str, verb: str, *, reason: str | None = None) -> Call[None]:
+    """``drain`` a node or ``resume`` it; repeats change nothing."""
+    body = encode({} if reason is None else {"reason": reason})
+    return _post(f"/nodes/{_segment(node)}/{verb}", _nothing, body)
+
+
 def finish_trajectory(trajectory: str, *, project: str | None = None) -> Call[None]:
     """End a trajectory: its actions are cancelled, its environment goes."""
     path = f"/trajectories/{_segment(trajectory)}/finish"

@@ -165,6 +165,31 @@ class AsyncClient:
         payload = self._owned({"id": trajectory, "task": task, **fields})
         return await self.send(_calls.open_trajectory(payload))
 
+    async def pause_task(self, task: str) -> None:
+        """Grant a task nothing; what runs goes on."""
+        await self.send(_calls.steer_task(task, "pause", project=self._project))
+
+    async def resume_task(self, task: str) -> None:
+        """Go on with a task."""
+        await self.send(_calls.steer_task(task, "resume", project=self._project))
+
+    async def prioritise_task(self, task: str, priority: int | None) -> None:
+        """Serve all actions of a task at one priority; None: each at its own."""
+        body = {"priority": priority}
+        await self.send(_calls.steer_task(task, "priority", project=self._project, body=body))
+
+    async def cancel_task(self, task: str) -> None:
+        """End what a task has now."""
+        await self.send(_calls.steer_task(task, "cancel", project=self._project))
+
+    async def drain_node(self, node: str, *, reason: str | None = None) -> None:
+        """Let a node take no new actions; what runs there goes on."""
+        await self.send(_calls.control_node(node, "drain", reason=reason))
+
+    async def resume_node(self, node: str) -> None:
+        """Let a node take actions again."""
+        await self.send(_calls.control_node(node, "resume"))
+
     async def finish_trajectory(self, trajectory: str) -> None:
         """End a trajectory: its actions are cancelled, its environment goes."""
         await self.send(_calls.finish_trajectory(trajectory, project=self._project))

@@ -157,6 +157,31 @@ class Client:
         payload = self._owned({"id": trajectory, "task": task, **fields})
         return self.send(_calls.open_trajectory(payload))
 
+    def pause_task(self, task: str) -> None:
+        """Grant a task nothing; what runs goes on."""
+        self.send(_calls.steer_task(task, "pause", project=self._project))
+
+    def resume_task(self, task: str) -> None:
+        """Go on with a task."""
+        self.send(_calls.steer_task(task, "resume", project=self._project))
+
+    def prioritise_task(self, task: str, priority: int | None) -> None:
+        """Serve all actions of a task at one priority; None: each at its own."""
+        body = {"priority": priority}
+        self.send(_calls.steer_task(task, "priority", project=self._project, body=body))
+
+    def cancel_task(self, task: str) -> None:
+        """End what a task has now."""
+        self.send(_calls.steer_task(task, "cancel", project=self._project))
+
+    def drain_node(self, node: str, *, reason: str | None = None) -> None:
+        """Let a node take no new actions; what runs there goes on."""
+        self.send(_calls.control_node(node, "drain", reason=reason))
+
+    def resume_node(self, node: str) -> None:
+        """Let a node take actions again."""
+        self.send(_calls.control_node(node, "resume"))
+
     def finish_trajectory(self, trajectory: str) -> None:
         """End a trajectory: its actions are cancelled, its environment goes."""
         self.send(_calls.finish_trajectory(trajectory, project=self._project))

@@ -7,7 +7,7 @@ carries slow jobs only; nothing of it is on the path of an action.
     loop        the scheduler loop: one leads, the others stand by
     node        the node worker of this machine
     projector   rows, live frames and metrics, made from the journal; deletes old rows; plays
-                simulations
+                simulations; sends webhooks
 """
 
 from __future__ import annotations
@@ -116,6 +116,7 @@ def _node() -> list[tuple[str, Work]]:
 
 def _projector() -> list[tuple[str, Work]]:
     from tangram_web.followers import frames, projector, retention
+    from tangram_web.posting import webhooks
     from tangram_web.simulations.runner import simulations
 
     return [
@@ -123,6 +124,7 @@ def _projector() -> list[tuple[str, Work]]:
         ("frames", frames),
         ("retention", retention),
         ("simulations", simulations),
+        ("webhooks", in_event_loop(webhooks)),
     ]
 
 

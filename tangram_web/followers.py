@@ -20,9 +20,11 @@ from tangram_web.live.frames import FrameFold
 from tangram_web.live.publisher import FramePublisher
 from tangram_web.live.rings import Rings
 from tangram_web.live.ringstore import RingStore
+from tangram_web.live.scenes import Scenes, SceneStore
 from tangram_web.metrics.store import MetricsStore
 from tangram_web.records import projection
 from tangram_web.records.retention import cutoff, prune
+from tangram_web.webhooks import outbox
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ def projector(stop: Event) -> None:
 
     def consume(entries: Entries) -> None:
         close_old_connections()
-        projection.project(entries)
+        projection.project(entries, also=outbox.feed)
 
     Follower(
         connect(settings.TANGRAM_REDIS_URL),
@@ -75,6 +77,9 @@ def _publish(client: redis.Redis, publisher: FramePublisher, stop: Event) -> Non
     fold, counted = FrameFold(totals), id_parts(totals.position)
     rings = RingStore(client, bus.keys())
     fold.flow.rings = Rings(rings.newest())
+    scenes = SceneStore(client, bus.keys())
+    _, newest = scenes.span() or (-1, -1)
+    fold.scenes = Scenes(newest)
     last_at, read_at, saved_at = 0.0, monotonic(), 0.0
     while not stop.is_set():
         entries = journal.read(position, count=500, block_seconds=1.0)
@@ -88,6 +93,7 @@ def _publish(client: redis.Redis, publisher: FramePublisher, stop: Event) -> Non
             publisher.publish(fold.frames(last_at + monotonic() - read_at))
             if fold.flow.rings.due:
                 rings.save(fold.flow.rings.take())
+                scenes.save(fold.scenes.take())
             stop.wait(FRAME_SECONDS)
 
 

@@ -46,6 +46,10 @@ TANGRAM_RETENTION_DAYS = env_float("TANGRAM_RETENTION_DAYS", 30.0)
 TANGRAM_JOURNAL_SECONDS = env_float("TANGRAM_JOURNAL_SECONDS", 900.0)
 #: A simulation that somebody asked for at a page may take so long.
 TANGRAM_SIMULATION_SECONDS = env_float("TANGRAM_SIMULATION_SECONDS", 300.0, minimum=1.0)
+#: Webhooks may go to this machine itself, and there by plain HTTP: for trying them out.
+TANGRAM_WEBHOOKS_LOOPBACK = env_bool("TANGRAM_WEBHOOKS_LOOPBACK", default=False)
+#: A receiver answers within this.
+TANGRAM_WEBHOOK_SECONDS = env_float("TANGRAM_WEBHOOK_SECONDS", 15.0, minimum=0.1)
 #: What the container driver may be told (managers/cpu/containers/settings.py), as ``docker_…``.
 TANGRAM_DOCKER = env_prefixed("TANGRAM_DOCKER_", "docker_")
 
@@ -56,12 +60,15 @@ ALLOWED_HOSTS = env_list("TANGRAM_ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[:
 INSTALLED_APPS = [
     "tangram_web",
     "tangram_web.audit",
+    "tangram_web.acting",
+    "tangram_web.configuration",
     "tangram_web.records",
     "tangram_web.pools",
     "tangram_web.live",
     "tangram_web.dashboard",
     "tangram_web.people",
     "tangram_web.simulations",
+    "tangram_web.webhooks",
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -74,6 +81,7 @@ INSTALLED_APPS = [
     "knox",
     "drf_spectacular",
     "drf_spectacular_sidecar",
+    "axes",
 ]
 
 MIDDLEWARE = [
@@ -88,6 +96,8 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "tangram_web.people.middleware.SessionSeenMiddleware",
+    "axes.middleware.AxesMiddleware",
 ]
 
 ROOT_URLCONF = "tangram_web.urls"
@@ -133,6 +143,11 @@ LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "login"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
+#: Browsers reach us by TLS alone: cookies go nowhere else, and browsers remember that for a month.
+TANGRAM_HTTPS = env_bool("TANGRAM_HTTPS", default=False)
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = TANGRAM_HTTPS
+SECURE_HSTS_SECONDS = 30 * 86400 if TANGRAM_HTTPS else 0
+CSRF_COOKIE_SAMESITE = "Lax"
 X_FRAME_OPTIONS = "DENY"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
@@ -140,6 +155,22 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator")
 ]
+
+#: The first one counts failures and refuses; the second one looks at passwords.
+AUTHENTICATION_BACKENDS = [
+    "axes.backends.AxesStandaloneBackend",
+    "django.contrib.auth.backends.ModelBackend",
+]
+#: So many failures lock an account, or an address, for so long; both are counted in the database,
+#: for all web processes together. Trying on while locked does not make it longer.
+AXES_FAILURE_LIMIT = 10
+AXES_COOLOFF_TIME = timedelta(minutes=5)
+AXES_LOCKOUT_PARAMETERS = ["username", "ip_address"]
+AXES_LOCKOUT_CALLABLE = "tangram_web.people.lockout.locked_out"
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
+AXES_RESET_ON_SUCCESS = True
+AXES_DISABLE_ACCESS_LOG = True
+AXES_VERBOSE = False
 
 KNOX_TOKEN_MODEL = "pools.Token"
 REST_KNOX = {"TOKEN_PREFIX": "tgm_", "TOKEN_TTL": timedelta(days=365)}

@@ -42,7 +42,8 @@ class FakeNvml:
         return self.devices[index]
 
     def nvmlDeviceGetMemoryInfo(self, device: dict[str, Any]) -> Any:  # noqa: N802
-        return SimpleNamespace(total=device.get("gib", 80) * GIB)
+        total = device.get("gib", 80) * GIB
+        return SimpleNamespace(total=total, free=total - device.get("used_gib", 0) * GIB)
 
     def nvmlDeviceGetMigMode(self, device: dict[str, Any]) -> tuple[int, int]:  # noqa: N802
         if "mig" not in device:
@@ -51,6 +52,9 @@ class FakeNvml:
 
     def nvmlDeviceGetRemappedRows(self, device: dict[str, Any]) -> tuple[int, ...]:  # noqa: N802
         return 0, 0, int(device.get("pending", 0)), 0
+
+    def nvmlDeviceGetComputeMode(self, device: dict[str, Any]) -> int:  # noqa: N802
+        return int(device.get("compute_mode", 0))
 
     def nvmlDeviceGetMinorNumber(self, device: dict[str, Any]) -> int:  # noqa: N802
         return int(device["minor"])

@@ -70,6 +70,12 @@ class Scenario:
         fields.setdefault("project", "default")
         return self.handle(events.TrajectoryOpened(task="task", trajectory=name, **fields))
 
+    def pause(self, task: str = "task", *, paused: bool = True) -> list[Decision]:
+        return self.handle(events.TaskPaused(project="default", task=task, paused=paused))
+
+    def prioritise(self, priority: int | None, task: str = "task") -> list[Decision]:
+        return self.handle(events.TaskPrioritised(project="default", task=task, priority=priority))
+
     def finish_trajectory(self, name: str) -> list[Decision]:
         return self.handle(events.TrajectoryFinished(project="default", trajectory=name))
 

@@ -10,6 +10,7 @@
 
 import { color, onTheme } from "../lib/color.js";
 import { dirty } from "../lib/loop.js";
+import { offer } from "../lib/picture.js";
 import { line, twin } from "../lib/table.js";
 import { expand, huesOf, shorten } from "../lib/units.js";
 
@@ -42,6 +43,9 @@ export class TgCoremap extends HTMLElement {
   /** @type {Label[]} */
   #labels = [];
   #cell = 16;
+  #wide = 0;
+  #seen = true;
+  #label = "";
 
   connectedCallback() {
     if (this.contains(this.#canvas)) return;
@@ -52,7 +56,16 @@ export class TgCoremap extends HTMLElement {
       const holder = this.#under(event)?.holder;
       if (holder) location.assign(`/actions/${holder.id}/`);
     });
-    new ResizeObserver(() => dirty(this)).observe(this);
+    offer(this, () => this.#canvas);
+    // The width is told, not asked for: asking in the middle of writing lays the page out again.
+    new ResizeObserver(([entry]) => {
+      this.#wide = entry.contentRect.width;
+      dirty(this);
+    }).observe(this);
+    new IntersectionObserver(([entry]) => {
+      this.#seen = entry.isIntersecting;
+      if (this.#seen) dirty(this);
+    }).observe(this);
     onTheme(() => dirty(this));
   }
 
@@ -81,6 +94,7 @@ export class TgCoremap extends HTMLElement {
   }
 
   paint() {
+    if (!this.#seen || !this.#wide) return; // painted when it comes into sight
     this.#layOut();
     const context = /** @type {CanvasRenderingContext2D} */ (this.#canvas.getContext("2d"));
     const scale = devicePixelRatio;
@@ -95,7 +109,7 @@ export class TgCoremap extends HTMLElement {
 
   /** Give each unit a place: rows as wide as the element, groups apart. */
   #layOut() {
-    const width = Math.max(80, this.clientWidth);
+    const width = Math.max(80, this.#wide);
     const many = this.#bytes.length;
     this.#cell = Number(this.getAttribute("cell")) || (many > 96 ? 10 : many > 32 ? 14 : 18);
     const step = this.#cell + GAP;
@@ -141,15 +155,15 @@ export class TgCoremap extends HTMLElement {
       { name: "Free", held: this.#places.filter(({ byte, broken }) => byte === 0 && !broken) },
       { name: "Not to be had", held: this.#places.filter(({ broken }) => broken) },
     ].filter(({ name, held }) => held.length > 0 || name === "Free");
+    const label = kinds.map(({ name, held }) => `${name}: ${held.length} ${noun}s`).join(", ");
+    if (label !== this.#label) this.#canvas.setAttribute("aria-label", label);
+    this.#label = label;
+    if (!this.#table.closest("details")?.open) return;
     this.#table.replaceChildren(
       line("th", ["Held by", `${noun[0].toUpperCase()}${noun.slice(1)}s`, "Numbers"]),
       ...kinds.map(({ name, held }) =>
         line("td", [name, String(held.length), shorten(held.map(({ number }) => number))]),
       ),
-    );
-    this.#canvas.setAttribute(
-      "aria-label",
-      kinds.map(({ name, held }) => `${name}: ${held.length} ${noun}s`).join(", "),
     );
   }
 

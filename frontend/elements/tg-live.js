@@ -41,12 +41,14 @@ export class TgLive extends HTMLElement {
 
   paint() {
     const standing = this.live.standing;
-    document.documentElement.dataset.live = standing;
-    this.dataset.is = standing;
+    if (this.dataset.is !== standing) {
+      document.documentElement.dataset.live = standing;
+      this.dataset.is = standing;
+      this.#button.setAttribute("aria-pressed", String(this.live.paused));
+    }
     write(this.querySelector(".word"), WORDS[standing]);
     write(this.querySelector(".age"), this.#detail(standing));
     write(this.#button, this.live.paused ? "Resume" : "Pause");
-    this.#button.setAttribute("aria-pressed", String(this.live.paused));
   }
 
   /** @param {import("../lib/live.js").Standing} standing */

@@ -11,6 +11,9 @@ import { dirty } from "../lib/loop.js";
  * @typedef {(row: any) => (Cell | string)[]} Columns
  */
 
+/** What stands in each cell, without asking the page. @type {WeakMap<HTMLTableCellElement, string>} */
+const written = new WeakMap();
+
 export class TgRows extends HTMLElement {
   /** @type {any[]} */
   #rows = [];
@@ -39,10 +42,11 @@ function fill(line, cells) {
     const cell = typeof given === "string" ? { text: given } : given;
     const place = line.cells[at] ?? line.insertCell();
     const key = `${cell.text}\n${cell.href ?? ""}\n${cell.chip ?? ""}`;
-    if (place.dataset.key === key) return;
-    place.dataset.key = key;
-    place.title = cell.title ?? "";
-    place.replaceChildren(inside(cell));
+    if (written.get(place) === key) return;
+    written.set(place, key);
+    if (place.title !== (cell.title ?? "")) place.title = cell.title ?? "";
+    if (cell.href || cell.chip || place.firstElementChild) place.replaceChildren(inside(cell));
+    else place.textContent = cell.text;
   });
 }
 

@@ -10,6 +10,7 @@ import * as format from "../lib/format.js";
 import { dirty } from "../lib/loop.js";
 import { SPAN_SECONDS } from "../lib/points.js";
 import { drawMarks } from "../lib/marks.js";
+import { offer } from "../lib/picture.js";
 import { line, twin } from "../lib/table.js";
 
 /**
@@ -40,12 +41,19 @@ export class TgSeries extends HTMLElement {
   #spanSeconds = SPAN_SECONDS;
   /** @type {Mark[]} */
   #marks = [];
+  #wide = 0;
+  #seen = true;
 
   connectedCallback() {
     this.#figure.className = "figure";
     this.#figure.setAttribute("aria-hidden", "true");
     this.append(this.#figure, twin(this.#table, () => dirty(this)));
-    new ResizeObserver(() => this.#resized()).observe(this);
+    offer(this, () => this.#figure.querySelector("canvas"), () => this.#plan?.lines ?? []);
+    new ResizeObserver(([entry]) => this.#resized(entry.contentRect.width)).observe(this);
+    new IntersectionObserver(([entry]) => {
+      this.#seen = entry.isIntersecting;
+      if (this.#seen) dirty(this);
+    }).observe(this);
     onTheme(() => {
       this.#rebuild = true;
       dirty(this);
@@ -78,7 +86,7 @@ export class TgSeries extends HTMLElement {
   }
 
   paint() {
-    if (!this.#plan) return;
+    if (!this.#plan || !this.#seen) return; // painted when it comes into sight
     if (this.#rebuild || !this.#plot) this.#build();
     this.#plot?.setData(/** @type {any} */ ([this.#seconds, ...this.#heights()]));
     if (this.#table.closest("details")?.open) this.#fillTable();
@@ -103,7 +111,7 @@ export class TgSeries extends HTMLElement {
     this.#rebuild = false;
     /** @type {any} */
     const options = {
-      width: Math.max(240, this.clientWidth),
+      width: Math.max(240, this.#wide || this.clientWidth),
       height: HEIGHT,
       padding: [8, 8, 0, 0],
       cursor: { points: { size: 6 }, y: false, drag: { setScale: false } },
@@ -139,8 +147,10 @@ export class TgSeries extends HTMLElement {
     return [newest - this.#spanSeconds + 1, newest];
   }
 
-  #resized() {
-    const width = Math.max(240, this.clientWidth);
+  /** @param {number} wide */
+  #resized(wide) {
+    this.#wide = wide;
+    const width = Math.max(240, wide);
     if (this.#plot && this.#plot.width !== width) this.#plot.setSize({ width, height: HEIGHT });
   }
 

@@ -29,9 +29,10 @@ export function duration(seconds, digits = 2) {
   if (seconds < 1e-4) return "<0.1 ms";
   if (seconds < 0.9995) return `${significant(seconds * 1000, digits)} ms`;
   if (seconds < 59.95) return `${significant(seconds, digits)} s`;
-  const [high, low, units] = seconds < 3600 ? [60, 1, "ms"] : [3600, 60, "hm"];
-  const rest = Math.floor((seconds % high) / low);
-  return `${Math.floor(seconds / high)}${units[0]} ${String(rest).padStart(2, "0")}${units[1]}`;
+  const whole = Math.round(seconds);
+  const [high, low, units] = whole < 3600 ? [60, 1, "ms"] : [3600, 60, "hm"];
+  const rest = Math.floor((whole % high) / low);
+  return `${Math.floor(whole / high)}${units[0]} ${String(rest).padStart(2, "0")}${units[1]}`;
 }
 
 /** A round duration on an axis: `0`, `10 ms`, `30 s`, `2 min`. @param {number} seconds */

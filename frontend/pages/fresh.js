@@ -24,8 +24,24 @@ function inUse() {
   );
 }
 
+/** Say once that what stands here will not be renewed. */
+function signedOut() {
+  if (document.getElementById("signed-out")) return;
+  const note = document.createElement("p");
+  const link = document.createElement("a");
+  note.id = "signed-out";
+  note.className = "notice";
+  note.setAttribute("role", "alert");
+  link.href = location.href;
+  link.textContent = "Sign in again";
+  note.append("You are signed out; this page shows how things stood before. ", link);
+  document.getElementById("main")?.prepend(note);
+  paused = true;
+}
+
 async function refresh() {
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (answer.redirected || answer.status === 403) signedOut();
   if (!answer.ok || answer.redirected) return;
   const read = new DOMParser().parseFromString(await answer.text(), "text/html");
   const fresh = read.getElementById("fresh");

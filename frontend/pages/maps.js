@@ -21,7 +21,7 @@ const EXCLUSIVE = 255;
 
 /** @param {string} id @returns {any} */
 const get = (id) => document.getElementById(id);
-const { live } = get("live");
+const live = get("live")?.live;
 const place = get("maps");
 const kind = place.dataset.kind;
 const template = /** @type {HTMLTemplateElement} */ (place.querySelector("template"));
@@ -39,7 +39,7 @@ const page = {
       if (!names.has(card.dataset.node)) card.remove();
     }
     for (const node of shown) fill(cardOf(node.name), node, this.holdersOf(node.name));
-    place.querySelector(".empty").hidden = shown.length > 0;
+    place.querySelector(".empty").hidden = shown.length > 0 || !live;
     get("holders").show(shown.flatMap((node) => this.rowsOf(node)));
     let hidden = 0;
     for (const node of shown) hidden += this.holders.get(node.name)?.more ?? 0;
@@ -160,16 +160,52 @@ if (kind === "gpu") {
   ];
 }
 
-live.follow("nodes", (/** @type {Frame} */ frame) => {
+/** @param {{ name: string, holders: Holder[], more?: number }[]} nodes @param {number} wall @param {any} said */
+function showHolders(nodes, wall, said) {
+  page.holders = new Map(nodes.map((node) => [node.name, { more: 0, ...node }]));
+  page.wall = wall;
+  if (kind === "gpu") {
+    get("residents").show(said.residents);
+    get("log").show(said.log);
+  }
+  dirty(page);
+}
+
+live?.follow("nodes", (/** @type {Frame} */ frame) => {
   page.nodes = frame.nodes;
   dirty(page);
 });
-live.follow("holders", (/** @type {Frame} */ frame) => {
-  page.holders = new Map(frame.nodes.map((/** @type {any} */ node) => [node.name, node]));
-  page.wall = frame.wall;
-  if (kind === "gpu") {
-    get("residents").show(frame.residents);
-    get("log").show(frame.log);
-  }
-  dirty(page);
-});
+live?.follow("holders", (/** @type {Frame} */ frame) => showHolders(frame.nodes, frame.wall, frame));
+
+const scrub = /** @type {HTMLInputElement | null} */ (document.getElementById("scrub"));
+
+/** @param {number} wall */
+const instant = (wall) => `${format.day(wall)}, ${format.clock(wall)}`;
+
+/** Show how the GPUs stood, and say so in the address. @param {number} at wall clock */
+async function showThen(at) {
+  get("scrub-when").textContent = instant(at);
+  const answer = await fetch(`/gpu/past.json?at=${at}`).catch(() => null);
+  if (at !== Number(scrub?.value)) return; // moved on meanwhile
+  const said = answer && !answer.redirected ? await answer.json().catch(() => null) : null;
+  const known = answer?.ok && said;
+  get("scrub-note").textContent = known
+    ? `as it was at ${instant(said.at)}`
+    : said?.detail ?? "The past cannot be read now.";
+  page.nodes = known ? said.nodes : [];
+  showHolders(page.nodes, at, known ? said : { residents: [], log: [] });
+}
+
+if (scrub?.dataset.frozen) {
+  showThen(Number(scrub.value));
+  scrub.addEventListener("input", () => {
+    history.replaceState(null, "", `?at=${scrub.value}`);
+    showThen(Number(scrub.value));
+  });
+} else {
+  // Leaving the live map is one step: from then on the time line moves in place.
+  scrub?.addEventListener("change", () => location.assign(`?at=${scrub.value}`));
+  scrub?.addEventListener("input", () => {
+    get("scrub-when").textContent = instant(Number(scrub.value));
+  });
+}

@@ -21,6 +21,16 @@ export class NodeCards {
   /** @type {Map<string, HTMLElement>} */
   #cards = new Map();
 
+  /** Cards out of sight, which are filled when they come into sight. @type {Set<Element>} */
+  #unseen = new Set();
+  #sight = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (isIntersecting) this.#unseen.delete(target);
+      else this.#unseen.add(target);
+    }
+    dirty(this);
+  });
+
   /** @param {HTMLElement} place holds a `template`, an `.empty` note and the cards */
   constructor(place) {
     this.place = place;
@@ -40,7 +50,10 @@ export class NodeCards {
       card.remove();
       this.#cards.delete(name);
     }
-    for (const node of this.#nodes) fill(this.#card(node.name), node);
+    for (const node of this.#nodes) {
+      const card = this.#card(node.name);
+      if (!this.#unseen.has(card)) fill(card, node);
+    }
     /** @type {HTMLElement} */ (this.place.querySelector(".empty")).hidden = names.size > 0;
   }
 
@@ -52,6 +65,7 @@ export class NodeCards {
       card = /** @type {HTMLElement} */ (copy.firstElementChild);
       this.#cards.set(name, card);
       this.place.append(card);
+      this.#sight.observe(card);
     }
     return card;
   }
@@ -59,12 +73,12 @@ export class NodeCards {
 
 /** @param {HTMLElement} card @param {Node} node */
 function fill(card, node) {
-  card.dataset.node = node.name;
-  card.dataset.is = node.state;
+  set(card, "node", node.name);
+  set(card, "is", node.state);
   write(card, ".name", node.name);
   write(card, ".pool", `pool ${node.pool}`);
   write(card, ".state", node.state);
-  /** @type {HTMLElement} */ (card.querySelector(".state")).dataset.is = node.state;
+  set(/** @type {HTMLElement} */ (card.querySelector(".state")), "is", node.state);
   /** @type {HTMLElement} */ (card.querySelector(".oversubscribed")).hidden = !node.oversubscribed;
   write(card, ".isolation", node.isolation);
   write(
@@ -90,9 +104,15 @@ function write(card, part, text) {
   if (element && element.textContent !== text) element.textContent = text;
 }
 
+/** @param {HTMLElement} element @param {string} name @param {string} value */
+function set(element, name, value) {
+  if (element.dataset[name] !== value) element.dataset[name] = value;
+}
+
 /** @param {HTMLElement} card @param {string} part @param {number} held @param {number} total */
 function meter(card, part, held, total) {
   const element = /** @type {HTMLMeterElement} */ (card.querySelector(part));
-  element.max = total || 1;
-  element.value = held;
+  // Written only where it changed: each writing paints the meter again.
+  if (element.max !== (total || 1)) element.max = total || 1;
+  if (element.value !== held) element.value = held;
 }

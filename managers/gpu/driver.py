@@ -8,7 +8,8 @@ of the result. Whatever ended differently from what the ledger believes travels 
 Rules
 1. A service that is declared otherwise than when it was started is ended, and started anew, once no
    call is with it any more.
-2. What breaks off a call may have broken the server: it is ended, and is restored when wanted next.
+2. What breaks off a call may have broken the server: it is ended, and is restored when wanted next. So
+   is a worker of engine ``torch`` whose call ran out of time: nothing else stops what it works on.
 3. What a dead predecessor left running is ended before anything is granted (`leftovers`), so a node
    joins with nothing in memory.
 4. Memory of declared GPUs is what nobody here takes; real memory is measured.
@@ -38,7 +39,7 @@ from managers.gpu.engines.process import ProcessServer
 from managers.gpu.engines.sleeping import SleepingServer
 from managers.gpu.engines.torch import TorchServer
 from managers.gpu.keeper import Keeper, MemoryNotFreed, Units
-from managers.gpu.measure import nvml_free_bytes
+from managers.gpu.measure import NvmlMeter
 from managers.quota.calls.driver import open_connections
 from managers.quota.calls.exchange import Attempt, exchange
 from managers.requests import RequestDriver
@@ -59,6 +60,8 @@ _SERVERS: Final[dict[Engine, type[ProcessServer]]] = {
     Engine.TORCH: TorchServer,
 }
 
+#: Ends of a call after which nobody knows what its server does.
+_BROKEN: Final = frozenset({Outcome.INFRA_FAILED, Outcome.UNKNOWN})
 _TROUBLES: Final = (EngineFailed, MemoryNotFreed, Conflict)
 
 
@@ -79,6 +82,7 @@ class GpuDriver(RequestDriver):
         self._have = context.resources.get("gpu", ResourceInventory(0))
         self._make_server = make_server or self._engine
         self._measure = free_bytes
+        self._pids: Callable[[int], list[int]] = lambda _: []
         self._declared: dict[str, GpuService] = {}
         #: What is kept, as it was declared then, and the memory of each GPU that it takes.
         self._made: dict[Home, tuple[GpuService, int]] = {}
@@ -92,7 +96,8 @@ class GpuDriver(RequestDriver):
         if ended := await asyncio.to_thread(end_leftovers, self._label):
             log.warning("ended %d processes of services that outlived their node worker", ended)
         if self._measure is None and self._have.capacity and not self._have.oversubscribed:
-            self._measure = nvml_free_bytes()
+            meter = NvmlMeter()
+            self._measure, self._pids = meter.free_bytes, meter.pids
         self.connections = open_connections(Reach.LOOPBACK)
         return left
 
@@ -146,10 +151,12 @@ class GpuDriver(RequestDriver):
     def failed(self, trouble: Exception) -> RunReport:
         """Report that a chunk could not be made ready; nothing was sent."""
         stuck = trouble.units if isinstance(trouble, MemoryNotFreed) else ()
+        pids = sorted({pid for unit in stuck for pid in self._pids(unit)})
+        who = f"; processes there: {', '.join(map(str, pids))}" if pids else ""
         return RunReport(
             Outcome.INFRA_FAILED,
             0.0,
-            detail=str(trouble),
+            detail=f"{trouble}{who}",
             never_started=True,
             chunk=self.news(stuck=stuck),
         )
@@ -224,7 +231,7 @@ class _ServiceCall:
             )
         except _TROUBLES as trouble:
             report = driver.failed(trouble)
-            detail = f"service {self._home.service}: {trouble}"
+            detail = f"service {self._home.service}: {report.detail}"
             gone = self._driver.news(self._home).gone
             told = report.chunk or ChunkNews()
             told = replace(told, gone=tuple(sorted({*told.gone, *gone})))
@@ -234,7 +241,9 @@ class _ServiceCall:
             report = await self._ask(server)
         finally:
             driver.keeper.let_go(self._order.mark, self._home)
-        if report.outcome in (Outcome.INFRA_FAILED, Outcome.UNKNOWN):
+        if report.outcome in _BROKEN or (
+            report.outcome is Outcome.TIMEOUT and self._service.engine is Engine.TORCH
+        ):
             await driver.keeper.discard(self._home)
         return replace(report, chunk=driver.news(self._home, self._restore_seconds))
 

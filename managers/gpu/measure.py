@@ -1,21 +1,36 @@
-"""How much memory of a GPU is free: as NVML measures it, or as is declared and not taken."""
+"""How much memory of a GPU is free, and who has the rest: as NVML measures it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 
-def nvml_free_bytes() -> Callable[[int], int]:
-    """Return a function that measures the free bytes of the GPU of a number in NVML's order."""
-    import pynvml
+class NvmlMeter:
+    """Measures GPUs by their numbers in NVML's order."""
 
-    pynvml.nvmlInit()
-    handles: dict[int, Any] = {}
+    def __init__(self, nvml: Any = None) -> None:
+        """``nvml`` stands in for the module ``pynvml``."""
+        if nvml is None:
+            import pynvml
 
-    def measure(unit: int) -> int:
-        if unit not in handles:
-            handles[unit] = pynvml.nvmlDeviceGetHandleByIndex(unit)
-        return int(pynvml.nvmlDeviceGetMemoryInfo(handles[unit]).free)
+            nvml = pynvml
+        nvml.nvmlInit()
+        self._nvml = nvml
+        self._handles: dict[int, Any] = {}
 
-    return measure
+    def free_bytes(self, unit: int) -> int:
+        """Return the bytes of a GPU that nobody has."""
+        return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle(unit)).free)
+
+    def pids(self, unit: int) -> list[int]:
+        """Return who computes on a GPU; nobody where that cannot be found out."""
+        try:
+            found = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle(unit))
+        except self._nvml.NVMLError:
+            return []
+        return [each.pid for each in found]
+
+    def _handle(self, unit: int) -> Any:
+        if unit not in self._handles:
+            self._handles[unit] = self._nvml.nvmlDeviceGetHandleByIndex(unit)
+        return self._handles[unit]

@@ -24,6 +24,8 @@ from managers.gpu.engines.leftovers import left_by
 
 _log = logging.getLogger(__name__)
 
+#: ``NVML_COMPUTEMODE_PROHIBITED``: nobody may compute on it.
+_PROHIBITED: Final = 2
 #: Memory of a declared GPU of which no memory is declared.
 _DECLARED_BYTES: Final = 80 * 2**30
 
@@ -93,6 +95,8 @@ def _troubles(nvml: Any, device: Any, ours: Callable[[int], bool]) -> Iterator[s
         yield "it is cut into MIG devices"
     if _asked(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(device)[2]):
         yield "its memory waits for a reset to be repaired"
+    if _asked(nvml, lambda: nvml.nvmlDeviceGetComputeMode(device)) == _PROHIBITED:
+        yield "its compute mode is prohibited"
     processes = _asked(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(device)) or ()
     pids = [each.pid for each in processes if not ours(each.pid)]
     if pids:

@@ -161,7 +161,9 @@ def keep_wanted(state: State) -> None:
     """Tell the books of GPUs for which services somebody waits (rule 4)."""
     if not state.hosting:
         return
-    wanted = frozenset(key.needs.service for key in state.queues if key.needs.service)
+    shut = {name for name, service in state.config.services.items() if service.quarantined}
+    called = {key.needs.service for key in state.queues if key.needs.service and not key.held}
+    wanted = frozenset(called - shut)
     for ledger in state.hosting.values():
         ledger.wanted = wanted
 

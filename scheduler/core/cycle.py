@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 from domain.decisions import Decision
 from domain.ids import ResourceId, node_resource
+from domain.resources import MILLI
 from scheduler.core.affinity import (
     Rank,
     keep_wanted,
@@ -144,19 +145,26 @@ def _sat_down(
     decisions: list[Decision],
 ) -> bool:
     """Grant ``live`` a seat beside others of its service, if there is one and nobody ahead is short."""
-    key = queue.key
-    seat = open_seat(state, key, live)
-    if seat is None or seat.resource in scan.blocked or _paused(state, key):
+    seat = open_seat(state, queue.key, live)
+    if seat is None or seat.resource in scan.blocked or _halted(state, queue.key):
         return False
-    if key.needs.project and elastic.shares.short(key) is not None:
-        return False  # each of those that share a chunk counts it, for its project
+    if not elastic.shares.affords(queue.key, seat.resource, len(seat.home.units) * MILLI):
+        return False
     grant(state, live, seat.node, decisions, seat=seat)
     return True
 
 
-def _paused(state: State, key: QueueKey) -> bool:
+def _halted(state: State, key: QueueKey) -> WaitReason | None:
+    """Say what keeps a whole line from going on, if somebody has halted it."""
+    if key.held:
+        return WaitReason("task_paused", key.held)
     pool = state.config.pools.get(key.pool)
-    return pool is not None and pool.paused
+    if pool is not None and pool.paused:
+        return WaitReason("pool_paused", key.pool)
+    service = key.needs.service
+    if service and (known := state.config.services.get(service)) and known.quarantined:
+        return WaitReason("service_quarantined", service)
+    return None
 
 
 def _stands_back(
@@ -164,8 +172,8 @@ def _stands_back(
 ) -> WaitReason | None:
     """Say why ``live`` waits without being in anybody's way, if it does."""
     key = queue.key
-    if _paused(state, key):
-        return WaitReason("pool_paused", key.pool)
+    if (halted := _halted(state, key)) is not None:
+        return halted
     if key.needs.project and (short := elastic.short_of_share(queue)) is not None:
         cohort, amount = short
         first = elastic.shares.first(cohort, key.needs.project)

@@ -23,7 +23,8 @@ of a pool are spread evenly over its nodes there.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from heapq import nsmallest
+from heapq import merge
+from itertools import islice
 from typing import NamedTuple
 
 from domain.decisions import Decision
@@ -49,6 +50,8 @@ from scheduler.core.widths import Widths, malleable
 
 #: Waiting actions behind the candidates that an estimate looks at.
 HORIZON = 2000
+#: Sorting so many times more than are looked at takes as long as taking those one by one.
+SORTED_AT_ONCE = 4
 
 
 class Candidate(NamedTuple):
@@ -75,7 +78,8 @@ class Elastic:
 
     def begin(self, shares: ShareBook) -> None:
         """Begin another scan, in which projects may take what ``shares`` says."""
-        self.shares = self._widths.shares = shares
+        self.shares = shares
+        self._widths.begin(shares)
 
     def reserve(self, key: ResourceId | None, candidate: Candidate) -> None:
         """Hold what ``candidate`` was admitted with until `settle`; without a key it just goes."""
@@ -330,21 +334,30 @@ def available(ledger: Ledger, claims: list[int]) -> int:
 
 
 def behind(state: State, key: ResourceId, pool: str, without: set[ActionId]) -> list[LiveAction]:
-    """Return the waiting actions of the group ``key``, in order, up to `HORIZON`."""
+    """Return the waiting actions of the group ``key``, in order, up to `HORIZON`.
+
+    Not those that wait for their project's share: nobody is held back for their sake.
+    """
     kind, _, node = key.partition(":")
     cluster = key in state.config.resources
     nodes = [] if cluster else sorted(each.name for each in state.nodes_of(pool))
-    found: list[LiveAction] = []
+    lines = []
     for queue in state.queues.values():
         line = queue.key
-        if line.needs.key != (key if cluster else kind):
-            continue
-        if cluster or line.node == node:
-            found += queue.waiting()
-        elif line.node is None and line.pool == pool and node in nodes:
-            members = sorted(queue.waiting(), key=_order)
-            found += members[nodes.index(node) :: len(nodes)]
-    return [live for live in nsmallest(HORIZON, found, key=_order) if live.id not in without]
+        halted = line.held or queue.out_of_share
+        if line.needs.key == (key if cluster else kind) and not halted:
+            if cluster or line.node == node:
+                lines.append((queue, 0, 1))
+            elif line.node is None and line.pool == pool and node in nodes:
+                lines.append((queue, nodes.index(node), len(nodes)))
+    wanted = HORIZON * max((every for _, _, every in lines), default=1)
+    long = sum(queue.size for queue, _, _ in lines) > SORTED_AT_ONCE * wanted
+    found = [
+        islice(queue.first_ones() if long else queue.in_order(), first, None, every)
+        for queue, first, every in lines
+    ]
+    first = islice(merge(*found, key=_order), HORIZON)
+    return [live for live in first if live.id not in without]
 
 
 def _order(live: LiveAction) -> tuple[int, int]:

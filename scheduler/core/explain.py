@@ -10,7 +10,8 @@ from domain.action import ActionState
 from domain.ids import ActionId, ResourceId
 from domain.limits import Quota, QuotaUse
 from domain.resources import units
-from domain.wire import WaitView
+from domain.wire import OneMoreView, WaitView
+from scheduler.core.counterfactual import one_more
 from scheduler.core.forecast import Forecast, forecast, takes_of
 from scheduler.core.queues import WaitQueue, WaitReason
 from scheduler.core.shares import ShareBook, key_of, takes_of_share
@@ -23,6 +24,7 @@ class Standing(NamedTuple):
     live: LiveAction
     waiting: WaitView | None
     forecast: Forecast | None = None
+    one_more: OneMoreView | None = None
 
     def why(self) -> WaitView | None:
         """Return why it waits, with what it may expect; None when it does not wait."""
@@ -30,7 +32,12 @@ class Standing(NamedTuple):
             return self.waiting
         seconds = self.forecast.starts_in_seconds
         rounded = None if seconds is None else round(seconds, 3)
-        return replace(self.waiting, starts_in_seconds=rounded, units=self.forecast.units)
+        return replace(
+            self.waiting,
+            starts_in_seconds=rounded,
+            units=self.forecast.units,
+            one_more=self.one_more,
+        )
 
 
 def explain(state: State, action_id: ActionId) -> Standing | None:
@@ -41,7 +48,8 @@ def explain(state: State, action_id: ActionId) -> Standing | None:
     if live.state is not ActionState.QUEUED:
         return Standing(live, None)
     why = waiting(state, live)
-    return Standing(live, why, forecast(state, live, why.resource))
+    expected = forecast(state, live, why.resource)
+    return Standing(live, why, expected, one_more(state, live, why, expected.starts_in_seconds))
 
 
 def waiting(state: State, live: LiveAction) -> WaitView:
@@ -128,10 +136,12 @@ def _what_the_share_leaves(state: State, live: LiveAction, name: str) -> str:
     share = cohort.share_of(project)
     borrow = "what others leave" if share.borrow is None else f"{units(share.borrow)}"
     where = f"{name} in pool {key.pool}" if key.pool else name
+    lent = cohort.entitled(project) > max(0, left)
+    rest = "; others have borrowed the rest, which comes back as their actions end" if lent else ""
     return (
         f"project {project} has {units(cohort.used.get(project, 0))} of {where} and"
         f" may take {units(left)} more: its share is {units(share.nominal)}, and it may"
-        f" borrow {borrow}"
+        f" borrow {borrow}{rest}"
     )
 
 
@@ -167,6 +177,8 @@ def _what_is_shut(state: State, queue: WaitQueue, reason: WaitReason) -> str:
     if reason.code == "node_lost" and state.nodes[subject].lost_at is None:
         return f"{home} is back and ends what it ran before"
     return {
+        "task_paused": f"task {subject.partition('/')[2]} is paused",
+        "service_quarantined": f"service {subject} is quarantined: nobody calls it until that is lifted",
         "pool_paused": f"pool {subject} is paused",
         "no_node": f"no node has joined pool {subject} yet",
         "nodes_unusable": f"every node of pool {subject} is lost or drained",

@@ -60,13 +60,18 @@ def _starts_in(state: State, live: LiveAction, resource: ResourceId) -> float | 
 
 def takes_of(state: State, queue: WaitQueue, resource: ResourceId) -> bool:
     """Say whether the line ``queue`` takes of ``resource`` when it is served next."""
+    return wanted_of(state, queue, resource) > 0
+
+
+def wanted_of(state: State, queue: WaitQueue, resource: ResourceId) -> int:
+    """Return how much of ``resource`` each of the line ``queue`` takes, in milli-units or bytes."""
     key = queue.key
     node = resource.partition(":")[2]
     home = key.node or queue.sticky_node
     if home is None and node in state.nodes and state.nodes[node].inventory.pool == key.pool:
         home = node
     needs = queue.in_cluster + (queue.on_node(home) if home else [])
-    return any(name == resource for name, _ in needs)
+    return sum(amount for name, amount in needs if name == resource)
 
 
 def recent_decisions(state: State, limit: int) -> list[DecisionView]:

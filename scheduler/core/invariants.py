@@ -119,7 +119,7 @@ def _queues_agree(state: State) -> Iterator[str]:
             yield f"line {key} counts {queue.size} and has {len(members)}"
         for live in members:
             standing[live.id] += 1
-            if key != line_of(live, state.trajectory_of(live) if in_line(live) else None):
+            if key != line_of(state, live, state.trajectory_of(live) if in_line(live) else None):
                 yield f"{live.id} stands in the wrong line"
     for action_id, live in state.actions.items():
         follows = action_id in state.merging.behind

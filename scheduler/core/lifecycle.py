@@ -9,7 +9,7 @@ import msgspec
 
 from domain.action import ActionState, Kind, LeaseSpec, Outcome
 from domain.decisions import Abort, Decision, Grant, Requeue
-from domain.ids import ResourceId, node_resource
+from domain.ids import ResourceId, node_resource, task_key
 from scheduler.core.affinity import Seat
 from scheduler.core.appetite import why_light
 from scheduler.core.hosting import hand_out
@@ -17,7 +17,7 @@ from scheduler.core.needs import Needs, depends_on_place
 from scheduler.core.pools import needs_in
 from scheduler.core.queues import Need, QueueKey, WaitQueue
 from scheduler.core.shares import charge
-from scheduler.core.state import LiveAction, LiveTrajectory, State
+from scheduler.core.state import LiveAction, LiveTrajectory, State, steering_of
 from scheduler.core.timers import TimerKind
 
 #: An action that never started, or is replay-safe, is granted this many times at most.
@@ -36,7 +36,7 @@ def enqueue(state: State, live: LiveAction) -> None:
         return
     if trajectory is not None and trajectory.node is not None and depends_on_place(live.action):
         live.needs = needs_now(state, live)
-    key = line_of(live, trajectory)
+    key = line_of(state, live, trajectory)
     stand(state, live, key)
     state.dirty = True
     if state.deferrals:
@@ -73,12 +73,15 @@ def needs_now(state: State, live: LiveAction) -> Needs:
     return needs_in(state, live.action, live.pool, trajectory.node if trajectory else None)
 
 
-def line_of(live: LiveAction, trajectory: LiveTrajectory | None) -> QueueKey:
+def line_of(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -> QueueKey:
     """Say who ``live`` stands in line with; ``trajectory`` is the one in which it takes turns."""
+    held = ""
+    if state.steering and steering_of(state, live.action.project, live.action.task).paused:
+        held = task_key(live.action.project, live.action.task)
     if trajectory is None:
-        return QueueKey(live.pool, None, live.needs)
+        return QueueKey(live.pool, None, live.needs, held=held)
     memory = trajectory.memory_bytes if trajectory.node is None else 0
-    return QueueKey(live.pool, trajectory.node, live.needs, memory)
+    return QueueKey(live.pool, trajectory.node, live.needs, memory, held)
 
 
 def leave_queue(state: State, live: LiveAction) -> None:
@@ -163,7 +166,7 @@ def grant(
 def _sit_down(state: State, live: LiveAction, seat: Seat) -> None:
     ledger = state.hosting[seat.resource]
     live.allocations = (ledger.join(live.holder, seat.home, seat.most),)
-    if state.cohorts:
+    if state.cohorts:  # each of those who share a chunk is charged with all of it
         charge(state, live, live.allocations)
 
 

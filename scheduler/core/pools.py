@@ -92,6 +92,8 @@ def crowded(state: State, name: str, pool: str, node: str | None) -> bool:
     homes = nodes if node is None else [node]
     waiting = 0.0
     for line, queue in state.queues.items():
+        if queue.out_of_share:
+            continue
         if line.pool == pool and line.needs.key == name and line.node in (None, *homes):
             waiting += queue.size if line.node else queue.size * len(homes) / max(1, len(nodes))
     units = state.config.resources.get(name)

@@ -8,7 +8,9 @@ says that it stands in this very line, and the dead ones are swept out when they
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from domain.ids import ActionId, ResourceId, node_resource
@@ -33,6 +35,8 @@ class QueueKey(NamedTuple):
     needs: Needs
     #: Memory to reserve with the first grant of a trajectory.
     memory_bytes: int = 0
+    #: The paused task whose line it is; empty for everybody else.
+    held: str = ""
 
 
 class WaitReason(NamedTuple):
@@ -103,12 +107,18 @@ class WaitQueue:
         live.queue = None
         self.size -= 1
 
+    @property
+    def out_of_share(self) -> bool:
+        """Its actions wait for the share of their project: units that are free are not for them."""
+        return self.reason is not None and self.reason.code == "share"
+
     def head(self) -> LiveAction | None:
         """Return who is next; forgets entries that have left."""
         heap = self._heap
         while heap:
-            live = heap[0][1]
-            if live.queue is self.key:
+            placed, live = heap[0]
+            # Who left and came back with another priority is here twice; its order says where.
+            if live.queue is self.key and placed is live.order:
                 return live
             heappop(heap)
         return None
@@ -120,6 +130,24 @@ class WaitQueue:
         if len(orders) != self.size:  # somebody left and came back, and is here twice
             orders = [live.order for live in self.waiting()]
         return sum([placed < order for placed in orders])
+
+    def in_order(self) -> list[LiveAction]:
+        """Return everybody in line, first come first."""
+        return sorted(self.waiting(), key=attrgetter("order"))
+
+    def first_ones(self) -> Iterator[LiveAction]:
+        """Yield everybody in line, first come first; who is not asked for costs nothing."""
+        heap, key, last = self._heap, self.key, None
+        ahead = [(heap[0][0], 0)] if heap else []
+        while ahead:
+            _, place = heappop(ahead)
+            live = heap[place][1]
+            if live.queue is key and live is not last:  # who left and came back is here twice
+                last = live
+                yield live
+            for child in (2 * place + 1, 2 * place + 2):
+                if child < len(heap):
+                    heappush(ahead, (heap[child][0], child))
 
     def waiting(self) -> list[LiveAction]:
         """Return everybody in line, in no particular order."""

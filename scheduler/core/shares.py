@@ -152,6 +152,11 @@ class ShareBook:
         borrows = cohort.entitled(project, amount) < 0
         return cohort.left(project, self._there(key), self._promised[key] if borrows else 0)
 
+    def affords(self, line: QueueKey, resource: ResourceId, amount: int) -> bool:
+        """Say whether the project of ``line`` may take ``amount`` of ``resource``."""
+        key, project = key_at(self._state, line.pool, resource), line.needs.project
+        return key is None or not project or amount <= self.left(key, project, amount)
+
     def short(self, line: QueueKey) -> tuple[CohortKey, int] | None:
         """Return of what the project of ``line`` has too little left, and the amount it takes."""
         project = line.needs.project

@@ -27,6 +27,7 @@ from scheduler.core.state import (
     MakeLedger,
     ServicePace,
     State,
+    Steering,
     Tombstone,
 )
 from scheduler.core.timers import TimerKind
@@ -63,6 +64,7 @@ class Snapshot(msgspec.Struct):
     #: What ledgers remember of services that stay in memory.
     hosting: dict[ResourceId, bytes] = {}
     paces: dict[str, ServicePace] = {}
+    steering: dict[str, Steering] = {}
     merging: Merging = msgspec.field(default_factory=Merging)
     pinched: set[ResourceId] = set()
 
@@ -93,6 +95,7 @@ def dump(machine: Machine) -> bytes:
             pinched=state.pinched,
             hosting={r: ledger.remember() for r, ledger in state.hosting.items()},
             merging=state.merging,
+            steering=state.steering,
             durations=list(state.durations.items()),
             appetites=list(state.appetites.items()),
             tombstones=state.tombstones,
@@ -111,6 +114,7 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
     state = machine.state
     state.now, state.arrivals = snapshot.now, snapshot.arrivals
     state.merging = snapshot.merging
+    state.steering = snapshot.steering
     state.task_pools, state.tombstones = snapshot.task_pools, snapshot.tombstones
     state.nodes = {node.name: node for node in snapshot.nodes}
     state.trajectories = {t.key: t for t in snapshot.trajectories}
@@ -160,7 +164,7 @@ def _restore_actions(state: State, snapshot: Snapshot) -> None:
         if live.state is ActionState.QUEUED and not follows and _stands(state, live):
             trajectory = state.trajectory_of(live) if in_line(live) else None
             if trajectory is None or trajectory.busy is None:
-                stand(state, live, line_of(live, trajectory))
+                stand(state, live, line_of(state, live, trajectory))
 
 
 def _stands(state: State, live: LiveAction) -> bool:

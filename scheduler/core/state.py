@@ -11,7 +11,7 @@ from typing import NamedTuple
 from domain.action import TRANSITIONS, Action, ActionState, EnvironmentSpec, Outcome
 from domain.allocation import Allocation
 from domain.errors import InvariantViolation
-from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource
+from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource, task_key
 from domain.inventory import Config, NodeInventory, ResourceInventory, default_config
 from domain.ports import HostingLedger, Ledger, LocalLedger, PacedLedger
 from scheduler.core.cohorts import Cohort, CohortKey
@@ -191,6 +191,14 @@ class Arranged(NamedTuple):
     arrangement: Arrangement
 
 
+class Steering(NamedTuple):
+    """What somebody has said of a task as a whole."""
+
+    paused: bool = False
+    #: Stands for the priority of each of its actions.
+    priority: int | None = None
+
+
 class Tombstone(NamedTuple):
     """What is over, why, and until when that is remembered."""
 
@@ -216,6 +224,8 @@ class State:
     #: Lines in which nobody stands, kept for what they know of their key; not part of a snapshot.
     drained: dict[QueueKey, WaitQueue] = field(default_factory=dict)
     task_pools: dict[str, str] = field(default_factory=dict)
+    #: Tasks that are paused, or served at another priority than their actions came with.
+    steering: dict[str, Steering] = field(default_factory=dict)
     #: Cancels that came before their action, and finished trajectories, until they are forgotten.
     tombstones: dict[str, Tombstone] = field(default_factory=dict)
     timers: Timers = field(default_factory=Timers)
@@ -318,6 +328,17 @@ class State:
     def trajectory_of(self, live: LiveAction) -> LiveTrajectory | None:
         key = live.action.trajectory_key
         return None if key is None else self.trajectories.get(key)
+
+
+def steering_of(state: State, project: str, task: str) -> Steering:
+    """Return what somebody has said of a task."""
+    return state.steering.get(task_key(project, task), Steering())
+
+
+def order_of(state: State, action: Action, arrival: int) -> Order:
+    """Return when ``action`` is served, who came as the ``arrival``-th."""
+    said = steering_of(state, action.project, action.task).priority if state.steering else None
+    return -(action.priority if said is None else said), arrival
 
 
 def holding(state: State, key: ResourceId) -> Iterator[LiveAction]:

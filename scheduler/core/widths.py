@@ -11,6 +11,7 @@ has cost (`Finish.key_milli_seconds`).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import cast
@@ -61,8 +62,12 @@ class Widths:
         self._before: dict[ActionId, Allocation] = {}
         self._runners: dict[ResourceId, list[LiveAction]] = {}
         self._growing: list[tuple[LiveAction, int]] = []
-        #: What projects may take in the present scan.
-        self.shares = ShareBook(state)
+        self.begin(ShareBook(state))
+
+    def begin(self, shares: ShareBook) -> None:
+        """Begin another scan, in which projects may take what ``shares`` says."""
+        self._shares = shares
+        self._givers: dict[CohortKey, dict[str, list[LiveAction]]] = {}
 
     def runners(self, resource: ResourceId) -> list[LiveAction]:
         """Return the running actions that may be resized on ``resource``, in order."""
@@ -97,6 +102,7 @@ class Widths:
         ledger, runners = self._state.ledgers.get(resource), self.runners(resource)
         if ledger is None or not runners:
             return False
+        self._givers.clear()  # whoever shrinks gives less now
         spare = sum(_held(live).amount - _counts(live)[0] for live in runners)
         if amount + sum(claims) > ledger.free + spare:
             return False
@@ -154,28 +160,38 @@ class Widths:
         spare = {live.action.project: 0 for live in several}
         for live in runners:
             spare[live.action.project] += _held(live).amount - _counts(live)[0]
-        return self.shares.allowances(key, spare)
+        return self._shares.allowances(key, spare)
 
     def make_room(self, key: CohortKey, project: str, amount: int) -> bool:
         """Take a step from the widest who may give to ``project`` of a share; say if there is one."""
-        state = self._state
-        cohort = state.cohorts[key]
+        cohort, givers = self._state.cohorts[key], self._givers_of(key)
         owns = cohort.entitled(project, amount) >= 0
-        givers = [
+        may = [
             live
-            for node in (state.nodes_of(key.pool) if key.pool else ())
-            for live in self.runners(node_resource(key.name, node.name))
-            if (live.action.project == project)
-            or (owns and cohort.entitled(live.action.project) < 0)
+            for other, theirs in givers.items()
+            if other == project or (owns and cohort.entitled(other) < 0)
+            for live in theirs
         ]
-        givers = [live for live in givers if _held(live).amount > _counts(live)[0]]
-        if not givers:
+        if not may:
             return False
-        widest = max(givers, key=lambda live: (_held(live).amount, live.order))
-        held = _held(widest)
-        self._set(widest, max(count for count in _counts(widest) if count < held.amount))
-        state.changed.add(held.resource)
+        widest = max(may, key=lambda live: (_held(live).amount, live.order))
+        held, counts = _held(widest), _counts(widest)
+        self._set(widest, max(count for count in counts if count < held.amount))
+        if _held(widest).amount == counts[0]:
+            givers[widest.action.project].remove(widest)
+        self._state.changed.add(held.resource)
         return True
+
+    def _givers_of(self, key: CohortKey) -> dict[str, list[LiveAction]]:
+        """Return who could do with less of a share, by project; as it is in the present scan."""
+        found = self._givers.get(key)
+        if found is None:
+            found = self._givers[key] = defaultdict(list)
+            for node in self._state.nodes_of(key.pool) if key.pool else ():
+                for live in self.runners(node_resource(key.name, node.name)):
+                    if _held(live).amount > _counts(live)[0]:
+                        found[live.action.project].append(live)
+        return found
 
     def grow(self) -> None:
         """Let those grow whom the last `share` wanted wider, once everybody new has its units."""

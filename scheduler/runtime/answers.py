@@ -143,6 +143,7 @@ class Answers:
             "shares": msgspec.to_builtins(loop.machine.shares()),
             "nodes": [self._node(name) for name in state.nodes],
             "trajectories": len(state.trajectories),
+            "steered_tasks": {key: said._asdict() for key, said in state.steering.items()},
             "durations": self._durations(),
         }
 

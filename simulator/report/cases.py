@@ -12,13 +12,18 @@ from simulator.llm_trace import LlmRequest
 from simulator.sweep import shortened
 from simulator.workloads.ai_coding import AiCoding
 from simulator.workloads.deep_search import LIMITS, DeepSearch
+from simulator.workloads.mopd import GPUS, ROLLOUT_SECONDS, TEACHERS, Mopd, teachers
+from simulator.workloads.mopd_search import JUDGE, JudgedSearch, MopdSearch, judge, services
 from simulator.workloads.rewards import PRESETS
 from tangram_client.replay.trace import Recording
+
+#: Workloads whose services are on GPUs.
+ON_GPUS: Final = frozenset({"mopd", "mopd-search", "judged-search"})
 
 
 @dataclass(frozen=True)
 class Case:
-    """One simulation. The cluster of ARL-Tangram §6.3 unless said otherwise: 5 × 256 cores."""
+    """One simulation. The clusters of ARL-Tangram §6.3 unless said otherwise: 5 × 256 cores, 40 GPUs."""
 
     policy: str
     batch: int
@@ -33,11 +38,19 @@ class Case:
     think_ratio: float = 1.0
     jitter_sigma: float = 0.25
     depth: int | None = None
+    gpus: int = GPUS
+    teachers: int = TEACHERS
+    #: Ends of a rollout come within so much of the time that they take at full scale.
+    rollout_ratio: float = 1.0
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a report is. `FULL` is the paper's; a smaller one keeps trajectories per core."""
+    """How large a report is. `FULL` is the paper's; a smaller one keeps trajectories per core.
+
+    GPUs are never fewer, for chunks and services do not shrink: there a smaller scale has shorter
+    rollouts with fewer calls, as many a second. Where both tasks call, judgements are fewer a second.
+    """
 
     name: str
     seeds: int
@@ -45,24 +58,40 @@ class Scale:
     interactions: int
     #: Batches, cores and limits are so many times smaller.
     divisor: int = 1
+    #: MOPD alone, and MOPD beside DeepSearch, are so many times shorter.
+    mopd_divisor: int = 1
+    both_divisor: int = 1
+
+    def exactly(self, policy: str, batch: int, **fields: Any) -> list[Case]:
+        """Return one case for each seed, as small as it is given."""
+        return [replace(Case(policy, batch, seed), **fields) for seed in range(self.seeds)]
 
     def case(self, policy: str, batch: int, **fields: Any) -> list[Case]:
         """Return one case for each seed, at this scale."""
-        cases = []
-        for seed in range(self.seeds):
-            case = replace(Case(policy, batch, seed), **fields)
-            if self.divisor > 1:
-                cores = case.nodes * case.cores // self.divisor
-                small = max(2, round(batch / self.divisor))
-                case = replace(case, batch=small, nodes=1, cores=max(4, cores))
-            cases.append(case)
-        return cases
+        return [self._smaller(case) for case in self.exactly(policy, batch, **fields)]
+
+    def _smaller(self, case: Case) -> Case:
+        if case.workload in ON_GPUS:
+            divisor = self.mopd_divisor if case.workload == "mopd" else self.both_divisor
+            small = max(2, round(case.batch / divisor))
+            return replace(case, batch=small, nodes=5, cores=1, rollout_ratio=1 / divisor)
+        if self.divisor == 1:
+            return case
+        cores = case.nodes * case.cores // self.divisor
+        small = max(2, round(case.batch / self.divisor))
+        return replace(case, batch=small, nodes=1, cores=max(4, cores))
+
+    def part_of_limits(self, case: Case) -> int:
+        """Return how many times smaller limits of APIs are."""
+        return self.both_divisor if case.workload in ON_GPUS else self.divisor
 
 
 FULL: Final = Scale("full", seeds=3, interactions=10_000)
+#: The default: about ten minutes on one core.
+STANDARD: Final = Scale("standard", seeds=3, interactions=10_000, divisor=16, both_divisor=8)
 #: For CI: seconds, not minutes.
-QUICK: Final = Scale("quick", seeds=2, interactions=8, divisor=16)
-SCALES: Final = {scale.name: scale for scale in (FULL, QUICK)}
+QUICK: Final = Scale("quick", seeds=2, interactions=8, divisor=16, mopd_divisor=16, both_divisor=16)
+SCALES: Final = {scale.name: scale for scale in (FULL, STANDARD, QUICK)}
 
 
 @dataclass(frozen=True)
@@ -79,13 +108,15 @@ class Inputs:
         return replace(self, recordings=shortened(self.recordings, scale.interactions))
 
 
-def scene(case: Case, inputs: Inputs, divisor: int = 1) -> Scene:
+def scene(case: Case, inputs: Inputs, scale: Scale = FULL) -> Scene:
     """Return what is simulated for ``case``."""
     cluster = Cluster(case.nodes, case.cores, 2_400 * GIB)
+    limits = {name: max(1, limit // scale.part_of_limits(case)) for name, limit in LIMITS.items()}
     if case.workload == "deep-search":
-        limits = {name: max(1, limit // divisor) for name, limit in LIMITS.items()}
         search = DeepSearch(inputs.requests, case.batch, case.rl_steps, case.seed)
         return Scene(search, replace(cluster, apis=limits), seed=case.seed)
+    if case.workload in ON_GPUS:
+        return _on_gpus(case, inputs, replace(cluster, gpus=case.gpus), limits)
     rewards = replace(
         PRESETS[case.rewards],
         malleable=True,
@@ -102,3 +133,19 @@ def scene(case: Case, inputs: Inputs, divisor: int = 1) -> Scene:
         think_ratio=case.think_ratio,
     )
     return Scene(coding, cluster, seed=case.seed, depth=case.depth)
+
+
+def _on_gpus(case: Case, inputs: Inputs, cluster: Cluster, limits: dict[str, int]) -> Scene:
+    mopd = Mopd(
+        inputs.requests, case.batch, case.rl_steps, case.seed, domains=case.teachers,
+        rollout_seconds=ROLLOUT_SECONDS * case.rollout_ratio,
+    )  # fmt: skip
+    if case.workload == "mopd":
+        return Scene(mopd, replace(cluster, models=teachers(case.teachers)), seed=case.seed)
+    limits.pop("api:judge")
+    judged = JudgedSearch(inputs.requests, case.batch, case.rl_steps, case.seed)
+    if case.workload == "judged-search":
+        models = {JUDGE: judge()}
+        return Scene(judged, replace(cluster, apis=limits, models=models), seed=case.seed)
+    cluster = replace(cluster, apis=limits, models=services(case.teachers))
+    return Scene(MopdSearch(mopd, judged), cluster, seed=case.seed)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from simulator.report.cases import Scale, scene
 from simulator.report.figure import (
+    OURS,
     Claim,
     Context,
     Grid,
@@ -23,7 +24,6 @@ from simulator.result import Result
 from simulator.work import Work
 from simulator.workloads.program import Act, Think
 
-OURS: Final = ("paper", "balanced", "malleable")
 PODS: Final = ("kubernetes", "kubernetes(110)")
 FIXED: Final = ("fixed(4)", "fixed(16)")
 #: ARL-Tangram §6.1.
@@ -67,6 +67,7 @@ def _against(
             f"{what}, {rival} over {policy}",
             paper if policy == "paper" else None,
             context.ratio(point(grid, rival, x), point(grid, policy, x), trajectory_act),
+            better="higher",
         )
         for policy in OURS
     ]
@@ -83,7 +84,8 @@ def _left_claims(context: Context, grid: Grid) -> list[Claim]:
         crowded, calm = point(grid, policy, 1536), point(grid, policy, 128)
         growth = context.ratio(crowded, calm, trajectory_act)
         printed = "below 2" if policy == "paper" else None
-        claims.append(Claim(f"ACT at batch 1536 over batch 128, {policy}", printed, growth))
+        what = f"ACT at batch 1536 over batch 128, {policy}"
+        claims.append(Claim(what, printed, growth, better="lower"))
     return claims
 
 
@@ -138,6 +140,7 @@ def _breakdown_claims(context: Context, grid: Grid) -> list[Claim]:
             f"duration of {name}, {rival} over {policy}",
             paper if policy == "paper" else None,
             context.ratio(point(grid, rival, "all"), point(grid, policy, "all"), measure),
+            better="higher",
         )
         for rival in PODS
         for name, measure, paper in measures
@@ -172,7 +175,8 @@ def _table_claims(context: Context, grid: Grid) -> list[Claim]:
                 lambda result: result.whole.overhead.mean / result.whole.execution.mean,
             )
             what = f"overhead over execution at batch {batch}, {policy}"
-            claims.append(Claim(what, "below 0.03" if policy == "paper" else None, share))
+            printed_share = "below 0.03" if policy == "paper" else None
+            claims.append(Claim(what, printed_share, share, better="lower"))
     return claims
 
 
@@ -201,7 +205,7 @@ def acting_share(context: Context) -> Interval:
     shares = []
     for case in context.scale.case("kubernetes", BATCH):
         scale = context.scale
-        workload = scene(case, context.inputs.at(scale), scale.divisor).workload
+        workload = scene(case, context.inputs.at(scale), scale).workload
         each = [_shares(list(rollout.program())) for rollout in next(iter(workload.steps()))]
         shares.append(fmean(each))
     return interval(shares)

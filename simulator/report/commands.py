@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
@@ -15,11 +16,14 @@ from rich.progress import Progress as Bars
 from domain.errors import InvalidRequest
 from simulator.llm_trace import make_requests, read_requests
 from simulator.report.cases import SCALES, Inputs
-from simulator.report.evaluation import Report, chosen, evaluate
+from simulator.report.evaluation import Measured, Report, chosen, evaluate
 from simulator.report.page import write
 from simulator.report.runs import Progress
 from simulator.scenes import RECORDINGS, REQUESTS
 from simulator.traces import make_recordings, read_recordings
+
+#: Where `benchmarks.predicted` stores; there in a clone, not in an installed package.
+STORED: Final = Path(__file__).parents[2] / "benchmarks" / "results" / "predicted.json"
 
 OPTIONS: Final = (
     click.option("--trace", type=click.Path(path_type=Path),
@@ -29,10 +33,12 @@ OPTIONS: Final = (
     click.option("--out", type=click.Path(path_type=Path), default=Path("evaluation"),
                  show_default=True, help="Folder for report.html and report.json."),
     click.option("--figure", "figures", multiple=True, metavar="ID", help="Only these [all]."),
-    click.option("--scale", type=click.Choice(sorted(SCALES)), default="full", show_default=True,
-                 help="quick: everything 16 times smaller."),
+    click.option("--scale", type=click.Choice(list(SCALES)), default="standard",
+                 show_default=True, help="full: as large as the paper's; quick: a first look."),
     click.option("--seeds", type=int, help="Seeds that intervals are over [the scale's]."),
     click.option("--interactions", type=int, help="Kept of each recording [the scale's]."),
+    click.option("--measured", type=click.Path(path_type=Path),
+                 help="What benchmarks.predicted stored [the repository's]."),
     click.option("--jobs", default=1, show_default=True, help="Simulations at once."),
     click.option("--quiet", "-q", is_flag=True, help="No progress."),
 )  # fmt: skip
@@ -47,7 +53,7 @@ def with_report_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def report(
     *, trace: Path | None, requests: Path | None, out: Path, figures: tuple[str, ...], scale: str,
-    jobs: int, quiet: bool, **changes: int | None,
+    jobs: int, quiet: bool, measured: Path | None, **changes: int | None,
 ) -> tuple[Path, Report]:  # fmt: skip
     """Simulate and write; return where the page is, and what is in it."""
     given: dict[str, Any] = {name: n for name, n in changes.items() if n is not None}
@@ -57,7 +63,7 @@ def report(
     size = SCALES[scale]
     for name, value in given.items():
         size = size.__class__(**{**vars(size), name: value})
-    plans = chosen(figures)
+    plans, beside = chosen(figures), _measured(measured)
     inputs = Inputs(
         make_recordings(RECORDINGS, 0) if trace is None else read_recordings(trace),
         make_requests(REQUESTS, 0) if requests is None else read_requests(requests),
@@ -67,12 +73,24 @@ def report(
         ),
     )
     with _shown(quiet=quiet) as progress:
-        made = evaluate(plans, inputs, size, jobs=jobs, progress=progress)
+        made = evaluate(plans, inputs, size, jobs=jobs, progress=progress, measured=beside)
     try:
         page, _ = write(made, out)
     except OSError as error:
         raise InvalidRequest(f"{error.filename}: {error.strerror}") from None
     return page, made
+
+
+def _measured(path: Path | None) -> Measured | None:
+    """Read what was measured; None when nothing is stored where it usually is."""
+    if path is None and not STORED.exists():
+        return None
+    try:
+        return msgspec.json.decode((path or STORED).read_bytes(), type=Measured)
+    except OSError as error:
+        raise InvalidRequest(f"{path}: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"{path or STORED}: {error}") from None
 
 
 @contextmanager

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -42,6 +44,28 @@ class Claim(msgspec.Struct, frozen=True):
     paper: str | None
     ours: Interval
     note: str = ""
+    #: ``higher`` or ``lower``: which way is better than the paper; empty where neither is.
+    better: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """Say how ours stands to the number that the paper prints; empty where that says nothing."""
+        return self.against(self.paper)
+
+    def against(self, paper: str | None) -> str:
+        """Say how ours stands to what the paper prints of its own policy."""
+        found = re.search(r"\d+(\.\d+)?", paper or "")
+        if found is None or not self.better:
+            return ""
+        wanted = float(found[0])
+        short = wanted - self.ours.mean if self.better == "higher" else self.ours.mean - wanted
+        if short <= 0:
+            return "reached"
+        return f"falls short: {self.ours.mean / wanted:.2f} times the paper's"
+
+
+#: Our policies; what is claimed of the first one is what the paper claims.
+OURS: Final = ("paper", "balanced", "malleable")
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from pathlib import Path
 from typing import Final
@@ -9,10 +10,11 @@ from typing import Final
 import msgspec
 
 from simulator.report.cases import FULL
-from simulator.report.evaluation import Report
-from simulator.report.figure import Claim, Figure
+from simulator.report.evaluation import Measured, Report
+from simulator.report.figure import OURS, Claim, Figure
 from simulator.report.svg import plot
 
+POLICY: Final = rf"\b({'|'.join(OURS)})\b"
 STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
   color: #1a1a1a; background: #fff; }
@@ -20,6 +22,8 @@ h2 { margin-top: 3rem; } svg { width: 100%; max-width: 46rem; font-size: 12px; }
 table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid #ddd; }
 .note { color: #555; } .simulated { background: #fff3cd; padding: .5rem 1rem; }
+.reached { color: #00684a; } .short { color: #a33b00; }
+section, div { overflow-x: auto; }
 """.strip()
 
 
@@ -52,20 +56,22 @@ def html(report: Report) -> str:
         '<meta name="viewport" content="width=device-width">'
         f"<title>Tangram: simulated evaluation</title><style>{STYLE}</style></head><body>"
         "<h1>The evaluation of ARL-Tangram, simulated</h1>"
-        '<p class="simulated">Every number here was simulated: the production scheduler and ledgers '
+        '<p class="simulated">Every number here was simulated, but those under "Measured beside '
+        'simulated": the production scheduler and ledgers '
         "in virtual time, everything around them modelled (docs/simulator.md). The paper's numbers "
         "were measured on its testbed, with workloads and profiles that it does not print.</p>"
         f"<p>Scale: {escape(report.scale)}{smaller}{shorter}. Input: {escape(report.input)}. Intervals: the "
         f"smallest and the largest over {seeds}. Nothing was tuned per figure.</p>"
-        f"<ul>{contents}</ul>{''.join(map(_figure, report.figures))}"
-        f"<h2>Left out</h2><table>{left_out}</table></body></html>\n"
+        f"<ul>{contents}</ul>{_summary(report)}{''.join(map(_figure, report.figures))}"
+        f"{_beside(report.measured)}<h2>Left out</h2><table>{left_out}</table></body></html>\n"
     )
 
 
 def _figure(figure: Figure) -> str:
     note = f'<p class="note">{escape(figure.notes)}</p>' if figure.notes else ""
+    drawn = "" if figure.kind == "table" else plot(figure)
     return (
-        f'<section id="{escape(figure.id)}"><h2>{escape(figure.title)}</h2>{note}{plot(figure)}'
+        f'<section id="{escape(figure.id)}"><h2>{escape(figure.title)}</h2>{note}{drawn}'
         f"{_claims(figure.claims)}{_numbers(figure)}</section>"
     )
 
@@ -73,12 +79,81 @@ def _figure(figure: Figure) -> str:
 def _claims(claims: tuple[Claim, ...]) -> str:
     if not claims:
         return ""
-    rows = "".join(
-        f"<tr><td>{escape(claim.what)}</td><td>{escape(claim.paper or '')}</td>"
-        f"<td>{claim.ours}</td><td>{escape(claim.note)}</td></tr>"
-        for claim in claims
+    rows = "".join(_claim(claim, claim.note) for claim in claims)
+    return (
+        f"<table><tr><th></th><th>paper</th><th>simulated</th><th></th><th></th></tr>{rows}</table>"
     )
-    return f"<table><tr><th></th><th>paper</th><th>simulated</th><th></th></tr>{rows}</table>"
+
+
+def _claim(claim: Claim, note: str) -> str:
+    verdict = claim.verdict
+    mark = f' class="{"reached" if verdict == "reached" else "short"}"' if verdict else ""
+    return (
+        f"<tr><td>{escape(claim.what)}</td><td>{escape(claim.paper or '')}</td>"
+        f"<td>{claim.ours}</td><td{mark}>{escape(verdict)}</td><td>{escape(note)}</td></tr>"
+    )
+
+
+def _summary(report: Report) -> str:
+    """Return what the paper prints a number of, beside each of our policies."""
+    rows = "".join(
+        _printed(figure, claim) for figure in report.figures for claim in figure.claims
+        if claim.verdict
+    )  # fmt: skip
+    if not rows:
+        return ""
+    heads = "".join(f"<th>{escape(policy)}</th>" for policy in OURS)
+    return (
+        "<h2>What the paper prints, and what came out</h2><p>Simulated, for each of our policies; "
+        "<code>paper</code> decides as ARL-Tangram does.</p><div><table><tr><th>figure</th>"
+        f"<th></th><th>paper</th>{heads}</tr>{rows}</table></div>"
+    )
+
+
+def _printed(figure: Figure, claim: Claim) -> str:
+    """Return one number of the paper, and the same claim about each of our policies."""
+    subject = _subject(claim)
+    alike = {_policy(each): each for each in figure.claims if _subject(each) == subject}
+    cells = ""
+    for policy in OURS:
+        verdict = alike[policy].against(claim.paper) if policy in alike else ""
+        mark = f' class="{"reached" if verdict == "reached" else "short"}"' if verdict else ""
+        shown = f"{alike[policy].ours}<br>{escape(verdict)}" if policy in alike else ""
+        cells += f"<td{mark}>{shown}</td>"
+    link = f'<a href="#{escape(figure.id)}">{escape(figure.id)}</a>'
+    what = escape(f"{subject} ({claim.note})" if claim.note else subject)
+    return f"<tr><td>{link}</td><td>{what}</td><td>{escape(claim.paper or '')}</td>{cells}</tr>"
+
+
+def _subject(claim: Claim) -> str:
+    """Return what a claim is about, whatever policy it is made for."""
+    return re.sub(POLICY, "", claim.what).removesuffix(" over ").strip(" ,")
+
+
+def _policy(claim: Claim) -> str:
+    found = re.search(POLICY, claim.what)
+    return found[0] if found else ""
+
+
+def _beside(measured: Measured | None) -> str:
+    """Return real runs beside simulated ones, which stand nowhere else."""
+    title = "<h2>Measured beside simulated</h2>"
+    if measured is None:
+        return f"{title}<p>No stored measurement was found (python -m benchmarks.predicted).</p>"
+    rows = "".join(
+        f"<tr><td>{escape(policy)}</td><td>{each.measured_mean:.3f}</td>"
+        f"<td>{each.simulated_mean:.3f}</td><td>{each.mean_off:+.1%}</td>"
+        f"<td>{each.measured_p95:.3f}</td><td>{each.simulated_p95:.3f}</td>"
+        f"<td>{each.p95_off:+.1%}</td></tr>"
+        for policy, each in measured.result.items()
+    )
+    return (
+        f"{title}<p>The same small workload on a real Tangram and in the simulator: ACT in seconds. "
+        f"Wanted: the mean within 10 %, p95 within 20 %. Measured at {escape(measured.measured_at)} "
+        f"by <code>{escape(measured.command)}</code>.</p><table><tr><th>policy</th><th>mean measured"
+        "</th><th>simulated</th><th>off</th><th>p95 measured</th><th>simulated</th><th>off</th></tr>"
+        f"{rows}</table>"
+    )
 
 
 def _numbers(figure: Figure) -> str:
@@ -91,6 +166,7 @@ def _numbers(figure: Figure) -> str:
         cells = "".join(f"<td>{known.get(x, '')}</td>" for x in places)
         rows.append(f"<tr><td>{escape(series.name)}</td>{cells}</tr>")
     return (
-        f"<details><summary>numbers: {escape(figure.y)}</summary>"
+        f"<details{' open' if figure.kind == 'table' else ''}>"
+        f"<summary>numbers: {escape(figure.y)}</summary>"
         f"<table><tr><th>{escape(figure.x)}</th>{head}</tr>{''.join(rows)}</table></details>"
     )

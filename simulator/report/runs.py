@@ -15,7 +15,7 @@ Results = Mapping[Case, Result]
 Progress = Callable[[int, int], None]
 
 #: What a worker process simulates with; sent once, not with every case.
-_worker: dict[str, tuple[Inputs, int]] = {}
+_worker: dict[str, tuple[Inputs, Scale]] = {}
 
 
 def simulate(
@@ -31,12 +31,12 @@ def simulate(
     inputs = inputs.at(scale)
     results: dict[Case, Result] = {}
     if jobs == 1:
-        _begin(inputs, scale.divisor)
+        _begin(inputs, scale)
         found = map(_one, order)
         _collect(order, found, results, progress)
         return results
     with ProcessPoolExecutor(
-        jobs, get_context("spawn"), initializer=_begin, initargs=(inputs, scale.divisor)
+        jobs, get_context("spawn"), initializer=_begin, initargs=(inputs, scale)
     ) as pool:
         _collect(order, pool.map(_one, order), results, progress)
     return results
@@ -54,10 +54,10 @@ def _collect(
             progress(len(results), len(order))
 
 
-def _begin(inputs: Inputs, divisor: int) -> None:
-    _worker["inputs"] = inputs, divisor
+def _begin(inputs: Inputs, scale: Scale) -> None:
+    _worker["inputs"] = inputs, scale
 
 
 def _one(case: Case) -> Result:
-    inputs, divisor = _worker["inputs"]
-    return run(scene(case, inputs, divisor), case.policy).result
+    inputs, scale = _worker["inputs"]
+    return run(scene(case, inputs, scale), case.policy).result

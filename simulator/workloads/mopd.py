@@ -43,6 +43,7 @@ from simulator.workloads.program import Act, Program, Rollout, Think
 #: GPUs of ARL-Tangram §6.1: five nodes of eight.
 GPUS: Final = 40
 TEACHERS: Final = 9
+ROLLOUT_SECONDS: Final = 600.0
 PARAMETERS: Final = 32e9
 OPERATIONS_PER_SECOND: Final = 400e12
 CALL_SECONDS: Final = 0.05
@@ -90,14 +91,16 @@ class Mopd:
     seed: int = 0
     group_size: int = 8
     domains: int = TEACHERS
-    rollout_seconds: float = 600.0
+    rollout_seconds: float = ROLLOUT_SECONDS
     train_seconds: float = 60.0
     project: str = PROJECT
     task: str = "mopd"
 
     def __post_init__(self) -> None:
         if len(self.requests) < 2:
-            raise InvalidRequest("mopd: there are no recorded requests to take ends from")
+            raise InvalidRequest(
+                "mopd: ends are taken from recorded requests, of which there must be two"
+            )
         for name in ("batch", "rl_steps", "group_size", "domains"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(f"mopd: {name} must be at least 1")

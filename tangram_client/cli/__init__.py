@@ -13,6 +13,7 @@ from tangram_client.cli.actions import cancel, describe, get, submit
 from tangram_client.cli.completion import completion
 from tangram_client.cli.config import apply, diff, export
 from tangram_client.cli.doctor import doctor
+from tangram_client.cli.operate import node, task
 from tangram_client.cli.replay import replay
 from tangram_client.cli.shell import Verbs, connected
 from tangram_client.cli.top import top
@@ -36,6 +37,8 @@ for _verb in (
     get,
     describe,
     cancel,
+    task,
+    node,
     watch,
     replay,
     top,

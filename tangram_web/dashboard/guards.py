@@ -23,7 +23,12 @@ def for_watchers(view: View[P]) -> View[P]:
     def guarded(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
         if may_watch(request.user):
             return view(request, *args, **kwargs)
-        return refuse(request, "Not permitted", "The console is for staff accounts.", 403)
+        return refuse(
+            request,
+            "Not permitted",
+            "The console is for staff accounts and members of every project.",
+            403,
+        )
 
     return login_required(guarded)
 

@@ -9,6 +9,8 @@ from django.views.decorators.http import require_safe
 
 from tangram_web.dashboard import selectors
 from tangram_web.dashboard.costs import bill_of_task, bill_of_trajectory
+from tangram_web.dashboard.critical import critical_path
+from tangram_web.dashboard.flame import flame_of
 from tangram_web.dashboard.guards import for_watchers, refuse
 from tangram_web.dashboard.lanes import lanes_of
 from tangram_web.records.models import TrajectoryState
@@ -33,11 +35,13 @@ def trajectory(request: HttpRequest, key: str) -> HttpResponse:
     record = selectors.trajectory_record(key)
     if record is None:
         return refuse(request, "No such trajectory", "It may be older than the retention.", 404)
-    actions = selectors.actions_of_trajectory(record)
+    actions, now = selectors.actions_of_trajectory(record), timezone.now()
     context = {
         "page": "trajectories",
         "trajectory": record,
-        "chart": lanes_of(record, actions, timezone.now()),
+        "chart": lanes_of(record, actions, now),
+        "flame": flame_of(record, actions, now),
+        "path": critical_path(record, actions, now),
         "cut": record.actions > len(actions),
         "bill": bill_of_trajectory(record),
     }

@@ -76,14 +76,15 @@ def _end(action: ActionRecord, now: datetime) -> datetime:
 def _bars(action: ActionRecord, start: datetime, span: float, now: datetime) -> list[Bar]:
     at = (action.submitted_at - start).total_seconds()
     bars = []
-    for name, seconds in _parts(action, now):
+    for name, seconds in parts_of(action, now):
         seconds = max(0.0, seconds)
         bars.append(Bar(name, 100 * at / span, max(0.05, 100 * seconds / span), seconds))
         at += seconds
     return bars
 
 
-def _parts(action: ActionRecord, now: datetime) -> list[tuple[str, float]]:
+def parts_of(action: ActionRecord, now: datetime) -> list[tuple[str, float]]:
+    """Return an action's phases and their seconds, so far where it is live."""
     if action.act_seconds is not None:
         return [
             ("queue", action.queue_seconds or 0.0),

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from time import time
-from typing import Any
+from typing import Any, Final
 
 import redis
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from domain.inventory import Config
 from domain.wire import QueuesView
-from tangram_web.dashboard.guards import for_watchers
+from tangram_web.dashboard.guards import for_watchers, refuse
 from tangram_web.dashboard.insight import asked
+from tangram_web.dashboard.past import as_json
 from tangram_web.lib import ask, bus
 from tangram_web.live.frames import HOLDERS, NODES
+from tangram_web.live.scenes import SceneStore
 from tangram_web.live.snapshots import stored_snapshot
 from tangram_web.pools.selectors import current_config
+
+NO_INSTANT: Final = "at is an instant of the past, in seconds since 1970"
 
 
 @require_safe
@@ -39,16 +43,66 @@ def cpu(request: HttpRequest) -> HttpResponse:
 @require_safe
 @for_watchers
 def gpu(request: HttpRequest) -> HttpResponse:
-    """Show every node's GPUs, the chunks that are held of them, and by whom."""
+    """Show every node's GPUs, the chunks that are held of them, and by whom; `?at=` then."""
+    scrub, problem = scrub_of(request.GET, time())
+    if problem:
+        return refuse(request, "No such moment", problem, 400)
     context = {
+        "scrub": scrub,
         "page": "gpu",
         "title": "GPU map",
         "says": "node → GPU → chunk of 1, 2, 4 or 8",
         "empty": "No node offers GPUs. Nodes offer those that NVML finds, or declare some:",
         "command": "TANGRAM_NODE_GPUS=8 ./tangram up",
-        **_standing("gpu"),
+        **(_standing("gpu") if scrub is None or scrub["at"] is None else {"some": True}),
     }
     return render(request, "dashboard/map.html", context)
+
+
+@require_safe
+@for_watchers
+def gpu_past(request: HttpRequest) -> HttpResponse:
+    """Answer with how the GPUs stood at an instant of the past (`?at=EPOCH`)."""
+    at = instant_of(request.GET, time())
+    if at is None:
+        return as_json({"detail": NO_INSTANT}, 400)
+    try:
+        scene = SceneStore(bus.redis_client(), bus.keys()).at(at)
+    except redis.RedisError as error:
+        return as_json({"detail": f"redis does not answer: {error}"}, 503)
+    if scene is None:
+        return as_json({"detail": "nobody knows how the GPUs stood then"}, 404)
+    return as_json(
+        {"at": scene.at, "nodes": scene.nodes, "residents": scene.residents, "log": scene.log}, 200
+    )
+
+
+def instant_of(query: QueryDict, now: float) -> float | None:
+    """Return the wall clock that an address asks for; None when it is no instant of the past."""
+    try:
+        at = float(query.get("at", ""))
+    except ValueError:
+        return None
+    return at if 0 <= at <= now + 60 else None
+
+
+def scrub_of(query: QueryDict, now: float) -> tuple[dict[str, Any] | None, str]:
+    """Return what the time line of the GPU map spans and shows, and what is wrong with the address.
+
+    Without stored scenes there is no time line.
+    """
+    at = None
+    if "at" in query:
+        at = instant_of(query, now)
+        if at is None:
+            return None, f"{NO_INSTANT}."
+    try:
+        span = SceneStore(bus.redis_client(), bus.keys()).span()
+    except redis.RedisError:
+        span = None
+    if span is None:
+        return ({"oldest": int(at), "newest": int(at), "at": int(at)} if at else None), ""
+    return {"oldest": span[0], "newest": span[1], "at": None if at is None else int(at)}, ""
 
 
 @require_safe

@@ -36,14 +36,14 @@ def history(request: HttpRequest) -> HttpResponse:
     now = time()
     span = span_of(request.GET, now)
     if isinstance(span, str):
-        return _json({"detail": span}, 400)
+        return as_json({"detail": span}, 400)
     first, last = span
     try:
         recalled = recalled_of(first, last, now)
     except redis.RedisError as error:
-        return _json({"detail": f"redis does not answer: {error}"}, 503)
+        return as_json({"detail": f"redis does not answer: {error}"}, 503)
     body = msgspec.structs.asdict(recalled) | {"marks": marks_of(first, last)}
-    return _json(body, 200)
+    return as_json(body, 200)
 
 
 def span_of(query: QueryDict, now: float) -> tuple[float, float] | str:
@@ -75,5 +75,6 @@ def marks_of(first: float, last: float) -> list[dict[str, Any]]:
     ]
 
 
-def _json(body: Any, status: int) -> HttpResponse:
+def as_json(body: Any, status: int) -> HttpResponse:
+    """Answer with JSON."""
     return HttpResponse(msgspec.json.encode(body), content_type=_JSON, status=status)

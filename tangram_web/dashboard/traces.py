@@ -13,9 +13,12 @@ from datetime import UTC, datetime
 from itertools import chain, islice
 from time import time
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import msgspec
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from domain.ids import action_id
@@ -65,6 +68,42 @@ def of_window(request: HttpRequest) -> HttpResponse:
     first, last = (action_id(max(0, int(at * 1000)), bytes(8)) for at in span)
     rows = ActionRecord.objects.filter(id__gte=first, id__lt=last)
     return _trace(request, _in_order(rows), "window.trace.json")
+
+
+@require_safe
+@for_watchers
+def viewer(request: HttpRequest) -> HttpResponse:
+    """Show a trace in place: of `?action=`, of `?trajectory=` (a key), or of `?range=…&to=…`."""
+    action, key = request.GET.get("action", ""), request.GET.get("trajectory", "")
+    context = {"page": "trajectories"}
+    if action:
+        if selectors.action_record(action) is None:
+            return refuse(request, "No such action", "It may be older than the retention.", 404)
+        context |= {
+            "page": "actions", "of": action, "back": reverse("dashboard:action", args=[action]),
+            "source": reverse("dashboard:trace-action", args=[action]),
+        }  # fmt: skip
+    elif key:
+        row = selectors.trajectory_record(key)
+        if row is None:
+            return refuse(request, "No such trajectory", "It may be older than the retention.", 404)
+        context |= {
+            "of": row.name, "back": reverse("dashboard:trajectory", args=[key]),
+            "source": reverse("dashboard:trace-trajectory", args=[key]),
+        }  # fmt: skip
+    else:
+        span = span_of(request.GET, time())
+        if isinstance(span, str):
+            return refuse(request, "No such window", f"{span}.", 400)
+        first, last = span
+        # Frozen: a link to it shows the same when it is opened later.
+        asked = urlencode({"range": f"{last - first:.0f}", "to": f"{last:.3f}"})
+        until = datetime.fromtimestamp(last, UTC)
+        context |= {
+            "page": "actions", "of": f"{last - first:.0f} s until {until:%-d %b %Y %H:%M:%S} UTC",
+            "source": f"{reverse('dashboard:trace-window')}?{asked}",
+        }  # fmt: skip
+    return render(request, "dashboard/trace.html", context)
 
 
 def _in_order(rows: Any) -> Iterator[ActionRecord]:

@@ -19,6 +19,7 @@ from domain.wire import (
     CancelPayload,
     CompletionsView,
     DecisionsView,
+    PriorityPayload,
     QueuesView,
     ReleasePayload,
     RenewPayload,
@@ -160,6 +161,26 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
     HotEndpoint(
         "post", "/tasks", "tasks_open", "Declare a task and bind it to a pool", Scope.SUBMIT,
         {201: NAMED}, TaskPayload, problems=(409, 413, 422, 503),
+    ),
+    HotEndpoint(
+        "post", "/tasks/{id}/pause", "tasks_pause",
+        "Grant a task nothing; what runs goes on, what is submitted waits", Scope.OPERATE,
+        {202: NAMED}, parameters=(PROJECT,), problems=(404, 413, 422, 503),
+    ),
+    HotEndpoint(
+        "post", "/tasks/{id}/resume", "tasks_resume", "Go on with a task", Scope.OPERATE,
+        {202: NAMED}, parameters=(PROJECT,), problems=(404, 413, 422, 503),
+    ),
+    HotEndpoint(
+        "post", "/tasks/{id}/priority", "tasks_priority",
+        "Serve all actions of a task at one priority; null: each at its own", Scope.OPERATE,
+        {202: NAMED}, PriorityPayload, (PROJECT,), problems=(404, 413, 422, 503),
+    ),
+    HotEndpoint(
+        "post", "/tasks/{id}/cancel", "tasks_cancel",
+        "End what a task has now; what is submitted later is accepted", Scope.SUBMIT,
+        {202: NAMED}, CancelPayload, (PROJECT,), body_required=False,
+        problems=(404, 413, 422, 503),
     ),
     HotEndpoint(
         "post", "/trajectories", "trajectories_open",

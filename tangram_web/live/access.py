@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from tangram_web.pools.models import Project
+
 
 def may_watch(user: Any) -> bool:
-    """Say whether ``user`` may see the console: staff only, and then every project.
+    """Say whether ``user`` may see the console: staff, and members of every project there is.
 
-    Frames and pages show all projects at once. A role that sees some projects needs frames folded
-    per project first; until then it would be a promise that the overview breaks.
+    Frames and pages show all projects at once, so whoever may not see one of them may not watch:
+    pages of single projects (people, webhooks, simulations) are open to their members.
     """
-    return bool(user is not None and user.is_active and user.is_staff)
+    if user is None or not user.is_active:
+        return False
+    return bool(user.is_staff) or _is_member_everywhere(user)
+
+
+def _is_member_everywhere(user: Any) -> bool:
+    if not user.is_authenticated or user.pk is None:
+        return False
+    strange = Project.objects.exclude(memberships__user_id=user.pk)
+    return Project.objects.exists() and not strange.exists()

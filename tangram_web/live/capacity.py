@@ -132,6 +132,11 @@ class Capacity:
                 there += node.cpu.capacity
         return held / MILLI, there / MILLI
 
+    @property
+    def has_gpus(self) -> bool:
+        """Whether any node offers GPUs."""
+        return any("gpu" in node.inventory.resources for node in self.nodes.values())
+
     def cluster_resources(self) -> list[dict[str, Any]]:
         """Return the counted resources that belong to no node."""
         return [

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final
 
 import msgspec
+from asgiref.sync import sync_to_async
 from channels.auth import get_user
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.contrib.sessions.backends.base import SessionBase
@@ -67,7 +68,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         """Let staff in; tell everybody else why not."""
         # Browsers see the close code only of a socket that was accepted.
         await self.accept()
-        if not may_watch(self.scope.get("user")):
+        if not await sync_to_async(may_watch)(self.scope.get("user")):
             await self.close(CLOSE_UNAUTHORISED)
             return
         self._checked_at = asyncio.get_running_loop().time()
@@ -166,4 +167,4 @@ class LiveConsumer(AsyncWebsocketConsumer):
             return False
         # What the scope carries was read when the socket opened.
         stored = session.__class__(session.session_key)
-        return may_watch(await get_user({"session": stored}))
+        return await sync_to_async(may_watch)(await get_user({"session": stored}))

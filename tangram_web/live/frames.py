@@ -37,7 +37,6 @@ from domain.events import (
     TrajectoryOpened,
 )
 from domain.ids import TrajectoryKey, task_key, trajectory_key
-from domain.resources import MILLI
 from tangram_web.live.capacity import Capacity
 from tangram_web.live.flow import Flow
 from tangram_web.live.frame import Frame
@@ -47,7 +46,8 @@ from tangram_web.live.origins import Origins
 from tangram_web.live.overview import overview_body
 from tangram_web.live.population import Live, Population
 from tangram_web.live.residents import Residents
-from tangram_web.metrics.totals import Totals
+from tangram_web.live.scenes import Scenes
+from tangram_web.metrics.totals import Totals, granted_cpu_seconds
 
 OVERVIEW: Final = "overview"
 NODES: Final = "nodes"
@@ -69,6 +69,7 @@ class FrameFold:
         self.flow = Flow()
         self.holders = Holders()
         self.residents = Residents()
+        self.scenes = Scenes()
         self._origins = Origins()
         self._at = 0.0
         self._wall_offset = 0.0
@@ -147,7 +148,9 @@ class FrameFold:
         while (flow.history.open_second or 0) < second:
             levels: dict[str, float] = dict(self.population.totals())
             levels["cores"] = self.capacity.cores_of()[0]
-            flow.seal(levels, int((flow.history.open_second or 0) + self._wall_offset))
+            wall = int((flow.history.open_second or 0) + self._wall_offset)
+            flow.seal(levels, wall)
+            self.scenes.look(wall, self._wall_offset, self.capacity, self.holders, self.residents)
             self.population.advance()
 
     def _take(self, message: object) -> None:
@@ -231,7 +234,7 @@ class FrameFold:
             pool, kind = live.pool if live else "default", decision.kind.value
             self._totals.finish(decision.project, pool, kind, decision.outcome, decision.timing)
             if decision.used is not None:
-                self._totals.use(pool, _granted_cpu_seconds(decision), decision.used)
+                self._totals.use(pool, granted_cpu_seconds(decision), decision.used)
 
     def _hold(self, live: Live, allocations: tuple[Allocation, ...]) -> None:
         live.allocations = allocations
@@ -294,14 +297,3 @@ class FrameFold:
         self._origins.forget(event.trajectory)
         self.capacity.remove_environment(event.trajectory)
         self._nodes_revision += 1
-
-
-def _granted_cpu_seconds(finish: Finish) -> float:
-    """Return the core seconds that a finished action was granted while it ran.
-
-    What was resized is known over the whole time it held units, of its key resource alone.
-    """
-    cpus = [each.amount for each in finish.allocations if each.resource.startswith("cpu:")]
-    if cpus and finish.resizes:
-        return finish.key_milli_seconds / MILLI
-    return sum(cpus) / MILLI * finish.timing.execution_seconds

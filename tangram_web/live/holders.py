@@ -48,11 +48,13 @@ class Holders:
         """Return one row per node that somebody holds something of, with its holders."""
         if self._changed and at - self._made_at >= PAUSE_SECONDS:
             self._made_at, self._changed = at, False
-            self._rows = [
-                self._row(name, held, wall_offset) for name, held in sorted(self._nodes.items())
-            ]
+            self._rows = self.now(wall_offset)
             self.revision += 1
         return self._rows
+
+    def now(self, wall_offset: float) -> list[dict[str, Any]]:
+        """Return the same rows, made anew."""
+        return [self._row(name, held, wall_offset) for name, held in sorted(self._nodes.items())]
 
     @staticmethod
     def _row(

@@ -10,6 +10,8 @@ import msgspec
 
 from domain.action import Outcome, Timing
 from domain.allocation import Allocation, UsedResources
+from domain.decisions import Finish
+from domain.resources import MILLI
 
 #: Upper bounds of durations, seconds. 5 ms … 1000 s, as tool calls are spread.
 BOUNDS: Final = (
@@ -131,3 +133,14 @@ def _of(histograms: dict[tuple[str, str], Histogram], key: tuple[str, str]) -> H
     if histogram is None:
         histogram = histograms[key] = Histogram()
     return histogram
+
+
+def granted_cpu_seconds(finish: Finish) -> float:
+    """Return the core seconds that a finished action was granted while it ran.
+
+    What was resized is known over the whole time it held units, of its key resource alone.
+    """
+    cpus = [each.amount for each in finish.allocations if each.resource.startswith("cpu:")]
+    if cpus and finish.resizes:
+        return finish.key_milli_seconds / MILLI
+    return sum(cpus) / MILLI * finish.timing.execution_seconds

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from django.apps import AppConfig
 
 
@@ -10,3 +12,7 @@ class PeopleConfig(AppConfig):
 
     name = "tangram_web.people"
     label = "people"
+
+    def ready(self) -> None:
+        """Note sessions from the first one on."""
+        import_module("tangram_web.people.middleware")

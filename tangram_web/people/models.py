@@ -36,3 +36,19 @@ class Membership(models.Model):
 
     def __str__(self) -> str:
         return f"{self.user} is {self.role} of {self.project_id}"
+
+
+class SeenSession(models.Model):
+    """A session of somebody, as he may tell it from others. It ends with the session itself."""
+
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="seen_sessions"
+    )
+    session_key = models.CharField(max_length=40, unique=True)
+    address = models.CharField(max_length=64, blank=True, default="")
+    browser = models.CharField(max_length=200, blank=True, default="")
+    since = models.DateTimeField(auto_now_add=True)
+    seen_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.user} from {self.address}"

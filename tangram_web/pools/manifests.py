@@ -173,14 +173,13 @@ def specs_of(config: Config) -> Wanted:
     """Return what leads to ``config``."""
     found: Wanted = {}
     for pool in config.pools.values():
-        shares = {kind: share_specs(parts) for kind, parts in pool.shares.items()}
         found["Pool", pool.name] = PoolSpec(
             pool.policy,
             pool.paused,
             pool.light_by_default,
             config.grace_of(pool.name),
             config.death_of(pool.name),
-            shares,
+            {kind: share_specs(parts) for kind, parts in pool.shares.items()},
         )
     for project in config.projects.values():
         found["Project", project.name] = ProjectSpec(project.default_pool)

@@ -48,8 +48,7 @@ def _pool(pool: Pool) -> PoolConfig:
     return PoolConfig(
         pool.name, pool.policy, pool.paused, pool.light_by_default,
         None if grace == NODE_GRACE_SECONDS else grace,
-        None if death == NODE_DEAD_SECONDS else death,
-        _shares_of(pool),
+        None if death == NODE_DEAD_SECONDS else death, _shares_of(pool),
     )  # fmt: skip
 
 

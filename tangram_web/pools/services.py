@@ -59,8 +59,8 @@ def pool_create(
     pool = Pool(
         name=name, policy=policy, paused=paused, light_by_default=light_by_default,
         node_grace_seconds=node_grace_seconds, node_dead_seconds=node_dead_seconds,
+        shares=_pool_shares(shares),
     )  # fmt: skip
-    pool.shares = _pool_shares(shares or {})
     with change(actor, "create", f"pool/{name}") as audit:
         insert(pool)
         audit.after = _described(pool)
@@ -80,7 +80,7 @@ def pool_update(
 ) -> Pool:
     """Change what is declared about a pool; None leaves a value as it is.
 
-    Actions that run keep what they have. ``shares`` are replaced whole. Raises NotFound, InvalidRequest for an unknown policy.
+    Actions that run keep what they have; ``shares`` are replaced whole. Raises NotFound, InvalidRequest.
     """
     if policy is not None:
         parse_policy(policy)
@@ -103,8 +103,8 @@ def pool_update(
     return pool
 
 
-def _pool_shares(shares: dict[str, Any]) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(read_pool_shares(shares))
+def _pool_shares(shares: dict[str, Any] | None) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(read_pool_shares(shares or {}))
     return plain
 
 

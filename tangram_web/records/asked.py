@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 from domain.codec import JournalEntry
-from domain.events import ActionCancelRequested
+from domain.events import (
+    ActionCancelRequested,
+    TaskCancelRequested,
+    TaskPaused,
+    TaskPrioritised,
+)
+from domain.ids import task_key
 from tangram_web.audit.services import AskedVerb
+
+_Asked = ActionCancelRequested | TaskCancelRequested | TaskPaused | TaskPrioritised
+_ASKED: Final = (ActionCancelRequested, TaskCancelRequested, TaskPaused, TaskPrioritised)
 
 
 def asked_verbs(entries: Iterable[JournalEntry]) -> Iterator[AskedVerb]:
     """Yield the verbs that came through the gateway."""
     for entry in entries:
         for event in entry.events:
-            if isinstance(event, ActionCancelRequested) and event.asked is not None:
-                yield AskedVerb(
-                    asked=event.asked,
-                    verb="cancel",
-                    target=f"action/{event.action_id}",
-                    project=event.project,
-                    after={"reason": event.reason},
-                    at=entry.wall_offset_seconds + event.at,
-                )
+            if not isinstance(event, _ASKED) or event.asked is None:
+                continue
+            verb, target, after = _told(event)
+            yield AskedVerb(
+                asked=event.asked,
+                verb=verb,
+                target=target,
+                project=event.project,
+                after=after,
+                at=entry.wall_offset_seconds + event.at,
+            )
+
+
+def _told(event: _Asked) -> tuple[str, str, dict[str, Any]]:
+    """Return verb, target and what was asked for."""
+    if isinstance(event, ActionCancelRequested):
+        return "cancel", f"action/{event.action_id}", {"reason": event.reason}
+    task = f"task/{task_key(event.project, event.task)}"
+    if isinstance(event, TaskPaused):
+        return "pause" if event.paused else "resume", task, {"paused": event.paused}
+    if isinstance(event, TaskPrioritised):
+        return "prioritise", task, {"priority": event.priority}
+    return "cancel", task, {"reason": event.reason}

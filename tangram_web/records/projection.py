@@ -6,7 +6,7 @@ crash. Nothing is remembered between calls: what a batch must know of earlier on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from django.db import connection, transaction
@@ -38,8 +38,14 @@ def position() -> str:
     return START if stored is None else stored.entry_id
 
 
-def project(entries: Sequence[tuple[str, JournalEntry]]) -> None:
-    """Bring the rows up to the last of ``entries``, given as (stream id, entry) in order."""
+def project(
+    entries: Sequence[tuple[str, JournalEntry]],
+    also: Callable[[Sequence[JournalEntry]], None] | None = None,
+) -> None:
+    """Bring the rows up to the last of ``entries``, given as (stream id, entry) in order.
+
+    ``also`` is given the entries that are new, in the same transaction.
+    """
     with transaction.atomic():
         stored = ProjectionPosition.objects.filter(name=_NAME).first()
         done = stream_order(START if stored is None else stored.entry_id)
@@ -51,6 +57,8 @@ def project(entries: Sequence[tuple[str, JournalEntry]]) -> None:
         batch = [entry for _, entry in fresh]
         _project_actions(batch)
         record_asked(asked_verbs(batch))
+        if also is not None:
+            also(batch)
         for entry in batch:
             if any(isinstance(event, _OF_NODES) for event in entry.events):
                 drained = fold_nodes(entry, drained)

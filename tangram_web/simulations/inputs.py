@@ -14,8 +14,9 @@ import msgspec
 import redis
 
 from domain.codec import JOURNAL_FIELD, JournalEntry, decode_entry
+from domain.decisions import Decision, Finish, Grant
 from domain.errors import InvalidRequest, Unavailable
-from domain.events import ActionSubmitted
+from domain.events import NO_RESULT, ActionSubmitted, Event
 from simulator.llm_trace import parse_requests
 from simulator.traces import parse_recordings
 from tangram_client.replay.trace import TraceError
@@ -74,24 +75,21 @@ def live_window(project: str, seconds: int) -> Window:
     """
     config = current_config()
     known = {name: milli // 1000 for name, milli in config.resources.items() if milli >= 1000}
-    lines, size, actions, foreign, used = [], 0, 0, 0, set()
+    reader = _WindowReader(project, {"cpu", *known})
+    lines, size = [], 0
     for entry in _entries(seconds):
-        kept, strange = _only(entry, project, {"cpu", *known})
-        foreign += strange
-        actions += sum(isinstance(event, ActionSubmitted) for event in kept.events)
-        for event in kept.events:
-            used |= set(event.action.cost) if isinstance(event, ActionSubmitted) else set()
-        if kept.events or kept.decisions:
+        kept = reader.kept(entry)
+        if kept is not None:
             lines.append(_encode(kept))
             size += len(lines[-1])
         if size > MOST_JOURNAL_BYTES:
             raise InvalidRequest("the window is too large; choose a shorter one", pointer="/window")
-    if not actions:
+    if not reader.ids:
         raise InvalidRequest(
             f"no action of {project} was submitted in this window", pointer="/window"
         )
-    limits = {name: known[name] for name in sorted(used) if name in known}
-    return Window(b"\n".join(lines), actions, foreign, limits)
+    limits = {name: known[name] for name in sorted(reader.used) if name in known}
+    return Window(b"\n".join(lines), len(reader.ids), reader.foreign, limits)
 
 
 def present_cluster() -> tuple[int, int]:
@@ -116,16 +114,36 @@ def _entries(seconds: int) -> Iterator[JournalEntry]:
         raise Unavailable(f"redis does not answer: {error}") from error
 
 
-def _only(entry: JournalEntry, project: str, known: set[str]) -> tuple[JournalEntry, int]:
-    """Return ``entry`` without what is not about actions of ``project`` that can be simulated."""
-    strange, events = 0, []
-    for event in entry.events:
-        if isinstance(event, ActionSubmitted) and event.action.project == project:
-            if set(event.action.cost) <= known:
-                events.append(event)
-            else:
-                strange += 1
-    decisions = [each for each in entry.decisions if hasattr(each, "action_id")]
-    # Decisions about other actions tell the simulator nothing: it looks up what was submitted.
-    kept: list[Any] = list(events)
-    return msgspec.structs.replace(entry, events=kept, decisions=decisions), strange
+class _WindowReader:
+    """Keeps of entries what a simulation reads, and nothing of other projects or of results."""
+
+    def __init__(self, project: str, known: set[str]) -> None:
+        self._project = project
+        self._known = known
+        self.ids: set[str] = set()
+        self.used: set[str] = set()
+        self.foreign = 0
+
+    def kept(self, entry: JournalEntry) -> JournalEntry | None:
+        """Return the part of ``entry`` that is kept, if any."""
+        events: list[Event] = [each for each in entry.events if self._takes(each)]
+        decisions: list[Decision] = []
+        for each in entry.decisions:
+            if isinstance(each, Grant) and each.action_id in self.ids:
+                decisions.append(each)
+            elif isinstance(each, Finish) and each.action_id in self.ids:
+                decisions.append(msgspec.structs.replace(each, result=NO_RESULT, detail=None))
+        if not events and not decisions:
+            return None
+        return msgspec.structs.replace(entry, events=events, decisions=decisions)
+
+    def _takes(self, event: Event) -> bool:
+        if not isinstance(event, ActionSubmitted) or event.action.project != self._project:
+            return False
+        needs = set(event.action.cost)
+        if not needs <= self._known:
+            self.foreign += 1
+            return False
+        self.ids.add(event.action.id)
+        self.used |= needs
+        return True

@@ -84,6 +84,8 @@ def give_back_abandoned() -> None:
     """Let simulations whose runner died wait again, or fail when that happened before."""
     silent = timezone.now() - timedelta(seconds=SILENT_SECONDS)
     abandoned = Simulation.objects.filter(state=State.RUNNING, alive_at__lt=silent)
+    if not abandoned.exists():  # asked every second: writers of a SQLite file wait for each other
+        return
     abandoned.filter(attempts__gte=MOST_ATTEMPTS).update(
         state=State.FAILED, finished_at=timezone.now(), problem="its process was lost, twice"
     )

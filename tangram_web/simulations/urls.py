@@ -10,8 +10,8 @@ app_name = "simulations"
 
 urlpatterns: list[URLPattern] = [
     path("", views.simulations, name="list"),
-    path("<str:key>/", views.simulation, name="one"),
-    path("<str:key>/result.json", views.result, name="result"),
-    path("<str:key>/cancel", views.cancel, name="cancel"),
-    path("<str:key>/delete", views.delete, name="delete"),
+    path("<slug:key>/", views.simulation, name="one"),
+    path("<slug:key>/result.json", views.result, name="result"),
+    path("<slug:key>/cancel", views.cancel, name="cancel"),
+    path("<slug:key>/delete", views.delete, name="delete"),
 ]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from domain import events
 from domain.decisions import Decision
-from scheduler.core.handlers import actions, leases, nodes, trajectories
+from scheduler.core.handlers import actions, leases, nodes, tasks, trajectories
 from scheduler.core.state import State
 
 Handler = Callable[[State, Any, list[Decision]], None]
@@ -29,6 +29,9 @@ HANDLERS: Final[dict[type, Handler]] = {
     events.LeaseRenewed: leases.renewed,
     events.LeaseReleased: leases.released,
     events.TaskOpened: trajectories.task_opened,
+    events.TaskPaused: tasks.paused,
+    events.TaskPrioritised: tasks.prioritised,
+    events.TaskCancelRequested: tasks.cancel_requested,
     events.TrajectoryOpened: trajectories.opened,
     events.TrajectoryFinished: trajectories.finished,
     events.EnvironmentRemoved: trajectories.environment_removed,

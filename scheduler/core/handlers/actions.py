@@ -23,7 +23,7 @@ from scheduler.core.needs import Needs, capacity_of, check_feasible
 from scheduler.core.pools import needs_in
 from scheduler.core.queues import QueueKey
 from scheduler.core.shares import ceiling
-from scheduler.core.state import LiveAction, LiveTrajectory, State
+from scheduler.core.state import LiveAction, LiveTrajectory, State, order_of
 from scheduler.core.timers import TimerKind
 
 #: After these, nobody can say that the work was done.
@@ -55,7 +55,7 @@ def submitted(state: State, event: ActionSubmitted, decisions: list[Decision]) -
         action=action,
         pool=pool,
         needs=needs,
-        order=(-action.priority, state.arrivals),
+        order=order_of(state, action, state.arrivals),
         submitted_at=event.at - event.lag_seconds,
     )
     state.actions[action.id] = live

@@ -87,6 +87,7 @@ def profiled(units: tuple[int, ...], seconds_at: Callable[[int], float]) -> Choi
     return Choices(units, [seconds_at(milli) for milli in units])
 
 
+@lru_cache(maxsize=8192)
 def rigid(units: int, seconds: float) -> Choices:
     """Return the one choice of an action that takes ``units`` and no other count."""
     return Choices((units,), (seconds,))

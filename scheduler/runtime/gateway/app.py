@@ -33,6 +33,7 @@ from scheduler.runtime.gateway.http import (
 from scheduler.runtime.gateway.leases import Leases
 from scheduler.runtime.gateway.openai import OpenAi
 from scheduler.runtime.gateway.replays import Replays
+from scheduler.runtime.gateway.steering import Steering
 from scheduler.runtime.gateway.streams import Streams
 from scheduler.runtime.gateway.trajectories import Trajectories
 
@@ -96,7 +97,8 @@ class Gateway:
 
     def _table(self) -> list[Route]:
         leases, trajectories = Leases(self._context), Trajectories(self._context)
-        read, submit = TokenScope.READ, TokenScope.SUBMIT
+        read, submit, operate = TokenScope.READ, TokenScope.SUBMIT, TokenScope.OPERATE
+        steering = Steering(self._context)
         rows: list[tuple[str, str, TokenScope, Handler]] = [
             ("GET", "/actions/{id}", read, self._actions.show),
             ("POST", "/actions/{id}/cancel", submit, self._actions.cancel),
@@ -107,6 +109,10 @@ class Gateway:
             ("GET", "/queues", read, self._health.queues),
             ("GET", "/decisions", read, self._health.decisions),
             ("POST", "/tasks", submit, trajectories.open_task),
+            ("POST", "/tasks/{id}/pause", operate, steering.pause),
+            ("POST", "/tasks/{id}/resume", operate, steering.resume),
+            ("POST", "/tasks/{id}/priority", operate, steering.prioritise),
+            ("POST", "/tasks/{id}/cancel", submit, steering.cancel),
             ("POST", "/trajectories", submit, trajectories.open),
             ("POST", "/trajectories/{id}/finish", submit, trajectories.finish),
             ("PUT", "/trajectories/{id}/files/{path}", submit, trajectories.put_file),

@@ -27,9 +27,10 @@ def duration(seconds: float | None) -> str:
         return f"{_significant(seconds * 1000)} ms"
     if seconds < 59.95:
         return f"{_significant(seconds)} s"
-    if seconds < 3600:
-        return f"{int(seconds // 60)}m {int(seconds % 60):02}s"
-    return f"{int(seconds // 3600)}h {int(seconds % 3600 // 60):02}m"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02}s"
+    return f"{whole // 3600}h {whole % 3600 // 60:02}m"
 
 
 @register.filter

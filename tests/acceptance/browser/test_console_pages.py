@@ -15,6 +15,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PAGES = (
     "", "queues", "actions", "trajectories", "tasks", "cpu", "gpu", "apis", "decisions", "workers",
+    "operate", "audit", "configuration", "configuration/edit", "configuration/revisions",
+
+
+    "simulate", "webhooks", "people", "people/tokens", "people/sessions",
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from managers.gpu.engines.fake import FakeEngineServer, FakeMemory
 from managers.gpu.engines.leftovers import label_of
 from tests.architecture.tree import ROOT
 from tests.conformance.test_torch_engine import a_service
+from tests.fake_nvml import FakeNvml
 
 GIB = 2**30
 MODEL = str(ROOT / "examples/gpu_service/numpy_model.py")
@@ -162,6 +164,68 @@ async def test_models_of_torch_take_turns_on_a_gpu_and_stay_in_host_memory(
     assert states == {"a": ServiceState.RESIDENT, "b": ServiceState.HOST_RESIDENT}
     assert len(labelled(tmp_path)) == 2, "both processes stay"
     assert driver.residents() == (Home("a", (0,)),)
+
+
+async def test_memory_that_somebody_else_has_is_respected_and_its_process_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = FakeNvml({"used_gib": 60, "pids": (4711,)})
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    have = replace(CONTEXT_GPUS, oversubscribed=False)
+    driver = GpuDriver(DriverContext("n1", tmp_path, {"gpu": have}, {}), patience_seconds=0.05)
+    await driver.open()
+    try:
+        told = await driver.run(an_order("1", "a"), lambda: None)
+    finally:
+        await driver.close()
+    assert (told.outcome, told.never_started) == (Outcome.INFRA_FAILED, True)
+    assert told.detail is not None
+    assert told.detail.endswith("was not free in time; processes there: 4711")
+    assert told.chunk is not None
+    assert told.chunk.stuck == (0,)
+
+
+class SilentServer(FakeEngineServer):
+    """Is there, and never answers a call."""
+
+    base_url = ""
+
+
+@pytest.mark.parametrize(
+    ("engine", "stays"), [(Engine.TORCH, False), (Engine.PROCESS, True)], ids=["torch", "process"]
+)
+async def test_a_worker_that_hangs_in_a_call_is_ended_and_a_server_that_may_stop_by_itself_stays(
+    tmp_path: Path, engine: Engine, stays: bool
+) -> None:
+    """Only engine torch cannot give up what its client waits for no more."""
+    hanging = asyncio.Event()
+
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await hanging.wait()
+        writer.close()
+
+    listening = await asyncio.start_server(hang, "127.0.0.1")
+    memory = FakeMemory()
+
+    def make_server(_: GpuService, home: Home) -> FakeEngineServer:
+        server = SilentServer(memory, home.units, 50 * GIB)
+        server.base_url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        return server
+
+    context = DriverContext("n1", tmp_path, {"gpu": CONTEXT_GPUS}, {})
+    driver = GpuDriver(context, make_server=make_server)
+    await driver.open()
+    try:
+        order = an_order("1", "a", replace(SERVICE, engine=engine, source="m:f"))
+        order.action = replace(order.action, timeout_seconds=0.1)
+        report = await driver.run(order, lambda: None)
+        assert report.outcome is Outcome.TIMEOUT
+        assert driver.residents() == ((Home("a", (0,)),) if stays else ())
+        assert (memory.used[0] > 0) is stays
+    finally:
+        await driver.close()
+        hanging.set()
+        listening.close()
 
 
 async def test_a_call_of_a_service_that_is_declared_no_more_fails_and_says_so(

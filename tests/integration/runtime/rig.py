@@ -43,6 +43,7 @@ CONFIG = Config(
 )
 TOKENS = {
     "trainer": Principal("trainer", "default", frozenset({Scope.READ, Scope.SUBMIT})),
+    "operator": Principal("operator", "default", frozenset(Scope) - {Scope.ADMIN}),
     "reader": Principal("reader", "default", frozenset({Scope.READ})),
     "stranger": Principal("stranger", "other", frozenset({Scope.READ, Scope.SUBMIT})),
 }

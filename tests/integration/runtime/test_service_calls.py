@@ -256,7 +256,7 @@ async def test_a_service_that_cannot_be_restored_fails_with_its_last_words(gpus:
 async def test_a_gpu_whose_memory_does_not_get_free_is_quarantined(gpus: GpuRig) -> None:
     gpus.api.says(answer(200, b"{}"))
     async with running(gpus, "a", "b", "c") as client:
-        gpus.trouble["a"] = "keeps"
+        gpus.trouble["a"] = "leaks"
         await finished(client, a_call("a"))
         await finished(client, a_call("b"))
         moved = await finished(client, a_call("c"))

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 import pytest
 from django.contrib import admin
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from domain.access import Scope
 from domain.action import Kind
+from tangram_web.lib import admin as lib_admin
 from tangram_web.pools.models import Token
+from tangram_web.records.models import ActionRecord
 from tangram_web.records.projection import project
 from tests.integration.web.journal import Journal, a_node, an_action
 
@@ -22,6 +27,8 @@ MODELS = sorted(
     ),
     key=lambda model: model._meta.label,
 )
+
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -59,3 +66,18 @@ def test_hash_of_a_token_is_not_shown(rows, admin_client):
     text = re.sub(r'(?:href|action)="[^"]*"', "", page.content.decode())
     assert row.public_id in text
     assert row.digest not in text
+
+
+def test_rows_are_counted_up_to_a_bound(rows, admin_client, monkeypatch):
+    ActionRecord.objects.bulk_create(
+        ActionRecord(id=f"act_{number}", project="default", task="t", kind="noop", submitted_at=NOW)
+        for number in range(5)
+    )
+    monkeypatch.setattr(lib_admin, "MOST_ROWS", 3)
+    paginator = lib_admin.BoundedPaginator(ActionRecord.objects.order_by("-pk"), 2)
+
+    with CaptureQueriesContext(connection) as asked:
+        pages = paginator.num_pages
+
+    assert "LIMIT 3" in asked.captured_queries[0]["sql"]
+    assert pages == 2

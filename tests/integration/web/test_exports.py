@@ -140,3 +140,30 @@ def test_a_trace_that_is_cut_says_so(browser: Client, monkeypatch: pytest.Monkey
 
     assert trace["otherData"]["cut"] is True
     assert sum(event.get("cat") == "action" for event in trace["traceEvents"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "source"),
+    [
+        ("action=act_00000", "/trace/actions/act_00000.json"),
+        ("trajectory=p/t-1", "/trace/trajectories/p/t-1.json"),
+        ("range=60&to=1000", "/trace/window.json?range=60&amp;to=1000.000"),
+    ],
+)
+def test_a_trace_is_opened_in_place(browser: Client, asked: str, source: str) -> None:
+    actions(1)
+    TrajectoryRecord.objects.create(key="p/t-1", project="p", name="t-1", task="s", opened_at=NOW)
+
+    text = browser.get(f"/trace/?{asked}").content.decode()
+
+    assert f'<tg-trace source="{source}">' in text
+    assert browser.get(source.replace("&amp;", "&")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [("action=act_none", 404), ("trajectory=p/none", 404), ("trajectory=%00", 404), ("action=%00", 404),
+     ("range=none", 400), ("range=1e99", 400), ("to=-1", 400)],
+)  # fmt: skip
+def test_a_trace_of_nothing_that_there_is_says_so(browser: Client, asked: str, status: int) -> None:
+    assert browser.get(f"/trace/?{asked}").status_code == status

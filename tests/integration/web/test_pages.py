@@ -19,6 +19,7 @@ from domain.wire import (
     ActionView,
     DecisionsView,
     DecisionView,
+    OneMoreView,
     QueuesView,
     QueueView,
     TrialView,
@@ -38,7 +39,11 @@ MAP_PAGES = ("/cpu/", "/gpu/")
 ROW_PAGES = ("/trajectories/", "/tasks/", "/actions/")
 NOW = datetime.now(UTC)
 MARKUP = "<script>alert(1)</script>"
-WHY = WaitView("short_of", "waits for 2 of cpu:n1, 1 free on node n1", "cpu:n1", 3, "act_b", 1.5)
+ONE_MORE = OneMoreView(1, 20.0, 10.0, 15.0, 4)
+WHY = WaitView(
+    "short_of", "waits for 2 of cpu:n1, 1 free on node n1", "cpu:n1", 3, "act_b", 30.0,
+    one_more=ONE_MORE,
+)  # fmt: skip
 
 SHARE = {
     "pool": "default", "resource": "cpu", "project": "lab", "nominal": 3, "borrow": None,
@@ -171,12 +176,28 @@ def test_a_waiting_action_says_why(browser: Client, scheduler: None) -> None:
     assert MARKUP not in text
 
 
+def test_a_waiting_action_says_what_would_free_it(browser: Client, scheduler: None) -> None:
+    a_task()
+    text = browser.get("/actions/act_2/").content.decode()
+    assert "1 more of cpu:n1" in text
+    assert "starts <strong>20 s</strong> earlier, in 10 s, and ends in about 15 s" in text
+    assert "4 more of cpu:n1, for it and the 3 before it" in text
+
+
 def test_a_trajectory_shows_its_actions_over_time(browser: Client) -> None:
     a_task()
     text = browser.get("/trajectories/default/t-1/").content.decode()
-    assert text.count('<a href="/actions/act_') == 3
+    assert text.count('<a href="/actions/act_') == 2 * 3
     assert "waited for resources" in text
     assert 'href="/tasks/default/swe/"' in text
+
+
+def test_a_trajectory_shows_what_it_waited_on_and_its_steps(browser: Client) -> None:
+    a_task()
+    text = browser.get("/trajectories/default/t-1/").content.decode()
+    assert "Share of the makespan" in text
+    assert text.count('class="step"') == 1
+    assert MARKUP not in text
 
 
 def test_a_task_shows_steps_and_ends(browser: Client) -> None:

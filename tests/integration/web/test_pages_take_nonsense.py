@@ -51,6 +51,17 @@ def test_an_unknown_object_is_404(browser: Client, page: str, text: str) -> None
     assert MARKUP.encode() not in answer.getvalue()
 
 
+@pytest.mark.parametrize("text", NONSENSE, ids=range(len(NONSENSE)))
+@pytest.mark.parametrize("name", ["action", "trajectory", "range", "to", "at"])
+def test_a_trace_or_an_instant_of_anything_is_answered(
+    browser: Client, name: str, text: str
+) -> None:
+    for page in ("/trace/", "/gpu/", "/gpu/past.json"):
+        answer = browser.get(page, {name: text})
+        assert answer.status_code in (200, 400, 404), page
+        assert MARKUP.encode() not in answer.getvalue()
+
+
 @pytest.mark.parametrize("query", [{"range": LONG}, {"range": "1e309"}, {"to": MARKUP}])
 def test_an_impossible_range_is_400(browser: Client, query: dict[str, str]) -> None:
     assert browser.get("/history.json", query).status_code == 400
@@ -65,20 +76,22 @@ def test_what_users_supply_is_text_on_every_page(browser: Client) -> None:
     )
     ActionRecord.objects.create(
         id="act_1", project="p", task=MARKUP, trajectory=MARKUP, kind="exec", family=MARKUP,
-        group=MARKUP, detail=MARKUP, node=MARKUP, units={MARKUP: 1}, metadata={MARKUP: MARKUP},
+        group=MARKUP, detail=MARKUP, step=1, cost={MARKUP: [1]}, node=MARKUP, units={MARKUP: 1}, metadata={MARKUP: MARKUP},
         submitted_at=NOW, state="finished", outcome="completed", finished_seq=1, finished_at=NOW,
         queue_seconds=0.0, overhead_seconds=0.0, execution_seconds=1.0, act_seconds=1.0,
         result={"stdout": MARKUP, "stderr": MARKUP, "exit_code": 0}, spec={"x": MARKUP},
     )  # fmt: skip
     pages = ("/actions/", "/actions/act_1/", "/trajectories/", "/trajectories/p/r/", "/tasks/",
-             "/tasks/p/t/")  # fmt: skip
+             "/tasks/p/t/", "/trace/?action=act_1", "/trace/?trajectory=p/r")  # fmt: skip
     for page in pages:
         answer = browser.get(page)
         assert answer.status_code == 200, page
         assert b"<svg onload" not in answer.content, page
 
 
-@pytest.mark.parametrize("page", ["/", "/cpu/", "/actions/", "/tasks/", "/workers/"])
+@pytest.mark.parametrize(
+    "page", ["/", "/cpu/", "/actions/", "/tasks/", "/workers/", "/gpu/?at=1", "/trace/?range=60"]
+)
 def test_no_page_has_scripts_or_styles_of_its_own(browser: Client, page: str) -> None:
     answer = browser.get(page)
     text = answer.content.decode()
@@ -97,5 +110,6 @@ def test_people_without_staff_rights_see_nothing(defaults: None, redis_bus: Any)
     client = Client()
     client.force_login(get_user_model().objects.create_user("guest"))
 
-    for page in ("/", "/cpu/", "/history.json", "/export/actions.csv", "/trace/window.json"):
+    for page in ("/", "/cpu/", "/history.json", "/export/actions.csv", "/trace/window.json",
+                 "/trace/?range=60", "/gpu/past.json?at=1"):  # fmt: skip
         assert client.get(page).status_code == 403

@@ -31,6 +31,7 @@ PAGES = (
     "/actions/act_00001/", "/trajectories/", "/trajectories/default/t-1/", "/tasks/",
     "/tasks/default/swe/", "/cpu/", "/gpu/", "/apis/", "/decisions/", "/workers/",
     "/audit/", "/export/actions.csv", "/trace/trajectories/default/t-1.json",
+    "/trace/?trajectory=default/t-1", "/trace/?action=act_00001", "/trace/?range=60",
 )  # fmt: skip
 
 
@@ -96,4 +97,4 @@ def test_all_pages_are_counted() -> None:
     resolved = {str(resolve(urlsplit(page).path).url_name) for page in PAGES}
     names = {str(pattern.name) for pattern in urlpatterns}
 
-    assert names - resolved == {"enter", "trace-window", "trace-action"}
+    assert names - resolved == {"gpu-past", "enter", "trace-window", "trace-action"}

@@ -195,6 +195,13 @@ class Histories(RuleBasedStateMachine):
         else:
             self.world.renew(self.any_action(data), ttl)
 
+    @rule(paused=st.sampled_from([None, True, False]), priority=st.sampled_from([None, -1, 2]))
+    def steer(self, paused: bool | None, priority: int | None) -> None:
+        if paused is None:
+            self.world.prioritise(priority)
+        else:
+            self.world.pause(paused=paused)
+
     @rule(trajectory=TRAJECTORIES)
     def finish_trajectory(self, trajectory: str) -> None:
         self.world.finish_trajectory(trajectory)

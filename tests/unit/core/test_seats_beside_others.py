@@ -21,11 +21,11 @@ from tests.builders import a_config, a_machine, an_action, make_ledger
 from tests.unit.core.test_services_on_chunks import Play, a_call, a_gpu_node, a_service, hosting
 
 
-def batched(most: int = 3, policy: str = "minimum", **pool: bool) -> Config:
+def batched(most: int = 3, policy: str = "minimum", *, paused: bool = False) -> Config:
     """Return a configuration where ``a`` takes so many at once, and ``b`` and ``c`` one."""
     services = {name: a_service() for name in "abc"}
     services["a"] = replace(services["a"], max_concurrency=most)
-    return a_config(pools=[PoolConfig("default", policy, **pool)], services=services)
+    return a_config(pools=[PoolConfig("default", policy, paused)], services=services)
 
 
 def a_play(most: int = 3, policy: str = "minimum", gpus: int = 1) -> Play:

@@ -195,3 +195,19 @@ def test_a_call_to_a_service_that_is_declared_no_more_is_granted_like_any_other(
     (allocation,) = play.submit(a_call("1", "gone"))["1"].allocations
 
     assert allocation.hosting is None
+
+
+def test_calls_of_a_quarantined_service_wait_and_others_go_on():
+    play = Play("reward", "judge")
+    config = services("reward", "judge")
+    shut = replace(config.services["reward"], quarantined=True)
+    config = replace(config, services={**config.services, "reward": shut}, revision=1)
+    play.machine.handle(events.ConfigApplied(config=config, at=play.at))
+
+    granted = play.submit(a_call("a", "reward"), a_call("b", "judge"))
+
+    assert list(granted) == ["b"]
+    standing = play.machine.explain(ActionId("a"))
+    assert standing is not None
+    assert standing.waiting is not None
+    assert standing.waiting.code == "service_quarantined"

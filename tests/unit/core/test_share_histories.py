@@ -212,5 +212,5 @@ def test_any_history_keeps_to_the_shares() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_any_long_history_keeps_to_the_shares() -> None:
-    thorough = settings(QUICK, max_examples=300, stateful_step_count=50)
+    thorough = settings(QUICK, max_examples=80, stateful_step_count=40)
     run_state_machine_as_test(ShareHistories, settings=thorough)

@@ -78,7 +78,11 @@ def test_what_was_lent_comes_back_even_when_the_borrower_came_first() -> None:
     scenario = a_scenario(a=Share(4000), b=Share(6000))
     scenario.submit(*of("a", *range(20)))
     assert granted(scenario.submit(*of("b", *range(20, 30)))) == []
-    assert scenario.why("b20").code == "share"
+    why = scenario.why("b20")
+    assert why.code == "share"
+    assert why.reason.endswith(
+        "; others have borrowed the rest, which comes back as their actions end"
+    )
     for n in range(6):
         assert granted(scenario.finish(f"a{n}")) == [f"b{20 + n}"]
     assert granted(scenario.finish("a6")) == ["a10"]
@@ -247,3 +251,29 @@ def test_how_projects_stand_is_told() -> None:
     assert told["b"] == ShareView("default", "cpu", "b", 4, 1, 3, 0, 0, 1, 0)
     assert (told["c"].nominal, told["c"].waiting) == (0, 1)
     assert scenario.why("c20").position == 0
+
+
+@pytest.mark.parametrize(("own", "given"), [(1, 1), (3, 2), (7, 4), (8, 8)])
+def test_a_call_gets_the_largest_chunk_that_its_share_allows(own: int, given: int) -> None:
+    shares: Any = {"a": Share(own * 1000, borrow=0)}
+    scenario = a_scenario("paper", kind="gpu", nodes=[a_node(gpu=8)], **shares)
+    scenario.submit(
+        a_noop(
+            "x", project="a", cost={"gpu": [1, 2, 4, 8]}, elasticity=PERFECT, duration_seconds=9.0
+        )
+    )
+    assert scenario.the_grant("x").allocations[0].amount == given * 1000
+
+
+@pytest.mark.parametrize("policy", ["paper", "balanced", "malleable"])
+def test_nobody_gets_less_because_others_wait_for_their_share(policy: str) -> None:
+    """Units that are free are not for them, so policies do not save any up for them."""
+    widths = []
+    for waiting in (0, 40):
+        shares: Any = {"a": Share(1000, borrow=0), "b": Share(9000)}
+        scenario = a_scenario(policy, nodes=[a_node(cpus=10)], **shares)
+        scenario.submit(*of("a", *range(1, 2 + waiting)))
+        scenario.submit(*wide("b", 90))
+        widths.append(cores(scenario, "b90"))
+    assert widths[0] == widths[1]
+    assert widths[0] > [1]

@@ -198,6 +198,7 @@ class Watched(Scenario):
 
     def wind_up(self) -> None:
         """Let everything end that can: nodes return, limits are lifted, work is done, time passes."""
+        self.pause(paused=False)
         self.configure(a_config(apis={"search": 50, "code": 50}, revision=10**9))
         for name in list(self.nodes):
             self.bring_back(name, self.nodes[name].incarnation)

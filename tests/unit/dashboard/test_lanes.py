@@ -2,33 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
-
 from tangram_web.dashboard.lanes import LANE, lanes_of
-from tangram_web.records.models import ActionRecord, TrajectoryRecord
-
-OPENED = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def at(seconds: float) -> datetime:
-    return OPENED + timedelta(seconds=seconds)
-
-
-def action(submitted: float, **fields: Any) -> ActionRecord:
-    return ActionRecord(id="act_1", submitted_at=at(submitted), **fields)
-
-
-def finished(submitted: float, queue: float, overhead: float, execution: float) -> ActionRecord:
-    act = queue + overhead + execution
-    return action(
-        submitted, queue_seconds=queue, overhead_seconds=overhead, execution_seconds=execution,
-        act_seconds=act, finished_at=at(submitted + act), state="finished",
-    )  # fmt: skip
-
-
-def trajectory(ended: float | None = None) -> TrajectoryRecord:
-    return TrajectoryRecord(opened_at=OPENED, finished_at=None if ended is None else at(ended))
+from tests.unit.dashboard.lives import OPENED, action, at, finished, trajectory
 
 
 def test_waiting_working_and_the_trainers_own_are_shares_of_the_span() -> None:

@@ -13,6 +13,7 @@ from domain.ids import ResourceId
 from domain.ports import DriverContext
 from managers.gpu.engines.leftovers import VARIABLE, label_of, left_by
 from managers.gpu.ledger import ChunkLedger
+from managers.gpu.measure import NvmlMeter
 from managers.gpu.probe import inventory_of, probe_gpu, read_gpus
 from tests.fake_nvml import GIB, FakeNvml
 
@@ -34,6 +35,7 @@ def test_devices_keep_their_numbers_and_the_smallest_memory_counts() -> None:
     [
         ({"lost": True}, "GPU is lost"),
         ({"mig": 1}, "it is cut into MIG devices"),
+        ({"compute_mode": 2}, "its compute mode is prohibited"),
         ({"pending": True}, "its memory waits for a reset to be repaired"),
         ({"pids": (17, 18)}, "processes work on it: 17, 18"),
     ],
@@ -63,6 +65,12 @@ def test_what_a_dead_predecessor_left_does_not_make_a_gpu_somebody_elses(tmp_pat
         finally:
             left.kill()
     assert not left_by(tmp_path / "new")(os.getpid())
+
+
+def test_memory_is_measured_by_number_with_who_has_it() -> None:
+    meter = NvmlMeter(FakeNvml({}, {"gib": 40, "used_gib": 30, "pids": (17,)}))
+    assert [meter.free_bytes(unit) // GIB for unit in (0, 1)] == [80, 10]
+    assert [meter.pids(unit) for unit in (0, 1)] == [[], [17]]
 
 
 def test_a_node_without_the_library_has_no_gpus() -> None:

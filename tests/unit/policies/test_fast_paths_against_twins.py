@@ -87,6 +87,30 @@ def test_eviction_decides_as_its_transcription(group, depth):
 
 
 @QUICK
+@given(ANY, st.lists(st.integers(0, 12), min_size=6, max_size=6), DEPTHS)
+def test_eviction_decides_as_its_transcription_where_shares_cut_the_counts(group, most, depth):
+    whole = [plain(each) for each in group.candidates]
+    group.candidates = [
+        each.capped(units * MILLI) for each, units in zip(group.candidates, most, strict=False)
+    ]
+
+    decides_as_the_twin(group, depth)
+    keeps_the_constraints(group, depth)
+    for each, units, before in zip(group.candidates, most, whole, strict=False):
+        kept = [count for count in before.units if count <= units] or before.units[:1]
+        assert plain(each) == literal.Action(kept, before.seconds[: len(kept)])
+
+
+@QUICK
+@given(FEW | FEW_CONVEX, st.lists(st.integers(0, 6), min_size=4, max_size=4), st.integers(0, 12))
+def test_every_arranger_finds_what_trying_everything_finds_of_what_shares_leave(
+    candidates, most, more
+):
+    cut = [each.capped(n * MILLI) for each, n in zip(candidates, most, strict=False)]
+    arranges_as_trying_everything(cut, sum(each.smallest for each in cut) // MILLI + more)
+
+
+@QUICK
 @given(ANY, DEPTHS)
 def test_an_arrangement_keeps_the_constraints(group, depth):
     keeps_the_constraints(group, depth)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from domain.elasticity import Elasticity, parse_elasticity
 from domain.resources import MILLI
-from scheduler.core.policies.malleable import Profile, Share, profile_of, widths
+from scheduler.core.policies.malleable import Profile, Share, _weights, profile_of, widths
 
 PERFECT = Elasticity(amdahl=1.0)
 
@@ -93,6 +93,50 @@ def test_what_is_shared_out_fits_and_leaves_nothing_that_somebody_could_use(shar
         assert width in share.profile.counts
         wider = [count for count in share.profile.counts if count > width]
         assert not wider or wider[0] - width > total - sum(wide)
+
+
+def one_step_after_the_other(shares, total, purses):
+    """The plain twin: look at all next steps for each, and take the one that gains most."""
+    weights = _weights(shares, total / len(shares))
+    at, rest, over = [0] * len(shares), dict(purses), set()
+    left = total - sum(share.profile.counts[0] for share in shares)
+    while True:
+        steps = [
+            (-weights[i] * share.profile.gains[k], share.profile.counts[k], i)
+            for i, (share, k) in enumerate(zip(shares, at, strict=True))
+            if i not in over and k < len(share.profile.gains)
+        ]
+        if not steps or left <= 0:
+            return [share.profile.counts[k] for share, k in zip(shares, at, strict=True)]
+        _, count, i = min(steps)
+        step = shares[i].profile.counts[at[i] + 1] - count
+        if step > left or step > rest[shares[i].purse]:
+            over.add(i)
+            continue
+        at[i], left = at[i] + 1, left - step
+        rest[shares[i].purse] -= step
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    shares_of, st.integers(0, 40), st.lists(st.sampled_from("ab"), min_size=6, max_size=6),
+    st.fixed_dictionaries({purse: st.integers(0, 20).map(MILLI.__mul__) for purse in "ab"}),
+)  # fmt: skip
+def test_what_projects_may_have_limits_them_and_nobody_else(shares, more, owners, purses):
+    shares = [share._replace(purse=who) for share, who in zip(shares, owners, strict=False)]
+    total = sum(share.profile.counts[0] for share in shares) + more * MILLI
+
+    wide = widths(shares, total, purses)
+
+    assert wide == one_step_after_the_other(shares, total, purses)
+    rest = dict(purses)
+    for share, width in zip(shares, wide, strict=True):
+        rest[share.purse] -= width - share.profile.counts[0]
+    assert min(rest.values()) >= 0
+    for share, width in zip(shares, wide, strict=True):
+        wider = [count for count in share.profile.counts if count > width]
+        step = wider[0] - width if wider else 0
+        assert not wider or step > total - sum(wide) or step > rest[share.purse]
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

@@ -74,12 +74,19 @@ def test_recorded_requests_are_read(tmp_path: Path):
         (HEADER + "0,-1,2,3\n", ":2: input_tokens must be a number ≥ 0, not '-1'"),
         (HEADER + "0,x,2,3\n", ":2: input_tokens must be a number ≥ 0, not 'x'"),
         (HEADER + "9,1,2,3\n8,1,2,3\n", ":3: 8 ms comes before the line above it"),
+        (HEADER + "-9,1,2,3\n", ":2: t_ms must be a number ≥ 0, not '-9'"),
+        (HEADER + "0,1,2,3\n5,10,20,31", ":3: the last line has no end; cut off?"),
+        (HEADER + "0,1.5,2,3\n", ":2: tokens are counted in whole numbers"),
+        (HEADER + "0,1e300,2,3\n", ":2: tokens are counted in whole numbers"),
+        (HEADER + "0,1,2,3\n5,\udcff,2,3\n", ":3: not UTF-8"),
     ],
-    ids="empty|columns|rows|cut|nan|negative|text|unsorted".split("|"),
+    ids="empty|columns|rows|cut|nan|negative|text|unsorted|negative time|no end|part|huge|bytes".split(
+        "|"
+    ),
 )
 def test_a_bad_line_is_named(tmp_path: Path, content: str, said: str):
     path = tmp_path / "requests.csv"
-    path.write_text(content)
+    path.write_bytes(content.encode(errors="surrogateescape"))
 
     with pytest.raises(TraceError) as caught:
         read_requests(path)

@@ -14,7 +14,7 @@ from simulator.traces import make_recordings
 
 RANGES = tomllib.loads((Path(__file__).parent / "ranges.toml").read_text())["range"]
 #: As the header of ranges.toml says.
-SLICE = Scale("slice", seeds=3, interactions=6, divisor=32)
+SLICE = Scale("slice", seeds=3, interactions=6, divisor=32, mopd_divisor=16)
 
 
 @pytest.mark.slow

@@ -134,7 +134,7 @@ def test_more_gpus_halve_nothing_but_the_time_of_a_call():
     ("make", "said"),
     [
         (lambda: Cluster(1, 1, GIB, gpus=9), "gpus of 1 nodes are 0 to 8, not 9"),
-        (lambda: Mopd([]), "no recorded requests"),
+        (lambda: Mopd([]), "there must be two"),
         (lambda: Mopd(make_requests(5, 0), domains=0), "domains must be at least 1"),
     ],
     ids=["gpus", "requests", "domains"],

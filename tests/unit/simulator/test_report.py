@@ -7,13 +7,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from simulator.cli import verbs
-from simulator.report.cases import QUICK
-from simulator.report.evaluation import LEFT_OUT, PLANS, Report
-from simulator.report.figure import Claim, Figure, Series, interval
+from simulator.report.cases import FULL, QUICK, Case, Scale
+from simulator.report.evaluation import LEFT_OUT, PLANS, Beside, Measured, Report
+from simulator.report.figure import Claim, Context, Figure, Series, interval
+from simulator.report.gpus import fewest
 from simulator.report.page import html
 from simulator.report.svg import plot
 
@@ -95,17 +97,95 @@ def test_an_interval_is_the_smallest_and_the_largest():
     assert (found.mean, found.low, found.high) == (5.0, 2.0, 9.0)
 
 
+@pytest.mark.parametrize(
+    ("paper", "better", "ours", "said"),
+    [
+        ("4.3", "higher", 4.4, "reached"),
+        ("4.3", "higher", 2.15, "falls short: 0.50 times the paper's"),
+        ("below 0.03", "lower", 0.02, "reached"),
+        ("0.29", "lower", 0.58, "falls short: 2.00 times the paper's"),
+        ("longer", "higher", 1.0, ""),
+        (None, "higher", 1.0, ""),
+        ("0.621", "", 0.7, ""),
+    ],
+    ids=["more", "less", "lower", "more of a cost", "no number", "not printed", "neither way"],
+)
+def test_a_claim_says_where_it_falls_short(paper, better, ours, said):
+    assert Claim("x", paper, interval([ours]), better=better).verdict == said
+
+
+def test_what_the_paper_prints_stands_once_beside_each_of_our_policies():
+    claims = [
+        Claim(f"ACT, rival over {policy}", paper, interval([ratio]), better="higher")
+        for policy, paper, ratio in (("paper", "4.0", 2.0), ("malleable", None, 5.0))
+    ]
+
+    page = html(a_report(a_figure(claims=tuple(claims))))
+
+    row = page[page.index("ACT, rival</td>") : page.index("</table></div>")]
+    assert row.count("<tr>") == 0
+    assert "2<br>falls short: 0.50 times" in row
+    assert "5<br>reached" in row
+
+
+def test_what_was_measured_stands_apart_with_how_far_it_is_off():
+    each = Beside(2.0, 2.1, 0.05, 4.0, 3.0, -0.25)
+    told = a_report(a_figure(claims=(CLAIM,)))
+    told = msgspec.structs.replace(told, measured=Measured("python -m x", "today", {"paper": each}))
+
+    page = html(told)
+
+    assert page.index("Measured beside simulated</h2>") > page.index('<section id="f">')
+    assert "<td>paper</td><td>2.000</td><td>2.100</td><td>+5.0%</td>" in page
+    assert "<td>4.000</td><td>3.000</td><td>-25.0%</td>" in page
+
+
+def test_a_measurement_that_cannot_be_read_is_one_line(tmp_path):
+    stored = tmp_path / "predicted.json"
+    stored.write_text('{"command": 3')
+
+    done = report(tmp_path / "out", "--measured", str(stored), "--figure", "9-left")
+
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"tangram sim: {stored}: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_gpus_stay_forty_and_calls_as_many_a_second_at_every_scale():
+    def case(scale: Scale) -> Case:
+        return scale.case("paper", 2048, workload="mopd")[0]
+
+    full, quick = case(FULL), case(QUICK)
+
+    assert (full.gpus, quick.gpus) == (40, 40)
+    assert full.batch / full.rollout_ratio == quick.batch / quick.rollout_ratio
+
+
+def test_the_fewest_are_those_from_which_on_all_are_enough():
+    """12 would do for this seed by chance, but 16 would not."""
+    acts = {8: 9.0, 12: 1.0, 16: 3.0, 20: 1.0, 40: 0.5}
+    line = [(x, [Case("paper", 1, x)]) for x in acts]
+    context = Context(FULL, None, {cases[0]: acts[x] for x, cases in line})  # type: ignore[arg-type]
+
+    def read(value: Any) -> float:
+        return float(value)
+
+    assert fewest(context, line, [2.0], read) == interval([20.0])
+    assert fewest(context, line, [0.1], read) is None
+
+
 @pytest.mark.slow
 def test_one_command_writes_the_page_and_the_numbers(tmp_path):
-    some = ("--figure", "9-left", "--figure", "6-search", "--interactions", "2")
+    names = ["9-left", "6-search", "6-mopd"]
+    some = [each for name in names for each in ("--figure", name)] + ["--interactions", "2"]
     done = report(tmp_path / "a", *some)
     again = report(tmp_path / "b", *some)
 
     assert (done.exit_code, again.exit_code) == (0, 0)
     numbers = json.loads((tmp_path / "a" / "report.json").read_text())
-    assert [figure["id"] for figure in numbers["figures"]] == ["9-left", "6-search"]
+    assert [figure["id"] for figure in numbers["figures"]] == names
     assert numbers["simulated"] is True
-    assert (tmp_path / "a/report.html").read_text().count("<svg") == 2
+    assert (tmp_path / "a/report.html").read_text().count("<svg") == 3
     for name in ("report.html", "report.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 

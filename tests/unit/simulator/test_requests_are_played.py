@@ -6,7 +6,7 @@ import pytest
 
 from domain.errors import InvalidRequest
 from simulator import job
-from simulator.compare import BASELINES, POLICIES
+from simulator.compare import BASELINES, POLICIES, SERVING
 from simulator.request import MOST_ACTIONS, RIVALS, read_request
 from simulator.workloads.rewards import PRESETS
 from tangram_web.simulations import forms
@@ -19,7 +19,7 @@ def silent(*_: object) -> None:
 
 
 def test_the_light_lists_are_those_of_the_simulator():
-    assert BASELINES == RIVALS
+    assert (*RIVALS, *SERVING) == BASELINES
     assert forms.POLICIES == POLICIES
     assert sorted(PRESETS) == ["heavy", "light", "medium"]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from tangram_web.lib import env
+from tests.architecture.tree import ROOT
 
 HERE = Path("unused.sqlite3")
 
@@ -123,3 +125,15 @@ def test_of_two_processes_that_make_a_secret_both_use_the_first(monkeypatch, tmp
     path.write_text("the other process was faster, by a moment")
 
     assert env._make_secret(path) == "the other process was faster, by a moment"
+
+
+@pytest.mark.parametrize(("told", "secure"), [("1", True), ("0", False)])
+def test_cookies_are_for_tls_alone_where_browsers_come_by_it(monkeypatch, told, secure):
+    monkeypatch.setenv("TANGRAM_HTTPS", told)
+
+    read = runpy.run_path(str(ROOT / "tangram_web" / "settings.py"))
+
+    assert (read["SESSION_COOKIE_SECURE"], read["CSRF_COOKIE_SECURE"]) == (secure, secure)
+    assert bool(read["SECURE_HSTS_SECONDS"]) is secure
+    assert (read["SESSION_COOKIE_HTTPONLY"], read["SESSION_COOKIE_SAMESITE"]) == (True, "Lax")
+    assert read["X_FRAME_OPTIONS"] == "DENY"

@@ -1,0 +1,7 @@
+/**
+ * A trace, opened in place.
+ * @module
+ */
+
+import "../lib/chrome.js";
+import "../elements/tg-trace.js";

@@ -1,0 +1,71 @@
+"""Endpoints that steer a task as a whole: pause, resume, priority, cancel. All may be repeated."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from domain.access import Principal
+from domain.codec import encode
+from domain.errors import NotFound
+from domain.events import TaskCancelRequested, TaskPaused, TaskPrioritised
+from domain.wire import CancelPayload, PriorityPayload
+from scheduler.runtime.gateway.bodies import decode
+from scheduler.runtime.gateway.context import Context
+from scheduler.runtime.gateway.http import Request, Response
+from scheduler.runtime.gateway.identity import asked_by
+
+_cancel = msgspec.json.Decoder(CancelPayload)
+_priority = msgspec.json.Decoder(PriorityPayload)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
+
+
+class Steering:
+    """Handlers of ``/tasks/{id}/…``. A task need not be known yet: what is said holds for later."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def pause(self, request: Request, principal: Principal, task: str) -> Response:
+        """POST /tasks/{id}/pause: grant it nothing; what runs goes on."""
+        return await self._pause(request, principal, task, paused=True)
+
+    async def resume(self, request: Request, principal: Principal, task: str) -> Response:
+        """POST /tasks/{id}/resume."""
+        return await self._pause(request, principal, task, paused=False)
+
+    async def _pause(
+        self, request: Request, principal: Principal, task: str, *, paused: bool
+    ) -> Response:
+        await request.body()
+        project = self._project(request, principal, task)
+        asked = asked_by(request, principal)
+        event = TaskPaused(project=project, task=task, paused=paused, asked=asked)
+        await self._context.submitter.append([encode(event)])
+        return Response(202, {"id": task, "project": project, "paused": paused})
+
+    async def prioritise(self, request: Request, principal: Principal, task: str) -> Response:
+        """POST /tasks/{id}/priority: serve all its actions at this one; null: each at its own."""
+        priority = decode(_priority, await request.body()).priority
+        project = self._project(request, principal, task)
+        asked = asked_by(request, principal)
+        event = TaskPrioritised(project=project, task=task, priority=priority, asked=asked)
+        await self._context.submitter.append([encode(event)])
+        return Response(202, {"id": task, "project": project, "priority": priority})
+
+    async def cancel(self, request: Request, principal: Principal, task: str) -> Response:
+        """POST /tasks/{id}/cancel: end what it has now; what is submitted later is accepted."""
+        body = await request.body()
+        reason = decode(_cancel, body).reason if body.strip() else "cancelled with its task"
+        project = self._project(request, principal, task)
+        event = TaskCancelRequested(
+            project=project, task=task, reason=reason, asked=asked_by(request, principal)
+        )
+        await self._context.submitter.append([encode(event)])
+        return Response(202, {"id": task, "project": project, "cancelling": True})
+
+    def _project(self, request: Request, principal: Principal, task: str) -> str:
+        if not _NAME.fullmatch(task):
+            raise NotFound(f"there is no task {task!r}")
+        return self._context.admission.project(principal, request.query().get("project"))

@@ -1,0 +1,1 @@
+"""Pages of the configuration: the same documents, checks and revisions as `tangram apply`."""

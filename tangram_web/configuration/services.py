@@ -1,0 +1,75 @@
+"""Saving what a page has edited: the same function as `tangram apply`, and what becomes of waiters."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.db import transaction
+from django.http import HttpRequest
+
+from domain.errors import Conflict
+from domain.events import ActionCancelRequested
+from domain.ids import ActionId
+from domain.inventory import Config
+from tangram_web.audit.services import actor_at, record
+from tangram_web.configuration.merging import Merged, merge
+from tangram_web.configuration.stranding import Stranded, stranded_by
+from tangram_web.lib.tell import tell
+from tangram_web.pools import applying, manifests
+from tangram_web.pools.manifests import Wanted
+from tangram_web.pools.selectors import current_config
+
+#: What becomes of actions that could not run any more.
+CHOICES: Final = {
+    "refuse": "do not save",
+    "wait": "let them wait",
+    "cancel": "cancel them",
+}
+
+
+def save(
+    http: HttpRequest, wanted: Wanted, *, expected: int, prune: bool, stranded: str
+) -> tuple[Config, list[applying.Change]]:
+    """Bring ``wanted`` in force. Raises applying.Stale, Conflict where it strands and shall not."""
+    with transaction.atomic():
+        left = stranded_by(applying.changes(wanted, current_config(), prune=prune))
+        if left and stranded == "refuse":
+            raise Conflict(f"{len(left)} waiting actions could not run any more")
+        if left:
+            record(
+                http, "strand", "configuration", None, {stranded: [one.action_id for one in left]}
+            )
+        done = applying.apply(wanted, actor=actor_at(http), prune=prune, expected=expected)
+        if stranded == "cancel":
+            tell(*(_cancel(each) for each in left))
+    return done
+
+
+def _cancel(one: Stranded) -> ActionCancelRequested:
+    reason = f"the configuration changed: {one.why}"
+    return ActionCancelRequested(
+        action_id=ActionId(one.action_id), project=one.project, reason=reason
+    )
+
+
+def merged(base: int, wanted: Wanted) -> Merged:
+    """Merge what somebody edited at revision ``base`` with what is in force now."""
+    return merge(_plain(manifests.specs_of(applying.revision(base))),
+                 _plain(manifests.specs_of(current_config())), _plain(wanted))  # fmt: skip
+
+
+def as_text(specs: dict[tuple[str, str], dict[str, Any]]) -> str:
+    """Return specs as the text of an editor."""
+    return manifests.to_yaml(
+        {
+            "apiVersion": manifests.API_VERSION,
+            "kind": kind,
+            "metadata": {"name": name},
+            "spec": spec,
+        }
+        for (kind, name), spec in specs.items()
+    )
+
+
+def _plain(wanted: Wanted) -> dict[tuple[str, str], dict[str, Any]]:
+    return {key: manifests.spec_as_data(spec) for key, spec in wanted.items()}

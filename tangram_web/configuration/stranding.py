@@ -1,0 +1,54 @@
+"""Who would wait for ever under another configuration: asked before it is saved."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from domain.action import ActionState
+from tangram_web.acting.counting import live_rows
+from tangram_web.pools.applying import Change
+
+
+class Stranded(NamedTuple):
+    """A waiting action that could not run any more, and why."""
+
+    action_id: str
+    project: str
+    why: str
+
+
+def stranded_by(changes: list[Change]) -> list[Stranded]:
+    """Return the waiting actions that ``changes`` would leave without a chance."""
+    most, services, pools = _afterwards(changes)
+    if not (most or services or pools):
+        return []
+    return [
+        Stranded(row.id, row.project, why)
+        for row in live_rows()
+        if row.state == ActionState.QUEUED
+        if (why := _why(row, most, services, pools))
+    ]
+
+
+def _afterwards(changes: list[Change]) -> tuple[dict[str, float], set[str], set[str]]:
+    """Return the new limits by resource, and the services and pools that are deleted."""
+    most: dict[str, float] = {}
+    for each in changes:
+        if each.kind == "Resource":
+            after = each.after or {}
+            quotas = [quota["units"] for quota in after.get("quotas", ())]
+            most[each.name] = min([after.get("limit_units", 0), *quotas])
+    gone = {kind: {c.name for c in changes if c.kind == kind and c.verb == "delete"}
+            for kind in ("GpuService", "Pool")}  # fmt: skip
+    return most, gone["GpuService"], gone["Pool"]
+
+
+def _why(row: Any, most: dict[str, float], services: set[str], pools: set[str]) -> str:
+    for name, counts in row.cost.items():
+        least = min(counts) if isinstance(counts, list) and counts else 0
+        if name in most and least > most[name]:
+            return f"asks for {least:g} of {name}; at most {most[name]:g} afterwards"
+    target = ((row.spec or {}).get("call") or {}).get("target", "")
+    if target.partition(":")[2] in services and target.startswith("service:"):
+        return f"calls {target}, which is deleted"
+    return f"waits in pool {row.pool}, which is deleted" if row.pool in pools else ""

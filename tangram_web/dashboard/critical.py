@@ -1,0 +1,153 @@
+"""What a trajectory's makespan consists of: its critical path over resources. Pure.
+
+The path is walked backward from the end. The action that ended last is on it, with its execution,
+overhead and queueing; before its submission came the trainer's own work, and before that the action
+whose end was the latest until then: what the trainer may have waited for. Actions that ran beside
+the path shorten nothing when they shrink, so they are left out. Links follow each other without gaps
+from the opening to the end, so that shares of the makespan add up to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+
+from tangram_web.dashboard.lanes import parts_of
+from tangram_web.records.models import ActionRecord, TrajectoryRecord
+
+OWN = "own"
+#: A link narrower than this, in percent, is less than a pixel.
+SEEN = 0.05
+#: Links that are told one by one.
+LONGEST = 50
+
+
+@dataclass(frozen=True)
+class Link:
+    """A stretch of the makespan."""
+
+    #: ``own`` (the trainer thinks or generates), ``queue``, ``overhead`` or ``execution``.
+    kind: str
+    #: What the action asked for, as in ``cpu`` or ``api:search + cpu``; empty for the trainer's own.
+    resource: str
+    action_id: str
+    #: Seconds from the opening, and how many.
+    at: float
+    seconds: float
+    #: The same as percentages of the makespan.
+    start: float = 0.0
+    width: float = 0.0
+
+
+@dataclass
+class ResourceShare:
+    """What one resource, or the trainer itself, adds to the makespan. Seconds."""
+
+    resource: str
+    queue: float = 0.0
+    overhead: float = 0.0
+    execution: float = 0.0
+    own: float = 0.0
+    actions: set[str] = field(default_factory=set)
+    #: Of the makespan, 0 to 1.
+    share: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.queue + self.overhead + self.execution + self.own
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """All links, oldest first, and what they sum up to, the largest share first."""
+
+    links: list[Link]
+    shares: list[ResourceShare]
+    seconds: float
+
+    @property
+    def drawn(self) -> list[Link]:
+        """Links that are wide enough to be seen."""
+        return [link for link in self.links if link.width >= SEEN]
+
+    @property
+    def longest(self) -> list[Link]:
+        """The longest links, the longest first."""
+        return sorted(self.links, key=lambda link: -link.seconds)[:LONGEST]
+
+
+def critical_path(
+    trajectory: TrajectoryRecord, actions: Sequence[ActionRecord], now: datetime
+) -> CriticalPath:
+    """Return the critical path of ``trajectory`` through ``actions``, in any order."""
+    start = min([trajectory.opened_at, *(action.submitted_at for action in actions)])
+    spans = [_span(action, start, now) for action in actions]
+    last = max([end for _, end, _ in spans], default=0.0)
+    if trajectory.finished_at is not None:
+        last = max(last, (trajectory.finished_at - start).total_seconds())
+    chosen = _backward(spans, last)
+    links = list(_linked(chosen, last, now))
+    placed = [
+        Link(one.kind, one.resource, one.action_id, one.at, one.seconds,
+             100 * one.at / last, 100 * one.seconds / last)
+        for one in links
+    ] if last > 0 else []  # fmt: skip
+    return CriticalPath(placed, _shares(placed, last), last)
+
+
+Span = tuple[float, float, ActionRecord]
+
+
+def _span(action: ActionRecord, start: datetime, now: datetime) -> Span:
+    submitted = (action.submitted_at - start).total_seconds()
+    end = ((action.finished_at or now) - start).total_seconds()
+    return submitted, max(submitted, end), action
+
+
+def _backward(spans: list[Span], last: float) -> list[Span]:
+    """Return the actions on the path, oldest first."""
+    chosen: list[Span] = []
+    until = last
+    for span in sorted(spans, key=lambda one: (one[1], one[0]), reverse=True):
+        if span[1] <= until:
+            chosen.append(span)
+            until = span[0]
+    return chosen[::-1]
+
+
+def _linked(chosen: list[Span], last: float, now: datetime) -> list[Link]:
+    """Return phases of the chosen actions, and what lies between them."""
+    links: list[Link] = []
+    for (_, before, _), (submitted, end, action) in pairwise([(0.0, 0.0, None), *chosen]):
+        assert action is not None
+        links.append(Link(OWN, "", "", before, submitted - before))
+        links += _phases(action, submitted, end, now)
+    ended = chosen[-1][1] if chosen else 0.0
+    links.append(Link(OWN, "", "", ended, last - ended))
+    return [link for link in links if link.seconds > 0]
+
+
+def _phases(action: ActionRecord, at: float, end: float, now: datetime) -> list[Link]:
+    """Return an action's phases, stretched or cut so that they end when it ended."""
+    resource = " + ".join(sorted(action.cost or {})) or "no resource"
+    parts = [(name, max(0.0, seconds)) for name, seconds in parts_of(action, now)]
+    links: list[Link] = []
+    for index, (name, seconds) in enumerate(parts):
+        until = end if index == len(parts) - 1 else min(end, at + seconds)
+        links.append(Link(name, resource, action.id, at, until - at))
+        at = until
+    return links
+
+
+def _shares(links: list[Link], last: float) -> list[ResourceShare]:
+    shares: dict[str, ResourceShare] = {}
+    for link in links:
+        share = shares.setdefault(link.resource, ResourceShare(link.resource))
+        setattr(share, link.kind, getattr(share, link.kind) + link.seconds)
+        if link.action_id:
+            share.actions.add(link.action_id)
+    for share in shares.values():
+        share.share = share.seconds / last
+    return sorted(shares.values(), key=lambda one: -one.seconds)

@@ -1,0 +1,22 @@
+"""Telling the scheduler what somebody at a page wants: through its inbox, as everybody does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+
+from domain.codec import encode
+from domain.errors import Unavailable
+from tangram_web.lib import bus
+
+
+def tell(*events: Any) -> None:
+    """Put events into the inbox, in order and all at once. Raises Unavailable; then none is there."""
+    packed = {str(number): encode(event) for number, event in enumerate(events)}
+    if not packed:
+        return
+    try:
+        bus.redis_client().xadd(bus.keys().inbox, packed)  # type: ignore[arg-type]
+    except redis.RedisError as error:
+        raise Unavailable(f"redis does not answer: {error}") from error

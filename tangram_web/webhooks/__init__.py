@@ -1,0 +1,1 @@
+"""Webhooks: telling other systems what happened, by the Standard Webhooks specification."""

@@ -1,0 +1,123 @@
+"""Working the outbox off.
+
+Rules
+1. Whoever moves ``next_at`` of a due row ahead by a conditional update sends it. Should the process
+   die before it wrote what came back, the row is due again after `CLAIM_SECONDS`: at least once.
+2. An attempt, the row and the endpoint's standing change in one transaction.
+3. 410 disables an endpoint at once, and so does failing for `schedule.FAILING_SECONDS`. What was
+   still to be told to it is dead, visible, and can be sent again by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+from random import Random
+from typing import Final
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from tangram_web.webhooks.models import Attempt, Delivery, Endpoint, State
+from tangram_web.webhooks.schedule import FAILING_SECONDS, pause_seconds
+from tangram_web.webhooks.sending import Answer, OpenConnections, post, reach_of
+from tangram_web.webhooks.signing import signed_headers
+
+#: Sent at once; one endpoint gets at most `OF_ONE` of them, so that one that hangs delays no other
+#: for long.
+BATCH: Final = 32
+OF_ONE: Final = 8
+CLAIM_SECONDS: Final = 60.0
+
+
+async def deliver_due(open_connections: OpenConnections, chooser: Random) -> int:
+    """Send what is due now, once each; return how much that was."""
+    claimed = await sync_to_async(claim_due)(timezone.now())
+    if claimed:
+        await asyncio.gather(*(_deliver(open_connections, each, chooser) for each in claimed))
+    return len(claimed)
+
+
+def claim_due(now: datetime) -> list[Delivery]:
+    """Return rows that are due and now ours to send, the oldest first."""
+    due = Delivery.objects.filter(
+        state=State.PENDING, next_at__lte=now, endpoint__enabled=True
+    ).select_related("endpoint")
+    claimed: list[Delivery] = []
+    per_endpoint: dict[str, int] = {}
+    for row in due.order_by("next_at")[: 4 * BATCH]:
+        count = per_endpoint.get(row.endpoint_id, 0)
+        if len(claimed) == BATCH or count == OF_ONE:
+            continue
+        ours = Delivery.objects.filter(pk=row.pk, state=State.PENDING, next_at=row.next_at)
+        if ours.update(next_at=now + timedelta(seconds=CLAIM_SECONDS)) == 1:
+            per_endpoint[row.endpoint_id] = count + 1
+            claimed.append(row)
+    return claimed
+
+
+async def _deliver(open_connections: OpenConnections, row: Delivery, chooser: Random) -> None:
+    now = timezone.now()
+    endpoint, body = row.endpoint, row.body.encode()
+    headers = signed_headers(endpoint.secrets_at(now), row.message_id, int(now.timestamp()), body)
+    reach = reach_of(endpoint.url, loopback=settings.TANGRAM_WEBHOOKS_LOOPBACK)
+    async with open_connections(reach) as pool:
+        answer = await post(
+            pool, endpoint.url, headers, body, timeout_seconds=settings.TANGRAM_WEBHOOK_SECONDS
+        )
+    await sync_to_async(settle)(row, answer, timezone.now(), chooser)
+
+
+def settle(row: Delivery, answer: Answer, now: datetime, chooser: Random) -> None:
+    """Write what came back, and what follows from it."""
+    attempts = row.attempts + 1
+    pause = pause_seconds(attempts, answer.wished_seconds, chooser)
+    state, next_at = State.PENDING, now
+    if answer.good:
+        state = State.DELIVERED
+    elif answer.gone or pause is None:
+        state = State.DEAD
+    else:
+        next_at = now + timedelta(seconds=pause)
+    with transaction.atomic():
+        Attempt.objects.create(
+            delivery=row,
+            status=answer.status,
+            said=answer.said,
+            body=answer.body,
+            seconds=answer.seconds,
+        )
+        Delivery.objects.filter(pk=row.pk).update(
+            state=state, attempts=F("attempts") + 1, next_at=next_at, last_said=answer.said
+        )
+        _judge(row.endpoint_id, answer, now)
+
+
+def _judge(key: str, answer: Answer, now: datetime) -> None:
+    endpoint = Endpoint.objects.filter(pk=key, enabled=True)
+    if answer.good:
+        endpoint.exclude(failing_since=None).update(failing_since=None)
+    elif answer.gone:
+        disable(key, "it answered 410: it wants nothing more")
+    else:
+        endpoint.filter(failing_since=None).update(failing_since=now)
+        if endpoint.filter(failing_since__lte=now - timedelta(seconds=FAILING_SECONDS)).exists():
+            disable(key, f"it has failed for {FAILING_SECONDS / 86400:g} days: {answer.said}")
+
+
+def disable(key: str, notice: str) -> None:
+    """Tell an endpoint nothing more; what it had not been told is dead."""
+    Endpoint.objects.filter(pk=key).update(enabled=False, notice=notice[:300])
+    waiting = Delivery.objects.filter(endpoint_id=key, state=State.PENDING)
+    waiting.update(state=State.DEAD, last_said="the endpoint was disabled")
+
+
+def prune(days: float) -> int:
+    """Delete what was delivered, or given up, more than ``days`` ago; 0 keeps all."""
+    if not days:
+        return 0
+    old = Delivery.objects.filter(created_at__lt=timezone.now() - timedelta(days=days))
+    return old.exclude(state=State.PENDING).delete()[0]

@@ -1,0 +1,134 @@
+"""One POST to an endpoint and what came back, typed however it ends.
+
+Only addresses that the guard of API calls lets through are connected to (``open_connections`` is
+given by the composition root); redirects are answers like any other; what is kept of a body and how
+long all of it may take is limited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+import httpcore
+
+from domain.apis import Reach
+from domain.errors import InvalidRequest
+
+TIMEOUT_SECONDS: Final = 15.0
+KEPT_BYTES: Final = 2048
+MOST_URL_CHARACTERS: Final = 500
+
+#: Of addresses in a reach, to a pool of connections to them.
+OpenConnections = Callable[[Reach], httpcore.AsyncConnectionPool]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How an attempt ended."""
+
+    status: int | None
+    said: str
+    body: str = ""
+    seconds: float = 0.0
+    #: What ``Retry-After`` asks for.
+    wished_seconds: float = 0.0
+
+    @property
+    def good(self) -> bool:
+        """It was received."""
+        return self.status is not None and 200 <= self.status < 300
+
+    @property
+    def gone(self) -> bool:
+        """The receiver wants nothing more, ever."""
+        return self.status == 410
+
+
+def check_url(url: str, *, loopback: bool) -> None:
+    """Raise InvalidRequest for an address that nothing may be sent to.
+
+    ``loopback``: this machine's own addresses are allowed, and plain HTTP to them. Names are judged
+    by what they resolve to when something is sent.
+    """
+    if len(url) > MOST_URL_CHARACTERS or not url.isascii() or not url.isprintable() or " " in url:
+        raise InvalidRequest(f"give at most {MOST_URL_CHARACTERS} plain characters", pointer="/url")
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise InvalidRequest("this is not a URL", pointer="/url") from None
+    if not host or parts.username or parts.password or parts.fragment:
+        raise InvalidRequest("give https://host/path, without a user or a fragment", pointer="/url")
+    own = reach_of(url, loopback=loopback) is Reach.LOOPBACK
+    if parts.scheme != "https" and not (own and parts.scheme == "http"):
+        raise InvalidRequest("give an address that begins with https://", pointer="/url")
+    try:
+        public = own or ip_address(host).is_global
+    except ValueError:
+        public = own or host != "localhost"
+    if not public:
+        raise InvalidRequest("this address is not a public one", pointer="/url")
+
+
+def reach_of(url: str, *, loopback: bool) -> Reach:
+    """Return which addresses the host of ``url`` may have."""
+    own = urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
+    return Reach.LOOPBACK if loopback and own else Reach.PUBLIC
+
+
+async def post(
+    pool: httpcore.AsyncConnectionPool,
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> Answer:
+    """Make one attempt. Raises nothing but cancellation."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            answer = await _ask(pool, url, headers, body)
+    except TimeoutError:
+        answer = Answer(None, f"no whole answer within {timeout_seconds:g} s")
+    except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError,
+            httpcore.UnsupportedProtocol, ssl.SSLError, OSError) as error:  # fmt: skip
+        answer = Answer(None, f"{type(error).__name__}: {error}"[:300])
+    seconds = loop.time() - began
+    return Answer(answer.status, answer.said, answer.body, seconds, answer.wished_seconds)
+
+
+async def _ask(
+    pool: httpcore.AsyncConnectionPool, url: str, headers: Mapping[str, str], body: bytes
+) -> Answer:
+    sent = {"User-Agent": "tangram", "Content-Type": "application/json", **headers,
+            "Accept-Encoding": "identity", "Content-Length": str(len(body))}  # fmt: skip
+    request = httpcore.Request("POST", url, headers=_with_host(url, sent), content=body)
+    response = await pool.handle_async_request(request)
+    kept = bytearray()
+    try:
+        async for chunk in response.aiter_stream():
+            kept += chunk[: KEPT_BYTES - len(kept)]
+            if len(kept) >= KEPT_BYTES:
+                break
+    finally:
+        await response.aclose()
+    wished = _header(response, b"retry-after")
+    seconds = float(wished) if wished.isdigit() and len(wished) < 8 else 0.0
+    text = bytes(kept).decode(errors="replace").replace("\0", "�")
+    return Answer(response.status, f"HTTP {response.status}", text, wished_seconds=seconds)
+
+
+def _header(response: httpcore.Response, name: bytes) -> bytes:
+    return next((value for key, value in response.headers if key.lower() == name), b"")
+
+
+def _with_host(url: str, headers: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [("Host", urlsplit(url).netloc), *headers.items()]

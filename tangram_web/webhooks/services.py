@@ -1,0 +1,125 @@
+"""Changing endpoints and sending again: each is one transaction with its audit entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, Final
+
+from django.conf import settings
+from django.db import transaction
+from django.http import HttpRequest
+from django.utils import timezone
+
+from domain.errors import Conflict, InvalidRequest
+from tangram_web.audit.services import record
+from tangram_web.webhooks.delivering import disable
+from tangram_web.webhooks.models import PING, Delivery, Endpoint, Event, State
+from tangram_web.webhooks.outbox import body_of, new_message_id
+from tangram_web.webhooks.sending import check_url
+from tangram_web.webhooks.signing import new_secret
+
+MOST_ENDPOINTS: Final = 20
+#: For so long the former secret signs beside the new one.
+ROTATION: Final = timedelta(hours=24)
+
+
+def endpoint_create(
+    *, http: HttpRequest, project: str, url: str, events: Iterable[str]
+) -> tuple[Endpoint, str]:
+    """Add an endpoint; the second value is its secret, which no page shows again."""
+    wanted = _checked(url, events)
+    with transaction.atomic():
+        if Endpoint.objects.filter(project_id=project).count() >= MOST_ENDPOINTS:
+            raise Conflict(f"{project} has {MOST_ENDPOINTS} endpoints; delete one first")
+        secret = new_secret()
+        made = Endpoint.objects.create(project_id=project, url=url, events=wanted, secret=secret)
+        _told(http, "create", made, None, _described(made))
+    return made, secret
+
+
+def endpoint_update(
+    *, http: HttpRequest, endpoint: Endpoint, url: str, events: Iterable[str], enabled: bool
+) -> None:
+    """Change where an endpoint is, what it is told, and whether it is."""
+    before = _described(endpoint)
+    endpoint.url, endpoint.events = url, _checked(url, events)
+    with transaction.atomic():
+        if enabled and not endpoint.enabled:
+            endpoint.notice, endpoint.failing_since = "", None
+        endpoint.enabled = enabled
+        endpoint.save(update_fields=["url", "events", "enabled", "notice", "failing_since"])
+        if not enabled:
+            disable(endpoint.pk, endpoint.notice)
+        _told(http, "update", endpoint, before, _described(endpoint))
+
+
+def endpoint_rotate(*, http: HttpRequest, endpoint: Endpoint) -> str:
+    """Give an endpoint a new secret and return it; the former one signs as well for a day."""
+    with transaction.atomic():
+        endpoint.former_secret, endpoint.secret = endpoint.secret, new_secret()
+        endpoint.former_until = timezone.now() + ROTATION
+        endpoint.save(update_fields=["secret", "former_secret", "former_until"])
+        _told(http, "rotate", endpoint)
+    return endpoint.secret
+
+
+def endpoint_delete(*, http: HttpRequest, endpoint: Endpoint) -> None:
+    """Delete an endpoint with all that was told to it."""
+    with transaction.atomic():
+        _told(http, "delete", endpoint, _described(endpoint), None)
+        endpoint.delete()
+
+
+def endpoint_ping(*, http: HttpRequest, endpoint: Endpoint) -> Delivery:
+    """Send a message that says nothing. Raises Conflict for an endpoint that is disabled."""
+    if not endpoint.enabled:
+        raise Conflict("the endpoint is disabled; enable it first")
+    now = timezone.now()
+    with transaction.atomic():
+        _told(http, "ping", endpoint)
+        return Delivery.objects.create(
+            message_id=new_message_id(),
+            endpoint=endpoint,
+            event=PING,
+            subject=f"endpoint/{endpoint.pk}",
+            body=body_of(PING, now, {"endpoint": endpoint.pk}),
+            next_at=now,
+        )
+
+
+def delivery_replay(*, http: HttpRequest, delivery: Delivery) -> None:
+    """Send a message again, under its own id, so that receivers may know it."""
+    if not delivery.endpoint.enabled:
+        raise Conflict("the endpoint is disabled; enable it first")
+    with transaction.atomic():
+        again = Delivery.objects.filter(pk=delivery.pk).exclude(state=State.PENDING)
+        if again.update(state=State.PENDING, attempts=0, next_at=timezone.now()):
+            record(http, "replay", f"delivery/{delivery.message_id}",
+                   project=delivery.endpoint.project_id)  # fmt: skip
+
+
+def _checked(url: str, events: Iterable[str]) -> list[str]:
+    check_url(url, loopback=settings.TANGRAM_WEBHOOKS_LOOPBACK)
+    wanted = sorted(set(events))
+    if not wanted:
+        raise InvalidRequest("choose at least one event", pointer="/events")
+    if not set(wanted) <= set(Event.values):
+        raise InvalidRequest(f"known are {', '.join(Event.values)}", pointer="/events")
+    return wanted
+
+
+def _told(
+    http: HttpRequest,
+    verb: str,
+    endpoint: Endpoint,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> None:
+    target = f"webhook/{endpoint.pk}"
+    record(http, verb, target, before, after, project=endpoint.project_id)
+
+
+def _described(endpoint: Endpoint) -> dict[str, Any]:
+    """Return what the audit keeps: never a secret."""
+    return {"url": endpoint.url, "events": endpoint.events, "enabled": endpoint.enabled}

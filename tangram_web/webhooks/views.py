@@ -1,0 +1,161 @@
+"""Pages of webhooks. Admins of a project configure them; its operators see, test and replay."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST
+
+from domain.errors import Conflict, InvalidRequest
+from tangram_web.people.access import for_members, may, require, roles_of
+from tangram_web.people.models import Role
+from tangram_web.webhooks import services
+from tangram_web.webhooks.forms import EndpointForm
+from tangram_web.webhooks.models import Endpoint, State
+
+SHOWN: Final = 100
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@for_members
+def endpoints(request: HttpRequest) -> HttpResponse:
+    """List the endpoints of one's projects, and add one."""
+    projects = roles_of(request.user, Role.ADMIN)
+    if request.method != "POST":
+        return _list(request, EndpointForm(projects))
+    form = EndpointForm(projects, request.POST)
+    if form.is_valid():
+        given = form.cleaned_data
+        try:
+            made, secret = services.endpoint_create(
+                http=request, project=given["project"], url=given["url"], events=given["events"]
+            )
+            return _one(request, made, secret=secret)
+        except InvalidRequest as error:
+            form.blame(error)
+        except Conflict as error:
+            form.add_error(None, str(error))
+    return _list(request, form, 422)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@for_members
+def endpoint(request: HttpRequest, key: str) -> HttpResponse:
+    """Show one endpoint and what was told to it, and change it."""
+    if request.method != "POST":
+        return _one(request, _found(request, key, Role.OPERATOR))
+    found = _found(request, key, Role.ADMIN)
+    form = EndpointForm(None, request.POST)
+    if form.is_valid():
+        try:
+            services.endpoint_update(http=request, endpoint=found, **form.cleaned_data)
+            messages.success(request, "Saved.")
+            return redirect("webhooks:one", key)
+        except InvalidRequest as error:
+            form.blame(error)
+    return _one(request, found, form=form, status=422)
+
+
+@require_POST
+@never_cache
+@for_members
+def rotate(request: HttpRequest, key: str) -> HttpResponse:
+    """Make a new secret and show it, once."""
+    found = _found(request, key, Role.ADMIN)
+    return _one(request, found, secret=services.endpoint_rotate(http=request, endpoint=found))
+
+
+@require_POST
+@for_members
+def ping(request: HttpRequest, key: str) -> HttpResponse:
+    """Send a message that says nothing."""
+    found = _found(request, key, Role.OPERATOR)
+    try:
+        services.endpoint_ping(http=request, endpoint=found)
+        messages.success(request, "A test message is on its way.")
+    except Conflict as error:
+        messages.error(request, f"{error}.")
+    return redirect("webhooks:one", key)
+
+
+@require_POST
+@for_members
+def delete(request: HttpRequest, key: str) -> HttpResponse:
+    """Delete an endpoint, once its address was typed."""
+    found = _found(request, key, Role.ADMIN)
+    if request.POST.get("confirm", "").strip() != found.url:
+        messages.error(request, "Nothing was deleted: the address typed is another one.")
+        return redirect("webhooks:one", key)
+    services.endpoint_delete(http=request, endpoint=found)
+    return redirect("webhooks:list")
+
+
+@require_POST
+@for_members
+def replay(request: HttpRequest, key: str, number: int) -> HttpResponse:
+    """Send a message again."""
+    found = _found(request, key, Role.OPERATOR)
+    delivery = found.deliveries.select_related("endpoint").filter(pk=number).first()
+    if delivery is None:
+        raise Http404("there is no such delivery")
+    try:
+        services.delivery_replay(http=request, delivery=delivery)
+        messages.success(request, f"{delivery.message_id} is sent again.")
+    except Conflict as error:
+        messages.error(request, f"{error}.")
+    return redirect("webhooks:one", key)
+
+
+def _found(request: HttpRequest, key: str, least: Role) -> Endpoint:
+    found = Endpoint.objects.filter(pk=key).first()
+    if found is None:
+        raise Http404("there is no such endpoint, or you may not see it")
+    require(request.user, found.project_id, least)
+    return found
+
+
+def _list(request: HttpRequest, form: EndpointForm, status: int = 200) -> HttpResponse:
+    seen = roles_of(request.user, Role.OPERATOR)
+    context = {
+        "page": "webhooks",
+        "form": form,
+        "may_create": bool(form.fields["project"].choices),  # type: ignore[attr-defined]
+        "endpoints": Endpoint.objects.filter(project__in=seen).order_by("project", "url"),
+    }
+    return render(request, "webhooks/list.html", context, status=status)
+
+
+def _one(
+    request: HttpRequest,
+    found: Endpoint,
+    *,
+    secret: str = "",
+    form: EndpointForm | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    initial: dict[str, Any] = {
+        "url": found.url,
+        "events": found.events,
+        "enabled": found.enabled,
+    }
+    state = request.GET.get("state", "")
+    deliveries = found.deliveries.order_by("-id").prefetch_related("tries")
+    if state in State.values:
+        deliveries = deliveries.filter(state=state)
+    context = {
+        "page": "webhooks",
+        "endpoint": found,
+        "secret": secret,
+        "form": form or EndpointForm(None, initial=initial),
+        "may_change": may(request.user, found.project_id, Role.ADMIN),
+        "deliveries": deliveries[:SHOWN],
+        "states": State.values,
+        "state": state,
+    }
+    return render(request, "webhooks/one.html", context, status=status)

@@ -1,0 +1,295 @@
+"""Each verb at a page: previewed, refused to who may not, done with its audit row, undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+
+from domain.codec import decode_command, unpack_fields
+from domain.events import (
+    ActionCancelRequested,
+    ConfigApplied,
+    TaskCancelRequested,
+    TaskPaused,
+    TaskPrioritised,
+    TrajectoryFinished,
+)
+from tangram_web.acting.table import VERBS
+from tangram_web.audit.models import AuditEntry
+from tangram_web.lib import ask, bus
+from tangram_web.people.models import Membership, Role
+from tangram_web.pools.models import GpuServiceRow, NodeDrain, Pool, Resource
+from tangram_web.records.models import ActionRecord, NodeRecord, TaskRecord, TrajectoryRecord
+
+pytestmark = pytest.mark.django_db
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+MARKUP = "<script>alert(1)</script>"
+SERVICE = {"engine": "process", "degrees": [{"gpus": 1, "memory_bytes": 1024}],
+           "command": ["serve", "{port}"]}  # fmt: skip
+#: Verb → target, what the form has, what the audit says was done.
+ASKED: dict[tuple[str, str], tuple[str, dict[str, str], str]] = {
+    ("action", "cancel"): ("act_1", {"reason": "a mistake"}, "cancel"),
+    ("task", "pause"): ("default/swe", {}, "pause"),
+    ("task", "resume"): ("default/swe", {}, "resume"),
+    ("task", "priority"): ("default/swe", {"priority": "5"}, "prioritise"),
+    ("task", "cancel"): ("default/swe", {"typed": "default/swe"}, "cancel"),
+    ("node", "drain"): ("n1", {"running": "goes on"}, "drain"),
+    ("node", "resume"): ("n2", {}, "resume"),
+    ("node", "retire"): ("n1", {"running": "ends", "typed": "n1"}, "retire"),
+    ("pool", "pause"): ("default", {"typed": "default"}, "update"),
+    ("pool", "resume"): ("idle", {}, "update"),
+    ("pool", "policy"): ("default", {"policy": "fixed(4)"}, "update"),
+    ("resource", "limit"): ("api:demo", {"limit_units": "3"}, "set"),
+    ("service", "quarantine"): ("reward", {"typed": "reward"}, "apply"),
+    ("service", "release"): ("judge", {}, "apply"),
+}
+STEERED = {"default/swe": {"paused": True, "priority": 2}}
+
+
+@pytest.fixture
+def world(defaults: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something for every verb. The scheduler says that the task is paused, when it is asked."""
+    TaskRecord.objects.create(key="default/swe", project="default", name="swe", opened_at=NOW)
+    TrajectoryRecord.objects.create(key="default/t", project="default", name="t", task="swe",
+                                    opened_at=NOW, node="n1")  # fmt: skip
+    for number, state in ((1, "running"), (2, "queued")):
+        ActionRecord.objects.create(
+            id=f"act_{number}", project="default", task="swe", kind="exec", state=state,
+            submitted_at=NOW, node="n1" if number == 1 else None, pool="default",
+            cost={"cpu": [1], "api:demo": [4]},
+        )  # fmt: skip
+    for name in ("n1", "n2"):
+        NodeRecord.objects.create(name=name, pool="default", joined_at=NOW)
+    NodeDrain.objects.create(node="n2")
+    Pool.objects.create(name="idle", paused=True)
+    for name, shut in (("reward", False), ("judge", True)):
+        GpuServiceRow.objects.create(name=name, spec={**SERVICE, "quarantined": shut})
+    monkeypatch.setattr(ask, "ANSWER_SECONDS", 0.01)
+
+
+@pytest.fixture
+def browser(world: None) -> Callable[..., Client]:
+    """A browser of somebody with a role; everywhere, or in the default project alone."""
+
+    def sign_in(role: Role, *, everywhere: bool = False, **options: Any) -> Client:
+        staff = everywhere and role in (Role.OPERATOR, Role.ADMIN)
+        user = get_user_model().objects.create_user(
+            f"{role}", is_staff=staff, is_superuser=everywhere and role == Role.ADMIN
+        )
+        if not everywhere:
+            Membership.objects.create(user=user, project_id="default", role=role)
+        client = Client(**options)
+        client.force_login(user)
+        return client
+
+    return sign_in
+
+
+def address(verb: tuple[str, str]) -> str:
+    return f"/act/{verb[0]}/{verb[1]}/"
+
+
+def told(client: Any) -> list[Any]:
+    return [
+        decode_command(message)
+        for _, fields in client.xrange(bus.keys().inbox)
+        for message in unpack_fields(fields)
+        if type(decode_command(message)).__name__ != "StatusQueried"
+    ]
+
+
+def test_every_verb_is_asked_here() -> None:
+    assert ASKED.keys() == VERBS.keys()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("verb", VERBS, ids="-".join)
+def test_a_verb_is_shown_done_and_told(
+    browser: Any, redis_bus: Any, verb: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if verb == ("task", "resume"):
+        monkeypatch.setattr(ask, "status", lambda: {"steered_tasks": STEERED, "pools": {}})
+    admin, (target, given, written) = browser(Role.ADMIN, everywhere=True), ASKED[verb]
+
+    shown = admin.get(address(verb), {"target": target})
+    assert shown.status_code == 200
+    assert "tangram " in shown.content.decode()
+    assert AuditEntry.objects.count() == 0
+
+    done = admin.post(address(verb), {"target": target, **given}, follow=True)
+
+    assert done.status_code == 200
+    entry = AuditEntry.objects.order_by("-id").first()
+    assert entry is not None
+    assert (entry.verb, entry.actor, entry.via) == (written, "admin", "web")
+    assert entry.request_id
+    assert "Done" in done.content.decode()
+    assert told(redis_bus)
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("verb", VERBS, ids="-".join)
+def test_a_role_does_what_it_may_and_no_more(browser: Any, verb: Any, role: Role) -> None:
+    target, given, _ = ASKED[verb]
+    order, needed = list(Role), VERBS[verb].role
+    of_project = verb[0] in ("action", "task")
+    member = browser(role, everywhere=not of_project)
+
+    answer = member.post(address(verb), {"target": target, **given})
+
+    reaches = order.index(role) >= order.index(needed)
+    assert (answer.status_code in (200, 302)) is reaches
+    if not reaches:
+        assert answer.status_code in (403, 404)
+        assert AuditEntry.objects.count() == 0
+
+
+def test_a_stranger_is_not_told_that_there_is_such_an_action(browser: Any) -> None:
+    ActionRecord.objects.filter(pk="act_1").update(project="secret")
+    member = browser(Role.ADMIN)
+
+    answer = member.post("/act/action/cancel/", {"target": "act_1", "reason": ""})
+
+    assert answer.status_code == 404
+    assert AuditEntry.objects.count() == 0
+
+
+def test_the_effect_is_counted_by_the_server(browser: Any) -> None:
+    admin = browser(Role.ADMIN, everywhere=True)
+
+    task = admin.get("/act/task/pause/", {"target": "default/swe"}).context["effect"]
+    node = admin.get("/act/node/drain/", {"target": "n1"}).context["effect"]
+    limit = admin.post("/act/resource/limit/",
+                       {"target": "api:demo", "limit_units": "3", "look": "1"})  # fmt: skip
+
+    assert task.counts == {"waiting": 1, "running": 1}
+    assert node.counts["open trajectories"] == 1
+    assert "environment" in node.warning
+    assert limit.context["effect"].counts["stranded"] == 1
+    assert "wait for ever" in limit.content.decode()
+    assert Resource.objects.get(name="api:demo").limit_units == 8
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_told_is_what_was_asked(browser: Any, redis_bus: Any) -> None:
+    admin = browser(Role.ADMIN, everywhere=True)
+    for verb in (("action", "cancel"), ("task", "pause"), ("task", "priority"), ("task", "cancel"),
+                 ("node", "retire"), ("pool", "policy")):  # fmt: skip
+        target, given, _ = ASKED[verb]
+        admin.post(address(verb), {"target": target, **given})
+
+    kinds = [type(each) for each in told(redis_bus)]
+
+    assert kinds == [
+        ActionCancelRequested, TaskPaused, TaskPrioritised, TaskCancelRequested,
+        TrajectoryFinished, ActionCancelRequested, ConfigApplied, ConfigApplied,
+    ]  # fmt: skip
+    assert all(getattr(each, "asked", None) is None for each in told(redis_bus))
+
+
+@pytest.mark.parametrize("verb", [v for v in VERBS if VERBS[v].heavy], ids="-".join)
+def test_a_heavy_verb_is_not_done_by_one_button(browser: Any, verb: Any) -> None:
+    target, given, _ = ASKED[verb]
+
+    answer = browser(Role.ADMIN, everywhere=True).post(
+        address(verb), {"target": target, **given, "typed": "something"}
+    )
+
+    assert answer.status_code == 422
+    assert "to confirm" in answer.content.decode()
+    assert AuditEntry.objects.count() == 0
+
+
+def test_an_action_that_vanished_under_the_click_is_said_so(browser: Any, redis_bus: Any) -> None:
+    admin = browser(Role.ADMIN, everywhere=True)
+    ActionRecord.objects.filter(pk="act_1").update(
+        state="finished", outcome="completed", finished_seq=1
+    )
+
+    answer = admin.post("/act/action/cancel/", {"target": "act_1", "reason": ""})
+
+    assert answer.status_code == 409
+    assert "is over: completed. Nothing was done." in answer.content.decode()
+    assert AuditEntry.objects.count() == 0
+    assert told(redis_bus) == []
+
+
+def test_what_was_done_is_undone(browser: Any) -> None:
+    admin = browser(Role.ADMIN, everywhere=True)
+    for verb, undo in (
+        (("node", "drain"), "/act/node/resume/?target=n1"),
+        (("pool", "policy"), "/act/pool/policy/?target=default&amp;policy=malleable"),
+        (("resource", "limit"), "/act/resource/limit/?target=api%3Ademo&amp;limit_units=8"),
+        (("task", "pause"), "/act/task/resume/?target=default%2Fswe"),
+    ):
+        target, given, _ = ASKED[verb]
+        done = admin.post(address(verb), {"target": target, **given}, follow=True)
+        assert undo in done.content.decode(), verb
+
+
+def test_what_is_so_already_is_said_and_not_written(browser: Any) -> None:
+    admin = browser(Role.ADMIN, everywhere=True)
+
+    answer = admin.post("/act/node/drain/", {"target": "n2", "running": "goes on"})
+
+    assert "It is so already" in answer.content.decode()
+    assert AuditEntry.objects.count() == 0
+
+
+def test_a_verb_whose_word_does_not_reach_the_scheduler_is_not_written(
+    browser: Any, settings: Any, tmp_path: Any
+) -> None:
+    admin = browser(Role.ADMIN, everywhere=True)
+    settings.TANGRAM_REDIS_URL = f"unix://{tmp_path}/nobody.sock"
+
+    answer = admin.post("/act/task/pause/", {"target": "default/swe"})
+
+    assert answer.status_code == 503
+    assert AuditEntry.objects.count() == 0
+
+
+def test_a_forged_or_framed_request_does_nothing(browser: Any) -> None:
+    strict = browser(Role.ADMIN, everywhere=True, enforce_csrf_checks=True)
+
+    forged = strict.post("/act/task/pause/", {"target": "default/swe"})
+    shown = strict.get("/act/task/pause/", {"target": "default/swe"})
+
+    assert forged.status_code == 403
+    assert AuditEntry.objects.count() == 0
+    assert shown.headers["X-Frame-Options"] == "DENY"
+    assert "frame-ancestors 'none'" in shown.headers["Content-Security-Policy"]
+
+
+def test_markup_stays_text(browser: Any) -> None:
+    admin = browser(Role.ADMIN, everywhere=True)
+
+    shown = admin.get("/act/action/cancel/", {"target": "act_1", "reason": MARKUP})
+    done = admin.post("/act/action/cancel/", {"target": "act_1", "reason": MARKUP}, follow=True)
+    nothing = admin.get("/act/action/cancel/", {"target": MARKUP})
+
+    assert nothing.status_code == 404
+    for page in (shown, done, nothing, admin.get("/audit/")):
+        assert MARKUP not in page.content.decode()
+
+
+@pytest.mark.parametrize("target", ["", "\0", "x" * 10_000, "../..", "act_9"])
+def test_nonsense_is_404(browser: Any, target: str) -> None:
+    admin = browser(Role.ADMIN, everywhere=True)
+
+    for kind, name in VERBS:
+        assert admin.get(f"/act/{kind}/{name}/", {"target": target}).status_code == 404
+    assert admin.get("/act/moon/eclipse/", {"target": "x"}).status_code == 404
+
+
+def test_the_page_of_operating_has_a_way_to_each_verb(browser: Any) -> None:
+    page = browser(Role.OPERATOR, everywhere=True).get("/operate/").content.decode()
+
+    for path in ("/act/node/drain/?target=n1", "/act/node/resume/?target=n2",
+                 "/act/pool/resume/?target=idle", "/act/resource/limit/?target=api%3Ademo",
+                 "/act/service/quarantine/?target=reward"):  # fmt: skip
+        assert path in page

@@ -1,0 +1,179 @@
+"""The configuration at pages: form and text, review, save, 412 and merge, what strands, going back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+
+from domain.codec import decode_command, unpack_fields
+from domain.events import ActionCancelRequested
+from tangram_web.audit.models import AuditEntry
+from tangram_web.lib import bus
+from tangram_web.pools import manifests, services
+from tangram_web.pools.models import Pool, Resource
+from tangram_web.pools.selectors import current_config
+from tangram_web.records.models import ActionRecord
+from tests.integration.web.test_configuration import ADA
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+MARKUP = "<script>alert(1)</script>"
+SHRINK = """
+apiVersion: tangram/v1
+kind: Resource
+metadata: {name: "api:demo"}
+spec: {limit_units: 2}
+"""
+POLICY = """
+apiVersion: tangram/v1
+kind: Pool
+metadata: {name: default}
+spec: {policy: paper}
+"""
+
+
+@pytest.fixture
+def admin(defaults: None, redis_bus: Any) -> Client:
+    client = Client()
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    return client
+
+
+def save(client: Client, text: str, revision: int = 1, **more: str) -> Any:
+    given = {"text": text, "revision": str(revision), "save": "1", **more}
+    return client.post("/configuration/review/", given)
+
+
+def test_a_text_is_reviewed_and_saved_as_a_revision(admin: Client) -> None:
+    reviewed = admin.post("/configuration/review/", {"text": POLICY, "revision": "1"})
+    assert (
+        "<del>malleable</del>" in reviewed.content.decode() or "paper" in reviewed.content.decode()
+    )
+    assert current_config().revision == 1
+
+    saved = save(admin, POLICY)
+
+    assert saved.headers["Location"] == "/configuration/revisions/2/"
+    assert Pool.objects.get(name="default").policy == "paper"
+    entry = AuditEntry.objects.get()
+    assert (entry.actor, entry.via, entry.verb) == ("root", "web", "apply")
+
+
+def test_a_form_of_every_kind_is_made_from_the_schema(admin: Client) -> None:
+    for kind in manifests.KINDS:
+        page = admin.get("/configuration/edit/", {"kind": kind})
+        assert page.status_code == 200
+        assert page.context["form"].fields.keys() > {"name"}
+
+    filled = admin.get("/configuration/edit/", {"kind": "Resource", "name": "api:demo"})
+    assert filled.context["form"].initial["limit_units"] == 8
+
+
+def test_a_form_leads_to_the_same_review(admin: Client) -> None:
+    given = {"kind": "Resource", "name": "api:demo", "limit_units": "5", "revision": "1",
+             "quotas": "- {units: 3, window_seconds: 1}"}  # fmt: skip
+
+    reviewed = admin.post("/configuration/edit/", given)
+
+    (change,) = reviewed.context["changes"]
+    assert (change.kind, change.after["limit_units"]) == ("Resource", 5)
+    assert change.after["quotas"][0]["units"] == 3
+    wrong = admin.post("/configuration/edit/", {**given, "quotas": "[: {"})
+    assert wrong.status_code == 422
+    assert "this is no YAML" in wrong.content.decode()
+
+
+def test_a_mistake_is_named_with_its_place_and_the_text_is_kept(admin: Client) -> None:
+    answer = save(admin, POLICY.replace("paper", "fastest") + f"# {MARKUP}")
+
+    page = answer.content.decode()
+    assert answer.status_code == 422
+    assert "is no policy" in page
+    assert "metadata: {name: default}" in page
+    assert MARKUP not in page
+
+
+def test_two_admins_who_edit_the_same_revision_merge(admin: Client) -> None:
+    services.pool_update(actor=ADA, name="default", paused=True)
+
+    answer = save(admin, POLICY, revision=1)
+
+    assert answer.status_code == 412
+    assert current_config().revision == 2
+    assert answer.context["merge"]["clashes"] == []
+    merged = answer.context["text"]
+    assert save(admin, merged, revision=answer.context["revision"]).status_code == 302
+    pool = Pool.objects.get(name="default")
+    assert (pool.policy, pool.paused) == ("paper", True)
+
+
+def test_what_both_changed_is_shown_as_a_clash(admin: Client) -> None:
+    services.pool_update(actor=ADA, name="default", policy="minimum")
+
+    answer = save(admin, POLICY, revision=1)
+
+    (clash,) = answer.context["merge"]["clashes"]
+    assert (clash.member, clash.theirs, clash.mine) == ("policy", "minimum", "paper")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("choice", ["refuse", "wait", "cancel"])
+def test_what_would_strand_waiting_work_is_refused_or_as_chosen(
+    admin: Client, redis_bus: Any, choice: str
+) -> None:
+    ActionRecord.objects.create(
+        id="act_1", project="default", task="t", kind="noop", state="queued", submitted_at=NOW,
+        cost={"api:demo": [4, 8]},
+    )  # fmt: skip
+
+    reviewed = admin.post("/configuration/review/", {"text": SHRINK, "revision": "1"})
+    assert [one.action_id for one in reviewed.context["stranded"]] == ["act_1"]
+    answer = save(admin, SHRINK, stranded=choice)
+
+    limit = Resource.objects.get(name="api:demo").limit_units
+    told = [decode_command(m) for _, f in redis_bus.xrange(bus.keys().inbox)
+            for m in unpack_fields(f)]  # fmt: skip
+    cancelled = [each.action_id for each in told if isinstance(each, ActionCancelRequested)]
+    assert (answer.status_code, limit) == ((409, 8) if choice == "refuse" else (302, 2))
+    assert cancelled == (["act_1"] if choice == "cancel" else [])
+
+
+def test_a_revision_is_rolled_back_from_its_page(admin: Client) -> None:
+    save(admin, POLICY)
+
+    shown = admin.get("/configuration/revisions/1/").content.decode()
+    assert "Roll back to 1" in shown
+    admin.post("/configuration/revisions/1/", {"revision": "2"})
+
+    assert current_config().revision == 3
+    assert Pool.objects.get(name="default").policy == "malleable"
+    stale = admin.post("/configuration/revisions/2/", {"revision": "2"})
+    assert stale.status_code == 412
+    listed = admin.get("/configuration/revisions/").content.decode()
+    assert "update Pool default" in listed
+
+
+def test_only_admins_change_the_configuration(admin: Client) -> None:
+    operator = Client()
+    operator.force_login(get_user_model().objects.create_user("ops", is_staff=True))
+
+    assert operator.get("/configuration/").status_code == 200
+    assert operator.get("/configuration/revisions/1/").status_code == 200
+    for answer in (save(operator, POLICY), operator.get("/configuration/edit/"),
+                   operator.post("/configuration/try/", {"text": POLICY}),
+                   operator.post("/configuration/revisions/1/")):  # fmt: skip
+        assert answer.status_code == 403
+    assert AuditEntry.objects.count() == 0
+    assert Client().get("/configuration/").status_code == 302
+
+
+def test_what_if_without_anything_played_says_so(admin: Client) -> None:
+    nothing = admin.post("/configuration/try/", {"text": POLICY, "project": "default"})
+    neither = admin.post("/configuration/try/", {"text": "", "project": "default"})
+
+    assert nothing.status_code == neither.status_code == 422
+    assert "no action of default was submitted" in nothing.content.decode()
+    assert "these changes are neither" in neither.content.decode()

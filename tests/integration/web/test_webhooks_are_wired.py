@@ -1,0 +1,73 @@
+"""The worker that projects the journal feeds the outbox, works it off, and plays simulations."""
+
+from __future__ import annotations
+
+from threading import Event as Stop
+from typing import Any
+
+import pytest
+
+from domain.errors import Unavailable
+from domain.events import NodeLost
+from tangram_web import celery, followers, posting
+from tangram_web.lib import ask
+from tangram_web.webhooks.models import Delivery, Endpoint
+from tangram_web.webhooks.signing import new_secret
+from tests.integration.web.journal import Journal
+
+
+@pytest.fixture
+def endpoint(defaults: None) -> Endpoint:
+    return Endpoint.objects.create(
+        project_id="default",
+        url="https://hooks.example.com/",
+        events=["node.lost", "breaker.opened"],
+        secret=new_secret(),
+    )
+
+
+def test_the_projectors_worker_hosts_what_webhooks_and_simulations_need():
+    names = [name for name, _ in celery.ROLES["projector"]()]
+
+    assert names == ["projector", "frames", "retention", "simulations", "webhooks"]
+
+
+def test_what_the_projector_consumes_is_told(endpoint, redis_bus, monkeypatch):
+    consumers: list[Any] = []
+
+    class Follower:
+        def __init__(self, *given: Any, **_: Any) -> None:
+            consumers.append(given[4])
+
+        def run(self, stop: Stop) -> None:
+            pass
+
+    monkeypatch.setattr(followers, "Follower", Follower)
+    followers.projector(Stop())
+    journal = Journal()
+    journal.write([NodeLost(node="n1", incarnation=1)])
+
+    consumers[0](journal.entries)
+
+    assert Delivery.objects.get().subject == "node/n1"
+
+
+def test_the_leader_is_asked_only_if_somebody_wants_to_know_and_may_be_away(endpoint, monkeypatch):
+    stands = {"resources": {"api:s": {"hindrance": "its circuit is open after failures"}}}
+    asked: list[int] = []
+
+    def status() -> dict[str, Any]:
+        asked.append(1)
+        if len(asked) == 1:
+            raise Unavailable("nobody leads")
+        return stands
+
+    monkeypatch.setattr(ask, "status", status)
+    posting.look()
+    assert not Delivery.objects.exists()
+    posting.look()
+    assert Delivery.objects.get().event == "breaker.opened"
+
+    Endpoint.objects.update(events=["node.lost"])
+    posting.look()
+    assert len(asked) == 2

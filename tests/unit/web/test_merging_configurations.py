@@ -1,0 +1,56 @@
+"""Two people edit the same revision: what each changed alone stays, what both changed is a clash."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tangram_web.configuration.merging import Clash, merge
+
+POOL = ("Pool", "default")
+SPECS = st.dictionaries(
+    st.sampled_from([POOL, ("Pool", "big")]),
+    st.dictionaries(st.sampled_from("abc"), st.integers(0, 2)),
+)
+
+
+def test_members_that_one_of_both_changed_have_the_new_value() -> None:
+    base = {POOL: {"policy": "paper", "paused": False}}
+    theirs = {POOL: {"policy": "minimum", "paused": False}}
+    mine = {POOL: {"policy": "paper", "paused": True}}
+
+    merged = merge(base, theirs, mine)
+
+    assert merged.specs == {POOL: {"policy": "minimum", "paused": True}}
+    assert merged.clashes == []
+
+
+def test_a_member_that_both_changed_is_mine_and_said() -> None:
+    base, theirs, mine = ({POOL: {"policy": name}} for name in ("paper", "minimum", "balanced"))
+
+    merged = merge(base, theirs, mine)
+
+    assert merged.specs == mine
+    assert merged.clashes == [Clash(*POOL, "policy", "minimum", "balanced")]
+
+
+def test_what_they_deleted_and_i_left_alone_stays_deleted() -> None:
+    base = {POOL: {"policy": "paper"}}
+
+    assert merge(base, {}, base).specs == {}
+
+
+@given(SPECS, SPECS)
+def test_who_changed_nothing_gets_theirs(base: dict, theirs: dict) -> None:
+    merged = merge(base, theirs, base)
+
+    assert merged.clashes == []
+    assert merged.specs == {key: spec for key, spec in theirs.items() if key in base}
+
+
+@given(SPECS, SPECS)
+def test_without_their_change_it_is_mine(base: dict, mine: dict) -> None:
+    merged = merge(base, base, mine)
+
+    assert merged.clashes == []
+    assert merged.specs == mine
