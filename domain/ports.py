@@ -195,6 +195,9 @@ class HostingLedger(Ledger, Protocol):
     def join(self, holder: str, home: Home, most: int) -> Allocation:
         """Let ``holder`` share ``home`` with those that hold it. Raises CapacityError without a seat."""
 
+    def spare(self, amount: int, memory_bytes: int) -> bool:
+        """Say whether there is a free chunk of ``amount`` with room beside whoever is there."""
+
     def working(self, service: str) -> int:
         """Return on how many held chunks ``service`` works, or is meant to."""
 

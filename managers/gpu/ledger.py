@@ -275,6 +275,15 @@ class ChunkLedger:
         places = [] if level is None else sorted(self._free_homes(service, level))
         return [Home(service, self._units(place, level or 0)) for place in places]
 
+    def spare(self, amount: int, memory_bytes: int) -> bool:
+        """Say whether there is a free chunk of ``amount`` with room beside whoever is there."""
+        level = level_of(amount)
+        source = None if level is None else source_of(self._buddies.counts, level)
+        if level is None or source is None:
+            return False
+        room = self._residents.costs(level, memory_bytes) == 0.0
+        return bool((self._buddies.places(level, source) & room).any())
+
     def working(self, service: str) -> int:
         """Return on how many held chunks ``service`` works, or is meant to."""
         meant = (holder for holder, name in self._meant.items() if name == service)

@@ -15,8 +15,9 @@ Rules
    (restore + call), and one call more, until a chunk is free.
 4. Where somebody has to leave, those for whom nobody waits leave first.
 5. A service that works already is restored onto one more chunk only when its line, shared among the
-   chunks it has, would take longer than `PATIENCE_RESTORES` restores. Until then its calls wait for
-   the chunk where it is, and block nobody.
+   chunks it has, would take longer than `PATIENCE_RESTORES` restores; than `SPARE_RESTORES` where a
+   free chunk has room for it beside whoever is there, so that nobody has to be restored in its turn.
+   Until then its calls wait for the chunk where it is, and block nobody.
 6. A service that declares `max_concurrency` works for so many calls at once: they take *seats* on a
    chunk that it holds already. That takes nothing from anybody who waits behind; from those who
    wait ahead it would take the chunk's end, so nobody sits down while one of them is short of it.
@@ -41,6 +42,7 @@ from scheduler.core.state import LiveAction, ServicePace, State
 KIND: Final = "gpu"
 OVERDUE_ROUNDS: Final = 4.0
 PATIENCE_RESTORES: Final = 4.0
+SPARE_RESTORES: Final = 1.0
 #: Weight of the newest measurement.
 _NEWEST: Final = 0.3
 #: Policies that serve calls as they come.
@@ -140,21 +142,28 @@ def waits_for_home(state: State, queue: WaitQueue) -> ResourceId | None:
     service = queue.key.needs.service
     if not service:
         return None
-    working = 0
-    where = None
+    working, where, spare = 0, None, False
+    amount = queue.key.needs.key_amount
     for node in state.nodes_of(queue.key.pool):
         resource = node_resource(KIND, node.name)
         ledger = state.hosting.get(resource)
         if ledger is None or not state.usable(node):
             continue
-        if ledger.homes(service, queue.key.needs.key_amount):
+        if ledger.homes(service, amount):
             return None  # it is cached on a free chunk
+        spare = spare or ledger.spare(amount, _memory_of(state, service, amount))
         if here := ledger.working(service):
             working, where = working + here, resource
     known = pace(state, service)
     at_once = max(1, working) * seats_of(state, service)
     backlog_seconds = queue.size * known.call_seconds / at_once
-    return where if backlog_seconds <= PATIENCE_RESTORES * known.restore_seconds else None
+    patience = SPARE_RESTORES if spare else PATIENCE_RESTORES
+    return where if backlog_seconds <= patience * known.restore_seconds else None
+
+
+def _memory_of(state: State, service: str, amount: int) -> int:
+    declared = state.config.services.get(service)
+    return 0 if declared is None else declared.memory_bytes(amount // MILLI)
 
 
 def keep_wanted(state: State) -> None:

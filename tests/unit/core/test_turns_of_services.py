@@ -146,6 +146,8 @@ def test_what_was_measured_of_services_is_part_of_a_snapshot() -> None:
 
 def test_calls_wait_for_the_chunk_of_their_service_until_the_line_is_worth_a_restore() -> None:
     play = Play("a", "b", gpus=2)
+    play.submit(a_call("b0", "b"))
+    play.end("b0")
     play.submit(a_call("a1", "a"))
 
     assert play.submit(a_call("a2", "a"), a_call("a3", "a")) == {}
@@ -165,6 +167,17 @@ def test_calls_wait_for_the_chunk_of_their_service_until_the_line_is_worth_a_res
         grants["a2"].allocations[0].units
         != play.machine.state.actions[ActionId("a1")].allocations[0].units
     )
+
+
+def test_calls_wait_less_where_a_chunk_has_room_for_their_service() -> None:
+    """Two calls of 1 s in line: worth one restore of 1 s, and not four."""
+    for cached, goes in (("b", False), ("", True)):
+        play = Play("a", "b", gpus=2)
+        if cached:
+            play.submit(a_call("b0", cached))
+            play.end("b0")
+        play.submit(a_call("a1", "a"))
+        assert bool(play.submit(a_call("a2", "a"), a_call("a3", "a"))) == goes
 
 
 def test_the_paper_restores_elsewhere_at_once() -> None:
