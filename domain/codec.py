@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from domain.decisions import Abort, Decision, RemoveEnvironment, Resize, TransferFile
+from domain.decisions import Abort, Decision, Evict, RemoveEnvironment, Resize, TransferFile
 from domain.events import Command, Event
 from domain.inventory import Config
 from domain.ports import RunOrder
@@ -44,6 +44,7 @@ class NodeCommand(msgspec.Struct, omit_defaults=True):
     remove: RemoveEnvironment | None = None
     transfer: TransferFile | None = None
     resize: Resize | None = None
+    evict: Evict | None = None
 
 
 NO_BODY = msgspec.Raw(b"")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from domain.action import Kind, Outcome, Timing
-from domain.allocation import Allocation, UsedResources
+from domain.allocation import Allocation, Home, UsedResources
 from domain.events import NO_RESULT
 from domain.ids import ActionId, TrajectoryKey
 
@@ -103,6 +103,13 @@ class RemoveEnvironment(_Decision, frozen=True):
     reason: str
 
 
+class Evict(_Decision, frozen=True):
+    """The node shall let a GPU service leave the memory of GPUs where it does not work."""
+
+    node: str
+    home: Home
+
+
 class TransferFile(_Decision, frozen=True):
     """The node shall move a file in or out of an environment and answer ``reply_to``."""
 
@@ -137,6 +144,7 @@ Decision = (
     | Requeue
     | Finish
     | RemoveEnvironment
+    | Evict
     | TransferFile
     | Refuse
     | Wake

@@ -130,6 +130,13 @@ class TaskPaused(_Event):
     asked: Asked | None = None
 
 
+class ServiceEvictionAsked(_Event):
+    """Somebody wants a GPU service to leave the chunks where it does not work."""
+
+    service: str
+    asked: Asked | None = None
+
+
 class TaskPrioritised(_Event):
     """Somebody wants a task's actions served at another priority; None: each at its own."""
 
@@ -268,6 +275,7 @@ Event = (
     | TaskPaused
     | TaskPrioritised
     | TaskCancelRequested
+    | ServiceEvictionAsked
     | TrajectoryOpened
     | TrajectoryFinished
     | EnvironmentRemoved

@@ -195,6 +195,9 @@ class HostingLedger(Ledger, Protocol):
     def join(self, holder: str, home: Home, most: int) -> Allocation:
         """Let ``holder`` share ``home`` with those that hold it. Raises CapacityError without a seat."""
 
+    def evict(self, service: str) -> tuple[Home, ...]:
+        """Let ``service`` leave every free chunk; return from where it left."""
+
     def spare(self, amount: int, memory_bytes: int) -> bool:
         """Say whether there is a free chunk of ``amount`` with room beside whoever is there."""
 
@@ -330,6 +333,14 @@ class Driver(Protocol):
 
     async def close(self) -> None:
         """End everything this driver runs."""
+
+
+@runtime_checkable
+class Evicting(Protocol):
+    """A driver that keeps services in memory between actions."""
+
+    async def evict(self, home: Home) -> None:
+        """Let a service leave the memory at ``home``, unless it works there again."""
 
 
 class Passage(Protocol):

@@ -19,6 +19,7 @@ from domain.allocation import Allocation
 from domain.decisions import (
     Abort,
     Decision,
+    Evict,
     Finish,
     Grant,
     Refuse,
@@ -116,7 +117,8 @@ class Simulation:
             Resize: self._resize,
             Requeue: self._requeue,
             RemoveEnvironment: self.nodes.remove_environment,
-            # Workloads move no files.
+            # Workloads evict nobody by hand, and move no files.
+            Evict: _unexpected,
             TransferFile: _unexpected,
             Refuse: _unexpected,
         }

@@ -144,6 +144,11 @@ def steer_task(
     return _post(path, _nothing, encode(body or {}), params=_params(project=project))
 
 
+def evict_service(service: str) -> Call[None]:
+    """Let a GPU service leave the chunks where it does not work."""
+    return _post(f"/services/{_segment(service)}/evict", _nothing, b"{}")
+
+
 def control_node(node: str, verb: str, *, reason: str | None = None) -> Call[None]:
     """``drain`` a node or ``resume`` it; repeats change nothing."""
     body = encode({} if reason is None else {"reason": reason})

@@ -182,6 +182,10 @@ class AsyncClient:
         """End what a task has now."""
         await self.send(_calls.steer_task(task, "cancel", project=self._project))
 
+    async def evict_service(self, service: str) -> None:
+        """Let a GPU service leave the chunks where it does not work."""
+        await self.send(_calls.evict_service(service))
+
     async def drain_node(self, node: str, *, reason: str | None = None) -> None:
         """Let a node take no new actions; what runs there goes on."""
         await self.send(_calls.control_node(node, "drain", reason=reason))

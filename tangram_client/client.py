@@ -174,6 +174,10 @@ class Client:
         """End what a task has now."""
         self.send(_calls.steer_task(task, "cancel", project=self._project))
 
+    def evict_service(self, service: str) -> None:
+        """Let a GPU service leave the chunks where it does not work."""
+        self.send(_calls.evict_service(service))
+
     def drain_node(self, node: str, *, reason: str | None = None) -> None:
         """Let a node take no new actions; what runs there goes on."""
         self.send(_calls.control_node(node, "drain", reason=reason))

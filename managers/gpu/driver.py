@@ -126,6 +126,10 @@ class GpuDriver(RequestDriver):
             return self.failed(trouble)
         return None
 
+    async def evict(self, home: Home) -> None:
+        """Let a service leave the memory at ``home``, unless it works there again."""
+        await self.keeper.evict((home.service, home.units))
+
     async def close(self) -> None:
         """End all calls, services and connections."""
         await super().close()

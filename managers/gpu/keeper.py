@@ -145,6 +145,13 @@ class Keeper:
                 await self._evict(home)
             await self._measured_free(units, memory_bytes)
 
+    async def evict(self, home: Home) -> None:
+        """Let a service leave, unless somebody keeps it awake."""
+        async with self._alone(home[1]):
+            kept = self._kept.get(home)
+            if kept is not None and kept.instance.evictable:
+                await self._evict(home)
+
     async def discard(self, home: Home) -> None:
         """End a service, unless somebody keeps it awake; what it answered is remembered (I12)."""
         async with self._alone(home[1]):

@@ -275,6 +275,15 @@ class ChunkLedger:
         places = [] if level is None else sorted(self._free_homes(service, level))
         return [Home(service, self._units(place, level or 0)) for place in places]
 
+    def evict(self, service: str) -> tuple[Home, ...]:
+        """Let ``service`` leave every free chunk; return from where it left."""
+        homes = []
+        for each in self._residents.all():
+            if each.service == service and all(map(self._buddies.free, self._chunk(each.units))):
+                self._residents.remove(each)
+                homes.append(Home(service, each.units))
+        return tuple(homes)
+
     def spare(self, amount: int, memory_bytes: int) -> bool:
         """Say whether there is a free chunk of ``amount`` with room beside whoever is there."""
         level = level_of(amount)

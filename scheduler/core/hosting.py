@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from domain.action import Action
 from domain.allocation import Allocation
-from domain.events import ActionFinished
+from domain.decisions import Decision, Evict
+from domain.events import ActionFinished, ServiceEvictionAsked
 from domain.ids import ResourceId, node_resource
 from domain.inventory import NodeInventory
 from domain.resources import MILLI
@@ -123,6 +124,16 @@ def heed(state: State, event: ActionFinished) -> None:
         state.feasible.clear()
         state.deferrals.clear()
         state.dirty = True
+
+
+def eviction_asked(state: State, event: ServiceEvictionAsked, decisions: list[Decision]) -> None:
+    """Let a service leave where it does not work; where it works it stays, and is cached then."""
+    for node in state.nodes.values():
+        ledger = state.hosting.get(node_resource(KIND, node.name))
+        if ledger is None or not state.usable(node):
+            continue
+        decisions += [Evict(node.name, home) for home in ledger.evict(event.service)]
+    state.dirty = True
 
 
 def joined(state: State, inventory: NodeInventory) -> None:

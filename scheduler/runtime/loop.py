@@ -19,6 +19,7 @@ from domain.codec import JournalEntry, NodeCommand, decode_command, encode
 from domain.decisions import (
     Abort,
     Decision,
+    Evict,
     Grant,
     Refuse,
     RemoveEnvironment,
@@ -223,6 +224,8 @@ class SchedulerLoop:
                 by_node[decision.node].append(NodeCommand(epoch, resize=decision))
             elif isinstance(decision, RemoveEnvironment):
                 by_node[decision.node].append(NodeCommand(epoch, remove=decision))
+            elif isinstance(decision, Evict):
+                by_node[decision.node].append(NodeCommand(epoch, evict=decision))
             elif isinstance(decision, TransferFile):
                 by_node[decision.node].append(NodeCommand(epoch, transfer=decision))
         nodes = self.machine.state.nodes

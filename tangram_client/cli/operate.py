@@ -1,4 +1,4 @@
-"""`task` and `node`: the verbs of whoever operates a Tangram."""
+"""`task`, `node` and `service`: the verbs of whoever operates a Tangram."""
 
 from __future__ import annotations
 
@@ -15,6 +15,21 @@ def task() -> None:
 @click.group()
 def node() -> None:
     """Take a node out of use, or back."""
+
+
+@click.group()
+def service() -> None:
+    """Look after a GPU service."""
+
+
+@service.command("evict")
+@click.argument("name")
+@connected
+@pass_shell
+def evict(shell: Shell, /, name: str) -> None:
+    """Let a service leave the chunks where it does not work; its next call restores it."""
+    with shell.client() as client:
+        client.evict_service(name)
 
 
 @task.command("pause")

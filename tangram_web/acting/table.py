@@ -12,6 +12,7 @@ from django.http import HttpRequest
 from domain.errors import Conflict
 from domain.events import (
     ActionCancelRequested,
+    ServiceEvictionAsked,
     TaskCancelRequested,
     TaskPaused,
     TaskPrioritised,
@@ -217,6 +218,10 @@ def _restore(request: HttpRequest, target: Target, _: Values) -> None:
     _tell(request, "restore", target, None, {"action": event.action.id}, event)
 
 
+def _evict(request: HttpRequest, target: Target, _: Values) -> None:
+    _tell(request, "evict", target, None, {}, ServiceEvictionAsked(service=target.name))
+
+
 def _restoring(target: Target, _: Values) -> str:
     call = {"target": f"service:{target.name}", **target.now.get("warm_up", {"path": "/health"})}
     degrees = [each["gpus"] for each in target.now["degrees"]]
@@ -287,6 +292,9 @@ VERBS: Final = {
         Verb(kind="service", name="restore", title="Restore", role=_OPERATOR, do=_restore,
              line=_restoring,
              effect=_of_service("One call warms it up, waiting for its turn as every call does.")),
+        Verb(kind="service", name="evict", title="Evict", role=_OPERATOR, undo="restore", do=_evict,
+             line=lambda target, _: said("tangram", "service", "evict", target.name),
+             effect=_of_service("It leaves the chunks where it does not work; its next call restores it.")),
         Verb(kind="service", name="release", title="Lift the quarantine", role=_ADMIN,
              undo="quarantine", do=_quarantine(shut=False),
              line=_document("GpuService", "quarantined", value=False),

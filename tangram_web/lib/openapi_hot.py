@@ -183,6 +183,11 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
         problems=(404, 413, 422, 503),
     ),
     HotEndpoint(
+        "post", "/services/{id}/evict", "services_evict",
+        "Let a GPU service leave the chunks where it does not work", Scope.OPERATE,
+        {202: NAMED}, problems=(404, 413, 503),
+    ),
+    HotEndpoint(
         "post", "/trajectories", "trajectories_open",
         "Declare a trajectory before its first action", Scope.SUBMIT, {201: NAMED},
         TrajectoryPayload, problems=(409, 413, 422, 503),

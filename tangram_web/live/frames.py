@@ -22,7 +22,7 @@ from typing import Any, Final
 from domain.action import ActionState, Kind
 from domain.allocation import Allocation
 from domain.codec import JournalEntry
-from domain.decisions import Finish, Grant, Requeue, Resize, TransferFile
+from domain.decisions import Evict, Finish, Grant, Requeue, Resize, TransferFile
 from domain.events import (
     ActionFinished,
     ActionStarted,
@@ -83,6 +83,7 @@ class FrameFold:
             ActionStarted: self._start,
             ActionFinished: self._report,
             Grant: self._grant,
+            Evict: lambda decision: self.residents.evict(decision, self._at),
             Resize: self._resize,
             Requeue: self._requeue,
             Finish: self._finish,

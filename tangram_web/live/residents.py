@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from domain.allocation import Allocation, Home
+from domain.decisions import Evict
 from domain.events import ActionFinished
 from domain.inventory import NodeInventory
 from tangram_web.live.capacity import as_ranges
@@ -60,6 +61,11 @@ class Residents:
                     self._note("restored", node, home, at)
                 there[home].used_at = at
                 there[home].uses += 1
+
+    def evict(self, decision: Evict, at: float) -> None:
+        """Somebody made a service leave."""
+        self.revision += 1
+        self._leave(decision.node, Home(*decision.home), "evicted", at)
 
     def report(self, event: ActionFinished, at: float) -> None:
         """Enter what a node says against the books, and how long a restore took."""

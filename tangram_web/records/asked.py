@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from domain.codec import JournalEntry
 from domain.events import (
     ActionCancelRequested,
+    ServiceEvictionAsked,
     TaskCancelRequested,
     TaskPaused,
     TaskPrioritised,
@@ -15,8 +16,11 @@ from domain.events import (
 from domain.ids import task_key
 from tangram_web.audit.services import AskedVerb
 
-_Asked = ActionCancelRequested | TaskCancelRequested | TaskPaused | TaskPrioritised
-_ASKED: Final = (ActionCancelRequested, TaskCancelRequested, TaskPaused, TaskPrioritised)
+_Asked = (
+    ActionCancelRequested | ServiceEvictionAsked | TaskCancelRequested | TaskPaused
+    | TaskPrioritised
+)  # fmt: skip
+_ASKED: Final = get_args(_Asked)
 
 
 def asked_verbs(entries: Iterable[JournalEntry]) -> Iterator[AskedVerb]:
@@ -30,7 +34,7 @@ def asked_verbs(entries: Iterable[JournalEntry]) -> Iterator[AskedVerb]:
                 asked=event.asked,
                 verb=verb,
                 target=target,
-                project=event.project,
+                project=getattr(event, "project", ""),
                 after=after,
                 at=entry.wall_offset_seconds + event.at,
             )
@@ -40,6 +44,8 @@ def _told(event: _Asked) -> tuple[str, str, dict[str, Any]]:
     """Return verb, target and what was asked for."""
     if isinstance(event, ActionCancelRequested):
         return "cancel", f"action/{event.action_id}", {"reason": event.reason}
+    if isinstance(event, ServiceEvictionAsked):
+        return "evict", f"service/{event.service}", {}
     task = f"task/{task_key(event.project, event.task)}"
     if isinstance(event, TaskPaused):
         return "pause" if event.paused else "resume", task, {"paused": event.paused}

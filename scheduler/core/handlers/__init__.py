@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from domain import events
 from domain.decisions import Decision
+from scheduler.core import hosting
 from scheduler.core.handlers import actions, leases, nodes, tasks, trajectories
 from scheduler.core.state import State
 
@@ -32,6 +33,7 @@ HANDLERS: Final[dict[type, Handler]] = {
     events.TaskPaused: tasks.paused,
     events.TaskPrioritised: tasks.prioritised,
     events.TaskCancelRequested: tasks.cancel_requested,
+    events.ServiceEvictionAsked: hosting.eviction_asked,
     events.TrajectoryOpened: trajectories.opened,
     events.TrajectoryFinished: trajectories.finished,
     events.EnvironmentRemoved: trajectories.environment_removed,

@@ -113,6 +113,7 @@ class Gateway:
             ("POST", "/tasks/{id}/resume", operate, steering.resume),
             ("POST", "/tasks/{id}/priority", operate, steering.prioritise),
             ("POST", "/tasks/{id}/cancel", submit, steering.cancel),
+            ("POST", "/services/{id}/evict", operate, steering.evict),
             ("POST", "/trajectories", submit, trajectories.open),
             ("POST", "/trajectories/{id}/finish", submit, trajectories.finish),
             ("PUT", "/trajectories/{id}/files/{path}", submit, trajectories.put_file),

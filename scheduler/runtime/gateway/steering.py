@@ -1,4 +1,4 @@
-"""Endpoints that steer a task as a whole: pause, resume, priority, cancel. All may be repeated."""
+"""Endpoints that steer a task as a whole, or evict a service. All may be repeated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from domain.access import Principal
 from domain.codec import encode
 from domain.errors import NotFound
-from domain.events import TaskCancelRequested, TaskPaused, TaskPrioritised
+from domain.events import ServiceEvictionAsked, TaskCancelRequested, TaskPaused, TaskPrioritised
 from domain.wire import CancelPayload, PriorityPayload
 from scheduler.runtime.gateway.bodies import decode
 from scheduler.runtime.gateway.context import Context
@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 
 
 class Steering:
-    """Handlers of ``/tasks/{id}/…``. A task need not be known yet: what is said holds for later."""
+    """Handlers of ``/tasks/{id}/…`` and of evictions. A task need not be known yet: what is said holds for later."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -64,6 +64,15 @@ class Steering:
         )
         await self._context.submitter.append([encode(event)])
         return Response(202, {"id": task, "project": project, "cancelling": True})
+
+    async def evict(self, request: Request, principal: Principal, service: str) -> Response:
+        """POST /services/{id}/evict: let it leave the chunks where it does not work."""
+        await request.body()
+        if service not in self._context.admission.view.services:
+            raise NotFound(f"there is no service {service!r}")
+        event = ServiceEvictionAsked(service=service, asked=asked_by(request, principal))
+        await self._context.submitter.append([encode(event)])
+        return Response(202, {"id": service, "evicting": True})
 
     def _project(self, request: Request, principal: Principal, task: str) -> str:
         if not _NAME.fullmatch(task):

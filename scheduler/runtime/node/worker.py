@@ -19,7 +19,7 @@ import redis
 import redis.asyncio
 
 from domain.action import Kind, Outcome
-from domain.allocation import Allocation
+from domain.allocation import Allocation, Home
 from domain.codec import COMMANDS_FIELD, NodeCommand, decode_node_commands, encode
 from domain.decisions import Abort, RemoveEnvironment, Resize
 from domain.events import (
@@ -31,7 +31,7 @@ from domain.events import (
 )
 from domain.inventory import NodeInventory, ResourceInventory
 from domain.keys import Keys
-from domain.ports import Driver, Leftover, Repairing, RunOrder, RunReport
+from domain.ports import Driver, Evicting, Leftover, Repairing, RunOrder, RunReport
 from managers.reward import reward_of
 from scheduler.runtime.connection import going_on
 from scheduler.runtime.lane import AsyncLane, read_stream_async
@@ -192,6 +192,9 @@ class NodeWorker:
             settled()
         elif command.remove is not None:
             self._spawn(self._remove(command.remove, settled))
+        elif command.evict is not None:
+            self._spawn(self._evict(command.evict.home))
+            settled()
         elif command.transfer is not None:
             self._spawn(self._transfers.handle(command.transfer))
             settled()
@@ -292,6 +295,11 @@ class NodeWorker:
         self._reporter.report(
             EnvironmentRemoved(trajectory=wanted.trajectory, node=self._options.name), settled
         )
+
+    async def _evict(self, home: Home) -> None:
+        for driver in self._drivers:
+            if isinstance(driver, Evicting):
+                await driver.evict(home)
 
     async def _heartbeat(self) -> None:
         saved = self._progress.position

@@ -55,3 +55,11 @@ async def test_steering_needs_its_scope_and_a_name(rig: Rig) -> None:
 
     assert refused.status_code in (401, 403)
     assert nonsense.status_code == 404
+
+
+async def test_only_a_service_that_is_declared_is_evicted(rig: Rig) -> None:
+    async with rig.client("operator") as client:
+        unknown = await client.post("/services/reward/evict")
+
+    assert unknown.status_code == 404
+    assert "no service 'reward'" in unknown.json()["detail"]

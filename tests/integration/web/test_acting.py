@@ -48,6 +48,7 @@ ASKED: dict[tuple[str, str], tuple[str, dict[str, str], str]] = {
     ("resource", "limit"): ("api:demo", {"limit_units": "3"}, "set"),
     ("service", "quarantine"): ("reward", {"typed": "reward"}, "apply"),
     ("service", "restore"): ("reward", {}, "restore"),
+    ("service", "evict"): ("reward", {}, "evict"),
     ("service", "release"): ("judge", {}, "apply"),
 }
 STEERED = {"default/swe": {"paused": True, "priority": 2}}

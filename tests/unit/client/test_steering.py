@@ -16,6 +16,7 @@ CALLS = {
     "task priority swe 5": ("/api/v1/tasks/swe/priority", b'{"priority":5}'),
     "task priority swe": ("/api/v1/tasks/swe/priority", b'{"priority":null}'),
     "task cancel swe": ("/api/v1/tasks/swe/cancel", b"{}"),
+    "service evict reward": ("/api/v1/services/reward/evict", b"{}"),
     "node drain n1 --reason disk": ("/api/v1/nodes/n1/drain", b'{"reason":"disk"}'),
     "node resume n1": ("/api/v1/nodes/n1/resume", b"{}"),
 }

@@ -10,7 +10,7 @@ from domain import events
 from domain.action import Action, Kind, Outcome
 from domain.allocation import Home, Hosting
 from domain.apis import CallSpec
-from domain.decisions import Decision, Grant
+from domain.decisions import Decision, Evict, Grant
 from domain.events import ChunkNews
 from domain.ids import ActionId, ResourceId
 from domain.inventory import Config, NodeInventory, PoolConfig, ResourceInventory
@@ -211,3 +211,20 @@ def test_calls_of_a_quarantined_service_wait_and_others_go_on():
     assert standing is not None
     assert standing.waiting is not None
     assert standing.waiting.code == "service_quarantined"
+
+
+def test_a_service_leaves_where_it_does_not_work_when_somebody_asks() -> None:
+    play = Play("a", "b", gpus=2)
+    play.submit(a_call("a1", "a"), a_call("b1", "b"))
+    play.end("a1")
+    play.at += 1
+    asked = [events.ServiceEvictionAsked(service=name, at=play.at) for name in ("a", "b", "c")]
+
+    decisions = play.machine.handle(*asked)
+    check(play.machine.state)
+
+    assert [(each.node, each.home.service) for each in only(Evict, decisions)] == [("n1", "a")]
+    assert play.cached() == ["b"]
+    chunk = hosting(play.submit(a_call("a2", "a"))["a2"])
+    assert chunk is not None
+    assert not chunk.cached

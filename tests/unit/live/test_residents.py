@@ -6,7 +6,7 @@ from typing import Any
 
 from domain.action import Outcome
 from domain.allocation import Allocation, Home, Hosting
-from domain.decisions import Grant
+from domain.decisions import Evict, Grant
 from domain.events import ActionFinished, ChunkNews
 from domain.ids import ActionId, node_resource
 from tangram_web.live.frames import FrameFold
@@ -80,3 +80,15 @@ def test_gpus_whose_memory_did_not_become_free_are_not_to_be_had():
     (node,) = fold.frames(journal.at)["nodes"].body["nodes"]
 
     assert node["gpus"]["unhealthy"] == [3]
+
+
+def test_who_was_told_to_leave_is_gone_and_in_the_log():
+    journal = Journal()
+    grant(journal, "a1", (0,), Hosting("reward", 2**30))
+    report(journal, "a1", ChunkNews(restore_seconds=2.5))
+    journal.write([], [Evict("n1", Home("reward", (0,)))])
+
+    said = body(journal)
+
+    assert said["residents"] == []
+    assert said["log"][0]["what"] == "evicted"

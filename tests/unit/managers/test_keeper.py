@@ -64,6 +64,19 @@ async def test_who_has_to_leave_has_left_before_the_other_comes(rig: Rig) -> Non
     assert rig.states() == {"a": ServiceState.HOST_RESIDENT, "b": ServiceState.RESIDENT}
 
 
+async def test_who_is_told_to_leave_leaves_unless_it_works(rig: Rig) -> None:
+    await rig.keeper.hold("x", A, NEED)
+    await rig.keeper.evict(A)
+    assert rig.states() == {"a": ServiceState.RESIDENT}
+    rig.keeper.let_go("x", A)
+    for _ in range(2):
+        await rig.keeper.evict(A)
+        assert rig.states() == {"a": ServiceState.HOST_RESIDENT}
+    await rig.keeper.evict(B)  # never heard of it
+    await rig.keeper.hold("y", A, NEED)
+    assert rig.servers[A].restores == 2
+
+
 async def test_a_service_in_use_is_not_taken_away(rig: Rig) -> None:
     await rig.keeper.hold("x", A, NEED)
     with pytest.raises(Conflict, match="kept awake by x"):
