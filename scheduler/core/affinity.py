@@ -142,8 +142,7 @@ def waits_for_home(state: State, queue: WaitQueue) -> ResourceId | None:
     service = queue.key.needs.service
     if not service:
         return None
-    working, where, spare = 0, None, False
-    amount = queue.key.needs.key_amount
+    working, where, amount = 0, None, queue.key.needs.key_amount
     for node in state.nodes_of(queue.key.pool):
         resource = node_resource(KIND, node.name)
         ledger = state.hosting.get(resource)
@@ -151,19 +150,25 @@ def waits_for_home(state: State, queue: WaitQueue) -> ResourceId | None:
             continue
         if ledger.homes(service, amount):
             return None  # it is cached on a free chunk
-        spare = spare or ledger.spare(amount, _memory_of(state, service, amount))
         if here := ledger.working(service):
             working, where = working + here, resource
     known = pace(state, service)
     at_once = max(1, working) * seats_of(state, service)
     backlog_seconds = queue.size * known.call_seconds / at_once
-    patience = SPARE_RESTORES if spare else PATIENCE_RESTORES
-    return where if backlog_seconds <= patience * known.restore_seconds else None
+    if backlog_seconds > PATIENCE_RESTORES * known.restore_seconds:
+        return None
+    if backlog_seconds > SPARE_RESTORES * known.restore_seconds and _has_spare(state, queue.key):
+        return None
+    return where
 
 
-def _memory_of(state: State, service: str, amount: int) -> int:
-    declared = state.config.services.get(service)
-    return 0 if declared is None else declared.memory_bytes(amount // MILLI)
+def _has_spare(state: State, key: QueueKey) -> bool:
+    """Say whether a free chunk has room for the service of a line beside whoever is there."""
+    amount, service = key.needs.key_amount, state.config.services.get(key.needs.service)
+    memory_bytes = 0 if service is None else service.memory_bytes(amount // MILLI)
+    ledgers = (state.hosting.get(node_resource(KIND, n.name)) for n in state.nodes_of(key.pool)
+               if state.usable(n))  # fmt: skip
+    return any(ledger is not None and ledger.spare(amount, memory_bytes) for ledger in ledgers)
 
 
 def keep_wanted(state: State) -> None:
