@@ -57,6 +57,7 @@ def test_the_palette_finds_pages_and_actions_by_keys_alone(
     page.keyboard.type("tasks")
     page.keyboard.press("Enter")
     expect(page).to_have_title("Tasks · Tangram")
+    page.wait_for_load_state("load")  # before that its scripts hear no keys
     page.keyboard.press("Control+k")
     page.keyboard.type(done["id"])
     page.keyboard.press("Enter")

@@ -125,11 +125,14 @@ def test_every_panel_has_something_to_show(
         for target in panel["targets"]
         if not prometheus.get("query", query=concrete(target["expr"]))["result"]
     }
-    # Nothing of these has happened here: no cluster resource is declared, nothing was resized, and
-    # only commands in containers have their use counted.
+    # Nothing of these has happened here: neither cluster resources nor shares are declared, nothing
+    # was resized, and only commands in containers have their use counted.
     assert {re.findall(r"tangram_\w+", expr)[0] for expr in empty} <= {
         "tangram_resource_allocated_units",
         "tangram_quota_used_units",
+        "tangram_share_used_units",
+        "tangram_share_nominal_units",
+        "tangram_share_borrowed_units",
         "tangram_action_granted_cpu_seconds_total",
         "tangram_action_used_cpu_seconds_total",
         "tangram_action_throttled_seconds_total",
