@@ -73,6 +73,7 @@ def test_keys_go_from_page_to_page(open_page: Open) -> None:
         page.keyboard.press("g")
         page.keyboard.press(key)
         expect(page).to_have_title(f"{title} · Tangram")
+        page.wait_for_load_state("load")  # before that its scripts hear no keys
 
 
 def test_a_trajectory_is_drawn_and_leads_to_its_actions(open_page: Open, tangram: Tangram) -> None:
