@@ -29,26 +29,28 @@ def asked_verbs(entries: Iterable[JournalEntry]) -> Iterator[AskedVerb]:
         for event in entry.events:
             if not isinstance(event, _ASKED) or event.asked is None:
                 continue
-            verb, target, after = _told(event)
+            verb, target, project, after = _told(event)
             yield AskedVerb(
                 asked=event.asked,
                 verb=verb,
                 target=target,
-                project=getattr(event, "project", ""),
+                project=project,
                 after=after,
                 at=entry.wall_offset_seconds + event.at,
             )
 
 
-def _told(event: _Asked) -> tuple[str, str, dict[str, Any]]:
-    """Return verb, target and what was asked for."""
-    if isinstance(event, ActionCancelRequested):
-        return "cancel", f"action/{event.action_id}", {"reason": event.reason}
+def _told(event: _Asked) -> tuple[str, str, str, dict[str, Any]]:
+    """Return verb, target, project (empty: of none) and what was asked for."""
     if isinstance(event, ServiceEvictionAsked):
-        return "evict", f"service/{event.service}", {}
-    task = f"task/{task_key(event.project, event.task)}"
+        return "evict", f"service/{event.service}", "", {}
+    project = event.project
+    if isinstance(event, ActionCancelRequested):
+        return "cancel", f"action/{event.action_id}", project, {"reason": event.reason}
+    task = f"task/{task_key(project, event.task)}"
     if isinstance(event, TaskPaused):
-        return "pause" if event.paused else "resume", task, {"paused": event.paused}
+        verb = "pause" if event.paused else "resume"
+        return verb, task, project, {"paused": event.paused}
     if isinstance(event, TaskPrioritised):
-        return "prioritise", task, {"priority": event.priority}
-    return "cancel", task, {"reason": event.reason}
+        return "prioritise", task, project, {"priority": event.priority}
+    return "cancel", task, project, {"reason": event.reason}

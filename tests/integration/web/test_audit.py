@@ -12,7 +12,14 @@ from django.test import Client, RequestFactory
 
 from domain.access import Scope
 from domain.errors import InvariantViolation
-from domain.events import ActionCancelRequested, Asked
+from domain.events import (
+    ActionCancelRequested,
+    Asked,
+    ServiceEvictionAsked,
+    TaskCancelRequested,
+    TaskPaused,
+    TaskPrioritised,
+)
 from tangram_web.audit.models import AuditEntry
 from tangram_web.audit.services import Actor, record
 from tangram_web.records.projection import project
@@ -93,6 +100,30 @@ def test_a_cancel_through_the_gateway_is_told_once(defaults: None) -> None:
     assert (entry.actor, entry.via, entry.verb) == ("trainer", "cli", "cancel")
     assert (entry.target, entry.request_id) == (f"action/{an_id(1)}", "req-9")
     assert entry.at.timestamp() >= OFFSET
+
+
+@pytest.mark.parametrize(
+    ("event", "told"),
+    [
+        (TaskPaused(project="p", task="t"), ("pause", "task/p/t", "p")),
+        (TaskPaused(project="p", task="t", paused=False), ("resume", "task/p/t", "p")),
+        (TaskPrioritised(project="p", task="t", priority=2), ("prioritise", "task/p/t", "p")),
+        (TaskCancelRequested(project="p", task="t", reason="x"), ("cancel", "task/p/t", "p")),
+        (ServiceEvictionAsked(service="reward"), ("evict", "service/reward", "")),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_each_verb_of_the_gateway_is_told_with_its_target(
+    defaults: None, event: Any, told: tuple[str, str, str]
+) -> None:
+    event.asked = Asked(by="ops", request_id="req-1", via="api")
+    journal = Journal()
+    journal.write([event])
+
+    project(journal.entries)
+
+    entry = AuditEntry.objects.get()
+    assert (entry.verb, entry.target, entry.project) == told
 
 
 def test_the_page_filters_and_shows_markup_as_text(browser: Client) -> None:
