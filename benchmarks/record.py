@@ -6,11 +6,28 @@ import json
 import os
 import platform
 import sys
-from datetime import UTC, datetime
+import time
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+
+
+def _processor_time() -> tuple[int, int]:
+    """Return ticks of all cores since boot: those that other machines of the host took, and all."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    ticks = [int(word) for word in words[1:9]]
+    return ticks[7], sum(ticks)
+
+
+#: When this program began.
+_BEGAN = _processor_time()
+
+
+def stolen() -> float:
+    """Return the share of the processor time that the host gave to others while this program ran."""
+    taken, every = (now - began for now, began in zip(_processor_time(), _BEGAN, strict=True))
+    return round(taken / every, 3) if every else 0.0
 
 
 def machine() -> dict[str, Any]:
@@ -40,8 +57,9 @@ def store(name: str, body: dict[str, Any], variant: str = "", folder: Path | Non
     command = "python -m " + " ".join([f"benchmarks.{name}", *sys.argv[1:]])
     record = {
         "command": command,
-        "measured_at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": machine(),
+        "stolen": stolen(),
         **body,
     }
     path.write_text(json.dumps(record, indent=2) + "\n")
