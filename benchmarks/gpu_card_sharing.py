@@ -14,11 +14,13 @@ from collections import Counter, deque
 from statistics import mean
 from typing import Any, NamedTuple
 
+from benchmarks.gpu_card_machine import Clock
 from benchmarks.gpu_card_models import Service
 from managers.gpu.torch_worker.weights import settle
 
 HOT_SHARE = 0.8
 _TURN_RESTORES = 4
+RIVALS = ("static", "shared", "fcfs")
 
 
 class Call(NamedTuple):
@@ -76,13 +78,13 @@ def choose(waiting: deque[Call], resident: list[int], turn_is_over: bool) -> Cal
 
 
 def play(card: Card, services: list[Service], calls: list[Call], call_seconds: float,
-         turns: bool) -> dict[str, Any]:  # fmt: skip
-    """Serve the calls in real time; return what came out."""
+         turns: bool, clock: Clock) -> dict[str, Any]:  # fmt: skip
+    """Serve the calls in real time, as long as there is time; return what came out."""
     coming, waiting = deque(calls), deque[Call]()
     acts: list[float] = []
     card.switches.clear()
     began, turn_until = time.perf_counter(), 0.0
-    while coming or waiting:
+    while (coming or waiting) and clock.left():
         now = time.perf_counter() - began
         while coming and coming[0].at_seconds <= now:
             waiting.append(coming.popleft())
@@ -97,7 +99,8 @@ def play(card: Card, services: list[Service], calls: list[Call], call_seconds: f
             turn_until = time.perf_counter() - began + _TURN_RESTORES * card.switches[-1]
         _work(services[call.service], call_seconds)
         acts.append(time.perf_counter() - began - call.at_seconds)
-    return summary(acts, card.switches, time.perf_counter() - began)
+    found = summary(acts, card.switches, time.perf_counter() - began)
+    return {**found, "unserved": len(coming) + len(waiting)}
 
 
 def _work(service: Service, seconds: float) -> None:
@@ -125,16 +128,16 @@ def summary(acts: list[float], switches: list[float], wall_seconds: float) -> di
 
 
 def compare(services: list[Service], room: int, calls: list[Call],
-            call_seconds: float) -> dict[str, dict[str, Any]]:  # fmt: skip
+            call_seconds: float, clock: Clock) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Let each rival meet the same calls."""
     often = [number for number, _ in Counter(each.service for each in calls).most_common(room)]
     found: dict[str, dict[str, Any]] = {}
-    for name in ("static", "shared", "fcfs"):
+    for name in RIVALS:
         card = Card(services, room)
         for number in often:
             card.bring(number)
         served = [call for call in calls if name != "static" or call.service in often]
-        result = play(card, services, served, call_seconds, turns=name == "shared")
+        result = play(card, services, served, call_seconds, name == "shared", clock)
         found[name] = {**result, "refused": len(calls) - len(served)}
         card.empty()
     return found
