@@ -7,7 +7,8 @@ import msgspec
 from domain.action import Kind, Outcome, Timing
 from domain.allocation import Allocation, Home, UsedResources
 from domain.events import NO_RESULT
-from domain.ids import ActionId, TrajectoryKey
+from domain.ids import ActionId, ResourceId, TrajectoryKey
+from domain.limits import Turn
 
 
 class _Decision(msgspec.Struct, frozen=True, omit_defaults=True, tag=True, tag_field="decision"):
@@ -110,6 +111,24 @@ class Evict(_Decision, frozen=True):
     home: Home
 
 
+class TurnedBad(_Decision, frozen=True):
+    """A cluster-wide resource ran out, or is left alone: told to who listens, nothing follows."""
+
+    resource: ResourceId
+    turn: Turn
+
+
+class Prepare(_Decision, frozen=True):
+    """The node shall get a GPU service ready before anybody is granted its chunk; nobody leaves for it."""
+
+    node: str
+    home: Home
+    #: What it needs of each GPU.
+    memory_bytes: int
+    #: In the memory of its GPUs; else in host memory alone.
+    awake: bool = True
+
+
 class TransferFile(_Decision, frozen=True):
     """The node shall move a file in or out of an environment and answer ``reply_to``."""
 
@@ -145,6 +164,8 @@ Decision = (
     | Finish
     | RemoveEnvironment
     | Evict
+    | TurnedBad
+    | Prepare
     | TransferFile
     | Refuse
     | Wake

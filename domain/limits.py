@@ -90,3 +90,12 @@ class QuotaUse(msgspec.Struct, frozen=True):
     left: int
     #: Journal time at which something of it comes back; None: nothing is used.
     eases_at: float | None
+
+
+class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What turned bad of a resource: a quota has nothing left, or the circuit opened."""
+
+    #: How the quota stands; None: it is the circuit.
+    quota: QuotaUse | None = None
+    #: For people.
+    detail: str = ""

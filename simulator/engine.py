@@ -28,6 +28,7 @@ from domain.decisions import (
     Requeue,
     Resize,
     TransferFile,
+    TurnedBad,
     Wake,
 )
 from domain.errors import InvariantViolation
@@ -222,6 +223,10 @@ class Simulation:
         # The machine may have moved its wish since; then another entry carries it.
         if self.machine.state.asked_wake == asked_at:
             self.tell(TimeAdvanced())
+
+
+def _nothing(_: Decision) -> None:
+    """What is for people changes nothing."""
 
 
 def _unexpected(decision: Decision) -> None:

@@ -1,4 +1,4 @@
-"""Composition root of the webhooks: the outbox, the guard of API calls, and the leader's status."""
+"""Composition root of the webhooks: the outbox and the guard of API calls."""
 
 from __future__ import annotations
 
@@ -13,28 +13,21 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import close_old_connections
-from django.utils import timezone
 
-from domain.errors import Unavailable
 from managers.quota.calls.driver import open_connections
-from tangram_web.lib import ask
 from tangram_web.webhooks.delivering import deliver_due, prune
-from tangram_web.webhooks.models import Endpoint, Event
-from tangram_web.webhooks.outbox import feed_standing
+from tangram_web.webhooks.services import secrets_seal_anew
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 1.0
-#: Between two looks at circuits and quotas, and between two looks for what is old.
-STANDING_SECONDS: Final = 2.0
-PRUNE_SECONDS: Final = 3600.0
-_OF_STANDING: Final = {Event.BREAKER_OPENED, Event.QUOTA_EXHAUSTED}
+#: Between two looks for what is old, and for secrets under a key that was rotated.
+TIDY_SECONDS: Final = 3600.0
 
 
 async def webhooks() -> None:
-    """Send what is due, and look at what has no journal entry, for ever."""
-    await asyncio.gather(_in_turn(_send, POLL_SECONDS), _in_turn(_look, STANDING_SECONDS),
-                         _in_turn(_forget, PRUNE_SECONDS))  # fmt: skip
+    """Send what is due, and keep the rows tidy, for ever."""
+    await asyncio.gather(_in_turn(_send, POLL_SECONDS), _in_turn(_tidy, TIDY_SECONDS))
 
 
 async def _in_turn(work: Callable[[], Awaitable[None]], pause_seconds: float) -> None:
@@ -53,23 +46,6 @@ async def _send() -> None:
         pass
 
 
-async def _look() -> None:
-    # It waits for the leader's answer, which sending must not.
-    await sync_to_async(look, thread_sensitive=False)()
-
-
-def look() -> None:
-    """Tell what turned bad, if somebody wants to be told and a leader answers."""
-    close_old_connections()
-    wanted = Endpoint.objects.filter(enabled=True).values_list("events", flat=True)
-    if not any(_OF_STANDING & set(events) for events in wanted):
-        return
-    try:
-        status = ask.status()
-    except Unavailable:
-        return
-    feed_standing(status.get("resources", {}), timezone.now())
-
-
-async def _forget() -> None:
+async def _tidy() -> None:
+    await sync_to_async(secrets_seal_anew)()
     await sync_to_async(prune)(settings.TANGRAM_RETENTION_DAYS)

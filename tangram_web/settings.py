@@ -55,6 +55,8 @@ TANGRAM_DOCKER = env_prefixed("TANGRAM_DOCKER_", "docker_")
 
 DEBUG = env_bool("TANGRAM_DEBUG", default=False)
 SECRET_KEY = env_secret("TANGRAM_SECRET_KEY", TANGRAM_HOME / "secret_key")
+#: Keys from before a rotation, split at commas: what they signed and sealed is still read.
+SECRET_KEY_FALLBACKS = env_list("TANGRAM_SECRET_KEY_FALLBACKS", [])
 ALLOWED_HOSTS = env_list("TANGRAM_ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
 
 INSTALLED_APPS = [

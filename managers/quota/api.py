@@ -23,7 +23,7 @@ from domain.apis import Feedback
 from domain.errors import CapacityError
 from domain.ids import ResourceId
 from domain.inventory import ResourceInventory
-from domain.limits import Limits, Quota, QuotaUse
+from domain.limits import Limits, Quota, QuotaUse, Turn
 from managers.quota.ledger import CounterLedger
 from managers.quota.pace import Pace, PaceState
 from managers.quota.windows import CalendarDay, Group, SlidingWindow, Window
@@ -62,6 +62,8 @@ class ApiLedger(CounterLedger):
         #: What holders have that was not handed out yet.
         self._unspent: dict[str, int] = {}
         self._pace = Pace(self._limits)
+        #: What turned bad and was not asked for yet; nothing, between two cycles.
+        self._turns: list[Turn] = []
 
     def advance(self, now: float) -> None:
         """Let time pass; it never runs backward."""
@@ -108,6 +110,18 @@ class ApiLedger(CounterLedger):
         if amount:
             for meter in self._meters:
                 meter.window.add(self.now, amount)
+                left = meter.quota.amount - meter.window.used(self.now)
+                if left <= 0 < left + amount:
+                    self._turns.append(Turn(self._use(meter, self.now)))
+
+    def presume(self, used: Sequence[int]) -> None:
+        """Count so much against each quota, in their order, as if it was granted now.
+
+        For books that begin later than what they are about.
+        """
+        for meter, amount in zip(self._meters, used, strict=False):
+            if amount > 0:
+                meter.window.add(self.now, amount)
 
     def release(self, holder: str) -> Allocation | None:
         """Take back what ``holder`` has; what was spent stays spent."""
@@ -129,7 +143,17 @@ class ApiLedger(CounterLedger):
 
     def heed(self, feedback: Feedback, granted_at: float, now: float) -> None:
         """Let the pace follow what an attempt, granted at ``granted_at``, says of the API."""
+        opened = self._pace.state.opened
         self._pace.heed(feedback, granted_at, now, self._held, self._capacity)
+        if self._pace.state.opened and not opened:
+            self._turns.append(Turn(detail=self._pace.hindrance(now)))
+
+    def turns(self) -> list[Turn]:
+        """Return what turned bad since this was last asked: a circuit that goes on failing did not."""
+        if not self._turns:
+            return self._turns
+        turned, self._turns = self._turns, []
+        return turned
 
     def take_retry(self, attempts: int) -> str:
         """Allow one more attempt after so many; else say why there is none."""
@@ -149,15 +173,14 @@ class ApiLedger(CounterLedger):
 
     def uses(self, now: float) -> list[QuotaUse]:
         """Return how each quota stands at ``now``."""
-        return [
-            QuotaUse(
-                quota,
-                used := window.used(now),
-                quota.amount - used,
-                window.falls_to(used - 1, now) if used else None,
-            )
-            for quota, window in self._meters
-        ]
+        return [self._use(meter, now) for meter in self._meters]
+
+    def _use(self, meter: Meter, now: float) -> QuotaUse:
+        quota, window = meter
+        used = window.used(now)
+        return QuotaUse(
+            quota, used, quota.amount - used, window.falls_to(used - 1, now) if used else None
+        )
 
     def resize_capacity(self, inventory: ResourceInventory) -> None:
         """Follow a changed declaration; holders keep what they have, and grants stay counted.
@@ -171,10 +194,16 @@ class ApiLedger(CounterLedger):
         self._limits = inventory.limits
         self._pace.declare(self._limits)
         before = {_period(meter.quota): meter.window.groups() for meter in self._meters}
+        spent = {_period(use.quota) for use in self.uses(self.now) if use.left <= 0}
         longest = before[max(before, key=_reach)] if before else []
         self._meters = [
             Meter(quota, _window(quota, before.get(_period(quota), longest)))
             for quota in self._limits.quotas
+        ]
+        self._turns += [
+            Turn(use)
+            for use in self.uses(self.now)
+            if use.left <= 0 and _period(use.quota) not in spent
         ]
 
     def remember(self) -> bytes:

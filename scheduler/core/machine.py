@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from domain.decisions import Decision, Wake
+from collections.abc import Collection
+from math import inf
+
+from domain.decisions import Decision, TurnedBad, Wake
 from domain.errors import InvariantViolation
 from domain.events import Event
 from domain.ids import ActionId, ResourceId
@@ -41,6 +44,8 @@ class Machine:
             self._advance(event.at, decisions)
             HANDLERS[type(event)](state, event, decisions)
         run_cycle(state, decisions)
+        if state.paced:
+            self._tell_turns(decisions)
         self._ask_wake(decisions)
         return decisions
 
@@ -71,6 +76,13 @@ class Machine:
         state.now = at
         while (timer := state.timers.due(at)) is not None:
             deadlines.ring(state, timer, decisions)
+
+    def _tell_turns(self, decisions: list[Decision]) -> None:
+        paced = self.state.paced
+        turned = {name: turns for name in paced if (turns := paced[name].turns())}
+        # A restored state may hold its ledgers in another order.
+        for name in sorted(turned):
+            decisions += [TurnedBad(name, turn) for turn in turned[name]]
 
     def _ask_wake(self, decisions: list[Decision]) -> None:
         state, asked = self.state, self.state.asked_wake

@@ -21,6 +21,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
+from tangram_web.lib.sealing import Unsealable
 from tangram_web.webhooks.models import Attempt, Delivery, Endpoint, State
 from tangram_web.webhooks.schedule import FAILING_SECONDS, pause_seconds
 from tangram_web.webhooks.sending import Answer, OpenConnections, post, reach_of
@@ -62,7 +63,13 @@ def claim_due(now: datetime) -> list[Delivery]:
 async def _deliver(open_connections: OpenConnections, row: Delivery, chooser: Random) -> None:
     now = timezone.now()
     endpoint, body = row.endpoint, row.body.encode()
-    headers = signed_headers(endpoint.secrets_at(now), row.message_id, int(now.timestamp()), body)
+    try:
+        known = endpoint.secrets_at(now)
+    except Unsealable:
+        unknown = Answer(None, "its secret cannot be read: the key of the installation is another")
+        await sync_to_async(settle)(row, unknown, timezone.now(), chooser)
+        return
+    headers = signed_headers(known, row.message_id, int(now.timestamp()), body)
     reach = reach_of(endpoint.url, loopback=settings.TANGRAM_WEBHOOKS_LOOPBACK)
     async with open_connections(reach) as pool:
         answer = await post(

@@ -13,6 +13,7 @@ from typing import ClassVar
 from django.db import models
 
 from tangram_web.lib.fields import JsonText
+from tangram_web.lib.sealing import unseal
 from tangram_web.pools.models import Project
 
 
@@ -25,6 +26,8 @@ class Event(models.TextChoices):
     NODE_LOST = "node.lost", "a node was lost"
 
 
+#: What secrets are sealed for.
+PURPOSE = "webhook"
 #: The type of what the page sends on demand; nobody subscribes to it.
 PING = "endpoint.ping"
 
@@ -50,9 +53,9 @@ class Endpoint(models.Model):
     url = models.CharField(max_length=500)
     #: Values of `Event`.
     events = JsonText(default=list)
-    #: Needed to sign, so it is kept as it is; shown once.
-    secret = models.CharField(max_length=128)
-    former_secret = models.CharField(max_length=128, blank=True, default="")
+    #: Needed to sign, so they are sealed and not hashed (`tangram_web.lib.sealing`); shown once.
+    secret = models.TextField()
+    former_secret = models.TextField(blank=True, default="")
     #: Until then the former secret signs as well.
     former_until = models.DateTimeField(null=True)
     enabled = models.BooleanField(default=True)
@@ -66,10 +69,10 @@ class Endpoint(models.Model):
         return self.url
 
     def secrets_at(self, now: datetime) -> list[str]:
-        """Return the secrets that sign at ``now``, the newest first."""
-        known = [self.secret]
+        """Return the secrets that sign at ``now``, the newest first. Raises Unsealable."""
+        known = [unseal(self.secret, PURPOSE)]
         if self.former_secret and self.former_until is not None and now < self.former_until:
-            known.append(self.former_secret)
+            known.append(unseal(self.former_secret, PURPOSE))
         return known
 
 
@@ -120,10 +123,10 @@ class Attempt(models.Model):
 
 
 class Standing(models.Model):
-    """What was last seen of something that is told when it turns bad."""
+    """When something that is told when it turns bad last did."""
 
     name = models.CharField(primary_key=True, max_length=200)
-    bad = models.BooleanField(default=False)
+    turned_at = models.DateTimeField()
 
     def __str__(self) -> str:
-        return f"{self.name}: {'bad' if self.bad else 'well'}"
+        return f"{self.name} since {self.turned_at}"

@@ -1,4 +1,4 @@
-"""What is to be told: from journal entries and from how the system stands, to rows of the outbox.
+"""What is to be told: from journal entries to rows of the outbox.
 
 Rules
 1. `feed` runs in the transaction that moves the projection: an entry is either both in the rows and
@@ -6,8 +6,9 @@ Rules
 2. A trajectory goes to the endpoints of its project; what befalls the system to all that want it.
 3. The end of a trajectory is told once, although the journal may say it in two places: when its
    trainer asked for it, and when its environment goes.
-4. Breakers and quotas have no entries of their own. `feed_standing` is given how they stand every
-   few seconds, and tells the turn from well to bad: one that opens and closes in between is missed.
+4. A circuit that opened and a quota that ran out are in the journal as the core saw them turn, so
+   none is missed. A quota in constant use runs out again with each grant: it is told when it was
+   calm for `CALM` before.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from django.db import transaction
 from django.utils import timezone
 
 from domain.codec import JournalEntry
-from domain.decisions import RemoveEnvironment
+from domain.decisions import RemoveEnvironment, TurnedBad
 from domain.events import NodeLost, TrajectoryFinished
 from domain.ids import trajectory_key
+from domain.limits import Turn
+from domain.resources import units
 from tangram_web.webhooks.models import Delivery, Endpoint, Event, Standing
 
 #: Within this the same trajectory does not end twice.
 ONE_END: Final = timedelta(hours=1)
 MOST_SUBJECT: Final = 400
-#: How `managers.quota.pace` begins to speak of an open circuit.
-OPEN_CIRCUIT: Final = "its circuit is open"
+#: A quota that ran out is told again once it did not for so long.
+CALM: Final = timedelta(minutes=1)
 
 
 class Message(NamedTuple):
@@ -48,7 +50,7 @@ def feed(entries: Sequence[JournalEntry]) -> None:
     """Put what ``entries`` say into the outbox. Called inside the projection's transaction."""
     found = [message for entry in entries for message in messages_of(entry)]
     if found and Endpoint.objects.filter(enabled=True).exists():
-        put(_told_once(found))
+        put(_after_calm(_told_once(found)))
 
 
 def messages_of(entry: JournalEntry) -> Iterator[Message]:
@@ -61,15 +63,51 @@ def messages_of(entry: JournalEntry) -> Iterator[Message]:
             case NodeLost(node=node):
                 yield Message(Event.NODE_LOST, f"node/{node}", None, at, {"node": node})
     for decision in entry.decisions:
-        if isinstance(decision, RemoveEnvironment):
-            project, _, name = decision.trajectory.partition("/")
-            yield _finished(project, name, decision.reason, at)
+        match decision:
+            case RemoveEnvironment(trajectory=key, reason=reason):
+                project, _, name = key.partition("/")
+                yield _finished(project, name, reason, at)
+            case TurnedBad(resource=resource, turn=turn):
+                yield _turned(resource, turn, at)
 
 
 def _finished(project: str, name: str, reason: str, at: datetime) -> Message:
     data = {"project": project, "trajectory": name, "reason": reason}
     subject = f"trajectory/{trajectory_key(project, name)}"[:MOST_SUBJECT]
     return Message(Event.TRAJECTORY_FINISHED, subject, project, at, data)
+
+
+def _turned(resource: str, turn: Turn, at: datetime) -> Message:
+    if turn.quota is None:
+        data: dict[str, Any] = {"resource": resource, "detail": turn.detail}
+        return Message(Event.BREAKER_OPENED, f"breaker/{resource}", None, at, data)
+    quota = turn.quota.quota
+    period: dict[str, Any] = {"window_seconds": quota.window_seconds or None,
+              "zone": None if quota.window_seconds else quota.zone}  # fmt: skip
+    data = {"resource": resource, "units": units(quota.amount), **period,
+            "used": units(turn.quota.used), "left": units(turn.quota.left)}  # fmt: skip
+    subject = f"quota/{resource}/{quota.window_seconds or quota.zone}"
+    return Message(Event.QUOTA_EXHAUSTED, subject, None, at, data)
+
+
+def _after_calm(found: Iterable[Message]) -> list[Message]:
+    """Leave out quotas that ran out again before they were calm for a while."""
+    known = dict(Standing.objects.values_list("name", "turned_at"))
+    last, told = dict(known), []
+    for message in found:
+        if message.event is Event.QUOTA_EXHAUSTED:
+            before = last.get(message.subject)
+            last[message.subject] = message.at
+            if before is not None and message.at - before < CALM:
+                continue
+        told.append(message)
+    Standing.objects.bulk_create(
+        [Standing(name=n, turned_at=at) for n, at in last.items() if known.get(n) != at],
+        update_conflicts=True,
+        unique_fields=["name"],
+        update_fields=["turned_at"],
+    )
+    return told
 
 
 def _told_once(found: Iterable[Message]) -> list[Message]:
@@ -107,34 +145,6 @@ def put(messages: Iterable[Message]) -> int:
     ]
     Delivery.objects.bulk_create(rows)
     return len(rows)
-
-
-def feed_standing(resources: Mapping[str, Mapping[str, Any]], at: datetime) -> None:
-    """Tell of circuits that opened and of quotas that ran out, as the leader's status has them."""
-    bad = {message.subject: message for message in _bad_now(resources, at)}
-    with transaction.atomic():
-        before = dict(Standing.objects.values_list("name", "bad"))
-        put(message for name, message in bad.items() if not before.get(name))
-        Standing.objects.filter(bad=True).exclude(name__in=list(bad)).update(bad=False)
-        Standing.objects.bulk_create(
-            [Standing(name=name, bad=True) for name in bad],
-            update_conflicts=True,
-            unique_fields=["name"],
-            update_fields=["bad"],
-        )
-
-
-def _bad_now(resources: Mapping[str, Mapping[str, Any]], at: datetime) -> Iterator[Message]:
-    for name, stands in resources.items():
-        hindrance = stands.get("hindrance") or ""
-        if hindrance.startswith(OPEN_CIRCUIT):
-            data = {"resource": name, "detail": hindrance}
-            yield Message(Event.BREAKER_OPENED, f"breaker/{name}", None, at, data)
-        for quota in stands.get("quotas", ()):
-            if quota["left"] <= 0:
-                period = quota.get("window_seconds") or quota.get("zone")
-                subject = f"quota/{name}/{period}"
-                yield Message(Event.QUOTA_EXHAUSTED, subject, None, at, {"resource": name, **quota})
 
 
 def new_message_id() -> str:

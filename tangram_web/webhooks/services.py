@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final
@@ -13,11 +14,14 @@ from django.utils import timezone
 
 from domain.errors import Conflict, InvalidRequest
 from tangram_web.audit.services import record
+from tangram_web.lib.sealing import Unsealable, seal, sealed_anew
 from tangram_web.webhooks.delivering import disable
-from tangram_web.webhooks.models import PING, Delivery, Endpoint, Event, State
+from tangram_web.webhooks.models import PING, PURPOSE, Delivery, Endpoint, Event, State
 from tangram_web.webhooks.outbox import body_of, new_message_id
 from tangram_web.webhooks.sending import check_url
 from tangram_web.webhooks.signing import new_secret
+
+log = logging.getLogger(__name__)
 
 MOST_ENDPOINTS: Final = 20
 #: For so long the former secret signs beside the new one.
@@ -33,7 +37,9 @@ def endpoint_create(
         if Endpoint.objects.filter(project_id=project).count() >= MOST_ENDPOINTS:
             raise Conflict(f"{project} has {MOST_ENDPOINTS} endpoints; delete one first")
         secret = new_secret()
-        made = Endpoint.objects.create(project_id=project, url=url, events=wanted, secret=secret)
+        made = Endpoint.objects.create(
+            project_id=project, url=url, events=wanted, secret=seal(secret, PURPOSE)
+        )
         _told(http, "create", made, None, _described(made))
     return made, secret
 
@@ -56,12 +62,32 @@ def endpoint_update(
 
 def endpoint_rotate(*, http: HttpRequest, endpoint: Endpoint) -> str:
     """Give an endpoint a new secret and return it; the former one signs as well for a day."""
+    secret = new_secret()
     with transaction.atomic():
-        endpoint.former_secret, endpoint.secret = endpoint.secret, new_secret()
+        endpoint.former_secret, endpoint.secret = endpoint.secret, seal(secret, PURPOSE)
         endpoint.former_until = timezone.now() + ROTATION
         endpoint.save(update_fields=["secret", "former_secret", "former_until"])
         _told(http, "rotate", endpoint)
-    return endpoint.secret
+    return secret
+
+
+def secrets_seal_anew() -> int:
+    """Bring secrets under the present key of the installation; return how many were not.
+
+    A secret that no known key opens stays as it is: it can be read again once its key is known.
+    """
+    changed = 0
+    for endpoint in Endpoint.objects.only("secret", "former_secret"):
+        known = (endpoint.secret, endpoint.former_secret)
+        try:
+            anew = tuple(sealed_anew(each, PURPOSE) for each in known)
+        except Unsealable as error:
+            log.warning("webhook %s: %s; give it a new secret", endpoint.pk, error)
+            continue
+        if anew != known:
+            same = Endpoint.objects.filter(pk=endpoint.pk, secret=known[0])
+            changed += same.update(secret=anew[0], former_secret=anew[1])
+    return changed
 
 
 def endpoint_delete(*, http: HttpRequest, endpoint: Endpoint) -> None:

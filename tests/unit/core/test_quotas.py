@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from domain.decisions import Decision, TurnedBad
 from domain.ids import ResourceId
 from scheduler.core import snapshot
 from tests.builders import a_config, a_lease, a_node, a_quota, an_action, granted, make_ledger
@@ -105,6 +106,22 @@ def test_a_resource_that_was_away_for_a_while_has_not_forgotten() -> None:
     scenario.configure(back)
     assert granted(scenario.submit(*calls(1, first=1))) == []
     assert granted(scenario.advance(10.0)) == ["c1"]
+
+
+def test_a_quota_that_runs_out_is_a_decision_for_who_listens() -> None:
+    def turned(decisions: list[Decision]) -> list[tuple[str, int]]:
+        return [
+            (each.resource, each.turn.quota.left)
+            for each in decisions
+            if isinstance(each, TurnedBad) and each.turn.quota is not None
+        ]
+
+    scenario = a_scenario(a_quota(2, 10.0))
+    assert turned(scenario.submit(*calls(1))) == []
+    assert turned(scenario.submit(*calls(3, first=1))) == [("api:search", 0)]
+    scenario.machine = snapshot.load(snapshot.dump(scenario.machine), make_ledger)
+    assert turned(scenario.advance(9.0)) == []
+    assert turned(scenario.advance(1.0)) == [("api:search", 0)]
 
 
 def test_more_than_a_quota_ever_has_is_refused() -> None:

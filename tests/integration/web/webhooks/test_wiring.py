@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from domain.errors import Unavailable
 from domain.events import NodeLost
-from tangram_web import celery, followers, posting
-from tangram_web.lib import ask
+from tangram_web import celery, followers
 from tangram_web.webhooks.models import Delivery, Endpoint
 from tangram_web.webhooks.signing import new_secret
 from tests.integration.web.journal import Journal
@@ -50,24 +48,3 @@ def test_what_the_projector_consumes_is_told(endpoint, redis_bus, monkeypatch):
     consumers[0](journal.entries)
 
     assert Delivery.objects.get().subject == "node/n1"
-
-
-def test_the_leader_is_asked_only_if_somebody_wants_to_know_and_may_be_away(endpoint, monkeypatch):
-    stands = {"resources": {"api:s": {"hindrance": "its circuit is open after failures"}}}
-    asked: list[int] = []
-
-    def status() -> dict[str, Any]:
-        asked.append(1)
-        if len(asked) == 1:
-            raise Unavailable("nobody leads")
-        return stands
-
-    monkeypatch.setattr(ask, "status", status)
-    posting.look()
-    assert not Delivery.objects.exists()
-    posting.look()
-    assert Delivery.objects.get().event == "breaker.opened"
-
-    Endpoint.objects.update(events=["node.lost"])
-    posting.look()
-    assert len(asked) == 2

@@ -1,0 +1,63 @@
+"""Secrets that are needed again, sealed for the database under Django's ``SECRET_KEY``. Pure but for it.
+
+Fernet (AES-128-CBC and HMAC-SHA256) seals them under a key that HKDF derives from ``SECRET_KEY``
+and the purpose. What was sealed under a key that moved to ``SECRET_KEY_FALLBACKS`` opens still, and
+`sealed_anew` brings it under the present one.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Final
+
+from cryptography.fernet import Fernet, InvalidToken
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from django.conf import settings
+
+PREFIX: Final = "sealed:1:"
+_KEY_BYTES: Final = 32
+
+
+class Unsealable(Exception):
+    """No key that is known opens it."""
+
+
+def seal(text: str, purpose: str) -> str:
+    """Return ``text`` so that only who has the key reads it; an empty text stays empty."""
+    return PREFIX + _keys(purpose)[0].encrypt(text.encode()).decode() if text else ""
+
+
+def unseal(sealed: str, purpose: str) -> str:
+    """Return what was sealed, an unsealed text as it is. Raises Unsealable."""
+    return _opened(sealed, purpose)[0] if sealed.startswith(PREFIX) else sealed
+
+
+def sealed_anew(sealed: str, purpose: str) -> str:
+    """Return ``sealed`` under the present key: the same text where it is already. Raises Unsealable."""
+    if not sealed.startswith(PREFIX):
+        return seal(sealed, purpose)
+    text, present = _opened(sealed, purpose)
+    return sealed if present else seal(text, purpose)
+
+
+def _opened(sealed: str, purpose: str) -> tuple[str, bool]:
+    """Return the text, and whether the present key opened it."""
+    for number, key in enumerate(_keys(purpose)):
+        try:
+            return key.decrypt(sealed.removeprefix(PREFIX)).decode(), number == 0
+        except InvalidToken:
+            continue
+    raise Unsealable(f"no known key opens this {purpose}")
+
+
+def _keys(purpose: str) -> list[Fernet]:
+    """Return the present key, then those of before."""
+    return [_derived(key, purpose) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)]
+
+
+def _derived(secret_key: str | bytes, purpose: str) -> Fernet:
+    key = secret_key.encode() if isinstance(secret_key, str) else secret_key
+    # The secret key is long and random: HKDF without a salt is made for this.
+    about = f"tangram.sealing.{purpose}".encode()
+    return Fernet(base64.urlsafe_b64encode(HKDF(SHA256(), _KEY_BYTES, None, about).derive(key)))
