@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta
+from itertools import zip_longest
 from random import Random
 from typing import Final
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Min, QuerySet
 from django.utils import timezone
 
 from tangram_web.lib.sealing import Unsealable
@@ -43,21 +44,27 @@ async def deliver_due(open_connections: OpenConnections, chooser: Random) -> int
 
 
 def claim_due(now: datetime) -> list[Delivery]:
-    """Return rows that are due and now ours to send, the oldest first."""
-    due = Delivery.objects.filter(
-        state=State.PENDING, next_at__lte=now, endpoint__enabled=True
-    ).select_related("endpoint")
+    """Return rows that are due and now ours to send, the oldest of each endpoint first."""
+    due = Delivery.objects.filter(state=State.PENDING, next_at__lte=now, endpoint__enabled=True)
     claimed: list[Delivery] = []
-    per_endpoint: dict[str, int] = {}
-    for row in due.order_by("next_at")[: 4 * BATCH]:
-        count = per_endpoint.get(row.endpoint_id, 0)
-        if len(claimed) == BATCH or count == OF_ONE:
-            continue
+    for row in _in_turn(due):
         ours = Delivery.objects.filter(pk=row.pk, state=State.PENDING, next_at=row.next_at)
         if ours.update(next_at=now + timedelta(seconds=CLAIM_SECONDS)) == 1:
-            per_endpoint[row.endpoint_id] = count + 1
             claimed.append(row)
+        if len(claimed) == BATCH:
+            break
     return claimed
+
+
+def _in_turn(due: QuerySet[Delivery]) -> list[Delivery]:
+    """Return the first of each endpoint, then the second of each: however long its own line is."""
+    waiting = due.values("endpoint_id").annotate(first=Min("next_at")).order_by("first")
+    keys = waiting.values_list("endpoint_id", flat=True)[:BATCH]
+    lines = [
+        due.filter(endpoint_id=key).select_related("endpoint").order_by("next_at")[:OF_ONE]
+        for key in keys
+    ]
+    return [row for rank in zip_longest(*lines) for row in rank if row is not None]
 
 
 async def _deliver(open_connections: OpenConnections, row: Delivery, chooser: Random) -> None:

@@ -45,7 +45,7 @@ async def resolve(host: str, port: int) -> list[str]:
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter of what can be no name: an empty label
         raise httpcore.ConnectError(f"{host} has no address: {error}") from error
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 

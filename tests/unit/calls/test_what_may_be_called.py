@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import httpcore
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.apis import ApiConfig, CallSpec, Reach, check_api, check_call
 from domain.errors import InvalidRequest
-from managers.quota.calls.guard import may_call
+from managers.quota.calls.guard import GuardedNetwork, may_call
 
 API = ApiConfig(
     "https://api.example.com/v1",
@@ -105,3 +108,9 @@ def test_each_reach_has_its_addresses(reach: Reach) -> None:
     expected = {Reach.PUBLIC: PUBLIC, Reach.PRIVATE: PUBLIC + PRIVATE, Reach.LOOPBACK: LOOPBACK}
     everything = PUBLIC + PRIVATE + LOOPBACK + NEVER
     assert [a for a in everything if may_call(a, reach)] == expected[reach]
+
+
+@pytest.mark.parametrize("host", ["a..b", ".a", 64 * "a" + ".com"])
+def test_a_host_that_is_no_name_cannot_be_connected_to(host: str) -> None:
+    with pytest.raises(httpcore.ConnectError, match="has no address"):
+        asyncio.run(GuardedNetwork(Reach.PUBLIC).connect_tcp(host, 443, timeout=20.0))
