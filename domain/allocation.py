@@ -28,6 +28,8 @@ class Hosting(msgspec.Struct, frozen=True, omit_defaults=True):
     cached: bool = False
     #: Who has to leave first, in this order.
     evicted: tuple[Home, ...] = ()
+    #: It was brought there, or is on its way, before anybody was granted the chunk.
+    ahead: bool = False
 
 
 class Allocation(msgspec.Struct, frozen=True, omit_defaults=True):

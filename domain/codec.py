@@ -10,10 +10,19 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from domain.decisions import Abort, Decision, Evict, RemoveEnvironment, Resize, TransferFile
+from domain.decisions import (
+    Abort,
+    Decision,
+    Evict,
+    Forget,
+    RemoveEnvironment,
+    Resize,
+    TransferFile,
+)
+from domain.errors import Unreadable
 from domain.events import Command, Event
 from domain.inventory import Config
-from domain.ports import RunOrder
+from domain.ports import PrepareOrder, RunOrder
 
 JOURNAL_FIELD = b"e"
 COMMANDS_FIELD = b"c"
@@ -45,6 +54,9 @@ class NodeCommand(msgspec.Struct, omit_defaults=True):
     transfer: TransferFile | None = None
     resize: Resize | None = None
     evict: Evict | None = None
+    prepare: PrepareOrder | None = None
+    #: Nothing follows it: a worker that reads it ends, and begins anew under another identity.
+    forget: Forget | None = None
 
 
 NO_BODY = msgspec.Raw(b"")

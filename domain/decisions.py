@@ -149,6 +149,17 @@ class Refuse(_Decision, frozen=True):
     detail: str
 
 
+class Forget(_Decision, frozen=True):
+    """The node is no part of the system any more. Should it live after all, it begins anew."""
+
+    node: str
+    #: Of the state directory that is forgotten; another one may come under the same name.
+    identity: str
+    #: Whoever asked for it, if somebody did just now.
+    request_id: str = ""
+    reply_to: str = ""
+
+
 class Wake(_Decision, frozen=True):
     """Send `TimeAdvanced` at this journal time, at the latest."""
 
@@ -168,5 +179,6 @@ Decision = (
     | Prepare
     | TransferFile
     | Refuse
+    | Forget
     | Wake
 )

@@ -8,6 +8,7 @@ TangramError
 │   └── Conflict        the object's state or an earlier request forbids it
 ├── CapacityError       the world is full or unreachable for now; worth a retry later
 │   └── Unavailable     a part that must answer does not (leader, Redis, node)
+├── Unreadable          something that was stored cannot be read; carries where, and the cure
 ├── Fenced              another leader has taken over; this process must stop writing
 └── InvariantViolation  our fault; never caught
 """
@@ -77,6 +78,18 @@ class CapacityError(TangramError):
 
 class Unavailable(CapacityError):
     """A part of the system that must answer does not."""
+
+
+class Unreadable(TangramError):
+    """Something that was stored is damaged, or of a version that this program does not know.
+
+    Whoever needs it whole does not go on without it.
+    """
+
+    def __init__(self, message: str, *, entry_id: str = "") -> None:
+        super().__init__(message)
+        #: Entry of the journal, if it is one.
+        self.entry_id = entry_id
 
 
 class Fenced(TangramError):

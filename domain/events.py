@@ -43,6 +43,8 @@ class ChunkNews(msgspec.Struct, frozen=True, omit_defaults=True):
     stuck: tuple[int, ...] = ()
     #: How long the service was being restored for this action, evictions included.
     restore_seconds: float = 0.0
+    #: Services that could not be brought there: they try other chunks first, until they are cured.
+    failed: tuple[Home, ...] = ()
 
 
 class ActionSubmitted(_Event):
@@ -137,6 +139,21 @@ class ServiceEvictionAsked(_Event):
     asked: Asked | None = None
 
 
+class ServicePrepared(_Event):
+    """A node has got a GPU service ready for a chunk that nobody was granted for it, or could not."""
+
+    node: str
+    home: Home
+    #: How long that took.
+    seconds: float = 0.0
+    #: It is in the memory of its GPUs; else in host memory alone.
+    awake: bool = True
+    #: For people: why it is not there; empty when it is.
+    failed: str = ""
+    #: What happened in the memory of the GPUs.
+    chunk: ChunkNews | None = None
+
+
 class TaskPrioritised(_Event):
     """Somebody wants a task's actions served at another priority; None: each at its own."""
 
@@ -213,6 +230,14 @@ class NodeReturned(_Event):
     incarnation: int
 
 
+class NodeForgetAsked(_Event):
+    """Somebody wants a node that does not come back to be forgotten; whoever asked is answered."""
+
+    node: str
+    request_id: str = ""
+    reply_to: str = ""
+
+
 class ConfigApplied(_Event):
     """A revision of the configuration is in force."""
 
@@ -276,6 +301,7 @@ Event = (
     | TaskPrioritised
     | TaskCancelRequested
     | ServiceEvictionAsked
+    | ServicePrepared
     | TrajectoryOpened
     | TrajectoryFinished
     | EnvironmentRemoved
@@ -283,6 +309,7 @@ Event = (
     | NodeJoined
     | NodeLost
     | NodeReturned
+    | NodeForgetAsked
     | ConfigApplied
     | TimeAdvanced
 )
