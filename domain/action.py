@@ -62,7 +62,9 @@ class Outcome(StrEnum):
 PYTEST_XDIST: Final = "pytest-xdist"
 
 
-class ExecSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class ExecSpec(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
+):
     """A command. ``{units}`` in an argument becomes the granted count of the key resource."""
 
     command: tuple[str, ...]
@@ -76,7 +78,9 @@ class ExecSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     rewrite: str | None = None
 
 
-class LeaseSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class LeaseSpec(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
+):
     """How long a lease lives without renewal."""
 
     ttl_seconds: float = 30.0
@@ -88,6 +92,7 @@ class RewardRule(
     omit_defaults=True,
     forbid_unknown_fields=True,
     rename={"source": "from"},
+    gc=False,
 ):
     """How a reward is read from a completed action: ``exit_code`` (0 → 1.0, else 0.0) or ``json``.
 
@@ -99,7 +104,9 @@ class RewardRule(
     path: str | None = None
 
 
-class EnvironmentSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class EnvironmentSpec(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
+):
     """A trajectory's long-lived sandbox."""
 
     image: str | None = None
@@ -109,7 +116,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     ttl_seconds: float = 7200.0
 
 
-class Action(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Action(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """One atomic invocation. Never changed after it was accepted."""
 
     id: ActionId
@@ -154,7 +161,7 @@ class Action(msgspec.Struct, kw_only=True, omit_defaults=True):
         return None if self.trajectory is None else trajectory_key(self.project, self.trajectory)
 
 
-class Timing(msgspec.Struct, frozen=True, omit_defaults=False):
+class Timing(msgspec.Struct, frozen=True, omit_defaults=False, gc=False):
     """ACT and its parts. ``act = queue + overhead + execution``; all in seconds."""
 
     queue_seconds: float

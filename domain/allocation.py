@@ -17,7 +17,7 @@ class Home(NamedTuple):
     units: tuple[int, ...]
 
 
-class Hosting(msgspec.Struct, frozen=True, omit_defaults=True):
+class Hosting(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What happens in the memory of a chunk before its holder can work there."""
 
     #: The service that works for the holder; empty: the holder brings its own program.
@@ -32,7 +32,7 @@ class Hosting(msgspec.Struct, frozen=True, omit_defaults=True):
     ahead: bool = False
 
 
-class Allocation(msgspec.Struct, frozen=True, omit_defaults=True):
+class Allocation(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Concrete units of one resource held by one holder."""
 
     resource: ResourceId
@@ -48,7 +48,7 @@ class Allocation(msgspec.Struct, frozen=True, omit_defaults=True):
     hosting: Hosting | None = None
 
 
-class UsedResources(msgspec.Struct, frozen=True, omit_defaults=False):
+class UsedResources(msgspec.Struct, frozen=True, omit_defaults=False, gc=False):
     """What a command used of what it was granted, as the kernel counted it."""
 
     cpu_seconds: float

@@ -78,7 +78,9 @@ class ApiConfig(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     cache: Cache | None = None
 
 
-class CallSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class CallSpec(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
+):
     """One request to an API. ``path`` holds the query as well, percent-encoded."""
 
     target: str

@@ -11,7 +11,9 @@ from domain.ids import ActionId, ResourceId, TrajectoryKey
 from domain.limits import Turn
 
 
-class _Decision(msgspec.Struct, frozen=True, omit_defaults=True, tag=True, tag_field="decision"):
+class _Decision(
+    msgspec.Struct, frozen=True, omit_defaults=True, tag=True, tag_field="decision", gc=False
+):
     pass
 
 

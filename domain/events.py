@@ -20,7 +20,9 @@ from domain.inventory import Config, NodeInventory
 NO_RESULT = msgspec.Raw(b"")
 
 
-class _Event(msgspec.Struct, kw_only=True, omit_defaults=True, tag=True, tag_field="event"):
+class _Event(
+    msgspec.Struct, kw_only=True, omit_defaults=True, tag=True, tag_field="event", gc=False
+):
     at: float = 0.0
 
 

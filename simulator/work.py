@@ -18,7 +18,7 @@ from domain.elasticity import Elasticity
 from domain.resources import MILLI
 
 
-class Work(msgspec.Struct, frozen=True):
+class Work(msgspec.Struct, frozen=True, gc=False):
     """The truth about one action. What its trainer declares of it may differ."""
 
     #: T_ori: seconds with one unit of the key resource.

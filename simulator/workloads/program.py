@@ -19,13 +19,13 @@ from domain.decisions import Finish
 from simulator.work import Work
 
 
-class Think(msgspec.Struct, frozen=True):
+class Think(msgspec.Struct, frozen=True, gc=False):
     """The model generates, or whatever else the trainer does, before the next action."""
 
     seconds: float
 
 
-class Act(msgspec.Struct, frozen=True):
+class Act(msgspec.Struct, frozen=True, gc=False):
     """Submit an action and wait for its end.
 
     For a lease, ``work.base_seconds`` is how long the trainer keeps it.
