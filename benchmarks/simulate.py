@@ -4,7 +4,7 @@ Targets, on one core: ≥ 20,000 actions simulated per second under ``minimum``,
 ``paper``; the paper's CPU cluster (ARL-Tangram §6.1: 15 nodes × 256 cores) with 1,536 trajectories
 within 2 minutes and 1 GB.
 
-It is run several times in one process and the best run counts (the machine is shared); the
+It is run several times in one process and the best run counts, by CPU time (the machine is shared); the
 share of time inside ``Machine.handle`` says how much of it the core takes.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import resource
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 from benchmarks.record import store
@@ -40,13 +40,14 @@ def _once(recordings: list[Recording], batch: int, policy: str, *, watched: bool
             return decisions
 
         simulation.machine.handle = timed  # type: ignore[method-assign]
-    began = perf_counter()
+    began, worked_from = perf_counter(), process_time()
     tally = simulation.run()
-    wall = perf_counter() - began
+    wall, worked = perf_counter() - began, process_time() - worked_from
     return {
         "actions": len(tally.rows),
         "wall_seconds": round(wall, 2),
         "actions_per_second": round(len(tally.rows) / wall),
+        "actions_per_cpu_second": round(len(tally.rows) / worked),
         "events_per_pass": round(simulation.events / simulation.passes, 2),
         "core_share": round(in_core / wall, 2) if watched else None,
         "virtual_seconds": round(simulation.agenda.now),
@@ -55,8 +56,8 @@ def _once(recordings: list[Recording], batch: int, policy: str, *, watched: bool
 
 def _measure(recordings: list[Recording], batch: int, policy: str, repeats: int) -> dict[str, Any]:
     runs = [_once(recordings, batch, policy, watched=False) for _ in range(repeats)]
-    best = min(runs, key=lambda run: run["wall_seconds"])
-    best["all_actions_per_second"] = [run["actions_per_second"] for run in runs]
+    best = max(runs, key=lambda run: run["actions_per_cpu_second"])
+    best["all_actions_per_cpu_second"] = [run["actions_per_cpu_second"] for run in runs]
     best["core_share"] = _once(recordings, batch, policy, watched=True)["core_share"]
     return best
 

@@ -38,6 +38,15 @@ class ActionState(StrEnum):
     FINISHED = "finished"
 
 
+# Who looks at every action names members so: through the class, each look-up costs as much as a call.
+QUEUED: Final = ActionState.QUEUED
+GRANTED: Final = ActionState.GRANTED
+RUNNING: Final = ActionState.RUNNING
+FINISHED: Final = ActionState.FINISHED
+EXEC: Final = Kind.EXEC
+CALL: Final = Kind.CALL
+LEASE: Final = Kind.LEASE
+
 TRANSITIONS: Final[dict[ActionState, frozenset[ActionState]]] = {
     ActionState.QUEUED: frozenset({ActionState.GRANTED, ActionState.FINISHED}),
     ActionState.GRANTED: frozenset({ActionState.RUNNING, ActionState.FINISHED, ActionState.QUEUED}),
@@ -57,6 +66,8 @@ class Outcome(StrEnum):
     INFRA_FAILED = "infra_failed"  # it did not run to its end, and that is our side's fault
     UNKNOWN = "unknown"  # it may have run; nobody can tell any more
 
+
+COMPLETED: Final = Outcome.COMPLETED
 
 #: What `ExecSpec.rewrite` may ask for.
 PYTEST_XDIST: Final = "pytest-xdist"
@@ -158,7 +169,8 @@ class Action(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
     @property
     def trajectory_key(self) -> TrajectoryKey | None:
-        return None if self.trajectory is None else trajectory_key(self.project, self.trajectory)
+        name = self.trajectory
+        return None if name is None else trajectory_key(self.project, name)
 
 
 class Timing(msgspec.Struct, frozen=True, omit_defaults=False, gc=False):

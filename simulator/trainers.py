@@ -106,10 +106,11 @@ class Trainers:
         A program sees no clock, so it is asked at once for what it will do later.
         """
         try:
-            said = player.program.send(answer)
+            send = player.program.send
+            said = send(answer)
             while isinstance(said, Think):
                 after_seconds += said.seconds
-                said = player.program.send(None)
+                said = send(None)
         except StopIteration:
             self._agenda.at(self._agenda.now + after_seconds, self._end_rollout, player)
         else:

@@ -105,7 +105,7 @@ class CpuLedger:
         if not self.fits((amount,)):
             raise CapacityError(f"{self.resource} has {self.free} free, {amount} were asked")
         if amount >= MILLI:
-            units = self._take(amount // MILLI, self._home(near))
+            units = self._take(amount // MILLI, self._home(near) if near else None)
             allocation = Allocation(self.resource, amount, units)
             for core in units:
                 self._exclusive[core] = 1
@@ -226,7 +226,8 @@ class CpuLedger:
         if index is None:
             return
         exclusive, told = core in self._exclusive, core in self._told
-        _keep(self._shared, core, wanted=told and not exclusive)
+        if told or self._shared:
+            _keep(self._shared, core, wanted=told and not exclusive)
         gained = _keep(self._free[index], core, wanted=not told and not exclusive)
         self._free_milli += gained * MILLI
 
@@ -242,6 +243,9 @@ class CpuLedger:
     def _take(self, count: int, home: int | None = None) -> tuple[int, ...]:
         """Take ``count`` free cores: all at home, else best fit in one group, else largest first."""
         taken: list[int] = []
+        if count == 1:
+            self._free_milli -= MILLI
+            return (self._best_group(1, home).pop(0),)
         while len(taken) < count:
             missing = count - len(taken)
             group = self._best_group(missing, home)

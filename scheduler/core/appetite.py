@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from domain.action import Action, Kind
+from domain.action import EXEC, Action
 from domain.allocation import UsedResources
 from domain.inventory import PoolConfig
 from domain.resources import MILLI
@@ -39,7 +39,7 @@ _DEFAULT: Final = PoolConfig("")
 
 def observe(state: State, action: Action, seconds: float, used: UsedResources) -> None:
     """Take one completed execution, and what it used, into its family's history."""
-    if action.kind is not Kind.EXEC or not action.family:
+    if action.kind is not EXEC or not action.family:
         return
     cores = used.cpu_seconds / max(seconds - used.throttled_seconds, LEAST_SECONDS)
     family = family_of(action)
@@ -54,7 +54,7 @@ def observe(state: State, action: Action, seconds: float, used: UsedResources) -
 
 def light_amount(state: State, action: Action, pool: str, node: str | None) -> int:
     """Return the milli-cores of an action that is light by default; 0 for any other."""
-    if not state.appetites or "cpu" in action.cost or action.kind is not Kind.EXEC:
+    if not state.appetites or "cpu" in action.cost or action.kind is not EXEC:
         return 0
     known = state.appetites.get(family_of(action)) if action.family else None
     if known is None or known.observations < ENOUGH:

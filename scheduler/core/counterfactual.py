@@ -92,7 +92,7 @@ def _ahead(state: State, live: LiveAction, resource: ResourceId) -> list[Hold] |
     before = [
         (other.order, expected_seconds(state, other), wanted)
         for queue, wanted in lines
-        for other in queue.waiting()
+        for other in queue.in_order()
         if other.order < live.order
     ]
     return [(seconds, wanted) for _, seconds, wanted in sorted(before)]

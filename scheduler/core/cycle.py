@@ -29,12 +29,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heapreplace
-from typing import NamedTuple
+
+import msgspec
 
 from domain.decisions import Decision
 from domain.ids import ResourceId, node_resource
 from domain.resources import MILLI
 from scheduler.core.affinity import (
+    KIND,
     Rank,
     keep_wanted,
     new_seats,
@@ -49,7 +51,6 @@ from scheduler.core.policies.malleable import Malleable
 from scheduler.core.pools import policy_of
 from scheduler.core.queues import Need, QueueKey, WaitQueue, WaitReason
 from scheduler.core.scan import Scan
-from scheduler.core.shares import ShareBook
 from scheduler.core.state import LiveAction, LiveNode, State
 from scheduler.core.timers import TimerKind
 from scheduler.core.widths import malleable
@@ -64,7 +65,8 @@ def run_cycle(state: State, decisions: list[Decision]) -> None:
         ledger.advance(state.now)
     if not state.queues and not state.changed:
         return  # nobody waits, and nobody may grow
-    keep_wanted(state)
+    if state.hosting:
+        keep_wanted(state)
     elastic = Elastic(state)
     while _scan(state, elastic, decisions) or new_seats(state):
         pass  # whoever was evicted on one node is tried on the others, and seats were opened
@@ -74,33 +76,40 @@ def run_cycle(state: State, decisions: list[Decision]) -> None:
 def _scan(state: State, elastic: Elastic, decisions: list[Decision]) -> bool:
     """Look at every line once; say whether another look may find more."""
     scan = Scan(paced=state.paced)
-    elastic.begin(ShareBook(state))
+    elastic.begin()
     heads = _heads(state)
+    shared = bool(state.cohorts)
     while heads:
-        borrows, place, key = heads[0]
-        queue = state.queues[key]
+        borrows, place, queue = heads[0]
+        key = queue.key
         live = queue.head()
-        if live is not None and not (borrows or key.held) and elastic.shares.borrows(key):
-            heapreplace(heads, (True, place, key))
+        if (
+            shared
+            and live is not None
+            and not (borrows or key.held)
+            and elastic.shares.borrows(key)
+        ):
+            heapreplace(heads, (True, place, queue))
             continue
         if live is not None and _try_admit(state, scan, elastic, queue, live, decisions):
             following = queue.head()
             if following is not None:
-                heapreplace(heads, (borrows, rank(state, key, following), key))
+                heapreplace(heads, (borrows, rank(state, key, following), queue))
                 continue
             state.retire(key)
         heappop(heads)
     return elastic.settle(scan, decisions)
 
 
-def _heads(state: State) -> list[tuple[bool, Rank, QueueKey]]:
-    heads: list[tuple[bool, Rank, QueueKey]] = []
+def _heads(state: State) -> list[tuple[bool, Rank, WaitQueue]]:
+    """Return the lines by rank of their heads; no two ranks are equal, as no two arrivals are."""
+    heads: list[tuple[bool, Rank, WaitQueue]] = []
     for key, queue in list(state.queues.items()):
         live = queue.head()
         if live is None:
             state.retire(key)
         else:
-            heads.append((False, rank(state, key, live), key))
+            heads.append((False, rank(state, key, live), queue))
     heapify(heads)
     return heads
 
@@ -115,7 +124,7 @@ def _try_admit(
 ) -> bool:
     """Grant ``live``, the head of ``queue``, or give the queue a reason to wait."""
     key = queue.key
-    if _sat_down(state, scan, elastic, queue, live, decisions):
+    if key.needs.key == KIND and _sat_down(state, scan, elastic, queue, live, decisions):
         return True
     if (reason := _stands_back(state, elastic, queue, live)) is not None:
         queue.reason = reason
@@ -126,7 +135,7 @@ def _try_admit(
     if key.needs.wants_node and not nodes:
         queue.reason = why_no_node(state, key)
         return False
-    if scan.admits(state.ledgers, queue.in_cluster):
+    if not queue.in_cluster or scan.admits(state.ledgers, queue.in_cluster):
         if policy_of(state, key.pool).arrange is None:
             if _grant(state, scan, queue, live, nodes, decisions):
                 return True
@@ -181,7 +190,7 @@ def _stands_back(
         if first is None:
             elastic.shares.wait(cohort, live, amount)
         return WaitReason("share", cohort.name, first)
-    if (home := waits_for_home(state, queue)) is not None:
+    if key.needs.service and (home := waits_for_home(state, queue)) is not None:
         return WaitReason("deferred", home)
     return None
 
@@ -219,8 +228,9 @@ def _grant(
         grant(state, live, None, decisions)
         return True
     for node in nodes:
-        if scan.admits(state.ledgers, queue.on_node(node.name)):
-            grant(state, live, node.name, decisions)
+        name = node.name
+        if scan.admits(state.ledgers, queue.on_node(name)):
+            grant(state, live, name, decisions)
             queue.sticky_node = None
             return True
     return False
@@ -248,13 +258,13 @@ def _offer(
     if deferred is None:
         return None
     scan.claim(deferred.needs)
-    elastic.shares.take(live, deferred.needs)
+    elastic.take(live, deferred.needs)
     queue.sticky_node = deferred.node
     queue.reason = WaitReason("deferred", _key_at(live, deferred.node))
     return True
 
 
-class Place(NamedTuple):
+class Place(msgspec.Struct, frozen=True, gc=False):
     """Where an action could run now, and everything it would take."""
 
     node: str | None
@@ -308,10 +318,10 @@ def _held_back(state: State, live: LiveAction, key: ResourceId) -> bool:
 
 def _key_at(live: LiveAction, node: str | None) -> ResourceId:
     """Return the key resource of ``live`` if it ran on ``node``."""
-    key = live.needs.key
-    if node is None or any(name == key for name, _ in live.needs.in_cluster):
-        return ResourceId(key)
-    return node_resource(key, node)
+    needs = live.needs
+    if node is None or (needs.in_cluster and needs.key_in_cluster):
+        return ResourceId(needs.key)
+    return node_resource(needs.key, node)
 
 
 def _wait(
@@ -347,7 +357,7 @@ def _refuse(
     if reason.code == "short_of" and resource in state.paced:
         _look_again(state, resource, next(amount for name, amount in needs if name == resource))
     elif reason.code == "short_of" and not resource.startswith("memory:"):
-        elastic.shares.take(live, needs)
+        elastic.take(live, needs)
     return reason
 
 

@@ -16,6 +16,7 @@ All of it follows from the journal, and the means are part of the snapshot.
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import lru_cache
 
 from domain.action import Action
 from domain.resources import MILLI
@@ -33,7 +34,12 @@ MOST_FAMILIES = 10_000
 
 def family_of(action: Action) -> str:
     """Return the name under which durations of ``action`` are learned."""
-    return f"{action.project}/{action.task} {action.kind} {action.family or ''}".rstrip()
+    return _family(action.project, action.task, action.kind, action.family)
+
+
+@lru_cache(maxsize=4096)
+def _family(project: str, task: str, kind: str, family: str | None) -> str:
+    return f"{project}/{task} {kind} {family or ''}".rstrip()
 
 
 def learn(state: State, live: LiveAction, execution_seconds: float) -> None:
@@ -117,7 +123,7 @@ def choices_of(state: State, live: LiveAction) -> Choices:
     counts, least = action.cost[live.needs.key], live.needs.key_amount
     if counts[0] < least:  # the policy admits at no less
         counts = counts[bisect_left(counts, least) :]
-    cached = state.choices.get(live.id)
+    cached = state.choices.get(action.id)
     if cached is not None and cached.smallest == counts[0]:
         return cached
     base = base_seconds(state, action)
@@ -125,7 +131,7 @@ def choices_of(state: State, live: LiveAction) -> Choices:
         return rigid(counts[0], DEFAULT_SECONDS if base is None else base)
     choices = elastic(counts, base, action.elasticity)
     if action.duration_seconds is not None:  # what was learned may change
-        state.choices[live.id] = choices
+        state.choices[action.id] = choices
     return choices
 
 

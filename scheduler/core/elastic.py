@@ -22,10 +22,12 @@ of a pool are spread evenly over its nodes there.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from heapq import merge
 from itertools import islice
-from typing import NamedTuple
+from operator import itemgetter
+
+import msgspec
 
 from domain.decisions import Decision
 from domain.ids import ActionId, ResourceId
@@ -50,11 +52,9 @@ from scheduler.core.widths import Widths, malleable
 
 #: Waiting actions behind the candidates that an estimate looks at.
 HORIZON = 2000
-#: Sorting so many times more than are looked at takes as long as taking those one by one.
-SORTED_AT_ONCE = 4
 
 
-class Candidate(NamedTuple):
+class Candidate(msgspec.Struct, frozen=True, eq=False, gc=False):
     """An action that the scan has admitted and a policy decides about."""
 
     live: LiveAction
@@ -67,31 +67,58 @@ class Candidate(NamedTuple):
 class Elastic:
     """The candidates of one cycle."""
 
+    __slots__ = ("_admitted", "_evicted", "_going", "_groups", "_resized", "_shares", "_state")
+
     def __init__(self, state: State) -> None:
         self._state = state
-        self._widths = Widths(state)
-        self._groups: dict[tuple[ResourceId, str], list[Candidate]] = defaultdict(list)
+        self._resized: Widths | None = None
+        self._shares: ShareBook | None = None
+        self._groups: dict[tuple[ResourceId, str], list[Candidate]] = {}
+        #: Kind and pool → milli-units that all candidates of this scan were admitted with.
+        self._admitted: Counter[tuple[str, str]] = Counter()
         #: Who goes, with how much of its key resource where a policy has said so.
         self._going: list[tuple[Candidate, int | None]] = []
         self._evicted: list[tuple[ResourceId, Candidate]] = []
-        self.begin(ShareBook(state))
 
-    def begin(self, shares: ShareBook) -> None:
-        """Begin another scan, in which projects may take what ``shares`` says."""
-        self.shares = shares
-        self._widths.begin(shares)
+    def begin(self) -> None:
+        """Begin a scan, in which projects may take what is left of their shares now."""
+        self._shares = None
+        if self._resized is not None:
+            self._resized.begin(self.shares)
+
+    @property
+    def shares(self) -> ShareBook:
+        """What projects may take in this scan; most scans ask nobody."""
+        if self._shares is None:
+            self._shares = ShareBook(self._state)
+        return self._shares
+
+    @property
+    def _widths(self) -> Widths:
+        """Widths of what runs; most cycles look at none."""
+        if self._resized is None:
+            self._resized = Widths(self._state, self.shares)
+        return self._resized
 
     def reserve(self, key: ResourceId | None, candidate: Candidate) -> None:
         """Hold what ``candidate`` was admitted with until `settle`; without a key it just goes."""
         live = candidate.live
         self._state.queues[candidate.line].leave(live)
-        self.shares.take(live, candidate.needs)
+        self.take(live, candidate.needs)
+        holder = _reserved(live)
         for resource, amount in candidate.needs:
-            reserve(self._state, live.action, _reserved(live), resource, amount, at_home=True)
+            reserve(self._state, live.action, holder, resource, amount, at_home=True)
         if key is None:
             self._going.append((candidate, None))
         else:
-            self._groups[key, live.pool].append(candidate)
+            self._groups.setdefault((key, live.pool), []).append(candidate)
+            if self._state.hosting:
+                self._admitted[live.needs.key, live.pool] += live.needs.key_amount
+
+    def take(self, live: LiveAction, needs: list[Need]) -> None:
+        """``live`` has ``needs`` of its project's share for the rest of the scan."""
+        if live.needs.project:
+            self.shares.take(live, needs)
 
     def squeeze(self, scan: Scan, needs: list[Need]) -> bool:
         """Make room for ``needs`` among running malleable actions; say whether they fit then."""
@@ -124,9 +151,9 @@ class Elastic:
         """Grant, defer, and say whether somebody who was evicted may try another node."""
         state = self._state
         if not (self._groups or self._going or state.changed):
-            self.shares.give_back()
+            self._give_back()
             return False
-        for (key, pool), members in sorted(self._groups.items(), key=lambda item: item[0]):
+        for (key, pool), members in sorted(self._groups.items(), key=itemgetter(0)):
             self._arrange(key, pool, members, scan.claims.get(key, []))
             state.changed.discard(key)
         self._groups.clear()
@@ -136,20 +163,27 @@ class Elastic:
                 self._widths.share(key, free, ())
                 self._widths.grow()
         state.changed.clear()
-        self.shares.give_back()
-        decisions += self._widths.losses()
+        self._give_back()
+        if self._resized is not None:
+            decisions += self._resized.losses()
         for member, amount in sorted(self._going, key=lambda one: one[0].live.order):
             self._release(member)
             grant(state, member.live, member.node, decisions, amount)
         self._going.clear()
-        decisions += self._widths.gains()
-        self._widths.commit()
+        if self._resized is not None:
+            decisions += self._resized.gains()
+            self._resized.commit()
         elsewhere = False
         for key, candidate in self._evicted:
             self._release(candidate)
             elsewhere |= self._wait(key, candidate)
         self._evicted.clear()
         return elsewhere
+
+    def _give_back(self) -> None:
+        """Undo what was taken of shares: now it is granted, or not."""
+        if self._shares is not None:
+            self._shares.give_back()
 
     def _arrange(
         self, key: ResourceId, pool: str, members: list[Candidate], claims: list[int]
@@ -180,7 +214,7 @@ class Elastic:
     def _all_go(self, key: ResourceId, members: list[Candidate], claims: list[int]) -> None:
         """Let those go of whom nobody has a choice (Algorithm 1, lines 5 and 6)."""
         self._going += ((member, None) for member in members)
-        if self._widths.runners(key):
+        if self._state.resizes and self._widths.runners(key):
             self._widths.share(key, available(self._state.ledgers[key], claims), ())
             self._widths.grow()
 
@@ -225,7 +259,8 @@ class Elastic:
 
     def _go(self, key: ResourceId, member: Candidate, amount: int) -> None:
         reserve(self._state, member.live.action, _reserved(member.live), key, amount)
-        self.shares.widen(member.live, key, _needed(member, key), amount)
+        if member.live.needs.project:
+            self.shares.widen(member.live, key, _needed(member, key), amount)
         self._going.append((member, amount))
 
     def _note(
@@ -265,12 +300,13 @@ class Elastic:
         return candidate.node is not None and queue.key.node is None
 
     def _release(self, candidate: Candidate) -> None:
+        holder = _reserved(candidate.live)
         for resource, _ in candidate.needs:
-            self._state.ledgers[resource].release(_reserved(candidate.live))
+            self._state.ledgers[resource].release(holder)
 
 
 def _reserved(live: LiveAction) -> str:
-    return f"reserved:{live.id}"
+    return f"reserved:{live.action.id}"
 
 
 def _counts(member: Candidate) -> tuple[int, ...]:
@@ -350,14 +386,12 @@ def behind(state: State, key: ResourceId, pool: str, without: set[ActionId]) -> 
                 lines.append((queue, 0, 1))
             elif line.node is None and line.pool == pool and node in nodes:
                 lines.append((queue, nodes.index(node), len(nodes)))
-    wanted = HORIZON * max((every for _, _, every in lines), default=1)
-    long = sum(queue.size for queue, _, _ in lines) > SORTED_AT_ONCE * wanted
-    found = [
-        islice(queue.first_ones() if long else queue.in_order(), first, None, every)
-        for queue, first, every in lines
-    ]
-    first = islice(merge(*found, key=_order), HORIZON)
-    return [live for live in first if live.id not in without]
+    found = [queue.in_order(first, HORIZON, every) for queue, first, every in lines]
+    if len(found) == 1:
+        (first,) = found
+    else:
+        first = list(islice(merge(*found, key=_order), HORIZON))
+    return [live for live in first if live.action.id not in without]
 
 
 def _order(live: LiveAction) -> tuple[int, int]:

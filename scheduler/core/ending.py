@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from domain.action import ActionState, Outcome, Timing
+from domain.action import COMPLETED, FINISHED, Outcome, Timing
 from domain.decisions import Decision, Finish, RemoveEnvironment
 from domain.events import NO_RESULT, ActionFinished
 from scheduler.core.appetite import observe
@@ -22,11 +22,11 @@ from scheduler.core.timers import TimerKind
 TOMBSTONE_SECONDS = 600.0
 
 
-def enter(state: State, live: LiveAction) -> None:
+def enter(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -> None:
     """Let an accepted action wait: in a line, or for the answer to an identical call."""
     key = key_of(state.config, live.action) if live.action.call is not None else None
     if key is None or state.merging.join(key, live.id) is None:
-        enqueue(state, live)
+        enqueue(state, live, trajectory)
 
 
 def finish(
@@ -44,41 +44,45 @@ def finish(
 
     ``answer``: what an identical call was answered.
     """
-    leave_queue(state, live)
+    action = live.action
+    if live.queue is not None:
+        leave_queue(state, live)
     held, held_seconds = live.allocations, cost(state, live) if live.resizes else 0.0
     timing = _timing(state, live, report)
-    if outcome is Outcome.COMPLETED and answer is None:
+    if outcome is COMPLETED and answer is None:
         learn(state, live, timing.execution_seconds)
         if report is not None and report.used is not None:
-            observe(state, live.action, timing.execution_seconds, report.used)
+            observe(state, action, timing.execution_seconds, report.used)
     (release if gone else orphan)(state, live)
-    live.move(ActionState.FINISHED)
-    del state.actions[live.id]
-    state.choices.pop(live.id, None)
-    completed = outcome is Outcome.COMPLETED
+    live.move(FINISHED)
+    del state.actions[action.id]
+    if state.choices:
+        state.choices.pop(action.id, None)
+    completed = outcome is COMPLETED
     decisions.append(
         Finish(
-            action_id=live.id,
-            project=live.action.project,
-            task=live.action.task,
-            trajectory=live.action.trajectory,
+            action_id=action.id,
+            project=action.project,
+            task=action.task,
+            trajectory=action.trajectory,
             outcome=outcome,
             timing=timing,
             reward=_reward(report, answer) if completed else None,
             detail=detail if detail is not None else (report.detail if report else None),
             node=live.node,
             allocations=held,
-            kind=live.action.kind,
+            kind=action.kind,
             attempts=live.attempt,
             resizes=live.resizes,
             key_milli_seconds=held_seconds,
-            widths=tuple(live.widths),
+            widths=live.widths,
             result=NO_RESULT if answer is None else msgspec.Raw(answer.result),
             used=report.used if report is not None else None,
         )
     )
-    _leave_trajectory(state, live, decisions)
-    if live.action.call is not None:
+    if action.trajectory is not None:
+        _leave_trajectory(state, live, decisions)
+    if action.call is not None:
         _hand_on(state, live, report if completed else None, decisions)
 
 
@@ -98,15 +102,15 @@ def _hand_on(
         if report is not None and report.result:
             answer = Kept(bytes(report.result), report.reward, state.now)
             said = f"the answer to {live.id}, an identical call"
-            finish(state, follower, Outcome.COMPLETED, decisions, detail=said, answer=answer)
+            finish(state, follower, COMPLETED, decisions, detail=said, answer=answer)
         else:
-            enter(state, follower)
+            enter(state, follower, state.trajectory_of(follower))
 
 
 def _timing(state: State, live: LiveAction, report: ActionFinished | None) -> Timing:
-    act = max(0.0, state.now - live.submitted_at)
-    waited_until = live.granted_at if live.granted_at is not None else state.now
-    queue = min(act, max(0.0, waited_until - live.submitted_at))
+    act = queue = max(0.0, state.now - live.submitted_at)
+    if live.granted_at is not None:
+        queue = min(act, max(0.0, live.granted_at - live.submitted_at))
     if report is not None:
         execution = report.execution_seconds
     elif live.started_at is not None:
@@ -121,12 +125,13 @@ def _leave_trajectory(state: State, live: LiveAction, decisions: list[Decision])
     trajectory = state.trajectory_of(live)
     if trajectory is None:
         return
-    trajectory.live.discard(live.id)
-    if trajectory.busy == live.id:
+    name = live.action.id
+    trajectory.live.discard(name)
+    if trajectory.busy == name:
         trajectory.busy = None
     if trajectory.closing is not None:
         close_if_idle(state, trajectory, decisions)
-    else:
+    elif trajectory.line:
         promote(state, trajectory)
 
 

@@ -52,7 +52,7 @@ def _starts_in(state: State, live: LiveAction, resource: ResourceId) -> float | 
     if not ends or sum(queue.size for queue in lines) > LONGEST:
         return None
     heapify(ends)
-    ahead = [other for queue in lines for other in queue.waiting() if other.order < live.order]
+    ahead = [other for queue in lines for other in queue.in_order() if other.order < live.order]
     for other in sorted(ahead, key=lambda one: one.order):
         heapreplace(ends, ends[0] + expected_seconds(state, other))
     return ends[0]

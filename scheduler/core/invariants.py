@@ -114,7 +114,7 @@ def _states_agree(state: State) -> Iterator[str]:
 def _queues_agree(state: State) -> Iterator[str]:
     standing: dict[str, int] = defaultdict(int)
     for key, queue in state.queues.items():
-        members = queue.waiting()
+        members = queue.in_order()
         if len(members) != queue.size:
             yield f"line {key} counts {queue.size} and has {len(members)}"
         for live in members:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from domain.action import ActionState, Kind, LeaseSpec, Outcome
+from domain.action import EXEC, GRANTED, LEASE, QUEUED, RUNNING, LeaseSpec, Outcome
 from domain.decisions import Abort, Decision, Grant, Requeue
 from domain.ids import ResourceId, node_resource, task_key
 from scheduler.core.affinity import Seat
@@ -15,7 +15,7 @@ from scheduler.core.appetite import why_light
 from scheduler.core.hosting import hand_out
 from scheduler.core.needs import Needs, depends_on_place
 from scheduler.core.pools import needs_in
-from scheduler.core.queues import Need, QueueKey, WaitQueue
+from scheduler.core.queues import Need, QueueKey, WaitQueue, queue_key
 from scheduler.core.shares import charge
 from scheduler.core.state import LiveAction, LiveTrajectory, State, steering_of
 from scheduler.core.timers import TimerKind
@@ -26,15 +26,17 @@ MAX_ATTEMPTS = 3
 
 def in_line(live: LiveAction) -> bool:
     """Say whether ``live`` takes turns with other actions of its trajectory."""
-    return live.action.kind is Kind.EXEC and live.action.trajectory is not None
+    return live.action.kind is EXEC and live.action.trajectory is not None
 
 
-def enqueue(state: State, live: LiveAction) -> None:
+def enqueue(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -> None:
     """Put a queued action into its wait queue, unless another one of its trajectory goes first."""
-    trajectory = state.trajectory_of(live) if in_line(live) else None
-    if trajectory is not None and (trajectory.busy or trajectory.line[0] != live.id):
+    action = live.action
+    if action.kind is not EXEC:
+        trajectory = None
+    if trajectory is not None and (trajectory.busy or trajectory.line[0] != action.id):
         return
-    if trajectory is not None and trajectory.node is not None and depends_on_place(live.action):
+    if trajectory is not None and trajectory.node is not None and depends_on_place(action):
         live.needs = needs_now(state, live)
     key = line_of(state, live, trajectory)
     stand(state, live, key)
@@ -47,15 +49,10 @@ def stand(state: State, live: LiveAction, key: QueueKey) -> WaitQueue:
     """Put ``live`` at its place in the line ``key``."""
     queue = state.queues.get(key)
     if queue is None:
-        queue = state.queues[key] = _line(state, key)
+        queue = state.drained.pop(key, None) or WaitQueue(key)
+        state.queues[key] = queue
     queue.push(live)
     return queue
-
-
-def _line(state: State, key: QueueKey) -> WaitQueue:
-    """Return a line in which nobody stands, the one that was there before if it is remembered."""
-    drained = state.drained
-    return drained.pop(key) if key in drained else WaitQueue(key)
 
 
 def _decide_again(state: State, key: QueueKey) -> None:
@@ -79,9 +76,9 @@ def line_of(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -
     if state.steering and steering_of(state, live.action.project, live.action.task).paused:
         held = task_key(live.action.project, live.action.task)
     if trajectory is None:
-        return QueueKey(live.pool, None, live.needs, held=held)
+        return queue_key(live.pool, None, live.needs, 0, held)
     memory = trajectory.memory_bytes if trajectory.node is None else 0
-    return QueueKey(live.pool, trajectory.node, live.needs, memory, held)
+    return queue_key(live.pool, trajectory.node, live.needs, memory, held)
 
 
 def leave_queue(state: State, live: LiveAction) -> None:
@@ -105,7 +102,7 @@ def promote(state: State, trajectory: LiveTrajectory) -> None:
     if line:
         following = state.actions[line[0]]
         if following.queue is None:
-            enqueue(state, following)
+            enqueue(state, following, trajectory)
 
 
 def grant(
@@ -127,15 +124,16 @@ def grant(
         resources = queue.units_on(node)
     else:
         resources = _units_on(live, node)
+    action = live.action
     live.attempt += 1
-    live.move(ActionState.GRANTED)
+    live.move(GRANTED)
     live.granted_at = state.now
     if node is not None:
         state.place(live, node)
     if key_amount is not None:
         key = live.key_resource
         resources = [(name, key_amount if name == key else n) for name, n in resources]
-    trajectory = state.trajectory_of(live) if in_line(live) else None
+    trajectory = state.trajectory_of(live) if action.kind is EXEC else None
     if seat is None:
         _allocate(state, live, resources, trajectory.home if trajectory is not None else ())
     else:
@@ -144,21 +142,23 @@ def grant(
         if resource in state.paced:
             state.paced[resource].spend(live.holder)
     if trajectory is not None and node is not None:
-        trajectory.busy = live.id
+        trajectory.busy = action.id
         trajectory.line.pop(0)
         bind(state, trajectory, node)
-        if not trajectory.home:
+        if state.local and not trajectory.home:
             settle(state, live, trajectory)
-    if live.action.kind is Kind.LEASE:
+    if action.kind is LEASE:
         _start_lease(state, live)
     decisions.append(
         Grant(
-            live.id,
+            action.id,
             node,
             live.allocations,
             live.lease_expires_at,
             live.attempt,
-            live.action.project,
+            action.project,
+            action.task,
+            action.trajectory,
         )
     )
 
@@ -173,12 +173,14 @@ def _sit_down(state: State, live: LiveAction, seat: Seat) -> None:
 def _allocate(state: State, live: LiveAction, needs: list[Need], home: tuple[int, ...]) -> None:
     """Hand ``needs`` out to ``live``, whose trajectory's memory lies beside the cores ``home``."""
     unsaid = live.needs.on_node and "cpu" not in live.action.cost
-    allocations = []
+    allocations, holder = [], live.holder
     for resource, amount in needs:
         if home and resource in state.local:
-            allocation = state.local[resource].allocate(live.holder, amount, home)
+            allocation = state.local[resource].allocate(holder, amount, home)
+        elif state.hosting:
+            allocation = hand_out(state, live.action, holder, resource, amount)
         else:
-            allocation = hand_out(state, live.action, live.holder, resource, amount)
+            allocation = state.ledgers[resource].allocate(holder, amount)
         if unsaid and resource.startswith("cpu:"):
             allocation = msgspec.structs.replace(allocation, why=why_light(state, live.action))
         allocations.append(allocation)
@@ -193,8 +195,7 @@ def settle(state: State, live: LiveAction, trajectory: LiveTrajectory) -> None:
     The first that it has alone say where its memory comes from; light actions do not settle it.
     """
     for allocation in live.allocations:
-        ledger = state.local.get(allocation.resource)
-        if ledger is not None and ledger.groups > 1 and not allocation.shared:
+        if allocation.resource in state.local and not allocation.shared:
             trajectory.home = allocation.units
 
 
@@ -226,7 +227,7 @@ def unbind(state: State, trajectory: LiveTrajectory) -> None:
 
 
 def _start_lease(state: State, live: LiveAction) -> None:
-    live.move(ActionState.RUNNING)
+    live.move(RUNNING)
     live.started_at = state.now
     extend_lease(state, live, None)
 
@@ -241,13 +242,16 @@ def extend_lease(state: State, live: LiveAction, ttl_seconds: float | None) -> f
 
 def release(state: State, live: LiveAction) -> None:
     """Take back everything ``live`` holds."""
-    if live.state is ActionState.QUEUED:
+    if live.state is QUEUED:
         return
+    holder = live.holder
     for allocation in live.allocations:
-        state.ledgers[allocation.resource].release(live.holder)
-        state.deferrals.pop(allocation.resource, None)
+        resource = allocation.resource
+        state.ledgers[resource].release(holder)
+        if state.deferrals:
+            state.deferrals.pop(resource, None)
         if state.resizes:
-            state.changed.add(allocation.resource)
+            state.changed.add(resource)
         state.dirty = True
     forget_place(state, live)
 
@@ -291,18 +295,18 @@ def requeue(
     ``gone`` False: its node is silent and may still be running it, so the units stay there.
     """
     (release if gone else orphan)(state, live)
-    live.move(ActionState.QUEUED)
+    live.move(QUEUED)
     live.node = live.granted_at = live.started_at = live.lease_expires_at = None
     live.resized_at, live.accounted_at, live.resizes = None, None, 0
     live.worked_seconds = live.key_milli_seconds = 0.0
-    live.widths = []
+    live.widths = ()
     live.needs = needs_now(state, live)
     trajectory = state.trajectory_of(live) if in_line(live) else None
     if trajectory is not None:
         trajectory.busy = None
         trajectory.line.insert(0, live.id)
     decisions.append(Requeue(live.id, reason))
-    enqueue(state, live)
+    enqueue(state, live, trajectory)
 
 
 def abort(live: LiveAction, outcome: Outcome, reason: str, decisions: list[Decision]) -> None:

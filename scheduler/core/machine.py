@@ -40,8 +40,12 @@ class Machine:
         """
         state = self.state
         decisions: list[Decision] = []
+        timers = state.timers
         for event in events:
-            self._advance(event.at, decisions)
+            at = event.at
+            if at < state.now or at >= timers.next_at:
+                self._advance(at, decisions)
+            state.now = at
             HANDLERS[type(event)](state, event, decisions)
         run_cycle(state, decisions)
         if state.paced:
@@ -86,13 +90,8 @@ class Machine:
 
     def _ask_wake(self, decisions: list[Decision]) -> None:
         state, asked = self.state, self.state.asked_wake
-        first = state.timers.first()
-        if (
-            first is not None
-            and asked is not None
-            and state.now < asked <= first[0]
-            and not state.timers.crowded
-        ):
+        first_at = state.timers.next_at
+        if asked is not None and state.now < asked <= first_at < inf and not state.timers.crowded:
             return  # whatever comes next, it is not before what was asked for
         upcoming = deadlines.upcoming(state)
         if upcoming is None:

@@ -7,9 +7,10 @@ belongs to nodes (``cpu``), and all node resources of one action come from the s
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
-from domain.action import Action, Kind
+from domain.action import LEASE, Action
 from domain.chunks import SIZES, amount_at, level_of
 from domain.errors import InvalidRequest, NeverFits
 from domain.inventory import Config, NodeInventory
@@ -33,10 +34,23 @@ class Needs(NamedTuple):
     gpu_memory_bytes: int = 0
 
     @property
+    def key_in_cluster(self) -> bool:
+        """The key resource is cluster-wide."""
+        key = self.key
+        for name, _ in self.in_cluster:  # noqa: SIM110  (for every action, a generator costs more)
+            if name == key:
+                return True
+        return False
+
+    @property
     def key_amount(self) -> int:
         """Milli-units of the key resource; 0 without one."""
-        for name, amount in (*self.on_node, *self.in_cluster):
-            if name == self.key:
+        key = self.key
+        for name, amount in self.on_node:
+            if name == key:
+                return amount
+        for name, amount in self.in_cluster:
+            if name == key:
                 return amount
         return 0
 
@@ -63,19 +77,25 @@ def needs_of(
             limit = most(name)
             amount = admits_at(name, tuple(n for n in counts if n <= limit) or counts[:1])
         target.append((name, amount))
-    wants_node = bool(on_node) or action.kind is not Kind.LEASE
+    wants_node = bool(on_node) or action.kind is not LEASE
     return Needs(tuple(on_node), tuple(in_cluster), wants_node, key)
 
 
 def plain_needs_of(action: Action, config: Config) -> Needs:
     """Return the needs of an action for which `depends_on_place` is false. Most are like that."""
-    wants_node = action.kind is not Kind.LEASE
+    wants_node = action.kind is not LEASE
     for name, (amount,) in action.cost.items():
-        key = name if amount >= MILLI else ""
-        if name in config.resources:
-            return Needs((), ((name, amount),), wants_node, key)
-        return Needs(((name, amount),), (), True, key)
+        return _of_one(name, amount, name in config.resources, wants_node)
     return Needs((), (), wants_node)
+
+
+@lru_cache(maxsize=1024)
+def _of_one(name: str, amount: int, in_cluster: bool, wants_node: bool) -> Needs:
+    """Return the needs of an action that takes ``amount`` of ``name`` alone; there are few such."""
+    key = name if amount >= MILLI else ""
+    if in_cluster:
+        return Needs((), ((name, amount),), wants_node, key)
+    return Needs(((name, amount),), (), True, key)
 
 
 def depends_on_place(action: Action) -> bool:

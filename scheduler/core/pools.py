@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from domain.action import Action, Kind
+from domain.action import EXEC, Action
 from domain.errors import InvalidRequest
 from domain.ids import node_resource
 from domain.resources import MILLI, UnitSet
@@ -38,8 +38,11 @@ def policy_of(state: State, pool: str) -> Policy:
 
 def needs_in(state: State, action: Action, pool: str, node: str | None) -> Needs:
     """Return what ``action`` is admitted with in ``pool``, on ``node`` if it is bound to one."""
-    needs = _needs_in(state, action, pool, node)
-    if light := light_amount(state, action, pool, node):
+    if depends_on_place(action):
+        needs = _needs_in_place(state, action, pool, node)
+    else:
+        needs = plain_needs_of(action, state.config)
+    if state.appetites and (light := light_amount(state, action, pool, node)):
         needs = needs._replace(on_node=tuple(sorted((*needs.on_node, ("cpu", light)))))
     if action.call is not None:
         needs = with_service(needs, action, policy_of(state, pool).name)
@@ -47,10 +50,7 @@ def needs_in(state: State, action: Action, pool: str, node: str | None) -> Needs
     return with_project(state, needs, action, pool) if state.cohorts else needs
 
 
-def _needs_in(state: State, action: Action, pool: str, node: str | None) -> Needs:
-    if not depends_on_place(action):
-        return plain_needs_of(action, state.config)
-
+def _needs_in_place(state: State, action: Action, pool: str, node: str | None) -> Needs:
     def most(name: str) -> int:
         there = in_one_place(name)
         allowed = ceiling(state, pool, name, action.project) if state.cohorts else None
@@ -80,7 +80,7 @@ def _needs_in(state: State, action: Action, pool: str, node: str | None) -> Need
 
 def _resized(policy: Policy, action: Action) -> bool:
     """Say whether ``action`` is resized while it runs, should it have several counts."""
-    return action.malleable and action.kind is Kind.EXEC and isinstance(policy, Malleable)
+    return action.malleable and action.kind is EXEC and isinstance(policy, Malleable)
 
 
 def crowded(state: State, name: str, pool: str, node: str | None) -> bool:

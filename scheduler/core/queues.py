@@ -2,16 +2,16 @@
 
 Two queued actions with the same pool, place and minimum needs fit or do not fit together, so a
 cycle looks at the head of each line alone (after Kueue's scheduling-equivalence classes). A line
-is a heap by (-priority, arrival). Leaving a line is lazy: an entry counts only while its action
-says that it stands in this very line, and the dead ones are swept out when they are the majority.
+is a list by (-priority, arrival): most come last, and so at its end. Leaving a line is lazy: an entry
+counts only while its action says that it stands in this very line, at this very place; the others
+are swept out when they are the majority, or when somebody wants to see more than the head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from heapq import heapify, heappop, heappush
-from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from bisect import bisect_left
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from domain.ids import ActionId, ResourceId, node_resource
 from scheduler.core.needs import Needs
@@ -39,6 +39,11 @@ class QueueKey(NamedTuple):
     held: str = ""
 
 
+#: Makes such a key, or hands out the one that was made before: what is equal is then also the same,
+#: and found without comparing its parts.
+queue_key: Final = lru_cache(maxsize=4096)(QueueKey)
+
+
 class WaitReason(NamedTuple):
     """Why the head of a line was not admitted in the last cycle."""
 
@@ -52,7 +57,7 @@ class WaitQueue:
     """One line."""
 
     __slots__ = (
-        "_heap", "_on_node", "_units_on", "in_cluster", "key", "lone", "reason", "size",
+        "_first", "_members", "_on_node", "_units_on", "in_cluster", "key", "lone", "reason", "size",
         "sticky_node",
     )  # fmt: skip
 
@@ -70,7 +75,9 @@ class WaitQueue:
             self.lone = self.in_cluster[0]
         self._on_node: dict[str, list[Need]] = {}
         self._units_on: dict[str, list[Need]] = {}
-        self._heap: list[tuple[Order, LiveAction]] = []
+        #: Rising by order; nobody before `_first` is in line any more.
+        self._members: list[tuple[Order, LiveAction]] = []
+        self._first = 0
 
     def on_node(self, node: str) -> list[Need]:
         """Return what each of its actions takes on ``node``."""
@@ -97,10 +104,33 @@ class WaitQueue:
         live.queue = self.key
         live.needs = self.key.needs  # equal; one of them is enough to keep
         self.size += 1
-        heappush(self._heap, (live.order, live))
-        if len(self._heap) > max(_SWEEP_FROM, 2 * self.size):
-            self._heap = [(member.order, member) for member in self.waiting()]
-            heapify(self._heap)
+        members, order = self._members, live.order
+        if not members or members[-1][0] < order:
+            members.append((order, live))
+        else:
+            self._insert(order, live)
+        if len(members) > max(_SWEEP_FROM, 2 * self.size):
+            self._sweep()
+
+    def _insert(self, order: Order, live: LiveAction) -> None:
+        members = self._members
+        place = bisect_left(members, (order,))
+        if place < len(members) and members[place][0] == order:
+            members[place] = order, live  # it left and comes back: nobody else has this order
+        else:
+            members.insert(place, (order, live))
+        self._first = min(self._first, place)
+
+    def _sweep(self) -> None:
+        """Forget the entries of all who have left."""
+        if len(self._members) != self.size:
+            key = self.key
+            self._members = [
+                entry
+                for entry in self._members
+                if entry[1].queue is key and entry[1].order == entry[0]
+            ]
+            self._first = 0
 
     def leave(self, live: LiveAction) -> None:
         """Take ``live`` out, wherever it stands."""
@@ -113,43 +143,26 @@ class WaitQueue:
         return self.reason is not None and self.reason.code == "share"
 
     def head(self) -> LiveAction | None:
-        """Return who is next; forgets entries that have left."""
-        heap = self._heap
-        while heap:
-            placed, live = heap[0]
+        """Return who is next."""
+        members, first, key = self._members, self._first, self.key
+        while first < len(members):
+            order, live = members[first]
             # Who left and came back with another priority is here twice; its order says where.
-            if live.queue is self.key and placed is live.order:
+            if live.queue is key and order == live.order:
+                self._first = first
                 return live
-            heappop(heap)
+            first += 1
+        members.clear()
+        self._first = 0
         return None
 
     def ahead_of(self, order: Order) -> int:
-        """Count who is served before ``order``: one plain pass, tens of nanoseconds each."""
-        key = self.key
-        orders = [placed for placed, live in self._heap if live.queue is key]
-        if len(orders) != self.size:  # somebody left and came back, and is here twice
-            orders = [live.order for live in self.waiting()]
-        return sum([placed < order for placed in orders])
+        """Count who is served before ``order``."""
+        self._sweep()
+        return bisect_left(self._members, (order,))
 
-    def in_order(self) -> list[LiveAction]:
-        """Return everybody in line, first come first."""
-        return sorted(self.waiting(), key=attrgetter("order"))
-
-    def first_ones(self) -> Iterator[LiveAction]:
-        """Yield everybody in line, first come first; who is not asked for costs nothing."""
-        heap, key, last = self._heap, self.key, None
-        ahead = [(heap[0][0], 0)] if heap else []
-        while ahead:
-            _, place = heappop(ahead)
-            placed, live = heap[place]
-            # Who left and came back is here twice.
-            if live.queue is key and placed == live.order and live is not last:
-                last = live
-                yield live
-            for child in (2 * place + 1, 2 * place + 2):
-                if child < len(heap):
-                    heappush(ahead, (heap[child][0], child))
-
-    def waiting(self) -> list[LiveAction]:
-        """Return everybody in line, in no particular order."""
-        return list({live.id: live for _, live in self._heap if live.queue is self.key}.values())
+    def in_order(self, first: int = 0, most: int | None = None, every: int = 1) -> list[LiveAction]:
+        """Return who is in line, first come first: ``most`` at most, each ``every``-th from ``first``."""
+        self._sweep()
+        end = None if most is None else first + most * every
+        return [live for _, live in self._members[first:end:every]]

@@ -121,6 +121,8 @@ def key_of(state: State, pool: str, name: str) -> CohortKey:
 class ShareBook:
     """What projects may take, during one scan."""
 
+    __slots__ = ("_borrowing", "_capacity", "_first", "_promised", "_state", "_taken")
+
     def __init__(self, state: State) -> None:
         self._state = state
         self._capacity: dict[CohortKey, int] = {}

@@ -29,6 +29,7 @@ from scheduler.core.state import (
     State,
     Steering,
     Tombstone,
+    share_names,
 )
 from scheduler.core.timers import TimerKind
 
@@ -156,6 +157,7 @@ def _restore_ledgers(state: State, snapshot: Snapshot) -> None:
 def _restore_actions(state: State, snapshot: Snapshot) -> None:
     for live in snapshot.actions:
         live.queue = None
+        share_names(live.action)
         state.actions[live.id] = live
         if live.node is not None:
             state.place(live, live.node)

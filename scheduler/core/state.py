@@ -6,12 +6,22 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
 
-from domain.action import TRANSITIONS, Action, ActionState, EnvironmentSpec, Outcome
+import msgspec
+
+from domain.action import QUEUED, TRANSITIONS, Action, ActionState, EnvironmentSpec, Outcome
 from domain.allocation import Allocation
 from domain.errors import InvariantViolation
-from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource, task_key
+from domain.ids import (
+    ActionId,
+    ResourceId,
+    TrajectoryKey,
+    node_resource,
+    task_key,
+    trajectory_key,
+)
 from domain.inventory import Config, NodeInventory, ResourceInventory, default_config
 from domain.ports import HostingLedger, Ledger, LocalLedger, PacedLedger
 from scheduler.core.cohorts import Cohort, CohortKey
@@ -32,18 +42,19 @@ DRAINED_KEPT = 1024
 MakeLedger = Callable[[ResourceId, ResourceInventory], Ledger]
 #: (-priority, arrival): smaller is served first.
 Order = tuple[int, int]
+#: (pool, node or any, needs, memory): what decides whether somebody can ever run.
+Place = tuple[str, str | None, Needs, int]
 
 
-@dataclass(slots=True)
-class LiveAction:
-    """An accepted action that is not finished yet."""
+class LiveAction(msgspec.Struct, eq=False, gc=False):
+    """An accepted action that is not finished yet. (A struct: one is made for every action.)"""
 
     action: Action
     pool: str
     needs: Needs
     order: Order
     submitted_at: float
-    state: ActionState = ActionState.QUEUED
+    state: ActionState = QUEUED
     #: The wait queue it stands in; None while granted, or behind another one of its trajectory.
     queue: QueueKey | None = None
     node: str | None = None
@@ -56,7 +67,7 @@ class LiveAction:
     resized_at: float | None = None
     resizes: int = 0
     #: What it held of its key resource since when: (seconds since its grant, milli-units).
-    widths: list[tuple[float, int]] = field(default_factory=list)
+    widths: tuple[tuple[float, int], ...] = ()
     #: Until when the following were added up: T_ori seconds worked off, and milli-unit seconds of the key resource.
     accounted_at: float | None = None
     worked_seconds: float = 0.0
@@ -76,8 +87,8 @@ class LiveAction:
     @property
     def key_resource(self) -> ResourceId | None:
         """Key resource in the place where it is now; None without one, or without a place."""
-        key = self.needs.key
-        if any(name == key for name, _ in self.needs.in_cluster):
+        needs, key = self.needs, self.needs.key
+        if needs.in_cluster and needs.key_in_cluster:
             return ResourceId(key)
         return node_resource(key, self.node) if key and self.node else None
 
@@ -130,12 +141,16 @@ class NodeState(StrEnum):
     LOST = "lost"
 
 
+#: Asked for every line of every cycle; see `domain.action` on names of members.
+READY: Final = NodeState.READY
+
+
 @dataclass(slots=True)
 class LiveNode:
     """A node that has joined at least once."""
 
     inventory: NodeInventory
-    state: NodeState = NodeState.READY
+    state: NodeState = READY
     lost_at: float | None = None
     #: Attempts it may still be running although they are finished for everybody else.
     orphans: dict[str, tuple[Allocation, ...]] = field(default_factory=dict)
@@ -161,7 +176,7 @@ class ServicePace(NamedTuple):
     call_seconds: float = 1.0
 
 
-class Learned(NamedTuple):
+class Learned(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What is known of the durations of one (task, kind, family); see `durations`."""
 
     #: Sum of the decayed weights.
@@ -170,7 +185,7 @@ class Learned(NamedTuple):
     observations: int
 
 
-class Appetite(NamedTuple):
+class Appetite(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How many cores actions of one family use; see `appetite`."""
 
     #: Of the greediest one lately.
@@ -234,7 +249,7 @@ class State:
     #: Those of them that declare that they may be resized, by node.
     supple: dict[str, dict[ActionId, LiveAction]] = field(default_factory=dict)
     #: What nodes and configuration were found large enough for, until one of them changes.
-    feasible: set[QueueKey] = field(default_factory=set)
+    feasible: set[Place] = field(default_factory=set)
     #: Evicted candidates, by key resource.
     deferrals: dict[ResourceId, Deferral] = field(default_factory=dict)
     #: Learned durations, by family.
@@ -280,10 +295,17 @@ class State:
         ledger = self.ledgers[resource] = self.make_ledger(resource, have)
         if isinstance(ledger, PacedLedger):
             self.paced[resource] = ledger
-        if isinstance(ledger, LocalLedger):
-            self.local[resource] = ledger
         if isinstance(ledger, HostingLedger):
             self.hosting[resource] = ledger
+        self.look_where_units_lie(resource)
+
+    def look_where_units_lie(self, resource: ResourceId) -> None:
+        """Notice whether the units of ``resource``, which may have changed, lie in several places."""
+        ledger = self.ledgers[resource]
+        if isinstance(ledger, LocalLedger) and ledger.groups > 1:
+            self.local[resource] = ledger
+        else:
+            self.local.pop(resource, None)
 
     def nodes_of(self, pool: str) -> Iterable[LiveNode]:
         """Return the nodes of ``pool``, whatever their state."""
@@ -295,9 +317,9 @@ class State:
         Not while it has orphans: they may still run in the environments of those that would follow.
         """
         return (
-            node.state is NodeState.READY
+            node.state is READY
             and not node.orphans
-            and node.name not in self.config.drained_nodes
+            and node.inventory.name not in self.config.drained_nodes
         )
 
     def node_ledger(self, kind: str, node: str) -> Ledger | None:
@@ -306,14 +328,17 @@ class State:
     def place(self, live: LiveAction, node: str) -> None:
         """Enter ``live`` among those on ``node``."""
         live.node = node
-        self.on_node.setdefault(node, set()).add(live.id)
+        there = self.on_node.get(node)
+        if there is None:
+            there = self.on_node[node] = set()
+        there.add(live.action.id)
         if live.action.malleable:
             self.supple.setdefault(node, {})[live.id] = live
 
     def displace(self, live: LiveAction) -> None:
         """Take ``live`` out from among those on its node; it still says where it was."""
         if live.node is not None:
-            self.on_node[live.node].discard(live.id)
+            self.on_node[live.node].discard(live.action.id)
             if live.action.malleable:
                 self.supple[live.node].pop(live.id, None)
 
@@ -323,11 +348,13 @@ class State:
         queue.reason = queue.sticky_node = None
         if len(self.drained) >= DRAINED_KEPT:
             self.drained.clear()
-        self.drained[key] = queue
+        self.drained[queue.key] = queue
 
     def trajectory_of(self, live: LiveAction) -> LiveTrajectory | None:
-        key = live.action.trajectory_key
-        return None if key is None else self.trajectories.get(key)
+        action = live.action
+        if action.trajectory is None:
+            return None
+        return self.trajectories.get(trajectory_key(action.project, action.trajectory))
 
 
 def steering_of(state: State, project: str, task: str) -> Steering:
@@ -335,9 +362,22 @@ def steering_of(state: State, project: str, task: str) -> Steering:
     return state.steering.get(task_key(project, task), Steering())
 
 
+@lru_cache(maxsize=4096)
+def _first_of(name: str) -> str:
+    """Return the first one of equal strings."""
+    return name
+
+
+def share_names(action: Action) -> None:
+    """Let ``action`` keep the names that others of its task came with: many may wait."""
+    action.project, action.task = _first_of(action.project), _first_of(action.task)
+
+
 def order_of(state: State, action: Action, arrival: int) -> Order:
     """Return when ``action`` is served, who came as the ``arrival``-th."""
-    said = steering_of(state, action.project, action.task).priority if state.steering else None
+    if not state.steering:
+        return -action.priority, arrival
+    said = steering_of(state, action.project, action.task).priority
     return -(action.priority if said is None else said), arrival
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
+from math import inf
 
 #: A heap shorter than this is not worth sweeping.
 _SWEEP_FROM = 1024
@@ -33,15 +34,20 @@ Timer = tuple[float, TimerKind, str]
 class Timers:
     """Pending moments, earliest first."""
 
-    __slots__ = ("_heap", "_sweep_at")
+    __slots__ = ("_heap", "_sweep_at", "crowded", "next_at")
 
     def __init__(self) -> None:
+        #: When the earliest entry is due; infinite without one. Read for every event.
+        self.next_at = inf
+        #: There may be many entries that do not hold any more. Read in every pass.
+        self.crowded = False
         self._heap: list[Timer] = []
         self._sweep_at = _SWEEP_FROM
 
     def set(self, at: float, kind: TimerKind, subject: str) -> None:
         """Ask for ``kind`` about ``subject`` at ``at``."""
         heappush(self._heap, (at, kind, subject))
+        self._look()
 
     def first(self) -> Timer | None:
         """Return the earliest entry."""
@@ -49,16 +55,13 @@ class Timers:
 
     def pop(self) -> Timer:
         """Take out the earliest entry."""
-        return heappop(self._heap)
+        timer = heappop(self._heap)
+        self._look()
+        return timer
 
     def due(self, now: float) -> Timer | None:
         """Take out one entry that is due at ``now``."""
-        return heappop(self._heap) if self._heap and self._heap[0][0] <= now else None
-
-    @property
-    def crowded(self) -> bool:
-        """There may be many entries that do not hold any more."""
-        return len(self._heap) >= self._sweep_at
+        return self.pop() if self.next_at <= now else None
 
     def sweep(self, holds: Callable[[Timer], bool]) -> None:
         """Drop entries that do not hold any more, if there may be many of them."""
@@ -66,6 +69,12 @@ class Timers:
             self._heap = [timer for timer in self._heap if holds(timer)]
             heapify(self._heap)
             self._sweep_at = max(_SWEEP_FROM, 2 * len(self._heap))
+            self._look()
+
+    def _look(self) -> None:
+        """Notice what is first, and whether there are many."""
+        self.next_at = self._heap[0][0] if self._heap else inf
+        self.crowded = len(self._heap) >= self._sweep_at
 
     def pending(self) -> list[Timer]:
         """Return all entries, stale ones included, in no particular order."""

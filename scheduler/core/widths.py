@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import cast
 
-from domain.action import ActionState, Kind
+from domain.action import EXEC, GRANTED, RUNNING
 from domain.allocation import Allocation
 from domain.decisions import Resize
 from domain.errors import CapacityError
@@ -34,13 +34,13 @@ from scheduler.core.policies.malleable import (
 )
 from scheduler.core.pools import policy_of
 from scheduler.core.shares import ShareBook, charge, key_at
-from scheduler.core.state import LiveAction, NodeState, State
+from scheduler.core.state import READY, LiveAction, State
 from scheduler.core.timers import TimerKind
 
 #: Changes of one action that its end tells about; the journal has all.
 WIDTHS_KEPT = 512
 
-_HELD = frozenset({ActionState.GRANTED, ActionState.RUNNING})
+_HELD = frozenset({GRANTED, RUNNING})
 
 
 def malleable(state: State, live: LiveAction) -> bool:
@@ -48,7 +48,7 @@ def malleable(state: State, live: LiveAction) -> bool:
     action = live.action
     return (
         action.malleable
-        and action.kind is Kind.EXEC
+        and action.kind is EXEC
         and len(action.cost.get(live.needs.key, ())) > 1
         and isinstance(policy_of(state, live.pool), Malleable)
     )
@@ -57,12 +57,12 @@ def malleable(state: State, live: LiveAction) -> bool:
 class Widths:
     """What one cycle does to the widths of running actions."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, shares: ShareBook) -> None:
         self._state = state
         self._before: dict[ActionId, Allocation] = {}
         self._runners: dict[ResourceId, list[LiveAction]] = {}
         self._growing: list[tuple[LiveAction, int]] = []
-        self.begin(ShareBook(state))
+        self.begin(shares)
 
     def begin(self, shares: ShareBook) -> None:
         """Begin another scan, in which projects may take what ``shares`` says."""
@@ -93,7 +93,7 @@ class Widths:
             live.state in _HELD
             and live.aborting is None
             and node is not None
-            and node.state is NodeState.READY
+            and node.state is READY
             and malleable(self._state, live)
         )
 
@@ -241,11 +241,10 @@ class Widths:
         for live, before, after in self._changed():
             live.resized_at = now
             live.resizes += 1
-            if not live.widths:
-                live.widths.append((0.0, before.amount))
-            if len(live.widths) < WIDTHS_KEPT:
+            had = live.widths or ((0.0, before.amount),)
+            if len(had) < WIDTHS_KEPT:
                 granted_at = live.granted_at if live.granted_at is not None else now
-                live.widths.append((now - granted_at, after.amount))
+                live.widths = (*had, (now - granted_at, after.amount))
         self._before.clear()
         self._runners.clear()
 

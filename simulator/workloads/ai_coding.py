@@ -23,7 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from domain.action import Action, EnvironmentSpec, Kind
+from domain.action import EXEC, Action, EnvironmentSpec
 from domain.errors import InvalidRequest
 from domain.ids import ActionId
 from domain.resources import MILLI, Cost
@@ -92,7 +92,7 @@ class AiCoding:
             yield Think(self.think_ratio * recorded.think_seconds * jitter[2 * index])
             action = Action(
                 id=ActionId(f"{name}.{index}"), project=self.project, task=self.task,
-                kind=Kind.EXEC, cost=_ONE_CORE, trajectory=name, step=step, group=group,
+                kind=EXEC, cost=_ONE_CORE, trajectory=name, step=step, group=group,
                 family=recorded.family, environment=environment,
             )  # fmt: skip
             yield Act(action, Work(recorded.duration_seconds * jitter[2 * index + 1]))
@@ -105,7 +105,7 @@ class AiCoding:
         work = self.rewards.member_work(of_group, chooser)
         action = Action(
             id=ActionId(f"{name}.reward"), project=self.project, task=self.task,
-            kind=Kind.EXEC, cost={"cpu": self.rewards.units}, trajectory=name, step=step,
+            kind=EXEC, cost={"cpu": self.rewards.units}, trajectory=name, step=step,
             group=group, family="reward", environment=environment, key="cpu",
             duration_seconds=work.base_seconds * self.rewards.declared_ratio,
             elasticity=self.rewards.declared_elasticity, malleable=self.rewards.malleable,

@@ -5,25 +5,24 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from domain.action import Action, ActionState, Kind, Outcome, Timing
+from domain.action import COMPLETED, EXEC, GRANTED, LEASE, QUEUED, RUNNING, Action, Outcome, Timing
 from domain.apis import Feedback, Verdict
 from domain.decisions import Decision, Finish
 from domain.errors import InvalidRequest
 from domain.events import ActionCancelRequested, ActionFinished, ActionStarted, ActionSubmitted
-from domain.ids import ActionId
+from domain.ids import ActionId, TrajectoryKey, trajectory_key
 from domain.resources import units
 from scheduler.core import hosting
 from scheduler.core.cohorts import charged
 from scheduler.core.ending import bury, enter, finish
 from scheduler.core.handlers.calls import heed, words
 from scheduler.core.handlers.trajectories import default_pool, open_trajectory
-from scheduler.core.lifecycle import MAX_ATTEMPTS, abort, in_line, release_orphan, requeue
+from scheduler.core.lifecycle import MAX_ATTEMPTS, abort, release_orphan, requeue
 from scheduler.core.merging import Kept, key_of
 from scheduler.core.needs import Needs, capacity_of, check_feasible
 from scheduler.core.pools import needs_in
-from scheduler.core.queues import QueueKey
 from scheduler.core.shares import ceiling
-from scheduler.core.state import LiveAction, LiveTrajectory, State, order_of
+from scheduler.core.state import LiveAction, LiveTrajectory, State, order_of, share_names
 from scheduler.core.timers import TimerKind
 
 #: After these, nobody can say that the work was done.
@@ -38,9 +37,14 @@ def submitted(state: State, event: ActionSubmitted, decisions: list[Decision]) -
     action = event.action
     if action.id in state.actions:
         return
-    pool = pool_of(state, action)
+    key = trajectory = None
+    if action.trajectory is not None:
+        key = trajectory_key(action.project, action.trajectory)
+        trajectory = state.trajectories.get(key)
+    pool = _pool_of(state, action, trajectory)
     needs = needs_in(state, action, pool, None)
-    refusal = _over(state, action) or _never_fits(state, action, pool, needs)
+    refusal = _over(state, action, key, trajectory)
+    refusal = refusal or _never_fits(state, action, pool, needs, trajectory)
     if refusal is not None:
         outcome, detail = refusal
         decisions.append(_stillborn(action, outcome, detail, event.lag_seconds))
@@ -51,6 +55,7 @@ def submitted(state: State, event: ActionSubmitted, decisions: list[Decision]) -
             decisions.append(_answered(action, kept, event.lag_seconds))
             return
     state.arrivals += 1
+    share_names(action)
     live = LiveAction(
         action=action,
         pool=pool,
@@ -59,36 +64,32 @@ def submitted(state: State, event: ActionSubmitted, decisions: list[Decision]) -
         submitted_at=event.at - event.lag_seconds,
     )
     state.actions[action.id] = live
-    _join_trajectory(state, live)
-    enter(state, live)
+    if key is not None:
+        trajectory = _join_trajectory(state, live, key, trajectory)
+    enter(state, live, trajectory)
     if action.queue_timeout_seconds is not None:
         due = live.submitted_at + action.queue_timeout_seconds
         state.timers.set(due, TimerKind.QUEUE_TIMEOUT, action.id)
 
 
-def pool_of(state: State, action: Action) -> str:
+def _pool_of(state: State, action: Action, trajectory: LiveTrajectory | None) -> str:
     """Return the pool that serves ``action``: its trajectory's, its own, its task's, the default."""
-    trajectory = _trajectory(state, action)
     if trajectory is not None:
         return trajectory.pool
     return action.pool or default_pool(state, action.project, action.task)
 
 
-def _trajectory(state: State, action: Action) -> LiveTrajectory | None:
-    key = action.trajectory_key
-    return None if key is None else state.trajectories.get(key)
-
-
-def _over(state: State, action: Action) -> tuple[Outcome, str] | None:
+def _over(
+    state: State, action: Action, key: TrajectoryKey | None, trajectory: LiveTrajectory | None
+) -> tuple[Outcome, str] | None:
     """Say why ``action`` comes too late, if it does."""
     if state.tombstones:
         cancelled = state.tombstones.get(_cancel_mark(action.project, action.id))
         if cancelled is not None:
             return Outcome.CANCELLED, cancelled.why
-    key = action.trajectory_key
     if key is None:
         return None
-    trajectory, buried = state.trajectories.get(key), state.tombstones.get(key)
+    buried = state.tombstones.get(key)
     over = trajectory.closing if trajectory else (buried.why if buried else None)
     if over is None:
         return None
@@ -98,16 +99,16 @@ def _over(state: State, action: Action) -> tuple[Outcome, str] | None:
 
 
 def _never_fits(
-    state: State, action: Action, pool: str, needs: Needs
+    state: State, action: Action, pool: str, needs: Needs, trajectory: LiveTrajectory | None
 ) -> tuple[Outcome, str] | None:
     """Say why ``action`` can never run, if so."""
     memory = action.environment.memory_bytes if action.environment else 0
-    node, trajectory = None, _trajectory(state, action)
+    node = None
     if trajectory is not None:
-        node = trajectory.node if action.kind is Kind.EXEC else None
+        node = trajectory.node if action.kind is EXEC else None
         memory = 0 if node else trajectory.memory_bytes or memory
-    key = QueueKey(pool, node, needs, memory)
-    if key in state.feasible:
+    place = pool, node, needs, memory
+    if place in state.feasible:
         return None
     nodes = state.nodes_of(pool) if node is None else [state.nodes[node]]
     capacity = capacity_of([node.inventory for node in nodes])
@@ -123,7 +124,7 @@ def _never_fits(
             return Outcome.INFRA_FAILED, f"can never run: {has}, {units(amount)} asked"
     if len(state.feasible) >= _FEASIBLE_KEPT:
         state.feasible.clear()
-    state.feasible.add(key)
+    state.feasible.add(place)
     return None
 
 
@@ -149,21 +150,25 @@ def _kept(state: State, action: Action) -> Kept | None:
 
 def _answered(action: Action, kept: Kept, waited: float) -> Finish:
     """End a call that was answered lately: nothing is granted, nothing sent."""
-    finish = _stillborn(action, Outcome.COMPLETED, "an answer that was kept", waited)
+    finish = _stillborn(action, COMPLETED, "an answer that was kept", waited)
     return replace(finish, reward=kept.reward, result=msgspec.Raw(kept.result))
 
 
-def _join_trajectory(state: State, live: LiveAction) -> None:
+def _join_trajectory(
+    state: State, live: LiveAction, key: TrajectoryKey, trajectory: LiveTrajectory | None
+) -> LiveTrajectory:
+    """Enter ``live`` into its ``trajectory``, opened now if there is none yet."""
     action = live.action
-    if action.trajectory is None:
-        return
-    trajectory = open_trajectory(
-        state, action.project, action.task, action.trajectory, live.pool, action.environment
-    )
+    if trajectory is None or (action.environment is not None and trajectory.environment is None):
+        name = action.trajectory or ""
+        trajectory = open_trajectory(
+            state, action.project, action.task, name, live.pool, action.environment
+        )
     live.pool = trajectory.pool
-    trajectory.live.add(live.id)
-    if in_line(live):
-        trajectory.line.append(live.id)
+    trajectory.live.add(action.id)
+    if action.kind is EXEC:
+        trajectory.line.append(action.id)
+    return trajectory
 
 
 def cancel_requested(state: State, event: ActionCancelRequested, decisions: list[Decision]) -> None:
@@ -184,7 +189,7 @@ def _cancel_mark(project: str, action_id: ActionId) -> str:
 
 def cancel(state: State, live: LiveAction, reason: str, decisions: list[Decision]) -> None:
     """End ``live`` as cancelled, whatever it is doing."""
-    if live.state is ActionState.QUEUED or live.action.kind is Kind.LEASE:
+    if live.state is QUEUED or live.action.kind is LEASE:
         finish(state, live, Outcome.CANCELLED, decisions, detail=reason)
     else:
         abort(live, Outcome.CANCELLED, reason, decisions)
@@ -195,10 +200,11 @@ def started(state: State, event: ActionStarted, decisions: list[Decision]) -> No
     live = state.actions.get(event.action_id)
     if (
         live is not None
-        and live.state is ActionState.GRANTED
-        and (live.node, live.attempt) == (event.node, event.attempt)
+        and live.state is GRANTED
+        and live.attempt == event.attempt
+        and live.node == event.node
     ):
-        live.move(ActionState.RUNNING)
+        live.move(RUNNING)
         live.started_at = event.at
 
 
@@ -223,10 +229,9 @@ def _end_attempt(state: State, event: ActionFinished, decisions: list[Decision])
     if event.feedback is not None:
         _call_finished(state, live, event, event.feedback, decisions)
         return
-    may_repeat = event.never_started or live.action.replay_safe
     if (
         event.outcome in _UNSURE
-        and may_repeat
+        and (event.never_started or live.action.replay_safe)
         and live.aborting is None
         and live.attempt < MAX_ATTEMPTS
     ):
@@ -255,6 +260,6 @@ def _call_finished(
 
 def _reported(state: State, action_id: ActionId, event: ActionFinished) -> LiveAction | None:
     live = state.actions.get(action_id)
-    if live is None or live.state is ActionState.QUEUED:
+    if live is None or live.state is QUEUED:
         return None
-    return live if (live.node, live.attempt) == (event.node, event.attempt) else None
+    return live if live.attempt == event.attempt and live.node == event.node else None

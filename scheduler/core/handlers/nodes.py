@@ -67,28 +67,32 @@ def _use_again(state: State, node: LiveNode, decisions: list[Decision]) -> None:
 
 
 def _update_ledgers(state: State, inventory: NodeInventory) -> None:
-    for resource, ledger in state.ledgers.items():
-        kind, _, name = resource.partition(":")
-        if (
-            name == inventory.name
-            and kind not in inventory.resources
-            and _is_node_resource(state, resource)
-        ):
-            ledger.resize_capacity(ResourceInventory(0))
+    for resource in resources_of(state, inventory.name):
+        if resource.partition(":")[0] not in inventory.resources:
+            _resize(state, resource, ResourceInventory(0))
     for kind, have in inventory.resources.items():
         _set_ledger(state, node_resource(kind, inventory.name), have)
 
 
-def _is_node_resource(state: State, resource: ResourceId) -> bool:
-    return resource not in state.config.resources
+def resources_of(state: State, node: str) -> list[ResourceId]:
+    """Return the resources that ``node`` has, or had before it joined with less."""
+    return [
+        resource
+        for resource in state.ledgers
+        if resource.partition(":")[2] == node and resource not in state.config.resources
+    ]
 
 
 def _set_ledger(state: State, resource: ResourceId, have: ResourceInventory) -> None:
-    ledger = state.ledgers.get(resource)
-    if ledger is None:
-        state.open_ledger(resource, have)
+    if resource in state.ledgers:
+        _resize(state, resource, have)
     else:
-        ledger.resize_capacity(have)
+        state.open_ledger(resource, have)
+
+
+def _resize(state: State, resource: ResourceId, have: ResourceInventory) -> None:
+    state.ledgers[resource].resize_capacity(have)
+    state.look_where_units_lie(resource)
 
 
 def lost(state: State, event: NodeLost, decisions: list[Decision]) -> None:
@@ -165,7 +169,7 @@ def config_applied(state: State, event: ConfigApplied, decisions: list[Decision]
     for name in before.resources.keys() - event.config.resources.keys():
         # Its quotas go on counting, for the case that it is declared again.
         gone = ResourceInventory(0, limits=before.inventory(name).limits)
-        state.ledgers[ResourceId(name)].resize_capacity(gone)
+        _resize(state, ResourceId(name), gone)
     for ledger in state.paced.values():
         ledger.advance(state.now)
     for name in event.config.resources:
@@ -199,4 +203,4 @@ def _reread_needs(state: State) -> None:
             live.needs = needs
             if live.queue is not None:
                 leave_queue(state, live)
-                enqueue(state, live)
+                enqueue(state, live, state.trajectory_of(live))

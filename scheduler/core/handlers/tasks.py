@@ -64,7 +64,7 @@ def _queue_anew(
             leave_queue(state, live)
         change(live)
         if stood:
-            enqueue(state, live)
+            enqueue(state, live, state.trajectory_of(live))
 
 
 def _live(state: State, project: str, task: str) -> list[LiveAction]:

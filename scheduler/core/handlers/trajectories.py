@@ -75,7 +75,7 @@ def _queue_anew(state: State, trajectory: LiveTrajectory) -> None:
     if trajectory.line and trajectory.busy is None:
         live = state.actions[trajectory.line[0]]
         leave_queue(state, live)
-        enqueue(state, live)
+        enqueue(state, live, trajectory)
 
 
 def opened(state: State, event: TrajectoryOpened, decisions: list[Decision]) -> None:

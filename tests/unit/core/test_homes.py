@@ -69,3 +69,14 @@ def test_a_home_is_gone_with_its_node(core):
     scenario.finish("a")
     scenario.join(replace(of_two_places(), identity="another disk", incarnation=1))
     assert not any(each.home for each in scenario.machine.state.trajectories.values())
+
+
+def test_a_node_that_comes_back_with_two_places_has_homes_from_then_on(core):
+    scenario = core(a_node("n1", cpus=7))
+    scenario.submit(an_action("a", trajectory="t", cost={"cpu": 4}))
+    scenario.finish("a")
+    (trajectory,) = scenario.machine.state.trajectories.values()
+    assert trajectory.home == ()
+    scenario.join(replace(of_two_places(), incarnation=2))
+    assert cores(scenario.submit(an_action("b", trajectory="t", cost={"cpu": 3})), "b") == (4, 5, 6)
+    assert trajectory.home == (4, 5, 6)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.builders import GIB, a_node, an_action
+from domain.ids import ActionId
+from scheduler.core import snapshot
+from tests.builders import GIB, a_node, an_action, make_ledger
 
 
 def test_actions_that_can_only_be_admitted_alike_stand_in_one_line(core):
@@ -19,6 +21,19 @@ def test_actions_that_can_only_be_admitted_alike_stand_in_one_line(core):
     ]
     assert seen.items[0].why.code == "short_of"
     assert seen.items[0].why == scenario.machine.explain("small0").why()
+
+
+def test_who_waits_keeps_the_names_that_others_of_its_task_came_with(core):
+    scenario = core(a_node("n1", cpus=1))
+    names = [f"a{number}" for number in range(3)]
+    scenario.submit(*(an_action(name, task="".join(("some", "task"))) for name in names))
+
+    restored = snapshot.load(snapshot.dump(scenario.machine), make_ledger)
+
+    for machine in (scenario.machine, restored):
+        tasks = [machine.state.actions[ActionId(name)].action.task for name in names]
+        assert tasks == ["sometask"] * 3
+        assert all(task is tasks[0] for task in tasks)
 
 
 def test_only_the_longest_lines_are_told_and_all_are_counted(core):
@@ -47,3 +62,17 @@ def test_nobody_waits_in_an_idle_system(core):
     scenario = core(a_node("n1"))
     scenario.submit(an_action("a"))
     assert scenario.machine.queues(10).items == []
+
+
+def test_a_project_is_told_of_its_own_part_of_each_line(core):
+    scenario = core(a_node("n1", cpus=4))
+    scenario.submit(an_action("running", cost={"cpu": 4}))
+    scenario.submit(an_action("theirs0"), an_action("theirs1"), an_action("wide", cost={"cpu": 2}))
+    scenario.submit(*(an_action(f"ours{n}", project="lab") for n in range(2)))
+
+    seen = scenario.machine.queues(10, ("lab",))
+
+    assert (seen.lines, seen.waiting) == (1, 2)
+    assert [(line.waiting, line.head, line.project) for line in seen.items] == [(2, "ours0", "lab")]
+    assert (seen.items[0].why.code, seen.items[0].why.position) == ("behind", 3)
+    assert scenario.machine.queues(10, ("strange",)).items == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
@@ -37,6 +35,22 @@ def test_a_line_is_read_in_order(priorities, moves, count) -> None:
                 queue.push(lives[number])
 
     expected = sorted((live for live in lives if live.queue), key=lambda live: live.order)
-    first = [live.id for live in expected[:count]]
-    assert [live.id for live in islice(queue.in_order(), count)] == first
-    assert [live.id for live in islice(queue.first_ones(), count)] == first
+    head = queue.head()
+    assert (None if head is None else head.id) == (expected[0].id if expected else None)
+    assert [queue.ahead_of(live.order) for live in expected] == list(range(len(expected)))
+    assert queue.in_order() == expected
+    assert queue.in_order(first=1, most=count, every=2) == expected[1::2][:count]
+
+
+def test_who_comes_back_to_its_place_is_next_again() -> None:
+    queue = WaitQueue(QueueKey("default", None, NEEDS))
+    lives = [LiveAction(an_action(f"a{n}"), "default", NEEDS, (0, n), 0.0) for n in range(3)]
+    for live in lives:
+        queue.push(live)
+    queue.leave(lives[0])
+    assert queue.head() is lives[1]
+
+    queue.push(lives[0])
+
+    assert queue.head() is lives[0]
+    assert queue.in_order() == lives

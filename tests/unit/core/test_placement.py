@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.builders import GIB, a_node, an_action
+from domain.inventory import PoolConfig
+from tests.builders import GIB, a_config, a_node, an_action, granted
 
 
 def a_step(name, trajectory="t1", **fields):
@@ -74,3 +75,11 @@ def test_a_call_of_a_trajectory_does_not_bind_it(core):
     scenario.submit(a_step("ask", kind="call"))
 
     assert scenario.node_of("t1") is None
+
+
+def test_an_action_on_cores_finds_its_node_where_policies_choose_counts(core):
+    scenario = core(
+        a_node("n1"), a_node("n2"), config=a_config(pools=[PoolConfig("default", "malleable")])
+    )
+    decisions = scenario.submit(an_action("a", cost={"cpu": [1, 2]}))
+    assert granted(decisions) == ["a"]
