@@ -85,7 +85,7 @@ class GpuService(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     #: Model of an engine that knows models: a name, a path on the nodes, or ``module:function``.
     source: str = ""
     #: Starts its server. ``{port}``, ``{gpus}`` (a count), ``{source}``, ``{memory_bytes}`` (of each
-    #: GPU) and ``{python}`` are filled in.
+    #: GPU), ``{at_once}`` (`max_concurrency`) and ``{python}`` are filled in.
     command: tuple[str, ...] = ()
     env: dict[str, str] = {}
     warm_up: WarmUp = WarmUp()
@@ -186,11 +186,8 @@ def check_service(name: str, service: GpuService) -> None:
 
 
 def _check_torch(service: GpuService) -> None:
-    if service.engine is not Engine.TORCH:
-        if service.python:
-            raise InvalidRequest("only engine torch has an interpreter", pointer="/python")
-    elif service.degrees[-1].gpus > 1:
-        raise InvalidRequest("engine torch runs a model on one GPU", pointer="/degrees")
+    if service.engine is not Engine.TORCH and service.python:
+        raise InvalidRequest("only engine torch has an interpreter", pointer="/python")
 
 
 def _check_bounds(service: GpuService) -> None:

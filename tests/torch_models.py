@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -52,6 +53,62 @@ def scorer(mebibytes: int = 1) -> tuple[Any, Handler]:
         if not isinstance(body, dict) or "text" not in body:
             raise ValueError('give {"text": "…"}')
         return {"score": model(body["text"])}
+
+    return model, handle
+
+
+def meeting() -> tuple[Any, Handler]:
+    """Answer when two have asked: who is alone waits for ever."""
+    model, handle = scorer()
+    both = threading.Barrier(2)
+
+    def handle_together(path: str, body: Any) -> Any:
+        both.wait()
+        return handle(path, body)
+
+    return model, handle_together
+
+
+class Layer(torch.nn.Module):  # type: ignore[misc, unused-ignore]
+    """Adds what it makes of its input, with a mask that is given by name."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(width, width)
+
+    def forward(self, state: Any, *, masks: Any) -> Any:
+        """Return as many numbers as it is given."""
+        return state + torch.tanh(self.inner(state)) * masks["each"][0]
+
+
+class Layered(torch.nn.Module):  # type: ignore[misc, unused-ignore]
+    """An embedding, layers, and a head that is tied to the embedding."""
+
+    def __init__(self, layers: int, width: int = 64) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.embed = torch.nn.Embedding(97, width)
+        self.layers = torch.nn.ModuleList(Layer(width) for _ in range(layers))
+        self.head = torch.nn.Linear(width, 97, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, numbers: Any) -> Any:
+        """Return a score for each of 97 words."""
+        state = self.embed(numbers).mean(dim=0)
+        masks = {"each": (torch.ones_like(state),)}
+        for layer in self.layers:
+            state = layer(state, masks=masks)
+        return self.head(state)
+
+
+def layered(layers: int = 6) -> tuple[Any, Handler]:
+    """Score by a model of several layers."""
+    model = Layered(layers)
+
+    def handle(path: str, body: Any) -> Any:
+        device = next(model.parameters()).device
+        numbers = torch.tensor([each % 97 for each in body["text"].encode()], device=device)
+        return {"score": float(model(numbers).sum())}
 
     return model, handle
 

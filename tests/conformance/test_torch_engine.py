@@ -192,3 +192,77 @@ async def test_an_interpreter_without_torch_says_so(tmp_path) -> None:
     server = TorchServer(service, (0,), tmp_path / "server", grace_seconds=0.3)
     with pytest.raises(EngineFailed, match="No module named torch"):
         await server.restore()
+
+
+@pytest.mark.slow
+async def test_as_many_requests_as_declared_are_worked_on_at_once(tmp_path) -> None:
+    """Each waits for the other; and an eviction waits for both."""
+    server = TorchServer(a_service("meeting", max_concurrency=2), (0,), tmp_path, grace_seconds=0.3)
+    try:
+        await server.restore()
+        first, second = await asyncio.gather(score(server), score(server))
+        assert first == second
+        assert await server.evict() is ServiceEvent.EVICTED
+    finally:
+        await server.close()
+
+
+@pytest.mark.slow
+async def test_a_model_that_is_divided_answers_as_on_one_device_and_comes_and_goes(
+    tmp_path,
+) -> None:
+    """On the processor the devices are all the same; the copies, their sums and the moves are not."""
+    answers = []
+    for gpus in (1, 3):
+        service = a_service("layered", degrees=(Degree(gpus, 2**30),))
+        server = TorchServer(service, tuple(range(gpus)), tmp_path / str(gpus), grace_seconds=0.3)
+        try:
+            for _ in range(2):
+                await server.restore()
+                answers.append(await score(server))
+                assert await server.evict() is ServiceEvent.EVICTED
+        finally:
+            await server.close()
+    assert answers == pytest.approx([answers[0]] * 4)
+
+
+@pytest.mark.slow
+async def test_a_model_without_layers_is_not_divided_and_says_so(tmp_path) -> None:
+    service = a_service("scorer", degrees=(Degree(2, 2**30),))
+    server = TorchServer(service, (0, 1), tmp_path, grace_seconds=0.3)
+    with pytest.raises(EngineFailed, match="needs a list of at least 2 layers"):
+        await server.restore()
+
+
+DIVIDED = """
+from tests.torch_models import Layered
+from managers.gpu.torch_worker.split import SplitWeights
+from managers.gpu.torch_worker.weights import FlatWeights
+
+model = Layered(6)
+whole = FlatWeights(Layered(6), "cpu").nbytes
+split = SplitWeights(model, ["cpu", "cpu", "cpu"])
+assert not split.resident and max(each.nbytes for each in split.shards) < 0.6 * whole
+for _ in range(2):
+    split.restore()
+    assert split.resident and split.unchanged()
+    homes = [
+        [number for number, shard in enumerate(split.shards)
+         if 0 <= tensor.data_ptr() - shard._resident.data_ptr() < shard.nbytes]
+        for tensor in (model.embed.weight, *(e.inner.weight for e in model.layers), model.head.weight)
+    ]
+    assert homes == sorted(homes) and homes[0] == [0] and homes[-1] == [2], homes
+    assert (model.embed.weight == model.head.weight).all()
+    split.release()
+    assert not split.resident
+"""
+
+
+@pytest.mark.slow
+async def test_each_device_has_its_layers_in_order_and_tied_weights_are_on_both() -> None:
+    checking = await asyncio.create_subprocess_exec(
+        PYTHON, "-c", DIVIDED, env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, words = await checking.communicate()
+    assert checking.returncode == 0, words.decode()

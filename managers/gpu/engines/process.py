@@ -126,6 +126,7 @@ class ProcessServer:
             "gpus": str(count),
             "source": service.source,
             "memory_bytes": str(service.memory_bytes(count)),
+            "at_once": str(service.max_concurrency),
             "python": service.python or sys.executable,
         }
         command = [_fill(part, filled) for part in service.command]

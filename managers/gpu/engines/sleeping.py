@@ -65,7 +65,8 @@ WAYS: Final = {
     ),
     Engine.TORCH: Ways(
         ("{python}", "-m", "managers.gpu.torch_worker", "--port", "{port}",
-         "--source", "{source}", "--memory-bytes", "{memory_bytes}"),
+         "--source", "{source}", "--memory-bytes", "{memory_bytes}", "--at-once", "{at_once}",
+         "--gpus", "{gpus}"),
         {},
         (Step("/tangram/release"),),
         (Step("/tangram/restore"),),

@@ -12,13 +12,16 @@ Rules
 1. It starts *host resident* and says so at ``GET /tangram/state``. ``POST /tangram/restore`` makes it
    *resident*, ``POST /tangram/release`` host resident again; a repeat is the same. ``GET /health`` is
    200 when it is resident, else 503.
-2. Any other path goes to the model's handler, one request at a time, and only while it is resident.
+2. Any other path goes to the model's handler, and only while it is resident: one request at a time, or
+   as many as the service declares, each in a thread of its own (`turns`). Nothing is batched.
 3. After each restore the weights in GPU memory have the sums that were taken of the host's copy when
    it was made, and a fixed prompt has the answer of the first restore (I12). Otherwise the memory is
    released and the restore fails with ``answers_changed``.
 4. It takes no more memory for weights than was declared; what does not fit, or is refused by the
    device, fails with ``out_of_memory``, says what to declare, and leaves it host resident.
 5. Errors are JSON: ``{"error": kind, "detail": words}``.
+
+6. With several GPUs the model is divided by its layers (`split`), one flat copy and buffer for each GPU.
 
 A CUDA context, which page-locking needs, holds some hundred MB of its GPU while the process lives.
 """

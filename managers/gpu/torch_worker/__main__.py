@@ -19,6 +19,9 @@ class Handler(BaseHTTPRequestHandler):
     """The paths of the package's rules."""
 
     worker: Worker
+    #: Connections stay, and an answer leaves in one piece: each step of a switch is one round trip.
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
 
     def do_GET(self) -> None:
         """Say where it is."""
@@ -66,15 +69,18 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing about each request."""
 
 
-def find_device(named: str) -> str:
-    """Return the device; where the machine has an NVIDIA card, the processor must be asked for."""
+def find_devices(named: str, gpus: int) -> list[str]:
+    """Return ``gpus`` devices; where the machine has an NVIDIA card, the processor must be asked for."""
     if named != "auto":
-        return named
+        return named.split(",")
     if torch.cuda.is_available():
-        return "cuda"
+        there = torch.cuda.device_count()
+        if there < gpus:
+            raise BadSource(f"{gpus} GPUs were granted, torch sees {there}")
+        return [f"cuda:{number}" for number in range(gpus)]
     if Path("/dev/nvidiactl").exists():
         raise BadSource(f"there is an NVIDIA card that torch {torch.__version__} cannot use")
-    return "cpu"
+    return ["cpu"] * gpus
 
 
 def main() -> int:
@@ -84,10 +90,17 @@ def main() -> int:
     parser.add_argument("--source", required=True)
     parser.add_argument("--memory-bytes", type=int, default=0)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--at-once", type=int, default=1)
     options = parser.parse_args()
     try:
         served = load(options.source)
-        Handler.worker = Worker(served, find_device(options.device), options.memory_bytes)
+        Handler.worker = Worker(
+            served,
+            find_devices(options.device, options.gpus),
+            options.memory_bytes,
+            options.at_once,
+        )
     except BadSource as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -39,11 +39,15 @@ class FlatWeights:
     """The weights of one module. After `restore` they are on the device, before it on the host."""
 
     def __init__(self, module: Any, device: Any, piece_bytes: int = PIECE_BYTES) -> None:
-        """Move the parameters and buffers of ``module`` into one flat copy in host memory."""
+        """Move the parameters and buffers of ``module`` into one flat copy in host memory.
+
+        ``module`` may be a list of tensors as well.
+        """
         self._device = torch.device(device)
         self._piece_bytes = piece_bytes
         self._parts: list[tuple[Any, Part]] = []
-        tensors = [*module.parameters(), *module.buffers()]
+        whole = isinstance(module, torch.nn.Module)
+        tensors = [*module.parameters(), *module.buffers()] if whole else module
         self.nbytes = self._lay_out(tensors)
         self._memory = HostMemory(self.nbytes, self._device)
         self._host = self._memory.flat
@@ -54,6 +58,11 @@ class FlatWeights:
         self._resident: Any = None
         #: What the weights are, wherever they are.
         self.checksum = checksum(self._host, piece_bytes)
+
+    @property
+    def most_nbytes(self) -> int:
+        """Bytes on the fullest device, of which there is one."""
+        return self.nbytes
 
     @property
     def resident(self) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from typing import Any
 
 import torch
 
 from managers.gpu.torch_worker.models import Served
+from managers.gpu.torch_worker.split import SplitWeights
+from managers.gpu.torch_worker.turns import Turns
 from managers.gpu.torch_worker.weights import Copied, FlatWeights, give_back
 
 #: How an error is answered.
@@ -26,16 +27,27 @@ class Trouble(Exception):
 
 
 class Worker:
-    """All methods may be called from many threads; they come one after the other."""
+    """All methods may be called from many threads; only answers go together, up to ``at_once``."""
 
-    def __init__(self, served: Served, device: Any, memory_bytes: int = 0) -> None:
-        """``memory_bytes``: the most that weights may take; 0 is as much as there is."""
+    def __init__(
+        self, served: Served, device: Any, memory_bytes: int = 0, at_once: int = 1
+    ) -> None:
+        """``device``: a name, or several for a model that is divided among them. Raises BadSource.
+
+        ``memory_bytes``: the most that weights may take of each; 0 is as much as there is.
+        """
         self._served = served
-        self._device = torch.device(device)
+        names = [device] if isinstance(device, str) else list(device)
+        self._devices = [torch.device(name) for name in names]
         self._memory_bytes = memory_bytes
-        self._alone = threading.RLock()
+        self._turns = Turns(at_once)
         served.module.eval().requires_grad_(False)
-        self.weights = FlatWeights(served.module, self._device)
+        alone = len(self._devices) == 1
+        self.weights: Any = (
+            FlatWeights(served.module, self._devices[0])
+            if alone
+            else SplitWeights(served.module, self._devices)
+        )
         #: The answer to the fixed prompt after the first restore.
         self._answer = ""
         self._restored = Copied(0, 0.0)
@@ -45,7 +57,7 @@ class Worker:
         """Say where it is, without waiting for anybody."""
         return {
             "state": "resident" if self.weights.resident else "host_resident",
-            "device": str(self._device),
+            "device": ", ".join(map(str, self._devices)),
             "weight_bytes": self.weights.nbytes,
             "restored_bytes": self._restored.nbytes,
             "restore_seconds": self._restored.seconds,
@@ -53,7 +65,7 @@ class Worker:
 
     def restore(self) -> dict[str, Any]:
         """Bring the weights onto the device, and see that it answers as before."""
-        with self._alone:
+        with self._turns.alone():
             if not self.weights.resident:
                 self._fits()
                 try:
@@ -61,19 +73,19 @@ class Worker:
                     self._compare()
                 except BaseException as error:
                     self.weights.release()
-                    give_back(self._device)
+                    self._give_back()
                     raise self._told(error) from error
             return self.state()
 
     def release(self) -> dict[str, Any]:
         """Free the device's memory."""
-        with self._alone:
+        with self._turns.alone():
             self.weights.release()
             return self.state()
 
     def answer(self, path: str, body: Any) -> Any:
         """Let the model's handler answer."""
-        with self._alone:
+        with self._turns.together():
             if not self.weights.resident:
                 raise Trouble("not_resident", "its weights are in host memory")
             try:
@@ -99,7 +111,7 @@ class Worker:
             )
 
     def _fits(self) -> None:
-        needs, may = self.weights.nbytes, self._memory_bytes
+        needs, may = self.weights.most_nbytes, self._memory_bytes
         if may and needs > may:
             raise Trouble(
                 "out_of_memory",
@@ -109,11 +121,15 @@ class Worker:
 
     def _limit(self) -> None:
         """Keep torch's allocator to what was declared, so that neighbours keep theirs."""
-        if self._device.type == "cuda" and self._memory_bytes:
-            total = torch.cuda.get_device_properties(self._device).total_memory
-            torch.cuda.set_per_process_memory_fraction(
-                min(1.0, self._memory_bytes / total), self._device
-            )
+        for device in self._devices:
+            if device.type == "cuda" and self._memory_bytes:
+                total = torch.cuda.get_device_properties(device).total_memory
+                share = min(1.0, self._memory_bytes / total)
+                torch.cuda.set_per_process_memory_fraction(share, device)
+
+    def _give_back(self) -> None:
+        for device in self._devices:
+            give_back(device)
 
     def _told(self, error: BaseException) -> BaseException:
         """Return what the asker is to be told."""
@@ -122,7 +138,9 @@ class Worker:
         if isinstance(error, ValueError):
             return Trouble("bad_request", str(error))
         if "out of memory" in str(error).lower():
-            give_back(self._device)
-            advice = f"its weights take {self.weights.nbytes} bytes: declare memory_bytes with room"
+            self._give_back()
+            advice = (
+                f"its weights take {self.weights.most_nbytes} bytes: declare memory_bytes with room"
+            )
             return Trouble("out_of_memory", f"{error}; {advice} for what it computes")
         return Trouble("failed", f"{type(error).__name__}: {error}")
