@@ -45,6 +45,11 @@ class FakeNvml:
         total = device.get("gib", 80) * GIB
         return SimpleNamespace(total=total, free=total - device.get("used_gib", 0) * GIB)
 
+    def nvmlDeviceGetUtilizationRates(self, device: dict[str, Any]) -> Any:  # noqa: N802
+        if "busy" not in device:
+            raise NotSupported
+        return SimpleNamespace(gpu=device["busy"], memory=0)
+
     def nvmlDeviceGetMigMode(self, device: dict[str, Any]) -> tuple[int, int]:  # noqa: N802
         if "mig" not in device:
             raise NotSupported

@@ -1,8 +1,10 @@
-"""How much memory of a GPU is free, and who has the rest: as NVML measures it."""
+"""How much memory of a GPU is free, who has the rest, and how busy it is: as NVML measures it."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from domain.ports import UnitUse
 
 
 class NvmlMeter:
@@ -21,6 +23,20 @@ class NvmlMeter:
     def free_bytes(self, unit: int) -> int:
         """Return the bytes of a GPU that nobody has."""
         return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle(unit)).free)
+
+    def use(self, unit: int) -> UnitUse | None:
+        """Return what a GPU does; None when it does not answer."""
+        nvml = self._nvml
+        try:
+            memory = nvml.nvmlDeviceGetMemoryInfo(self._handle(unit))
+            used_bytes = int(memory.total) - int(memory.free)
+        except nvml.NVMLError:
+            return None
+        try:
+            rates = nvml.nvmlDeviceGetUtilizationRates(self._handle(unit))
+        except nvml.NVMLError:
+            return UnitUse(None, used_bytes)
+        return UnitUse(rates.gpu / 100, used_bytes)
 
     def pids(self, unit: int) -> list[int]:
         """Return who computes on a GPU; nobody where that cannot be found out."""

@@ -153,9 +153,31 @@ def _of_standing(standing: Standing) -> Iterator[Metric]:
         "tangram_cpuset_repairs", "Cores of containers found changed by others, and restored.",
         ["node"], standing.repairs(),
     )  # fmt: skip
+    yield from _of_gpus(standing)
     yield _gauges(
         "tangram_workers", "Workers that show life.", ["role"],
         (((role,), sum(w["role"] == role for w in standing.workers)) for role in ROLES),
+    )  # fmt: skip
+
+
+def _of_gpus(standing: Standing) -> Iterator[Metric]:
+    gpus = list(standing.gpus())
+    yield _gauges(
+        "tangram_gpu_busy_ratio", "Share of the last moments in which a GPU worked, as NVML says.",
+        ["node", "gpu"], ((key, busy) for key, busy, _ in gpus if busy is not None),
+    )  # fmt: skip
+    yield _gauges(
+        "tangram_gpu_memory_used_bytes", "Memory of a GPU in use, whoever has it.",
+        ["node", "gpu"], ((key, used) for key, _, used in gpus),
+    )  # fmt: skip
+    memory = list(standing.service_memory())
+    yield _gauges(
+        "tangram_gpu_service_host_memory_used_bytes", "Host memory that GPU services take.",
+        ["node"], (((node,), used) for node, used, _ in memory),
+    )  # fmt: skip
+    yield _gauges(
+        "tangram_gpu_service_host_memory_capacity_bytes", "Host memory that GPU services may take.",
+        ["node"], (((node,), capacity) for node, _, capacity in memory),
     )  # fmt: skip
 
 

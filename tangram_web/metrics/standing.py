@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from time import time
 from typing import Any, cast
 
@@ -55,6 +55,20 @@ class Standing(msgspec.Struct):
             for worker in self.workers
             if "repairs" in worker
         }
+
+    def gpus(self) -> Iterator[tuple[tuple[str, str], float | None, int]]:
+        """Yield each measured GPU as (node, number), the share in which it worked, and bytes in use."""
+        for worker in self.workers:
+            node = worker["name"].removeprefix("node@")
+            for unit, (busy_ratio, used_bytes) in sorted(worker.get("gpus", {}).items()):
+                yield (node, unit), busy_ratio, used_bytes
+
+    def service_memory(self) -> Iterator[tuple[str, int, int]]:
+        """Yield each node that counts it, the host memory that services take, and what they may."""
+        for worker in self.workers:
+            if (memory := worker.get("service_memory")) is not None:
+                used_bytes, capacity_bytes = memory
+                yield worker["name"].removeprefix("node@"), used_bytes, capacity_bytes
 
 
 def read_standing(client: redis.Redis, keys: Keys, consumers: Iterable[str] = ()) -> Standing:

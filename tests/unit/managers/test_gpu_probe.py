@@ -10,7 +10,7 @@ import pytest
 
 from domain.errors import InvalidRequest
 from domain.ids import ResourceId
-from domain.ports import DriverContext
+from domain.ports import DriverContext, UnitUse
 from managers.gpu.engines.leftovers import VARIABLE, label_of, left_by
 from managers.gpu.ledger import ChunkLedger
 from managers.gpu.measure import NvmlMeter
@@ -96,3 +96,13 @@ def test_an_operator_may_declare_that_there_are_none() -> None:
 def test_what_is_no_number_is_refused_by_name(settings) -> None:
     with pytest.raises(InvalidRequest, match="give a whole number"):
         probe_gpu(context(**settings))
+
+
+def test_what_a_gpu_does_is_measured_and_one_that_is_lost_says_nothing() -> None:
+    meter = NvmlMeter(
+        FakeNvml({"gib": 80, "used_gib": 60, "busy": 35}, {"used_gib": 1}, {"lost": 1})
+    )
+
+    assert meter.use(0) == UnitUse(0.35, 60 * GIB)
+    assert meter.use(1) == UnitUse(None, GIB)
+    assert meter.use(2) is None
