@@ -14,7 +14,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from domain.resources import MILLI
@@ -24,6 +24,16 @@ SIZES: Final = (1, 2, 4, 8)
 TOP: Final = len(SIZES) - 1
 #: Free chunks of 1, 2, 4 and 8 GPUs.
 Counts = tuple[int, int, int, int]
+
+
+def aligned(
+    group: Sequence[int], size: int, without: frozenset[int] = frozenset()
+) -> Iterator[tuple[int, ...]]:
+    """Yield the aligned chunks of ``size`` GPUs of one node, given in its order, that have none of ``without``."""
+    for first in range(0, len(group) - size + 1, size):
+        units = tuple(group[first : first + size])
+        if without.isdisjoint(units):
+            yield units
 
 
 def level_of(amount: int) -> int | None:

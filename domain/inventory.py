@@ -30,6 +30,8 @@ class ResourceInventory(msgspec.Struct, frozen=True, omit_defaults=True):
     unhealthy: tuple[int, ...] = ()
     #: Memory of each unit, for GPUs; 0 where it is not declared.
     memory_bytes: int = 0
+    #: Host memory that GPU services of the node may take; None: nobody counts it.
+    host_memory_bytes: int | None = None
     #: Services that are in the memory of GPUs when a node joins.
     residents: tuple[Home, ...] = ()
 

@@ -99,6 +99,9 @@ class GpuService(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     elasticity: dict[str, float] | None = None
     #: Restored onto every feasible chunk when a node starts, instead of when it is first called.
     eager: bool = False
+    #: Host memory that one instance takes, awake or asleep: its copy of the weights, mostly. None: as
+    #: much as its GPU memory, and nothing with engine ``process``, which keeps no copy.
+    host_memory_bytes: int | None = None
     #: Interpreter of engine ``torch``, which has torch; empty is the node worker's own.
     python: str = ""
     #: Calls wait, and its chunks are the first to be given to others: an operator looks into it.
@@ -113,6 +116,12 @@ class GpuService(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
         """Return what the smallest degree of at least ``gpus`` needs of each GPU, else the largest."""
         fitting = (each.memory_bytes for each in self.degrees if each.gpus >= gpus)
         return next(fitting, self.degrees[-1].memory_bytes)
+
+    def host_bytes(self, gpus: int) -> int:
+        """Return what one instance on ``gpus`` GPUs takes of its node's host memory."""
+        if self.host_memory_bytes is not None:
+            return self.host_memory_bytes
+        return 0 if self.engine is Engine.PROCESS else gpus * self.memory_bytes(gpus)
 
 
 class ServiceState(StrEnum):
@@ -197,6 +206,8 @@ def _check_bounds(service: GpuService) -> None:
         )
     if not 1 <= service.max_concurrency <= MAX_CONCURRENCY:
         raise InvalidRequest(f"give 1 to {MAX_CONCURRENCY}", pointer="/max_concurrency")
+    if service.host_memory_bytes is not None and not 0 <= service.host_memory_bytes < 2**53:
+        raise InvalidRequest("give bytes of host memory, or none", pointer="/host_memory_bytes")
     if service.duration_seconds is not None and not 0 < service.duration_seconds <= 31_536_000:
         raise InvalidRequest("give seconds above 0, up to a year", pointer="/duration_seconds")
     if service.elasticity is not None:

@@ -99,6 +99,7 @@ def _node() -> list[tuple[str, Work]]:
                 "cpus": settings.TANGRAM_NODE_CPUS,
                 "reserved_cpus": settings.TANGRAM_NODE_RESERVED_CPUS,
                 "memory_bytes": settings.TANGRAM_NODE_MEMORY_BYTES,
+                "service_memory_bytes": settings.TANGRAM_NODE_SERVICE_MEMORY_BYTES,
                 "gpus": settings.TANGRAM_NODE_GPUS,
                 "gpu_memory_bytes": settings.TANGRAM_NODE_GPU_MEMORY_BYTES,
                 "backend": settings.TANGRAM_CPU_BACKEND,

@@ -38,6 +38,7 @@ TANGRAM_NODE_GPU_MEMORY_BYTES = env_text("TANGRAM_NODE_GPU_MEMORY_BYTES", "")
 #: A list like ``0-1``: kept for the machine and for idle containers, never granted.
 TANGRAM_NODE_RESERVED_CPUS = env_text("TANGRAM_NODE_RESERVED_CPUS", "")
 TANGRAM_NODE_MEMORY_BYTES = env_text("TANGRAM_NODE_MEMORY_BYTES", "")
+TANGRAM_NODE_SERVICE_MEMORY_BYTES = env_text("TANGRAM_NODE_SERVICE_MEMORY_BYTES", "")
 TANGRAM_CPU_BACKEND = env_text("TANGRAM_CPU_BACKEND", "process")
 TANGRAM_SECRETS_DIRECTORY = env_text("TANGRAM_SECRETS_DIRECTORY", "")
 #: Finished actions and trajectories are deleted after so many days; 0 keeps them for ever.

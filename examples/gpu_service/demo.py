@@ -32,6 +32,8 @@ CALLS: Final = 40
 TASK: Final = "gpu-service-example"
 #: More than half of a declared GPU, so that no two models fit on one.
 MEMORY_BYTES: Final = 50 * 2**30
+#: Host memory of one that sleeps, beside its weights and the copy of them: Python and numpy.
+PROGRAM_BYTES: Final = 64 * 2**20
 #: Asked after each restore; a model whose score is not that of the first time is ended, and kept away.
 WARM_UP: Final = {
     "method": "POST", "path": "/v1/score", "body": '{"text": "a fixed text"}', "invariant": "score",
@@ -56,13 +58,15 @@ def declaration(
         size = ["--mebibytes", str(mebibytes), "--seed", str(seed), "--seconds", str(seconds)]
         if sleeps:
             size.append("--sleep-mode")
+        held = 2 * mebibytes * 2**20 + PROGRAM_BYTES
         spec = {
-            **({"engine": "vllm", "source": name} if sleeps else {"engine": "process"}),
+            **({"engine": "vllm", "source": name, "host_memory_bytes": held} if sleeps
+               else {"engine": "process"}),
             "degrees": [{"gpus": 1, "memory_bytes": MEMORY_BYTES}],
             "command": [sys.executable, program, "--port", "{port}", *size],
             "paths": ["/v1/score"],
             "warm_up": WARM_UP,
-        }
+        }  # fmt: skip
         head = {"apiVersion": "tangram/v1", "kind": "GpuService", "metadata": {"name": name}}
         documents.append(json.dumps({**head, "spec": spec}))
     return "\n---\n".join(documents) + "\n"

@@ -17,14 +17,9 @@ from domain.ports import DriverContext
 from domain.resources import MAX_UNITS, MILLI
 from managers.cpu.cpulist import parse_cpu_list
 from managers.cpu.topology import physical_cores, without_reserved
+from managers.memory import memory_shares, real_memory_bytes
 
 _NODES: Final = Path("/sys/devices/system/node")
-_MEMINFO: Final = Path("/proc/meminfo")
-#: Version 2, then version 1 of control groups, as seen from inside a container.
-_MEMORY_LIMITS: Final = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
 
 
 def usable_cores() -> tuple[int, ...]:
@@ -79,36 +74,13 @@ def probe_cpu(context: DriverContext) -> ResourceInventory:
 
 
 def probe_memory(context: DriverContext) -> ResourceInventory:
-    """Say how many bytes of memory a node offers; ``settings["memory_bytes"]`` declares them."""
-    declared = context.settings.get("memory_bytes", "").strip()
-    if not declared:
-        return ResourceInventory(real_memory_bytes())
-    if not declared.isdigit() or not int(declared):
-        raise InvalidRequest(f"memory_bytes is {declared!r}: give a whole number of bytes above 0")
-    real = real_memory_bytes()
-    return ResourceInventory(int(declared), oversubscribed=int(declared) > real)
+    """Say how many bytes of memory a node offers to environments; ``settings["memory_bytes"]`` declares them.
 
-
-def real_memory_bytes(meminfo: Path = _MEMINFO, limits: Sequence[Path] = _MEMORY_LIMITS) -> int:
-    """Return the machine's memory, or the smaller limit of this process's control group."""
-    total = _meminfo_total(meminfo)
-    for limit in limits:
-        try:
-            text = limit.read_text().strip()
-        except OSError:
-            continue
-        # "max", and numbers near 2**63, both say: no limit.
-        if text.isdigit():
-            total = min(total, int(text))
-    return total
-
-
-def _meminfo_total(meminfo: Path) -> int:
-    for line in meminfo.read_text().splitlines():
-        name, _, rest = line.partition(":")
-        if name == "MemTotal":
-            return int(rest.split()[0]) * 1024
-    raise InvalidRequest(f"{meminfo} has no MemTotal: declare memory_bytes")
+    The rest is that of GPU services, where there are GPUs (`managers.memory`).
+    """
+    gpu = context.resources.get("gpu")
+    shares = memory_shares(context.settings, real_memory_bytes(), has_gpus=gpu is not None)
+    return ResourceInventory(shares.environments_bytes, oversubscribed=shares.oversubscribed)
 
 
 def _declared_cores(declared: str, real: Sequence[int]) -> tuple[int, ...]:

@@ -5,6 +5,8 @@ is lost, is cut up (MIG), waits for a reset of its memory, or is worked on by a 
 when the node worker starts, is not ours to give: it is unhealthy. Services that a dead predecessor
 left are no such process: they are ended before the node joins. A node without NVIDIA's library has none.
 
+What services may take of the node's host memory is part of the inventory (`managers.memory`).
+
 Declared GPUs (``settings["gpus"]``, for tests and demos) are counted and have the declared memory;
 nothing looks whether they exist.
 """
@@ -16,11 +18,14 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from domain.errors import InvalidRequest
 from domain.inventory import ResourceInventory
 from domain.ports import DriverContext
 from domain.resources import MAX_UNITS, MILLI
 from managers.gpu.engines.leftovers import left_by
+from managers.memory import memory_shares, real_memory_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +49,17 @@ def probe_gpu(context: DriverContext) -> ResourceInventory:
     declared = context.settings.get("gpus", "").strip()
     if declared:
         memory = context.settings.get("gpu_memory_bytes", "").strip() or str(_DECLARED_BYTES)
-        return _declared(_count("gpus", declared), _count("gpu_memory_bytes", memory))
+        found = _declared(_count("gpus", declared), _count("gpu_memory_bytes", memory))
+    else:
+        found = _found(context)
+    if not found.capacity:
+        return found
+    shares = memory_shares(context.settings, real_memory_bytes(), has_gpus=True)
+    return replace(found, host_memory_bytes=shares.services_bytes)
+
+
+def _found(context: DriverContext) -> ResourceInventory:
+    """Return what NVML finds."""
     import pynvml
 
     found = read_gpus(pynvml, left_by(context.state_directory))

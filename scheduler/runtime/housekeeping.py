@@ -51,6 +51,8 @@ class CapacityView(msgspec.Struct):
     services: dict[str, GpuService] = {}
     #: Pool → memory of its largest GPU.
     gpu_memory_bytes: dict[str, int] = {}
+    #: Pool → host memory for services of the node that keeps most; left out where a node counts none.
+    service_memory_bytes: dict[str, int] = {}
 
 
 class Housekeeping:
@@ -133,12 +135,19 @@ class Housekeeping:
         state = self._loop.machine.state
         pools: dict[str, list[dict[str, int]]] = {name: [] for name in state.config.pools}
         memory: dict[str, int] = {}
+        kept: dict[str, int] = {}
+        uncounted: set[str] = set()
         for node in state.nodes.values():
             have = {kind: r.capacity for kind, r in node.inventory.resources.items()}
             pools.setdefault(node.inventory.pool, []).append(have)
             if (gpus := node.inventory.resources.get("gpu")) is not None:
                 most = memory.get(node.inventory.pool, 0)
                 memory[node.inventory.pool] = max(most, gpus.memory_bytes)
+                if gpus.host_memory_bytes is None:
+                    uncounted.add(node.inventory.pool)
+                else:
+                    most = kept.get(node.inventory.pool, 0)
+                    kept[node.inventory.pool] = max(most, gpus.host_memory_bytes)
         view = CapacityView(
             revision=state.config.revision,
             projects={p.name: p.default_pool for p in state.config.projects.values()},
@@ -147,6 +156,7 @@ class Housekeeping:
             apis=state.config.apis,
             services=state.config.services,
             gpu_memory_bytes=memory,
+            service_memory_bytes={n: most for n, most in kept.items() if n not in uncounted},
         )
         self._loop.leadership.put(self._keys.capacity, msgspec.json.encode(view))
 

@@ -22,6 +22,7 @@ from tangram_web.pools.models import (
     Project,
     Resource,
 )
+from tangram_web.pools.room import check_host_memory
 from tangram_web.pools.selectors import current_config
 from tangram_web.pools.services import change, check
 
@@ -97,6 +98,8 @@ def apply(
         todo = changes(wanted, config, prune=prune)
         for each in todo:
             _carry_out(each, wanted)
+        declared = {each.name for each in todo if each.kind == "GpuService" and each.after}
+        check_host_memory(current_config(), declared)
         if todo:
             audit.before = {f"{c.kind}/{c.name}": c.before for c in todo}
             audit.after = {f"{c.kind}/{c.name}": c.after for c in todo}

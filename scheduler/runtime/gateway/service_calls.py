@@ -37,7 +37,7 @@ def find_service(view: CapacityView, call: CallSpec) -> GpuService | None:
 def ask_for_chunk(cost: Cost, service: GpuService, view: CapacityView, pool: str) -> None:
     """Put the degrees of ``service`` that fit GPUs of ``pool`` into ``cost``.
 
-    Raises InvalidRequest for a count that is no degree, NeverFits when no GPU there has the memory.
+    Raises InvalidRequest for a count that is no degree, NeverFits when no GPU there, or no node, has the memory.
     """
     asked = cost.get(RESOURCE)
     if asked is not None and not set(asked) <= set(service.units):
@@ -55,4 +55,20 @@ def ask_for_chunk(cost: Cost, service: GpuService, view: CapacityView, pool: str
                 pointer="/call/target",
             )
         counts = tuple(fitting)
+    _check_host_memory(service, counts, view, pool)
     cost[RESOURCE] = counts
+
+
+def _check_host_memory(
+    service: GpuService, counts: tuple[int, ...], view: CapacityView, pool: str
+) -> None:
+    """Raise NeverFits when no node of ``pool`` keeps so much host memory for services."""
+    kept = view.service_memory_bytes.get(pool)
+    least = min(service.host_bytes(n // MILLI) for n in counts)
+    if kept is not None and least > kept:
+        raise NeverFits(
+            f"the service takes {least} bytes of host memory, the nodes of pool {pool!r} keep at most"
+            f" {kept} for services: declare its host_memory_bytes, or set"
+            " TANGRAM_NODE_SERVICE_MEMORY_BYTES",
+            pointer="/call/target",
+        )

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import yaml
+from django.utils import timezone
 
 from domain.access import Scope
 from domain.services import Degree, Engine
 from tangram_web.pools.applying import revision
 from tangram_web.pools.selectors import current_config
+from tangram_web.records.models import NodeRecord
 
 FILE = """\
 apiVersion: tangram/v1
@@ -73,3 +75,44 @@ def test_a_service_that_cannot_be_served_is_refused_where_it_is_wrong(
     assert refused.status_code == 422
     assert [each["pointer"] for each in refused.json()["errors"]] == [pointer]
     assert current_config().services == {}
+
+
+EAGER = FILE.replace("engine: process", "engine: sglang\n  source: a/model\n  eager: true")
+
+
+def a_node(host_gib: int, state: str = "ready") -> None:
+    gpu = {"capacity": 2000, "groups": [[0, 1]], "memory_bytes": 80 * 2**30,
+           "host_memory_bytes": host_gib * 2**30}  # fmt: skip
+    NodeRecord.objects.create(
+        name="n1", pool="default", state=state, resources={"gpu": gpu}, joined_at=timezone.now()
+    )
+
+
+def test_copies_that_a_node_has_no_host_memory_for_are_refused_with_service_node_and_cure(
+    admin: Any,
+) -> None:
+    a_node(host_gib=40)  # two copies of 16 GiB, one of twice 9
+
+    refused = post(admin, "apply", EAGER)
+
+    assert refused.status_code == 422
+    (error,) = refused.json()["errors"]
+    assert error["pointer"] == "/spec/host_memory_bytes"
+    for words in (
+        "service reward-7b",
+        "node n1",
+        "50.0 GiB",
+        "host_memory_bytes",
+        "SERVICE_MEMORY",
+    ):
+        assert words in refused.text
+    assert current_config().services == {}
+
+    smaller = EAGER + "  host_memory_bytes: 13958643712\n"  # 13 GiB, three times
+    assert post(admin, "apply", smaller).status_code == 200
+
+
+def test_a_node_that_is_lost_has_no_say_in_what_is_declared(admin: Any) -> None:
+    a_node(host_gib=1, state="lost")
+
+    assert post(admin, "apply", EAGER).status_code == 200

@@ -14,9 +14,9 @@ from managers.cpu.probe import (
     numa_groups,
     probe_cpu,
     probe_memory,
-    real_memory_bytes,
     usable_cores,
 )
+from managers.memory import real_memory_bytes
 
 
 @pytest.fixture
