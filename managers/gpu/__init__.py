@@ -15,8 +15,8 @@ Rules
    service, then one with room in memory, then the one whose eviction costs least, then the lowest.
    A place that has an unhealthy GPU is no place, and the next one is tried. A grant goes to a free
    chunk that caches the service even in a larger block; a reservation need not (`at_home`).
-4. What a service costs to evict is asked of a function; by default it is its last use (LRU). A
-   place costs as much as the costliest service on it; services that are `wanted` cost more than any.
+4. What a service costs to evict is asked of a function; by default it is its last use (LRU), and
+   next to nothing for one that was brought ahead (rule 8) and called by nobody since. A place costs as much as the costliest service on it; services that are `wanted` cost more than any.
 5. Choosing a chunk evicts nobody: `ChunkLedger.occupy` does, when a service really goes there. So
    an allocation that is taken back leaves no trace, and cycles may reserve and release at will.
 6. A service is evicted whole, from all GPUs it is on. Services share a GPU while their declared
@@ -24,6 +24,12 @@ Rules
 7. A granted chunk has one holder, unless its service takes several requests at once (its engine
    batches them): then others `join`, up to as many as it declares (`seats`). They hold the chunk
    together, and it counts once. It is free when the last of them has gone.
+8. A service may be *brought* to a free chunk where there is room before anybody is granted it: nobody
+   leaves, and the chunk stays free. It is `coming` until its node says that it is there; a grant may
+   go there before, but nobody waits for it as for one that is cached. A grant for another service goes
+   to another chunk, larger blocks included, as long as there is one: on a GPU one comes after the other.
+9. Where a service could not be brought, it is *shunned*: other chunks are tried first, larger blocks
+   included, until it worked there, is declared otherwise, or the node begins anew (`cure`, `found`).
 
 Lifetimes. A holder's chunk lives from `allocate` to `release`. A resident lives from `occupy` to its
 eviction, the loss of one of its GPUs, or `drop`. Both survive restarts: holders by `adopt` from the

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -27,15 +28,24 @@ class Resident(msgspec.Struct, frozen=True):
     memory_bytes: int
     #: When it was used last, as a count of uses: a larger one is later.
     used: int
+    #: It was brought here before anybody was granted the chunk, and nobody was since.
+    ahead: bool = False
+    #: It is on its way: its node has not said yet that it is there.
+    coming: bool = False
 
 
 #: What it costs to lose a resident; above 0. Asked when it enters and whenever it is used.
 Cost = Callable[[Resident], float]
 
 
+#: Who was brought ahead and called by nobody goes before anybody who was ever used.
+_UNUSED: Final = 1e-9
+
+
 def last_use(resident: Resident) -> float:
     """Cost of the least-recently-used rule."""
-    return float(resident.used)
+    spare = resident.ahead and not resident.coming  # what comes cannot always be stopped
+    return resident.used * (_UNUSED if spare else 1.0)
 
 
 def _zeros(cells: int) -> list[NDArray[np.float64]]:
@@ -52,6 +62,8 @@ class Residents:
         self._at: dict[int, list[Resident]] = defaultdict(list)
         self._slots: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = {}
         self._homes: dict[tuple[str, int], set[int]] = defaultdict(set)
+        #: Who is on the way: few at any time.
+        self._coming: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = {}
         #: By level: the largest cost of a resident, and the least memory unused, at each place.
         self._costs = _zeros(cells)
         self._room = [np.full_like(each, memory_bytes) for each in self._costs]
@@ -96,6 +108,11 @@ class Residents:
                 found.flat[[slot >> level for slot in slots]] = most
         return found
 
+    def awaited(self, service: str, level: int) -> list[int]:
+        """Return the places of ``level`` to which others than ``service`` are on their way."""
+        coming = (slots for (name, _), slots in self._coming.items() if name != service)
+        return sorted({slot >> level for slots in coming for slot in slots})
+
     def room(self, slot: int) -> int:
         """Return the bytes of a GPU that no resident needs."""
         return self._memory - sum(each.memory_bytes for each in self._at.get(slot, ()))
@@ -106,6 +123,8 @@ class Residents:
         for slot in slots:
             self._at[slot].append(resident)
         self._slots[resident.service, resident.units] = slots
+        if resident.coming:
+            self._coming[resident.service, resident.units] = slots
         level = len(slots).bit_length() - 1
         self._homes[resident.service, level].add(slots[0] >> level)
         self._settle(slots[0] // CELL)
@@ -113,6 +132,7 @@ class Residents:
     def remove(self, resident: Resident) -> None:
         """Take a resident away; one that is not there is not an error."""
         slots = self._slots.pop((resident.service, resident.units), None)
+        self._coming.pop((resident.service, resident.units), None)
         if slots is None:
             return
         for slot in slots:
@@ -124,6 +144,16 @@ class Residents:
         level = len(slots).bit_length() - 1
         self._homes[resident.service, level].discard(slots[0] >> level)
         self._settle(slots[0] // CELL)
+
+    def make_room(self, slots: tuple[int, ...], memory_bytes: int) -> tuple[Resident, ...]:
+        """Take away whom it takes for so much room on each of ``slots``, the cheapest first."""
+        evicted = []
+        for other in self.on(slots):
+            short = {slot for slot in slots if self.room(slot) < memory_bytes}
+            if short & set(self._slots[other.service, other.units]):
+                self.remove(other)
+                evicted.append(other)
+        return tuple(evicted)
 
     def _settle(self, cell: int) -> None:
         """Write down costs and room of the places of one cell."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from domain.errors import CapacityError
 from domain.ids import ResourceId
@@ -220,3 +222,30 @@ def test_an_amount_that_is_no_chunk_never_fits(amount: int) -> None:
     assert not ledger.fits((amount,))
     with pytest.raises(CapacityError):
         ledger.allocate("a", amount)
+
+
+@given(
+    st.sampled_from([1, 2, 4, 8]),
+    st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.integers(0, 7)), max_size=10),
+    st.sets(st.integers(0, 7), max_size=6),
+)
+def test_a_service_goes_where_it_did_not_fail_as_long_as_there_is_such_a_chunk(
+    size: int, failures: list[tuple[int, int]], held: set[int]
+) -> None:
+    """Against all aligned chunks, looked at one by one."""
+    ledger = a_ledger(8, memory=80)
+    failed = {
+        tuple(range(place % (8 // n) * n, (place % (8 // n) + 1) * n)) for n, place in failures
+    }
+    for units in failed:
+        ledger.shun("a", units)
+    for unit in held:
+        ledger.take(f"h{unit}", (unit,))
+    chunks = {tuple(range(first, first + size)) for first in range(0, 8, size)}
+    free = {units for units in chunks if not held & set(units)}
+
+    assert ledger.welcomes("a", size * MILLI, now=False) == bool(chunks - failed)
+    assert ledger.welcomes("a", size * MILLI, now=True) == bool(free - failed)
+    if free:
+        given_units = ledger.host("x", size * MILLI, "a", 50).units
+        assert given_units in (free - failed or free)
