@@ -69,6 +69,9 @@ class Handler(BaseHTTPRequestHandler):
 
     model: Model
     seconds = 0.0
+    #: Connections stay, and an answer leaves in one piece.
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
 
     def do_GET(self) -> None:
         """Say whether the weights are there."""
@@ -80,6 +83,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Score a text, sleep, or wake."""
         path = self.path.partition("?")[0]
+        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if path in ("/sleep", "/wake_up"):
             done = self.model.sleep() if path == "/sleep" else self.model.wake()
             self._answer(200 if done else 409, {"awake": self.model.awake})
@@ -91,7 +95,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(503, {"error": "it sleeps"})
             return
         try:
-            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            body = json.loads(content)
             score = self.model.score(body["text"])
             time.sleep(float(body.get("seconds", self.seconds)))
             self._answer(200, {"score": score})

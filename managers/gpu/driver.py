@@ -13,11 +13,15 @@ Rules
 3. What a dead predecessor left running is ended before anything is granted (`leftovers`), so a node
    joins with nothing in memory.
 4. Memory of declared GPUs is what nobody here takes; real memory is measured.
+5. A copy for host memory is made when nobody needs these GPUs and there is room for it, which is tried
+   for a few minutes.
+6. Services take the part of the node's host memory that its inventory says (`host`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -26,32 +30,39 @@ import httpcore
 from msgspec.structs import replace
 
 from domain.action import Outcome
-from domain.allocation import Allocation, Home, Hosting
-from domain.apis import ApiConfig, CallSpec, Reach, ServiceResult
-from domain.errors import Conflict, InvalidRequest
-from domain.events import ChunkNews
+from domain.allocation import Home
+from domain.apis import Reach
+from domain.errors import InvalidRequest
+from domain.events import ChunkNews, ServicePrepared
 from domain.inventory import ResourceInventory
-from domain.ports import DriverContext, Leftover, RunOrder, RunReport
+from domain.ports import (
+    DriverContext,
+    Leftover,
+    MemoryUse,
+    PrepareOrder,
+    RunOrder,
+    RunReport,
+    UnitUse,
+)
 from domain.services import Engine, GpuService, check_service_call
+from managers.gpu.call import TROUBLES, ServiceCall, cannot_work_there
 from managers.gpu.engines import EngineFailed, Server
 from managers.gpu.engines.leftovers import end_leftovers, label_of
 from managers.gpu.engines.process import ProcessServer
 from managers.gpu.engines.sleeping import SleepingServer
 from managers.gpu.engines.torch import TorchServer
-from managers.gpu.keeper import Keeper, MemoryNotFreed, Units
+from managers.gpu.host import HostMemory
+from managers.gpu.keeper import Keeper, MemoryNotFreed, NoRoom, Units
 from managers.gpu.measure import NvmlMeter
 from managers.quota.calls.driver import open_connections
-from managers.quota.calls.exchange import Attempt, exchange
 from managers.requests import RequestDriver
 
 log = logging.getLogger(__name__)
 
-#: Longest time for one call of an action that declares no limit.
-CALL_SECONDS: Final = 3600.0
-#: Bytes of an answer that are kept.
-ANSWER_BYTES: Final = 2**20
 #: A program of its own finds this part of each GPU's memory free, in thousandths: drivers keep some.
 CLEAR_PER_MILLE: Final = 900
+#: How long it is waited between attempts to prepare a service where GPUs are in use.
+_PREPARE_PAUSES_SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 80.0)
 
 _SERVERS: Final[dict[Engine, type[ProcessServer]]] = {
     Engine.PROCESS: ProcessServer,
@@ -59,10 +70,6 @@ _SERVERS: Final[dict[Engine, type[ProcessServer]]] = {
     Engine.SGLANG: SleepingServer,
     Engine.TORCH: TorchServer,
 }
-
-#: Ends of a call after which nobody knows what its server does.
-_BROKEN: Final = frozenset({Outcome.INFRA_FAILED, Outcome.UNKNOWN})
-_TROUBLES: Final = (EngineFailed, MemoryNotFreed, Conflict)
 
 
 class GpuDriver(RequestDriver):
@@ -79,14 +86,20 @@ class GpuDriver(RequestDriver):
         """``make_server`` and ``free_bytes`` stand in for engines and for the measuring of memory."""
         super().__init__(context.state_directory)
         self.passages = context.passages
+        self._node = context.node
         self._have = context.resources.get("gpu", ResourceInventory(0))
         self._make_server = make_server or self._engine
         self._measure = free_bytes
         self._pids: Callable[[int], list[int]] = lambda _: []
+        self._use: Callable[[int], UnitUse | None] = lambda _: None
         self._declared: dict[str, GpuService] = {}
         #: What is kept, as it was declared then, and the memory of each GPU that it takes.
         self._made: dict[Home, tuple[GpuService, int]] = {}
-        self.keeper = Keeper(self._make, self._free_bytes, patience_seconds)
+        host = HostMemory(
+            self._have.host_memory_bytes,
+            lambda home: self._made[Home(*home)][0].host_bytes(len(home[1])),
+        )
+        self.keeper = Keeper(self._make, self._free_bytes, patience_seconds, host)
         self.connections: httpcore.AsyncConnectionPool
 
     async def open(self) -> list[Leftover]:
@@ -97,15 +110,25 @@ class GpuDriver(RequestDriver):
             log.warning("ended %d processes of services that outlived their node worker", ended)
         if self._measure is None and self._have.capacity and not self._have.oversubscribed:
             meter = NvmlMeter()
-            self._measure, self._pids = meter.free_bytes, meter.pids
+            self._measure, self._pids, self._use = meter.free_bytes, meter.pids, meter.use
         self.connections = open_connections(Reach.LOOPBACK)
         return left
+
+    def measured(self) -> dict[int, UnitUse]:
+        """Return what each GPU does; nothing of declared ones."""
+        uses = {unit: self._use(unit) for group in self._have.groups for unit in group}
+        return {unit: use for unit, use in uses.items() if use is not None}
+
+    def host_memory(self) -> MemoryUse:
+        """Return the host memory that services take, and what they may take."""
+        host = self.keeper.host
+        return MemoryUse(host.used_bytes, host.capacity_bytes)
 
     def residents(self) -> tuple[Home, ...]:
         """Return which services are in memory."""
         return tuple(Home(*home) for home in self.keeper.in_memory())
 
-    def begin(self, order: RunOrder, started: Callable[[], None]) -> _ServiceCall:
+    def begin(self, order: RunOrder, started: Callable[[], None]) -> ServiceCall:
         """Check once more what was accepted: the service may be declared otherwise by now."""
         call, service = order.action.call, order.service
         chunk = order.allocation("gpu")
@@ -113,7 +136,7 @@ class GpuDriver(RequestDriver):
             target = call.target if call is not None else "nothing"
             raise InvalidRequest(f"{target} is not a service that is declared now")
         check_service_call(call, service)
-        return _ServiceCall(self, order, call, service, chunk, chunk.hosting, started)
+        return ServiceCall(self, order, call, service, chunk, chunk.hosting, started)
 
     async def clear(self, order: RunOrder) -> RunReport | None:
         """Make room for an action that brings its own program; a report when that fails."""
@@ -122,7 +145,7 @@ class GpuDriver(RequestDriver):
             return None
         try:
             await self.keeper.clear(chunk.units, self._have.memory_bytes * CLEAR_PER_MILLE // 1000)
-        except _TROUBLES as trouble:
+        except TROUBLES as trouble:
             return self.failed(trouble)
         return None
 
@@ -143,14 +166,54 @@ class GpuDriver(RequestDriver):
         if needed > self._have.memory_bytes:
             have = self._have.memory_bytes
             raise EngineFailed(f"it needs {needed} bytes of each GPU, there are {have}")
+        memory_bytes = await self._declare(service, home, memory_bytes)
+        return await self.keeper.hold(order.mark, home, memory_bytes, evicted)
+
+    async def prepare(self, order: PrepareOrder) -> ServicePrepared:
+        """Get a service ready for nobody; nobody leaves for it.
+
+        Only a copy in host memory is tried again (rule 5).
+        """
+        began, home, failed = asyncio.get_running_loop().time(), order.home, ""
+        shunned: tuple[Home, ...] = ()
+        try:
+            memory_bytes = await self._declare(order.service, home, order.memory_bytes)
+            await self._come(home, memory_bytes, awake=order.awake)
+        except TROUBLES as trouble:
+            failed = str(trouble)
+            if cannot_work_there(trouble):
+                shunned = (home,)
+        seconds = asyncio.get_running_loop().time() - began
+        return ServicePrepared(
+            node=self._node,
+            home=home,
+            seconds=seconds,
+            failed=failed,
+            awake=order.awake,
+            chunk=replace(self.news(home if order.awake else None), failed=shunned),
+        )
+
+    async def _come(self, home: Home, memory_bytes: int, *, awake: bool) -> None:
+        for pause_seconds in _PREPARE_PAUSES_SECONDS if not awake else ():
+            with contextlib.suppress(NoRoom):
+                await self.keeper.come(home, memory_bytes, awake=False)
+                return
+            await asyncio.sleep(pause_seconds)
+        await self.keeper.come(home, memory_bytes, awake=awake)
+
+    async def _declare(self, service: GpuService, home: Home, memory_bytes: int) -> int:
+        """Note how a service is declared now, and end what is kept of another declaration (rule 1).
+
+        Return what it takes of each GPU: what it took, where others are still being served.
+        """
         self._declared[home.service] = service
         known = self._made.get(home)
         if known is not None and known[0] != service:
             await self.keeper.forget(home)
-            if self.keeper.kept(home):  # others are still being served as it was declared then
+            if self.keeper.kept(home):
                 service, memory_bytes = known
         self._made[home] = service, memory_bytes
-        return await self.keeper.hold(order.mark, home, memory_bytes, evicted)
+        return memory_bytes
 
     def failed(self, trouble: Exception) -> RunReport:
         """Report that a chunk could not be made ready; nothing was sent."""
@@ -191,84 +254,3 @@ class GpuDriver(RequestDriver):
             self._made[Home(*home)][1] for home in self.keeper.in_memory() if unit in home[1]
         )
         return self._have.memory_bytes - taken
-
-
-class _ServiceCall:
-    """One attempt at a call: restore, ask, let go."""
-
-    def __init__(
-        self,
-        driver: GpuDriver,
-        order: RunOrder,
-        call: CallSpec,
-        service: GpuService,
-        chunk: Allocation,
-        hosting: Hosting,
-        started: Callable[[], None],
-    ) -> None:
-        self._driver = driver
-        self._order = order
-        self._call = call
-        self._service = service
-        self._hosting = hosting
-        self._home = Home(hosting.service, chunk.units)
-        self._started = started
-        self._attempt: Attempt | None = None
-        self._restore_seconds = 0.0
-
-    @property
-    def sent(self) -> bool:
-        """The first byte of the request may have gone out."""
-        return self._attempt is not None and self._attempt.sent
-
-    def seconds(self) -> float:
-        """Return how long the request has been with the service."""
-        return 0.0 if self._attempt is None else self._attempt.seconds()
-
-    async def run(self) -> RunReport:
-        """Bring the service home and ask it."""
-        driver, hosting = self._driver, self._hosting
-        began = asyncio.get_running_loop().time()
-        try:
-            server = await driver.bring(
-                self._service, self._home, hosting.memory_bytes, self._order, hosting.evicted
-            )
-        except _TROUBLES as trouble:
-            report = driver.failed(trouble)
-            detail = f"service {self._home.service}: {report.detail}"
-            gone = self._driver.news(self._home).gone
-            told = report.chunk or ChunkNews()
-            told = replace(told, gone=tuple(sorted({*told.gone, *gone})))
-            return replace(report, detail=detail, chunk=told)
-        self._restore_seconds = asyncio.get_running_loop().time() - began
-        try:
-            report = await self._ask(server)
-        finally:
-            driver.keeper.let_go(self._order.mark, self._home)
-        if report.outcome in _BROKEN or (
-            report.outcome is Outcome.TIMEOUT and self._service.engine is Engine.TORCH
-        ):
-            await driver.keeper.discard(self._home)
-        return replace(report, chunk=driver.news(self._home, self._restore_seconds))
-
-    async def _ask(self, server: Server) -> RunReport:
-        api = ApiConfig(server.base_url, reach=Reach.LOOPBACK, response_limit_bytes=ANSWER_BYTES)
-        limit = self._order.action.timeout_seconds or CALL_SECONDS
-        sending = self._driver.sending(self._order, self._started)
-        passages = self._driver.passages if self._call.stream else None
-        passage = passages.open(self._order.id) if passages is not None else None
-        self._attempt = Attempt(self._call, api, "", limit, sending, passage)
-        report = replace(await exchange(self._driver.connections, self._attempt), feedback=None)
-        if report.answer is None:
-            return report
-        answer = ServiceResult(
-            *(getattr(report.answer, name) for name in report.answer.__struct_fields__),
-            cached=self._hosting.cached,
-            restore_seconds=self._restore_seconds,
-            evicted=tuple(home.service for home in self._hosting.evicted),
-        )
-        return replace(report, answer=answer)
-
-    def stopped(self, report: RunReport) -> RunReport:
-        """Say what is in memory now; a restore that nobody waits for goes on."""
-        return replace(report, chunk=self._driver.news(self._home, self._restore_seconds))

@@ -88,6 +88,15 @@ class Instance:
             return max(0.0, self._began + self.restore_seconds - at)
         return self.restore_seconds
 
+    def late(self, at: float, patience_seconds: float) -> bool:
+        """Say whether it is being restored for longer than it should take: twice what was measured.
+
+        ``patience_seconds`` is the least that counts as late, and all there is to go by at first.
+        """
+        if self.state is not ServiceState.RESTORING or self._began is None:
+            return False
+        return at - self._began > max(patience_seconds, 2 * self.restore_seconds)
+
     def _measure(self, at: float) -> None:
         took = 0.0 if self._began is None else max(0.0, at - self._began)
         share = 1.0 if self.restores == 0 else _NEWEST

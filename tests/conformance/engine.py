@@ -24,6 +24,9 @@ Start = Callable[..., Server]
 class EngineConformance(ABC):
     """What every engine must do."""
 
+    #: It keeps a copy in host memory.
+    prepares = True
+
     @abstractmethod
     def make(self, trouble: str = "") -> Server:
         """Return a server that is nowhere yet; ``trouble``: it ``hangs`` or ``dies`` at a start."""
@@ -71,6 +74,27 @@ class EngineConformance(ABC):
         assert not self.holds_memory(server)
         await server.restore()
         assert await self.ask(server) == before
+
+    async def test_what_is_prepared_holds_no_memory_and_answers_once_it_is_restored(
+        self, start: Start
+    ) -> None:
+        server = start()
+        if not self.prepares:
+            with pytest.raises(EngineFailed, match="keeps nothing in host memory"):
+                await server.prepare()
+            return
+        await server.prepare()
+        await server.prepare()
+        assert (server.alive, server.base_url) == (False, "")
+        assert not self.holds_memory(server)
+        await server.restore()
+        await self.ask(server)
+
+    async def test_a_preparation_that_fails_leaves_nothing(self, start: Start) -> None:
+        server = start("dies")
+        with pytest.raises(EngineFailed):
+            await server.prepare()
+        assert not self.holds_memory(server)
 
     async def test_who_is_there_is_not_restored_again(self, start: Start) -> None:
         server = start()

@@ -57,6 +57,8 @@ class TestFakeEngine(EngineConformance):
 class TestProcessEngine(EngineConformance):
     """A server of numpy weights, and programs that misbehave."""
 
+    prepares = False
+
     @pytest.fixture(autouse=True)
     def directory(self, tmp_path: Path) -> None:
         self._directory = tmp_path

@@ -8,7 +8,8 @@ Rules
    that takes longer than declared or the server dies, OutOfMemory when there was not enough, and
    AnswersChanged when it answers otherwise; then nothing of it is left. One that is there already
    is not started again.
-2. A cancelled `restore` leaves nothing.
+2. A cancelled `restore` or `prepare` leaves nothing. An engine that keeps no copy prepares nothing, and
+   says so with EngineFailed.
 3. `evict` returns when, as far as the engine can tell, no GPU memory is held. It says what is left:
    `EVICTED` keeps a copy in host memory, `STOPPED` keeps nothing. Evicting nothing is no error.
 4. `alive` is cheap and says whether there is any use in sending a request.
@@ -60,6 +61,9 @@ class Server(Protocol):
 
     async def restore(self) -> None:
         """Bring it into GPU memory, warm. Raises EngineFailed."""
+
+    async def prepare(self) -> None:
+        """Put its copy into host memory, as if it was restored and evicted. Raises EngineFailed."""
 
     async def evict(self) -> ServiceEvent:
         """Free its GPU memory."""

@@ -74,6 +74,16 @@ class FakeEngineServer:
         self.restores += 1
         self._alive = True
 
+    async def prepare(self) -> None:
+        """Take the memory and free it, unless there is trouble."""
+        self._hold(self._needs)
+        try:
+            await self._start()
+        except TimeoutError:
+            raise EngineFailed(f"it did not answer within {self._timeout_seconds} s") from None
+        finally:
+            self._hold(0)
+
     async def evict(self) -> ServiceEvent:
         """Free the memory, unless there is trouble; the copy in host memory stays."""
         self._alive = False

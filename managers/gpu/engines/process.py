@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -75,14 +75,22 @@ class ProcessServer:
 
     async def restore(self) -> None:
         """Start it and wait until its warm-up is answered. Raises EngineFailed."""
-        if self.alive:
-            return
+        if not self.alive:
+            self._url = await self._launched(self._arrive)
+
+    async def prepare(self) -> None:
+        """Refuse: what is stopped keeps nothing. Raises EngineFailed."""
+        raise EngineFailed("it keeps nothing in host memory")
+
+    async def _launched(self, arrive: Callable[[httpx.AsyncClient], Awaitable[None]]) -> str:
+        """Start it and return where it is, once it is what ``arrive`` waits for. Raises EngineFailed."""
         await self.close()
         url = f"http://127.0.0.1:{_free_port()}"
         try:
             await self._spawn(url.rpartition(":")[2])
             async with asyncio.timeout(self._service.restore_timeout_seconds):
-                await self._arrive(url)
+                async with loopback_client(url) as client:
+                    await arrive(client)
         except TimeoutError:
             words = await self._end_with_words()
             limit = self._service.restore_timeout_seconds
@@ -90,15 +98,15 @@ class ProcessServer:
         except BaseException:
             await self.close()
             raise
-        self._url = url
+        return url
 
     def _completed(self, service: GpuService) -> GpuService:
         """Return the service with what its engine adds to its declaration."""
         return service
 
-    async def _arrive(self, url: str) -> None:
+    async def _arrive(self, client: httpx.AsyncClient) -> None:
         """Wait until what was started answers its warm-up."""
-        await self._warm(url)
+        await self._warm(client)
 
     async def evict(self) -> ServiceEvent:
         """Stop it: a process that is gone holds no memory."""
@@ -155,29 +163,28 @@ class ProcessServer:
             **self._label,
         }
 
-    async def _warm(self, url: str) -> None:
+    async def _warm(self, client: httpx.AsyncClient) -> None:
         """Ask the warm-up until it is answered, and see that the answer is that of before (I12)."""
-        self._invariant.check(await self._asked(url, self._service.warm_up))
+        self._invariant.check(await self._asked(client, self._service.warm_up))
 
-    async def _asked(self, url: str, request: WarmUp) -> bytes:
+    async def _asked(self, client: httpx.AsyncClient, request: WarmUp) -> bytes:
         """Ask until it answers with 2xx; an answer of a dead server's port is none."""
         pause = _FIRST_PAUSE_SECONDS
-        async with loopback_client(url) as client:
-            while True:
-                answer = None
-                with contextlib.suppress(httpx.TransportError):
-                    answer = await client.request(
-                        request.method,
-                        request.path,
-                        content=request.body.encode(),
-                        headers=_JSON if request.body else None,
-                    )
-                if not self._running:
-                    raise failed_with(f"it ended before it answered{self._last_words()}")
-                if answer is not None and answer.is_success:
-                    return answer.content
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        while True:
+            answer = None
+            with contextlib.suppress(httpx.TransportError):
+                answer = await client.request(
+                    request.method,
+                    request.path,
+                    content=request.body.encode(),
+                    headers=_JSON if request.body else None,
+                )
+            if not self._running:
+                raise failed_with(f"it ended before it answered{self._last_words()}")
+            if answer is not None and answer.is_success:
+                return answer.content
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         for number, patience in ((signal.SIGTERM, self._grace_seconds), (signal.SIGKILL, None)):
@@ -207,7 +214,10 @@ class ProcessServer:
 
 
 def loopback_client(url: str) -> httpx.AsyncClient:
-    """Return a client for a server of ours; reading certificates that it never needs takes 50 ms."""
+    """Return a client for a server of ours; reading certificates that it never needs takes 50 ms.
+
+    One serves all steps of one switch, over one connection where the server keeps it.
+    """
     return httpx.AsyncClient(base_url=url, timeout=None, trust_env=False, verify=False)
 
 

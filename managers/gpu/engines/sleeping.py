@@ -92,13 +92,23 @@ class SleepingServer(ProcessServer):
         if not url or not await self._woken(url):
             await super().restore()
 
+    async def prepare(self) -> None:
+        """Start it and put it to sleep, unless it is there. Raises EngineFailed."""
+        if not self._running:
+            self._asleep_at = await self._launched(self._prepared)
+
+    async def _prepared(self, client: httpx.AsyncClient) -> None:
+        """Wait until what was started answers, and put it to sleep."""
+        await self._warm(client)
+        await self._take(client, self._ways.sleep)
+
     async def _woken(self, url: str) -> bool:
         """Wake it; False when it refuses, or is not there any more, and was ended."""
         limit = self._service.restore_timeout_seconds
         try:
-            async with asyncio.timeout(limit):
-                await self._take(url, self._ways.wake)
-                await self._warm(url)
+            async with asyncio.timeout(limit), loopback_client(url) as client:
+                await self._take(client, self._ways.wake)
+                await self._warm(client)
         except TimeoutError:
             await self.close()
             raise EngineFailed(f"it was not awake within {limit:g} s") from None
@@ -123,8 +133,8 @@ class SleepingServer(ProcessServer):
         url, self._url = self._url, ""
         limit = self._service.restore_timeout_seconds
         try:
-            async with asyncio.timeout(limit):
-                await self._take(url, self._ways.sleep)
+            async with asyncio.timeout(limit), loopback_client(url) as client:
+                await self._take(client, self._ways.sleep)
         except TimeoutError:
             raise EngineFailed(f"it did not sleep within {limit:g} s") from None
         self._asleep_at = url
@@ -135,14 +145,13 @@ class SleepingServer(ProcessServer):
         self._asleep_at = ""
         await super().close()
 
-    async def _take(self, url: str, steps: Sequence[Step]) -> None:
-        async with loopback_client(url) as client:
-            for step in steps:
-                try:
-                    answer = await client.post(step.path, json=step.body)
-                except httpx.TransportError as error:
-                    raise EngineFailed(f"{step.path} was not answered: {error!r}") from None
-                if not answer.is_success:
-                    words = answer.text[:_WORDS_CHARACTERS].strip()
-                    said = f"{step.path} was answered with {answer.status_code}: {words}"
-                    raise AnswersChanged(said) if _CHANGED in words else failed_with(said)
+    async def _take(self, client: httpx.AsyncClient, steps: Sequence[Step]) -> None:
+        for step in steps:
+            try:
+                answer = await client.post(step.path, json=step.body)
+            except httpx.TransportError as error:
+                raise EngineFailed(f"{step.path} was not answered: {error!r}") from None
+            if not answer.is_success:
+                words = answer.text[:_WORDS_CHARACTERS].strip()
+                said = f"{step.path} was answered with {answer.status_code}: {words}"
+                raise AnswersChanged(said) if _CHANGED in words else failed_with(said)

@@ -11,6 +11,8 @@ import contextlib
 from pathlib import Path
 from typing import Final
 
+import httpx
+
 from domain.services import WarmUp
 from managers.gpu.engines.sleeping import SleepingServer
 
@@ -22,11 +24,15 @@ _PREPARED: Final = WarmUp(path="/tangram/state")
 class TorchServer(SleepingServer):
     """One worker on one chunk."""
 
-    async def _arrive(self, url: str) -> None:
+    async def _arrive(self, client: httpx.AsyncClient) -> None:
         """Wait for the copy in host memory, bring it in, and ask the warm-up."""
-        await self._asked(url, _PREPARED)
-        await self._take(url, self._ways.wake)
-        await self._warm(url)
+        await self._asked(client, _PREPARED)
+        await self._take(client, self._ways.wake)
+        await self._warm(client)
+
+    async def _prepared(self, client: httpx.AsyncClient) -> None:
+        """Wait for the copy in host memory: it begins asleep."""
+        await self._asked(client, _PREPARED)
 
     async def _spawn(self, port: str) -> None:
         home = self._library / "managers" / "gpu"

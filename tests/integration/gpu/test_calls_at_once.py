@@ -14,6 +14,7 @@ from domain.allocation import Home
 from domain.apis import CallSpec
 from domain.services import ServiceEvent
 from managers.gpu.driver import GpuDriver
+from managers.gpu.engines import EngineFailed
 from tests.integration.gpu.test_driver_on_a_node import SERVICE, a_driver, an_order
 
 HOME = Home("a", (0,))
@@ -36,6 +37,9 @@ class Batching:
         self._server = await asyncio.start_server(self._answer, "127.0.0.1")
         port = self._server.sockets[0].getsockname()[1]
         self.base_url, self.alive = f"http://127.0.0.1:{port}", True
+
+    async def prepare(self) -> None:
+        raise EngineFailed("it keeps nothing in host memory")
 
     async def evict(self) -> ServiceEvent:
         await self.close()

@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from domain.action import Action, Kind, Outcome
 from domain.allocation import Allocation, Home, Hosting
 from domain.apis import CallSpec, ServiceResult
+from domain.events import ChunkNews
 from domain.ids import ActionId, ResourceId
 from domain.inventory import ResourceInventory
-from domain.ports import DriverContext, RunOrder
+from domain.ports import DriverContext, PrepareOrder, RunOrder, UnitUse
 from domain.services import Degree, Engine, GpuService, ServiceState, WarmUp
 from managers.gpu.driver import GpuDriver
 from managers.gpu.engines.fake import FakeEngineServer, FakeMemory
@@ -143,6 +144,7 @@ async def test_what_cannot_be_brought_in_is_told_with_the_gpus_to_keep_out_of_us
         assert words in (told.detail or "")
         assert told.chunk is not None
         assert told.chunk.stuck == stuck
+        assert told.chunk.failed == (() if stuck else (Home("b", (0,)),))
         assert driver.residents() == ()
     finally:
         await driver.close()
@@ -169,13 +171,14 @@ async def test_models_of_torch_take_turns_on_a_gpu_and_stay_in_host_memory(
 async def test_memory_that_somebody_else_has_is_respected_and_its_process_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nvml = FakeNvml({"used_gib": 60, "pids": (4711,)})
+    nvml = FakeNvml({"used_gib": 60, "pids": (4711,), "busy": 90})
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     have = replace(CONTEXT_GPUS, oversubscribed=False)
     driver = GpuDriver(DriverContext("n1", tmp_path, {"gpu": have}, {}), patience_seconds=0.05)
     await driver.open()
     try:
         told = await driver.run(an_order("1", "a"), lambda: None)
+        assert driver.measured() == {0: UnitUse(0.9, 60 * GIB)}
     finally:
         await driver.close()
     assert (told.outcome, told.never_started) == (Outcome.INFRA_FAILED, True)
@@ -261,4 +264,21 @@ async def test_a_service_that_answers_otherwise_is_ended_and_kept_out_until_decl
         assert words in (report.detail or "")
         assert report.chunk is not None
         assert Home("a", (0,)) in report.chunk.gone
+        assert report.chunk.failed == (Home("a", (0,)),)
     assert mended.outcome is Outcome.COMPLETED
+
+
+@pytest.mark.slow
+async def test_a_service_that_was_prepared_is_there_when_it_is_called(driver: GpuDriver) -> None:
+    home = Home("a", (0,))
+    told = await driver.prepare(PrepareOrder(SERVICE, home, 50 * GIB))
+    other = await driver.prepare(PrepareOrder(SERVICE, Home("b", (0,)), 50 * GIB))
+    report = await driver.run(an_order("1", "a"), lambda: None)
+
+    assert (told.node, told.home, told.failed, told.chunk) == ("n1", home, "", ChunkNews())
+    assert told.seconds > 0
+    assert other.failed == "the memory that it needs is not free"
+    assert other.chunk == ChunkNews(gone=(Home("b", (0,)),))
+    assert report.outcome is Outcome.COMPLETED
+    assert isinstance(report.answer, ServiceResult)
+    assert report.answer.restore_seconds < told.seconds

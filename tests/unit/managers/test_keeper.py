@@ -3,50 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
 from domain.errors import Conflict
 from domain.services import ServiceState
-from managers.gpu.engines import AnswersChanged, OutOfMemory
-from managers.gpu.engines.fake import FakeEngineServer, FakeMemory
-from managers.gpu.keeper import Home, Keeper, MemoryNotFreed, Quarantined
-
-SIZE, NEED = 80, 60
-A: Home = ("a", (0, 1))
-B: Home = ("b", (0, 1))
-
-
-class Rig:
-    """A keeper of fake services, and what they hold."""
-
-    def __init__(self) -> None:
-        self.memory = FakeMemory()
-        self.servers: dict[Home, FakeEngineServer] = {}
-        self.troubles: dict[str, str] = {}
-        self.keeper = Keeper(self._make, self._free, patience_seconds=0.2)
-
-    def _make(self, service: str, units: tuple[int, ...]) -> FakeEngineServer:
-        server = FakeEngineServer(self.memory, units, NEED, self.troubles.get(service, ""))
-        self.servers[service, units] = server
-        return server
-
-    def _free(self, unit: int) -> int:
-        free = SIZE - self.memory.used.get(unit, 0)
-        assert free >= 0, "more is held than there is"
-        return free
-
-    def states(self) -> dict[str, ServiceState]:
-        return {each.service: each.state for each in self.keeper.instances()}
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    rig = Rig()
-    yield rig
-    await rig.keeper.close()
-    assert set(rig.memory.used.values()) <= {0}
+from managers.gpu.engines import AnswersChanged, EngineFailed, OutOfMemory
+from managers.gpu.keeper import Home, MemoryNotFreed, NoRoom, Quarantined
+from tests.unit.managers.keeping import NEED, SIZE, A, B, Rig, coming
 
 
 async def test_a_service_stays_cached_and_is_not_restored_twice(rig: Rig) -> None:
@@ -205,3 +169,110 @@ async def test_closing_ends_even_a_restore_that_hangs(rig: Rig) -> None:
     with pytest.raises(asyncio.CancelledError):
         await holding
     assert rig.memory.used[0] == 0
+
+
+async def test_what_came_for_nobody_is_found_there(rig: Rig) -> None:
+    for _ in range(2):
+        await rig.keeper.come(A, NEED)
+    assert rig.states() == {"a": ServiceState.RESIDENT}
+    assert (await rig.keeper.hold("x", A, NEED)).alive
+    assert rig.servers[A].restores == 1
+
+
+async def test_who_is_granted_a_service_that_is_on_its_way_waits_for_it(rig: Rig) -> None:
+    work = await coming(rig, A)
+    held, _ = await asyncio.gather(rig.keeper.hold("x", A, NEED), work)
+    assert (held.alive, rig.servers[A].restores) == (True, 1)
+
+
+async def test_nobody_leaves_for_what_comes_for_nobody(rig: Rig) -> None:
+    await rig.keeper.hold("x", A, NEED)
+    rig.keeper.let_go("x", A)
+    with pytest.raises(NoRoom):
+        await rig.keeper.come(B, NEED)
+    assert rig.states()["a"] is ServiceState.RESIDENT
+
+
+async def test_a_start_for_nobody_stops_for_whoever_comes_to_its_gpus(rig: Rig) -> None:
+    rig.troubles["a"] = "waits"
+    work = await coming(rig, A)
+    assert (await rig.keeper.hold("y", B, NEED, [A])).alive
+    with pytest.raises(NoRoom, match="made room for somebody else"):
+        await work
+    assert rig.states() == {"a": ServiceState.COLD, "b": ServiceState.RESIDENT}
+    assert rig.keeper.take_lost() == (A,)
+
+
+async def test_a_start_for_nobody_stops_for_a_program_that_needs_its_gpus(rig: Rig) -> None:
+    rig.troubles["a"] = "waits"
+    work = await coming(rig, A)
+    await rig.keeper.clear(A[1], SIZE)
+    with pytest.raises(NoRoom):
+        await work
+
+
+async def test_a_service_that_wakes_for_nobody_keeps_its_copy_and_leaves_then(rig: Rig) -> None:
+    await rig.keeper.come(A, NEED)
+    await rig.keeper.evict(A)
+    work = await coming(rig, A)
+    assert (await rig.keeper.hold("y", B, NEED, [A])).alive
+    await work
+    assert rig.states() == {"a": ServiceState.HOST_RESIDENT, "b": ServiceState.RESIDENT}
+    assert rig.servers[A].restores == 2
+
+
+async def test_closing_ends_what_comes_for_nobody(rig: Rig) -> None:
+    rig.troubles["a"] = "waits"
+    work = await coming(rig, A)
+    await rig.keeper.close()
+    with pytest.raises(NoRoom):
+        await work
+    assert rig.memory.used[0] == 0
+
+
+async def test_what_is_prepared_is_in_host_memory_and_wakes_for_a_call(rig: Rig) -> None:
+    for _ in range(2):
+        await rig.keeper.come(A, NEED, awake=False)
+    assert (rig.states(), rig.memory.used) == ({"a": ServiceState.HOST_RESIDENT}, {0: 0, 1: 0})
+    assert (await rig.keeper.hold("x", A, NEED)).alive
+    await rig.keeper.come(A, NEED, awake=False)
+    assert rig.states() == {"a": ServiceState.RESIDENT}
+
+
+async def test_a_preparation_stops_for_whoever_comes_and_begins_again_later(rig: Rig) -> None:
+    rig.troubles["a"] = "waits"
+    work = asyncio.ensure_future(rig.keeper.come(A, NEED, awake=False))
+    while not rig.memory.used.get(0):
+        await asyncio.sleep(0)
+    assert (await rig.keeper.hold("y", B, NEED)).alive
+    with pytest.raises(NoRoom):
+        await work
+    rig.keeper.let_go("y", B)
+    await rig.keeper.evict(B)
+    rig.servers[A].trouble = ""
+    await rig.keeper.come(A, NEED, awake=False)
+    assert rig.states() == {"a": ServiceState.HOST_RESIDENT, "b": ServiceState.HOST_RESIDENT}
+
+
+async def test_nothing_comes_after_the_end(rig: Rig) -> None:
+    await rig.keeper.close()
+    with pytest.raises(EngineFailed, match="the node worker ends"):
+        await rig.keeper.come(A, NEED)
+
+
+async def test_what_is_discarded_while_others_use_it_is_ended_when_it_is_wanted_next(
+    rig: Rig,
+) -> None:
+    for holder in ("x", "y"):
+        await rig.keeper.hold(holder, A, NEED)
+    rig.keeper.let_go("x", A)
+    await rig.keeper.discard(A, later=True)
+    assert rig.states() == {"a": ServiceState.RESIDENT}
+    await rig.keeper.hold("z", A, NEED)
+    assert rig.servers[A].restores == 1, "y is still with it"
+    for holder in ("y", "z"):
+        rig.keeper.let_go(holder, A)
+    for _ in range(2):
+        assert (await rig.keeper.hold("x", A, NEED)).alive
+        rig.keeper.let_go("x", A)
+    assert rig.servers[A].restores == 2

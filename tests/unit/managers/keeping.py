@@ -1,0 +1,74 @@
+"""A keeper of fake services on GPUs of 80 bytes, each of which takes 60."""
+
+from __future__ import annotations
+
+import asyncio
+
+from domain.services import ServiceState
+from managers.gpu.engines.fake import FakeEngineServer, FakeMemory
+from managers.gpu.host import HostMemory
+from managers.gpu.keeper import Home, Keeper
+
+SIZE, NEED = 80, 60
+A: Home = ("a", (0, 1))
+B: Home = ("b", (0, 1))
+
+
+class Rig:
+    """A keeper of fake services, and what they hold."""
+
+    #: How long is waited for what does not come true.
+    patience_seconds = 0.2
+
+    def __init__(self, host_bytes: int | None = None) -> None:
+        """``host_bytes``: host memory for services, of which each takes 10."""
+        self.memory = FakeMemory()
+        self.servers: dict[Home, FakeEngineServer] = {}
+        self.troubles: dict[str, str] = {}
+        self.host = HostMemory(host_bytes, lambda _: 10)
+        self.keeper = Keeper(self._make, self._free, self.patience_seconds, self.host)
+
+    def _make(self, service: str, units: tuple[int, ...]) -> FakeEngineServer:
+        server = FakeEngineServer(self.memory, units, NEED, self.troubles.get(service, ""))
+        self.servers[service, units] = server
+        return server
+
+    def _free(self, unit: int) -> int:
+        free = SIZE - self.memory.used.get(unit, 0)
+        assert free >= 0, "more is held than there is"
+        return free
+
+    def states(self) -> dict[str, ServiceState]:
+        """Return where each service is."""
+        return {each.service: each.state for each in self.keeper.instances()}
+
+    def check(self) -> None:
+        """See that all memory is accounted for: of GPUs by who is there, of the host by who is not cold."""
+        for unit, used in self.memory.used.items():
+            assert used == NEED * sum(unit in units for _, units in self.keeper.in_memory())
+        warm = [each for each in self.keeper.instances() if each.state is not ServiceState.COLD]
+        assert self.host.used_bytes == 10 * len(warm)
+
+    async def close(self) -> None:
+        """End everything; nothing is held then."""
+        await self.keeper.close()
+        assert set(self.memory.used.values()) <= {0}
+        assert self.host.used_bytes == 0
+
+    async def used(self, home: Home) -> None:
+        """Let a service be called, and stay cached."""
+        await self.keeper.hold("somebody", home, NEED)
+        self.keeper.let_go("somebody", home)
+
+    async def asleep(self, home: Home) -> None:
+        """Let a service be called and put to sleep."""
+        await self.used(home)
+        await self.keeper.evict(home)
+
+
+async def coming(rig: Rig, home: Home) -> asyncio.Task[None]:
+    """Return what brings ``home`` for nobody, once it has begun to take memory."""
+    work = asyncio.ensure_future(rig.keeper.come(home, NEED))
+    while not rig.memory.used.get(home[1][0]):
+        await asyncio.sleep(0)
+    return work

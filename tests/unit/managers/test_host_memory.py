@@ -1,0 +1,131 @@
+"""No service is started for which its node has no host memory; those that sleep longest make room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domain.services import ServiceState
+from managers.gpu.host import HostMemory, NoRoom, TooLarge
+from managers.gpu.keeper import Home
+from tests.unit.managers.keeping import NEED, A, B, Rig
+
+C: Home = ("c", (2, 3))
+D: Home = ("d", (4,))
+
+
+@pytest.fixture
+async def tight() -> AsyncIterator[Rig]:
+    """Return a node with host memory for two services."""
+    rig = Rig(host_bytes=20)
+    yield rig
+    rig.check()
+    await rig.close()
+
+
+async def test_who_has_slept_longest_is_ended_for_a_call(tight: Rig) -> None:
+    await tight.asleep(A)
+    await tight.asleep(C)
+    await tight.used(B)
+    assert tight.states() == {
+        "a": ServiceState.COLD, "c": ServiceState.HOST_RESIDENT, "b": ServiceState.RESIDENT,
+    }  # fmt: skip
+    tight.check()
+
+
+async def test_who_is_cached_and_works_for_nobody_is_ended_when_nobody_sleeps(tight: Rig) -> None:
+    await tight.used(A)
+    await tight.keeper.hold("x", C, NEED)
+    await tight.used(D)
+    assert tight.states()["a"] is ServiceState.COLD
+    assert tight.keeper.take_lost() == (A,)
+    tight.keeper.let_go("x", C)
+
+
+async def test_a_call_fails_in_words_when_everybody_works(tight: Rig) -> None:
+    await tight.keeper.hold("x", A, NEED)
+    await tight.keeper.hold("y", C, NEED)
+    with pytest.raises(NoRoom, match="20 are in use by 2 of them: declare the host_memory_bytes"):
+        await tight.keeper.hold("z", D, NEED)
+    assert tight.states()["d"] is ServiceState.COLD
+    tight.check()
+    tight.keeper.let_go("x", A)
+    assert (await tight.keeper.hold("z", D, NEED)).alive
+
+
+async def test_what_is_larger_than_all_there_is_fails_at_once_and_nobody_leaves() -> None:
+    rig = Rig(host_bytes=9)
+    with pytest.raises(TooLarge, match="TANGRAM_NODE_SERVICE_MEMORY_BYTES"):
+        await rig.keeper.hold("x", A, NEED, [B])
+    with pytest.raises(TooLarge):
+        await rig.keeper.come(A, NEED, awake=False)
+    rig.check()
+    await rig.close()
+
+
+async def test_nobody_is_ended_for_what_comes_for_nobody(tight: Rig) -> None:
+    await tight.asleep(A)
+    await tight.asleep(C)
+    for awake in (False, True):
+        with pytest.raises(NoRoom, match="of host memory"):
+            await tight.keeper.come(D, NEED, awake=awake)
+    assert tight.states()["a"] is ServiceState.HOST_RESIDENT
+
+
+@pytest.mark.parametrize("trouble", ["dies", "hangs"])
+async def test_who_could_not_be_started_takes_nothing(tight: Rig, trouble: str) -> None:
+    tight.troubles["a"] = trouble
+    for attempt in (
+        tight.keeper.hold("x", A, NEED),
+        tight.keeper.come(A, NEED),
+        tight.keeper.come(A, NEED, awake=False),
+    ):
+        with pytest.raises(Exception, match="it "):
+            await attempt
+        tight.check()
+
+
+async def test_room_is_not_made_where_somebody_works_at_that_moment(tight: Rig) -> None:
+    """1. a sleeps. 2. b is being started on its GPUs, for ever. 3. d has no room until b has ended."""
+    await tight.asleep(A)
+    tight.troubles["b"] = "waits"
+    holding = asyncio.ensure_future(tight.keeper.hold("x", B, NEED))
+    while B not in tight.servers or not tight.servers[B].held:
+        await asyncio.sleep(0)
+    with pytest.raises(NoRoom):
+        await tight.keeper.hold("y", D, NEED)
+    assert tight.states()["a"] is ServiceState.HOST_RESIDENT
+    holding.cancel()
+
+
+homes = st.sampled_from([(name, (unit,)) for name in "abc" for unit in (0, 1)])
+
+
+@given(
+    capacity=st.integers(0, 40),
+    needs=st.fixed_dictionaries({name: st.integers(0, 30) for name in "abc"}),
+    steps=st.lists(st.tuples(st.booleans(), homes), max_size=30),
+)
+def test_the_sum_never_passes_the_capacity_and_all_of_it_comes_back(
+    capacity: int, needs: dict[str, int], steps: list[tuple[bool, Home]]
+) -> None:
+    memory = HostMemory(capacity, lambda home: needs[home[0]])
+    there: dict[Home, int] = {}
+    for comes, home in steps:
+        if not comes:
+            memory.give_back(home)
+            there.pop(home, None)
+        elif memory.fits(home):
+            memory.take(home)
+            there.pop(home, None)
+            there[home] = needs[home[0]]
+        else:
+            assert home not in there
+            with pytest.raises(NoRoom):
+                memory.take(home)
+        assert memory.used_bytes == sum(there.values()) <= capacity
+        assert memory.oldest() == [each for each, taken in there.items() if taken]

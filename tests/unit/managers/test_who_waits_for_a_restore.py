@@ -1,0 +1,138 @@
+"""Nobody waits long for a restore that nobody wants, and nobody at all for one on other GPUs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from domain.services import ServiceState
+from managers.gpu.engines.fake import FakeEngineServer
+from managers.gpu.keeper import Home, NoRoom
+from tests.unit.managers.keeping import NEED, SIZE, A, B, Rig, coming
+
+C: Home = ("c", (2, 3))
+
+
+async def hanging(rig: Rig, home: Home) -> asyncio.Task[None]:
+    """Return a wake for nobody that never ends."""
+    await rig.asleep(home)
+    rig.servers[home].trouble = "waits"
+    return await coming(rig, home)
+
+
+async def test_a_wake_that_hangs_keeps_nobody_from_other_gpus(rig: Rig) -> None:
+    work = await hanging(rig, A)
+    assert (await rig.keeper.hold("y", C, NEED)).alive
+    await rig.keeper.clear((4,), SIZE)
+    assert not work.done()
+    assert rig.states() == {"a": ServiceState.RESTORING, "c": ServiceState.RESIDENT}
+    rig.check()
+    await rig.keeper.close()
+    with pytest.raises(NoRoom):
+        await work
+
+
+async def test_who_answers_already_is_asked_while_another_one_wakes_on_its_gpus(rig: Rig) -> None:
+    small: Home = ("small", (0,))
+    await rig.used(small)
+    rig.servers[small]._hold(10)  # there is room beside it
+    rig.troubles["a"] = "waits"
+    work = asyncio.ensure_future(rig.keeper.come(A, NEED))
+    while A not in rig.servers or not rig.servers[A].held:
+        await asyncio.sleep(0)
+    server = await asyncio.wait_for(rig.keeper.hold("y", small, 10), 30)
+    assert server.alive
+    assert rig.states()["a"] is ServiceState.RESTORING
+    await rig.keeper.close()
+    with pytest.raises(NoRoom):
+        await work
+
+
+async def test_a_wake_for_nobody_that_is_late_is_ended_for_whoever_waits(rig: Rig) -> None:
+    work = await hanging(rig, A)
+    assert (await rig.keeper.hold("y", B, NEED, [A])).alive
+    with pytest.raises(NoRoom, match="made room"):
+        await work
+    assert rig.states() == {"a": ServiceState.COLD, "b": ServiceState.RESIDENT}
+    assert rig.keeper.take_lost() == (A,)
+    rig.check()
+
+
+async def test_a_restore_that_was_given_up_and_is_late_is_ended_for_whoever_waits(rig: Rig) -> None:
+    rig.troubles["a"] = "waits"
+    holding = asyncio.ensure_future(rig.keeper.hold("x", A, NEED))
+    while not rig.memory.used.get(0):
+        await asyncio.sleep(0)
+    holding.cancel()
+    assert (await rig.keeper.hold("y", B, NEED, [A])).alive
+    assert rig.states() == {"a": ServiceState.COLD, "b": ServiceState.RESIDENT}
+    rig.check()
+
+
+async def test_a_restore_that_somebody_waits_for_is_never_ended_for_others(rig: Rig) -> None:
+    """1. `x` wants a. 2. `y` wants b there, and has no patience at all. 3. Both are still there."""
+    rig.troubles["a"] = "waits"
+    rig.keeper._patience_seconds = 0.0
+    first = asyncio.ensure_future(rig.keeper.hold("x", A, NEED))
+    while not rig.memory.used.get(0):
+        await asyncio.sleep(0)
+    second = asyncio.ensure_future(rig.keeper.hold("y", B, NEED, [A]))
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert not any(each.done() for each in (first, second))
+    assert rig.states()["a"] is ServiceState.RESTORING
+    for task in (second, first):
+        task.cancel()
+    await asyncio.gather(first, second, return_exceptions=True)
+
+
+async def test_a_wake_takes_twice_as_long_as_it_did_before_it_is_late(rig: Rig) -> None:
+    await rig.asleep(A)
+    (instance,) = rig.keeper.instances()
+    instance.restore_seconds = 40.0
+    rig.servers[A].trouble = "waits"
+    await coming(rig, A)
+    began = asyncio.get_running_loop().time()
+    assert not instance.late(began + 79.0, 10.0)
+    assert instance.late(began + 81.0, 10.0)
+    instance.restore_seconds = 1.0
+    assert not instance.late(began + 9.0, 10.0)
+
+
+async def test_an_engine_that_is_ended_is_left_to_clean_up_in_peace(rig: Rig) -> None:
+    """Several who wait end what is late once: a second cancel would break off its cleaning up."""
+    await rig.asleep(A)
+    rig.keeper._patience_seconds = 0.0
+    server = rig.servers[A] = SlowToEnd(rig.memory, A[1], NEED)
+    rig.keeper._kept[A] = rig.keeper._kept[A]._replace(server=server)
+    await coming(rig, A)
+    others: list[Home] = [("b", (0,)), ("c", (1,))]
+    held = await asyncio.gather(
+        *(rig.keeper.hold(name, (name, units), NEED) for name, units in others)
+    )
+    assert all(each.alive for each in held)
+    assert server.cancels == 1
+
+
+class SlowToEnd(FakeEngineServer):
+    """Wakes for ever, and takes its time to end."""
+
+    cancels = 0
+
+    async def restore(self) -> None:
+        self._hold(self._needs)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancels += 1
+            await self._end()
+            raise
+
+    async def _end(self) -> None:
+        for _ in range(200):
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                self.cancels += 1
+        self._hold(0)
