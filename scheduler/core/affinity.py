@@ -15,21 +15,26 @@ Rules
    (restore + call), and one call more, until a chunk is free.
 4. Where somebody has to leave, those for whom nobody waits leave first.
 5. A service that works already is restored onto one more chunk only when its line, shared among the
-   chunks it has, would take longer than `PATIENCE_RESTORES` restores; than `SPARE_RESTORES` where a
-   free chunk has room for it beside whoever is there, so that nobody has to be restored in its turn.
-   Until then its calls wait for the chunk where it is, and block nobody.
+   chunks it has, would take longer than so many restores: `PATIENCE_RESTORES`, shared among the chunks
+   that are idle beyond what the other services wait for (who leaves was used longest ago: the more of
+   them are idle, the less likely is it that somebody misses it), but `LEAST_RESTORES` at least; than
+   `SPARE_RESTORES` where a free chunk has room beside whoever is there, and nobody has to leave. Until
+   then its calls wait for the chunk where it is, and block nobody.
 6. A service that declares `max_concurrency` works for so many calls at once: they take *seats* on a
    chunk that it holds already. That takes nothing from anybody who waits behind; from those who
    wait ahead it would take the chunk's end, so nobody sits down while one of them is short of it.
+7. Calls of a service that could not be brought to any of the free chunks wait for another one, if there
+   is one to which it could be brought, and block nobody.
 """
 
 from __future__ import annotations
 
-from math import ceil
+from collections.abc import Iterable
+from math import ceil, inf
 from typing import Final, NamedTuple
 
 from domain.action import Action, Outcome
-from domain.allocation import Home, Hosting
+from domain.allocation import Allocation, Home
 from domain.chunks import level_of
 from domain.events import ActionFinished
 from domain.ids import ResourceId, node_resource
@@ -43,6 +48,7 @@ KIND: Final = "gpu"
 OVERDUE_ROUNDS: Final = 4.0
 PATIENCE_RESTORES: Final = 4.0
 SPARE_RESTORES: Final = 1.0
+LEAST_RESTORES: Final = 0.75
 #: Weight of the newest measurement.
 _NEWEST: Final = 0.3
 #: Policies that serve calls as they come.
@@ -74,11 +80,12 @@ def rank(state: State, key: QueueKey, live: LiveAction) -> Rank:
     """Return when the head of the line ``key`` is looked at: smaller is earlier."""
     priority, arrival = live.order
     if key.needs.key != KIND:
-        return priority, _OTHERS, arrival
+        return priority, _OTHERS, arrival  # on cores, as nearly everybody
     if state.now - live.submitted_at > overdue_seconds(state, key):
         return priority, _OVERDUE, arrival
     nodes = (node.name for node in state.nodes_of(key.pool))
-    cached = bool(key.needs.service) and any(_homes(state, node, key.needs) for node in nodes)
+    service, counts = key.needs.service, live.action.cost[KIND]
+    cached = bool(service) and any(_caches(state, node, service, counts) for node in nodes)
     sits = cached or open_seat(state, key, live) is not None
     return priority, _CACHED if sits else _OTHERS, arrival
 
@@ -124,51 +131,64 @@ def new_seats(state: State) -> bool:
     return opened
 
 
-def _homes(state: State, node: str, needs: Needs) -> list[tuple[ResourceId, Home]]:
-    resource = node_resource(KIND, node)
-    ledger = state.hosting.get(resource)
-    if ledger is None:
-        return []
-    return [(resource, home) for home in ledger.homes(needs.service, needs.key_amount)]
+def _caches(state: State, node: str, service: str, counts: Iterable[int]) -> bool:
+    """Say whether a free chunk of ``node`` of one of ``counts`` milli-units caches ``service``."""
+    ledger = state.hosting.get(node_resource(KIND, node))
+    return ledger is not None and any(ledger.homes(service, count) for count in counts)
 
 
 def at_home(state: State, node: str, needs: Needs) -> bool:
     """Say whether a free chunk of ``node`` caches the service that is called."""
-    return bool(needs.service) and bool(_homes(state, node, needs))
+    return bool(needs.service) and _caches(state, node, needs.service, (needs.key_amount,))
 
 
 def waits_for_home(state: State, queue: WaitQueue) -> ResourceId | None:
     """Return where the head of a line waits for its service's own chunk; None when it need not."""
-    service = queue.key.needs.service
-    if not service:
+    service, head = queue.key.needs.service, queue.head()
+    if not service or head is None:
         return None
-    working, where, amount = 0, None, queue.key.needs.key_amount
+    working, where = 0, None
+    free, wanted = 0, {service}
     for node in state.nodes_of(queue.key.pool):
         resource = node_resource(KIND, node.name)
         ledger = state.hosting.get(resource)
         if ledger is None or not state.usable(node):
             continue
-        if ledger.homes(service, amount):
+        if _caches(state, node.name, service, head.action.cost[KIND]):
             return None  # it is cached on a free chunk
+        free += ledger.free // max(1, queue.key.needs.key_amount)
+        wanted |= ledger.wanted
         if here := ledger.working(service):
             working, where = working + here, resource
-    known = pace(state, service)
-    at_once = max(1, working) * seats_of(state, service)
-    backlog_seconds = queue.size * known.call_seconds / at_once
-    if backlog_seconds > PATIENCE_RESTORES * known.restore_seconds:
+    idle = max(1, free + 1 - len(wanted))
+    worth, patience = line_restores(state, queue, working), PATIENCE_RESTORES / idle
+    if worth > max(LEAST_RESTORES, patience):
         return None
-    if backlog_seconds > SPARE_RESTORES * known.restore_seconds and _has_spare(state, queue.key):
-        return None
-    return where
+    return None if worth > SPARE_RESTORES and _has_spare(state, queue.key) else where
+
+
+def line_restores(state: State, queue: WaitQueue, chunks: int) -> float:
+    """Return how many restores a line is worth: how often one fits into the calls of each of its chunks."""
+    service = queue.key.needs.service
+    known, at_once = pace(state, service), max(1, chunks) * seats_of(state, service)
+    seconds = queue.size * known.call_seconds / at_once
+    return seconds / known.restore_seconds if known.restore_seconds > 0 else inf
 
 
 def _has_spare(state: State, key: QueueKey) -> bool:
     """Say whether a free chunk has room for the service of a line beside whoever is there."""
-    amount, service = key.needs.key_amount, state.config.services.get(key.needs.service)
-    memory_bytes = 0 if service is None else service.memory_bytes(amount // MILLI)
-    ledgers = (state.hosting.get(node_resource(KIND, n.name)) for n in state.nodes_of(key.pool)
-               if state.usable(n))  # fmt: skip
-    return any(ledger is not None and ledger.spare(amount, memory_bytes) for ledger in ledgers)
+    nodes = (node.name for node in state.nodes_of(key.pool) if state.usable(node))
+    return any(has_room(state, node, key.needs) for node in nodes)
+
+
+def has_room(state: State, node: str, needs: Needs) -> bool:
+    """Say whether a free chunk of ``node`` has room for the service that is called."""
+    ledger, service = state.hosting.get(node_resource(KIND, node)), needs.service
+    if ledger is None or not service:
+        return False
+    declared = state.config.services.get(service)
+    gpus = -(-needs.key_amount // MILLI)
+    return ledger.spare(needs.key_amount, 0 if declared is None else declared.memory_bytes(gpus))
 
 
 def keep_wanted(state: State) -> None:
@@ -187,15 +207,20 @@ def pace(state: State, service: str) -> ServicePace:
     return state.paces.get(service, ServicePace())
 
 
-def learn(state: State, event: ActionFinished, hosting: Hosting | None) -> None:
+def learn(state: State, event: ActionFinished, held: Allocation) -> None:
     """Take in how long a restore and a call took."""
+    hosting = held.hosting
     if hosting is None or not hosting.service or event.outcome is not Outcome.COMPLETED:
         return
     known = state.paces.get(hosting.service)
     restore = event.chunk.restore_seconds if event.chunk and not hosting.cached else None
+    by_count = dict(known.by_count) if known else {}
+    if restore is not None:
+        by_count[held.amount] = _mean(by_count.get(held.amount), restore)
     state.paces[hosting.service] = ServicePace(
         _mean(known and known.restore_seconds, restore),
         _mean(known and known.call_seconds, event.execution_seconds),
+        tuple(sorted(by_count.items())),
     )
 
 

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from domain.action import Action
+from domain.action import Action, Outcome
 from domain.allocation import Allocation
 from domain.decisions import Decision, Evict
-from domain.events import ActionFinished, ServiceEvictionAsked
+from domain.events import ActionFinished, ChunkNews, ServiceEvictionAsked, ServicePrepared
 from domain.ids import ResourceId, node_resource
 from domain.inventory import NodeInventory
 from domain.resources import MILLI
@@ -98,7 +98,10 @@ def learn(state: State, event: ActionFinished) -> None:
     """Take in how long the restore for an action took, while it still holds its chunk."""
     live = state.actions.get(event.action_id)
     for held in () if live is None else live.allocations:
-        affinity.learn(state, event, held.hosting)
+        affinity.learn(state, event, held)
+        ledger = state.hosting.get(held.resource)
+        if ledger and held.hosting and held.hosting.service and event.outcome is Outcome.COMPLETED:
+            ledger.cure(held.hosting.service, held.units)
 
 
 def heed(state: State, event: ActionFinished) -> None:

@@ -174,6 +174,8 @@ class ServicePace(NamedTuple):
 
     restore_seconds: float = 1.0
     call_seconds: float = 1.0
+    #: Restores by the milli-units that they went to, rising.
+    by_count: tuple[tuple[int, float], ...] = ()
 
 
 class Learned(msgspec.Struct, frozen=True, array_like=True, gc=False):

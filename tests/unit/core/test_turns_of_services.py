@@ -180,6 +180,30 @@ def test_calls_wait_less_where_a_chunk_has_room_for_their_service() -> None:
         assert bool(play.submit(a_call("a2", "a"), a_call("a3", "a"))) == goes
 
 
+def test_calls_wait_less_the_more_chunks_are_idle() -> None:
+    """One call of 1 s in line is worth one restore of 1 s: of many idle services nobody misses one."""
+    for gpus, goes in ((2, False), (4, False), (8, True)):
+        others = [f"s{number}" for number in range(1, gpus)]
+        play = Play("a", *others, gpus=gpus)
+        play.submit(a_call("a1", "a"), *(a_call(f"first-{name}", name) for name in others))
+        for name in others:
+            play.end(f"first-{name}")
+
+        assert bool(play.submit(a_call("a2", "a"))) == goes
+
+
+def test_a_service_is_at_home_on_a_chunk_of_any_size_that_a_call_can_take() -> None:
+    """Else a call that may take two GPUs waits for the one on which its service works."""
+    for counts, goes in (([1, 2], True), ([1], False)):
+        play = Play("a", "b", gpus=4)
+        play.submit(a_call("pair", "a", [2]), a_call("b1", "b"))
+        play.end("pair")
+        play.end("b1")
+        assert list(play.submit(a_call("one", "a"))) == ["one"]
+
+        assert bool(play.submit(a_call("next", "a", counts))) == goes
+
+
 def test_the_paper_restores_elsewhere_at_once() -> None:
     play = Play("a", gpus=2, policy="paper")
 
@@ -238,3 +262,20 @@ def test_a_call_whose_node_is_lost_is_restored_elsewhere_if_it_may_be_repeated()
     assert (grant.action_id, grant.node, grant.attempt) == ("again", other, 2)
     assert (there := hosting(grant)) is not None
     assert [home.service for home in there.evicted] == ["b"]
+
+
+def test_a_call_goes_to_the_node_where_nobody_has_to_leave() -> None:
+    nodes = [replace(a_gpu_node(), name=name, identity=name) for name in ("n1", "n2")]
+    machine, where = a_machine(nodes, services("a", "b")), {}
+    for number, service in enumerate("ab"):
+        at = START + 1 + 2 * number
+        call = ActionSubmitted(action=a_call(service, service), at=at)
+        (grant,) = only(Grant, machine.handle(call))
+        where[service] = grant.node or ""
+        ended = ActionFinished(
+            action_id=call.action.id, node=where[service], outcome=Outcome.COMPLETED, at=at + 1
+        )
+        machine.handle(ended)
+    check(machine.state)
+
+    assert sorted(where.values()) == ["n1", "n2"]
