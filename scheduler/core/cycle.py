@@ -131,7 +131,7 @@ def _try_admit(
         return False
     if queue.lone is not None and _still_short(state, scan, queue, queue.lone, live):
         return False
-    nodes = usable_nodes(state, key) if key.needs.wants_node else []
+    nodes = usable_nodes(state, key, live) if key.needs.wants_node else []
     if key.needs.wants_node and not nodes:
         queue.reason = why_no_node(state, key)
         return False

@@ -42,8 +42,9 @@ from scheduler.core.policies.balanced import fair_share
 from scheduler.core.policies.choices import Choices, grained
 from scheduler.core.policies.group import Arrangement, Group
 from scheduler.core.policies.malleable import Malleable
-from scheduler.core.pools import policy_of
+from scheduler.core.pools import all_at_once, policy_of
 from scheduler.core.queues import Need, QueueKey, WaitQueue, WaitReason
+from scheduler.core.restoring import with_restores
 from scheduler.core.scan import Scan
 from scheduler.core.shares import ShareBook, key_at
 from scheduler.core.state import Arranged, Deferral, LiveAction, State, holding
@@ -157,6 +158,7 @@ class Elastic:
             self._arrange(key, pool, members, scan.claims.get(key, []))
             state.changed.discard(key)
         self._groups.clear()
+        self._admitted.clear()
         for key in sorted(state.changed):
             if self._widths.runners(key):
                 free = available(state.ledgers[key], scan.claims.get(key, []))
@@ -229,7 +231,11 @@ class Elastic:
         """Ask the policy about ``members``; return what those that it evicts would have taken."""
         state, policy = self._state, policy_of(self._state, pool)
         lives = [member.live for member in members]
-        group = group_of(state, key, pool, lives, [other.live for other in others], claims)
+        kind = lives[0].needs.key
+        calls = key in state.hosting and all(live.needs.service for live in lives)
+        capped = not (calls and all_at_once(state, kind, pool, self._admitted[kind, pool]))
+        beside = [other.live for other in others]
+        group = group_of(state, key, pool, lives, beside, claims, capped=capped)
         self._cut(key, members, group)
         assert policy.arrange is not None  # else nobody would have been reserved for it
         arrangement = policy.arrange(group)
@@ -326,12 +332,17 @@ def group_of(
     candidates: list[LiveAction],
     others: list[LiveAction],
     claims: list[int],
+    *,
+    capped: bool = True,
 ) -> Group:
     """Show a group as policies see it; nothing is predicted when there is nothing to choose.
 
-    ``others`` are admitted as well, and go whatever the policy says.
+    ``others`` are admitted as well, and go whatever the policy says. ``capped``: a policy that shares
+    is told the fair share.
     """
-    choices = [choices_of(state, live) for live in candidates]
+    choices = with_restores(
+        state, key, candidates, [choices_of(state, live) for live in candidates]
+    )
     least = sum(each.smallest for each in choices)
     group = Group(key, operator_of(state.ledgers[key], claims, least), choices)
     policy = policy_of(state, pool)
@@ -340,7 +351,7 @@ def group_of(
         group.behind = [choices_of(state, live) for live in waiting]
         holders = list(holding(state, key))
         group.running = [grained(residual_seconds(state, live)) for live in holders]
-        if policy.shares:
+        if policy.shares and capped:
             more = [choices_of(state, live) for live in others]
             waiting_choices = [*choices, *more, *group.behind]
             group.fair_share = _fair_share(state, key, holders, waiting_choices)

@@ -15,7 +15,7 @@ from scheduler.core.policies import Policy, policy_named
 from scheduler.core.policies.malleable import Malleable
 from scheduler.core.policies.plain import Minimum
 from scheduler.core.shares import ceiling, with_project
-from scheduler.core.state import State
+from scheduler.core.state import State, holding
 
 _MINIMUM = Minimum()
 #: Who is admitted at an efficient count waits for no more than one part in so many of a node. On a
@@ -101,6 +101,25 @@ def crowded(state: State, name: str, pool: str, node: str | None) -> bool:
         ledgers = (state.ledgers.get(node_resource(name, home)) for home in homes)
         units = sum(ledger.capacity for ledger in ledgers if ledger is not None)
     return waiting * MILLI > units
+
+
+def all_at_once(state: State, kind: str, pool: str, admitted: int) -> bool:
+    """Say whether all who hold, are ``admitted`` to or wait for ``kind`` could have it at once.
+
+    Each with what it is admitted with, wherever in ``pool`` that is; ``admitted``: milli-units.
+    """
+    wanted, units = admitted, 0
+    for line, queue in state.queues.items():
+        halted = line.held or queue.out_of_share
+        if line.pool == pool and line.needs.key == kind and not halted:
+            wanted += queue.size * line.needs.key_amount
+    for node in state.nodes_of(pool):
+        resource = node_resource(kind, node.name)
+        ledger = state.ledgers.get(resource)
+        if ledger is not None:
+            units += ledger.capacity
+            wanted += sum(live.needs.key_amount for live in holding(state, resource))
+    return wanted <= units
 
 
 def read_policies(state: State) -> None:

@@ -51,6 +51,12 @@ class Choices:
         seconds: list[float] = self.table.tolist()
         return seconds
 
+    def later(self, seconds: Sequence[float]) -> Choices:
+        """Return the choices that take so many ``seconds`` more, one number for each count."""
+        if not any(seconds):
+            return self
+        return Choices(self.units, self.table + np.asarray(seconds, dtype=np.float64))
+
     def capped(self, most: int) -> Choices:
         """Return the choices up to ``most`` milli-units; the smallest stays whatever it is."""
         if self.units[-1] <= most or len(self.units) == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -43,9 +43,9 @@ def services(*names: str, policy: str = "minimum") -> Config:
     return a_config(pools=pools, services={name: a_service() for name in names})
 
 
-def a_call(name: str, service: str) -> Action:
+def a_call(name: str, service: str, gpus: Sequence[int] = (1,)) -> Action:
     return an_action(
-        name, kind=Kind.CALL, cost={"gpu": 1}, call=CallSpec(f"service:{service}"), key="gpu"
+        name, kind=Kind.CALL, cost={"gpu": gpus}, call=CallSpec(f"service:{service}"), key="gpu"
     )
 
 
@@ -65,8 +65,14 @@ class Play:
         self, name: str, news: ChunkNews | None = None, outcome: Outcome = Outcome.COMPLETED
     ) -> dict[str, Grant]:
         self.at += 1
+        live = self.machine.state.actions[ActionId(name)]
         event = events.ActionFinished(
-            action_id=ActionId(name), node="n1", outcome=outcome, at=self.at, chunk=news
+            action_id=live.id,
+            node="n1",
+            outcome=outcome,
+            attempt=live.attempt,
+            at=self.at,
+            chunk=news,
         )
         decisions = self.machine.handle(event)
         check(self.machine.state)

@@ -1,0 +1,215 @@
+"""Counts and nodes of calls are chosen by when they are done, their restores included."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from domain.action import Action, Outcome
+from domain.decisions import Grant
+from domain.elasticity import Elasticity
+from domain.events import ActionFinished, ActionSubmitted, ChunkNews
+from domain.ids import ActionId, ResourceId
+from domain.inventory import PoolConfig
+from domain.resources import MILLI
+from managers.gpu.ledger import ChunkLedger
+from scheduler.core import snapshot
+from scheduler.core.affinity import pace
+from scheduler.core.durations import choices_of
+from scheduler.core.invariants import check
+from scheduler.core.restoring import done_seconds, restore_seconds, with_restores
+from scheduler.core.state import LiveAction, ServicePace
+from tests.builders import START, a_config, a_machine, an_action, make_ledger, only
+from tests.unit.core.test_services_on_chunks import a_call, a_gpu_node, a_service
+
+COUNTS = (2, 4, 8)
+NAMES = ("a", "b", "c", "d")
+#: Of a call of 8 s on one GPU.
+ELASTICITY = Elasticity(table=((1000, 1.0), (2000, 0.95), (4000, 0.87), (8000, 0.72)))
+
+
+def a_wide_call(name: str, service: str) -> Action:
+    """Return a call of 8 s that may have 2, 4 or 8 GPUs."""
+    return replace(a_call(name, service, COUNTS), duration_seconds=8.0, elasticity=ELASTICITY)
+
+
+class Pool:
+    """A machine with some nodes of eight GPUs."""
+
+    def __init__(self, nodes: int = 1, policy: str = "malleable") -> None:
+        names = [f"n{number}" for number in range(1, nodes + 1)]
+        self.config = a_config(
+            pools=[PoolConfig("default", policy)],
+            services={name: a_service((2, 40), (4, 20), (8, 10)) for name in NAMES},
+        )
+        inventories = [replace(a_gpu_node(8), name=name, identity=name) for name in names]
+        self.machine = a_machine(inventories, self.config)
+        self.at = START
+
+    def submit(self, *actions: Action) -> dict[str, Grant]:
+        self.at += 1
+        submitted = [ActionSubmitted(action=each, at=self.at) for each in actions]
+        decisions = self.machine.handle(*submitted)
+        check(self.machine.state)
+        return {grant.action_id: grant for grant in only(Grant, decisions)}
+
+    def end(self, name: str, restored_in: float | None = None) -> None:
+        self.at += 1
+        live = self.machine.state.actions[ActionId(name)]
+        ended = ActionFinished(
+            action_id=live.id,
+            node=live.node or "",
+            outcome=Outcome.COMPLETED,
+            attempt=live.attempt,
+            at=self.at,
+            execution_seconds=1.0,
+            chunk=None if restored_in is None else ChunkNews(restore_seconds=restored_in),
+        )
+        self.machine.handle(ended)
+
+    def restores_take(self, service: str, seconds: float) -> None:
+        self.machine.state.paces[service] = ServicePace(seconds, 1.0)
+
+    def ledger(self, node: str = "n1") -> ChunkLedger:
+        ledger = self.machine.state.ledgers[ResourceId(f"gpu:{node}")]
+        assert isinstance(ledger, ChunkLedger)
+        return ledger
+
+    def waiting(self, name: str, service: str) -> LiveAction:
+        """Return a call as it stands in line, of which the machine knows nothing."""
+        probe = Pool(policy=self.config.pools["default"].policy)
+        probe.submit(an_action("all", cost={"gpu": 8}))
+        probe.submit(a_wide_call(name, service))
+        return probe.machine.state.actions[ActionId(name)]
+
+
+def gpus_of(grants: dict[str, Grant]) -> dict[str, int]:
+    return {name: len(grant.allocations[0].units) for name, grant in grants.items()}
+
+
+def test_a_burst_is_spread_over_the_nodes_and_everybody_gets_more():
+    """Two on each node get four GPUs each; four on one node would get two each."""
+    grants = Pool(nodes=2).submit(*(a_wide_call(name, name) for name in NAMES))
+
+    assert gpus_of(grants) == dict.fromkeys(NAMES, 4)
+    assert sorted(grant.node or "" for grant in grants.values()) == ["n1", "n1", "n2", "n2"]
+
+
+@pytest.mark.parametrize(("others", "gpus"), [(2, 4), (4, 2)])
+def test_a_long_call_gets_more_while_everybody_could_be_served_at_once(others, gpus):
+    """A fair share of 8 GPUs is 2 already among three; it counts when a fifth finds no place."""
+    long = replace(a_wide_call("long", "a"), duration_seconds=80.0)
+    short = [
+        replace(a_wide_call(f"{n}", NAMES[n % 4]), duration_seconds=1.0) for n in range(others)
+    ]
+
+    assert gpus_of(Pool().submit(long, *short))["long"] == gpus
+
+
+def test_the_paper_fills_one_node_after_the_other():
+    grants = Pool(nodes=2, policy="paper").submit(a_wide_call("1", "a"), a_wide_call("2", "b"))
+
+    assert {grant.node for grant in grants.values()} == {"n1"}
+
+
+@pytest.mark.parametrize(("seconds", "gpus"), [(0.1, 8), (10.0, 4)])
+def test_a_call_gets_more_gpus_than_its_service_is_cached_on_when_that_is_sooner(seconds, gpus):
+    """On four GPUs 2.3 s, on eight 1.4 s: worth a restore of 0.1 s, and not one of 10 s."""
+    pool = Pool()
+    assert gpus_of(pool.submit(a_wide_call("1", "a"), a_wide_call("2", "b"))) == {"1": 4, "2": 4}
+    pool.end("1")
+    pool.end("2")
+    pool.restores_take("a", seconds)
+
+    assert gpus_of(pool.submit(a_wide_call("3", "a"))) == {"3": gpus}
+
+
+def test_a_call_stays_at_home_only_as_long_as_it_is_not_sooner_done_elsewhere():
+    """At home two GPUs are left for it, and a whole node is free beside."""
+    for seconds, node in ((0.1, "n2"), (10.0, "n1")):
+        pool = Pool(nodes=2)
+        for count in (4, 2, 8):
+            pool.submit(an_action(f"own-{count}", cost={"gpu": count}))
+        assert pool.submit(a_wide_call("1", "a"))["1"].node == "n1"
+        pool.end("1")
+        pool.end("own-8")
+        pool.restores_take("a", seconds)
+
+        assert pool.submit(a_wide_call("2", "a"))["2"].node == node
+
+
+def test_restores_are_measured_for_each_count():
+    pool = Pool()
+    pool.submit(a_wide_call("1", "a"))
+    pool.end("1", restored_in=3.0)
+    state = pool.machine.state
+
+    assert pace(state, "a").by_count == ((8 * MILLI, 3.0),)
+    pool.restores_take("b", 2.0)
+    state.paces["b"] = state.paces["b"]._replace(by_count=((8000, 0.5),))
+    assert restore_seconds(state, "b", (2000, 8000)) == [2.0, 0.5]
+    restored = snapshot.load(snapshot.dump(pool.machine), make_ledger)
+    assert restored.state.paces == state.paces
+
+
+def test_a_cached_chunk_serves_one_call_at_a_time():
+    pool = Pool()
+    pool.submit(a_wide_call("1", "a"), a_wide_call("2", "b"))
+    pool.end("1", restored_in=5.0)
+    pool.end("2")
+    state = pool.machine.state
+    live = pool.waiting("x", "a")
+    plain = choices_of(state, live)
+
+    first, second = with_restores(state, ResourceId("gpu:n1"), [live, live], [plain, plain])
+
+    assert [after - before for before, after in zip(plain.seconds, first.seconds, strict=True)] == (
+        pytest.approx([5.0, 0.0, 5.0])
+    )
+    assert second.seconds == pytest.approx([each + 5.0 for each in plain.seconds])
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[str, int]]:
+    """Draw who is called, and how many of those that run end before."""
+    return draw(st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 3)), max_size=12))
+
+
+@given(
+    history=histories(),
+    service=st.sampled_from(NAMES),
+    restores=st.tuples(*(st.floats(0.0, 20.0) for _ in COUNTS)),
+    policy=st.sampled_from(["malleable", "balanced", "minimum"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_when_a_call_would_be_done_is_the_best_of_all_free_chunks(
+    history: list[tuple[str, int]], service: str, restores: tuple[float, ...], policy: str
+) -> None:
+    """Against brute force: every aligned chunk whose GPUs are all free, one after the other."""
+    pool = Pool(policy=policy)
+    running: list[str] = []
+    for number, (name, ends) in enumerate(history):
+        for _ in range(min(ends, len(running))):
+            pool.end(running.pop(0))
+        running += pool.submit(a_wide_call(f"h{number}", name))
+    live, state, ledger = pool.waiting("x", service), pool.machine.state, pool.ledger()
+    milli = [count * MILLI for count in COUNTS]
+    by_count = tuple(zip(milli, restores, strict=True))
+    state.paces[service] = ServicePace(1.0, 1.0, by_count)
+
+    held = {unit for each in ledger.holders().values() for unit in each.units}
+    mine = [each for each in ledger.residents() if each.service == service]
+    there = {each.units for each in mine if not each.coming}
+    plain = dict(zip(milli, choices_of(state, live).seconds, strict=True))
+    best = float("inf")
+    for count, first in product(COUNTS if policy != "minimum" else COUNTS[:1], range(0, 8, 2)):
+        units = tuple(range(first, first + count))
+        if first % count == 0 and not held & set(units) and units[-1] < 8:
+            restore = 0.0 if units in there else dict(by_count)[count * MILLI]
+            best = min(best, plain[count * MILLI] + restore)
+
+    assert done_seconds(state, "n1", live) == pytest.approx(best)
