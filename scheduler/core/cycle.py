@@ -46,7 +46,7 @@ from scheduler.core.affinity import (
 )
 from scheduler.core.elastic import Candidate, Elastic
 from scheduler.core.lifecycle import grant
-from scheduler.core.places import large_enough, usable_nodes, why_no_node
+from scheduler.core.places import kept_away, large_enough, usable_nodes, why_no_node
 from scheduler.core.policies.malleable import Malleable
 from scheduler.core.pools import policy_of
 from scheduler.core.queues import Need, QueueKey, WaitQueue, WaitReason
@@ -192,6 +192,8 @@ def _stands_back(
         return WaitReason("share", cohort.name, first)
     if key.needs.service and (home := waits_for_home(state, queue)) is not None:
         return WaitReason("deferred", home)
+    if kept_away(state, key):
+        return WaitReason("kept_away", key.needs.service)
     return None
 
 

@@ -179,6 +179,7 @@ def _what_is_shut(state: State, queue: WaitQueue, reason: WaitReason) -> str:
     return {
         "task_paused": f"task {subject.partition('/')[2]} is paused",
         "service_quarantined": f"service {subject} is quarantined: nobody calls it until that is lifted",
+        "kept_away": f"service {subject} failed on the chunks that are free, and waits for another one",
         "pool_paused": f"pool {subject} is paused",
         "no_node": f"no node has joined pool {subject} yet",
         "nodes_unusable": f"every node of pool {subject} is lost or drained",

@@ -7,10 +7,13 @@ Rules
 3. A pool's nodes may have GPUs of different memory. A call goes only where its service fits: `places`.
 4. What a node reports against the books is believed (`heed`): a service that is gone is cached no
    more, and GPUs whose memory did not become free are unhealthy until the node joins anew.
+5. Where a service could not be brought it goes last, and its calls wait for another chunk if there is
+   one (`affinity`, rule 7), until it worked there or is declared otherwise.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -104,12 +107,10 @@ def learn(state: State, event: ActionFinished) -> None:
             ledger.cure(held.hosting.service, held.units)
 
 
-def heed(state: State, event: ActionFinished) -> None:
-    """Let the books follow what a node says of the memory of its GPUs."""
-    news = event.chunk
-    resource = node_resource(KIND, event.node)
-    ledger = state.hosting.get(resource)
-    if news is None or ledger is None:
+def heed(state: State, name: str, news: ChunkNews) -> None:
+    """Let the books follow what the node ``name`` says of the memory of its GPUs."""
+    ledger = state.hosting.get(node_resource(KIND, name))
+    if ledger is None:
         return
     serving = {
         (held.hosting.service, held.units) for held in ledger.holders().values() if held.hosting
@@ -117,7 +118,9 @@ def heed(state: State, event: ActionFinished) -> None:
     for home in news.gone:
         if home not in serving:  # else it is being brought there for somebody else
             ledger.drop(*home)
-    node = state.nodes.get(event.node)
+    for home in news.failed:
+        ledger.shun(*home)
+    node = state.nodes.get(name)
     if news.stuck and node is not None:
         have = node.inventory.resources[KIND]
         unhealthy = tuple(sorted({*have.unhealthy, *news.stuck}))
@@ -137,6 +140,13 @@ def eviction_asked(state: State, event: ServiceEvictionAsked, decisions: list[De
             continue
         decisions += [Evict(node.name, home) for home in ledger.evict(event.service)]
     state.dirty = True
+
+
+def redeclared(state: State, before: Mapping[str, GpuService]) -> None:
+    """Let services that are declared otherwise than ``before`` go wherever they failed."""
+    for name, service in state.config.services.items():
+        for ledger in state.hosting.values() if before.get(name) != service else ():
+            ledger.cure(name)
 
 
 def joined(state: State, inventory: NodeInventory) -> None:
