@@ -97,7 +97,8 @@ class GpuService(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     #: Expected duration of a call on one GPU, and its profile over degrees, as actions give it.
     duration_seconds: float | None = None
     elasticity: dict[str, float] | None = None
-    #: Restored onto every feasible chunk when a node starts, instead of when it is first called.
+    #: Prepared for every feasible chunk when a node joins: its copy is in host memory (`Engine` process
+    #: keeps none). Otherwise when it is first called there.
     eager: bool = False
     #: Host memory that one instance takes, awake or asleep: its copy of the weights, mostly. None: as
     #: much as its GPU memory, and nothing with engine ``process``, which keeps no copy.
@@ -179,6 +180,10 @@ def check_service(name: str, service: GpuService) -> None:
     if service.engine is not Engine.PROCESS and not service.source:
         raise InvalidRequest(f"engine {service.engine} needs a model", pointer="/source")
     _check_torch(service)
+    if service.eager and service.engine is Engine.PROCESS:
+        raise InvalidRequest(
+            "engine process keeps nothing in host memory: nothing can be prepared", pointer="/eager"
+        )
     if service.command and not any("{port}" in part for part in service.command):
         raise InvalidRequest(
             "the server must be told where to listen: put {port} into an argument",

@@ -18,6 +18,7 @@ from domain.events import ConfigApplied, NodeJoined, NodeLost, NodeReturned
 from domain.ids import ActionId, ResourceId, node_resource
 from domain.inventory import NodeInventory, ResourceInventory
 from scheduler.core import hosting
+from scheduler.core.eager import prepare_declared, prepare_on
 from scheduler.core.ending import finish
 from scheduler.core.handlers.trajectories import give_up_environment, lose_environment
 from scheduler.core.lifecycle import (
@@ -46,8 +47,14 @@ def joined(state: State, event: NodeJoined, decisions: list[Decision]) -> None:
             _lose_everything(state, node, "the node came back without its state", decisions)
     _update_ledgers(state, inventory)
     hosting.joined(state, inventory)
-    _reread_needs(state)
+    reread_needs(state)
     _use_again(state, node, decisions)
+    prepare_on(state, inventory, decisions)
+
+
+def forgotten_mark(identity: str) -> str:
+    """Name the tombstone of a forgotten node; no trajectory and no cancel is called so."""
+    return f"node:{identity}"
 
 
 def _use_again(state: State, node: LiveNode, decisions: list[Decision]) -> None:
@@ -180,16 +187,18 @@ def config_applied(state: State, event: ConfigApplied, decisions: list[Decision]
         event.config.shares,
         event.config.pools,
     ):
-        _reread_needs(state)
+        reread_needs(state)
     for queue in state.queues.values():
         queue.reason = None  # what was short may be too large now
+    hosting.redeclared(state, before.services)
+    prepare_declared(state, before.services, decisions)
     for node in state.nodes.values():
         if node.lost_at is not None:
             _set_deadlines(state, node.name, node.lost_at)
     state.dirty = True
 
 
-def _reread_needs(state: State) -> None:
+def reread_needs(state: State) -> None:
     """Queue anew who waits and whose needs are others now.
 
     A name may have become cluster-wide or stopped being so, a policy may admit at another count, and
