@@ -44,6 +44,7 @@ from scheduler.core.affinity import (
     rank,
     waits_for_home,
 )
+from scheduler.core.ahead import restore_ahead
 from scheduler.core.elastic import Candidate, Elastic
 from scheduler.core.lifecycle import grant
 from scheduler.core.places import kept_away, large_enough, usable_nodes, why_no_node
@@ -70,6 +71,8 @@ def run_cycle(state: State, decisions: list[Decision]) -> None:
     elastic = Elastic(state)
     while _scan(state, elastic, decisions) or new_seats(state):
         pass  # whoever was evicted on one node is tried on the others, and seats were opened
+    if state.hosting:
+        restore_ahead(state, decisions)
     state.dirty = False
 
 

@@ -64,6 +64,7 @@ def hand_out(
     if ledger is None:
         return state.ledgers[resource].allocate(holder, amount)
     wanted = _wanted(state, action, amount)
+    state.ahead.discard(wanted.service)
     seats = affinity.seats_of(state, wanted.service)
     state.seats_opened |= seats > 1
     return ledger.host(holder, amount, *wanted, seats=seats)
@@ -129,6 +130,17 @@ def heed(state: State, name: str, news: ChunkNews) -> None:
         ledger.resize_capacity(have)
         state.feasible.clear()
         state.deferrals.clear()
+        state.dirty = True
+
+
+def prepared(state: State, event: ServicePrepared, decisions: list[Decision]) -> None:
+    """A service that was got ready is there, or is not to be had there."""
+    if event.chunk is not None:
+        heed(state, event.node, event.chunk)
+    ledger = state.hosting.get(node_resource(KIND, event.node))
+    if ledger is not None and event.awake and not event.failed:
+        ledger.arrived(*event.home)
+        ledger.cure(*event.home)
         state.dirty = True
 
 

@@ -65,6 +65,7 @@ class Snapshot(msgspec.Struct):
     #: What ledgers remember of services that stay in memory.
     hosting: dict[ResourceId, bytes] = {}
     paces: dict[str, ServicePace] = {}
+    ahead: set[str] = set()
     steering: dict[str, Steering] = {}
     merging: Merging = msgspec.field(default_factory=Merging)
     pinched: set[ResourceId] = set()
@@ -93,6 +94,7 @@ def dump(machine: Machine) -> bytes:
             paced={r: ledger.remember() for r, ledger in state.paced.items()},
             pacing=state.pacing,
             paces=state.paces,
+            ahead=state.ahead,
             pinched=state.pinched,
             hosting={r: ledger.remember() for r, ledger in state.hosting.items()},
             merging=state.merging,
@@ -151,7 +153,7 @@ def _restore_ledgers(state: State, snapshot: Snapshot) -> None:
         state.paced[resource].recall(memory)
     for resource, memory in snapshot.hosting.items():
         state.hosting[resource].recall(memory)
-    state.paces = snapshot.paces
+    state.paces, state.ahead = snapshot.paces, snapshot.ahead
 
 
 def _restore_actions(state: State, snapshot: Snapshot) -> None:

@@ -270,6 +270,8 @@ class State:
     hosting: dict[ResourceId, HostingLedger] = field(default_factory=dict)
     #: How long GPU services take; see `affinity`.
     paces: dict[str, ServicePace] = field(default_factory=dict)
+    #: Services that were brought to an idle chunk, and no call of them was granted one since; see `ahead`.
+    ahead: set[str] = field(default_factory=set)
     #: When somebody who waits for nothing but time on such a resource is looked at again.
     pacing: dict[ResourceId, float] = field(default_factory=dict)
     #: Calls that share an answer.

@@ -111,6 +111,11 @@ def _of_totals(totals: Totals) -> Iterator[Metric]:
         "tangram_gpu_evictions", "Services that left GPU memory for others.", ["pool"],
         totals.evictions,
     )  # fmt: skip
+    yield _counter(
+        "tangram_gpu_restores_ahead",
+        "Services brought to idle chunks before a grant, and those of them that a call met there.",
+        ["pool", "what"], totals.ahead,
+    )  # fmt: skip
     yield _histogram(
         "tangram_gpu_restore_seconds", "Bringing a service to its chunk, evictions included.",
         ["pool"], totals.restores,

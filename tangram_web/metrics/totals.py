@@ -20,6 +20,8 @@ BOUNDS: Final = (
 )  # fmt: skip
 #: Upper bounds of peaks of memory, bytes: 1 MiB … 64 GiB.
 MEMORY_BOUNDS: Final = tuple(2**20 * 4**power for power in range(9))
+#: What became of a restore before its grant: it was begun; a call met the service there.
+BROUGHT, MET = "brought", "met"
 #: What a call found on its chunk: its service, so that a restore was avoided, or not.
 CACHED, RESTORED = "cached", "restored"
 PHASES: Final = ("queue", "overhead", "execution")
@@ -77,6 +79,8 @@ class Totals(msgspec.Struct):
     evictions: dict[tuple[str], int] = {}
     #: How long restores took, evictions before them included, (pool,).
     restores: dict[tuple[str], Histogram] = {}
+    #: Restores before anybody was granted the chunk, (pool, `BROUGHT` or `MET`).
+    ahead: dict[tuple[str, str], int] = {}
 
     def submit(self, project: str, pool: str, kind: str) -> None:
         """Count an accepted action."""
@@ -111,9 +115,15 @@ class Totals(msgspec.Struct):
             if hosting.service:
                 key = (pool, CACHED if hosting.cached else RESTORED)
                 self.service_calls[key] = self.service_calls.get(key, 0) + 1
+            if hosting.ahead:
+                self.ahead[pool, MET] = self.ahead.get((pool, MET), 0) + 1
             if hosting.evicted:
                 evictions = self.evictions.get((pool,), 0)
                 self.evictions[(pool,)] = evictions + len(hosting.evicted)
+
+    def bring(self, pool: str) -> None:
+        """Count a restore before anybody was granted the chunk."""
+        self.ahead[pool, BROUGHT] = self.ahead.get((pool, BROUGHT), 0) + 1
 
     def restore(self, pool: str, seconds: float) -> None:
         """Count a restore that a node has reported."""

@@ -34,6 +34,7 @@ HANDLERS: Final[dict[type, Handler]] = {
     events.TaskPrioritised: tasks.prioritised,
     events.TaskCancelRequested: tasks.cancel_requested,
     events.ServiceEvictionAsked: hosting.eviction_asked,
+    events.ServicePrepared: hosting.prepared,
     events.TrajectoryOpened: trajectories.opened,
     events.TrajectoryFinished: trajectories.finished,
     events.EnvironmentRemoved: trajectories.environment_removed,

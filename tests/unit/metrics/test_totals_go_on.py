@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from domain.action import Outcome, Timing
 from domain.allocation import Allocation, Home, Hosting, UsedResources
 from domain.codec import JournalEntry
-from domain.decisions import Finish, Grant
+from domain.decisions import Finish, Grant, Prepare
 from domain.events import ActionFinished, ChunkNews
 from domain.ids import ActionId, node_resource
 from domain.resources import MILLI
@@ -106,3 +106,14 @@ def test_calls_of_services_are_counted_by_what_they_found_on_their_chunk() -> No
     assert totals.evictions == {("default",): 1}
     assert sum(totals.restores["default",].counts) == 2
     assert totals.restores["default",].sum_seconds == 1.0
+
+
+def test_restores_ahead_are_counted_and_those_that_a_call_met() -> None:
+    journal = Journal()
+    home = Home("reward", (0,))
+    journal.write([], [Prepare("n1", home, 2**30), Prepare("n1", Home("judge", (1,)), 2**30)])
+    met = Hosting("reward", 2**30, cached=True, ahead=True)
+    gpu = Allocation(node_resource("gpu", "n1"), MILLI, (0,), hosting=met)
+    journal.write([], [Grant(ActionId("a1"), "n1", (gpu,))])
+
+    assert counted(journal.entries).ahead == {("default", "brought"): 2, ("default", "met"): 1}

@@ -1,0 +1,294 @@
+"""Services come to idle chunks before the calls that wait for something else."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from domain import events
+from domain.action import Action, Outcome
+from domain.allocation import Home, Hosting
+from domain.decisions import Decision, Grant, Prepare
+from domain.events import ChunkNews, ServicePrepared
+from domain.ids import ActionId, ResourceId
+from domain.inventory import PoolConfig, ProjectConfig
+from domain.limits import Share
+from domain.resources import MILLI
+from managers.gpu.ledger import ChunkLedger
+from managers.gpu.residents import Resident
+from scheduler.core import snapshot
+from scheduler.core.invariants import check
+from tests.builders import GIB, START, a_config, a_machine, an_action, make_ledger, only
+from tests.unit.core.test_services_on_chunks import a_call, a_gpu_node, a_service
+
+
+def a_searching_call(name: str, service: str) -> Action:
+    """Return a call that takes one of ``api:search`` besides its chunk."""
+    call = a_call(name, service)
+    return replace(call, cost={**call.cost, "api:search": (MILLI,)})
+
+
+class Ahead:
+    """A machine with one node, one call at once to ``api:search``, and what it decides."""
+
+    def __init__(self, *names: str, gpus: int = 2, policy: str = "minimum", **share: Share) -> None:
+        self.config = a_config(
+            apis={"search": 1},
+            pools=[PoolConfig("default", policy, shares={"gpu": share} if share else {})],
+            projects={name: ProjectConfig(name) for name in ("default", "other")},
+            services={name: a_service() for name in names},
+        )
+        self.machine = a_machine([a_gpu_node(gpus)], self.config)
+        self.at = START
+
+    def handle(self, *happened: events.Event) -> list[Decision]:
+        self.at += 1
+        for event in happened:
+            event.at = self.at
+        decisions = self.machine.handle(*happened)
+        check(self.machine.state)
+        return decisions
+
+    def submit(self, *actions: Action) -> list[Decision]:
+        return self.handle(*(events.ActionSubmitted(action=each) for each in actions))
+
+    def end(self, name: str, news: ChunkNews | None = None) -> list[Decision]:
+        live = self.machine.state.actions[ActionId(name)]
+        return self.handle(
+            events.ActionFinished(
+                action_id=live.id,
+                node="n1",
+                outcome=Outcome.COMPLETED,
+                attempt=live.attempt,
+                execution_seconds=1.0,
+                chunk=news,
+            )
+        )
+
+    def arrived(self, home: Home, failed: str = "") -> list[Decision]:
+        gone = (home,) if failed else ()
+        return self.handle(
+            ServicePrepared(node="n1", home=home, failed=failed, chunk=ChunkNews(gone=gone))
+        )
+
+    @property
+    def ledger(self) -> ChunkLedger:
+        ledger = self.machine.state.ledgers[ResourceId("gpu:n1")]
+        assert isinstance(ledger, ChunkLedger)
+        return ledger
+
+    def residents(self) -> list[Resident]:
+        return self.ledger.residents()
+
+    def cached(self) -> list[str]:
+        return [each.service for each in self.residents()]
+
+
+def homes(decisions: list[Decision]) -> list[Home]:
+    return [each.home for each in only(Prepare, decisions)]
+
+
+def hostings(decisions: list[Decision]) -> dict[str, Hosting | None]:
+    return {
+        grant.action_id: held.hosting
+        for grant in only(Grant, decisions)
+        for held in grant.allocations
+        if held.resource == "gpu:n1"
+    }
+
+
+def waiting(**fields: object) -> Ahead:
+    """``a1`` has the only place of ``api:search``, ``b1`` waits for it beside an idle chunk."""
+    play = Ahead("a", "b", **fields)  # type: ignore[arg-type]
+    play.submit(a_searching_call("a1", "a"))
+    return play
+
+
+def test_who_waits_for_a_quota_finds_its_service_there_when_it_is_granted() -> None:
+    play = waiting()
+    (home,) = homes(play.submit(a_searching_call("b1", "b")))
+
+    assert home == Home("b", (1,))
+    assert homes(play.arrived(home)) == []
+    assert hostings(play.end("a1")) == {"b1": Hosting("b", 50 * GIB, cached=True, ahead=True)}
+    assert hostings(play.end("b1")) == {}
+    again = hostings(play.submit(a_call("b2", "b")))["b2"]
+    assert again == Hosting("b", 50 * GIB, cached=True), "it was met once"
+
+
+def test_a_call_that_is_granted_meanwhile_goes_to_where_its_service_is_on_its_way() -> None:
+    play = waiting()
+    (home,) = homes(play.submit(a_searching_call("b1", "b")))
+    decisions = play.end("a1")
+
+    assert hostings(decisions) == {"b1": Hosting("b", 50 * GIB, cached=True, ahead=True)}
+    assert only(Grant, decisions)[0].allocations[-1].units == home.units
+
+
+def test_who_waits_for_the_share_of_its_project_has_its_service_brought() -> None:
+    play = Ahead("a", "b", default=Share(MILLI, borrow=0), other=Share(MILLI, lend=0))
+    play.submit(a_call("a1", "a"))
+
+    assert homes(play.submit(a_call("b1", "b"))) == [Home("b", (1,))]
+
+
+def measured(restore_seconds: float) -> Ahead:
+    """``a1`` works on one of two chunks; calls of its service take 1 s."""
+    play = Ahead("a")
+    play.submit(a_call("a0", "a"))
+    play.end("a0", ChunkNews(restore_seconds=restore_seconds))
+    play.submit(a_call("a1", "a"))
+    return play
+
+
+def test_a_line_that_is_worth_little_of_a_restore_has_nothing_brought() -> None:
+    assert homes(measured(restore_seconds=5.0).submit(a_call("a2", "a"))) == []
+
+
+def test_who_waits_for_the_chunk_of_its_service_goes_on_to_until_the_other_is_there() -> None:
+    play = measured(restore_seconds=1.5)
+    decisions = play.submit(a_call("a2", "a"))
+
+    assert (only(Grant, decisions), homes(decisions)) == ([], [Home("a", (1,))])
+    assert list(hostings(play.end("a1"))) == ["a2"], "the first chunk was free sooner"
+    assert hostings(play.arrived(Home("a", (1,)))) == {}
+
+
+def test_who_waits_for_the_chunk_of_its_service_has_the_other_when_that_is_sooner() -> None:
+    play = measured(restore_seconds=1.5)
+    play.submit(a_call("a2", "a"))
+
+    granted = hostings(play.arrived(Home("a", (1,))))
+    assert granted == {"a2": Hosting("a", 50 * GIB, cached=True, ahead=True)}
+
+
+def test_nobody_leaves_for_who_is_not_granted() -> None:
+    play = Ahead("a", "b", "c")
+    play.submit(a_call("c1", "c"))
+    play.submit(a_searching_call("a1", "a"))
+    play.end("c1")
+
+    assert homes(play.submit(a_searching_call("b1", "b"))) == []
+    assert sorted(play.cached()) == ["a", "c"]
+
+
+def test_nothing_is_brought_where_somebody_waits_for_gpus() -> None:
+    play = waiting()
+    play.submit(an_action("wide", cost={"gpu": 2}))
+
+    assert homes(play.submit(a_searching_call("b1", "b"))) == []
+
+
+def test_nothing_is_brought_to_where_it_is() -> None:
+    play = Ahead("a", "b", gpus=4)
+    play.submit(a_call("b0", "b"))
+    play.submit(a_searching_call("a1", "a"))
+    play.end("b0")
+
+    assert homes(play.submit(a_searching_call("b1", "b"))) == []
+
+
+def test_a_service_that_cannot_be_brought_is_not_tried_again_before_it_was_called() -> None:
+    play = waiting(gpus=4)
+    (home,) = homes(play.submit(a_searching_call("b1", "b")))
+
+    assert homes(play.arrived(home, failed="it ended before it answered")) == []
+    assert play.cached() == ["a"]
+    assert homes(play.submit(a_searching_call("b2", "b"))) == []
+    play.handle(events.ActionCancelRequested(action_id=ActionId("b2"), project="default"))
+    assert hostings(play.end("a1")) == {"b1": Hosting("b", 50 * GIB)}
+    (chunk,) = (each.units for each in play.residents() if each.service == "b")
+    play.end("b1", ChunkNews(gone=(Home("b", chunk),)))
+    play.submit(a_searching_call("a2", "a"))
+    assert len(homes(play.submit(a_searching_call("b3", "b")))) == 1
+
+
+def test_whoever_comes_has_the_chunk_and_what_is_on_its_way_leaves() -> None:
+    play = Ahead("a", "b", "c", default=Share(MILLI, borrow=0), other=Share(MILLI, lend=0))
+    play.submit(a_call("a1", "a"))
+    (home,) = homes(play.submit(a_call("b1", "b")))
+
+    granted = hostings(play.submit(replace(a_call("c1", "c"), project="other")))
+
+    assert granted == {"c1": Hosting("c", 50 * GIB, evicted=(home,))}
+    assert play.arrived(home) == []
+    assert play.cached() == ["a", "c"]
+
+
+def test_a_failure_is_believed_only_where_nobody_was_granted_meanwhile() -> None:
+    play = waiting()
+    (home,) = homes(play.submit(a_searching_call("b1", "b")))
+    play.end("a1")
+    play.arrived(home, failed="it made room for somebody else")
+
+    assert "b" in play.cached(), "it is being brought there for b1"
+
+
+def test_the_paper_brings_nothing_ahead() -> None:
+    play = waiting(policy="paper")
+
+    assert homes(play.submit(a_searching_call("b1", "b"))) == []
+
+
+def test_a_snapshot_knows_what_is_on_its_way() -> None:
+    play = waiting()
+    (home,) = homes(play.submit(a_searching_call("b1", "b")))
+    before = snapshot.dump(play.machine)
+    restored = snapshot.load(before, make_ledger)
+
+    assert snapshot.dump(restored) == before
+    there = ServicePrepared(node="n1", home=home, at=play.at + 1)
+    assert restored.handle(there) == play.machine.handle(there)
+    assert snapshot.dump(restored) == snapshot.dump(play.machine)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["call", "search", "end", "arrive", "fail"]),
+        st.sampled_from("abc"),
+        st.integers(0, 7),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_whatever_comes_ahead_takes_no_chunk_and_evicts_nobody(
+    steps: list[tuple[str, str, int]],
+) -> None:
+    """What is brought lies on a free chunk, beside everybody who was cached; and all calls are served."""
+    play, brought = Ahead("a", "b", "c", gpus=3), 0
+    running: list[str] = []
+    coming: list[Home] = []
+
+    def look(decisions: list[Decision]) -> None:
+        nonlocal brought
+        left = {home for each in hostings(decisions).values() if each for home in each.evicted}
+        running.extend(each.action_id for each in only(Grant, decisions))
+        for home in homes(decisions):
+            holders = play.ledger.holders().values()
+            assert not any(set(home.units) & set(each.units) for each in holders)
+            assert home.service in play.cached()
+            brought += 1
+        coming.extend(homes(decisions))
+        assert before <= {*play.cached(), *(home.service for home in left)}
+
+    for number, (step, service, which) in enumerate(steps):
+        before = set(play.cached())
+        if step in ("call", "search"):
+            make = a_call if step == "call" else a_searching_call
+            look(play.submit(make(f"{number}", service)))
+        elif step == "end" and running:
+            look(play.end(running.pop(which % len(running))))
+        elif coming and step in ("arrive", "fail"):
+            home = coming.pop(which % len(coming))
+            if step == "fail":
+                before = set()
+            look(play.arrived(home, failed="" if step == "arrive" else "no room"))
+    while running:
+        before = set(play.cached())
+        look(play.end(running.pop()))
+    assert play.machine.state.actions == {}
+    assert brought <= len(steps), "one for each call at most"
