@@ -125,12 +125,52 @@ class OneMoreView(msgspec.Struct):
     missing: float | int
 
 
+class IdleView(msgspec.Struct):
+    """An environment that nobody uses at the moment, and that holds memory."""
+
+    project: str
+    trajectory: str
+    memory_bytes: int
+    #: When its time to live is over.
+    expires_in_seconds: float
+
+
+class SizeView(msgspec.Struct):
+    """Something of which no node, or no limit, is as large as it is asked for."""
+
+    #: ``memory`` and ``gpu_memory`` (of each GPU) are in bytes, everything else in units.
+    resource: str
+    asked: float | int
+    largest: float | int
+
+
+class ReliefView(msgspec.Struct, omit_defaults=True):
+    """What frees an action that waits for time, for memory, or for something larger."""
+
+    #: ``quota`` · ``memory`` · ``size``
+    kind: str
+    #: What it needs, what is left, and how much more would let it, and all before it, start now; in
+    #: units, of memory in bytes.
+    needed: float | int = 0
+    left: float | int = 0
+    missing: float | int = 0
+    #: When something of the quota comes back.
+    eases_in_seconds: float | None = None
+    #: When there is enough for it and, as far as that can be said, for those before it; of memory
+    #: at the latest, by times to live.
+    enough_in_seconds: float | None = None
+    #: Environments that nobody uses now, the largest few; and what all such hold.
+    idle: list[IdleView] = []
+    idle_bytes: int = 0
+    sizes: list[SizeView] = []
+
+
 class WaitView(msgspec.Struct, omit_defaults=True):
     """Why an action waits (I14)."""
 
     #: ``short_of`` · ``share`` · ``behind`` · ``deferred`` · ``trajectory_busy`` · ``merged`` · ``too_large`` · ``no_node`` ·
     #: ``nodes_unusable`` · ``node_lost`` · ``node_drained`` · ``pool_paused`` · ``task_paused`` ·
-    #: ``service_quarantined`` · ``arriving``
+    #: ``service_quarantined`` · ``kept_away`` · ``arriving``
     code: str
     #: One sentence for people.
     reason: str
@@ -144,6 +184,10 @@ class WaitView(msgspec.Struct, omit_defaults=True):
     units: dict[str, float | int] = {}
     #: What more of ``resource`` would change; None when nobody can tell.
     one_more: OneMoreView | None = None
+    #: What frees it, where it is not units that end.
+    relief: ReliefView | None = None
+    #: The node, pool, task or service that takes nobody now.
+    subject: str | None = None
 
 
 class QueueView(msgspec.Struct):

@@ -98,3 +98,10 @@ function download(blob, name) {
 
 /** @param {string} title */
 const plain = (title) => title.toLowerCase().replaceAll(/[^a-z0-9]+/g, "-") || "chart";
+
+/** Offer pictures of what the server drew in `part`. @param {ParentNode} part */
+export function offerDrawn(part) {
+  for (const svg of part.querySelectorAll(".panel > svg")) {
+    offer(svg, () => /** @type {SVGSVGElement} */ (svg));
+  }
+}

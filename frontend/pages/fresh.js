@@ -6,6 +6,7 @@
 
 import "../lib/chrome.js";
 import { bind } from "../lib/keys.js";
+import { offerDrawn } from "../lib/picture.js";
 import { reach } from "../lib/scroll.js";
 
 const EVERY_MS = 3000;
@@ -50,6 +51,8 @@ async function refresh() {
     said = fresh.innerHTML;
     part.replaceWith(fresh);
     reach(fresh);
+    offerDrawn(fresh);
+    paused ||= fresh.dataset.over !== undefined; // nothing changes any more
   }
 }
 
@@ -59,5 +62,6 @@ async function turn() {
   setTimeout(turn, EVERY_MS);
 }
 
+offerDrawn(document);
 bind("p", () => (paused = !paused));
 setTimeout(turn, EVERY_MS);

@@ -4,8 +4,6 @@
  */
 
 import "../lib/chrome.js";
-import { offer } from "../lib/picture.js";
+import { offerDrawn } from "../lib/picture.js";
 
-for (const svg of document.querySelectorAll(".panel > svg")) {
-  offer(svg, () => /** @type {SVGSVGElement} */ (svg));
-}
+offerDrawn(document);

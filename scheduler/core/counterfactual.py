@@ -7,7 +7,8 @@ Only the difference of the two plays is told, taken off the forecast, so that a 
 prediction and not two. What a policy would do with more than the minimum is not played.
 
 Nothing is told of who waits for no units: for time (quotas, deferrals), for a node, for its turn;
-nor of memory, which a trajectory keeps for as long as its trainer likes.
+nor of memory, which a trajectory keeps for as long as its trainer likes: `scheduler.core.relief`
+tells that.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def one_more(
     if resource in state.paced or live.queue is None:
         return None
     wanted = wanted_of(state, state.queues[live.queue], resource)
-    ahead = _ahead(state, live, resource)
+    ahead = ahead_of(state, live, resource)
     if not wanted or ahead is None:
         return None
     free = _free(state, resource, wanted)
@@ -83,7 +84,7 @@ def play(free: int, running: Iterable[Hold], ahead: Iterable[Hold], wanted: int)
     return now
 
 
-def _ahead(state: State, live: LiveAction, resource: ResourceId) -> list[Hold] | None:
+def ahead_of(state: State, live: LiveAction, resource: ResourceId) -> list[Hold] | None:
     """Return what is taken before ``live``, in order; None where playing it costs too much."""
     lines = [(queue, wanted_of(state, queue, resource)) for queue in state.queues.values()]
     lines = [(queue, wanted) for queue, wanted in lines if wanted]

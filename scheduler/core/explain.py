@@ -10,10 +10,11 @@ from domain.action import ActionState
 from domain.ids import ActionId, ResourceId
 from domain.limits import Quota, QuotaUse
 from domain.resources import units
-from domain.wire import OneMoreView, WaitView
+from domain.wire import OneMoreView, ReliefView, WaitView
 from scheduler.core.counterfactual import one_more
 from scheduler.core.forecast import Forecast, forecast, takes_of
 from scheduler.core.queues import WaitQueue, WaitReason
+from scheduler.core.relief import relief
 from scheduler.core.shares import ShareBook, key_of, takes_of_share
 from scheduler.core.state import LiveAction, LiveTrajectory, State
 
@@ -25,18 +26,23 @@ class Standing(NamedTuple):
     waiting: WaitView | None
     forecast: Forecast | None = None
     one_more: OneMoreView | None = None
+    relief: ReliefView | None = None
 
     def why(self) -> WaitView | None:
         """Return why it waits, with what it may expect; None when it does not wait."""
         if self.waiting is None or self.forecast is None:
             return self.waiting
         seconds = self.forecast.starts_in_seconds
+        if self.relief is not None and self.relief.kind == "quota":
+            # Calls that end do not bring a quota back.
+            seconds = max(seconds or 0.0, self.relief.enough_in_seconds or 0.0)
         rounded = None if seconds is None else round(seconds, 3)
         return replace(
             self.waiting,
             starts_in_seconds=rounded,
             units=self.forecast.units,
             one_more=self.one_more,
+            relief=self.relief,
         )
 
 
@@ -49,7 +55,8 @@ def explain(state: State, action_id: ActionId) -> Standing | None:
         return Standing(live, None)
     why = waiting(state, live)
     expected = forecast(state, live, why.resource)
-    return Standing(live, why, expected, one_more(state, live, why, expected.starts_in_seconds))
+    more = one_more(state, live, why, expected.starts_in_seconds)
+    return Standing(live, why, expected, more, relief(state, live, why))
 
 
 def waiting(state: State, live: LiveAction) -> WaitView:
@@ -71,7 +78,7 @@ def waiting(state: State, live: LiveAction) -> WaitView:
         position = _ahead_in_project(state, live, reason.subject)
         return WaitView("share", sentence, reason.subject, position, reason.blocked_by)
     if reason.code not in {"short_of", "behind", "deferred"} or reason.subject is None:
-        return WaitView(reason.code, _what_is_shut(state, queue, reason))
+        return WaitView(reason.code, _what_is_shut(state, queue, reason), subject=reason.subject)
     resource = ResourceId(reason.subject)
     head = queue.head()
     if head is not None and head.id != live.id:
@@ -114,8 +121,12 @@ def _what_is_short(state: State, queue: WaitQueue, resource: ResourceId) -> str:
             return _what_is_used_up(short, resource, wanted, max(0.0, ready_at - state.now))
     kept = ", kept for actions before it" if ledger.fits((wanted,)) else ""
     if resource.startswith("memory:"):
-        return f"waits for {wanted} bytes of {resource}, {ledger.free} free{kept}{place}"
+        return f"waits for {_gib(wanted)} of {resource}, {_gib(ledger.free)} free{kept}{place}"
     return f"waits for {units(wanted)} of {resource}, {units(ledger.free)} free{kept}{place}"
+
+
+def _gib(amount_bytes: int) -> str:
+    return f"{amount_bytes / 2**30:.3g} GiB"
 
 
 def _what_is_used_up(
@@ -126,7 +137,16 @@ def _what_is_used_up(
         f"{units(use.quota.amount)} per {_period(use.quota)} ({units(use.left)} left)"
         for use in short
     )
-    return f"waits for {units(wanted)} of {resource}: of {which}; enough is left in {seconds:.3g} s"
+    return (
+        f"waits for {units(wanted)} of {resource}: of {which}; enough is left in {spoken(seconds)}"
+    )
+
+
+def spoken(seconds: float) -> str:
+    """Return a wait as one says it: ``9.5 s``, ``15 min``, ``24 h``."""
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
 
 
 def _what_the_share_leaves(state: State, live: LiveAction, name: str) -> str:

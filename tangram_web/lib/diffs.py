@@ -24,7 +24,7 @@ def differences(
     """Return the members that differ, by dotted path, ordered by it."""
     old, new = _flat(before or {}), _flat(after or {})
     return [
-        Difference(name, name in old, _text(old.get(name)), name in new, _text(new.get(name)))
+        Difference(name, name in old, text_of(old.get(name)), name in new, text_of(new.get(name)))
         for name in sorted(old.keys() | new.keys())
         if name not in old or name not in new or old[name] != new[name]
     ]
@@ -40,5 +40,6 @@ def _flat(members: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     return found
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Return a value for people: a text as it is, anything else as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from django import template
+from django.urls import reverse
+from django.utils.html import format_html
 
-from domain.wire import QueueView
-from tangram_web.lib.diffs import Difference, differences
+from domain.wire import QueueView, WaitView
+from tangram_web.lib.diffs import Difference, differences, text_of
 
 register = template.Library()
 
@@ -53,6 +55,45 @@ def needed(line: QueueView) -> str:
 
 
 @register.filter
+def reason(why: WaitView) -> str:
+    """Return why an action waits; whoever is in its way is a link, and short as ids are in tables."""
+    if not why.blocked_by:
+        return why.reason
+    before, _, after = why.reason.partition(why.blocked_by)
+    if before == why.reason:
+        return why.reason
+    return format_html(
+        '{}<a class="mono" href="{}" title="{}">…{}</a>{}',
+        before,
+        reverse("dashboard:action", args=[why.blocked_by]),
+        why.blocked_by,
+        why.blocked_by[-8:],
+        after,
+    )
+
+
+@register.filter(name="bytes")
+def memory(count: float) -> str:
+    """Return an amount of memory: ``512 MiB``, ``2.5 GiB``."""
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:g} B"
+
+
+@register.filter
+def after_colon(resource: str | None) -> str:
+    """Return the node of a node's resource: ``n1`` of ``memory:n1``."""
+    return (resource or "").rpartition(":")[2]
+
+
+@register.filter
+def before_colon(resource: str | None) -> str:
+    """Return the kind of a resource: ``cpu`` of ``cpu:n1``."""
+    return (resource or "").partition(":")[0]
+
+
+@register.filter
 def entry(mapping: Mapping[str, object], name: str) -> object:
     """Return the entry of that name, or None."""
     return mapping.get(name)
@@ -62,6 +103,12 @@ def entry(mapping: Mapping[str, object], name: str) -> object:
 def percent(share: float) -> str:
     """Return a share of 1 in percent."""
     return f"{100 * share:.1f}"
+
+
+@register.filter
+def plain(value: object) -> str:
+    """Return a member of the configuration as text: JSON where it has an inside."""
+    return text_of(value)
 
 
 @register.filter

@@ -19,9 +19,12 @@ from domain.wire import (
     ActionView,
     DecisionsView,
     DecisionView,
+    IdleView,
     OneMoreView,
     QueuesView,
     QueueView,
+    ReliefView,
+    SizeView,
     TrialView,
     WaitView,
 )
@@ -182,6 +185,62 @@ def test_a_waiting_action_says_what_would_free_it(browser: Client, scheduler: No
     assert "1 more of cpu:n1" in text
     assert "starts <strong>20 s</strong> earlier, in 10 s, and ends in about 15 s" in text
     assert "4 more of cpu:n1, for it and the 3 before it" in text
+
+
+CURES = {
+    "quota": (
+        WaitView("short_of", "waits", "api:search", 2,
+                 relief=ReliefView("quota", 1, 0, 3, 6.0, 9.0)),
+        "enough is left in <strong>9.0 s</strong>, for it and the 2 before it",
+    ),
+    "memory": (
+        WaitView("short_of", "waits", "memory:n1", 0,
+                 relief=ReliefView("memory", 4 * 2**30, 2**30, 3 * 2**30, None, 50.0,
+                                   [IdleView("default", "t-idle", 3 * 2**29, 60.0)], 3 * 2**29)),
+        '<a href="/trajectories/default/t-idle/">t-idle</a> 1.5 GiB',
+    ),
+    "size": (
+        WaitView("too_large", "too large", subject="default",
+                 relief=ReliefView("size", sizes=[SizeView("gpu_memory", 80 * 2**30, 2**34)])),
+        "it asks for 80 GiB, the largest has 16 GiB",
+    ),
+    "pool": (WaitView("pool_paused", "pool x is paused", subject="x"), "/pool/resume/?target=x"),
+    "task": (WaitView("task_paused", "paused", subject="p/t"), "/task/resume/?target=p/t"),
+    "drained": (WaitView("node_drained", "drained", subject="n1"), "/node/resume/?target=n1"),
+    "lost": (WaitView("node_lost", "silent", subject="n1"), "shows life again"),
+    "none": (WaitView("no_node", "none", subject="east"), "TANGRAM_NODE_POOL=east ./tangram up"),
+    "share": (WaitView("share", "its share", "cpu"), "others give back what they borrowed"),
+    "deferred": (WaitView("deferred", "held back", "cpu:n1", starts_in_seconds=3.0), "in about 3.0 s"),
+    "turn": (WaitView("trajectory_busy", "one at a time", blocked_by="act_b"), "/actions/act_b/"),
+    "behind": (
+        WaitView("behind", "act_b came before it", "cpu:n1", 1, "act_b", one_more=ONE_MORE),
+        "</a> starts, which waits for cpu:n1",
+    ),
+    "cores": (
+        WaitView("short_of", "waits for 4 of cpu:n1", "cpu:n1", 0, one_more=ONE_MORE),
+        '<a href="/cpu/">what each core of n1 is held by, and since when</a>',
+    ),
+    "gpus": (
+        WaitView("short_of", "waits for 2 of gpu:n1", "gpu:n1", 0),
+        '<a href="/gpu/">what each GPU of n1 is held by, and since when</a>',
+    ),
+    "arriving": (WaitView("arriving", "just arrived"), "it is looked at again"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cure", CURES)
+def test_whatever_an_action_waits_for_it_says_what_would_free_it(
+    browser: Client, monkeypatch: pytest.MonkeyPatch, cure: str
+) -> None:
+    a_task()
+    why, words = CURES[cure]
+    view = ActionView(id="act_2", state=ActionState.QUEUED, waiting=why)
+    monkeypatch.setattr(ask, "live_action", lambda _: view)
+
+    text = browser.get("/actions/act_2/").content.decode()
+
+    assert "What would free it" in text
+    assert words in text
 
 
 def test_a_trajectory_shows_its_actions_over_time(browser: Client) -> None:

@@ -7,6 +7,7 @@ import pytest
 from domain.ids import ActionId
 from domain.inventory import PoolConfig
 from domain.wire import WaitView
+from scheduler.core.explain import spoken
 from tests.builders import GIB, a_config, a_lease, a_node, an_action
 
 
@@ -36,9 +37,7 @@ def test_i14_short_of_memory_is_told_in_bytes(core):
 
     scenario.submit(an_action("y", trajectory="t2", memory_bytes=2 * GIB))
 
-    assert scenario.why("y").reason == (
-        f"waits for {2 * GIB} bytes of memory:n1, {GIB} free on node n1"
-    )
+    assert scenario.why("y").reason == ("waits for 2 GiB of memory:n1, 1 GiB free on node n1")
 
 
 def test_i14_one_that_waits_behind_its_equals_knows_its_position(core):
@@ -147,3 +146,12 @@ def test_only_waiting_actions_have_a_reason(core):
     assert standing is not None
     assert standing.waiting is None
     assert scenario.machine.explain(ActionId("nobody")) is None
+
+
+def test_a_wait_is_said_in_the_unit_that_fits():
+    assert [spoken(seconds) for seconds in (0.25, 9.5, 900.0, 86_390.0)] == [
+        "0.25 s",
+        "9.5 s",
+        "15 min",
+        "24 h",
+    ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from django.utils.html import conditional_escape
 
-from tangram_web.dashboard.templatetags.console import duration
+from domain.wire import WaitView
+from tangram_web.dashboard.templatetags.console import duration, plain, reason
 
 
 @pytest.mark.parametrize(
@@ -16,3 +18,28 @@ def test_a_duration_is_rounded_and_never_reads_zero_minutes(
     seconds: float | None, words: str
 ) -> None:
     assert duration(seconds) == words
+
+
+def test_whoever_is_in_the_way_is_a_link_and_the_rest_of_the_reason_is_text():
+    why = WaitView("behind", "act_0123456789 came before it <b>", blocked_by="act_0123456789")
+
+    told = conditional_escape(reason(why))
+
+    assert told == (
+        '<a class="mono" href="/actions/act_0123456789/" title="act_0123456789">…23456789</a>'
+        " came before it &lt;b&gt;"
+    )
+
+
+def test_a_reason_that_names_nobody_is_text():
+    for why in (
+        WaitView("short_of", "waits for 2 of <cpu>"),
+        WaitView("x", "2 of <cpu>", blocked_by="a"),
+    ):
+        assert conditional_escape(reason(why)).endswith("2 of &lt;cpu&gt;")
+
+
+def test_members_of_the_configuration_read_as_they_are_written():
+    assert plain("process") == "process"
+    assert plain(({"units": 40},)) == '[{"units":40}]'
+    assert plain(("python3", "{port}")) == '["python3","{port}"]'
