@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from threading import Event
-from time import monotonic
+from time import monotonic, time
 
 import redis
 from channels.layers import get_channel_layer
@@ -17,10 +17,12 @@ from scheduler.runtime.follower import Entries, Follower
 from scheduler.runtime.journal import START, Journal, id_parts
 from tangram_web.lib import bus
 from tangram_web.live.frames import FrameFold
+from tangram_web.live.parts import Parts
 from tangram_web.live.publisher import FramePublisher
 from tangram_web.live.rings import Rings
 from tangram_web.live.ringstore import RingStore
 from tangram_web.live.scenes import Scenes, SceneStore
+from tangram_web.live.watching import watched
 from tangram_web.metrics.store import MetricsStore
 from tangram_web.records import projection
 from tangram_web.records.retention import cutoff, prune
@@ -32,6 +34,8 @@ log = logging.getLogger(__name__)
 PROJECTION_PAUSE_SECONDS = 0.1
 FRAME_SECONDS = 0.25
 METRICS_SECONDS = 1.0
+#: Between two looks for projects that somebody watches.
+WATCHED_SECONDS = 1.0
 #: Between two looks for old rows, and between two batches of them: rows of now come first.
 RETENTION_SECONDS = 600.0
 RETENTION_PAUSE_SECONDS = 0.05
@@ -71,28 +75,34 @@ def frames(stop: Event) -> None:
             stop.wait(1.0)
 
 
-def _publish(client: redis.Redis, publisher: FramePublisher, stop: Event) -> None:
-    store, journal, position = MetricsStore(client, bus.keys()), Journal(client, bus.keys()), START
+def _publish(client: redis.Redis, journal: Journal, publisher: FramePublisher, stop: Event) -> None:
+    store, position = MetricsStore(client, bus.keys()), START
     totals = store.load()
     fold, counted = FrameFold(totals), id_parts(totals.position)
     rings = RingStore(client, bus.keys())
-    fold.flow.rings = Rings(rings.newest())
+    fold.rings = Rings(rings.newest())
     scenes = SceneStore(client, bus.keys())
     _, newest = scenes.span() or (-1, -1)
     fold.scenes = Scenes(newest)
+    parts, looked_at = Parts(fold), 0.0
     last_at, read_at, saved_at = 0.0, monotonic(), 0.0
     while not stop.is_set():
         entries = journal.read(position, count=500, block_seconds=1.0)
         for position, entry in entries:
             fold.fold(entry, counted=id_parts(position) <= counted)
+            parts.fold(entry)
             last_at, read_at = entry.at, monotonic()
         if monotonic() - saved_at >= METRICS_SECONDS and id_parts(position) > counted:
             saved_at, counted, totals.position = monotonic(), id_parts(position), position
             store.save(totals)
         if len(entries) < 500 and last_at:
-            publisher.publish(fold.frames(last_at + monotonic() - read_at))
-            if fold.flow.rings.due:
-                rings.save(fold.flow.rings.take())
+            if monotonic() - looked_at >= WATCHED_SECONDS:
+                looked_at = monotonic()
+                parts.watch(watched(client, settings.TANGRAM_KEY_PREFIX, time()))
+            at = last_at + monotonic() - read_at
+            publisher.publish(fold.frames(at) | parts.frames(at))
+            if fold.rings.due:
+                rings.save(fold.rings.take())
                 scenes.save(fold.scenes.take())
             stop.wait(FRAME_SECONDS)
 

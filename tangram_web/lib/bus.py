@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from functools import cache
 from time import monotonic, sleep
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import redis
+import redis.asyncio
 from django.conf import settings
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 from domain.codec import encode
 from domain.errors import Unavailable
@@ -33,6 +38,12 @@ IN_FORCE_SECONDS: Final = 2.0
 IN_FORCE_POLL_SECONDS: Final = 0.01
 
 
+#: Longest wait of a websocket for Redis: who hears nothing for longer is better off coming again.
+PATIENCE_SECONDS: Final = 4.0
+
+T = TypeVar("T")
+
+
 class _Revision(msgspec.Struct):
     """The part of the leader's view of capacity that says which configuration it goes by."""
 
@@ -50,6 +61,31 @@ def redis_client() -> redis.Redis:
 @cache
 def _client(url: str) -> redis.Redis:
     return redis.Redis.from_url(url, socket_timeout=5.0, socket_connect_timeout=5.0)
+
+
+async def in_time(answer: Awaitable[T], seconds: float = PATIENCE_SECONDS) -> T:
+    """Return what Redis answers. Raises Unavailable when it does not, in time or at all."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await answer
+    except (redis.RedisError, OSError) as error:  # TimeoutError is an OSError
+        raise Unavailable(f"redis does not answer: {error}") from error
+
+
+async def ask_once(
+    question: Callable[[redis.asyncio.Redis], Awaitable[T]], seconds: float = PATIENCE_SECONDS
+) -> T:
+    """Return the answer to a rare question, over a connection that lives as long as it.
+
+    Nothing is shared between event loops. Raises Unavailable as `in_time` does.
+    """
+    client = redis.asyncio.Redis.from_url(
+        settings.TANGRAM_REDIS_URL, retry=Retry(NoBackoff(), 0), socket_connect_timeout=seconds
+    )
+    try:
+        return await in_time(question(client), seconds)
+    finally:
+        await client.aclose()
 
 
 def keys() -> Keys:

@@ -16,8 +16,12 @@ from domain.ids import ResourceId, TrajectoryKey, node_resource
 from domain.inventory import Config, NodeInventory, ResourceInventory
 from domain.resources import MILLI
 
-#: A core's byte: 0 free, 1..254 light holders, EXCLUSIVE one holder.
+#: A core's byte: 0 free, below OTHERS so many light holders, EXCLUSIVE one holder.
 EXCLUSIVE: Final = 255
+
+
+#: In a map of one project: the core is of no use to it, others hold it.
+OTHERS: Final = EXCLUSIVE - 1
 
 
 class _Cores:
@@ -36,7 +40,7 @@ class _Cores:
 
     def as_bytes(self, cores: Iterable[int]) -> bytes:
         return bytes(
-            EXCLUSIVE if core in self.exclusive else min(self.shared[core], EXCLUSIVE - 1)
+            EXCLUSIVE if core in self.exclusive else min(self.shared[core], OTHERS - 1)
             for core in cores
         )
 
@@ -93,6 +97,16 @@ class Capacity:
                     del self._environments[key]
         self.nodes[inventory.name] = NodeStanding(inventory)
 
+    def forget(self, name: str) -> None:
+        """Strike a node out with all that is on it; an unknown one is not an error."""
+        node = self.nodes.pop(name, None)
+        for kind in () if node is None else node.inventory.resources:
+            self.held.pop(node_resource(kind, name), None)
+        self._cores.pop(name, None)
+        for key, (place, _) in list(self._environments.items()):
+            if place == name:
+                del self._environments[key]
+
     def hold(self, node: str | None, allocations: tuple[Allocation, ...], by: int = 1) -> None:
         """Enter (``by`` 1) or strike out (-1) what an action holds."""
         for allocation in allocations:
@@ -114,6 +128,15 @@ class Capacity:
         if self._together[chunk] == 0:
             del self._together[chunk]
         return before == 0 or before + by == 0
+
+    def part(self, project: str) -> Capacity:
+        """Return the same nodes with a project's environments on them, and nothing held."""
+        part = Capacity()
+        part.nodes, part.config = dict(self.nodes), self.config
+        mine = f"{project}/"
+        environments = self._environments.items()
+        part._environments = {key: held for key, held in environments if key.startswith(mine)}
+        return part
 
     def place(self, key: TrajectoryKey, node: str, memory_bytes: int) -> None:
         """Enter a trajectory's environment where its first command was granted."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final
 
 from domain.action import Outcome
@@ -10,7 +12,7 @@ from domain.decisions import Finish
 from domain.resources import units
 from tangram_web.live.histogram import PHASES, PhaseWindow, percentile
 from tangram_web.live.history import LENGTH, History
-from tangram_web.live.rings import Rings, moment
+from tangram_web.live.rings import Moment, moment
 
 #: Seconds behind the percentiles and the outcome counts of a frame.
 WINDOW_SECONDS: Final = 60
@@ -26,8 +28,8 @@ class Flow:
 
     def __init__(self) -> None:
         self.history = History()
-        #: The same for weeks, coarser as it gets older.
-        self.rings = Rings()
+        #: The first second it counted; None before.
+        self.began: int | None = None
         self._phases = PhaseWindow(WINDOW_SECONDS)
         self._outcomes: Counter[Outcome] = Counter()
         self._lately: deque[Counter[Outcome]] = deque([Counter()], WINDOW_SECONDS)
@@ -49,7 +51,7 @@ class Flow:
 
     def begin(self, second: int) -> None:
         """Open the first second."""
-        self.history.open_second = second
+        self.began = self.history.open_second = second
 
     def skip_to(self, second: int) -> None:
         """After a silence longer than every window, start the points again shortly before now."""
@@ -57,23 +59,16 @@ class Flow:
         if open_second is not None and second - open_second > LENGTH + WINDOW_SECONDS:
             self.history.open_second = second - LENGTH - WINDOW_SECONDS
 
-    def seal(self, levels: dict[str, float], wall: int) -> None:
-        """Close the open second: its rates are final, ``levels`` are those at its end.
+    def moment(self, levels: Mapping[str, float], wall: int) -> Moment:
+        """Return what happened in the open second, for weeks; ``wall`` is when it began."""
+        outcomes = {outcome.value: count for outcome, count in self._lately[-1].items()}
+        counts, sums = self._phases.counts(1), self._phases.sums(1)
+        return moment(wall, self._submitted, levels, outcomes, counts, sums)
 
-        ``wall`` is the wall clock at its beginning.
-        """
-        self.rings.add(
-            moment(
-                wall,
-                self._submitted,
-                levels,
-                {outcome.value: count for outcome, count in self._lately[-1].items()},
-                self._phases.counts(1),
-                self._phases.sums(1),
-            )
-        )
+    def seal(self, levels: Mapping[str, float]) -> None:
+        """Close the open second: its rates are final, ``levels`` are those at its end."""
         rates = {"submitted": float(self._submitted), "finished": float(self._finished)}
-        self.history.seal(levels | rates | self._point_durations())
+        self.history.seal({**levels, **rates, **self._point_durations()})
         self._submitted = self._finished = 0
         self._phases.advance()
         self._lately.append(Counter())
@@ -103,10 +98,10 @@ class Flow:
         return [_row(finish, at + wall_offset) for at, finish in reversed(self._newest)]
 
     def _point_durations(self) -> dict[str, float]:
+        if not any(islice(reversed(self._lately), POINT_SECONDS)):
+            return {}
         counts = self._phases.counts(POINT_SECONDS)
         samples = int(counts[-1].sum())
-        if samples == 0:
-            return {}
         means = self._phases.sums(POINT_SECONDS) / samples
         point = {f"act_p{share}": percentile(counts[-1], share / 100) or 0.0 for share in SHARES}
         return point | {f"{name}_mean": float(means[row]) for row, name in enumerate(PHASES[:-1])}

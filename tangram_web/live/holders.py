@@ -14,7 +14,7 @@ from typing import Any, Final
 from domain.ids import ActionId
 from domain.resources import units
 from tangram_web.live.capacity import as_ranges
-from tangram_web.live.population import Live
+from tangram_web.live.population import Live, Population
 
 #: Rows of one node in a frame.
 MOST: Final = 256
@@ -43,6 +43,34 @@ class Holders:
         held = self._nodes.get(live.node or "")
         if held is not None and held.pop(live.id, None) is not None:
             self._changed = True
+
+    def part(self, population: Population) -> Holders:
+        """Return what the actions of ``population`` hold, since when they hold it."""
+        part = Holders()
+        for name, held in self._nodes.items():
+            mine = OrderedDict(
+                (id_, (population.actions[id_], since))
+                for id_, (_, since) in held.items()
+                if id_ in population.actions
+            )
+            if mine:
+                part._nodes[name], part._changed = mine, True
+        return part
+
+    def of_others(self, project: str, kind: str) -> dict[str, str]:
+        """Return what other projects hold of ``kind``, by node, as ranges."""
+        units = {
+            name: {
+                unit
+                for live, _ in held.values()
+                if live.project != project
+                for allocation in live.allocations
+                if allocation.resource.startswith(f"{kind}:")
+                for unit in allocation.units
+            }
+            for name, held in self._nodes.items()
+        }
+        return {name: as_ranges(tuple(sorted(found))) for name, found in units.items() if found}
 
     def rows(self, at: float, wall_offset: float) -> list[dict[str, Any]]:
         """Return one row per node that somebody holds something of, with its holders."""

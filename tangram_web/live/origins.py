@@ -6,7 +6,7 @@ The journal says most of it once, at a task's or trajectory's opening or with it
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from domain.action import Action, EnvironmentSpec
@@ -32,6 +32,16 @@ class Origins:
     def __init__(self) -> None:
         self._tasks: OrderedDict[TaskKey, str] = OrderedDict()
         self._trajectories: OrderedDict[TrajectoryKey, _Trajectory] = OrderedDict()
+
+    def part(self, project: str) -> Origins:
+        """Return what is known of one project."""
+        part, mine = Origins(), f"{project}/"
+        tasks, trajectories = self._tasks.items(), self._trajectories.items()
+        part._tasks.update((key, pool) for key, pool in tasks if key.startswith(mine))
+        part._trajectories.update(
+            (key, replace(known)) for key, known in trajectories if key.startswith(mine)
+        )
+        return part
 
     def bind_task(self, key: TaskKey, pool: str) -> None:
         """Bind a task's later trajectories to ``pool``."""

@@ -8,7 +8,7 @@ from domain.inventory import PoolConfig
 from domain.resources import MILLI
 from tangram_web.live.capacity import Capacity
 from tangram_web.live.flow import Flow
-from tangram_web.live.population import RATE_SECONDS, Live, PoolStanding, Population
+from tangram_web.live.population import RATE_SECONDS, Live, Population
 
 #: Actions that wait longest, as rows.
 WAITERS: Final = 20
@@ -19,9 +19,9 @@ def overview_body(
 ) -> dict[str, Any]:
     """Say how the whole system stands at journal time ``at``."""
     held, there = capacity.cores_of()
-    waiters = population.oldest(WAITERS)
+    waiters = population.everything.oldest(WAITERS)
     return {
-        "counts": population.totals(),
+        "counts": population.everything.counts(),
         "submitted_per_second": flow.history.rate("submitted", RATE_SECONDS),
         "finished_per_second": flow.history.rate("finished", RATE_SECONDS),
         "oldest_seconds": _age(waiters, at),
@@ -49,19 +49,16 @@ def _pool(
     name: str, population: Population, capacity: Capacity, nodes: int, at: float
 ) -> dict[str, Any]:
     config = capacity.config.pools.get(name, PoolConfig(name))
-    standing = population.pools.get(name) or PoolStanding()
-    oldest = next(standing.oldest(), None)
+    standing = population.pool(name)
     held, there = capacity.cores_of(name)
     return {
         "name": name,
         "policy": config.policy,
         "paused": config.paused,
-        "queued": standing.queued,
-        "granted": standing.granted,
-        "running": standing.running,
+        **standing.counts(),
         "submitted_per_second": standing.rate(finished=False),
         "finished_per_second": standing.rate(finished=True),
-        "oldest_seconds": _age([oldest], at) if oldest else None,
+        "oldest_seconds": _age(standing.oldest(1), at),
         "cores_held": held,
         "cores_total": there,
         "nodes": nodes,

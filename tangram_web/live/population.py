@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
@@ -31,6 +31,8 @@ class Live(msgspec.Struct):
     arrival: int
     #: Journal time at which the action was accepted.
     submitted_at: float
+    #: Where it is counted.
+    standing: Standing
     kind: Kind | None = None
     trajectory: str | None = None
     cost: Cost = {}
@@ -41,8 +43,8 @@ class Live(msgspec.Struct):
 
 
 @dataclass
-class PoolStanding:
-    """The live actions of one pool, by state."""
+class Standing:
+    """The live actions of one project in one pool, by state."""
 
     queued: int = 0
     granted: int = 0
@@ -60,9 +62,51 @@ class PoolStanding:
         returned = sorted(self.returned.values(), key=_arrival)
         return merge(self.waiting.values(), returned, key=_arrival)
 
-    def rate(self, finished: bool) -> float:
+    def enter(self, live: Live) -> None:
+        """Count an action in its state."""
+        if live.state is ActionState.QUEUED:
+            self.queued += 1
+        elif live.state is ActionState.GRANTED:
+            self.granted += 1
+        else:
+            self.running += 1
+
+    def leave(self, live: Live) -> None:
+        """Count it there no more."""
+        if live.state is ActionState.QUEUED:
+            self.queued -= 1
+            if self.waiting.pop(live.id, None) is None:
+                del self.returned[live.id]
+        elif live.state is ActionState.GRANTED:
+            self.granted -= 1
+        else:
+            self.running -= 1
+
+
+class Together:
+    """Several standings as one: those of a pool, of a project, or all."""
+
+    def __init__(self, standings: Collection[Standing]) -> None:
+        self._standings = standings
+
+    def counts(self) -> dict[str, int]:
+        """Return how many actions are in which state."""
+        return {
+            "queued": sum(each.queued for each in self._standings),
+            "granted": sum(each.granted for each in self._standings),
+            "running": sum(each.running for each in self._standings),
+        }
+
+    def rate(self, *, finished: bool) -> float:
         """Return submissions or ends a second, over the last full seconds."""
-        return sum(second[finished] for second in self.rates) / max(1, len(self.rates))
+        seconds = max((len(each.rates) for each in self._standings), default=0)
+        passed = sum(second[finished] for each in self._standings for second in each.rates)
+        return passed / max(1, seconds)
+
+    def oldest(self, count: int) -> list[Live]:
+        """Return the queued actions that arrived first."""
+        lines = [islice(each.oldest(), count) for each in self._standings]
+        return list(islice(merge(*lines, key=_arrival), count))
 
 
 def _arrival(live: Live) -> int:
@@ -70,91 +114,98 @@ def _arrival(live: Live) -> int:
 
 
 class Population:
-    """All live actions, by id and by pool."""
+    """All live actions, by id; counted by pool and project, one standing for each pair there is."""
 
     def __init__(self) -> None:
         self.actions: dict[ActionId, Live] = {}
-        self.pools: dict[str, PoolStanding] = {}
+        self._standings: dict[tuple[str, str], Standing] = {}
         self._arrivals = 0
 
-    def pool(self, name: str) -> PoolStanding:
-        """Return the standing of a pool, new if nobody has named it yet."""
-        standing = self.pools.get(name)
-        if standing is None:
-            standing = self.pools[name] = PoolStanding()
-        return standing
+    @property
+    def pools(self) -> set[str]:
+        """Pools that somebody has named."""
+        return {pool for pool, _ in self._standings}
+
+    def pool(self, name: str) -> Together:
+        """Return how a pool stands."""
+        return Together([each for (pool, _), each in self._standings.items() if pool == name])
+
+    def project(self, name: str) -> Together:
+        """Return how a project stands."""
+        return Together([each for (_, of), each in self._standings.items() if of == name])
+
+    @property
+    def everything(self) -> Together:
+        """How all of it stands."""
+        return Together(self._standings.values())
 
     def submit(self, action: Action, pool: str, submitted_at: float) -> None:
         """Let an action wait in ``pool``."""
-        live = self._enter(action.id, action.project, action.task, pool, submitted_at)
+        live = self._make(action.id, action.project, action.task, pool, submitted_at)
         live.kind = action.kind
         live.trajectory = action.trajectory
         live.cost = action.cost
-        standing = self.pool(pool)
+        standing = live.standing
         standing.submitted += 1
         standing.queued += 1
         standing.waiting[action.id] = live
 
     def adopt(self, action_id: ActionId, pool: str, at: float) -> Live:
         """Enter an action of which only the grant is known."""
-        live = self._enter(action_id, "", "", pool, at)
+        live = self._make(action_id, "", "", pool, at)
         live.state = ActionState.GRANTED
-        self.pool(pool).granted += 1
+        live.standing.granted += 1
         return live
 
-    def move(self, live: Live, to: ActionState) -> None:
+    def part(self, project: str) -> Population:
+        """Return the live actions of one project, as copies, in the order of their arrival."""
+        part = Population()
+        for (pool, of), standing in self._standings.items():
+            if of == project:
+                part._standings[pool, of] = Standing(
+                    submitted=standing.submitted,
+                    finished=standing.finished,
+                    rates=standing.rates.copy(),
+                )
+        for live in self.actions.values():
+            if live.project == project:
+                part._take_over(live)
+        part._arrivals = self._arrivals
+        return part
+
+    def _take_over(self, live: Live) -> None:
+        standing = self._standings[live.pool, live.project]
+        copy = self.actions[live.id] = msgspec.structs.replace(live, standing=standing)
+        standing.enter(copy)
+        if copy.state is ActionState.QUEUED:
+            standing.waiting[copy.id] = copy
+
+    @staticmethod
+    def move(live: Live, to: ActionState) -> None:
         """Count a live action in another state."""
-        standing = self.pools[live.pool]
-        self._leave(standing, live)
+        live.standing.leave(live)
         live.state = to
+        live.standing.enter(live)
         if to is ActionState.QUEUED:
-            standing.queued += 1
-            standing.returned[live.id] = live
-        elif to is ActionState.GRANTED:
-            standing.granted += 1
-        else:
-            standing.running += 1
+            live.standing.returned[live.id] = live
 
     def finish(self, live: Live) -> None:
         """Forget an action that is over."""
         del self.actions[live.id]
-        standing = self.pools[live.pool]
-        standing.finished += 1
-        self._leave(standing, live)
-
-    def totals(self) -> dict[str, int]:
-        """Return how many actions are in which state, over all pools."""
-        pools = self.pools.values()
-        return {
-            "queued": sum(pool.queued for pool in pools),
-            "granted": sum(pool.granted for pool in pools),
-            "running": sum(pool.running for pool in pools),
-        }
-
-    def oldest(self, count: int) -> list[Live]:
-        """Return the queued actions that arrived first."""
-        lines = [islice(pool.oldest(), count) for pool in self.pools.values()]
-        return list(islice(merge(*lines, key=_arrival), count))
+        live.standing.finished += 1
+        live.standing.leave(live)
 
     def advance(self) -> None:
         """Begin the next second."""
-        for pool in self.pools.values():
-            pool.rates.append((pool.submitted, pool.finished))
-            pool.submitted = pool.finished = 0
+        for each in self._standings.values():
+            each.rates.append((each.submitted, each.finished))
+            each.submitted = each.finished = 0
 
-    def _enter(self, action_id: ActionId, project: str, task: str, pool: str, at: float) -> Live:
+    def _make(self, action_id: ActionId, project: str, task: str, pool: str, at: float) -> Live:
         self._arrivals += 1
-        live = Live(action_id, project, task, pool, self._arrivals, at)
+        standing = self._standings.get((pool, project))
+        if standing is None:
+            standing = self._standings[pool, project] = Standing()
+        live = Live(action_id, project, task, pool, self._arrivals, at, standing)
         self.actions[action_id] = live
         return live
-
-    @staticmethod
-    def _leave(standing: PoolStanding, live: Live) -> None:
-        if live.state is ActionState.QUEUED:
-            standing.queued -= 1
-            if standing.waiting.pop(live.id, None) is None:
-                del standing.returned[live.id]
-        elif live.state is ActionState.GRANTED:
-            standing.granted -= 1
-        else:
-            standing.running -= 1

@@ -10,12 +10,14 @@ from typing import Any, Final, Protocol, Self
 import redis
 
 from tangram_web.live.frames import Frame
-from tangram_web.live.topics import MESSAGE_TYPE, group_of, snapshot_key
+from tangram_web.live.topics import MESSAGE_TYPE, group_of, project_of, snapshot_key
 
 #: A topic that has nothing new still shows life this often.
 HEARTBEAT_SECONDS: Final = 2.0
 #: A snapshot that nobody renewed for this long is no answer to a newcomer.
 SNAPSHOT_TTL_SECONDS: Final = 3600
+#: The same of single projects, which nobody folds when nobody watches.
+PART_TTL_SECONDS: Final = 10
 
 
 class GroupSender(Protocol):
@@ -57,6 +59,8 @@ class FramePublisher:
             self._keep(due)
             self._runner.run(self._send(due))
             self._sent |= {frame.topic: frame for frame in due}
+        for topic in self._sent.keys() - frames.keys():
+            del self._sent[topic]
         return [frame.topic for frame in due]
 
     def close(self) -> None:
@@ -76,10 +80,14 @@ class FramePublisher:
         with self._store.pipeline(transaction=False) as pipeline:
             for frame in frames:
                 key = snapshot_key(self._prefix, frame.topic)
-                pipeline.set(key, frame.encode_snapshot(), ex=SNAPSHOT_TTL_SECONDS)
+                lasts = PART_TTL_SECONDS if project_of(frame.topic) else SNAPSHOT_TTL_SECONDS
+                pipeline.set(key, frame.encode_snapshot(), ex=lasts)
             pipeline.execute()
 
     async def _send(self, frames: Iterable[Frame]) -> None:
         for frame in frames:
-            message = {"type": MESSAGE_TYPE, "topic": frame.topic, "frame": frame.encode()}
+            # Who followed a topic before its first frame had no snapshot of it.
+            known = frame.topic in self._sent
+            encoded = frame.encode() if known else frame.encode_snapshot()
+            message = {"type": MESSAGE_TYPE, "topic": frame.topic, "frame": encoded}
             await self._layer.group_send(group_of(frame.topic), message)

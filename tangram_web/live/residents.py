@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from domain.allocation import Allocation, Home
-from domain.decisions import Evict
-from domain.events import ActionFinished
+from domain.decisions import Evict, Prepare
+from domain.events import ActionFinished, ChunkNews, ServicePrepared
 from domain.inventory import NodeInventory
 from tangram_web.live.capacity import as_ranges
 
@@ -44,6 +44,11 @@ class Residents:
             self.revision += 1
             self._nodes[inventory.name] = {Home(*home): _Resident(at, at) for home in found}
 
+    def forget(self, node: str) -> None:
+        """Nothing is said any more of what lay on a node."""
+        if self._nodes.pop(node, None) is not None:
+            self.revision += 1
+
     def grant(self, node: str | None, allocations: Iterable[Allocation], at: float) -> None:
         """Enter what a grant does to the memory of a chunk."""
         for allocation in allocations:
@@ -67,18 +72,46 @@ class Residents:
         self.revision += 1
         self._leave(decision.node, Home(*decision.home), "evicted", at)
 
-    def report(self, event: ActionFinished, at: float) -> None:
-        """Enter what a node says against the books, and how long a restore took."""
-        if event.chunk is None:
+    def prepare(self, decision: Prepare, at: float) -> None:
+        """A service is on its way to a chunk that nobody was granted for it."""
+        if not decision.awake:
             return
         self.revision += 1
-        for home in event.chunk.gone:
-            self._leave(event.node, Home(*home), "gone", at)
-        if event.chunk.restore_seconds:
-            for row in reversed(self._log):
-                if row["node"] == event.node and row["what"] == "restored" and not row["seconds"]:
-                    row["seconds"] = event.chunk.restore_seconds
-                    break
+        home = Home(*decision.home)
+        self._nodes.setdefault(decision.node, {})[home] = _Resident(at, at)
+        self._note("ahead", decision.node, home, at)
+
+    def report(self, event: ActionFinished, held: Iterable[Allocation], at: float) -> None:
+        """Enter what a node says against the books, and how long a restore for ``held`` took."""
+        if event.chunk is None:
+            return
+        self._believe(event.node, event.chunk, at)
+        for each in held:
+            if each.hosting is not None and each.hosting.service and not each.hosting.cached:
+                home = Home(each.hosting.service, each.units)
+                self._took(event.node, "restored", home, event.chunk.restore_seconds)
+
+    def prepared(self, event: ServicePrepared, at: float) -> None:
+        """Enter whether a service that was brought ahead is there, and how long that took."""
+        if event.awake:
+            self._took(event.node, "ahead", Home(*event.home), event.seconds)
+        elif not event.failed:
+            self._note("prepared", event.node, Home(*event.home), at)
+            self._took(event.node, "prepared", Home(*event.home), event.seconds)
+        self._believe(event.node, event.chunk or ChunkNews(), at)
+
+    def _believe(self, node: str, news: ChunkNews, at: float) -> None:
+        self.revision += 1
+        for home in news.gone:
+            self._leave(node, Home(*home), "gone", at)
+
+    def _took(self, node: str, what: str, home: Home, seconds: float) -> None:
+        """Write how long it took to the newest row of that, if it does not say so yet."""
+        wanted = (node, what, home.service, as_ranges(home.units))
+        for row in reversed(self._log):
+            if (row["node"], row["what"], row["service"], row["units"]) == wanted:
+                row["seconds"] = row["seconds"] or seconds
+                return
 
     def rows(self, wall_offset: float) -> dict[str, Any]:
         """Return who lies where, by node and chunk, and the newest comings and goings first."""

@@ -7,21 +7,18 @@ from typing import Any
 import msgspec
 import redis
 from django.conf import settings
-from redis.asyncio import Redis
 
+from tangram_web.lib import bus
 from tangram_web.live.topics import snapshot_key
 
 
-async def newest_snapshot(topic: str) -> bytes | None:
+async def newest_snapshot(topic: str, seconds: float = bus.PATIENCE_SECONDS) -> bytes | None:
     """Return the newest snapshot of ``topic``, or None before the first one.
 
-    Newcomers are rare, so the connection lives for one question: nothing is shared between loops.
+    Raises Unavailable when Redis does not answer within ``seconds``.
     """
-    client: Redis = Redis.from_url(settings.TANGRAM_REDIS_URL)
-    try:
-        snapshot = await client.get(snapshot_key(settings.TANGRAM_KEY_PREFIX, topic))
-    finally:
-        await client.aclose()
+    key = snapshot_key(settings.TANGRAM_KEY_PREFIX, topic)
+    snapshot = await bus.ask_once(lambda client: client.get(key), seconds)
     return snapshot if isinstance(snapshot, bytes) else None
 
 

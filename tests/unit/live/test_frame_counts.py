@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from domain.action import Kind, Outcome
 from domain.codec import JournalEntry
-from domain.decisions import Finish, Grant, Requeue
+from domain.decisions import Finish, Forget, Grant, Requeue
 from domain.events import ActionStarted, ActionSubmitted, NodeLost, TaskOpened, TrajectoryOpened
 from domain.inventory import ProjectConfig
 from tangram_web.live.frames import FrameFold
@@ -236,3 +236,21 @@ def test_node_that_fell_silent_is_shown_lost_and_gives_no_cores():
 
     assert body["nodes"][0]["state"] == "lost"
     assert body["cores"] == {"held": 0.0, "total": 0.0}
+
+
+def test_a_forgotten_node_is_on_no_map_and_in_no_sum():
+    journal = Journal()
+    journal.join("n1")
+    journal.join("n2")
+    journal.submit("a1")
+    journal.grant("a1", node="n1")
+    journal.write([NodeLost(node="n1", incarnation=1)], [])
+    journal.finish("a1", node="n1")
+
+    journal.write([], [Forget("n1", "identity")])
+
+    body = folded(journal)
+    assert [node["name"] for node in body["nodes"]] == ["n2"]
+    assert body["cores"]["held"] == 0.0
+    pools = {pool["name"]: pool for pool in body["pools"]}
+    assert pools["default"]["cores_total"] == body["cores"]["total"]

@@ -6,8 +6,8 @@ from typing import Any
 
 from domain.action import Outcome
 from domain.allocation import Allocation, Home, Hosting
-from domain.decisions import Evict, Grant
-from domain.events import ActionFinished, ChunkNews
+from domain.decisions import Evict, Forget, Grant, Prepare
+from domain.events import ActionFinished, ChunkNews, ServicePrepared
 from domain.ids import ActionId, node_resource
 from tangram_web.live.frames import FrameFold
 from tests.unit.live.journal import Journal
@@ -92,3 +92,59 @@ def test_who_was_told_to_leave_is_gone_and_in_the_log():
 
     assert said["residents"] == []
     assert said["log"][0]["what"] == "evicted"
+
+
+def test_what_is_brought_ahead_is_in_the_log_with_how_long_it_took():
+    journal = Journal()
+    home, other = Home("reward", (0,)), Home("judge", (1,))
+    journal.write([], [Prepare("n1", home, 2**30), Prepare("n1", other, 2**30)])
+    there = ServicePrepared(node="n1", home=home, seconds=2.5, chunk=ChunkNews())
+    failed = ServicePrepared(
+        node="n1", home=other, seconds=0.5, failed="no room", chunk=ChunkNews(gone=(other,))
+    )
+    journal.write([there, failed], [])
+    grant(journal, "a1", (0,), Hosting("reward", 2**30, cached=True, ahead=True))
+
+    said = body(journal)
+
+    assert [(row["service"], row["uses"]) for row in said["residents"]] == [("reward", 1)]
+    assert [(row["what"], row["service"], row["seconds"]) for row in said["log"]] == [
+        ("gone", "judge", 0.0), ("ahead", "judge", 0.5), ("ahead", "reward", 2.5),
+    ]  # fmt: skip
+
+
+def test_what_is_prepared_in_host_memory_is_in_the_log_and_on_no_chunk():
+    journal = Journal()
+    home = Home("reward", (0,))
+    journal.write([], [Prepare("n1", home, 2**30, awake=False)])
+    told = ServicePrepared(node="n1", home=home, seconds=2.5, awake=False, chunk=ChunkNews())
+    journal.write([told], [])
+
+    said = body(journal)
+
+    assert said["residents"] == []
+    assert [(row["what"], row["seconds"]) for row in said["log"]] == [("prepared", 2.5)]
+
+
+def test_how_long_a_restore_took_is_said_by_the_call_it_was_for():
+    journal = Journal()
+    grant(journal, "a0", (1,), Hosting("judge", 2**30))
+    report(journal, "a0", ChunkNews(restore_seconds=1.5))
+    grant(journal, "a1", (0,), Hosting("reward", 2**30))
+    grant(journal, "a2", (1,), Hosting("judge", 2**30, cached=True))
+    report(journal, "a2", ChunkNews(restore_seconds=0.001))
+    report(journal, "a1", ChunkNews(restore_seconds=2.5))
+
+    said = body(journal)
+
+    assert [(row["service"], row["seconds"]) for row in said["log"]] == [
+        ("reward", 2.5), ("judge", 1.5),
+    ]  # fmt: skip
+
+
+def test_nothing_lies_on_a_forgotten_node():
+    journal = Journal()
+    grant(journal, "a1", (0,), Hosting("reward", 2**30))
+    journal.write([], [Forget("n1", "i1")])
+
+    assert body(journal)["residents"] == []

@@ -51,7 +51,7 @@ def durations_at(seconds: Mapping[int, Sequence[float]], until: int) -> FrameFol
 )  # fmt: skip
 def test_percentiles_of_a_range_are_those_of_all_its_durations(seconds):
     fold = durations_at(seconds, 760)
-    shelf = Shelf(fold.flow.rings.take())
+    shelf = Shelf(fold.rings.take())
 
     recalled = recall(shelf.read, WALL + 600, WALL + 800, WALL + 3600)
 
@@ -64,7 +64,7 @@ def test_percentiles_of_a_range_are_those_of_all_its_durations(seconds):
 
 def test_all_sizes_tell_of_the_same_actions():
     fold = durations_at({700: [0.5], 715: [0.5, 2.0], 999: [3.0]}, 1300)
-    taken = fold.flow.rings.take()
+    taken = fold.rings.take()
 
     (five_minutes,) = [one for one in taken[300] if one.at == WALL + 700]
     parts = [one for one in taken[15] if WALL + 700 <= one.at < WALL + 1000]
@@ -76,10 +76,10 @@ def test_all_sizes_tell_of_the_same_actions():
 
 def test_a_fold_that_begins_anew_leaves_out_what_is_stored():
     seconds = {600: [0.5], 700: [0.5], 950: [1.0]}
-    first = durations_at(seconds, 930).flow.rings.take()
+    first = durations_at(seconds, 930).rings.take()
     again = durations_at(seconds, 1000)
     resumed = Rings({step: moments[-1].at for step, moments in first.items() if moments})
-    for one in again.flow.rings.take()[1]:
+    for one in again.rings.take()[1]:
         resumed.add(one)
     second = resumed.take()
 
@@ -93,7 +93,7 @@ def test_a_fold_that_begins_anew_leaves_out_what_is_stored():
 
 def test_the_newest_part_of_a_long_range_comes_from_finer_rings():
     fold = durations_at({600: [0.5], 905: [0.5], 921: [0.5]}, 925)
-    shelf = Shelf(fold.flow.rings.take())
+    shelf = Shelf(fold.rings.take())
 
     recalled = recall(shelf.read, WALL + 600 - 86_400, WALL + 1000, WALL + 1000)
 
@@ -106,7 +106,7 @@ def test_points_carry_rates_levels_and_gaps():
     for entry in journal.entries:
         fold.fold(entry)
     fold.frames(660.0)
-    shelf = Shelf(fold.flow.rings.take())
+    shelf = Shelf(fold.rings.take())
 
     rows = list(rows_of(recall(shelf.read, WALL + 585, WALL + 630, WALL + 700)))
 
@@ -125,7 +125,7 @@ def test_nothing_known_is_no_number():
 def test_a_moment_holds_what_the_window_of_its_second_held():
     window = PhaseWindow(5)
     fold = durations_at({600: [0.25, 0.25]}, 602)
-    (second,) = [one for one in fold.flow.rings.take()[1] if one.at == WALL + 600]
+    (second,) = [one for one in fold.rings.take()[1] if one.at == WALL + 600]
 
     assert second.durations().shape == window.counts(1).shape
     act = second.durations()[PHASES.index("act")]
