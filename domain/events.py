@@ -289,6 +289,8 @@ class QueuesQueried(_Event):
     request_id: str
     reply_to: str
     limit: int = 100
+    #: Of these projects alone; None: of all.
+    projects: tuple[str, ...] | None = None
 
 
 Event = (

@@ -37,6 +37,7 @@ TANGRAM_NODE_GPUS = env_text("TANGRAM_NODE_GPUS", "")
 TANGRAM_NODE_GPU_MEMORY_BYTES = env_text("TANGRAM_NODE_GPU_MEMORY_BYTES", "")
 #: A list like ``0-1``: kept for the machine and for idle containers, never granted.
 TANGRAM_NODE_RESERVED_CPUS = env_text("TANGRAM_NODE_RESERVED_CPUS", "")
+#: Parts of its memory for environments and for GPU services; empty: `managers.memory` says.
 TANGRAM_NODE_MEMORY_BYTES = env_text("TANGRAM_NODE_MEMORY_BYTES", "")
 TANGRAM_NODE_SERVICE_MEMORY_BYTES = env_text("TANGRAM_NODE_SERVICE_MEMORY_BYTES", "")
 TANGRAM_CPU_BACKEND = env_text("TANGRAM_CPU_BACKEND", "process")
@@ -115,6 +116,7 @@ TEMPLATES: list[dict[str, Any]] = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "tangram_web.dashboard.context.sight",
             ]
         },
     }

@@ -11,10 +11,13 @@
 import { color, onTheme } from "../lib/color.js";
 import { dirty } from "../lib/loop.js";
 import { offer } from "../lib/picture.js";
+import { whenSeen } from "../lib/sight.js";
 import { line, twin } from "../lib/table.js";
 import { expand, huesOf, shorten } from "../lib/units.js";
 
 const EXCLUSIVE = 255;
+/** Held by other projects, where the page is about one. */
+const OTHERS = 254;
 const GAP = 2;
 const GROUP_GAP = 8;
 const LABEL = 16;
@@ -62,10 +65,10 @@ export class TgCoremap extends HTMLElement {
       this.#wide = entry.contentRect.width;
       dirty(this);
     }).observe(this);
-    new IntersectionObserver(([entry]) => {
-      this.#seen = entry.isIntersecting;
-      if (this.#seen) dirty(this);
-    }).observe(this);
+    whenSeen(this, (seen) => {
+      this.#seen = seen;
+      if (seen) dirty(this);
+    });
     onTheme(() => dirty(this));
   }
 
@@ -151,7 +154,8 @@ export class TgCoremap extends HTMLElement {
     const noun = this.#noun;
     const kinds = [
       { name: "One action", held: this.#places.filter(({ byte }) => byte === EXCLUSIVE) },
-      { name: "Shared", held: this.#places.filter(({ byte }) => byte > 0 && byte < EXCLUSIVE) },
+      { name: "Shared", held: this.#places.filter(({ byte }) => byte > 0 && byte < OTHERS) },
+      { name: "Other projects", held: this.#places.filter(({ byte }) => byte === OTHERS) },
       { name: "Free", held: this.#places.filter(({ byte, broken }) => byte === 0 && !broken) },
       { name: "Not to be had", held: this.#places.filter(({ broken }) => broken) },
     ].filter(({ name, held }) => held.length > 0 || name === "Free");
@@ -195,6 +199,7 @@ function describe({ number, byte, holder, broken }, noun) {
   const name = `${noun[0].toUpperCase()}${noun.slice(1)} ${number}`;
   if (broken) return `${name}: not to be had`;
   if (byte === 0) return `${name}: free`;
+  if (byte === OTHERS) return `${name}: held by another project`;
   if (byte !== EXCLUSIVE) return `${name}: shared by ${byte} light action${byte === 1 ? "" : "s"}`;
   if (!holder) return `${name}: held by one action`;
   return `${name}: …${holder.id.slice(-8)} of ${holder.task || "a task not known any more"}`;
@@ -210,6 +215,9 @@ function draw(context, place, size, next) {
     context.fillStyle = color(hue);
     const joined = holder && next?.holder === holder && next.y === y && next.x === x + size + GAP;
     context.fillRect(x, y, joined ? size + GAP : size, size);
+  } else if (byte === OTHERS) {
+    context.fillStyle = color("--free-line");
+    context.fillRect(x, y, size, size);
   } else if (byte > 0) {
     context.fillStyle = color("--sky");
     context.beginPath();
@@ -219,7 +227,7 @@ function draw(context, place, size, next) {
     context.fill();
   }
   if (byte !== EXCLUSIVE) {
-    context.strokeStyle = color(byte > 0 ? "--sky" : "--free-line");
+    context.strokeStyle = color(byte > 0 && byte < OTHERS ? "--sky" : "--free-line");
     context.lineWidth = 1;
     context.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
   }

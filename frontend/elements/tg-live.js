@@ -19,11 +19,15 @@ const WORDS = {
 const HZ = 4;
 
 export class TgLive extends HTMLElement {
-  live = new Live(this.getAttribute("path") ?? "/ws/live/", HZ);
+  live = new Live(this.getAttribute("path") ?? "/ws/live/", HZ, this.getAttribute("project") ?? "");
   #pausedAt = 0;
+  /** What was written last: most frames change nothing here, and then no painting is asked for. */
+  #said = "";
 
   connectedCallback() {
-    this.live.addEventListener("standing", () => dirty(this));
+    this.live.addEventListener("standing", () => {
+      if (this.#words() !== this.#said) dirty(this);
+    });
     this.#button.addEventListener("click", () => this.#togglePause());
     bind("p", () => this.#togglePause());
     this.live.connect();
@@ -39,8 +43,15 @@ export class TgLive extends HTMLElement {
     this.#pausedAt = Date.now() / 1000;
   }
 
+  /** What it has to say now. */
+  #words() {
+    const standing = this.live.standing;
+    return `${WORDS[standing]} ${this.#detail(standing)}`;
+  }
+
   paint() {
     const standing = this.live.standing;
+    this.#said = this.#words();
     if (this.dataset.is !== standing) {
       document.documentElement.dataset.live = standing;
       this.dataset.is = standing;
@@ -54,7 +65,7 @@ export class TgLive extends HTMLElement {
   /** @param {import("../lib/live.js").Standing} standing */
   #detail(standing) {
     if (standing === "paused") return `at ${format.clock(this.#pausedAt)}`;
-    if (standing === "live") return `${format.amount(this.live.rate)} frames/s`;
+    if (standing === "live") return `${Math.round(this.live.rate)} frames/s`;
     const age = this.live.age;
     return age == null || standing === "signed-out" ? "" : `${Math.round(age)} s old`;
   }

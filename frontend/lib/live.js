@@ -31,10 +31,14 @@ export class Live extends EventTarget {
   /** @type {number[]} */
   #arrivals = [];
 
-  /** @param {string} path @param {number} hz frames a second, at most */
-  constructor(path, hz) {
+  /**
+   * @param {string} path @param {number} hz frames a second, at most
+   * @param {string} project whose topics are followed; empty: all projects at once
+   */
+  constructor(path, hz, project = "") {
     super();
     this.path = path;
+    this.project = project;
     this.hz = hz;
     document.addEventListener("visibilitychange", () => this.#ask());
     setInterval(() => this.#changed(), 1000);
@@ -42,13 +46,18 @@ export class Live extends EventTarget {
 
   /** @param {string} topic @param {(frame: Frame) => void} take */
   follow(topic, take) {
-    this.#topics.set(topic, take);
+    this.#topics.set(this.#named(topic), take);
     this.#ask();
   }
 
   /** Ask for a snapshot: something was missed. @param {string} topic */
   resync(topic) {
-    this.#say({ resync: topic });
+    this.#say({ resync: this.#named(topic) });
+  }
+
+  /** @param {string} topic */
+  #named(topic) {
+    return this.project ? `${topic}@${this.project}` : topic;
   }
 
   get paused() {

@@ -18,12 +18,16 @@ import { expand, freeChunks, groupsOf, shorten } from "../lib/units.js";
  */
 
 const EXCLUSIVE = 255;
+/** Held by other projects, where the page is about one. */
+const OTHERS = 254;
 
 /** @param {string} id @returns {any} */
 const get = (id) => document.getElementById(id);
 const live = get("live")?.live;
 const place = get("maps");
 const kind = place.dataset.kind;
+/** Which project the page is about, as its addresses say it. */
+const within = place.dataset.project ? `&project=${encodeURIComponent(place.dataset.project)}` : "";
 const template = /** @type {HTMLTemplateElement} */ (place.querySelector("template"));
 
 const page = {
@@ -92,13 +96,15 @@ function fill(card, node, holders) {
 /** @param {HTMLElement} card @param {Node} node @param {any} map */
 function showCores(card, node, map) {
   mark(card, node.oversubscribed);
-  let [alone, shared] = [0, 0];
+  let [alone, shared, others] = [0, 0, 0];
   for (const byte of node.cores) {
     if (byte === EXCLUSIVE) alone += 1;
+    else if (byte === OTHERS) others += 1;
     else if (byte > 0) shared += 1;
   }
-  const free = node.cores.length - alone - shared;
-  write(card, ".counts", `${alone} held by one action, ${shared} shared, ${free} free`);
+  const free = node.cores.length - alone - shared - others;
+  const theirs = others ? `, ${others} held by other projects` : "";
+  write(card, ".counts", `${alone} held by one action, ${shared} shared${theirs}, ${free} free`);
   write(card, ".groups", `${node.groups.length} NUMA node${node.groups.length === 1 ? "" : "s"}`);
   map.show(node.groups, node.cores);
 }
@@ -108,13 +114,15 @@ function showGpus(card, node, map, holders) {
   const { gpus } = node;
   mark(card, gpus.oversubscribed);
   const held = new Set(holders.flatMap(({ units }) => expand(units)));
+  const others = new Set(expand(gpus.others ?? ""));
   const broken = new Set(gpus.unhealthy);
   const numbers = gpus.groups.flatMap(expand);
-  const free = numbers.map((number) => !held.has(number) && !broken.has(number));
+  const free = numbers.map((number) => !held.has(number) && !others.has(number) && !broken.has(number));
   const count = free.filter(Boolean).length;
-  write(card, ".counts", `${held.size} held, ${count} free; free chunks ${freeChunks(free)}`);
+  const theirs = others.size ? ` and ${others.size} by other projects` : "";
+  write(card, ".counts", `${held.size} held${theirs}, ${count} free; free chunks ${freeChunks(free)}`);
   write(card, ".groups", gpus.memory_bytes ? `${format.bytes(gpus.memory_bytes)} each` : "");
-  map.show(gpus.groups, Uint8Array.from(numbers, (number) => (held.has(number) ? EXCLUSIVE : 0)));
+  map.show(gpus.groups, Uint8Array.from(numbers, (number) => (held.has(number) ? EXCLUSIVE : others.has(number) ? OTHERS : 0)));
 }
 
 /** @param {HTMLElement} card @param {boolean} oversubscribed */
@@ -185,7 +193,7 @@ const instant = (wall) => `${format.day(wall)}, ${format.clock(wall)}`;
 /** Show how the GPUs stood, and say so in the address. @param {number} at wall clock */
 async function showThen(at) {
   get("scrub-when").textContent = instant(at);
-  const answer = await fetch(`/gpu/past.json?at=${at}`).catch(() => null);
+  const answer = await fetch(`/gpu/past.json?at=${at}${within}`).catch(() => null);
   if (at !== Number(scrub?.value)) return; // moved on meanwhile
   const said = answer && !answer.redirected ? await answer.json().catch(() => null) : null;
   const known = answer?.ok && said;
@@ -199,12 +207,12 @@ async function showThen(at) {
 if (scrub?.dataset.frozen) {
   showThen(Number(scrub.value));
   scrub.addEventListener("input", () => {
-    history.replaceState(null, "", `?at=${scrub.value}`);
+    history.replaceState(null, "", `?at=${scrub.value}${within}`);
     showThen(Number(scrub.value));
   });
 } else {
   // Leaving the live map is one step: from then on the time line moves in place.
-  scrub?.addEventListener("change", () => location.assign(`?at=${scrub.value}`));
+  scrub?.addEventListener("change", () => location.assign(`?at=${scrub.value}${within}`));
   scrub?.addEventListener("input", () => {
     get("scrub-when").textContent = instant(Number(scrub.value));
   });

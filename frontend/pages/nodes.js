@@ -8,11 +8,11 @@ import { dirty } from "../lib/loop.js";
 
 /**
  * @typedef {{ name: string, pool: string, state: string, isolation: string, hostname: string,
- *             version: string, oversubscribed: boolean, cores_held: number, cores_total: number,
+ *             version: string, oversubscribed: boolean, cores_held: number, cores_total: number, cores_own?: number,
  *             cores: Uint8Array, groups: string[], memory_held_bytes: number,
  *             memory_total_bytes: number, environments: number,
  *             gpus: { groups: string[], unhealthy: number[], memory_bytes: number,
- *                     oversubscribed: boolean } }} Node
+ *                     oversubscribed: boolean, others?: string } }} Node
  */
 
 export class NodeCards {
@@ -40,7 +40,9 @@ export class NodeCards {
   /** @param {Node[]} nodes */
   show(nodes) {
     this.#nodes = nodes;
-    dirty(this);
+    // Where no card is in sight there is nothing to paint, unless a node came or went.
+    const same = nodes.length === this.#cards.size && nodes.every(({ name }) => this.#cards.has(name));
+    if (!same || this.#unseen.size < this.#cards.size) dirty(this);
   }
 
   paint() {
@@ -49,6 +51,7 @@ export class NodeCards {
       if (names.has(name)) continue;
       card.remove();
       this.#cards.delete(name);
+      this.#unseen.delete(card);
     }
     for (const node of this.#nodes) {
       const card = this.#card(node.name);
@@ -84,7 +87,7 @@ function fill(card, node) {
   write(
     card,
     ".cores",
-    `${format.amount(node.cores_held)} of ${format.amount(node.cores_total)} cores`,
+    `${format.amount(node.cores_held)} of ${format.amount(node.cores_total)} cores${own(node)}`,
   );
   meter(card, ".cores-meter", node.cores_held, node.cores_total);
   write(
@@ -96,6 +99,11 @@ function fill(card, node) {
   const plural = node.environments === 1 ? "" : "s";
   write(card, ".environments", `${format.count(node.environments)} environment${plural}`);
   /** @type {any} */ (card.querySelector("tg-coremap")).show(node.groups, node.cores);
+}
+
+/** What of it is the project's own, where the page is about one. @param {Node} node */
+function own({ cores_own }) {
+  return !cores_own ? "" : `, ${format.amount(cores_own)} ours`;
 }
 
 /** @param {HTMLElement} card @param {string} part @param {string} text */

@@ -36,7 +36,8 @@ const OUTCOMES = {
 const get = (id) => document.getElementById(id);
 const { live } = get("live");
 const points = new Points();
-const past = chosen();
+/** Of one project nobody keeps more than what is live. */
+const past = live.project ? { seconds: 0, to: 0 } : chosen();
 const CHARTS = ["throughput", "in-flight", "percentiles", "phases"];
 /** Points of the past appear when 15 seconds are complete. */
 const PAST_MS = 15_000;
@@ -115,7 +116,7 @@ get("pools").columns = (/** @type {any} */ pool) => [
 ];
 get("resources").columns = (/** @type {any} */ resource) => [
   resource.name,
-  `${format.amount(resource.held)} of ${format.amount(resource.capacity)}`,
+  held(resource),
 ];
 get("waiting").columns = (/** @type {any} */ action) => [
   link(action),
@@ -134,6 +135,12 @@ get("finished").columns = (/** @type {any} */ action) => [
   format.duration(action.execution_seconds),
   format.duration(action.act_seconds),
 ];
+
+/** @param {{ held: number, capacity: number, others?: number }} resource */
+function held({ held: own, capacity, others }) {
+  const beside = others ? ` + ${format.amount(others)} of other projects` : "";
+  return `${format.amount(own)}${beside} of ${format.amount(capacity)}`;
+}
 
 /** Ids share their beginning; the end tells them apart. @param {{ id: string }} action */
 function link({ id }) {
@@ -260,8 +267,8 @@ function summarise(frame) {
 live.follow("overview", showOverview);
 live.follow("nodes", (/** @type {Frame} */ frame) => cards.show(frame.nodes));
 
-showPast();
-if (!past.to) {
+if (!live.project) showPast();
+if (!past.to && !live.project) {
   setInterval(() => {
     if (!document.hidden && !live.paused) showPast();
   }, PAST_MS);

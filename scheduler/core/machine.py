@@ -61,9 +61,9 @@ class Machine:
         """Return what policies decided lately, latest first."""
         return recent_decisions(self.state, limit)
 
-    def queues(self, limit: int) -> QueuesView:
-        """Return what waits and for what, the longest lines first."""
-        return lines(self.state, limit)
+    def queues(self, limit: int, projects: Collection[str] | None = None) -> QueuesView:
+        """Return what waits and for what, the longest lines first; of some projects, or of all."""
+        return lines(self.state, limit, projects)
 
     def shares(self) -> list[ShareView]:
         """Return what projects have of what they share."""

@@ -53,7 +53,7 @@ class Answers:
             )
             return
         if isinstance(question, QueuesQueried):
-            view = self._loop.machine.queues(question.limit)
+            view = self._loop.machine.queues(question.limit, question.projects)
             self._send(question.reply_to, Reply(question.request_id, body=_raw(view)))
             return
         if isinstance(question, TrajectoryQueried):

@@ -15,9 +15,10 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHt
 from django.views.decorators.http import require_safe
 
 from domain.errors import Unavailable
-from tangram_web.dashboard.guards import for_watchers, refuse
+from tangram_web.dashboard.guards import for_viewers, refuse
 from tangram_web.dashboard.selectors import Mistake
-from tangram_web.dashboard.tables import TABLES, NoSuchRange, Rows
+from tangram_web.dashboard.tables import OF_ALL, TABLES, NoSuchRange, Rows
+from tangram_web.live.access import Sight
 
 TYPES: Final = {
     "csv": "text/csv; charset=utf-8",
@@ -31,13 +32,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 @require_safe
-@for_watchers
-def table(request: HttpRequest, name: str, form: str) -> HttpResponse:
+@for_viewers
+def table(request: HttpRequest, sight: Sight, name: str, form: str) -> HttpResponse:
     """Answer with a table as a file, filtered as the page of it is by the same address."""
-    if name not in TABLES or form not in TYPES:
-        return refuse(request, "No such table", f"There are {', '.join(TABLES)}.", 404)
+    there = [name for name in TABLES if sight.everything or name not in OF_ALL]
+    if name not in there or form not in TYPES:
+        return refuse(request, "No such table", f"There are {', '.join(there)}.", 404)
     try:
-        pages = _begun(TABLES[name](request.GET))
+        pages = _begun(TABLES[name](sight, request.GET))
     except (Mistake, NoSuchRange) as error:
         return refuse(request, "No such rows", f"{error}.", 400)
     except Unavailable as error:

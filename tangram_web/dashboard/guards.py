@@ -10,14 +10,15 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from tangram_web.live.access import may_watch
+from tangram_web.live.access import Sight, may_watch, sight_of
 
 P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, P], HttpResponse]
+SightedView = Callable[Concatenate[HttpRequest, Sight, P], HttpResponse]
 
 
 def for_watchers(view: View[P]) -> View[P]:
-    """Ask people to sign in, and turn away those who may not watch."""
+    """Ask people to sign in, and turn away those who may not see all projects at once."""
 
     @wraps(view)
     def guarded(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
@@ -26,9 +27,23 @@ def for_watchers(view: View[P]) -> View[P]:
         return refuse(
             request,
             "Not permitted",
-            "The console is for staff accounts and members of every project.",
+            "This shows all projects: it is for staff accounts and members of every project.",
             403,
         )
+
+    return login_required(guarded)
+
+
+def for_viewers(view: SightedView[P]) -> View[P]:
+    """Ask people to sign in, and tell the view what it may show; turn away who sees nothing."""
+
+    @wraps(view)
+    def guarded(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+        sight = sight_of(request.user)
+        if sight is not None:
+            return view(request, sight, *args, **kwargs)
+        cure = "You are a member of no project. An admin of one can make you a member."
+        return refuse(request, "Not permitted", cure, 403)
 
     return login_required(guarded)
 

@@ -11,28 +11,29 @@ from tangram_web.dashboard import selectors
 from tangram_web.dashboard.costs import bill_of_task, bill_of_trajectory
 from tangram_web.dashboard.critical import critical_path
 from tangram_web.dashboard.flame import flame_of
-from tangram_web.dashboard.guards import for_watchers, refuse
+from tangram_web.dashboard.guards import for_viewers, refuse
 from tangram_web.dashboard.lanes import lanes_of
+from tangram_web.live.access import Sight
 from tangram_web.records.models import TrajectoryState
 
 
 @require_safe
-@for_watchers
-def trajectories(request: HttpRequest) -> HttpResponse:
+@for_viewers
+def trajectories(request: HttpRequest, sight: Sight) -> HttpResponse:
     """Show trajectories, the latest opened first."""
     context = {
         "page": "trajectories",
-        "found": selectors.trajectory_page(request.GET),
+        "found": selectors.trajectory_page(sight, request.GET),
         "states": TrajectoryState.values,
     }
     return render(request, "dashboard/trajectories.html", context)
 
 
 @require_safe
-@for_watchers
-def trajectory(request: HttpRequest, key: str) -> HttpResponse:
+@for_viewers
+def trajectory(request: HttpRequest, sight: Sight, key: str) -> HttpResponse:
     """Show one trajectory: its actions over time, and what it waited for."""
-    record = selectors.trajectory_record(key)
+    record = selectors.trajectory_record(sight, key)
     if record is None:
         return refuse(request, "No such trajectory", "It may be older than the retention.", 404)
     actions, now = selectors.actions_of_trajectory(record), timezone.now()
@@ -49,18 +50,18 @@ def trajectory(request: HttpRequest, key: str) -> HttpResponse:
 
 
 @require_safe
-@for_watchers
-def tasks(request: HttpRequest) -> HttpResponse:
+@for_viewers
+def tasks(request: HttpRequest, sight: Sight) -> HttpResponse:
     """Show tasks, the latest opened first."""
-    context = {"page": "tasks", "found": selectors.task_page(request.GET)}
+    context = {"page": "tasks", "found": selectors.task_page(sight, request.GET)}
     return render(request, "dashboard/tasks.html", context)
 
 
 @require_safe
-@for_watchers
-def task(request: HttpRequest, key: str) -> HttpResponse:
+@for_viewers
+def task(request: HttpRequest, sight: Sight, key: str) -> HttpResponse:
     """Show one task: its steps, its outcomes, its share of waiting."""
-    record = selectors.task_record(key)
+    record = selectors.task_record(sight, key)
     if record is None:
         return refuse(request, "No such task", "Tasks appear with their first action.", 404)
     context = {

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
+import msgspec
 import redis
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from domain.errors import Unavailable
-from domain.wire import WaitView
-from tangram_web.dashboard.guards import for_watchers
+from domain.wire import QueuesView, WaitView
+from tangram_web.dashboard.guards import for_viewers, for_watchers
+from tangram_web.dashboard.selectors import names_hidden_from
 from tangram_web.lib import ask, bus
+from tangram_web.live.access import Sight
 from tangram_web.metrics.standing import read_standing
 from tangram_web.metrics.views import READERS
 from tangram_web.records.models import ActionRecord
@@ -22,12 +25,12 @@ T = TypeVar("T")
 
 
 @require_safe
-@for_watchers
-def queues(request: HttpRequest) -> HttpResponse:
+@for_viewers
+def queues(request: HttpRequest, sight: Sight) -> HttpResponse:
     """Show every line of waiting actions, and what the next one of it waits for."""
-    found, problem = asked(ask.queues)
+    found, problem = asked(lambda: queues_seen_by(sight))
     status, _ = asked(ask.status)
-    shares = [] if status is None else status.get("shares", [])
+    shares = [] if status is None else shares_seen_by(sight, status)
     context = {"page": "queues", "found": found, "shares": shares, "problem": problem}
     return render(request, "dashboard/queues.html", context)
 
@@ -54,10 +57,40 @@ def workers(request: HttpRequest) -> HttpResponse:
     return render(request, "dashboard/workers.html", context)
 
 
-def why_waiting(record: ActionRecord) -> tuple[WaitView | None, str]:
+def why_waiting(sight: Sight, record: ActionRecord) -> tuple[WaitView | None, str]:
     """Return why a queued action waits, and what keeps us from knowing."""
     live, problem = asked(lambda: ask.live_action(record.id))
-    return (None if live is None else live.waiting), problem
+    if live is None or live.waiting is None:
+        return None, problem
+    return veiled(sight, [live.waiting])[0], problem
+
+
+def queues_seen_by(sight: Sight) -> QueuesView:
+    """Return the lines, or what of them belongs to projects that may be seen. Raises Unavailable."""
+    found = ask.queues() if sight.everything else ask.queues(projects=sight.projects)
+    for line, why in zip(found.items, veiled(sight, [one.why for one in found.items]), strict=True):
+        line.why = why
+    return found
+
+
+def shares_seen_by(sight: Sight, status: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return how projects that may be seen stand with what they share."""
+    return [share for share in status.get("shares", []) if sight.sees(share["project"])]
+
+
+def veiled(sight: Sight, waits: Sequence[WaitView]) -> list[WaitView]:
+    """Return ``waits`` without the names of actions that may not be seen."""
+    hidden = names_hidden_from(sight, (why.blocked_by for why in waits if why.blocked_by))
+    for why in waits:
+        for idle in () if why.relief is None else why.relief.idle:
+            if not sight.sees(idle.project):
+                idle.project = idle.trajectory = ""
+    return [_veiled(why) if why.blocked_by in hidden else why for why in waits]
+
+
+def _veiled(why: WaitView) -> WaitView:
+    reason = why.reason.replace(why.blocked_by or "", "an action of another project")
+    return msgspec.structs.replace(why, reason=reason, blocked_by=None)
 
 
 def asked(question: Callable[[], T]) -> tuple[T | None, str]:

@@ -13,59 +13,78 @@ from django.views.decorators.http import require_safe
 
 from domain.inventory import Config
 from domain.wire import QueuesView
-from tangram_web.dashboard.guards import for_watchers, refuse
-from tangram_web.dashboard.insight import asked
+from tangram_web.dashboard.guards import for_viewers, refuse
+from tangram_web.dashboard.insight import asked, queues_seen_by, shares_seen_by
 from tangram_web.dashboard.past import as_json
+from tangram_web.dashboard.scopes import Scope, scope_of
 from tangram_web.lib import ask, bus
+from tangram_web.live.access import Sight
 from tangram_web.live.frames import HOLDERS, NODES
 from tangram_web.live.scenes import SceneStore
 from tangram_web.live.snapshots import stored_snapshot
+from tangram_web.metrics.standing import read_standing
 from tangram_web.pools.selectors import current_config
 
 NO_INSTANT: Final = "at is an instant of the past, in seconds since 1970"
 
 
 @require_safe
-@for_watchers
-def cpu(request: HttpRequest) -> HttpResponse:
+@for_viewers
+def cpu(request: HttpRequest, sight: Sight) -> HttpResponse:
     """Show every node's cores by NUMA node, and who holds them."""
+    scope = scope_of(sight, request.GET)
+    if scope is None:
+        return refuse(request, "No such project", "Choose one of yours.", 404)
     context = {
+        "scope": scope,
         "page": "cpu",
         "title": "CPU map",
         "says": "node → NUMA node → core; kept-back cores are not Tangram's and not drawn",
         "empty": "No node has joined. Start a worker on one:",
         "command": "./tangram up",
-        **_standing("cpu"),
+        **_standing(_within(sight, scope), "cpu"),
     }
     return render(request, "dashboard/map.html", context)
 
 
 @require_safe
-@for_watchers
-def gpu(request: HttpRequest) -> HttpResponse:
+@for_viewers
+def gpu(request: HttpRequest, sight: Sight) -> HttpResponse:
     """Show every node's GPUs, the chunks that are held of them, and by whom; `?at=` then."""
+    scope = scope_of(sight, request.GET)
+    if scope is None:
+        return refuse(request, "No such project", "Choose one of yours.", 404)
     scrub, problem = scrub_of(request.GET, time())
     if problem:
         return refuse(request, "No such moment", problem, 400)
     context = {
+        "scope": scope,
         "scrub": scrub,
         "page": "gpu",
         "title": "GPU map",
         "says": "node → GPU → chunk of 1, 2, 4 or 8",
         "empty": "No node offers GPUs. Nodes offer those that NVML finds, or declare some:",
         "command": "TANGRAM_NODE_GPUS=8 ./tangram up",
-        **(_standing("gpu") if scrub is None or scrub["at"] is None else {"some": True}),
+        **(
+            _standing(_within(sight, scope), "gpu")
+            if scrub is None or scrub["at"] is None
+            else {"some": True}
+        ),
+        "memory": service_memory() if scrub is None or scrub["at"] is None else [],
     }
     return render(request, "dashboard/map.html", context)
 
 
 @require_safe
-@for_watchers
-def gpu_past(request: HttpRequest) -> HttpResponse:
+@for_viewers
+def gpu_past(request: HttpRequest, sight: Sight) -> HttpResponse:
     """Answer with how the GPUs stood at an instant of the past (`?at=EPOCH`)."""
-    at = instant_of(request.GET, time())
+    at, scope = instant_of(request.GET, time()), scope_of(sight, request.GET)
     if at is None:
         return as_json({"detail": NO_INSTANT}, 400)
+    if scope is None:
+        return as_json({"detail": "there is no such project"}, 404)
+    sight = _within(sight, scope)
     try:
         scene = SceneStore(bus.redis_client(), bus.keys()).at(at)
     except redis.RedisError as error:
@@ -73,8 +92,23 @@ def gpu_past(request: HttpRequest) -> HttpResponse:
     if scene is None:
         return as_json({"detail": "nobody knows how the GPUs stood then"}, 404)
     return as_json(
-        {"at": scene.at, "nodes": scene.nodes, "residents": scene.residents, "log": scene.log}, 200
+        {
+            "at": scene.at,
+            "nodes": [_seen(sight, node) for node in scene.nodes],
+            "residents": scene.residents,
+            "log": scene.log,
+        },
+        200,
     )
+
+
+def _seen(sight: Sight, node: dict[str, Any]) -> dict[str, Any]:
+    """Return a node of a scene in which holders that may not be seen are units without a name."""
+    theirs = [one["units"] for one in node["holders"] if not sight.sees(one["project"])]
+    if not theirs:
+        return node
+    holders = [one for one in node["holders"] if sight.sees(one["project"])]
+    return node | {"holders": holders, "gpus": node["gpus"] | {"others": ",".join(theirs)}}
 
 
 def instant_of(query: QueryDict, now: float) -> float | None:
@@ -106,13 +140,13 @@ def scrub_of(query: QueryDict, now: float) -> tuple[dict[str, Any] | None, str]:
 
 
 @require_safe
-@for_watchers
-def apis(request: HttpRequest) -> HttpResponse:
+@for_viewers
+def apis(request: HttpRequest, sight: Sight) -> HttpResponse:
     """Show how the APIs and all other counted resources of the cluster stand."""
     status, problem = asked(ask.status)
-    found, _ = asked(ask.queues)
+    found, _ = asked(lambda: queues_seen_by(sight))
     resources = {} if status is None else status["resources"]
-    shares = [] if status is None else status.get("shares", [])
+    shares = [] if status is None else shares_seen_by(sight, status)
     context = {
         "page": "apis",
         "problem": problem,
@@ -152,8 +186,11 @@ def api_rows(
     ]
 
 
-def holders_of(kind: str) -> tuple[bool, list[dict[str, Any]]]:
-    """Return whether a node offers ``kind``, and who holds units of it, as the newest frames say."""
+def holders_of(sight: Sight, kind: str) -> tuple[bool, list[dict[str, Any]]]:
+    """Return whether a node offers ``kind``, and who holds units of it, as the newest frames say.
+
+    Of holders that may not be seen nothing is told.
+    """
     client = bus.redis_client()
     try:
         nodes, held = stored_snapshot(client, NODES), stored_snapshot(client, HOLDERS)
@@ -165,11 +202,33 @@ def holders_of(kind: str) -> tuple[bool, list[dict[str, Any]]]:
         {"node": row["name"], "held_seconds": max(0.0, now - holder["since"]), **holder}
         for row in held.get("nodes", [])
         for holder in row["holders"]
-        if holder["kind"] == kind
+        if holder["kind"] == kind and sight.sees(holder["project"])
     ]
     return bool(offers), holders
 
 
-def _standing(kind: str) -> dict[str, Any]:
-    some, holders = holders_of(kind)
+def service_memory() -> list[dict[str, Any]]:
+    """Return what GPU services take of the host memory of each node, as nodes said last."""
+    try:
+        standing = read_standing(bus.redis_client(), bus.keys())
+    except redis.RedisError:
+        return []
+    return [
+        {
+            "node": node,
+            "used_bytes": used,
+            "capacity_bytes": capacity,
+            "share": used / capacity if capacity else 0.0,
+        }
+        for node, used, capacity in sorted(standing.service_memory())
+    ]
+
+
+def _within(sight: Sight, scope: Scope) -> Sight:
+    """Return what a page shows of what somebody may see."""
+    return Sight((scope.project,)) if scope.project else sight
+
+
+def _standing(sight: Sight, kind: str) -> dict[str, Any]:
+    some, holders = holders_of(sight, kind)
     return {"some": some, "holders": holders}

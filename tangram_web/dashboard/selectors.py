@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlencode
 
 from django.db.models import Model, QuerySet
 from django.http import QueryDict
-from django.utils.dateparse import parse_datetime
 
 from domain.action import ActionState, Outcome
+from tangram_web.lib.instants import instant_of
+from tangram_web.live.access import Sight
 from tangram_web.records.models import (
     ActionRecord,
     EndRecord,
@@ -49,7 +51,7 @@ class ActionPage:
         return bool(self.filters)
 
 
-def action_page(query: QueryDict) -> ActionPage:
+def action_page(sight: Sight, query: QueryDict) -> ActionPage:
     """Return the page of actions that an address asks for.
 
     Ids sort by time of submission, so the cursor is an id: pages stay put while actions arrive.
@@ -57,7 +59,7 @@ def action_page(query: QueryDict) -> ActionPage:
     filters = _given(query, FILTERS)
     before = query.get("before", "")
     mistake = _mistake(filters | ({"before": before} if before else {}))
-    rows = [] if mistake else list(_matching(filters, before)[: PAGE + 1])
+    rows = [] if mistake else list(sight.of(_matching(filters, before))[: PAGE + 1])
     older = ""
     if len(rows) > PAGE:
         rows = rows[:PAGE]
@@ -70,19 +72,19 @@ class Mistake(ValueError):
     """A filter has a value that nothing can have."""
 
 
-def filtered_actions(query: QueryDict) -> QuerySet[ActionRecord]:
+def filtered_actions(sight: Sight, query: QueryDict) -> QuerySet[ActionRecord]:
     """Return all actions that an address asks for. Raises Mistake."""
-    return _actions_where(_checked(query, FILTERS))
+    return sight.of(_actions_where(_checked(query, FILTERS)))
 
 
-def filtered_trajectories(query: QueryDict) -> QuerySet[TrajectoryRecord]:
+def filtered_trajectories(sight: Sight, query: QueryDict) -> QuerySet[TrajectoryRecord]:
     """Return all trajectories that an address asks for. Raises Mistake."""
-    return TrajectoryRecord.objects.filter(**_checked(query, TRAJECTORY_FILTERS))
+    return sight.of(TrajectoryRecord.objects.filter(**_checked(query, TRAJECTORY_FILTERS)))
 
 
-def filtered_tasks(query: QueryDict) -> QuerySet[TaskRecord]:
+def filtered_tasks(sight: Sight, query: QueryDict) -> QuerySet[TaskRecord]:
     """Return all tasks that an address asks for. Raises Mistake."""
-    return TaskRecord.objects.filter(**_checked(query, TASK_FILTERS))
+    return sight.of(TaskRecord.objects.filter(**_checked(query, TASK_FILTERS)))
 
 
 def _checked(query: QueryDict, names: tuple[str, ...]) -> dict[str, str]:
@@ -101,9 +103,9 @@ def _unreadable(filters: dict[str, str]) -> str:
     return next((f"{v!r} is no {n}" for n, v in filters.items() if not _readable(v)), "")
 
 
-def action_record(action_id: str) -> ActionRecord | None:
-    """Return an action's row, or None."""
-    return ActionRecord.objects.filter(pk=action_id).first() if _readable(action_id) else None
+def action_record(sight: Sight, action_id: str) -> ActionRecord | None:
+    """Return an action's row; None where there is none to be seen."""
+    return _one(sight, ActionRecord.objects.all(), action_id)
 
 
 @dataclass(frozen=True)
@@ -116,26 +118,39 @@ class RowPage(Generic[Row]):
     mistake: str = ""
 
 
-def trajectory_page(query: QueryDict) -> RowPage[TrajectoryRecord]:
+def trajectory_page(sight: Sight, query: QueryDict) -> RowPage[TrajectoryRecord]:
     """Return the page of trajectories that an address asks for."""
     rows = TrajectoryRecord.objects.order_by("-opened_at", "-key").defer("environment", "metadata")
-    return _by_opening(rows, query, TRAJECTORY_FILTERS)
+    return _by_opening(sight.of(rows), query, TRAJECTORY_FILTERS)
 
 
-def task_page(query: QueryDict) -> RowPage[TaskRecord]:
+def task_page(sight: Sight, query: QueryDict) -> RowPage[TaskRecord]:
     """Return the page of tasks that an address asks for."""
     rows = TaskRecord.objects.order_by("-opened_at", "-key").defer("metadata")
-    return _by_opening(rows, query, TASK_FILTERS)
+    return _by_opening(sight.of(rows), query, TASK_FILTERS)
 
 
-def trajectory_record(key: str) -> TrajectoryRecord | None:
-    """Return a trajectory's row, or None."""
-    return TrajectoryRecord.objects.filter(pk=key).first() if _readable(key) else None
+def trajectory_record(sight: Sight, key: str) -> TrajectoryRecord | None:
+    """Return a trajectory's row; None where there is none to be seen."""
+    return _one(sight, TrajectoryRecord.objects.all(), key)
 
 
-def task_record(key: str) -> TaskRecord | None:
-    """Return a task's row, or None."""
-    return TaskRecord.objects.filter(pk=key).first() if _readable(key) else None
+def task_record(sight: Sight, key: str) -> TaskRecord | None:
+    """Return a task's row; None where there is none to be seen."""
+    return _one(sight, TaskRecord.objects.all(), key)
+
+
+def names_hidden_from(sight: Sight, action_ids: Iterable[str]) -> set[str]:
+    """Return those of ``action_ids`` that may not be named to somebody; one query at most."""
+    asked = set(action_ids)
+    if sight.everything or not asked:
+        return set()
+    rows = sight.of(ActionRecord.objects.filter(pk__in=asked))
+    return asked - set(rows.values_list("pk", flat=True))
+
+
+def _one(sight: Sight, rows: QuerySet[Row], key: str) -> Row | None:
+    return sight.of(rows.filter(pk=key)).first() if _readable(key) else None
 
 
 def actions_of_trajectory(trajectory: TrajectoryRecord) -> list[ActionRecord]:
@@ -185,7 +200,7 @@ def _by_opening(rows: QuerySet[Row], query: QueryDict, names: tuple[str, ...]) -
     filters = _given(query, names)
     mistake = _unreadable(filters)
     before = query.get("before", "")
-    moment = parse_datetime(before) if before and _readable(before) else None
+    moment = instant_of(before)
     if before and moment is None:
         mistake = f"{before!r} is no instant"
     if mistake:

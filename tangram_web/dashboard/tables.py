@@ -19,9 +19,11 @@ from domain.errors import Unavailable
 from tangram_web.audit import selectors as entries
 from tangram_web.audit.models import AuditEntry
 from tangram_web.dashboard import selectors
+from tangram_web.dashboard.insight import queues_seen_by, shares_seen_by
 from tangram_web.dashboard.maps import api_rows, holders_of
 from tangram_web.dashboard.past import recalled_of, span_of
 from tangram_web.lib import ask, bus
+from tangram_web.live.access import Sight
 from tangram_web.live.recall import rows_of
 from tangram_web.metrics.standing import read_standing
 from tangram_web.metrics.views import READERS
@@ -49,38 +51,39 @@ _TASK: Final = (
 )  # fmt: skip
 
 Rows = Iterable[list[dict[str, Any]]]
+Table = Callable[[Sight, QueryDict], Rows]
 
 
 class NoSuchRange(ValueError):
     """The address asks for rows that cannot be."""
 
 
-def actions(query: QueryDict) -> Rows:
+def actions(sight: Sight, query: QueryDict) -> Rows:
     """Yield actions, newest first, as the list filters them."""
-    return _by_key(selectors.filtered_actions(query), "id", _ACTION)
+    return _by_key(selectors.filtered_actions(sight, query), "id", _ACTION)
 
 
-def trajectories(query: QueryDict) -> Rows:
+def trajectories(sight: Sight, query: QueryDict) -> Rows:
     """Yield trajectories by key, as the list filters them."""
-    return _by_key(selectors.filtered_trajectories(query), "key", _TRAJECTORY)
+    return _by_key(selectors.filtered_trajectories(sight, query), "key", _TRAJECTORY)
 
 
-def tasks(query: QueryDict) -> Rows:
+def tasks(sight: Sight, query: QueryDict) -> Rows:
     """Yield tasks by key, as the list filters them."""
-    return _by_key(selectors.filtered_tasks(query), "key", _TASK)
+    return _by_key(selectors.filtered_tasks(sight, query), "key", _TASK)
 
 
-def queues(_: QueryDict) -> Rows:
+def queues(sight: Sight, _: QueryDict) -> Rows:
     """Yield the lines of waiting actions. Raises Unavailable."""
-    yield [msgspec.to_builtins(line) for line in ask.queues().items]
+    yield [msgspec.to_builtins(line) for line in queues_seen_by(sight).items]
 
 
-def decisions(_: QueryDict) -> Rows:
+def decisions(_: Sight, __: QueryDict) -> Rows:
     """Yield the latest decisions of policies. Raises Unavailable."""
     yield [msgspec.to_builtins(one) for one in ask.decisions().items]
 
 
-def workers(_: QueryDict) -> Rows:
+def workers(_: Sight, __: QueryDict) -> Rows:
     """Yield the workers that show life. Raises Unavailable."""
     try:
         yield read_standing(bus.redis_client(), bus.keys(), READERS).workers
@@ -88,24 +91,24 @@ def workers(_: QueryDict) -> Rows:
         raise Unavailable(f"redis does not answer: {error}") from error
 
 
-def cores(_: QueryDict) -> Rows:
+def cores(sight: Sight, _: QueryDict) -> Rows:
     """Yield who holds which cores."""
-    yield holders_of("cpu")[1]
+    yield holders_of(sight, "cpu")[1]
 
 
-def gpus(_: QueryDict) -> Rows:
+def gpus(sight: Sight, _: QueryDict) -> Rows:
     """Yield who holds which GPUs."""
-    yield holders_of("gpu")[1]
+    yield holders_of(sight, "gpu")[1]
 
 
-def apis(_: QueryDict) -> Rows:
+def apis(sight: Sight, _: QueryDict) -> Rows:
     """Yield how APIs and counted resources stand. Raises Unavailable."""
     status = ask.status()
-    shares = status.get("shares", [])
-    yield api_rows(status["resources"], current_config(), ask.queues(), shares)
+    shares = shares_seen_by(sight, status)
+    yield api_rows(status["resources"], current_config(), queues_seen_by(sight), shares)
 
 
-def history(query: QueryDict) -> Rows:
+def history(_: Sight, query: QueryDict) -> Rows:
     """Yield the points of a range. Raises NoSuchRange, Unavailable."""
     now = time()
     span = span_of(query, now)
@@ -117,7 +120,7 @@ def history(query: QueryDict) -> Rows:
         raise Unavailable(f"redis does not answer: {error}") from error
 
 
-def audit(query: QueryDict) -> Rows:
+def audit(_: Sight, query: QueryDict) -> Rows:
     """Yield who did what, newest first, as the list filters it. Raises a Mistake."""
     try:
         rows = entries.filtered(AuditEntry.objects.all(), query)
@@ -126,12 +129,14 @@ def audit(query: QueryDict) -> Rows:
     return _by_key(rows, "id", entries.COLUMNS)
 
 
-TABLES: Final[dict[str, Callable[[QueryDict], Rows]]] = {
+TABLES: Final[dict[str, Table]] = {
     table.__name__: table
     for table in (
         actions, trajectories, tasks, queues, decisions, workers, cores, gpus, apis, history, audit,
     )
 }  # fmt: skip
+#: Tables that show all projects at once.
+OF_ALL: Final = frozenset({"decisions", "workers", "history", "audit"})
 
 
 def _by_key(rows: QuerySet[Any, Model], key: str, columns: tuple[str, ...]) -> Iterator[Any]:

@@ -24,8 +24,9 @@ from django.views.decorators.http import require_safe
 from domain.ids import action_id
 from tangram_web.dashboard import selectors
 from tangram_web.dashboard.exports import as_file
-from tangram_web.dashboard.guards import for_watchers, refuse
+from tangram_web.dashboard.guards import for_viewers, refuse
 from tangram_web.dashboard.past import span_of
+from tangram_web.live.access import Sight
 from tangram_web.records.models import ActionRecord
 
 #: Actions of one trace; viewers take more than ten times as many events.
@@ -38,20 +39,20 @@ _encode = msgspec.json.Encoder().encode
 
 
 @require_safe
-@for_watchers
-def of_action(request: HttpRequest, action_id: str) -> HttpResponse:
+@for_viewers
+def of_action(request: HttpRequest, sight: Sight, action_id: str) -> HttpResponse:
     """Answer with one action's trace."""
-    record = selectors.action_record(action_id)
+    record = selectors.action_record(sight, action_id)
     if record is None:
         return refuse(request, "No such action", "It may be older than the retention.", 404)
     return _trace(request, [record], f"{record.id}.trace.json")
 
 
 @require_safe
-@for_watchers
-def of_trajectory(request: HttpRequest, key: str) -> HttpResponse:
+@for_viewers
+def of_trajectory(request: HttpRequest, sight: Sight, key: str) -> HttpResponse:
     """Answer with the trace of all actions of a trajectory."""
-    row = selectors.trajectory_record(key)
+    row = selectors.trajectory_record(sight, key)
     if row is None:
         return refuse(request, "No such trajectory", "It may be older than the retention.", 404)
     rows = ActionRecord.objects.filter(project=row.project, trajectory=row.name)
@@ -59,32 +60,32 @@ def of_trajectory(request: HttpRequest, key: str) -> HttpResponse:
 
 
 @require_safe
-@for_watchers
-def of_window(request: HttpRequest) -> HttpResponse:
+@for_viewers
+def of_window(request: HttpRequest, sight: Sight) -> HttpResponse:
     """Answer with the trace of what was submitted in a stretch of time (`?range=…&to=…`)."""
     span = span_of(request.GET, time())
     if isinstance(span, str):
         return refuse(request, "No such window", f"{span}.", 400)
     first, last = (action_id(max(0, int(at * 1000)), bytes(8)) for at in span)
-    rows = ActionRecord.objects.filter(id__gte=first, id__lt=last)
+    rows = sight.of(ActionRecord.objects.filter(id__gte=first, id__lt=last))
     return _trace(request, _in_order(rows), "window.trace.json")
 
 
 @require_safe
-@for_watchers
-def viewer(request: HttpRequest) -> HttpResponse:
+@for_viewers
+def viewer(request: HttpRequest, sight: Sight) -> HttpResponse:
     """Show a trace in place: of `?action=`, of `?trajectory=` (a key), or of `?range=…&to=…`."""
     action, key = request.GET.get("action", ""), request.GET.get("trajectory", "")
     context = {"page": "trajectories"}
     if action:
-        if selectors.action_record(action) is None:
+        if selectors.action_record(sight, action) is None:
             return refuse(request, "No such action", "It may be older than the retention.", 404)
         context |= {
             "page": "actions", "of": action, "back": reverse("dashboard:action", args=[action]),
             "source": reverse("dashboard:trace-action", args=[action]),
         }  # fmt: skip
     elif key:
-        row = selectors.trajectory_record(key)
+        row = selectors.trajectory_record(sight, key)
         if row is None:
             return refuse(request, "No such trajectory", "It may be older than the retention.", 404)
         context |= {

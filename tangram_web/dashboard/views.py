@@ -16,18 +16,24 @@ from django.views.decorators.http import require_safe
 from domain.action import ActionState, Outcome
 from tangram_web.dashboard import past, selectors, services
 from tangram_web.dashboard.costs import cost_of_action
-from tangram_web.dashboard.guards import for_watchers, refuse
+from tangram_web.dashboard.guards import for_viewers, refuse
 from tangram_web.dashboard.insight import why_waiting
 from tangram_web.dashboard.lifecycle import phases_of
+from tangram_web.dashboard.scopes import scope_of
+from tangram_web.live.access import Sight
 from tangram_web.records.selectors import view_of
 
 
 @require_safe
-@for_watchers
-def overview(request: HttpRequest) -> HttpResponse:
+@for_viewers
+def overview(request: HttpRequest, sight: Sight) -> HttpResponse:
     """Show the live page; its data come over the websocket, a range of the past by request."""
+    scope = scope_of(sight, request.GET)
+    if scope is None:
+        return refuse(request, "No such project", "Choose one of yours.", 404)
     context = {
         "page": "overview",
+        "scope": scope,
         "ranges": past.RANGES,
         "range": request.GET.get("range", ""),
         "frozen": "to" in request.GET,
@@ -48,12 +54,12 @@ def enter(request: HttpRequest) -> HttpResponse:
 
 
 @require_safe
-@for_watchers
-def actions(request: HttpRequest) -> HttpResponse:
+@for_viewers
+def actions(request: HttpRequest, sight: Sight) -> HttpResponse:
     """Show actions, newest first."""
     context = {
         "page": "actions",
-        "found": selectors.action_page(request.GET),
+        "found": selectors.action_page(sight, request.GET),
         "states": list(ActionState),
         "outcomes": list(Outcome),
     }
@@ -61,16 +67,16 @@ def actions(request: HttpRequest) -> HttpResponse:
 
 
 @require_safe
-@for_watchers
-def action(request: HttpRequest, action_id: str) -> HttpResponse:
+@for_viewers
+def action(request: HttpRequest, sight: Sight, action_id: str) -> HttpResponse:
     """Show one action: its life, what it got, what it left."""
-    record = selectors.action_record(action_id)
+    record = selectors.action_record(sight, action_id)
     if record is None:
         missing = {"page": "actions", "action_id": action_id}
         return render(request, "dashboard/no_action.html", missing, status=404)
     waiting, problem = (None, "")
     if record.state == ActionState.QUEUED:
-        waiting, problem = why_waiting(record)
+        waiting, problem = why_waiting(sight, record)
     raw = msgspec.json.format(msgspec.json.encode(view_of(record)), indent=2).decode()
     context = {
         "page": "actions",

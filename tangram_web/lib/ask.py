@@ -33,9 +33,9 @@ def live_action(action_id: str) -> ActionView | None:
     return None if body is None else _action.decode(body)
 
 
-def queues(limit: int = 200) -> QueuesView:
-    """Return what waits and for what, the longest lines first."""
-    return _queues.decode(_ask(QueuesQueried, limit=limit) or b"")
+def queues(limit: int = 200, projects: tuple[str, ...] | None = None) -> QueuesView:
+    """Return what waits and for what, the longest lines first; of some projects, or of all."""
+    return _queues.decode(_ask(QueuesQueried, limit=limit, projects=projects) or b"")
 
 
 def decisions(limit: int = 100) -> DecisionsView:

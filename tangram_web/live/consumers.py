@@ -4,6 +4,13 @@ The client speaks JSON: ``{"sub": ["overview", "nodes"], "hz": 4}`` says all it 
 (an empty list: nothing), ``{"resync": "overview"}`` asks for a snapshot. The server answers with
 binary frames (`tangram_web.live.frames.Frame`), a snapshot first, and with JSON ``{"error": …}``.
 
+Who may not see all projects follows topics of single ones (``overview@lab``); a topic that he may
+not follow is answered as one that does not exist. While a topic of a project is followed, the
+consumer says so (`tangram_web.live.watching`), since only what is watched is folded.
+
+Where Redis does not answer in time, the socket is closed with `CLOSE_TRY_AGAIN`, and the page comes
+again: half a subscription would look like a system in which nothing happens.
+
 Each topic has one slot and the newest frame wins it: a client that reads slowly, or asked for a
 low rate, gets fewer frames and never old ones.
 """
@@ -12,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final
 
@@ -22,11 +30,18 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.contrib.sessions.backends.base import SessionBase
 from msgspec import Meta
 
-from tangram_web.live.access import may_watch
+from domain.errors import Unavailable
+from tangram_web.lib.bus import PATIENCE_SECONDS, in_time
+from tangram_web.live.access import Sight, sight_of
 from tangram_web.live.snapshots import newest_snapshot
-from tangram_web.live.topics import group_of, is_topic
+from tangram_web.live.topics import WATCH_EVERY_SECONDS, group_of, is_topic, project_of
+from tangram_web.live.watching import say_watched
+
+log = logging.getLogger(__name__)
 
 CLOSE_UNAUTHORISED: Final = 4401
+#: Of RFC 6455's registry: the server cannot, now.
+CLOSE_TRY_AGAIN: Final = 1013
 #: A page whose session ended keeps receiving for at most this long.
 RECHECK_SECONDS: Final = 60.0
 MAX_MESSAGE_BYTES: Final = 4096
@@ -52,23 +67,31 @@ class LiveConsumer(AsyncWebsocketConsumer):
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         snapshot: Callable[[str], Awaitable[bytes | None]] = newest_snapshot,
         recheck_seconds: float = RECHECK_SECONDS,
+        watch: Callable[[set[str]], Awaitable[None]] = say_watched,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         super().__init__()
         self._pause = pause
         self._snapshot = snapshot
         self._recheck_seconds = recheck_seconds
+        self._watch = watch
+        self._patience_seconds = patience_seconds
+        self._watcher: asyncio.Task[None] | None = None
+        self._sight: Sight | None = None
         self._hz = 4.0
         self._topics: set[str] = set()
         self._slots: dict[str, bytes] = {}
         self._filled = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
         self._checked_at = 0.0
+        self._ended = False
 
     async def connect(self) -> None:
-        """Let staff in; tell everybody else why not."""
+        """Let in who may see something; tell everybody else why not."""
         # Browsers see the close code only of a socket that was accepted.
         await self.accept()
-        if not await sync_to_async(may_watch)(self.scope.get("user")):
+        self._sight = await sync_to_async(sight_of)(self.scope.get("user"))
+        if self._sight is None:
             await self.close(CLOSE_UNAUTHORISED)
             return
         self._checked_at = asyncio.get_running_loop().time()
@@ -76,10 +99,13 @@ class LiveConsumer(AsyncWebsocketConsumer):
 
     async def disconnect(self, code: int) -> None:
         """Stop sending and leave all topics."""
-        if self._sender is not None:
-            self._sender.cancel()
-            await asyncio.wait([self._sender])
-        await self._follow(set())
+        self._ended = True
+        for task in (self._sender, self._watcher):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+        with contextlib.suppress(Unavailable):
+            await self._follow(set())
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         """Do what the page asks, or say what is wrong with it."""
@@ -93,11 +119,15 @@ class LiveConsumer(AsyncWebsocketConsumer):
         except (msgspec.DecodeError, UnicodeEncodeError) as error:
             await self._complain(str(error))
             return
-        unknown = [name for name in self._named(message) if not is_topic(name)]
+        unknown = [name for name in self._named(message) if not self._may_follow(name)]
         if unknown:
             await self._complain(f"there is no topic {unknown[0][:64]!r}")
-        else:
+            return
+        try:
             await self._obey(message)
+        except Unavailable as error:
+            log.warning("a live page is sent away: %s", error)
+            await self.close(CLOSE_TRY_AGAIN)
 
     async def topic_frame(self, event: dict[str, Any]) -> None:
         """Put a frame into its topic's slot, over the one before it."""
@@ -121,13 +151,33 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if message.resync is not None and message.resync in self._topics:
             await self._send_snapshot(message.resync)
 
+    def _may_follow(self, topic: str) -> bool:
+        if self._sight is None or not is_topic(topic):
+            return False
+        project = project_of(topic)
+        return self._sight.sees(project) if project else self._sight.everything
+
     async def _follow(self, wanted: set[str]) -> None:
         for topic in self._topics - wanted:
-            await self.channel_layer.group_discard(group_of(topic), self.channel_name)
+            await self._in_time(self.channel_layer.group_discard, topic)
+            self._topics.discard(topic)
             self._slots.pop(topic, None)
         for topic in wanted - self._topics:
-            await self.channel_layer.group_add(group_of(topic), self.channel_name)
-        self._topics = wanted
+            self._topics.add(topic)  # first: what was half done is left again at the end
+            await self._in_time(self.channel_layer.group_add, topic)
+        if self._watcher is None and any(map(project_of, wanted)):
+            self._watcher = asyncio.create_task(self._keep_watching())
+
+    async def _in_time(self, change: Callable[[str, str], Awaitable[None]], topic: str) -> None:
+        await in_time(change(group_of(topic), self.channel_name), self._patience_seconds)
+
+    async def _keep_watching(self) -> None:
+        """Say which projects are followed, for as long as some are."""
+        # Redis' client can lose a cancellation that meets a reply: the flag is looked at as well.
+        while not self._ended and (projects := set(filter(None, map(project_of, self._topics)))):
+            await self._watch(projects)
+            await asyncio.sleep(WATCH_EVERY_SECONDS * (not self._ended))
+        self._watcher = None
 
     async def _send_snapshot(self, topic: str) -> None:
         snapshot = await self._snapshot(topic)
@@ -167,4 +217,5 @@ class LiveConsumer(AsyncWebsocketConsumer):
             return False
         # What the scope carries was read when the socket opened.
         stored = session.__class__(session.session_key)
-        return await sync_to_async(may_watch)(await get_user({"session": stored}))
+        self._sight = await sync_to_async(sight_of)(await get_user({"session": stored}))
+        return all(map(self._may_follow, self._topics)) and self._sight is not None

@@ -6,15 +6,18 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import time
 
 import msgspec
 import pytest
 from channels_redis.pubsub import RedisPubSubChannelLayer
 
+from domain.errors import Unavailable
 from tangram_web.live.frames import Frame, FrameFold
 from tangram_web.live.publisher import HEARTBEAT_SECONDS, FramePublisher
 from tangram_web.live.snapshots import newest_snapshot
-from tangram_web.live.topics import MESSAGE_TYPE, group_of, snapshot_key
+from tangram_web.live.topics import MESSAGE_TYPE, WATCH_LASTS_SECONDS, group_of, snapshot_key
+from tangram_web.live.watching import say_watched, watched
 from tests.redis_server import RedisServer
 from tests.unit.live.journal import Journal
 
@@ -67,6 +70,73 @@ def test_snapshot_is_there_for_newcomers(redis, publisher, settings):
     assert msgspec.msgpack.decode(snapshot)["points"] == "all"
     with redis.client() as client:
         assert client.ttl(snapshot_key(PREFIX, "overview")) > 0
+
+
+async def test_what_is_watched_is_known_and_forgotten_when_nobody_says_so_again(redis, settings):
+    settings.TANGRAM_REDIS_URL = redis.url
+    settings.TANGRAM_KEY_PREFIX = PREFIX
+    now = time()
+
+    await say_watched({"lab"})
+    await say_watched({"lab", "x@y"})
+
+    with redis.client() as client:
+        assert set(watched(client, PREFIX, now)) == {"lab", "x@y"}
+        assert watched(client, PREFIX, now + 2 * WATCH_LASTS_SECONDS) == []
+        assert watched(client, PREFIX, now) == []
+
+
+async def test_redis_that_is_away_does_not_end_a_page(settings, tmp_path):
+    settings.TANGRAM_REDIS_URL = f"unix://{tmp_path}/none.sock"
+
+    await say_watched({"lab"})
+
+
+async def test_redis_that_never_answers_is_waited_for_no_longer_than_asked(settings):
+    asked = asyncio.Event()
+
+    async def listen_and_say_nothing(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        asked.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(listen_and_say_nothing, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        settings.TANGRAM_REDIS_URL = f"redis://{host}:{port}"
+
+        with pytest.raises(Unavailable, match="does not answer"):
+            await newest_snapshot("overview", seconds=0.05)
+        await say_watched({"lab"}, seconds=0.05)
+
+    assert asked.is_set()
+
+
+async def test_snapshot_of_a_redis_that_is_away_is_unavailable(settings, tmp_path):
+    settings.TANGRAM_REDIS_URL = f"unix://{tmp_path}/none.sock"
+
+    with pytest.raises(Unavailable):
+        await newest_snapshot("overview")
+
+
+async def test_who_followed_a_project_before_its_first_frame_gets_all_of_it(redis, publisher):
+    layer = RedisPubSubChannelLayer(hosts=[redis.url], prefix=PREFIX)
+    channel = await layer.new_channel()
+    await layer.group_add(group_of("overview@lab"), channel)
+
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        for one in (frame(topic="overview@lab"), frame(topic="overview@lab", revision=2)):
+            await asyncio.wrap_future(thread.submit(publish, publisher, one))
+        messages = [await layer.receive(channel) for _ in range(2)]
+        thread.submit(publisher.close).result()
+    await layer.flush()
+
+    frames = [msgspec.msgpack.decode(message["frame"]) for message in messages]
+    assert [(one["snapshot"], one.get("points")) for one in frames] == [
+        (True, "all"),
+        (False, None),
+    ]
 
 
 async def test_listener_gets_frames_of_a_fold(redis, publisher):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from time import time
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from domain.inventory import Config
+from domain.keys import Keys
 from domain.resources import MILLI
 from domain.wire import QueuesView, QueueView, WaitView
 from tangram_web.dashboard import maps
@@ -66,6 +69,23 @@ def test_a_core_map_opens_with_its_holders_before_any_script_ran(
     assert 'href="/actions/act_1/"' in text
     assert "<td>0-1</td>" in text
     assert MARKUP not in text
+
+
+def test_the_gpu_map_says_how_much_host_memory_services_take(
+    browser: Client, redis_bus: Any
+) -> None:
+    journal = Journal()
+    journal.join("n1")
+    publish(redis_bus, journal)
+    assert "Host memory of services" not in browser.get("/gpu/").content.decode()
+    life = {"role": "node", "at": time(), "service_memory": (3 * 2**30, 12 * 2**30)}
+    redis_bus.hset(Keys().workers, "node@n1", json.dumps(life))
+
+    text = browser.get("/gpu/").content.decode()
+
+    assert "Host memory of services" in text
+    assert "<td>n1</td><td>3 GiB</td><td>12 GiB</td><td>25.0 %</td>" in text
+    assert "Host memory of services" not in browser.get(f"/gpu/?at={int(time())}").content.decode()
 
 
 def test_a_system_without_gpus_says_how_to_have_some(browser: Client, redis_bus: Any) -> None:

@@ -38,7 +38,7 @@ def remember(store: RingStore, ago: float) -> None:
     for entry in journal.entries:
         fold.fold(entry)
     fold.frames(journal.at + 45)
-    store.save(fold.flow.rings.take())
+    store.save(fold.rings.take())
 
 
 def test_a_range_is_answered_with_points_and_what_it_was_as_a_whole(

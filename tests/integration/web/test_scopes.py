@@ -28,6 +28,7 @@ WRITES = {
     ("tokens", "post"): Scope.CONFIG,
     ("nodes/n1/drain", "post"): Scope.OPERATE,
     ("nodes/n1/resume", "post"): Scope.OPERATE,
+    ("nodes/n1/forget", "post"): Scope.OPERATE,
 }
 
 
@@ -41,9 +42,10 @@ def test_reading_needs_its_scope(caller, scope, name, needed):
 
 @pytest.mark.parametrize("scope", Scope)
 @pytest.mark.parametrize(("target", "needed"), WRITES.items(), ids=str)
-def test_writing_needs_its_scope(caller, redis_bus, scope, target, needed):
+def test_writing_needs_its_scope(caller, redis_bus, monkeypatch, scope, target, needed):
+    monkeypatch.setattr("tangram_web.lib.ask.ANSWER_SECONDS", 0.01)
     name, method = target
-    body = {"unknown": 1} if not name.endswith("resume") else None
+    body = {"unknown": 1} if not name.endswith(("resume", "forget")) else None
 
     answer = getattr(caller(scope), method)(f"/api/v1/{name}", body)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,7 +13,10 @@ from asgiref.testing import ApplicationCommunicator
 from channels.layers import InMemoryChannelLayer, channel_layers
 from django.contrib.auth.models import AnonymousUser, User
 
-from tangram_web.live.consumers import CLOSE_UNAUTHORISED, LiveConsumer
+from domain.errors import Unavailable
+from tangram_web.live import consumers
+from tangram_web.live.access import Sight
+from tangram_web.live.consumers import CLOSE_TRY_AGAIN, CLOSE_UNAUTHORISED, LiveConsumer
 from tangram_web.live.topics import MESSAGE_TYPE, group_of
 
 STAFF = User(username="ops", is_staff=True)
@@ -46,16 +50,25 @@ class Page:
 
     def __init__(self, user: Any = STAFF, **consumer: Any) -> None:
         self.snapshots: dict[str, bytes] = {}
+        self.redis_is_away = False
         self.layer = InMemoryChannelLayer()
         channel_layers.backends["default"] = self.layer
-        application = LiveConsumer.as_asgi(snapshot=self._snapshot, **consumer)
+        self.watched: list[set[str]] = []
+        application = LiveConsumer.as_asgi(
+            **{"snapshot": self._snapshot, "watch": self._watch, **consumer}
+        )
         # Not channels.testing: importing it needs daphne.
         self.scope = {"type": "websocket", "path": "/ws/live/", "user": user}
         self.scope["session"] = SignedOutSession()
         self.socket = ApplicationCommunicator(application, self.scope)
 
     async def _snapshot(self, topic: str) -> bytes | None:
+        if self.redis_is_away:
+            raise Unavailable("redis does not answer")
         return self.snapshots.get(topic)
+
+    async def _watch(self, projects: set[str]) -> None:
+        self.watched.append(projects)
 
     async def open(self) -> None:
         await self.socket.send_input({"type": "websocket.connect"})
@@ -232,6 +245,63 @@ async def test_bytes_are_refused(page):
     assert "JSON" in await page.hear_error()
 
 
+async def member_page(monkeypatch: pytest.MonkeyPatch, **consumer: Any) -> Page:
+    """A page of somebody who may see the project ``lab`` and no other."""
+    monkeypatch.setattr(consumers, "sight_of", lambda _: Sight(("lab",)))
+    page = Page(User(username="ada"), **consumer)
+    await page.open()
+    return page
+
+
+async def test_a_member_follows_topics_of_his_project_and_their_watching_is_said(monkeypatch):
+    page = await member_page(monkeypatch)
+    page.snapshots["overview@lab"] = b"snapshot"
+    await page.say(sub=["overview@lab"])
+    assert await page.hear() == b"snapshot"
+
+    await page.publish("overview@lab", b"frame")
+
+    assert await page.hear() == b"frame"
+    assert page.watched == [{"lab"}]
+    await page.leave()
+
+
+@pytest.mark.parametrize(
+    "topic", ["overview", "nodes", "holders", "overview@secret", "nodes@", "overview@lab@lab"]
+)
+async def test_what_a_member_may_not_follow_does_not_exist(monkeypatch, topic):
+    page = await member_page(monkeypatch)
+
+    await page.say(sub=["overview@lab", topic])
+    assert await page.hear_error() == f"there is no topic {topic!r}"
+    await page.say(resync=topic)
+    assert "there is no topic" in await page.hear_error()
+    await page.publish(topic, b"frame")
+    await page.say(resync="?")
+
+    assert "'?'" in await page.hear_error()
+    assert page.watched == []
+    await page.leave()
+
+
+async def test_a_member_who_was_put_out_of_the_project_is_sent_away(monkeypatch):
+    page = await member_page(monkeypatch, recheck_seconds=0.0)
+    await page.follow("overview@lab")
+    monkeypatch.setattr(consumers, "sight_of", lambda _: Sight(("other",)))
+
+    await page.publish("overview@lab", b"frame")
+
+    assert await page.hear_close() == CLOSE_UNAUTHORISED
+    await page.leave()
+
+
+async def test_staff_follow_one_project_as_well(page):
+    page.snapshots["nodes@lab"] = b"snapshot"
+    await page.say(sub=["nodes@lab"])
+
+    assert await page.hear() == b"snapshot"
+
+
 async def test_page_whose_session_ended_is_told_to_sign_in():
     page = Page(recheck_seconds=0.0)
     await page.open()
@@ -241,3 +311,53 @@ async def test_page_whose_session_ended_is_told_to_sign_in():
 
     assert await page.hear_close() == CLOSE_UNAUTHORISED
     await page.leave()
+
+
+async def test_a_lost_cancellation_holds_no_ending_up() -> None:
+    """Redis' client may lose one that meets a reply: what it was to end asks for itself."""
+    watching, asked = asyncio.Event(), 0
+
+    async def watch(_: set[str]) -> None:
+        nonlocal asked
+        asked += 1
+        watching.set()
+        if asked == 1:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        else:
+            await asyncio.Event().wait()
+
+    page = Page(watch=watch)
+    await page.open()
+    await page.say(sub=["overview@lab"])
+    await asyncio.wait_for(watching.wait(), 20)
+    await page.leave()
+    assert asked == 1
+
+
+async def test_page_whose_snapshot_cannot_be_read_is_told_to_come_again(page):
+    page.redis_is_away = True
+
+    await page.say(sub=["overview"])
+
+    assert await page.hear_close() == CLOSE_TRY_AGAIN
+
+
+async def test_page_that_cannot_be_subscribed_in_time_is_told_to_come_again(monkeypatch):
+    page = Page(patience_seconds=0.01)
+    await page.open()
+    left: list[str] = []
+
+    async def never(group: str, channel: str) -> None:
+        await asyncio.Event().wait()
+
+    async def leave(group: str, channel: str) -> None:
+        left.append(group)
+
+    monkeypatch.setattr(page.layer, "group_add", never)
+    monkeypatch.setattr(page.layer, "group_discard", leave)
+    await page.say(sub=["overview"])
+
+    assert await page.hear_close() == CLOSE_TRY_AGAIN
+    await page.leave()
+    assert left == [group_of("overview")]

@@ -1,0 +1,41 @@
+"""Going about the console: opening pages, waiting for what they show, saving configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from playwright.sync_api import Page, expect
+
+PATIENCE_MS: Final = 30_000
+
+
+def visit(page: Page, path: str) -> None:
+    page.goto("/".join(page.url.split("/")[:3]) + path)
+
+
+def until(page: Page, path: str, seen: Callable[[Page], bool]) -> None:
+    """Reload a page until it shows something: what it tells is projected a moment later."""
+    for _ in range(PATIENCE_MS // 250):
+        visit(page, path)
+        if seen(page):
+            return
+        page.wait_for_timeout(250)
+    raise AssertionError(f"{path} never showed it:\n{page.inner_text('main')}")
+
+
+def apply(page: Page, text: str) -> None:
+    """Review and save a text on the pages of the configuration."""
+    visit(page, "/configuration/edit/")
+    page.get_by_label("The configuration as YAML").fill(text)
+    page.get_by_role("button", name="Review").click()
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("it is in force")).to_be_visible()
+
+
+def audited(page: Page, target: str, verb: str, by: str = "admin") -> None:
+    """See in the audit that somebody did it, at a page."""
+    visit(page, f"/audit/?target={target}")
+    row = page.locator("#rows tbody tr", has_text=verb).first
+    expect(row).to_contain_text(by)
+    expect(row).to_contain_text("web")

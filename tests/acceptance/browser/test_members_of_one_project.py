@@ -1,0 +1,82 @@
+"""A member of one project in Chromium over a running stack: live pages of his project, nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.acceptance.browser.conftest import PATIENCE_MS, run
+from tests.acceptance.up.conftest import Tangram
+from tests.architecture.tree import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+WORD = "correct horse battery"
+MAKE = f"""
+from django.contrib.auth import get_user_model
+from tangram_web.people.models import Membership
+user = get_user_model().objects.create_user("ada", password={WORD!r})
+Membership.objects.create(user=user, project_id="lab", role="viewer")
+"""
+
+
+@pytest.fixture(scope="module")
+def member(browser: Browser, tangram: Tangram) -> Iterator[Page]:
+    """A page of somebody who signed in and is a viewer of the project ``lab``."""
+    tangram.post("/api/v1/projects", {"name": "lab", "default_pool": "default"})
+    subprocess.run(
+        [sys.executable, "manage.py", "shell", "-c", MAKE], cwd=ROOT, check=True,
+        env={**os.environ, "TANGRAM_HOME": str(tangram.home)},
+    )  # fmt: skip
+    context = browser.new_context(viewport={"width": 1360, "height": 900})
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    page.goto(f"{tangram.access['url']}/login/")
+    page.get_by_label("Name").fill("ada")
+    page.get_by_label("Password").fill(WORD)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page).to_have_title("Overview · Tangram")
+    yield page
+    context.close()
+
+
+def test_the_overview_is_live_and_of_the_project_alone(member: Page, tangram: Tangram) -> None:
+    expect(member.locator("tg-live")).to_have_attribute("data-is", "live")
+    theirs = run(tangram, "true", task="theirs")
+    ours = run(tangram, "true", project="lab", task="ours")
+
+    finished = member.locator("#finished")
+    expect(finished.get_by_role("link", name=ours["id"][-8:])).to_be_visible()
+    expect(finished.get_by_text("ours", exact=True)).to_be_visible()
+    expect(finished.get_by_role("link", name=theirs["id"][-8:])).to_have_count(0)
+    expect(member.locator("#nodes .card")).to_have_count(1)
+
+
+def test_what_others_hold_is_grey_on_the_map_and_has_no_name(
+    member: Page, tangram: Tangram
+) -> None:
+    body = {"task": "theirs", "kind": "lease", "cost": {"cpu": 1}, "lease": {"ttl_seconds": 600}}
+    theirs = tangram.post("/api/v1/actions?wait=5", body)
+    ours = tangram.post("/api/v1/actions?wait=5", {**body, "project": "lab", "task": "ours"})
+
+    member.goto(f"{tangram.access['url']}/cpu/")
+
+    expect(member.locator("#holders").get_by_role("link", name=ours["id"][-8:])).to_be_visible()
+    expect(member.locator("#maps .counts")).to_contain_text("held by other projects")
+    expect(member.get_by_text(theirs["id"][-8:])).to_have_count(0)
+    for each in (theirs, ours):
+        tangram.post(f"/api/v1/leases/{each['id']}/release", {})
+
+
+def test_links_lead_to_what_opens(member: Page, tangram: Tangram) -> None:
+    member.goto(f"{tangram.access['url']}/queues/")
+    addresses = member.locator("header nav a").evaluate_all("links => links.map(link => link.href)")
+    assert len(addresses) > 8
+    for address in addresses:
+        answer = member.request.get(address)
+        assert answer.status == 200, address
