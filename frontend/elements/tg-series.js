@@ -11,6 +11,7 @@ import { dirty } from "../lib/loop.js";
 import { SPAN_SECONDS } from "../lib/points.js";
 import { drawMarks } from "../lib/marks.js";
 import { offer } from "../lib/picture.js";
+import { whenSeen } from "../lib/sight.js";
 import { line, twin } from "../lib/table.js";
 
 /**
@@ -50,10 +51,10 @@ export class TgSeries extends HTMLElement {
     this.append(this.#figure, twin(this.#table, () => dirty(this)));
     offer(this, () => this.#figure.querySelector("canvas"), () => this.#plan?.lines ?? []);
     new ResizeObserver(([entry]) => this.#resized(entry.contentRect.width)).observe(this);
-    new IntersectionObserver(([entry]) => {
-      this.#seen = entry.isIntersecting;
-      if (this.#seen) dirty(this);
-    }).observe(this);
+    whenSeen(this, (seen) => {
+      this.#seen = seen;
+      if (seen) dirty(this);
+    });
     onTheme(() => {
       this.#rebuild = true;
       dirty(this);
@@ -81,8 +82,9 @@ export class TgSeries extends HTMLElement {
 
   /** @param {Mark[]} marks */
   mark(marks) {
+    const same = marks.length === this.#marks.length && marks.every(({ at }, nth) => at === this.#marks[nth].at);
     this.#marks = marks;
-    dirty(this);
+    if (!same) dirty(this);
   }
 
   paint() {
@@ -113,7 +115,7 @@ export class TgSeries extends HTMLElement {
     const options = {
       width: Math.max(240, this.#wide || this.clientWidth),
       height: HEIGHT,
-      padding: [8, 8, 0, 0],
+      padding: [8, 18, 0, 0], // the newest time is written beyond the right end
       cursor: { points: { size: 6 }, y: false, drag: { setScale: false } },
       legend: { live: true },
       scales: { x: { range: () => this.#span() }, y: scaleOf(plan) },
