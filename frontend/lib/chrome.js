@@ -27,7 +27,23 @@ bind("gp", go("/apis/"));
 document.getElementById("show-palette")?.addEventListener("click", open);
 document.getElementById("show-help")?.addEventListener("click", () => help?.showModal());
 
-reach(document);
+// When every module of the page has read what the server wrote: this changes attributes of it.
+queueMicrotask(() => reach(document));
+
+/** @type {Set<HTMLFormElement>} */
+const sent = new Set();
+// What changes something is sent once, however often a button is pressed: a token made twice is two.
+document.addEventListener("submit", (event) => {
+  const form = /** @type {HTMLFormElement} */ (event.target);
+  if (form.method !== "post" || event.defaultPrevented) return;
+  if (sent.has(form)) event.preventDefault();
+  sent.add(form);
+  setTimeout(() => sent.delete(form), 3000); // who stopped the page meanwhile may send it again
+});
+
+const scope = document.querySelector("form.scope");
+scope?.querySelector("button")?.remove(); // for those without scripts
+scope?.addEventListener("change", () => /** @type {HTMLFormElement} */ (scope).requestSubmit());
 
 if (theme) {
   theme.value = localStorage.getItem("tangram.theme") ?? "auto";
