@@ -50,6 +50,11 @@ class Keys:
         return f"{self.prefix}:capacity"
 
     @property
+    def dead_letters(self) -> str:
+        """Hash: messages that could not be read, set aside for people (`domain.dead_letters`)."""
+        return f"{self.prefix}:dead-letters"
+
+    @property
     def positions(self) -> str:
         """Hash: consumer of the journal → last entry it is done with."""
         return f"{self.prefix}:positions"

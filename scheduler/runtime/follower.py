@@ -11,7 +11,7 @@ import redis
 
 from domain.codec import JournalEntry
 from domain.keys import Keys
-from scheduler.runtime.housekeeping import show_life
+from scheduler.runtime.housekeeping import LIFE_SECONDS, show_life
 from scheduler.runtime.journal import Journal
 from scheduler.runtime.leadership import process_name
 
@@ -19,7 +19,6 @@ log = logging.getLogger(__name__)
 
 Entries = Sequence[tuple[str, JournalEntry]]
 
-LIFE_SECONDS = 3.0
 RETRY_SECONDS = 0.5
 
 

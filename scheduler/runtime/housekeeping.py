@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 0.5
-#: A snapshot is taken after this many entries, and not more often than every so many seconds.
+#: How often those who do little else say that they are alive.
+LIFE_SECONDS = 3.0
+#: Between two looks at the settings of Redis.
+DURABILITY_SECONDS = 60.0
+#: What a loop is that must not lead (`refusal`); it says why.
+REFUSING = "refusing"
+#: A snapshot is taken after this many entries, or when what is behind it took so long to decide that
+#: a successor would notice; but snapshots take no more than one part in so many of the deciding.
 SNAPSHOT_ENTRIES = 5000
 SNAPSHOT_SECONDS = 30.0
 #: Journal kept for questions about the past, when nobody needs more.

@@ -18,10 +18,11 @@ from threading import Event
 import redis
 from redis.commands.core import Script
 
+from domain.dead_letters import DeadLetter, encode_letter
 from domain.errors import Fenced
 from domain.keys import Keys
 from scheduler.runtime.lane import Argument, Lane
-from scheduler.runtime.scripts import COMMIT, ELECT, PUT, RENEW
+from scheduler.runtime.scripts import COMMIT, ELECT, PUT, RENEW, RESIGN, SET_ASIDE
 
 #: How often a standby looks whether the leader is gone.
 STANDBY_SECONDS = 0.2
@@ -52,6 +53,8 @@ class Leadership:
         self._renew = self.client.register_script(RENEW)
         self._commit = self.client.register_script(COMMIT)
         self._put = self.client.register_script(PUT)
+        self._set_aside = self.client.register_script(SET_ASIDE)
+        self._resign = self.client.register_script(RESIGN)
 
     def try_elect(self) -> bool:
         """Become leader unless another one shows life."""
@@ -83,6 +86,11 @@ class Leadership:
         """Set ``key`` as leader. Raises Fenced."""
         self._fenced(self._put, [self.keys.epoch, self.keys.leader, key], [value])
 
+    def set_aside(self, letter: DeadLetter) -> None:
+        """Keep a message that cannot be read, once, as leader. Raises Fenced."""
+        keys = [self.keys.epoch, self.keys.leader, self.keys.dead_letters]
+        self._fenced(self._set_aside, keys, [letter.name, encode_letter(letter)])
+
     def commit(self, entry: bytes, inbox_id: str, commands: Sequence[tuple[str, bytes]]) -> str:
         """Write one journal entry and its commands to nodes; return the entry's id. Raises Fenced."""
         keys = [
@@ -98,8 +106,7 @@ class Leadership:
 
     def resign(self) -> None:
         """Let a standby take over at once."""
-        if self.client.get(self.keys.leader) == self.name.encode():
-            self.client.delete(self.keys.leader)
+        self._resign(keys=[self.keys.leader], args=[self.name])
 
     def _mine(self) -> list[Argument]:
         return [self.epoch, self.name, int(self.lease_seconds * 1000)]

@@ -11,11 +11,12 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from threading import Event
-from time import monotonic, perf_counter, time
+from time import monotonic, perf_counter
+from typing import Any, Final
 
 import redis
 
-from domain.codec import JournalEntry, NodeCommand, decode_command, encode
+from domain.codec import JournalEntry, NodeCommand, encode
 from domain.decisions import (
     Abort,
     Decision,
@@ -29,8 +30,6 @@ from domain.decisions import (
 )
 from domain.errors import Fenced, Unavailable
 from domain.events import (
-    ActionSubmitted,
-    Command,
     ConfigApplied,
     NodeJoined,
     Question,
@@ -47,16 +46,21 @@ from scheduler.runtime import trail
 from scheduler.runtime.answers import Answers
 from scheduler.runtime.breath import Breath
 from scheduler.runtime.clock import JournalClock
-from scheduler.runtime.housekeeping import JOURNAL_RETENTION_SECONDS, Housekeeping
-from scheduler.runtime.lane import Lane, read_stream
+from scheduler.runtime.housekeeping import (
+    JOURNAL_RETENTION_SECONDS,
+    LIFE_SECONDS,
+    REFUSING,
+    Housekeeping,
+    show_life,
+)
+from scheduler.runtime.inbox import Inbox
 from scheduler.runtime.leadership import Leadership
 from scheduler.runtime.recovery import recover
+from scheduler.runtime.refusal import Refusal
 from scheduler.runtime.telemetry import LoopStats
 
 log = logging.getLogger(__name__)
 
-#: Inbox entries taken per pass; each may hold many messages.
-BATCH_ENTRIES = 256
 #: A pass waits no longer than this, so that housekeeping is done in time.
 MAX_WAIT_SECONDS = 0.5
 RETRY_SECONDS = 0.2
@@ -76,12 +80,14 @@ class SchedulerLoop:
         journal_seconds: float = JOURNAL_RETENTION_SECONDS,
     ) -> None:
         self._client = client
-        self._inbox = Lane(client)
         self._keys = keys
         self._make_ledger = make_ledger
         self._config = config
         self._journal_seconds = journal_seconds
         self.leadership = leadership
+        self._inbox = Inbox(client, keys, leadership)
+        self._stood_by_at = float("-inf")
+        self._refusal: Refusal | None = None
         self.stats = LoopStats()
 
     def run(self, stop: Event) -> None:
@@ -94,6 +100,8 @@ class SchedulerLoop:
                 log.warning("stepping down: %s", error)
             except redis.RedisError as error:
                 log.warning("redis does not answer, starting over: %s", error)
+                self._inbox.close()
+                self.leadership.let_go()
                 stop.wait(RETRY_SECONDS)
             except Unavailable as error:
                 log.warning("cannot lead, the epoch's second place is away: %s", error)
@@ -113,8 +121,8 @@ class SchedulerLoop:
         started = perf_counter()
         recovered = recover(self._client, self._keys, self._make_ledger, self._config, progress)
         self.machine: Machine = recovered.machine
-        self.journal_id, self.inbox_id = recovered.journal_id, recovered.inbox_id
-        self.seq = recovered.seq
+        self.journal_id, self.seq = recovered.journal_id, recovered.seq
+        self._inbox.begin(recovered.inbox_id)
         self.clock = JournalClock(recovered.machine.state.now)
         self.housekeeping = Housekeeping(
             self, self._client, self._keys, self._journal_seconds, recovered.replayed
@@ -134,7 +142,7 @@ class SchedulerLoop:
 
     def run_once(self, max_wait_seconds: float = MAX_WAIT_SECONDS) -> None:
         """Do one pass. Raises Fenced, or a Redis error; the machine is then of no more use."""
-        commands = self._read(self._patience(max_wait_seconds))
+        commands = self._inbox.read(self._patience(max_wait_seconds))
         began = perf_counter()
         questions = [command for command in commands if isinstance(command, Question)]
         events: list[DomainEvent] = [c for c in commands if not isinstance(c, Question)]
@@ -147,36 +155,19 @@ class SchedulerLoop:
             self._handle(events, now)
         for question in questions:
             self.answers.answer(question)
+        self._inbox.settle()
         if commands:
             self.stats.record_pass(perf_counter() - began, len(events))
+
+    @property
+    def inbox_id(self) -> str:
+        """Place in the inbox up to which everything is in the journal, or was answered."""
+        return self._inbox.settled_id
 
     def _patience(self, max_wait_seconds: float) -> float:
         if self._wake_at is None:
             return max_wait_seconds
         return min(max_wait_seconds, max(0.001, self._wake_at - self.clock.now()))
-
-    def _read(self, wait_seconds: float) -> list[Command]:
-        entries = read_stream(
-            self._inbox, self._keys.inbox, self.inbox_id, BATCH_ENTRIES, wait_seconds
-        )
-        received_at = time()
-        commands: list[Command] = []
-        longest_lag = self._longest_lag()
-        for stream_id, fields in entries:
-            for message in fields.values():
-                command = decode_command(message)
-                if isinstance(command, ActionSubmitted):
-                    lag = max(0.0, received_at - command.accepted_at)
-                    command.lag_seconds = lag if longest_lag is None else min(lag, longest_lag)
-                commands.append(command)
-            self.inbox_id = stream_id
-        if len(entries) < BATCH_ENTRIES:
-            self._drained_at = monotonic()
-        return commands
-
-    def _longest_lag(self) -> float | None:
-        """Bound how long a message can have waited here, whatever wall clocks say."""
-        return None if self._drained_at is None else monotonic() - self._drained_at
 
     def _handle(self, events: Sequence[DomainEvent], now: float) -> None:
         for event in events:
@@ -190,12 +181,12 @@ class SchedulerLoop:
             self.leadership.epoch,
             now,
             self.clock.wall_offset(),
-            self.inbox_id,
+            self._inbox.read_id,
             list(events),
             decisions,
         )
         self.journal_id = self.leadership.commit(
-            encode(entry), self.inbox_id, self._node_commands(decisions)
+            encode(entry), self._inbox.read_id, self._node_commands(decisions)
         )
         self._after_commit(events, decisions)
 

@@ -22,6 +22,12 @@ redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
 #: KEYS epoch, leader · ARGV epoch, name, lease milliseconds.
 RENEW: Final = _CHECK_EPOCH + "return 1"
 
+#: KEYS leader · ARGV name. Deletes the sign of life only if it is ours: a successor keeps its own.
+RESIGN: Final = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('DEL', KEYS[1])
+"""
+
 #: KEYS epoch, leader, journal, inbox, node streams… · ARGV epoch, name, lease milliseconds,
 #: journal entry, inbox id up to which everything is handled, commands per node… → journal id.
 COMMIT: Final = (
@@ -36,6 +42,9 @@ return id
 
 #: KEYS epoch, leader, target · ARGV epoch, name, lease milliseconds, value.
 PUT: Final = _CHECK_EPOCH + "return redis.call('SET', KEYS[3], ARGV[4])"
+
+#: KEYS epoch, leader, letters · ARGV epoch, name, lease milliseconds, name of the letter, letter.
+SET_ASIDE: Final = _CHECK_EPOCH + "return redis.call('HSETNX', KEYS[3], ARGV[4], ARGV[5])"
 
 #: Appends the messages of many requests as one entry, except those of requests whose
 #: Idempotency-Key was seen. KEYS inbox, then the key of each request ('' for none) · ARGV seconds
