@@ -88,6 +88,19 @@ decode_config = _configs.decode
 decode_reply = _replies.decode
 
 
+def read_entry(stream_id: str, fields: Mapping[bytes, bytes]) -> JournalEntry:
+    """Return what a stream entry of the journal holds. Raises Unreadable."""
+    try:
+        return decode_entry(fields[JOURNAL_FIELD])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
+        raise Unreadable(
+            f"journal entry {stream_id} cannot be read ({type(error).__name__}: {error}): it is "
+            "damaged, or a newer version wrote it. Start the version that wrote it; if that cannot "
+            "read it either, see 'What cannot be read' in docs/operations.md",
+            entry_id=stream_id,
+        ) from None
+
+
 def pack_fields(messages: Iterable[bytes]) -> list[str | bytes]:
     """Lay messages out as the fields and values of one stream entry."""
     packed: list[str | bytes] = []

@@ -76,6 +76,7 @@ def _loop() -> list[tuple[str, Work]]:
         leadership,
         config,
         journal_seconds=settings.TANGRAM_JOURNAL_SECONDS,
+        consumers=("projector",),
     )
     bus.publish_config(config)
     return [("loop", loop.run)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from threading import Event
 from time import monotonic, time
 
@@ -12,6 +13,7 @@ from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import close_old_connections
 
+from domain.errors import Unreadable
 from scheduler.runtime.connection import connect
 from scheduler.runtime.follower import Entries, Follower
 from scheduler.runtime.journal import START, Journal, id_parts
@@ -33,6 +35,8 @@ log = logging.getLogger(__name__)
 #: Entries of this long are projected together: one transaction, and one row for short actions.
 PROJECTION_PAUSE_SECONDS = 0.1
 FRAME_SECONDS = 0.25
+#: Between two attempts at an entry that cannot be read; each folds the journal before it again.
+UNREADABLE_SECONDS = 30.0
 METRICS_SECONDS = 1.0
 #: Between two looks for projects that somebody watches.
 WATCHED_SECONDS = 1.0
@@ -69,10 +73,16 @@ def frames(stop: Event) -> None:
     layer = get_channel_layer()
     while not stop.is_set():
         try:
-            with FramePublisher(layer, client, settings.TANGRAM_KEY_PREFIX) as publisher:
-                _publish(client, publisher, stop)
+            with (
+                FramePublisher(layer, client, settings.TANGRAM_KEY_PREFIX) as publisher,
+                closing(Journal(client, bus.keys(), passes_over=True)) as journal,
+            ):
+                _publish(client, journal, publisher, stop)
         except redis.RedisError:
             stop.wait(1.0)
+        except Unreadable as error:
+            log.error("live frames and metrics stand still: %s", error)
+            stop.wait(UNREADABLE_SECONDS)
 
 
 def _publish(client: redis.Redis, journal: Journal, publisher: FramePublisher, stop: Event) -> None:

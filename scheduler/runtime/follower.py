@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import monotonic
 
 import redis
 
 from domain.codec import JournalEntry
+from domain.errors import Unreadable
 from domain.keys import Keys
 from scheduler.runtime.housekeeping import LIFE_SECONDS, show_life
 from scheduler.runtime.journal import Journal
@@ -20,6 +22,8 @@ log = logging.getLogger(__name__)
 Entries = Sequence[tuple[str, JournalEntry]]
 
 RETRY_SECONDS = 0.5
+#: Between two looks at an entry that cannot be read: an operator has to do something about it.
+UNREADABLE_SECONDS = 2.0
 
 
 class Follower:
@@ -27,6 +31,7 @@ class Follower:
 
     The consumer stores its own position together with its results; ``start`` returns it. What it
     raises as ``retry_on`` (its database is away) is tried again; anything else ends the follower.
+    At an entry that it cannot read it waits, and says so: what it makes would have a hole.
     """
 
     def __init__(
@@ -52,10 +57,12 @@ class Follower:
         self._page = page
         self._retry_on: tuple[type[Exception], ...] = (redis.RedisError, *retry_on)
         self._holds_journal = holds_journal
-        self._journal = Journal(client, keys)
+        self._journal = Journal(client, keys, passes_over=True)
         self._worker = process_name(name)
         self._shown_at = 0.0
         self._behind = False
+        #: The last entry that could not be read.
+        self._stands_before = ""
 
     def run(self, stop: threading.Event) -> None:
         """Follow until ``stop`` is set."""
@@ -71,6 +78,9 @@ class Follower:
                 log.warning("%s waits: %s", self._name, error)
                 position = None
                 stop.wait(RETRY_SECONDS)
+            except Unreadable as error:
+                self._stand_still(error)
+                stop.wait(UNREADABLE_SECONDS)
             if self._pause_seconds and not self._behind:
                 stop.wait(self._pause_seconds)
 
@@ -82,6 +92,14 @@ class Follower:
             position = entries[-1][0]
             self._hold(position)
         return position
+
+    def _stand_still(self, error: Unreadable) -> None:
+        """Tell once for each entry why nothing more comes; signs of life tell it all the time."""
+        if error.entry_id != self._stands_before:
+            self._stands_before = error.entry_id
+            log.error("%s stands still: %s", self._name, error)
+        with suppress(redis.RedisError):
+            show_life(self._client, self._keys, self._worker, self._name, why=str(error))
 
     def _hold(self, position: str) -> None:
         if self._holds_journal:

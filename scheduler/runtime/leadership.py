@@ -64,12 +64,17 @@ class Leadership:
             self.epoch_won(self.epoch)
         return self.epoch > 0
 
-    def wait(self, stop: Event) -> bool:
-        """Wait as a standby until elected; False when ``stop`` was set first."""
+    def wait(self, stop: Event, waiting: Callable[[], None] = lambda: None) -> bool:
+        """Wait as a standby until elected, ``waiting`` each round; False when ``stop`` was set."""
         while not self.try_elect():
+            waiting()
             if stop.wait(STANDBY_SECONDS):
                 return False
         return True
+
+    def let_go(self) -> None:
+        """Give the connection up: after an outage it is dead, and would end the next term too."""
+        self._lane.close()
 
     def renew(self) -> None:
         """Show life. Raises Fenced when another leader has taken over."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from threading import Event
 from time import monotonic, perf_counter
 from typing import Any, Final
@@ -21,6 +21,7 @@ from domain.decisions import (
     Abort,
     Decision,
     Evict,
+    Forget,
     Grant,
     Refuse,
     RemoveEnvironment,
@@ -28,9 +29,10 @@ from domain.decisions import (
     TransferFile,
     Wake,
 )
-from domain.errors import Fenced, Unavailable
+from domain.errors import Fenced, Unavailable, Unreadable
 from domain.events import (
     ConfigApplied,
+    NodeForgetAsked,
     NodeJoined,
     Question,
     TimeAdvanced,
@@ -64,6 +66,21 @@ log = logging.getLogger(__name__)
 #: A pass waits no longer than this, so that housekeeping is done in time.
 MAX_WAIT_SECONDS = 0.5
 RETRY_SECONDS = 0.2
+#: How often a loop that must not lead looks whether it may by now.
+REFUSED_SECONDS = 1.0
+
+#: Decisions that nodes are told as they are, by the field of `NodeCommand`.
+_AS_DECIDED: Final[dict[type, str]] = {
+    Abort: "abort",
+    Resize: "resize",
+    RemoveEnvironment: "remove",
+    Evict: "evict",
+    TransferFile: "transfer",
+    Forget: "forget",
+}
+_TOLD_AS_DECIDED: Final = (Abort, Resize, RemoveEnvironment, Evict, TransferFile, Forget)
+#: What may change how much there is.
+_OF_CAPACITY: Final = (NodeJoined, NodeForgetAsked, ConfigApplied)
 
 
 class SchedulerLoop:
@@ -78,12 +95,15 @@ class SchedulerLoop:
         config: Config,
         *,
         journal_seconds: float = JOURNAL_RETENTION_SECONDS,
+        consumers: Collection[str] = (),
     ) -> None:
+        """``consumers``: readers of the journal that miss nothing, however late they first start."""
         self._client = client
         self._keys = keys
         self._make_ledger = make_ledger
         self._config = config
         self._journal_seconds = journal_seconds
+        self.consumers = consumers
         self.leadership = leadership
         self._inbox = Inbox(client, keys, leadership)
         self._stood_by_at = float("-inf")
@@ -94,8 +114,7 @@ class SchedulerLoop:
         """Lead whenever possible until ``stop`` is set; survives the loss of Redis and of epochs."""
         while not stop.is_set():
             try:
-                if self.leadership.wait(stop):
-                    self._lead(stop)
+                self._serve_a_term(stop)
             except Fenced as error:
                 log.warning("stepping down: %s", error)
             except redis.RedisError as error:
@@ -106,6 +125,33 @@ class SchedulerLoop:
             except Unavailable as error:
                 log.warning("cannot lead, the epoch's second place is away: %s", error)
                 stop.wait(RETRY_SECONDS)
+
+    def _serve_a_term(self, stop: Event) -> None:
+        """Stand by, then lead; or wait, as one who must not lead."""
+        if self._refusal is not None and not self._refusal.over():
+            self._stand_by()
+            stop.wait(REFUSED_SECONDS)
+            return
+        self._refusal = None
+        if not self.leadership.wait(stop, self._stand_by):
+            return
+        try:
+            self._lead(stop)
+        except Unreadable as error:
+            log.error("this loop does not lead: %s", error)
+            self._refusal = Refusal(self._client, self._keys, error)
+            self._stood_by_at = float("-inf")
+            self.leadership.resign()  # a loop of another version may be able to
+
+    def _stand_by(self) -> None:
+        """Let people see that there is a standby: its absence shows only when it is too late."""
+        if monotonic() - self._stood_by_at >= LIFE_SECONDS:
+            self._stood_by_at = monotonic()
+            name = self.leadership.name
+            if self._refusal is None:
+                show_life(self._client, self._keys, name, "standby")
+            else:
+                show_life(self._client, self._keys, name, REFUSING, why=self._refusal.reason)
 
     def _lead(self, stop: Event) -> None:
         with Breath(self.leadership) as breath:

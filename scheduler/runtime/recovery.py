@@ -2,18 +2,21 @@
 
 The journal holds decisions too. A machine that decides otherwise than the journal says (it was
 written by another version) must not go on from there: nodes have been told what the journal says.
+Neither may it go on over a hole, be it an entry that cannot be read or one that is missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import cast
 
 import msgspec
 import redis
 
-from domain.errors import InvariantViolation
+from domain.codec import JournalEntry
+from domain.errors import Unreadable
 from domain.inventory import Config
 from domain.keys import Keys
 from scheduler.core import snapshot
@@ -54,24 +57,48 @@ def recover(
 ) -> Recovered:
     """Return a machine level with the journal; ``config`` is for the very first start.
 
-    ``progress`` is called after every entry. Raises InvariantViolation when the journal's decisions are not the machine's.
+    ``progress`` is called after every entry. Raises Unreadable when what is stored cannot be read,
+    has a hole, or when the journal's decisions are not the machine's.
     """
     stored = cast("bytes | None", client.get(keys.snapshot))
     if stored is None:
         recovered = Recovered(Machine(make_ledger, config))
     else:
-        taken = _decoder.decode(stored)
-        machine = snapshot.load(taken.state, make_ledger)
+        taken, machine = _load(stored, make_ledger)
         recovered = Recovered(machine, taken.journal_id, taken.inbox_id, taken.seq)
-    for stream_id, entry in Journal(client, keys).after(recovered.journal_id):
-        if recovered.machine.handle(*entry.events) != entry.decisions:
-            raise InvariantViolation(
-                f"replay of journal entry {stream_id} (seq {entry.seq}) decides otherwise than it "
-                "did: another version wrote it. Start that version once more and stop it cleanly; "
-                "a clean stop leaves a snapshot and nothing to replay."
-            )
-        recovered.journal_id, recovered.inbox_id = stream_id, entry.inbox_id
-        recovered.seq = entry.seq
-        recovered.replayed += 1
-        progress()
+    with closing(Journal(client, keys)) as journal:
+        for stream_id, entry in journal.after(recovered.journal_id):
+            _replay(recovered, stream_id, entry)
+            progress()
     return recovered
+
+
+def _load(stored: bytes, make_ledger: MakeLedger) -> tuple[StoredSnapshot, Machine]:
+    try:
+        taken = _decoder.decode(stored)
+        return taken, snapshot.load(taken.state, make_ledger)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Unreadable(
+            f"the snapshot cannot be read ({error}): it is damaged, or another version stored it. "
+            "Start the version that stored it; see 'What cannot be read' in docs/operations.md"
+        ) from None
+
+
+def _replay(recovered: Recovered, stream_id: str, entry: JournalEntry) -> None:
+    if entry.seq != recovered.seq + 1:
+        raise Unreadable(
+            f"the journal has a hole before entry {stream_id}: number {recovered.seq + 1} should "
+            f"come and {entry.seq} does. What was decided in between is lost; restore the last "
+            "backup (docs/operations.md)",
+            entry_id=stream_id,
+        )
+    if recovered.machine.handle(*entry.events) != entry.decisions:
+        raise Unreadable(
+            f"replay of journal entry {stream_id} (seq {entry.seq}) decides otherwise than it "
+            "did: another version wrote it. Start that version once more and stop it cleanly; "
+            "a clean stop leaves a snapshot and nothing to replay.",
+            entry_id=stream_id,
+        )
+    recovered.journal_id, recovered.inbox_id = stream_id, entry.inbox_id
+    recovered.seq = entry.seq
+    recovered.replayed += 1

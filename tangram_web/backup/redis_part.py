@@ -29,7 +29,7 @@ def lasting_keys(client: redis.Redis, keys: Keys) -> list[bytes]:
     """Return our keys that mean something to other processes than those that run now."""
     named = (
         keys.inbox, keys.journal, keys.epoch, keys.snapshot, keys.config, keys.capacity,
-        keys.positions, keys.metrics,
+        keys.positions, keys.metrics, keys.dead_letters,
     )  # fmt: skip
     remembered = client.scan_iter(match=f"{keys.prefix}:idempotency:*", count=1000)
     return [name.encode() for name in named] + [bytes(key) for key in remembered]

@@ -17,6 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.metrics_core import Metric
 
+from domain.action import Outcome
 from domain.version import VERSION
 from tangram_web.metrics.requests import BOUNDS as REQUEST_BOUNDS
 from tangram_web.metrics.requests import Answered
@@ -24,7 +25,7 @@ from tangram_web.metrics.standing import Standing
 from tangram_web.metrics.totals import BOUNDS, MEMORY_BOUNDS, PHASES, Histogram, Totals
 
 #: What the workers' parts are called.
-ROLES = ("loop", "node", "projector")
+ROLES = ("loop", "standby", "node", "projector")
 NODE_STATES = ("ready", "drained", "lost")
 
 
@@ -41,7 +42,9 @@ def families(
     ``resources`` and ``shares``: what the leader's books say of each (`GET /status`).
     """
     yield from _of_totals(totals)
-    yield from _of_standing(standing)
+    yield from _of_leader(standing)
+    yield from _of_streams(standing)
+    yield from _of_workers(standing)
     yield from _of_pools(overview.get("pools", []))
     yield from _of_resources(overview.get("resources", []))
     yield from _of_quotas({name: r for name, r in resources.items() if "quotas" in r})
@@ -126,7 +129,17 @@ def _of_totals(totals: Totals) -> Iterator[Metric]:
     )  # fmt: skip
 
 
-def _of_standing(standing: Standing) -> Iterator[Metric]:
+def _ends(totals: Totals) -> dict[tuple[str, str, str, str], int]:
+    """Return how actions ended, with a 0 for each end that none of their kind has had so far.
+
+    Prometheus takes no notice of the first value of a series: without the 0 the first failures of a
+    pool, however many come at once, would be no increase, and alert nobody.
+    """
+    known = {key[:3] for key in totals.finished} | totals.submitted.keys()
+    return {(*key, outcome.value): 0 for key in known for outcome in Outcome} | totals.finished
+
+
+def _of_leader(standing: Standing) -> Iterator[Metric]:
     yield _gauge("tangram_scheduler_leader", "1 while a loop leads.", float(bool(standing.leader)))
     yield _gauge("tangram_scheduler_epoch", "Leaders elected so far.", standing.epoch)
     if standing.tick_lag_seconds is not None:
@@ -142,9 +155,21 @@ def _of_standing(standing: Standing) -> Iterator[Metric]:
         )
         passes.add_metric([], _buckets(life["pass_counts"], life["pass_bounds"]), life["pass_sum"])
         yield passes
+    if "redis_risks" in life:
+        yield _gauge(
+            "tangram_redis_durable", "1 where what Redis answers is on disk and stays in memory.",
+            float(not life["redis_risks"]),
+        )  # fmt: skip
+
+
+def _of_streams(standing: Standing) -> Iterator[Metric]:
     yield _gauge(
         "tangram_inbox_entries", "Entries the leader has yet to read.", standing.inbox_entries
     )
+    yield _gauge(
+        "tangram_dead_letters", "Messages that could not be read, set aside for people.",
+        standing.dead_letters,
+    )  # fmt: skip
     behind = [((name,), lag) for name, lag in standing.lags.items()]
     yield _gauges(
         "tangram_stream_lag_entries", "Journal entries a reader has yet to read.", ["reader"],
@@ -154,6 +179,9 @@ def _of_standing(standing: Standing) -> Iterator[Metric]:
         "tangram_stream_lag_seconds", "Age of what a reader has read, against the newest entry.",
         ["reader"], ((name, lag.seconds) for name, lag in behind),
     )  # fmt: skip
+
+
+def _of_workers(standing: Standing) -> Iterator[Metric]:
     yield _counter(
         "tangram_cpuset_repairs", "Cores of containers found changed by others, and restored.",
         ["node"], standing.repairs(),

@@ -10,7 +10,8 @@ from typing import Any, cast
 import msgspec
 import redis
 
-from domain.codec import JOURNAL_FIELD, decode_entry
+from domain.codec import read_entry
+from domain.errors import Unreadable
 from domain.keys import Keys
 
 #: A worker that has not shown life for this long is counted as gone.
@@ -35,12 +36,14 @@ class Standing(msgspec.Struct):
 
     leader: str | None
     epoch: int
-    #: Seconds since the leader's last sign of life; None without a leader that shows any.
+    #: Seconds since the leader's last sign of life; None without a leader that has shown any.
     tick_lag_seconds: float | None
     #: Entries that the leader has not handled yet.
     inbox_entries: int
     #: Reader of the journal → how far it is behind.
     lags: dict[str, Lag]
+    #: Messages that could not be read and lie aside for people.
+    dead_letters: int
     #: Workers that show life, as they describe themselves.
     workers: list[dict[str, Any]]
 
@@ -82,10 +85,13 @@ def read_standing(client: redis.Redis, keys: Keys, consumers: Iterable[str] = ()
         pipeline.hgetall(keys.workers)
         pipeline.hgetall(keys.positions)
         pipeline.xrevrange(keys.journal, count=1)
-        leader, epoch, workers, positions, newest = pipeline.execute()
+        pipeline.hlen(keys.dead_letters)
+        leader, epoch, workers, positions, newest, letters = pipeline.execute()
     name = leader.decode() if leader else None
-    alive = _alive(workers)
-    ages = [max(0.0, time() - worker["at"]) for worker in alive if worker["name"] == name]
+    known = _known(workers)
+    alive = [worker for worker in known if time() - worker["at"] <= WORKER_SECONDS]
+    # Of a leader that is counted as gone, too: its silence is what somebody wants to hear of.
+    ages = [max(0.0, time() - worker["at"]) for worker in known if worker["name"] == name]
     places = {consumer.encode(): _START for consumer in consumers} | positions
     handled = next((w["inbox_id"] for w in alive if w["name"] == name and "inbox_id" in w), "0-0")
     inbox = cast("int", client.eval(_COUNT, 1, keys.inbox, handled, _MOST_COUNTED))
@@ -98,24 +104,33 @@ def read_standing(client: redis.Redis, keys: Keys, consumers: Iterable[str] = ()
             consumer.decode(): _lag(client, keys, place, newest)
             for consumer, place in sorted(places.items())
         },
+        dead_letters=letters,
         workers=alive,
     )
 
 
-def _alive(rows: dict[bytes, bytes]) -> list[dict[str, Any]]:
-    found = [{"name": name.decode(), **json.loads(body)} for name, body in rows.items()]
-    return [worker for worker in found if time() - worker["at"] <= WORKER_SECONDS]
+def _known(rows: dict[bytes, bytes]) -> list[dict[str, Any]]:
+    return [{"name": name.decode(), **json.loads(body)} for name, body in rows.items()]
 
 
 def _lag(client: redis.Redis, keys: Keys, place: bytes, newest: list[Any]) -> Lag:
     if not newest or newest[0][0] == place:
         return Lag(0, 0.0)
     last_id, fields = newest[0]
-    # The entry at a consumer's position is kept: trimming stops right before it.
-    at = cast("list[Any]", client.xrange(keys.journal, place, place))
-    seq = decode_entry(at[0][1][JOURNAL_FIELD]).seq if at else 0
-    seconds = (_milliseconds(last_id) - _milliseconds(place)) / 1000 if at else 0.0
-    return Lag(max(0, decode_entry(fields[JOURNAL_FIELD]).seq - seq), max(0.0, seconds))
+    # The entry at a consumer's position is kept: trimming stops right before it. Who has no place
+    # yet has the oldest entry to read, too.
+    at_id, at_fields = cast("list[Any]", client.xrange(keys.journal, place, "+", count=1))[0]
+    unread = _seq(last_id, fields) - _seq(at_id, at_fields) + (at_id != place)
+    seconds = (_milliseconds(last_id) - _milliseconds(at_id)) / 1000
+    return Lag(max(0, unread), max(0.0, seconds))
+
+
+def _seq(stream_id: bytes, fields: dict[bytes, bytes]) -> int:
+    """Return the number of an entry; 0 of one that cannot be read, whose readers say so."""
+    try:
+        return read_entry(stream_id.decode(), fields).seq
+    except Unreadable:
+        return 0
 
 
 def _milliseconds(stream_id: bytes) -> int:

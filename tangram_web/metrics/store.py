@@ -7,11 +7,15 @@ position also holds the journal, as that of the rows does.
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 import redis
 
 from domain.keys import Keys
 from tangram_web.metrics.totals import Totals
+
+log = logging.getLogger(__name__)
 
 #: Our name among the journal's consumers.
 CONSUMER = "metrics"
@@ -28,9 +32,18 @@ class MetricsStore:
         self._keys = keys
 
     def load(self) -> Totals:
-        """Return the stored totals; new ones when there are none."""
+        """Return the stored totals; new ones when there are none, or none that can be read.
+
+        Counters that begin anew are what Prometheus expects of a restart.
+        """
         stored = self._client.get(self._keys.metrics)
-        return _decode(stored) if isinstance(stored, bytes) else Totals()
+        if not isinstance(stored, bytes):
+            return Totals()
+        try:
+            return _decode(stored)
+        except msgspec.DecodeError as error:
+            log.error("totals of another version cannot be read, and begin anew: %s", error)
+            return Totals()
 
     def save(self, totals: Totals) -> None:
         """Replace the stored totals, and let go of the journal before them."""

@@ -80,7 +80,12 @@ class Questions:
         if message["type"] == "subscribe":
             self._listening.set()
         elif message["type"] == "message":
-            self._resolve(decode_reply(message["data"]))
+            try:
+                reply = decode_reply(message["data"])
+            except msgspec.DecodeError as error:  # of a leader of another version
+                log.error("an answer cannot be read: %s", error)
+            else:
+                self._resolve(reply)
 
     def _resolve(self, reply: Reply) -> None:
         future = self._open.pop(reply.request_id, None)

@@ -11,9 +11,10 @@ from typing import cast
 import redis
 import redis.asyncio
 
-from domain.codec import JOURNAL_FIELD, JournalEntry, decode_entry
+from domain.codec import JournalEntry, read_entry
 from domain.decisions import Finish, Grant, Renew
-from domain.events import ActionFinished, ConfigApplied, NodeJoined
+from domain.errors import Unreadable
+from domain.events import ActionFinished, ConfigApplied, NodeForgetAsked, NodeJoined
 from domain.keys import Keys
 from domain.wire import ActionView
 from scheduler.runtime.connection import going_on
@@ -32,7 +33,11 @@ BLOCK_SECONDS = 1.0
 
 
 class Tail:
-    """One reader of the journal per web process, however many clients wait."""
+    """One reader of the journal per web process, however many clients wait.
+
+    It keeps nothing that is not elsewhere too. So it goes past an entry that it cannot read, telling
+    everybody who waits to look for himself; what makes rows does not.
+    """
 
     def __init__(
         self, client: redis.asyncio.Redis, keys: Keys, refresh: Callable[[], None]
@@ -42,7 +47,8 @@ class Tail:
         self._keys = keys
         #: Called when capacity or configuration may have changed.
         self._refresh = refresh
-        #: Resolved with the finished action; with None when a lease is granted.
+        #: Resolved with the finished action; with None when a lease is granted, and when nobody can
+        #: tell here: then whoever waits asks how it stands.
         self._waiters: dict[str, list[asyncio.Future[ActionView | None]]] = defaultdict(list)
         self._renewals: dict[str, list[asyncio.Future[float]]] = defaultdict(list)
         self._recent: OrderedDict[str, tuple[Finish, ActionFinished | None, float, float]] = (
@@ -60,6 +66,7 @@ class Tail:
     def finish_of(self, action_id: str) -> asyncio.Future[ActionView | None]:
         """Return a future of the finished action, or of None for a lease that was granted.
 
+        None may also mean that something was missed: ask how the action stands.
         `discard` it when nobody waits any more.
         """
         future: asyncio.Future[ActionView | None] = asyncio.get_running_loop().create_future()
@@ -67,7 +74,7 @@ class Tail:
         return future
 
     def renewal_of(self, action_id: str) -> asyncio.Future[float]:
-        """Return a future of the wall-clock time at which a renewed lease ends."""
+        """Return a future of the wall-clock time at which a renewed lease ends; `forget` it."""
         future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._renewals[action_id].append(future)
         return future
@@ -79,6 +86,14 @@ class Tail:
             futures.remove(future)
             if not futures:
                 del self._waiters[action_id]
+
+    def forget(self, action_id: str, renewal: asyncio.Future[float]) -> None:
+        """Forget a renewal that was not confirmed."""
+        renewals = self._renewals.get(action_id)
+        if renewals and renewal in renewals:
+            renewals.remove(renewal)
+            if not renewals:
+                del self._renewals[action_id]
 
     async def reached(self, stream_id: str, timeout_seconds: float) -> bool:
         """Wait until the journal was read up to ``stream_id``."""
@@ -106,7 +121,10 @@ class Tail:
         newest = cast("list[tuple[bytes, dict[bytes, bytes]]]", answer)
         if newest:
             self.position = newest[0][0].decode()
-            self.seq = decode_entry(newest[0][1][JOURNAL_FIELD]).seq
+            try:
+                self.seq = read_entry(self.position, newest[0][1]).seq
+            except Unreadable as error:
+                log.error("the newest entry is passed over here: %s", error)
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -126,12 +144,22 @@ class Tail:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             for stream_id, fields in entries:
-                self._take(decode_entry(fields[JOURNAL_FIELD]))
+                try:
+                    self._take(read_entry(stream_id, fields))
+                except Unreadable as error:
+                    log.error("an entry is passed over here: %s", error)
+                    self._pass_over()
                 self.position = stream_id
             if entries:
                 async with self._moved:
                     self._moved.notify_all()
                 await asyncio.sleep(0)  # answers go out first
+
+    def _pass_over(self) -> None:
+        """Send everybody who waits to look for himself: what he waits for may just have come."""
+        self._refresh()
+        for action_id in list(self._waiters):
+            self._resolve(action_id, None)
 
     def _take(self, entry: JournalEntry) -> None:
         self.seq = entry.seq
@@ -139,7 +167,7 @@ class Tail:
         for event in entry.events:
             if isinstance(event, ActionFinished):
                 reports[event.action_id] = event
-            elif isinstance(event, (NodeJoined, ConfigApplied)):
+            elif isinstance(event, (NodeJoined, NodeForgetAsked, ConfigApplied)):
                 self._refresh()
         for decision in entry.decisions:
             if isinstance(decision, Finish):

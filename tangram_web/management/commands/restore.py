@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import redis
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -86,7 +87,10 @@ def _submitted_after(client: redis.Redis, inbox_id: str) -> Iterator[Action]:
     entries = cast("list[Any]", client.xrange(bus.keys().inbox, f"({inbox_id}"))
     for _, fields in entries:
         for message in fields.values():
-            event = decode_command(message)
+            try:
+                event = decode_command(message)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue  # the loop sets it aside
             if isinstance(event, ActionSubmitted):
                 yield event.action
 

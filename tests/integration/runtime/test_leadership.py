@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from typing import Any, cast
 
 import pytest
 import redis
 
 from domain.errors import Fenced
 from domain.keys import Keys
+from managers.registry import load
 from scheduler.runtime.leadership import Leadership
-from tests.integration.runtime.rig import LoopThread, Rig
+from scheduler.runtime.recovery import recover
+from tests.integration.runtime.rig import CONFIG, LoopThread, Rig
 from tests.redis_server import RedisServer
 
 NOOP = {"task": "t", "kind": "noop"}
@@ -26,6 +30,26 @@ def test_second_leader_waits_while_the_first_shows_life(
     first.resign()
     assert second.try_elect()
     assert second.epoch == 2
+
+
+def test_a_leader_that_resigns_late_leaves_its_successor_alone(
+    redis_client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. It begins to resign. 2. Its lease ends, another one is elected. 3. It goes on resigning."""
+    leader, successor = (Leadership(redis_client, keys, name) for name in "ab")
+    assert leader.try_elect()
+    execute = redis_client.execute_command
+
+    def stopped_after_its_first_command(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(redis_client, "execute_command", execute)
+        answer = execute(*args, **options)
+        redis_client.delete(keys.leader)
+        assert successor.try_elect()
+        return answer
+
+    monkeypatch.setattr(redis_client, "execute_command", stopped_after_its_first_command)
+    leader.resign()
+    assert redis_client.get(keys.leader) == b"b"
 
 
 def test_fenced_leader_cannot_write_any_more(redis_client: redis.Redis, keys: Keys) -> None:
@@ -51,6 +75,17 @@ def test_epoch_never_falls_behind_what_the_database_knows(
     leader = Leadership(redis_client, keys, "a", epoch_floor=lambda: 41, epoch_won=won.append)
     leader.try_elect()
     assert won == [42]
+
+
+def test_recovering_again_and_again_keeps_no_connection(
+    redis_client: redis.Redis, keys: Keys
+) -> None:
+    """A loop that cannot write tries several times a second, for as long as that lasts."""
+    make_ledger = load(()).make_ledger
+    before = len(cast("list[Any]", redis_client.client_list()))
+    for _ in range(8):
+        recover(redis_client, keys, make_ledger, CONFIG)
+    assert len(cast("list[Any]", redis_client.client_list())) <= before + 1
 
 
 async def test_new_leader_goes_on_where_the_old_one_stopped(rig: Rig) -> None:
@@ -119,3 +154,39 @@ async def test_leader_survives_the_loss_of_redis(tmp_path, keys: Keys) -> None:
         rig.loop.stop()
         rig.close()
         server.stop()
+
+
+async def test_an_outage_of_redis_costs_one_term(tmp_path, keys: Keys) -> None:
+    """The connections of the term before are dead: none of them may end the next one too."""
+    server = RedisServer(tmp_path / "r").start()
+    rig = Rig(server.url, keys, tmp_path)
+    rig.loop = LoopThread(rig.url, keys)
+    await rig.start_node()
+    try:
+        async with rig.client() as client:
+            assert (await client.post("/actions?wait=30", json=NOOP)).json()["outcome"]
+            before = rig.loop.loop.leadership.epoch
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+            answer = await client.post("/actions?wait=30", json=NOOP)
+            while answer.status_code == 503:
+                answer = await client.post("/actions?wait=30", json=NOOP)
+        assert answer.json()["outcome"] == "completed"
+        assert rig.loop.loop.leadership.epoch == before + 1
+    finally:
+        await rig.stop_node()
+        rig.loop.stop()
+        rig.close()
+        server.stop()
+
+
+async def test_a_standby_is_seen_before_it_is_needed(rig: Rig, redis_client: redis.Redis) -> None:
+    standby = LoopThread(rig.url, rig.keys)
+    try:
+        name = standby.loop.leadership.name
+        async with asyncio.timeout(30):
+            while not (row := redis_client.hget(rig.keys.workers, name)):
+                await asyncio.sleep(0.01)
+        assert json.loads(cast("bytes", row))["role"] == "standby"
+    finally:
+        standby.stop()

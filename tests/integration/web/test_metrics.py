@@ -88,7 +88,8 @@ def test_what_was_used_stands_beside_what_was_granted(
     totals.use("default", 8.0, UsedResources(2.5, 0.25, 3 * 2**20))
     totals.use("default", 2.0, UsedResources(0.5, 0.0, 2**40))
     MetricsStore(redis_bus, KEYS).save(totals)
-    life = {"role": "node", "at": time(), "repairs": 3}
+    gpus = {"0": (0.35, 2**30), "1": (None, 5)}
+    life = {"role": "node", "at": time(), "repairs": 3, "gpus": gpus, "service_memory": (3, 8)}
     redis_bus.hset(KEYS.workers, "node@n1", json.dumps(life))
 
     found = samples(scrape().content)
@@ -104,6 +105,13 @@ def test_what_was_used_stands_beside_what_was_granted(
     }
     assert [peaks[bound] for bound in ("1048576", "4194304", "+Inf")] == [0, 1, 2]
     assert found["tangram_cpuset_repairs_total", (("node", "n1"),)] == 3
+    first, second = ((("gpu", number), ("node", "n1")) for number in "01")
+    assert found["tangram_gpu_busy_ratio", first] == 0.35
+    assert ("tangram_gpu_busy_ratio", second) not in found
+    assert found["tangram_gpu_memory_used_bytes", second] == 5
+    on_node = (("node", "n1"),)
+    assert found["tangram_gpu_service_host_memory_used_bytes", on_node] == 3
+    assert found["tangram_gpu_service_host_memory_capacity_bytes", on_node] == 8
 
 
 def test_lag_is_counted_from_the_position_of_each_reader(
@@ -138,6 +146,19 @@ def test_a_leader_that_shows_life_is_described(redis_bus: Any, scrape: Callable[
     assert found["tangram_scheduler_tick_seconds_count", ()] == 8
     assert found["tangram_scheduler_life_age_seconds", ()] < 60
     assert found["tangram_workers", (("role", "node"),)] == 0
+
+
+def test_how_long_a_leader_has_been_silent_is_told_for_as_long_as_it_leads(
+    redis_bus: Any, scrape: Callable[..., Any]
+) -> None:
+    """A hung loop keeps its lease for a minute: the alert needs its silence all that time."""
+    redis_bus.set(KEYS.leader, "loop:1")
+    life = {"role": "loop", "at": time() - 40.0}
+    redis_bus.hset(KEYS.workers, "loop:1", json.dumps(life))
+
+    found = samples(scrape().content)
+
+    assert 40 <= found["tangram_scheduler_life_age_seconds", ()] < 600
 
 
 def test_the_newest_frames_give_depths_and_capacity(
@@ -221,3 +242,32 @@ def test_metrics_without_redis_are_503(
     assert answer.status_code == 503
     assert "Retry-After" in answer.headers
     assert bus.redis_client() is not redis_bus
+
+
+def test_ends_that_none_had_yet_are_a_zero_so_that_the_first_is_an_increase(
+    redis_bus: Any, scrape: Callable[..., Any]
+) -> None:
+    totals = Totals()
+    totals.submit("alpha", "default", "exec")
+    MetricsStore(redis_bus, KEYS).save(totals)
+    redis_bus.hset(KEYS.web_requests, "n\x1fPOST\x1f/api/v1/actions\x1f202", 3)
+    found = samples(scrape().content)
+    labels = {"project": "alpha", "pool": "default", "kind": "exec", "outcome": "infra_failed"}
+    assert found["tangram_actions_total", tuple(sorted(labels.items()))] == 0
+    request = {"method": "POST", "route": "/api/v1/actions", "status": "500"}
+    assert found["tangram_http_requests_total", tuple(sorted(request.items()))] == 0
+
+
+def test_a_reader_that_never_began_is_behind_from_the_first_entry_on(
+    redis_bus: Any, scrape: Callable[..., Any]
+) -> None:
+    write_journal(redis_bus, 5)
+    redis_bus.xadd(KEYS.journal, {"e": b"\xc1"}, id="9000-0")
+    found = samples(scrape().content)
+    assert found["tangram_stream_lag_seconds", (("reader", "projector"),)] == 8.0
+
+
+def test_totals_of_another_version_begin_anew(redis_bus: Any, scrape: Callable[..., Any]) -> None:
+    redis_bus.set(KEYS.metrics, b"\xc1")
+    assert scrape().status_code == 200
+    assert MetricsStore(redis_bus, KEYS).load() == Totals()

@@ -1,0 +1,158 @@
+"""Reading what a node is told: one by one, so that a command nobody can read harms no other.
+
+What cannot be read is set aside. An order to run among it is given back as never started, so it must
+stay so: a worker of another version, which could read it, gives it back again if it lies aside.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from time import time
+from typing import Any, NamedTuple, cast
+
+import msgspec
+import redis.asyncio
+
+from domain.action import Outcome
+from domain.codec import COMMANDS_FIELD, NodeCommand
+from domain.dead_letters import DeadLetter, dead_letter, encode_letter
+from domain.events import ActionFinished
+from domain.ids import ActionId
+from domain.keys import Keys
+
+log = logging.getLogger(__name__)
+
+
+class UnknownCommand(NamedTuple):
+    """A command that cannot be read, and what can be told of it all the same."""
+
+    #: Its number in the entry; empty: nothing of the entry can be read.
+    place: str
+    body: bytes
+    error: Exception
+    #: The run that it orders, if it is an order and says so.
+    action_id: str = ""
+    attempt: int = 1
+
+
+class ReadCommands(NamedTuple):
+    """What one entry of a node's stream holds."""
+
+    known: list[NodeCommand]
+    unknown: list[UnknownCommand]
+
+
+class _Action(msgspec.Struct):
+    id: str
+
+
+class _Run(msgspec.Struct):
+    action: _Action
+    attempt: int = 1
+
+
+class _Order(msgspec.Struct):
+    """As much of a command as every version writes alike."""
+
+    run: _Run | None = None
+
+
+_raws = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_all = msgspec.msgpack.Decoder(list[NodeCommand])
+_one = msgspec.msgpack.Decoder(NodeCommand)
+_order = msgspec.msgpack.Decoder(_Order)
+_BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class CommandReader:
+    """What one node can read of its stream, and what becomes of the rest."""
+
+    def __init__(self, client: redis.asyncio.Redis, keys: Keys, node: str) -> None:
+        self._client = client
+        self._letters = keys.dead_letters
+        self._node = node
+        #: Entry → places of commands in it that lie aside.
+        self._aside: dict[str, set[str]] = defaultdict(set)
+
+    async def open(self) -> None:
+        """Learn what predecessors have set aside. Raises redis.RedisError."""
+        asked: Any = self._client.hkeys(self._letters)
+        for name in cast("list[bytes]", await asked):
+            source, entry_id, place = name.decode().split("|")
+            if source == self._source:
+                self._aside[entry_id].add(place)
+
+    @property
+    def _source(self) -> str:
+        return f"node/{self._node}"
+
+    def read(self, stream_id: str, fields: Mapping[bytes, bytes]) -> ReadCommands:
+        """Return what an entry orders; what lies aside already counts as what cannot be read."""
+        body = fields.get(COMMANDS_FIELD, b"")
+        aside = self._aside.get(stream_id)
+        if aside is None:
+            try:
+                return ReadCommands(_all.decode(body), [])
+            except _BROKEN:
+                pass
+        return _one_by_one(body, aside or frozenset())
+
+    async def set_aside(
+        self, stream_id: str, unknown: Sequence[UnknownCommand]
+    ) -> list[ActionFinished]:
+        """Keep what cannot be read; return the reports of the runs among it.
+
+        Raises redis.RedisError; it may be called again then.
+        """
+        reports = []
+        for one in unknown:
+            letter = dead_letter(self._source, stream_id, one.place, one.body, one.error, time())
+            kept: Any = self._client.hsetnx(self._letters, letter.name, encode_letter(letter))
+            await kept
+            self._aside[stream_id].add(one.place)
+            log.error(
+                "a command cannot be read and was set aside as %s: %s", letter.name, letter.reason,
+                extra={"action_id": one.action_id},
+            )  # fmt: skip
+            if one.action_id:
+                reports.append(self._given_back(one, letter))
+        return reports
+
+    def _given_back(self, order: UnknownCommand, letter: DeadLetter) -> ActionFinished:
+        return ActionFinished(
+            action_id=ActionId(order.action_id),
+            node=self._node,
+            outcome=Outcome.INFRA_FAILED,
+            attempt=order.attempt,
+            never_started=True,
+            detail=f"node {self._node} cannot read its order; is it of an older version than the"
+            f" scheduler? ({letter.reason})",
+        )
+
+
+def _one_by_one(body: bytes, aside: frozenset[str] | set[str]) -> ReadCommands:
+    try:
+        parts = _raws.decode(body)
+    except _BROKEN as error:
+        return ReadCommands([], [UnknownCommand("", body, error)])
+    read = ReadCommands([], [])
+    for number, part in enumerate(parts):
+        try:
+            if str(number) in aside:
+                raise msgspec.DecodeError("it was set aside before")
+            read.known.append(_one.decode(part))
+        except _BROKEN as error:
+            read.unknown.append(_unknown(str(number), bytes(part), error))
+    return read
+
+
+def _unknown(place: str, body: bytes, error: Exception) -> UnknownCommand:
+    try:
+        run = _order.decode(body).run
+    except _BROKEN:
+        run = None
+    if run is None:
+        return UnknownCommand(place, body, error)
+    return UnknownCommand(place, body, error, run.action.id, run.attempt)
