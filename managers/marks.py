@@ -102,7 +102,7 @@ class MarkLog:
                 file.write(content)
             os.fsync(descriptor)
             temporary.replace(self._path)
-            _sync_directory(self._path.parent)
+            sync_directory(self._path.parent)
         except OSError:
             os.close(descriptor)
             raise
@@ -236,7 +236,8 @@ def _is_mark(text: str) -> bool:
     return bool(action_id) and attempt.isdecimal()
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Put a directory on disk: which files it has, by which names."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

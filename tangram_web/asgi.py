@@ -81,6 +81,8 @@ def _facts() -> dict[str, Any]:
         "epoch": standing.epoch,
         "tick_lag_seconds": standing.tick_lag_seconds,
         "inbox_entries": standing.inbox_entries,
+        "dead_letters": standing.dead_letters,
+        "redis_risks": standing.life_of_leader().get("redis_risks", ""),
         "stream_lag": {
             name: {"entries": lag.entries, "seconds": lag.seconds}
             for name, lag in standing.lags.items()

@@ -17,6 +17,7 @@ from domain.events import Event, NodeLost, NodeReturned
 from domain.keys import Keys
 from domain.services import GpuService
 from scheduler.core import snapshot
+from scheduler.runtime.durability import risks
 from scheduler.runtime.journal import Journal
 from scheduler.runtime.recovery import StoredSnapshot
 from scheduler.runtime.telemetry import PASS_BOUNDS
@@ -36,7 +37,8 @@ REFUSING = "refusing"
 #: A snapshot is taken after this many entries, or when what is behind it took so long to decide that
 #: a successor would notice; but snapshots take no more than one part in so many of the deciding.
 SNAPSHOT_ENTRIES = 5000
-SNAPSHOT_SECONDS = 30.0
+REPLAY_SECONDS = 0.3
+SNAPSHOT_SHARE = 10.0
 #: Journal kept for questions about the past, when nobody needs more.
 JOURNAL_RETENTION_SECONDS = 900.0
 
@@ -72,6 +74,7 @@ class Housekeeping:
         keys: Keys,
         journal_seconds: float = JOURNAL_RETENTION_SECONDS,
         replayed: int = 0,
+        replay_seconds: float = 0.0,
     ) -> None:
         """``replayed``: entries behind the stored snapshot, which the next leader would replay."""
         self._journal_seconds = journal_seconds
@@ -81,10 +84,13 @@ class Housekeeping:
         self._journal = Journal(client, keys)
         self._next = monotonic()
         self._trimmed = loop.inbox_id
-        # What was replayed counts as fresh and old: leaders that follow each other quickly would
-        # otherwise leave ever more to replay.
+        # What was replayed counts as fresh: leaders that follow each other quickly would otherwise
+        # leave ever more to replay.
         self._snapshot_seq = loop.seq - replayed
-        self._snapshot_at = monotonic() - (SNAPSHOT_SECONDS if replayed else 0.0)
+        self._decided_before = loop.stats.decided_seconds - replay_seconds
+        self._snapshot_seconds = 0.0
+        self._look_at = 0.0
+        self._redis_risks = ""
 
     def due(self) -> list[Event]:
         """Do what is due and return what was noticed about nodes."""
@@ -94,10 +100,25 @@ class Housekeeping:
         self._loop.leadership.renew()
         self._trim_questions()
         self.show_life()
-        fresh = self._loop.seq - self._snapshot_seq
-        if fresh >= SNAPSHOT_ENTRIES and monotonic() - self._snapshot_at >= SNAPSHOT_SECONDS:
+        if self._much_to_replay():
             self.snapshot()
         return self._look_at_nodes()
+
+    def _much_to_replay(self) -> bool:
+        """Say whether the next leader would have to replay so much that it takes over late."""
+        if self._loop.seq - self._snapshot_seq >= SNAPSHOT_ENTRIES:
+            return True
+        decided = self._loop.stats.decided_seconds - self._decided_before
+        return decided >= max(REPLAY_SECONDS, SNAPSHOT_SHARE * self._snapshot_seconds)
+
+    def _look_at_redis(self) -> None:
+        """Ask now and then whether Redis keeps what it is given: its settings change while it runs."""
+        if monotonic() < self._look_at:
+            return
+        self._look_at = monotonic() + DURABILITY_SECONDS
+        before, self._redis_risks = self._redis_risks, risks(self._client)
+        if self._redis_risks != before and self._redis_risks:
+            log.warning("redis may lose what is accepted: %s", self._redis_risks)
 
     def _trim_questions(self) -> None:
         """Drop what was handled without a commit: questions alone leave no entry in the journal.
@@ -126,8 +147,8 @@ class Housekeeping:
 
     def snapshot(self) -> None:
         """Store the machine's state, and trim the journal behind it."""
-        loop = self._loop
-        self._snapshot_at = monotonic()
+        loop, began = self._loop, monotonic()
+        self._decided_before = loop.stats.decided_seconds
         if loop.seq == self._snapshot_seq:
             return
         stored = StoredSnapshot(
@@ -135,7 +156,8 @@ class Housekeeping:
         )
         loop.leadership.put(self._keys.snapshot, _encode(stored))
         self._snapshot_seq = loop.seq
-        self._journal.trim(loop.journal_id, self._journal_seconds)
+        self._journal.trim(loop.journal_id, self._journal_seconds, loop.consumers)
+        self._snapshot_seconds = monotonic() - began
 
     def publish_capacity(self) -> None:
         """Store what each pool could give at most."""
@@ -182,6 +204,7 @@ class Housekeeping:
             pass_bounds=PASS_BOUNDS,
             pass_counts=stats.pass_counts,
             pass_sum=stats.pass_sum_seconds,
+            redis_risks=self._redis_risks,
         )
 
 

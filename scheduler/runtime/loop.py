@@ -171,7 +171,12 @@ class SchedulerLoop:
         self._inbox.begin(recovered.inbox_id)
         self.clock = JournalClock(recovered.machine.state.now)
         self.housekeeping = Housekeeping(
-            self, self._client, self._keys, self._journal_seconds, recovered.replayed
+            self,
+            self._client,
+            self._keys,
+            self._journal_seconds,
+            recovered.replayed,
+            perf_counter() - started,
         )
         self.answers = Answers(self, self._client)
         self._wake_at = recovered.machine.state.asked_wake

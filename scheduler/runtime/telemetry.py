@@ -21,6 +21,8 @@ class LoopStats:
         #: Passes since the process began, by bin, and how long they took together.
         self.pass_counts = [0] * (len(PASS_BOUNDS) + 1)
         self.pass_sum_seconds = 0.0
+        #: What the machine took over everything; a replay takes about as long, and decodes besides.
+        self.decided_seconds = 0.0
         self.passes = 0
         self.events = 0
 
@@ -35,6 +37,7 @@ class LoopStats:
     def record_decision(self, seconds: float) -> None:
         """Note how long the machine took over one batch of events, its cycle included."""
         self._deciding.append(seconds)
+        self.decided_seconds += seconds
 
     def quantile_seconds(self, share: float) -> float | None:
         """Return a quantile of whole passes; None before the first one."""

@@ -90,17 +90,37 @@ def test_who_was_replaced_shows_no_more_life(redis_client: redis.Redis, keys: Ke
 def test_leaders_that_follow_each_other_leave_no_more_and_more_to_replay(
     redis_client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(housekeeping, "SNAPSHOT_ENTRIES", 3)
+    monkeypatch.setattr(housekeeping, "SNAPSHOT_ENTRIES", 4)
     first = loop_of(redis_client, keys, "first")
     assert first.leadership.try_elect()
     first.take_over()
     for _ in range(3):
         redis_client.xadd(keys.inbox, {"0": encode(TimeAdvanced())})
         first.run_once(0.01)
-    assert redis_client.get(keys.snapshot) is None  # it led for less than half a minute
+    first.housekeeping.due()
+    assert redis_client.get(keys.snapshot) is None  # too little to be worth one
     redis_client.delete(keys.leader)
     second = loop_of(redis_client, keys, "second")
     wait_until_elected(second.leadership)
     second.take_over()
+    redis_client.xadd(keys.inbox, {"0": encode(TimeAdvanced())})
+    second.run_once(0.01)
+    second.housekeeping._next = 0.0
     second.housekeeping.due()
     assert redis_client.get(keys.snapshot) is not None
+
+
+def test_a_snapshot_is_taken_when_a_replay_would_take_long(
+    redis_client: redis.Redis, keys: Keys
+) -> None:
+    """However few entries they are: some take a second each, with much that waits."""
+    loop = loop_of(redis_client, keys, "first")
+    assert loop.leadership.try_elect()
+    loop.take_over()
+    redis_client.xadd(keys.inbox, {"0": encode(TimeAdvanced())})
+    loop.run_once(0.01)
+    for decided, taken in ((0.1, False), (1.0, True)):
+        loop.stats.record_decision(decided)
+        loop.housekeeping._next = 0.0
+        loop.housekeeping.due()
+        assert (redis_client.get(keys.snapshot) is not None) == taken
