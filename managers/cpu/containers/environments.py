@@ -108,7 +108,11 @@ class Environments:
         if task is not None:
             await asyncio.wait([task])
             if not task.cancelled() and task.exception() is None:
-                await self.delete(task.result())
+                try:
+                    await self.delete(task.result())
+                except BaseException:
+                    self._by_trajectory.setdefault(trajectory, task)  # to be found once more
+                    raise
         workspaces = self._site.workspaces
         await asyncio.to_thread(workspaces.remove, workspaces.of(trajectory))
 

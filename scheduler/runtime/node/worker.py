@@ -14,31 +14,39 @@ from pathlib import Path
 from time import time
 from typing import Any, cast
 
-import msgspec
 import redis
 import redis.asyncio
 
 from domain.action import Kind, Outcome
-from domain.allocation import Allocation, Home
-from domain.codec import COMMANDS_FIELD, NodeCommand, decode_node_commands, encode
-from domain.decisions import Abort, RemoveEnvironment, Resize
+from domain.allocation import Home
+from domain.codec import NodeCommand
+from domain.decisions import RemoveEnvironment
 from domain.events import (
-    NO_RESULT,
     ActionFinished,
-    ActionStarted,
     EnvironmentRemoved,
     NodeJoined,
 )
+from domain.ids import TrajectoryKey
 from domain.inventory import NodeInventory, ResourceInventory
 from domain.keys import Keys
-from domain.ports import Driver, Evicting, Leftover, Repairing, RunOrder, RunReport
-from managers.reward import reward_of
+from domain.ports import (
+    Driver,
+    Evicting,
+    HostDriver,
+    Leftover,
+    Measuring,
+    PrepareOrder,
+    Preparing,
+    Repairing,
+)
 from scheduler.runtime.connection import going_on
 from scheduler.runtime.lane import AsyncLane, read_stream_async
-from scheduler.runtime.node.identity import Identity, next_incarnation
+from scheduler.runtime.node.commands import CommandReader
+from scheduler.runtime.node.identity import Identity, another, next_incarnation
 from scheduler.runtime.node.progress import Progress
 from scheduler.runtime.node.reporter import Reporter
 from scheduler.runtime.node.routing import Routing
+from scheduler.runtime.node.runs import Background, Runs
 from scheduler.runtime.node.transfers import Transfers
 
 log = logging.getLogger(__name__)
@@ -47,6 +55,8 @@ HEARTBEAT_SECONDS = 1.5
 #: A node that shows no life for this long is lost.
 ALIVE_SECONDS = 5.0
 RETRY_SECONDS = 0.2
+#: Between two attempts at removing an environment: its engine may be restarting.
+REMOVE_AGAIN_SECONDS = 5.0
 READ_ENTRIES = 64
 BLOCK_SECONDS = 1.0
 
@@ -60,6 +70,10 @@ class NodeOptions:
     state_directory: Path
     resources: Mapping[str, ResourceInventory]
     version: str = ""
+
+
+class Forgotten(Exception):
+    """This node was forgotten while it was away: started again, it begins anew."""
 
 
 class NodeWorker:
@@ -81,26 +95,32 @@ class NodeWorker:
         #: Called when the drivers have ended.
         self._closing = closing
         self._routing = Routing(drivers)
+        self._reader = CommandReader(client, keys, options.name)
         self._reporter = Reporter(client, keys)
         self._transfers = Transfers(client, keys, self._routing.by_kind.get(Kind.EXEC))
-        self._running: dict[str, asyncio.Task[None]] = {}
-        self._background: set[asyncio.Task[None]] = set()
-        #: What runs go on with, by mark.
-        self._resized: dict[str, Allocation] = {}
+        self._background = Background()
         self._epoch = 0
-        self._known_marks: set[str] = set()
         self.joined = asyncio.Event()
 
     async def run(self) -> None:
         """Work until cancelled."""
-        self.identity = next_incarnation(self._options.state_directory)
-        self._stream = self._keys.commands(self._options.name, self.identity.identity)
+        self._call_itself(next_incarnation(self._options.state_directory))
         position = await self._persistently(self._saved_position)
-        self._progress = Progress(position)
-        ordered = await self._persistently(partial(self._ordered_behind, position))
+        await self._persistently(self._reader.open)
+        behind = await self._persistently(partial(self._commands_behind, position))
         leftovers = [left for driver in self._drivers for left in await driver.open()]
+        if any(command.forget is not None for command in behind):
+            await self._begin_anew(behind, leftovers)
+            position, behind, leftovers = "0-0", [], []
+        self._progress = Progress(position)
+        known_marks = {left.mark for left in leftovers}
+        self._progress.passed(known_marks - {each.run.mark for each in behind if each.run})
+        self._runs = Runs(
+            self._options.name, self._drivers, self._routing, self._reporter, self._progress,
+            self._background, known_marks,
+        )  # fmt: skip
         await self._persistently(self._show_life)
-        self._join(leftovers, ordered)
+        self._join(leftovers)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._reporter.run())
@@ -113,15 +133,36 @@ class NodeWorker:
             for close in self._closing:
                 close()
 
-    async def _ordered_behind(self, position: str) -> set[str]:
-        """Return the marks of runs whose commands will be read again."""
-        entries = cast("list[Any]", await self._client.xrange(self._stream, f"({position}"))
-        commands = [
-            c for _, fields in entries for c in decode_node_commands(fields[COMMANDS_FIELD])
-        ]
-        return {command.run.mark for command in commands if command.run is not None}
+    def _call_itself(self, identity: Identity) -> None:
+        self.identity = identity
+        self._stream = self._keys.commands(self._options.name, identity.identity)
 
-    def _join(self, leftovers: list[Leftover], ordered: set[str]) -> None:
+    async def _commands_behind(self, position: str) -> list[NodeCommand]:
+        """Return the commands that will be read, some of them again."""
+        entries = cast("list[Any]", await self._client.xrange(self._stream, f"({position}"))
+        read = [self._reader.read(key.decode(), fields) for key, fields in entries]
+        return [command for each in read for command in each.known]
+
+    async def _begin_anew(self, behind: list[NodeCommand], leftovers: list[Leftover]) -> None:
+        """Be a new node, after it was forgotten: nothing of what it was told is run.
+
+        What a dead predecessor ran has ended by now. A crash on the way begins this once more.
+        """
+        log.warning("node %s was forgotten: it begins anew", self._options.name)
+        for command in behind:
+            if command.remove is not None:
+                await self._remove_everywhere(command.remove.trajectory)
+        for driver in self._drivers:
+            driver.forget([left.mark for left in leftovers])
+        former = self._stream
+        self._call_itself(another(self._options.state_directory, self.identity))
+
+        async def clear() -> None:
+            await self._client.delete(former, f"{former}:position")
+
+        await self._persistently(clear)
+
+    def _join(self, leftovers: list[Leftover]) -> None:
         options, identity = self._options, self.identity
         executor = self._routing.by_kind.get(Kind.EXEC)
         inventory = NodeInventory(
@@ -134,8 +175,6 @@ class NodeWorker:
             hostname=socket.gethostname(),
             version=options.version,
         )
-        self._known_marks = {left.mark for left in leftovers}
-        self._progress.passed(self._known_marks - ordered)
         self._reporter.report(NodeJoined(node=inventory), self.joined.set)
         for left in leftovers:
             outcome = Outcome.INFRA_FAILED if left.ended else Outcome.UNKNOWN
@@ -163,15 +202,23 @@ class NodeWorker:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             for stream_id, fields in entries:
-                self._take(stream_id, decode_node_commands(fields[COMMANDS_FIELD]))
+                read, given_back = self._reader.read(stream_id, fields), []
+                if read.unknown:
+                    ask = partial(self._reader.set_aside, stream_id, read.unknown)
+                    given_back = await self._persistently(ask)
+                self._take(stream_id, read.known, given_back)
                 after = stream_id
             await asyncio.sleep(0)  # reports made by now go out first
 
-    def _take(self, stream_id: str, commands: list[NodeCommand]) -> None:
+    def _take(
+        self, stream_id: str, commands: list[NodeCommand], given_back: list[ActionFinished]
+    ) -> None:
         marks = [c.run.mark for c in commands if c.run and c.run.action.kind is not Kind.NOOP]
-        self._progress.began(stream_id, len(commands), marks)
+        self._progress.began(stream_id, len(commands) + len(given_back), marks)
+        settled = partial(self._progress.settled, stream_id)
+        for report in given_back:
+            self._reporter.report(report, settled)
         for command in commands:
-            settled = partial(self._progress.settled, stream_id)
             if command.epoch < self._epoch:
                 log.warning("refused a command of epoch %d, now %d", command.epoch, self._epoch)
                 if command.run is not None:
@@ -183,123 +230,49 @@ class NodeWorker:
 
     def _execute(self, command: NodeCommand, settled: Callable[[], None]) -> None:
         if command.run is not None:
-            self._run(command.run, settled)
+            self._runs.begin(command.run, settled)
         elif command.abort is not None:
-            self._abort(command.abort)
+            self._runs.abort(command.abort)
             settled()
         elif command.resize is not None:
-            self._resize(command.resize)
+            self._runs.resize(command.resize)
             settled()
         elif command.remove is not None:
-            self._spawn(self._remove(command.remove, settled))
+            self._background.spawn(self._remove(command.remove, settled))
         elif command.evict is not None:
-            self._spawn(self._evict(command.evict.home))
+            self._background.spawn(self._evict(command.evict.home))
+            settled()
+        elif command.prepare is not None:
+            self._background.spawn(self._prepare(command.prepare))
             settled()
         elif command.transfer is not None:
-            self._spawn(self._transfers.handle(command.transfer))
+            self._background.spawn(self._transfers.handle(command.transfer))
             settled()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
-
-    def _run(self, order: RunOrder, settled: Callable[[], None]) -> None:
-        if order.mark in self._known_marks:
-            settled()  # its predecessor started it; that was reported when joining
-        elif order.action.kind is Kind.NOOP:
-            self._finished(order, RunReport(Outcome.COMPLETED, 0.0), settled)
-        else:
-            task = self._spawn(self._drive(order, _once(settled), self._running.get(order.id)))
-            self._running[order.id] = task
-
-    async def _drive(
-        self, order: RunOrder, settled: Callable[[], None], before: asyncio.Task[None] | None
-    ) -> None:
-        if before is not None:
-            await asyncio.wait({before})  # an earlier attempt is still being ended
-
-        def started() -> None:
-            self._reporter.report(
-                ActionStarted(action_id=order.id, node=self._options.name, attempt=order.attempt)
-            )
-            settled()
-
-        driver = self._routing.of(order)
-        if driver is None:
-            detail = f"this node has no driver for {order.action.kind}"
-            report = RunReport(Outcome.INFRA_FAILED, 0.0, detail=detail)
-        elif (failure := await self._routing.prepare(order, driver)) is not None:
-            report = failure
-        else:
-            changed = self._resized.get(order.mark)
-            report = await driver.run(order.resized(changed) if changed else order, started)
-        self._resized.pop(order.mark, None)
-        self._finished(order, report, settled)
-        if self._running.get(order.id) is asyncio.current_task():
-            del self._running[order.id]
-
-    def _finished(self, order: RunOrder, report: RunReport, settled: Callable[[], None]) -> None:
-        left = report.result or report.answer
-        result = NO_RESULT if left is None else msgspec.Raw(encode(left))
-        event = ActionFinished(
-            action_id=order.id,
-            node=self._options.name,
-            outcome=report.outcome,
-            attempt=order.attempt,
-            execution_seconds=report.execution_seconds,
-            result=result,
-            reward=reward_of(order.action.reward, report),
-            detail=report.detail,
-            never_started=report.never_started,
-            feedback=report.feedback,
-            used=report.result.used if report.result is not None else None,
-            chunk=report.chunk,
-        )
-
-        def sent() -> None:
-            settled()
-            if order.action.kind is not Kind.NOOP:
-                self._progress.ended(order.mark)
-
-        self._reporter.report(event, sent)
-
-    def _resize(self, wanted: Resize) -> None:
-        """Let a run go on with other units; one that no driver has yet will start with them."""
-        if wanted.action_id not in self._running:
-            return
-        self._resized[f"{wanted.action_id}#{wanted.attempt}"] = wanted.allocation
-        for driver in self._drivers:
-            driver.resize(wanted.action_id, wanted.attempt, wanted.allocation)
-
-    def _abort(self, wanted: Abort) -> None:
-        if wanted.action_id in self._running:
-            for driver in self._drivers:
-                driver.stop(wanted.action_id, wanted.outcome, wanted.reason)
-            self._routing.stop(wanted.action_id, wanted.outcome, wanted.reason)
-            return
-        self._reporter.report(
-            ActionFinished(
-                action_id=wanted.action_id,
-                node=self._options.name,
-                outcome=wanted.outcome,
-                attempt=wanted.attempt,
-                detail=f"{wanted.reason} (it was not running any more)",
-            )
-        )
+        elif command.forget is not None:
+            # Never settled, so that whoever starts next reads it as well.
+            raise Forgotten(f"node {self._options.name} was forgotten")
 
     async def _remove(self, wanted: RemoveEnvironment, settled: Callable[[], None]) -> None:
-        for driver in self._drivers:
-            await driver.remove_environment(wanted.trajectory)
+        """Remove an environment, however often it takes; only then its memory is free."""
+        await self._remove_everywhere(wanted.trajectory)
         self._reporter.report(
             EnvironmentRemoved(trajectory=wanted.trajectory, node=self._options.name), settled
         )
+
+    async def _remove_everywhere(self, trajectory: TrajectoryKey) -> None:
+        for driver in self._drivers:
+            while not await _removed(driver, trajectory):  # noqa: ASYNC110 (nobody sets an event)
+                await asyncio.sleep(REMOVE_AGAIN_SECONDS)
 
     async def _evict(self, home: Home) -> None:
         for driver in self._drivers:
             if isinstance(driver, Evicting):
                 await driver.evict(home)
+
+    async def _prepare(self, order: PrepareOrder) -> None:
+        for driver in self._drivers:
+            if isinstance(driver, Preparing):
+                self._reporter.report(await driver.prepare(order))
 
     async def _heartbeat(self) -> None:
         saved = self._progress.position
@@ -314,10 +287,16 @@ class NodeWorker:
 
     async def _show_life(self) -> None:
         milliseconds = int(ALIVE_SECONDS * 1000)
-        name, facts = self._options.name, {"role": "node", "pid": os.getpid(), "at": time()}
+        name = self._options.name
+        facts: dict[str, Any] = {"role": "node", "pid": os.getpid(), "at": time()}
         repairs = [each.repairs for each in self._drivers if isinstance(each, Repairing)]
         if repairs:
             facts["repairs"] = sum(repairs)
+        for driver in self._drivers:
+            if isinstance(driver, Measuring) and (uses := await asyncio.to_thread(driver.measured)):
+                facts["gpus"] = {str(unit): tuple(use) for unit, use in uses.items()}
+            if isinstance(driver, HostDriver) and driver.host_memory().capacity_bytes is not None:
+                facts["service_memory"] = tuple(driver.host_memory())
         async with self._client.pipeline(transaction=False) as pipeline:
             pipeline.set(self._keys.alive(name), self.identity.incarnation, px=milliseconds)
             pipeline.hset(self._keys.workers, f"node@{name}", json.dumps(facts))
@@ -349,10 +328,13 @@ class NodeWorker:
         raise asyncio.CancelledError
 
 
-def _once(call: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that passes on its first call only."""
-    calls = iter((call,))
-    return lambda: next(calls, lambda: None)()
+async def _removed(driver: Driver, trajectory: TrajectoryKey) -> bool:
+    try:
+        await driver.remove_environment(trajectory)
+    except Exception as error:
+        log.warning("the environment of %s cannot be removed yet: %r", trajectory, error)
+        return False
+    return True
 
 
-__all__ = ["Identity", "NodeOptions", "NodeWorker"]
+__all__ = ["Forgotten", "Identity", "NodeOptions", "NodeWorker"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from msgspec.structs import replace
 
 from domain.keys import Keys
 from domain.ports import DriverContext
@@ -16,10 +17,14 @@ from managers.quota.calls.secrets import Secrets
 from scheduler.runtime.connection import connect
 from tests.api_server import local_api
 from tests.integration.runtime.call_rig import SECRET, CallRig
-from tests.integration.runtime.rig import LoopThread, Rig
+from tests.integration.runtime.gpu_rig import GpuRig
+from tests.integration.runtime.rig import CONFIG, LoopThread, Rig
 from tests.redis_server import RedisServer
 
 _prefixes = itertools.count()
+
+
+IMPATIENT = replace(CONFIG, node_grace_seconds=0.1, node_dead_seconds=0.3)
 
 
 @pytest.fixture(scope="session")
@@ -47,9 +52,7 @@ async def rig(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIt
     rig.loop = LoopThread(rig.url, keys)
     await rig.start_node()
     yield rig
-    await rig.stop_node()
-    rig.loop.stop()
-    rig.close()
+    await rig.end()
 
 
 @pytest.fixture
@@ -60,7 +63,22 @@ async def calls(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> Async
     rig.others = [CallDriver(context, secrets)]
     async with local_api() as rig.api:
         yield rig
-        await rig.stop_node()
-        if rig.loop is not None:
-            rig.loop.stop()
-    rig.close()
+        await rig.end()
+
+
+@pytest.fixture
+async def gpus(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIterator[GpuRig]:
+    rig = GpuRig(runtime_redis.url, keys, tmp_path)
+    async with local_api() as rig.api:
+        yield rig
+        await rig.end()
+
+
+@pytest.fixture
+async def impatient(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIterator[Rig]:
+    """A leader for whom a silent node is soon dead, and a node."""
+    rig = Rig(runtime_redis.url, keys, tmp_path)
+    rig.loop = LoopThread(rig.url, keys, IMPATIENT)
+    await rig.start_node()
+    yield rig
+    await rig.end()

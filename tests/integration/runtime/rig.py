@@ -123,6 +123,12 @@ class Rig:
                 await asyncio.sleep(0.005)  # the loop has not taken the node in yet
         return worker
 
+    @property
+    def node_task(self) -> asyncio.Task[None]:
+        """The running node worker."""
+        assert self._node is not None
+        return self._node
+
     async def crash_node(self) -> None:
         """End the node worker as ``kill -9`` does; a new driver finds what the old one left."""
         self.driver = FakeDriver(self.driver.script, self.driver.crash())
@@ -140,6 +146,13 @@ class Rig:
     def close(self) -> None:
         """Close what is the rig's own."""
         self.redis.close()
+
+    async def end(self) -> None:
+        """End whatever runs of it, in order."""
+        await self.stop_node()
+        if self.loop is not None:
+            self.loop.stop()
+        self.close()
 
     @asynccontextmanager
     async def gateway(self) -> AsyncIterator[Gateway]:

@@ -3,30 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-from msgspec.structs import replace
 
 from domain.ids import trajectory_key
-from domain.keys import Keys
-from tests.integration.runtime.rig import CONFIG, LoopThread, Rig
-from tests.redis_server import RedisServer
-
-IMPATIENT = replace(CONFIG, node_grace_seconds=0.1, node_dead_seconds=0.3)
-
-
-@pytest.fixture
-async def impatient(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIterator[Rig]:
-    """A leader for whom a silent node is soon dead, and a node."""
-    rig = Rig(runtime_redis.url, keys, tmp_path)
-    rig.loop = LoopThread(rig.url, keys, IMPATIENT)
-    await rig.start_node()
-    yield rig
-    await rig.stop_node()
-    rig.loop.stop()
-    rig.close()
+from tests.integration.runtime.rig import Rig
 
 
 def in_trajectory(*command: str) -> dict[str, object]:
