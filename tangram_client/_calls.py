@@ -150,7 +150,7 @@ def evict_service(service: str) -> Call[None]:
 
 
 def control_node(node: str, verb: str, *, reason: str | None = None) -> Call[None]:
-    """``drain`` a node or ``resume`` it; repeats change nothing."""
+    """``drain`` a node, ``resume`` or ``forget`` it."""
     body = encode({} if reason is None else {"reason": reason})
     return _post(f"/nodes/{_segment(node)}/{verb}", _nothing, body)
 

@@ -194,7 +194,11 @@ class AsyncClient:
         """Let a node take actions again."""
         await self.send(_calls.control_node(node, "resume"))
 
-    async def finish_trajectory(self, trajectory: str) -> None:
+    async def forget_node(self, node: str) -> None:
+        """Forget a node that shows no life and holds no work."""
+        await self.send(_calls.control_node(node, "forget"))
+
+    async def finish_trajectory(self, trajectory: str, *, project: str | None = None) -> None:
         """End a trajectory: its actions are cancelled, its environment goes."""
         await self.send(_calls.finish_trajectory(trajectory, project=self._project))
 

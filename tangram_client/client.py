@@ -186,7 +186,11 @@ class Client:
         """Let a node take actions again."""
         self.send(_calls.control_node(node, "resume"))
 
-    def finish_trajectory(self, trajectory: str) -> None:
+    def forget_node(self, node: str) -> None:
+        """Forget a node that shows no life and holds no work."""
+        self.send(_calls.control_node(node, "forget"))
+
+    def finish_trajectory(self, trajectory: str, *, project: str | None = None) -> None:
         """End a trajectory: its actions are cancelled, its environment goes."""
         self.send(_calls.finish_trajectory(trajectory, project=self._project))
 

@@ -139,6 +139,14 @@ class Scenario:
 
     # What operators and time do
 
+    @staticmethod
+    def asked_to_forget(node: str) -> events.NodeForgetAsked:
+        return events.NodeForgetAsked(node=node, request_id="r1", reply_to="web-1")
+
+    def forget(self, node: str) -> list[Decision]:
+        """Somebody wants a node forgotten that does not come back."""
+        return self.handle(self.asked_to_forget(node))
+
     def configure(self, config: Config) -> list[Decision]:
         return self.handle(events.ConfigApplied(config=config))
 

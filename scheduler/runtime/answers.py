@@ -11,7 +11,7 @@ import msgspec
 import redis
 
 from domain.codec import Reply, encode
-from domain.decisions import Refuse
+from domain.decisions import Forget, Refuse
 from domain.events import (
     ActionQueried,
     DecisionsQueried,
@@ -65,6 +65,11 @@ class Answers:
         """Tell a requester why its request was not honoured."""
         reply = Reply(refusal.request_id, ok=False, code=refusal.code, detail=refusal.detail)
         self._send(refusal.reply_to, reply)
+
+    def confirm(self, done: Forget) -> None:
+        """Tell a requester, if there is one, that it was honoured."""
+        if done.reply_to:
+            self._send(done.reply_to, Reply(done.request_id))
 
     def _standing(self, question: ActionQueried) -> Reply:
         standing = self._loop.machine.explain(question.action_id)

@@ -13,6 +13,7 @@ import msgspec
 import redis
 
 from domain.apis import ApiConfig
+from domain.decisions import Forget
 from domain.events import Event, NodeLost, NodeReturned
 from domain.keys import Keys
 from domain.services import GpuService
@@ -41,6 +42,9 @@ REPLAY_SECONDS = 0.3
 SNAPSHOT_SHARE = 10.0
 #: Journal kept for questions about the past, when nobody needs more.
 JOURNAL_RETENTION_SECONDS = 900.0
+
+#: A forgotten node that comes back within this time reads that it was, and cleans up.
+FORGOTTEN_SECONDS = 30 * 86400
 
 #: What a worker may say of itself.
 Fact = float | str | Sequence[float] | None
@@ -99,6 +103,7 @@ class Housekeeping:
         self._next = monotonic() + EVERY_SECONDS
         self._loop.leadership.renew()
         self._trim_questions()
+        self._look_at_redis()
         self.show_life()
         if self._much_to_replay():
             self.snapshot()
@@ -144,6 +149,16 @@ class Housekeeping:
             elif not shows_life and node.lost_at is None:
                 noticed.append(NodeLost(node=node.name, incarnation=incarnation))
         return noticed
+
+    def forget(self, node: Forget) -> None:
+        """Leave nothing of a forgotten node, but for a while what it was told."""
+        log.info("node %s (%s) is forgotten", node.node, node.identity)
+        stream = self._keys.commands(node.node, node.identity)
+        with self._client.pipeline(transaction=False) as pipeline:
+            pipeline.hdel(self._keys.workers, f"node@{node.node}")
+            pipeline.expire(stream, FORGOTTEN_SECONDS)
+            pipeline.expire(f"{stream}:position", FORGOTTEN_SECONDS)
+            pipeline.execute()
 
     def snapshot(self) -> None:
         """Store the machine's state, and trim the journal behind it."""

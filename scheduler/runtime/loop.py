@@ -23,6 +23,7 @@ from domain.decisions import (
     Evict,
     Forget,
     Grant,
+    Prepare,
     Refuse,
     RemoveEnvironment,
     Resize,
@@ -40,7 +41,7 @@ from domain.events import (
 from domain.events import Event as DomainEvent
 from domain.inventory import Config
 from domain.keys import Keys
-from domain.ports import RunOrder
+from domain.ports import PrepareOrder, RunOrder
 from scheduler.core.hosting import service_of
 from scheduler.core.machine import Machine
 from scheduler.core.state import MakeLedger
@@ -180,7 +181,6 @@ class SchedulerLoop:
         )
         self.answers = Answers(self, self._client)
         self._wake_at = recovered.machine.state.asked_wake
-        self._drained_at: float | None = None
         self.housekeeping.publish_capacity()
         self.housekeeping.show_life()
         log.info(
@@ -247,32 +247,36 @@ class SchedulerLoop:
                 self._wake_at = decision.wake_at
             elif isinstance(decision, Refuse):
                 self.answers.refuse(decision)
+            elif isinstance(decision, Forget):
+                self.housekeeping.forget(decision)
+                self.answers.confirm(decision)
         trail.follow(events, decisions)
-        if any(isinstance(event, (NodeJoined, ConfigApplied)) for event in events):
+        if any(isinstance(event, _OF_CAPACITY) for event in events):
             self.housekeeping.publish_capacity()
 
     def _node_commands(self, decisions: Iterable[Decision]) -> list[tuple[str, bytes]]:
         by_node: dict[str, list[NodeCommand]] = defaultdict(list)
         epoch = self.leadership.epoch
+        #: Forgotten in this pass: what is decided for them is told to those that they were.
+        identities: dict[str, str] = {}
         for decision in decisions:
             if isinstance(decision, Grant):
                 if decision.node is not None:
                     order = self._order(decision)
                     if order is not None:
                         by_node[decision.node].append(NodeCommand(epoch, run=order))
-            elif isinstance(decision, Abort):
-                by_node[decision.node].append(NodeCommand(epoch, abort=decision))
-            elif isinstance(decision, Resize):
-                by_node[decision.node].append(NodeCommand(epoch, resize=decision))
-            elif isinstance(decision, RemoveEnvironment):
-                by_node[decision.node].append(NodeCommand(epoch, remove=decision))
-            elif isinstance(decision, Evict):
-                by_node[decision.node].append(NodeCommand(epoch, evict=decision))
-            elif isinstance(decision, TransferFile):
-                by_node[decision.node].append(NodeCommand(epoch, transfer=decision))
+            elif isinstance(decision, _TOLD_AS_DECIDED):
+                field: dict[str, Any] = {_AS_DECIDED[type(decision)]: decision}
+                by_node[decision.node].append(NodeCommand(epoch, **field))
+                if isinstance(decision, Forget):
+                    identities[decision.node] = decision.identity
+            elif isinstance(decision, Prepare) and (told := self._prepare_order(decision)):
+                by_node[decision.node].append(NodeCommand(epoch, prepare=told))
         nodes = self.machine.state.nodes
+        for name in by_node.keys() - identities.keys():
+            identities[name] = nodes[name].inventory.identity
         return [
-            (self._keys.commands(name, nodes[name].inventory.identity), encode(commands))
+            (self._keys.commands(name, identities[name]), encode(commands))
             for name, commands in by_node.items()
         ]
 
@@ -287,3 +291,10 @@ class SchedulerLoop:
             order.api = self.machine.state.config.apis.get(live.action.call.target)
             order.service = service_of(self.machine.state, live.action)
         return order
+
+    def _prepare_order(self, decided: Prepare) -> PrepareOrder | None:
+        """Return what the node is told; None for a service that was taken away in the same pass."""
+        service = self.machine.state.config.services.get(decided.home.service)
+        if service is None:
+            return None
+        return PrepareOrder(service, decided.home, decided.memory_bytes, decided.awake)

@@ -92,3 +92,13 @@ def undrain(shell: Shell, /, name: str) -> None:
     """Let a node take actions again."""
     with shell.client() as client:
         client.resume_node(name)
+
+
+@node.command("forget")
+@click.argument("name")
+@connected
+@pass_shell
+def forget(shell: Shell, /, name: str) -> None:
+    """Forget a node that shows no life and holds no work; should it come back, it is a new one."""
+    with shell.client() as client:
+        client.forget_node(name)

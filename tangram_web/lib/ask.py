@@ -12,9 +12,15 @@ from typing import Any, Final
 import msgspec
 import redis
 
-from domain.codec import decode_reply, encode
-from domain.errors import Unavailable
-from domain.events import ActionQueried, DecisionsQueried, QueuesQueried, StatusQueried
+from domain.codec import Reply, decode_reply, encode
+from domain.errors import Conflict, NotFound, Unavailable
+from domain.events import (
+    ActionQueried,
+    DecisionsQueried,
+    NodeForgetAsked,
+    QueuesQueried,
+    StatusQueried,
+)
 from domain.ids import ActionId
 from domain.wire import ActionView, DecisionsView, QueuesView
 from tangram_web.lib import bus
@@ -48,11 +54,34 @@ def status() -> dict[str, Any]:
     return _status.decode(_ask(StatusQueried) or b"\x80")
 
 
+def forget_node(name: str) -> bool:
+    """Have a node forgotten that does not come back; False: nobody leads, so it is done later.
+
+    Raises NotFound, Conflict with the reason why it cannot be, and Unavailable when nobody was told.
+    """
+    try:
+        reply = _reply(NodeForgetAsked, node=name)
+    except NoAnswer:
+        return False
+    if not reply.ok:
+        raise (NotFound if reply.code == "not_found" else Conflict)(reply.detail)
+    return True
+
+
+class NoAnswer(Unavailable):
+    """The scheduler was asked and does not answer."""
+
+
 def _ask(question: Any, **about: Any) -> bytes | None:
     """Ask, and return the answer's body; None when there is no such thing.
 
     Raises Unavailable when nobody answers in time.
     """
+    reply = _reply(question, **about)
+    return bytes(reply.body) if reply.ok else None
+
+
+def _reply(question: Any, **about: Any) -> Reply:
     client, names, process = bus.redis_client(), bus.keys(), secrets.token_hex(8)
     channel = names.replies(f"page:{process}")
     message = encode(question(request_id=process, reply_to=channel, **about))
@@ -65,8 +94,7 @@ def _ask(question: Any, **about: Any) -> bytes | None:
             while (left := until - monotonic()) > 0:
                 told = replies.get_message(timeout=left)
                 if told is not None:
-                    reply = decode_reply(told["data"])
-                    return bytes(reply.body) if reply.ok else None
+                    return decode_reply(told["data"])
     except redis.RedisError as error:
         raise Unavailable(f"redis does not answer: {error}") from error
-    raise Unavailable("the scheduler does not answer; is a loop running?")
+    raise NoAnswer("the scheduler does not answer; is a loop running?")

@@ -8,6 +8,7 @@ import msgspec
 from django.db.models import Case, QuerySet, Value, When
 
 from domain.codec import JournalEntry
+from domain.decisions import Forget
 from domain.events import ConfigApplied, NodeJoined, NodeLost, NodeReturned
 from tangram_web.records.models import NodeRecord, NodeState
 
@@ -27,6 +28,9 @@ def fold_nodes(entry: JournalEntry, drained: frozenset[str]) -> frozenset[str]:
             case ConfigApplied(config=config):
                 drained = config.drained_nodes
                 _redrain(drained)
+    for decision in entry.decisions:
+        if isinstance(decision, Forget):
+            NodeRecord.objects.filter(name=decision.node).delete()
     return drained
 
 

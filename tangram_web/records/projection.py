@@ -12,7 +12,13 @@ from typing import Final
 from django.db import connection, transaction
 
 from domain.codec import JournalEntry
-from domain.events import ConfigApplied, NodeJoined, NodeLost, NodeReturned
+from domain.events import (
+    ConfigApplied,
+    NodeForgetAsked,
+    NodeJoined,
+    NodeLost,
+    NodeReturned,
+)
 from tangram_web.audit.services import record_asked
 from tangram_web.records.asked import asked_verbs
 from tangram_web.records.fold import Fold, touched_actions
@@ -29,7 +35,7 @@ from tangram_web.records.statements import (
 _NAME: Final = "journal"
 #: Where the journal begins.
 START: Final = "0-0"
-_OF_NODES = (ConfigApplied, NodeJoined, NodeLost, NodeReturned)
+_OF_NODES = (ConfigApplied, NodeForgetAsked, NodeJoined, NodeLost, NodeReturned)
 
 
 def position() -> str:

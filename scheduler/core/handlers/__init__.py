@@ -12,7 +12,7 @@ from typing import Any, Final
 from domain import events
 from domain.decisions import Decision
 from scheduler.core import hosting
-from scheduler.core.handlers import actions, leases, nodes, tasks, trajectories
+from scheduler.core.handlers import actions, forgetting, leases, nodes, tasks, trajectories
 from scheduler.core.state import State
 
 Handler = Callable[[State, Any, list[Decision]], None]
@@ -42,6 +42,7 @@ HANDLERS: Final[dict[type, Handler]] = {
     events.NodeJoined: nodes.joined,
     events.NodeLost: nodes.lost,
     events.NodeReturned: nodes.returned,
+    events.NodeForgetAsked: forgetting.asked,
     events.ConfigApplied: nodes.config_applied,
     events.TimeAdvanced: _time_advanced,
 }

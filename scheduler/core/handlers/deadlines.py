@@ -33,10 +33,7 @@ def holds(state: State, timer: Timer) -> bool:
         due = state.pacing.get(ResourceId(subject))
         return due is not None and due <= at
     if kind in {TimerKind.NODE_GRACE, TimerKind.NODE_DEAD}:
-        node, config = state.nodes[subject], state.config
-        limit = config.grace_of if kind is TimerKind.NODE_GRACE else config.death_of
-        lost_at, seconds = node.lost_at, limit(node.inventory.pool)
-        return lost_at is not None and lost_at + seconds <= at
+        return _still_silent(state, timer)
     if kind is TimerKind.TRAJECTORY:
         trajectory = state.trajectories.get(TrajectoryKey(subject))
         if trajectory is None or trajectory.closing is not None:
@@ -48,6 +45,15 @@ def holds(state: State, timer: Timer) -> bool:
     if kind is TimerKind.LEASE:
         return live.lease_expires_at is not None and live.lease_expires_at <= at
     return live.state is ActionState.QUEUED and live.attempt == 0
+
+
+def _still_silent(state: State, timer: Timer) -> bool:
+    at, kind, subject = timer
+    node, config = state.nodes.get(subject), state.config
+    if node is None or node.lost_at is None:
+        return False
+    limit = config.grace_of if kind is TimerKind.NODE_GRACE else config.death_of
+    return node.lost_at + limit(node.inventory.pool) <= at
 
 
 def ring(state: State, timer: Timer, decisions: list[Decision]) -> None:

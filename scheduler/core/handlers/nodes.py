@@ -13,7 +13,7 @@ Should it come back after all, it is told to remove these environments.
 from __future__ import annotations
 
 from domain.action import Kind, Outcome
-from domain.decisions import Abort, Decision
+from domain.decisions import Abort, Decision, Forget
 from domain.events import ConfigApplied, NodeJoined, NodeLost, NodeReturned
 from domain.ids import ActionId, ResourceId, node_resource
 from domain.inventory import NodeInventory, ResourceInventory
@@ -38,6 +38,10 @@ from scheduler.core.timers import TimerKind
 def joined(state: State, event: NodeJoined, decisions: list[Decision]) -> None:
     """Take a node in. Another identity than before means that all it had is gone."""
     inventory = event.node
+    if forgotten_mark(inventory.identity) in state.tombstones:
+        # It had read its commands before it was forgotten: it reads that next, and begins anew.
+        decisions.append(Forget(inventory.name, inventory.identity))
+        return
     node = state.nodes.get(inventory.name)
     if node is None:
         node = state.nodes[inventory.name] = LiveNode(inventory)

@@ -203,6 +203,13 @@ class DrainBody(StrictSerializer):
     reason = serializers.CharField(max_length=500, required=False, allow_blank=True, default="")
 
 
+class NodeForgottenView(serializers.Serializer[Any]):
+    """Whether a node is forgotten; if not yet, it is as soon as a loop leads, unless it lives then."""
+
+    node = serializers.CharField()
+    forgotten = serializers.BooleanField()
+
+
 class NodeDrainView(serializers.Serializer[Any]):
     """Whether a node is drained."""
 

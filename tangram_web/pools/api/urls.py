@@ -9,6 +9,7 @@ from tangram_web.pools.api import configuration
 from tangram_web.pools.api.views import (
     NAME_IN_PATH,
     NodeDrainControl,
+    NodeForgetControl,
     NodeResumeControl,
     PoolViewSet,
     ProjectViewSet,
@@ -33,4 +34,5 @@ urlpatterns = [
     path("", include(router.urls)),
     re_path(rf"^nodes/(?P<name>{NAME_IN_PATH})/drain$", NodeDrainControl.as_view()),
     re_path(rf"^nodes/(?P<name>{NAME_IN_PATH})/resume$", NodeResumeControl.as_view()),
+    re_path(rf"^nodes/(?P<name>{NAME_IN_PATH})/forget$", NodeForgetControl.as_view()),
 ]

@@ -21,6 +21,7 @@ from tangram_web.pools.api.serializers import (
     DrainBody,
     NewTokenView,
     NodeDrainView,
+    NodeForgottenView,
     PoolBody,
     PoolPatch,
     PoolView,
@@ -33,6 +34,7 @@ from tangram_web.pools.api.serializers import (
     TokenView,
 )
 from tangram_web.pools.authentication import actor_of
+from tangram_web.pools.forgetting import node_forget
 from tangram_web.pools.models import Pool, Project, Resource, Token
 from tangram_web.pools.selectors import projects_seen_by, tokens_seen_by
 
@@ -171,7 +173,7 @@ class TokenViewSet(ConfigViewSet):
 
 
 class NodeControl(APIView):
-    """Draining a node and taking it back. Both may be repeated."""
+    """Draining a node, taking it back, forgetting it."""
 
     permission_classes = (ChangesWholeSystem,)
     read_scope = write_scope = Scope.OPERATE
@@ -197,6 +199,16 @@ class NodeResumeControl(NodeControl):
         """Let a node take actions again."""
         services.node_resume(actor=actor_of(request), node=name)
         return _drained(name, drained=False)
+
+
+class NodeForgetControl(NodeControl):
+    """Forgetting."""
+
+    @extend_schema(request=None, responses=NodeForgottenView, operation_id="nodes_forget")
+    def post(self, request: Request, name: str) -> Response:
+        """Forget a node that shows no life and holds no work; 409 says why it cannot be."""
+        done = node_forget(actor=actor_of(request), node=name)
+        return Response(NodeForgottenView({"node": name, "forgotten": done}).data)
 
 
 def _drained(node: str, *, drained: bool, reason: str = "") -> Response:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from domain.events import NodeLost, NodeReturned
+from domain.decisions import Forget, Refuse
+from domain.events import NodeForgetAsked, NodeLost, NodeReturned
 from domain.inventory import Config
 from tangram_web.records.models import NodeRecord
 from tangram_web.records.projection import project
@@ -73,3 +74,20 @@ def test_node_that_joins_after_it_was_drained_is_drained(journal):
     project(journal.entries)
 
     assert state_of() == "drained"
+
+
+def test_a_forgotten_node_has_no_row_until_it_joins_as_a_new_one(journal):
+    journal.write([a_node("n1"), a_node("n2")])
+    asked = NodeForgetAsked(node="n1")
+    journal.write([NodeLost(node="n1", incarnation=1)])
+    journal.write([asked], [Refuse("r", "to", "conflict", "it holds work")])
+    project(journal.entries)
+    assert state_of("n1") == "lost"
+
+    journal.write([asked], [Forget("n1", "id-n1")])
+    project(journal.entries)
+    assert list(NodeRecord.objects.values_list("name", flat=True)) == ["n2"]
+
+    journal.write([a_node("n1", incarnation=2)])
+    project(journal.entries)
+    assert state_of("n1") == "ready"

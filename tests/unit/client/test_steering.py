@@ -19,6 +19,7 @@ CALLS = {
     "service evict reward": ("/api/v1/services/reward/evict", b"{}"),
     "node drain n1 --reason disk": ("/api/v1/nodes/n1/drain", b'{"reason":"disk"}'),
     "node resume n1": ("/api/v1/nodes/n1/resume", b"{}"),
+    "node forget n1": ("/api/v1/nodes/n1/forget", b"{}"),
 }
 
 

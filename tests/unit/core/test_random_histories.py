@@ -20,12 +20,22 @@ from msgspec.structs import replace
 from domain import events
 from domain.action import Kind, Outcome
 from domain.apis import ApiConfig, Cache, CallSpec, Feedback, Verdict
+from domain.decisions import Forget
 from domain.elasticity import Elasticity
 from domain.events import NO_RESULT
 from domain.ids import ActionId
 from domain.inventory import Config, PoolConfig
 from domain.limits import Share
-from tests.builders import GIB, a_config, a_lease, a_node, a_quota, an_action, an_environment
+from tests.builders import (
+    GIB,
+    a_config,
+    a_lease,
+    a_node,
+    a_quota,
+    an_action,
+    an_environment,
+    only,
+)
 from tests.unit.core.watched import Watched
 
 NODES = st.sampled_from(["n1", "n2"])
@@ -249,6 +259,14 @@ class Histories(RuleBasedStateMachine):
     @rule(node=NODES)
     def bring_back(self, node: str) -> None:
         self.world.bring_back(node, self.incarnations[node])
+
+    @rule(node=NODES, dead=st.booleans())
+    def forget(self, node: str, dead: bool) -> None:
+        if dead:
+            self.world.lose(node, self.incarnations[node])
+            self.world.advance(self.world.machine.state.config.node_dead_seconds)
+        if only(Forget, self.world.forget(node)):
+            self.identities[node] += 1  # what comes back is told, and begins anew
 
     @rule(data=st.data())
     def configure(self, data: st.DataObject) -> None:

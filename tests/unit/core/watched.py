@@ -18,6 +18,7 @@ from domain.decisions import (
     Abort,
     Decision,
     Finish,
+    Forget,
     Grant,
     RemoveEnvironment,
     Requeue,
@@ -135,6 +136,9 @@ class Watched(Scenario):
         elif isinstance(decision, RemoveEnvironment):
             assert decision.trajectory not in self.removing
             self.removing[decision.trajectory] = decision.node
+        elif isinstance(decision, Forget):
+            # Whatever it runs is over for everybody else; it ends it before it joins again.
+            self._forget_machine(decision.node)
 
     def _judge_grant(self, grant: Grant) -> None:
         action = self.submitted[grant.action_id]
