@@ -7,11 +7,13 @@ from collections.abc import MutableMapping
 from typing import Any
 
 import pytest
+import redis
 import redis.asyncio
 
 from domain.errors import Conflict, InvalidRequest
 from domain.keys import Keys
 from scheduler.runtime.connection import connect_async
+from scheduler.runtime.gateway import replays
 from scheduler.runtime.gateway.http import HttpError, Request, Response, Send
 from scheduler.runtime.gateway.replays import MAX_KEPT_BYTES, Replays
 from tests.integration.runtime.rig import Rig
@@ -91,6 +93,66 @@ async def test_a_repetition_while_the_first_is_under_way_is_told_to_come_again(
     assert (refused.value.status, refused.value.headers) == (409, {"Retry-After": "1"})
     maker.go_on.set()
     assert (await first)[2] is False
+
+
+async def begun(maker: Maker, requests: int = 1) -> None:
+    async with asyncio.timeout(20):
+        while len(maker.bodies) < requests:
+            await asyncio.sleep(0.005)
+
+
+async def test_a_request_keeps_its_claim_for_as_long_as_it_takes(
+    maker: Maker, monkeypatch: pytest.MonkeyPatch, redis_client: redis.Redis, keys: Keys
+) -> None:
+    monkeypatch.setattr(replays, "RENEWALS_PER_CLAIM", 1000)
+    maker.go_on.clear()
+    first = asyncio.ensure_future(maker.post())
+    await begun(maker)
+    (name,) = redis_client.scan_iter(f"{keys.prefix}:idempotency:*")
+    redis_client.expire(name, 30)
+    async with asyncio.timeout(20):
+        while redis_client.ttl(name) <= 30:
+            await asyncio.sleep(0.01)
+    with pytest.raises(HttpError):
+        await maker.post()
+    maker.go_on.set()
+    assert await first == (201, b"made", False)
+    assert maker.bodies == [b"{}"]
+
+
+async def test_who_comes_back_too_late_takes_nobody_elses_claim_or_answer(
+    maker: Maker, redis_client: redis.Redis, keys: Keys
+) -> None:
+    """1. The first stands still until its claim is over. 2. A repetition is under way. 3. It ends."""
+    maker.go_on.clear()
+    first = asyncio.ensure_future(maker.post())
+    await begun(maker)
+    (name,) = redis_client.scan_iter(f"{keys.prefix}:idempotency:*")
+    redis_client.delete(name)
+    maker.go_on = asyncio.Event()  # the first still waits for the one before
+    second = asyncio.ensure_future(maker.post())
+    await begun(maker, 2)
+    first.cancel()
+    await asyncio.wait({first})
+    assert redis_client.exists(name)
+    with pytest.raises(HttpError):
+        await maker.post()
+    maker.content = b"made anew"
+    maker.go_on.set()
+    assert await second == (201, b"made anew", False)
+    assert await maker.post() == (201, b"made anew", True)
+
+
+async def test_a_process_that_ends_over_the_work_leaves_its_claim(maker: Maker) -> None:
+    """The work may be done all the same: it is not done again at once."""
+    maker.go_on.clear()
+    first = asyncio.ensure_future(maker.post())
+    await begun(maker)
+    first.cancel()
+    await asyncio.wait({first})
+    with pytest.raises(HttpError) as refused:
+        await maker.post()
+    assert refused.value.code == "idempotency_key_in_use"
 
 
 async def test_a_refused_request_may_be_corrected_under_its_key(maker: Maker) -> None:
