@@ -26,9 +26,11 @@ from domain.allocation import Placement, UsedResources
 from domain.resources import UnitRange
 
 #: Names that end up in keys, paths and labels.
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@+-]*$", max_length=128)]
+#: ``$`` alone would let a line break pass behind them.
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@+-]*$(?!\n)", max_length=128)]
 Label = Annotated[str, Meta(max_length=128)]
 Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]
+LeaseSeconds = Annotated[float, Meta(ge=0.1, le=86_400)]
 Count = int | float
 
 MAX_BATCH = 1000
@@ -56,7 +58,7 @@ class CallPayload(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True
 
 
 class ActionPayload(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """An action as a trainer submits it (design of the contract: docs/api.md)."""
+    """An action as a trainer submits it."""
 
     task: Name
     kind: Kind
@@ -353,7 +355,7 @@ class PriorityPayload(msgspec.Struct, forbid_unknown_fields=True):
 class RenewPayload(msgspec.Struct, forbid_unknown_fields=True):
     """Renew a lease; without ``ttl_seconds`` for as long as it was declared."""
 
-    ttl_seconds: Seconds | None = None
+    ttl_seconds: LeaseSeconds | None = None
 
 
 class ReleasePayload(msgspec.Struct, forbid_unknown_fields=True):

@@ -9,7 +9,8 @@ Rules
    slow reader slows the API and nothing piles up. The reader deletes what it has sent.
 2. A writer whose reader takes nothing for `STALLED_SECONDS`, or that meets an error of Redis, gives
    the passage up; the call itself goes on.
-3. One reader reads a passage, once. Its claim lasts as long as it shows life.
+3. One reader reads a passage, once. Its claim lasts as long as it shows life; a reader that comes
+   back later, when another one has begun, takes and deletes nothing any more.
 4. Only answers with a status of 2xx are passed on: others may be tried again. One that breaks off
    after its beginning ends the reader's connection without the end of its body.
 5. Everything expires `KEEP_SECONDS` after the last sign of life.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final
 
@@ -40,6 +42,22 @@ STALLED_SECONDS: Final = 30.0
 ROOM_POLL_SECONDS: Final = 0.02
 BLOCK_SECONDS: Final = 0.25
 _BEGIN, _PIECE, _END = b"b", b"p", b"e"
+
+
+#: How long a reader may take for what it read last.
+CLAIM_SECONDS: Final = 15
+#: KEYS claim · ARGV reader, seconds. A claim that nobody has by now is taken again.
+_STILL_OURS: Final = """
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
+return 1
+"""
+#: KEYS claim, passage · ARGV reader.
+_DELETE_IF_OURS: Final = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('DEL', KEYS[1], KEYS[2])
+"""
 
 
 class Beginning(msgspec.Struct, array_like=True, frozen=True):
@@ -121,12 +139,18 @@ class RedisPassage:
         log.warning("an answer is not passed on any further (%s): %s", self._key, why)
 
 
+def _being_read() -> Conflict:
+    return Conflict("this answer is being read by another request", code="being_read")
+
+
 class PassageReader:
     """The web's side of one passage. `close` it."""
 
     def __init__(self, client: redis.asyncio.Redis, keys: Keys, action_id: str) -> None:
         self._lane = AsyncLane(client)
         self._key = keys.passage(action_id)
+        self._claim_key = f"{self._key}:reader"
+        self._name = secrets.token_hex(8)
         self._after = "0-0"
         self._claimed = False
         #: The answer came to its end here.
@@ -134,17 +158,24 @@ class PassageReader:
 
     async def claim(self) -> None:
         """Become the one reader. Raises Conflict when there is one, and redis.RedisError."""
-        claimed: Any = await self._lane.call("SET", f"{self._key}:reader", "1", "NX", "EX", 15)
+        claimed: Any = await self._lane.call(
+            "SET", self._claim_key, self._name, "NX", "EX", CLAIM_SECONDS
+        )
         if claimed is None:
-            raise Conflict("this answer is being read by another request", code="being_read")
+            raise _being_read()
         self._claimed = True
 
     async def read(self) -> AsyncGenerator[Beginning | bytes, None]:
         """Yield what has come; ends when nothing more came for a moment, or at the answer's end.
 
-        What was yielded before is deleted when the next one is asked for.
+        What was yielded before is deleted when the next one is asked for. Raises Conflict when the
+        claim is another's by now, and redis.RedisError.
         """
-        await self._lane.call("EXPIRE", f"{self._key}:reader", 15)
+        ours: Any = await self._lane.call(
+            "EVAL", _STILL_OURS, 1, self._claim_key, self._name, CLAIM_SECONDS
+        )
+        if not ours:
+            raise _being_read()
         entries = await read_stream_async(self._lane, self._key, self._after, 8, BLOCK_SECONDS)
         for entry_id, fields in entries:
             self._after = entry_id
@@ -160,7 +191,9 @@ class PassageReader:
         try:
             if self._claimed:
                 # An answer that was read, or broke off, is of no use to anybody else.
-                await self._lane.call("DEL", self._key, f"{self._key}:reader")
+                await self._lane.call(
+                    "EVAL", _DELETE_IF_OURS, 2, self._claim_key, self._key, self._name
+                )
         except redis.RedisError:
             log.info("%s expires by itself", self._key)
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from time import time_ns
+from typing import Any
 
 import msgspec
 
@@ -32,6 +33,8 @@ MAX_OUTPUT_BYTES = 1024 * 1024
 MAX_COMMAND_BYTES = 128 * 1024
 MAX_ARGUMENTS = 4096
 MAX_ENVIRONMENT_BYTES = 2**50
+#: Whoever reads metadata later has less stack left than we had, and may not fail on it.
+MAX_NESTING = 100
 
 
 def new_action_id() -> ActionId:
@@ -72,6 +75,7 @@ class Admission:
             cost.setdefault(call.target, (MILLI,))
         _check_key(payload, cost)
         _check_work(payload)
+        check_metadata(payload.metadata)
         if call is not None and service is None:
             self._check_call(call)
         if payload.reward is not None:
@@ -202,6 +206,19 @@ def check_path(path: str, pointer: str) -> None:
         )
 
 
+def check_metadata(metadata: dict[str, Any]) -> None:
+    """Raise InvalidRequest for metadata of more than `MAX_NESTING` levels."""
+    level: list[Any] = [metadata]
+    for _ in range(MAX_NESTING):
+        if not level:
+            return
+        inside = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [one for each in inside for one in each if isinstance(one, (dict, list))]
+    raise InvalidRequest(
+        f"metadata is nested more than {MAX_NESTING} levels deep", pointer="/metadata"
+    )
+
+
 def check_environment(environment: EnvironmentSpec) -> None:
     """Raise InvalidRequest for an environment that no node can make."""
     if not 0 <= environment.memory_bytes <= MAX_ENVIRONMENT_BYTES:
@@ -219,10 +236,18 @@ def _call(payload: CallPayload) -> CallSpec:
         raise InvalidRequest("give json or body, not both", pointer="/call/body")
     headers, body = payload.headers, payload.body or ""
     if given:
-        body = msgspec.json.encode(payload.json).decode()
+        body = written(payload.json, "/call/json")
         if "content-type" not in {name.lower() for name in headers}:
             headers = {**headers, "Content-Type": "application/json"}
     return CallSpec(payload.target, payload.method, payload.path, headers, body, payload.stream)
+
+
+def written(value: Any, pointer: str) -> str:
+    """Return ``value`` as JSON. Raises InvalidRequest for what was read and cannot be written."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except (OverflowError, RecursionError, TypeError) as error:
+        raise InvalidRequest(f"this cannot be passed on: {error}", pointer=pointer) from None
 
 
 def _check_reward(rule: RewardRule, kind: Kind) -> None:

@@ -28,6 +28,8 @@ from scheduler.runtime.gateway.http import (
     Response,
     Scope,
     Send,
+    Sending,
+    last_words,
     problem_of,
 )
 from scheduler.runtime.gateway.leases import Leases
@@ -77,6 +79,22 @@ def _named(request: Request, route: str) -> Request:
     """Say which route answers, for whoever counts."""
     request.scope[ROUTE] = route
     return request
+
+
+def _refusal(error: TangramError, request: Request) -> Response:
+    """Return an error of ours as the clients of this address read it."""
+    shaped = openai.refusal if openai.owns(request.path) else problem_of
+    return shaped(error, request)
+
+
+def _problem_with(error: Exception, request: Request) -> Response:
+    """Return what is told of an error; one that is our fault is logged."""
+    if isinstance(error, TangramError):
+        return _refusal(error, request)
+    if isinstance(error, redis.RedisError):
+        return _refusal(Unavailable(f"redis does not answer: {error}"), request)
+    log.error("request %s failed", request.id, exc_info=error)
+    return _refusal(HttpError(500, "internal", "this is our fault"), request)
 
 
 class Gateway:
@@ -133,7 +151,8 @@ class Gateway:
         if b"idempotency-key" not in request.headers or not _may_repeat(request):
             await self._serve(request, send)
             return
-        await self._settle(request, send, self._once(request, send))
+        sending = Sending(send)
+        await self._settle(request, sending, self._once(request, sending))
 
     async def _once(self, request: Request, send: Send) -> None:
         if not self._context.started:
@@ -141,16 +160,20 @@ class Gateway:
         await self._replays.once(request, send, self._serve)
 
     async def _serve(self, request: Request, send: Send) -> None:
-        answering = self._answer(request, send)
+        sending = Sending(send)
+        answering = self._answer(request, sending)
         if answering is None:
             await self._behind(request.scope, request.receive, send)
         else:
-            await self._settle(request, send, answering)
+            await self._settle(request, sending, answering)
 
     async def _settle(
-        self, request: Request, send: Send, answering: Awaitable[Response | None]
+        self, request: Request, send: Sending, answering: Awaitable[Response | None]
     ) -> None:
-        """Send what comes of ``answering``: a response, a problem, or nothing any more."""
+        """Send what comes of ``answering``: a response, a problem, or nothing any more.
+
+        An answer that has begun cannot become another one: it breaks off, without its end.
+        """
         try:
             response = await answering
         except ClientGone:
@@ -158,15 +181,13 @@ class Gateway:
         except asyncio.CancelledError:
             # The server ends and gives up what takes longer than its patience. Whoever waits here
             # is told to come again: another process, or the next one, has the answer.
-            response = problem_of(Unavailable("this web process is ending"), request)
-        except TangramError as error:
-            response = problem_of(error, request)
-        except redis.RedisError as error:
-            response = problem_of(Unavailable(f"redis does not answer: {error}"), request)
-        except Exception:
-            log.exception("request %s failed", request.id)
-            response = problem_of(HttpError(500, "internal", "this is our fault"), request)
-        if response is not None:
+            if not send.begun:
+                ending = _refusal(Unavailable("this web process is ending"), request)
+                await last_words(ending.send(send, request.id))
+            return
+        except Exception as error:
+            response = _problem_with(error, request)
+        if response is not None and not send.begun:
             await response.send(send, request.id)
 
     def _answer(self, request: Request, send: Send) -> Awaitable[Response | None] | None:
@@ -190,7 +211,7 @@ class Gateway:
                 if match is not None and route.method == method:
                     named = _named(request, route.template)
                     return self._guarded(named, route.scope, route.handler, *match.groups())
-        return None
+        return self._door.nowhere(request) if path.startswith("/v1/") else None
 
     def _passing(self, request: Request, send: Send) -> Awaitable[Response | None] | None:
         """Return the work of answering piece by piece, or None when this is no request for it."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs
@@ -25,6 +27,9 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+#: For what is said to clients when the server gives their requests up.
+LAST_WORDS_SECONDS = 1.0
 
 encode_json = msgspec.json.Encoder().encode
 
@@ -108,6 +113,26 @@ class Request:
         """Return when the client has gone. Only after the body was read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
+
+
+class Sending:
+    """Sends the messages of one answer, and knows whether it has begun."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.begun = True
+        await self._send(message)
+
+
+async def last_words(words: Awaitable[None]) -> None:
+    """Say something as the server ends; not to a client that takes nothing, which would hold it up."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LAST_WORDS_SECONDS):
+            await words
 
 
 def _too_large(limit_bytes: int) -> HttpError:

@@ -13,13 +13,15 @@ Rules
 1. The answer is the service's own, with its status. ``X-Tangram-Action`` names the action.
 2. What is not the service's answer is an error in OpenAI's shape. 503 and 504 may be asked again; after
    an ``unknown`` end ``x-should-retry`` says not to: the request may have been worked on.
-3. A client that goes away cancels its action.
+3. A client that goes away cancels its action, and so does the end of this process: whoever waits is
+   told to ask again, which is another action.
 4. With ``stream`` the service's events are passed on as they come. An answer that is an error comes
    whole.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 from typing import Any, Final
@@ -35,6 +37,7 @@ from domain.manifest import read
 from domain.services import PREFIX
 from domain.wire import ActionPayload, ActionView
 from scheduler.runtime.gateway.actions import message_of
+from scheduler.runtime.gateway.admission import written
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.http import (
     ClientGone,
@@ -56,7 +59,6 @@ DEFAULT_TASK: Final = "openai"
 PATIENCE_SECONDS: Final = 86_400.0
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
-_encode = msgspec.json.Encoder().encode
 _STATUS: Final = {
     Outcome.TIMEOUT: 504,
     Outcome.EXPIRED: 503,
@@ -64,6 +66,11 @@ _STATUS: Final = {
     Outcome.INFRA_FAILED: 503,
     Outcome.UNKNOWN: 502,
 }
+
+
+def owns(path: str) -> bool:
+    """Say whether the clients of this door ask at ``path``, and read its errors."""
+    return path.startswith("/v1/") or bool(ASK.fullmatch(path) or MODELS.fullmatch(path))
 
 
 class OpenAi:
@@ -79,20 +86,23 @@ class OpenAi:
         found = [{"id": n, "object": "model", "created": 0, "owned_by": "tangram"} for n in names]
         return Response(200, {"object": "list", "data": found})
 
+    async def nowhere(self, request: Request) -> Response:
+        """Answer a request to an address that no service has."""
+        known = (
+            "GET /v1/models, and POST to chat/completions, completions, embeddings, score, rerank"
+        )
+        detail = f"{request.method} {request.path} is not served here; there are {known}"
+        raise HttpError(404, "unknown_url", detail)
+
     async def ask(
         self, request: Request, principal: Principal, trajectory: str | None, path: str, send: Send
     ) -> Response | None:
         """POST /v1/…: submit a call, and answer as the service does; None: it was passed on."""
-        try:
-            body = await request.body()
-            action = await self._context.admitted(
-                lambda: self._action(request, principal, body, path, trajectory)
-            )
-            return await self._answer(request, principal, action, send)
-        except ClientGone:
-            raise
-        except TangramError as error:
-            return _refusal(error, request)
+        body = await request.body()
+        action = await self._context.admitted(
+            lambda: self._action(request, principal, body, path, trajectory)
+        )
+        return await self._answer(request, principal, action, send)
 
     def _action(
         self, request: Request, principal: Principal, body: bytes, path: str, trajectory: str | None
@@ -108,7 +118,7 @@ class OpenAi:
             raise InvalidRequest("give true or false", pointer="/stream")
         if not isinstance(own, (dict, type(None))):
             raise InvalidRequest("give members of an action", pointer="/tangram")
-        forwarded = body.decode() if own is None else _encode(asked).decode()
+        forwarded = body.decode() if own is None else written(asked, "")
         call = {
             "target": PREFIX + model,
             "path": path,
@@ -126,6 +136,15 @@ class OpenAi:
     async def _answer(
         self, request: Request, principal: Principal, action: Action, send: Send
     ) -> Response | None:
+        if action.call is not None and action.call.stream:
+            # Before it costs anything: once it is submitted it will run.
+            with self._streams.place():
+                return await self._answered(request, principal, action, send)
+        return await self._answered(request, principal, action, send)
+
+    async def _answered(
+        self, request: Request, principal: Principal, action: Action, send: Send
+    ) -> Response | None:
         context = self._context
         future = context.tail.finish_of(action.id)
         try:
@@ -133,10 +152,10 @@ class OpenAi:
             if await self._passed_on(request, principal, action, send):
                 return None
             view = await context.settled(request, principal, action.id, future, PATIENCE_SECONDS)
-        except ClientGone:
-            gone = ActionCancelRequested(
-                action_id=action.id, project=action.project, reason="its client went away"
-            )
+        except (ClientGone, asyncio.CancelledError) as error:
+            left = isinstance(error, ClientGone)
+            reason = "its client went away" if left else "the web process of its client ended"
+            gone = ActionCancelRequested(action_id=action.id, project=action.project, reason=reason)
             await context.submitter.append([encode(gone)])
             raise
         finally:
@@ -152,7 +171,7 @@ class OpenAi:
         if action.call is None or not action.call.stream:
             return False
         try:
-            await self._streams.stream(request, principal, action.id, send)
+            await self._streams.pass_on(request, principal, action.id, send)
         except Conflict:
             return False
         return True
@@ -182,7 +201,7 @@ def _response(view: ActionView) -> Response:
     return Response(result["status"], raw=raw, content_type=kind.encode("latin-1"), headers=named)
 
 
-def _refusal(error: TangramError, request: Request) -> Response:
+def refusal(error: TangramError, request: Request) -> Response:
     """Return an error of ours as OpenAI's clients read it."""
     problem = problem_of(error, request)
     code = error.code if isinstance(error, (HttpError, InvalidRequest)) else "unavailable"

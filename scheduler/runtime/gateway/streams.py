@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import redis
 
@@ -34,41 +36,55 @@ class Streams:
         """Send the answer of a call with ``stream``, piece by piece.
 
         Raises NotFound; Conflict for an action that ended without an answer to pass on, or whose
-        answer somebody else reads; CapacityError; redis.RedisError. After the first byte nothing is
-        raised: an answer that breaks off has no end.
+        answer somebody else reads; CapacityError; redis.RedisError. After the first byte none of them
+        is raised: an answer that breaks off has no end. A cancellation is never swallowed: whoever
+        submitted the call has to know that nobody reads it any more.
         """
-        view = await self._context.find(request, principal, action_id)
+        with self.place():
+            await self.pass_on(request, principal, action_id, send)
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Take one of the places there are. Raises CapacityError when there is none."""
         if self._open >= MAX_STREAMS:
             raise CapacityError(f"{MAX_STREAMS} answers are being passed on here already")
-        reader = PassageReader(self._context.client, self._context.keys, action_id)
-        finish = self._context.tail.finish_of(action_id)
-        gone = asyncio.ensure_future(request.disconnected())
-        sent = _Sent(request, action_id, send)
         self._open += 1
         try:
+            yield
+        finally:
+            self._open -= 1
+
+    async def pass_on(
+        self, request: Request, principal: Principal, action_id: str, send: Send
+    ) -> None:
+        """Do what `stream` does, for somebody who has a `place`."""
+        view = await self._context.find(request, principal, action_id)
+        reader = PassageReader(self._context.client, self._context.keys, action_id)
+        finish = _End(self._context, request, principal, view)
+        gone = asyncio.ensure_future(request.disconnected())
+        sent = _Sent(request, action_id, send)
+        try:
             await reader.claim()
-            await self._pass_on(reader, sent, finish, gone, view)
+            await self._pass_on(reader, sent, finish, gone)
             if reader.whole:
                 await sent.end()
-        except (asyncio.CancelledError, redis.RedisError):
+        except (Conflict, redis.RedisError):
             if not sent.begun:
                 raise
         finally:
-            self._open -= 1
             gone.cancel()
-            self._context.tail.discard(action_id, finish)
+            finish.forget()
             await reader.close()
 
     async def _pass_on(
         self,
         reader: PassageReader,
         sent: _Sent,
-        finish: asyncio.Future[ActionView | None],
+        finish: _End,
         gone: asyncio.Future[None],
-        view: ActionView,
     ) -> None:
         while going_on() and not reader.whole:
-            ended = finish.done() or view.state is ActionState.FINISHED
+            ended = await finish.has_come()
             quiet = True
             async with contextlib.aclosing(reader.read()) as pieces:
                 async for piece in pieces:
@@ -87,6 +103,33 @@ class Streams:
                 )
 
 
+class _End:
+    """Whether an action has ended, by its view and by the tail of the journal."""
+
+    def __init__(
+        self, context: Context, request: Request, principal: Principal, view: ActionView
+    ) -> None:
+        self._context = context
+        self._asking = request, principal
+        self._id = view.id
+        self._ended = view.state is ActionState.FINISHED
+        self._future = context.tail.finish_of(view.id)
+
+    async def has_come(self) -> bool:
+        """Say whether it has ended. Where the tail has missed something, ask."""
+        if self._future.done() and not self._ended:
+            view = self._future.result()
+            if view is None:
+                self._future = self._context.tail.finish_of(self._id)
+                view = await self._context.find(*self._asking, self._id)
+            self._ended = view.state is ActionState.FINISHED
+        return self._ended
+
+    def forget(self) -> None:
+        """Wait no longer."""
+        self._context.tail.discard(self._id, self._future)
+
+
 class _Sent:
     """What the client got so far."""
 
@@ -99,6 +142,8 @@ class _Sent:
 
     async def pass_on(self, piece: Beginning | bytes) -> None:
         if isinstance(piece, bytes):
+            if not self.begun:
+                raise Conflict("the beginning of this answer was read before", code="being_read")
             await self._send({"type": "http.response.body", "body": piece, "more_body": True})
             return
         if self.begun:

@@ -9,9 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from scheduler.runtime.gateway import streams
 from tests.api_server import answer
-from tests.integration.runtime.test_service_calls import GpuRig, running
-from tests.integration.runtime.test_service_calls import gpus as gpus  # a fixture
+from tests.integration.runtime.gpu_rig import GpuRig, running
+from tests.integration.runtime.rig import Rig
 from tests.integration.runtime.test_streams import CHUNKED, chunk
 
 CHAT = "http://tangram/v1/chat/completions"
@@ -101,6 +102,29 @@ async def test_errors_have_the_shape_that_clients_read(
     assert gpus.api.asked == []
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "token", "status", "code"),
+    [
+        ("POST", "chat/completions", "Bearer nobody", 401, "unauthorized"),
+        ("POST", "embeddings", "Bearer reader", 403, "missing_scope"),
+        ("GET", "models", "", 401, "unauthorized"),
+        ("POST", "responses", "Bearer trainer", 404, "unknown_url"),
+        ("GET", "chat/completions", "Bearer trainer", 404, "unknown_url"),
+    ],
+)
+async def test_who_may_not_ask_reads_it_in_that_shape_too(
+    rig: Rig, method: str, path: str, token: str, status: int, code: str
+) -> None:
+    async with rig.client() as client:
+        headers = {"Authorization": token}
+        refused = await client.request(
+            method, f"http://tangram/v1/{path}", json=a_chat(), headers=headers
+        )
+
+    assert (refused.status_code, refused.json()["error"]["code"]) == (status, code)
+    assert refused.json()["error"]["message"]
+
+
 async def test_a_service_that_cannot_be_restored_is_503_and_one_that_breaks_off_is_not_retried(
     gpus: GpuRig,
 ) -> None:
@@ -153,6 +177,23 @@ async def test_an_error_comes_whole_where_a_stream_was_asked_for(gpus: GpuRig) -
     assert (answered.status_code, answered.json()) == (400, {"error": "too long"})
 
 
+async def test_a_stream_for_which_there_is_no_room_is_refused_before_it_costs_anything(
+    gpus: GpuRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus.api.says(answer(200, SAID))
+    async with running(gpus, "a") as client:
+        with monkeypatch.context() as full:
+            full.setattr(streams, "MAX_STREAMS", 0)
+            refused = await client.post(CHAT, json=a_chat(stream=True))
+        # In line behind whatever the refused one may have submitted.
+        whole = await client.post(CHAT, json=a_chat())
+
+    assert (refused.status_code, refused.json()["error"]["type"]) == (429, "invalid_request_error")
+    assert int(refused.headers["retry-after"]) > 0
+    assert whole.status_code == 200
+    assert len(gpus.api.asked) == 1
+
+
 async def test_who_leaves_a_stream_cancels_its_action(gpus: GpuRig) -> None:
     async def for_ever(_: Any, writer: asyncio.StreamWriter) -> None:
         writer.write(CHUNKED + chunk(b"data: 3\n\n"))
@@ -178,6 +219,31 @@ async def test_models_are_the_services_that_are_declared(gpus: GpuRig) -> None:
 
     assert [model["id"] for model in listed["data"]] == ["a", "huge", "wide"]
     assert stranger.status_code == 401
+
+
+async def test_a_process_that_ends_cancels_what_its_clients_will_ask_for_again(
+    gpus: GpuRig,
+) -> None:
+    """1. A completion is under way. 2. The server gives its request up: 503, come again."""
+    begun = asyncio.Event()
+
+    async def never(_: Any, writer: asyncio.StreamWriter) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    gpus.api.behave = never
+    async with running(gpus, "a") as client:
+        asking = asyncio.create_task(client.post(CHAT, json=a_chat()))
+        await asyncio.wait_for(begun.wait(), 20)
+        asking.cancel()
+        answered = await asyncio.wait_for(asking, 20)
+        assert gpus.loop is not None
+        async with asyncio.timeout(20):
+            while gpus.loop.loop.machine.state.actions:
+                await asyncio.sleep(0.005)
+
+    assert answered.status_code == 503
+    assert int(answered.headers["retry-after"]) > 0
 
 
 async def test_a_client_that_goes_away_cancels_its_action(gpus: GpuRig) -> None:

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from scheduler.runtime.passages import MOST_ENTRIES, PIECE_BYTES
+from domain.errors import Conflict as ClaimedByAnother
+from domain.ids import ActionId
+from scheduler.runtime.connection import connect_async
+from scheduler.runtime.passages import MOST_ENTRIES, PIECE_BYTES, PassageReader, RedisPassages
 from tangram_client.aio import AsyncClient
 from tangram_client.errors import Conflict, NotFound, Unreachable
 from tangram_client.payloads import call_action
@@ -152,3 +155,29 @@ async def test_an_answer_has_one_reader(calls: CallRig) -> None:
             await anext(aiter(client.stream(name)))
         read.set()
         assert [piece async for piece in first] == []
+
+
+async def test_a_reader_that_comes_back_late_takes_nothing_from_its_successor(
+    calls: CallRig,
+) -> None:
+    """1. A reader's client takes nothing until its claim ends. 2. Another one reads. 3. It goes on."""
+    client = connect_async(calls.url)
+    passages = RedisPassages(client, calls.keys)
+    writing = passages.open(ActionId("act_1"))
+    await writing.begin(200, {})
+    await writing.write(b"one")
+    late, successor, third = (PassageReader(client, calls.keys, "act_1") for _ in range(3))
+    await late.claim()
+    calls.redis.delete(f"{calls.keys.passage('act_1')}:reader")
+    await successor.claim()
+    with pytest.raises(ClaimedByAnother):
+        await anext(late.read())
+    await late.close()
+    assert [piece async for piece in successor.read()][1:] == [b"one"]
+    with pytest.raises(ClaimedByAnother):
+        await third.claim()
+    await third.close()
+    await successor.close()
+    assert not calls.redis.exists(calls.keys.passage("act_1"))
+    passages.close()
+    await client.aclose()
