@@ -1,142 +1,28 @@
-"""Calls to GPU services through every part of the system, on declared GPUs.
-
-Engines are in memory here (`managers.gpu.engines.fake`); one local server answers for all of them.
-"""
+"""Calls to GPU services through every part of the system, on declared GPUs."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
+import json
 from typing import Any
 
-import httpx
 import pytest
+import redis
 
 from domain.allocation import Home
-from domain.inventory import Config, PoolConfig, ProjectConfig, ResourceInventory
-from domain.keys import Keys
-from domain.ports import DriverContext
-from domain.services import Degree, Engine, GpuService
-from managers.gpu.driver import GpuDriver
-from managers.gpu.engines.fake import FakeEngineServer, FakeMemory
-from scheduler.runtime.node.worker import NodeWorker
-from tests.api_server import LocalApi, answer, local_api
-from tests.integration.runtime.rig import LoopThread, Rig
-from tests.redis_server import RedisServer
-
-GIB = 2**30
-GPU_BYTES = 80 * GIB
-
-
-class AnsweringServer(FakeEngineServer):
-    """A service in memory whose requests a local server answers."""
-
-    port: int
-    #: Opened when restores may go on; set unless a test closes it.
-    gate: asyncio.Event
-
-    @property
-    def base_url(self) -> str:
-        return f"http://127.0.0.1:{self.port}" if self.alive else ""
-
-    async def restore(self) -> None:
-        await self.gate.wait()
-        await super().restore()
-
-
-class GpuRig(Rig):
-    """A system with one node of two declared GPUs, and services that need most of one."""
-
-    api: LocalApi
-
-    def prepare(self, *names: str, gpus: int = 2) -> None:
-        services = {
-            name: GpuService(
-                Engine.PROCESS, (Degree(1, 50 * GIB),), command=("serve", "{port}"), paths=("/v1",)
-            )
-            for name in names
-        }
-        services["huge"] = GpuService(
-            Engine.PROCESS, (Degree(1, 90 * GIB),), command=("serve", "{port}")
-        )
-        services["wide"] = GpuService(
-            Engine.PROCESS, (Degree(4, 10 * GIB),), command=("serve", "{port}")
-        )
-        self.config = Config(
-            revision=1,
-            projects={"default": ProjectConfig("default")},
-            pools={"default": PoolConfig("default")},
-            services=services,
-        )
-        self.memory = FakeMemory()
-        self.servers: dict[Home, AnsweringServer] = {}
-        self.trouble: dict[str, str] = {}
-        self.gate = asyncio.Event()
-        self.gate.set()
-        units = tuple(range(gpus))
-        self.gpus = ResourceInventory(gpus * 1000, (units,), memory_bytes=GPU_BYTES)
-
-    def start_loop(self) -> None:
-        self.loop = LoopThread(self.url, self.keys, self.config)
-
-    async def start_gpu_node(self) -> NodeWorker:
-        have = {"gpu": self.gpus}
-        context = DriverContext("n1", self.directory / "gpu", have, {}, self.passages)
-        driver = GpuDriver(
-            context,
-            make_server=self._make,
-            free_bytes=lambda unit: GPU_BYTES - self.memory.used.get(unit, 0),
-            patience_seconds=0.2,
-        )
-        self.gpu_driver = driver
-        self.others = [driver]
-        return await self.start_node(gpu=self.gpus)
-
-    def _make(self, service: GpuService, home: Home) -> AnsweringServer:
-        need = service.memory_bytes(len(home.units))
-        server = AnsweringServer(self.memory, home.units, need, self.trouble.get(home.service, ""))
-        server.port, server.gate = self.api.port, self.gate
-        self.servers[home] = server
-        return server
-
-
-@pytest.fixture
-async def gpus(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIterator[GpuRig]:
-    rig = GpuRig(runtime_redis.url, keys, tmp_path)
-    async with local_api() as rig.api:
-        yield rig
-        await rig.stop_node()
-        if rig.loop is not None:
-            rig.loop.stop()
-    rig.close()
-
-
-@asynccontextmanager
-async def running(rig: GpuRig, *names: str, gpus: int = 2) -> AsyncIterator[httpx.AsyncClient]:
-    """Start everything; return a trainer's client. The pool is whole when it is over."""
-    rig.prepare(*names, gpus=gpus)
-    rig.start_loop()
-    await rig.start_gpu_node()
-    async with rig.client() as client:
-        yield client
-    assert rig.loop is not None
-    for ledger in rig.loop.loop.machine.state.ledgers.values():
-        assert (ledger.free, ledger.holders()) == (ledger.capacity, {})
-    assert not any(instance.locks for instance in rig.gpu_driver.keeper.instances())
-
-
-def a_call(service: str, **fields: Any) -> dict[str, Any]:
-    call = {"target": f"service:{service}", "path": "/v1/score", "json": {"text": service}}
-    return {"task": "t", "kind": "call", "call": call, **fields}
-
-
-async def finished(client: httpx.AsyncClient, payload: dict[str, Any]) -> dict[str, Any]:
-    answered = await client.post("/actions", params={"wait": 30}, json=payload)
-    assert answered.status_code == 200, answered.text
-    view: dict[str, Any] = answered.json()
-    return view
+from domain.limits import Share
+from domain.ports import UnitUse
+from domain.services import Engine
+from tests.api_server import answer
+from tests.integration.runtime.gpu_rig import (
+    GIB,
+    GPU_BYTES,
+    GpuRig,
+    a_call,
+    finished,
+    running,
+    until,
+)
 
 
 async def test_a_call_comes_back_with_what_the_service_said_and_what_its_restore_took(
@@ -330,3 +216,66 @@ async def test_two_calls_that_race_for_one_chunk_follow_each_other(gpus: GpuRig)
     assert {view["outcome"] for view in views} == {"completed"}
     assert {tuple(view["placement"]["gpus"]) for view in views} == {(0,)}
     assert max(gpus.memory.used.values()) <= GPU_BYTES
+
+
+async def test_a_call_that_waits_for_its_share_finds_its_service_on_the_idle_chunk(
+    gpus: GpuRig,
+) -> None:
+    gpus.api.says(answer(200, b"{}"))
+    gpus.shares = {"gpu": {"default": Share(1000, borrow=0), "other": Share(1000, lend=0)}}
+    async with running(gpus, "a", "b") as client:
+        gpus.gate.clear()
+        first = asyncio.ensure_future(finished(client, a_call("a")))
+        await until(lambda: any(home.service == "a" for home in gpus.servers))
+        second = asyncio.ensure_future(finished(client, a_call("b")))
+        await until(lambda: Home("b", (1,)) in gpus.servers)
+        gpus.gate.set()
+
+        assert (await first)["result"]["cached"] is False
+        assert (await second)["result"]["cached"] is True
+        assert gpus.servers[Home("b", (1,))].restores == 1
+
+
+async def test_a_service_that_dies_on_one_chunk_is_served_on_another_one(gpus: GpuRig) -> None:
+    gpus.api.says(answer(200, b"{}"))
+    async with running(gpus, "a") as client:
+        gpus.trouble["a@0"] = "dies"
+        first = await finished(client, a_call("a"))
+        gpus.servers[Home("a", (1,))].crash()
+        second = await finished(client, a_call("a"))
+
+        for view in (first, second):
+            assert view["outcome"] == "completed", view
+            assert view["placement"]["gpus"] == [1]
+        assert gpus.servers[Home("a", (0,))].restores == 0
+
+
+async def test_an_eager_service_is_in_host_memory_for_every_chunk_before_it_is_called(
+    gpus: GpuRig,
+) -> None:
+    gpus.api.says(answer(200, b"{}"))
+    gpus.engine, gpus.eager = Engine.SGLANG, True
+    async with running(gpus, "a", "b") as client:
+        ready = {(name, (unit,)) for name in "ab" for unit in (0, 1)}
+
+        def prepared() -> bool:
+            instances = gpus.gpu_driver.keeper.instances()
+            asleep = {(e.service, e.units) for e in instances if e.state == "host_resident"}
+            return asleep >= ready
+
+        await until(prepared)
+        assert set(gpus.memory.used.values()) == {0}
+        assert (await finished(client, a_call("a")))["outcome"] == "completed"
+
+
+async def test_a_node_says_what_its_gpus_do(gpus: GpuRig) -> None:
+    async with running(gpus, "a"):
+        gpus.gpu_driver._use = lambda unit: UnitUse(0.5, unit)
+        client = redis.Redis.from_url(gpus.url)
+
+        def said() -> object:
+            life = client.hget(gpus.keys.workers, "node@n1")
+            return json.loads(life).get("gpus") if life else None
+
+        await until(lambda: said() == {"0": [0.5, 0], "1": [0.5, 1]})
+        client.close()
