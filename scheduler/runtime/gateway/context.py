@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar, cast
@@ -37,6 +39,8 @@ QUICK_SECONDS = 0.05
 #: How long a row may take to appear behind the journal.
 ROW_SECONDS = 2.0
 ROW_POLL_SECONDS = 0.05
+#: Between two looks at the capacity while Redis does not answer.
+RETRY_SECONDS = 0.2
 
 _capacity = msgspec.json.Decoder(CapacityView)
 
@@ -48,10 +52,25 @@ def is_settled(view: ActionView) -> bool:
     return view.kind is Kind.LEASE and view.state is ActionState.RUNNING
 
 
-class Context:
-    """Clients, caches and background readers of one web process."""
+def end_this_process() -> None:
+    """Let the web server end in order, and whoever supervises it start it anew."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
-    def __init__(self, client: redis.asyncio.Redis, keys: Keys, backing: Backing) -> None:
+
+class Context:
+    """Clients, caches and background readers of one web process.
+
+    A reader that dies takes its process along: without it every request would wait for ever.
+    """
+
+    def __init__(
+        self,
+        client: redis.asyncio.Redis,
+        keys: Keys,
+        backing: Backing,
+        end_process: Callable[[], None] = end_this_process,
+    ) -> None:
+        self._end_process = end_process
         self.client = client
         self.keys = keys
         self.backing = backing
@@ -81,6 +100,8 @@ class Context:
             readers = (self.submitter, self.tail, self.questions)
             self._tasks = [loop.create_task(reader.run()) for reader in readers]
             self._tasks.append(loop.create_task(self._follow_capacity()))
+            for task in self._tasks:
+                task.add_done_callback(self._reader_ended)
             self.started = True
 
     async def stop(self) -> None:
@@ -91,6 +112,11 @@ class Context:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.client.aclose)
 
+    def _reader_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s died; its process ends with it", task.get_coro(), exc_info=error)
+            self._end_process()
+
     def _capacity_changed(self) -> None:
         self._stale.set()
 
@@ -99,18 +125,26 @@ class Context:
             await self._stale.wait()
             self._stale.clear()
             # The loop stores the new view right after the entry that was just read.
-            for _ in range(5):
-                await self._read_capacity()
-                await asyncio.sleep(ROW_POLL_SECONDS)
+            try:
+                for _ in range(5):
+                    await self._read_capacity()
+                    await asyncio.sleep(ROW_POLL_SECONDS)
+            except redis.RedisError as error:
+                log.warning("what may be asked for is not up to date: %s", error)
+                self._stale.set()
+                await asyncio.sleep(RETRY_SECONDS)
 
-    async def _read_capacity(self) -> bool:
-        """Read the view of the leader; say whether it is another one than before."""
+    async def _read_capacity(self) -> None:
+        """Go by the newest view of the leader."""
         stored = cast("bytes | None", await self.client.get(self.keys.capacity))
         if stored is None or stored == self._capacity:
-            return False
+            return
+        try:
+            self.admission.view = _capacity.decode(stored)
+        except msgspec.DecodeError as error:  # a leader of another version
+            log.error("what may be asked for cannot be read and stays as it was: %s", error)
+            return
         self._capacity = stored
-        self.admission.view = _capacity.decode(stored)
-        return True
 
     async def admitted(self, admit: Callable[[], T]) -> T:
         """Return what ``admit`` makes of a request by the admission's view. Raises what it raises.
@@ -118,12 +152,19 @@ class Context:
         A refusal may be out of date, right after the configuration or a node was changed: then the
         newest view decides.
         """
+        judged_by = self._capacity
         try:
             return admit()
         except (InvalidRequest, NotFound):
-            if not await self._read_capacity():
+            await self._read_capacity()
+            if self._capacity == judged_by:  # whoever has read a newer one meanwhile
                 raise
         return admit()
+
+    async def project(self, request: Request, principal: Principal) -> str:
+        """Return the project that the query names, else the token's. Raises NotFound."""
+        asked = request.query().get("project")
+        return await self.admitted(lambda: self.admission.project(principal, asked))
 
     async def settled(
         self,
@@ -191,17 +232,23 @@ class Context:
         return view
 
     async def _finished_before(self, action_id: str, journal_id: str) -> ActionView | None:
-        """Return an action that finished before ``journal_id``: from memory, else from its row."""
+        """Return an action that finished before ``journal_id``: from memory, else from its row.
+
+        Raises Unavailable while rows are too far behind to say that there is none.
+        """
         await self.tail.reached(journal_id, ROW_SECONDS)
         view = self.tail.recent(action_id)
         attempts = int(ROW_SECONDS / ROW_POLL_SECONDS)
-        while view is None and attempts:
+        while view is None:
+            projected = await self._projected(journal_id)
             view = await self.backing.action_view(action_id)
-            if view is not None or await self._projected(journal_id):
+            if view is not None or projected:
                 break
+            if not attempts:
+                raise Unavailable("this action's row is not written yet; ask again")
             attempts -= 1
             await asyncio.sleep(ROW_POLL_SECONDS)
-        return view if view is not None else await self.backing.action_view(action_id)
+        return view
 
     async def _projected(self, journal_id: str) -> bool:
         position = await self.client.hget(self.keys.positions, "projector")

@@ -40,12 +40,14 @@ class Leases:
         event = LeaseRenewed(
             action_id=ActionId(action_id), project=view.project, ttl_seconds=payload.ttl_seconds
         )
-        await self._context.submitter.append([encode(event)])
         try:
+            await self._context.submitter.append([encode(event)])
             async with asyncio.timeout(ANSWER_SECONDS):
                 ends = await renewal
         except TimeoutError:
             raise Unavailable("the renewal was not confirmed; look at the lease") from None
+        finally:
+            self._context.tail.forget(action_id, renewal)
         return Response(200, {"id": action_id, "expires_at": rfc3339(ends)})
 
     async def release(self, request: Request, principal: Principal, action_id: str) -> Response:
