@@ -30,6 +30,8 @@ class Grant(_Decision, frozen=True):
     #: Counts the grants of this action; above 1 only for replay-safe ones.
     attempt: int = 1
     project: str = ""
+    task: str = ""
+    trajectory: str | None = None
 
 
 class Renew(_Decision, frozen=True):

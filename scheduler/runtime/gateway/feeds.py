@@ -3,34 +3,54 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from time import monotonic
 
 import redis
 
-from domain.access import Principal
-from domain.codec import JOURNAL_FIELD, JournalEntry, decode_entry
+from domain.access import Principal, Scope
+from domain.codec import JournalEntry, read_entry
 from domain.decisions import Finish, Grant
-from domain.errors import CapacityError, InvalidRequest, Unavailable
+from domain.errors import CapacityError, InvalidRequest, Unavailable, Unreadable
 from domain.events import ActionFinished, ActionSubmitted
 from scheduler.runtime.connection import going_on
 from scheduler.runtime.gateway.bodies import number, wait_seconds
 from scheduler.runtime.gateway.context import Context
-from scheduler.runtime.gateway.http import Request, Response, Send, encode_json
+from scheduler.runtime.gateway.http import (
+    HttpError,
+    Request,
+    Response,
+    Send,
+    encode_json,
+    last_words,
+)
+from scheduler.runtime.gateway.identity import REVOCATION_SECONDS
 from scheduler.runtime.journal import START
 from scheduler.runtime.lane import AsyncLane, read_stream_async
 from scheduler.runtime.views import finished_view, granted_units, placement
+
+log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 15.0
 READ_ENTRIES = 64
 MAX_STREAMS = 128
 BLOCK_SECONDS = 1.0
 MAX_PAGE = 500
+#: A stream outlives the revocation of its token for about this long.
+RECHECK_SECONDS = REVOCATION_SECONDS
 #: Completions are numbered by journal sequence and place in the entry.
 PLACES = 65_536
 #: Behind every event of an entry.
 LAST_PLACE = 999_999_999
-_CURSOR = re.compile(r"(\d{1,20}-\d{1,20})/(\d{1,9})")
+_END = {"type": "http.response.body", "body": b""}
+_CURSOR = re.compile(r"([0-9]{1,20})-([0-9]{1,20})/([0-9]{1,9})")
+#: Both parts of a stream's ids are below.
+_END_OF_IDS = 2**64
+#: Types of events.
+TYPES = ("submitted", "granted", "finished")
 
 
 class Feeds:
@@ -66,33 +86,54 @@ class Feeds:
     async def events(self, request: Request, principal: Principal, send: Send) -> None:
         """GET /events: what happens to actions, as server-sent events.
 
-        Resumes behind ``Last-Event-ID``. Filters: ``task``, ``trajectory``, ``types``.
+        Resumes behind ``Last-Event-ID``. Filters: ``task``, ``trajectory``, ``types``; each exact, of
+        the caller's projects. A ``gap`` is told to everybody.
         """
         if self._open >= MAX_STREAMS:
             raise CapacityError(f"{MAX_STREAMS} event streams are open here already")
+
+        async def welcome() -> bool:
+            return await self._still_welcome(request, principal)
+
         feed = _Feed(request, principal, self._context.tail.position)
         self._open += 1
         lane = AsyncLane(self._context.client)
         try:
             await send(_start(request))
-            reading = asyncio.ensure_future(self._pump(feed, lane, send))
+            reading = asyncio.ensure_future(self._pump(feed, lane, send, welcome))
             gone = asyncio.ensure_future(request.disconnected())
             try:
-                await asyncio.wait({reading, gone}, return_when=asyncio.FIRST_COMPLETED)
-                if reading.done():
-                    reading.result()
-            except asyncio.CancelledError:  # the server ends: so does the stream, in good order
-                await send({"type": "http.response.body", "body": b""})
+                # Cancelled when the server ends: so does the stream, in good order.
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait({reading, gone}, return_when=asyncio.FIRST_COMPLETED)
+                left = gone.done()
             finally:
                 for task in (reading, gone):
                     task.cancel()
-                await asyncio.gather(reading, gone, return_exceptions=True)
+                ended, _ = await asyncio.gather(reading, gone, return_exceptions=True)
+            if isinstance(ended, Exception):
+                log.warning("a stream of events ends, its client comes again: %s", ended)
+            if not left:
+                await last_words(send(_END))
         finally:
             self._open -= 1
             lane.close()
 
-    async def _pump(self, feed: _Feed, lane: AsyncLane, send: Send) -> None:
-        spoke_at = monotonic()
+    async def _still_welcome(self, request: Request, principal: Principal) -> bool:
+        """Look the token up again: it may be revoked, or be another project's by now."""
+        try:
+            found = await self._context.identity.principal(request, Scope.READ)
+        except Unavailable:
+            return True  # nobody can tell for now: whoever listens goes on
+        except HttpError:
+            return False
+        return found.project == principal.project
+
+    async def _pump(
+        self, feed: _Feed, lane: AsyncLane, send: Send, welcome: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """Pass on what happens; returns when the client is not ``welcome`` any more."""
+        spoke_at = checked_at = monotonic()
         # The first id is where this stream begins: whoever loses it at once can resume there.
         await send(_chunk(f"retry: 1000\nid: {feed.cursor}\n\n".encode()))
         while going_on():
@@ -102,9 +143,11 @@ class Feeds:
                 )
             except redis.RedisError as error:
                 raise Unavailable(str(error)) from None
-            lines = b"".join(
-                feed.lines(key, decode_entry(fields[JOURNAL_FIELD])) for key, fields in entries
-            )
+            lines = b"".join(feed.lines(key, fields) for key, fields in entries)
+            if monotonic() - checked_at >= RECHECK_SECONDS:
+                if not await welcome():
+                    return
+                checked_at = monotonic()
             if lines:
                 await send(_chunk(lines))
                 spoke_at = monotonic()
@@ -121,18 +164,8 @@ class _Feed:
         last = request.header(b"last-event-id") or query.get("after", "")
         self.position, self._skip = newest, -1
         if last:
-            match = _CURSOR.fullmatch(last)
-            if match is None:
-                raise InvalidRequest("Last-Event-ID is not one of ours", pointer="?after")
-            milliseconds, _, sequence = match[1].partition("-")
-            if match[1] == START:
-                milliseconds, sequence = "1", "0"
-            # Read the cursor's own entry again: the client may have seen only part of it.
-            before = int(sequence) - 1
-            self.position = (
-                f"{milliseconds}-{before}" if before >= 0 else f"{int(milliseconds) - 1}-{2**63}"
-            )
-            self._resume_in, self._skip = match[1], int(match[2])
+            self._resume_in, self._skip = _place(last)
+            self.position = _just_before(self._resume_in)
         else:
             self._resume_in = ""
         self.cursor = last or f"{newest}/{LAST_PLACE}"
@@ -140,11 +173,17 @@ class _Feed:
         self._task = query.get("task")
         self._trajectory = query.get("trajectory")
         self._types = set(filter(None, query.get("types", "").split(",")))
+        if not self._types <= {*TYPES}:
+            raise InvalidRequest(f"types are {', '.join(TYPES)}", pointer="?types")
 
-    def lines(self, stream_id: str, entry: JournalEntry) -> bytes:
-        """Return one entry's events for this client."""
+    def lines(self, stream_id: str, fields: Mapping[bytes, bytes]) -> bytes:
+        """Return one entry's events for this client; of one that cannot be read, that it is missed."""
         self.position = stream_id
         skip = self._skip if stream_id == self._resume_in else -1
+        try:
+            entry = read_entry(stream_id, fields)
+        except Unreadable as error:
+            return b"" if skip >= LAST_PLACE else _gap(stream_id, error)
         found = []
         for place, (kind, body) in enumerate(_happenings(entry)):
             if place > skip and self._wanted(kind, body):
@@ -155,11 +194,35 @@ class _Feed:
 
     def _wanted(self, kind: str, body: dict[str, object]) -> bool:
         return (
-            (self._project is None or body.get("project") == self._project)
+            (self._project is None or body["project"] == self._project)
             and (not self._types or kind in self._types)
-            and (self._task is None or body.get("task") in (self._task, None))
-            and (self._trajectory is None or body.get("trajectory") in (self._trajectory, None))
+            and (self._task is None or body["task"] == self._task)
+            and (self._trajectory is None or body["trajectory"] == self._trajectory)
         )
+
+
+def _place(cursor: str) -> tuple[str, int]:
+    """Return the entry of a cursor, and the place in it. Raises InvalidRequest."""
+    match = _CURSOR.fullmatch(cursor)
+    if match is None or max(int(match[1]), int(match[2])) >= _END_OF_IDS:
+        raise InvalidRequest("Last-Event-ID is not one of ours", pointer="?after")
+    return f"{int(match[1])}-{int(match[2])}", int(match[3])
+
+
+def _just_before(stream_id: str) -> str:
+    """Return where to read on so that this entry comes once more: its client may have seen a part."""
+    milliseconds, sequence = map(int, stream_id.split("-"))
+    if sequence:
+        return f"{milliseconds}-{sequence - 1}"
+    return f"{milliseconds - 1}-{_END_OF_IDS - 1}" if milliseconds else START
+
+
+def _gap(stream_id: str, error: Unreadable) -> bytes:
+    """Tell that something is missing here, whatever is filtered: nobody knows what it was."""
+    log.error("an entry is passed over in a stream of events: %s", error)
+    said = "something happened here that this web process cannot read; look at your actions"
+    data = encode_json({"id": "", "state": "unknown", "entry": stream_id, "detail": said})
+    return f"event: gap\nid: {stream_id}/{LAST_PLACE}\ndata: ".encode() + data + b"\n\n"
 
 
 def _happenings(entry: JournalEntry) -> list[tuple[str, dict[str, object]]]:
@@ -189,6 +252,8 @@ def _happenings(entry: JournalEntry) -> list[tuple[str, dict[str, object]]]:
                 "id": decision.action_id,
                 "state": "granted",
                 "project": decision.project,
+                "task": decision.task,
+                "trajectory": decision.trajectory,
                 "units": granted_units(decision.node, decision.allocations),
                 "placement": placement(decision.node, decision.allocations),
                 "attempt": decision.attempt,

@@ -1,0 +1,64 @@
+"""A stream of events tells of the task and trajectory that are asked for, and of no others."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from domain.access import Principal, Scope
+from domain.action import Action, Kind, Outcome, Timing
+from domain.codec import JOURNAL_FIELD, JournalEntry, encode
+from domain.decisions import Decision, Finish, Grant
+from domain.events import ActionSubmitted
+from domain.ids import ActionId
+from scheduler.runtime.gateway.feeds import _Feed
+from scheduler.runtime.gateway.http import Request
+
+READER = Principal("reader", "default", frozenset({Scope.READ}))
+TIMING = Timing(0.0, 0.0, 0.0, 0.0)
+
+
+async def nothing() -> dict[str, Any]:
+    return {"type": "http.disconnect"}
+
+
+def a_feed(query: str) -> _Feed:
+    scope = {"method": "GET", "path": "/", "headers": [], "query_string": query.encode()}
+    return _Feed(Request(scope, nothing), READER, "1-0")
+
+
+def life(name: str, task: str, trajectory: str | None = None) -> JournalEntry:
+    """Return an entry in which an action comes, is granted, and ends."""
+    action = Action(id=ActionId(name), project="default", task=task, kind=Kind.NOOP,
+                    trajectory=trajectory)  # fmt: skip
+    decisions: list[Decision] = [
+        Grant(action.id, "n1", (), project="default", task=task, trajectory=trajectory),
+        Finish(action.id, "default", task, Outcome.COMPLETED, TIMING, trajectory),
+    ]
+    return JournalEntry(1, 1, 0.0, 0.0, "0-0", [ActionSubmitted(action=action)], decisions)
+
+
+def told(feed: _Feed, *entries: JournalEntry) -> list[tuple[str, str]]:
+    """Return type and action of everything that the client is told."""
+    text = b"".join(
+        feed.lines(f"{n}-0", {JOURNAL_FIELD: encode(entry)}) for n, entry in enumerate(entries, 2)
+    ).decode()
+    blocks = [dict(line.split(": ", 1) for line in block.split("\n"))
+              for block in text.strip().split("\n\n") if block]  # fmt: skip
+    return [(block["event"], json.loads(block["data"])["id"]) for block in blocks]
+
+
+def test_everything_of_a_task_is_told_and_nothing_of_another() -> None:
+    entries = life("a", "swe"), life("b", "other")
+
+    assert told(a_feed("task=swe"), *entries) == [
+        ("submitted", "a"), ("granted", "a"), ("finished", "a"),
+    ]  # fmt: skip
+    assert len(told(a_feed(""), *entries)) == 6
+
+
+def test_actions_without_a_trajectory_belong_to_none() -> None:
+    entries = life("a", "swe", "j"), life("b", "swe"), life("c", "swe", "k")
+
+    assert {name for _, name in told(a_feed("trajectory=j"), *entries)} == {"a"}
+    assert told(a_feed("trajectory=j&types=granted"), *entries) == [("granted", "a")]
