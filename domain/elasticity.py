@@ -12,7 +12,7 @@ import math
 import msgspec
 
 from domain.errors import InvalidRequest
-from domain.resources import MILLI
+from domain.resources import MAX_CHOICES, MILLI
 
 
 class Elasticity(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,6 +42,8 @@ def parse_elasticity(value: dict[str, float], pointer: str = "/elasticity") -> E
         if len(value) > 1 or not 0.0 <= share <= 1.0:
             raise InvalidRequest("amdahl stands alone and lies in [0, 1]", pointer=pointer)
         return Elasticity(amdahl=share)
+    if len(value) > MAX_CHOICES:
+        raise InvalidRequest(f"at most {MAX_CHOICES} points", pointer=pointer)
     points = []
     for text, efficiency in value.items():
         try:

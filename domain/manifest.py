@@ -191,8 +191,8 @@ def _check_quotas(quotas: tuple[QuotaSpec, ...]) -> None:
 
 
 def _check_recovery(breaker: Breaker, retries: Retries) -> None:
-    if breaker.failures < 1:
-        raise InvalidRequest("give 1 or more", pointer="/breaker/failures")
+    if not 1 <= breaker.failures <= MAX_UNITS:
+        raise InvalidRequest(f"give 1 to {MAX_UNITS}", pointer="/breaker/failures")
     if not 0 < breaker.cooldown_seconds <= breaker.longest_seconds <= 86_400:
         raise InvalidRequest(
             "give 0 < cooldown_seconds <= longest_seconds <= 86400",

@@ -60,6 +60,7 @@ class HotEndpoint(NamedTuple):
     body: Body = None
     parameters: tuple[Parameter, ...] = ()
     body_required: bool = True
+    #: Beside those that every endpoint of the gateway has.
     problems: tuple[int, ...] = ()
 
 
@@ -102,49 +103,57 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
     HotEndpoint(
         "post", "/actions", "actions_submit", "Submit an action", Scope.SUBMIT,
         {200: ActionView, 202: ACCEPTED}, ActionPayload, (WAIT,),
-        problems=(409, 413, 422, 429, 503),
+        problems=(404, 409, 413, 422),
     ),
     HotEndpoint(
         "post", "/actions/batch", "actions_submit_batch",
         "Submit up to 1,000 actions; each is accepted or refused on its own", Scope.SUBMIT,
-        {202: BatchView}, BatchBody, problems=(409, 413, 422, 429, 503),
+        {202: BatchView}, BatchBody, problems=(409, 413, 422),
     ),
     HotEndpoint(
         "get", "/actions/{id}", "actions_retrieve", "How an action stands, and why it waits",
-        Scope.READ, {200: ActionView}, parameters=(WAIT,), problems=(404, 422, 503),
+        Scope.READ, {200: ActionView}, parameters=(WAIT,), problems=(404, 422),
     ),
     HotEndpoint(
         "get", "/actions/{id}/stream", "actions_stream",
         'The answer of a call with `"stream": true`, as it comes; for one reader', Scope.READ,
         {200: Bytes("*/*", "Status, headers and body are those of the API.")},
-        problems=(404, 409, 429, 503),
+        problems=(404, 409),
     ),
     HotEndpoint(
         "post", "/actions/{id}/cancel", "actions_cancel", "Cancel an action; may be repeated",
         Scope.SUBMIT, {200: ActionView, 202: ACCEPTED}, CancelPayload, body_required=False,
-        problems=(404, 413, 422, 503),
+        problems=(404, 413, 422),
     ),
     HotEndpoint(
         "post", "/leases/{id}/renew", "leases_renew", "Keep a lease", Scope.SUBMIT,
         {200: RENEWED}, RenewPayload, body_required=False,
-        problems=(404, 409, 413, 422, 503),
+        problems=(404, 409, 413, 422),
     ),
     HotEndpoint(
         "post", "/leases/{id}/release", "leases_release", "Give a lease back; may be repeated",
         Scope.SUBMIT, {200: ActionView, 202: ActionView}, ReleasePayload, body_required=False,
-        problems=(404, 409, 413, 422, 503),
+        problems=(404, 409, 413, 422),
     ),
     HotEndpoint(
         "get", "/events", "events_stream", "Changes of actions as server-sent events", Scope.READ,
-        {200: Bytes("text/event-stream", "One event for each change of an action.")},
+        {200: Bytes(
+            "text/event-stream",
+            "`submitted`, `granted` and `finished` of the actions of the token's project (of all, for a "
+            "token of none). `gap`: something happened that this server cannot read.",
+        )},
         parameters=(
             Parameter("Last-Event-ID", "Go on after this event.", {"type": "string"}, "header"),
             Parameter("after", "The same, for clients without headers.", {"type": "string"}),
-            Parameter("task", "Only this task.", {"type": "string"}),
-            Parameter("trajectory", "Only this trajectory.", {"type": "string"}),
-            Parameter("types", "Only these types of events, by comma.", {"type": "string"}),
+            Parameter("task", "Only actions of this task.", {"type": "string"}),
+            Parameter("trajectory", "Only actions of this trajectory.", {"type": "string"}),
+            Parameter(
+                "types",
+                "Only these types of events, by comma: submitted, granted, finished.",
+                {"type": "string"},
+            ),
         ),
-        problems=(422, 429, 503),
+        problems=(422,),
     ),
     HotEndpoint(
         "get", "/completions", "completions_list", "The log of finished actions", Scope.READ,
@@ -156,60 +165,60 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
             ),
             WAIT,
         ),
-        problems=(422, 503),
+        problems=(410, 422),
     ),
     HotEndpoint(
         "post", "/tasks", "tasks_open", "Declare a task and bind it to a pool", Scope.SUBMIT,
-        {201: NAMED}, TaskPayload, problems=(409, 413, 422, 503),
+        {201: NAMED}, TaskPayload, problems=(404, 409, 413, 422),
     ),
     HotEndpoint(
         "post", "/tasks/{id}/pause", "tasks_pause",
         "Grant a task nothing; what runs goes on, what is submitted waits", Scope.OPERATE,
-        {202: NAMED}, parameters=(PROJECT,), problems=(404, 413, 422, 503),
+        {202: NAMED}, parameters=(PROJECT,), problems=(404, 413, 422),
     ),
     HotEndpoint(
         "post", "/tasks/{id}/resume", "tasks_resume", "Go on with a task", Scope.OPERATE,
-        {202: NAMED}, parameters=(PROJECT,), problems=(404, 413, 422, 503),
+        {202: NAMED}, parameters=(PROJECT,), problems=(404, 413, 422),
     ),
     HotEndpoint(
         "post", "/tasks/{id}/priority", "tasks_priority",
         "Serve all actions of a task at one priority; null: each at its own", Scope.OPERATE,
-        {202: NAMED}, PriorityPayload, (PROJECT,), problems=(404, 413, 422, 503),
+        {202: NAMED}, PriorityPayload, (PROJECT,), problems=(404, 413, 422),
     ),
     HotEndpoint(
         "post", "/tasks/{id}/cancel", "tasks_cancel",
         "End what a task has now; what is submitted later is accepted", Scope.SUBMIT,
         {202: NAMED}, CancelPayload, (PROJECT,), body_required=False,
-        problems=(404, 413, 422, 503),
+        problems=(404, 413, 422),
     ),
     HotEndpoint(
         "post", "/services/{id}/evict", "services_evict",
         "Let a GPU service leave the chunks where it does not work", Scope.OPERATE,
-        {202: NAMED}, problems=(404, 413, 503),
+        {202: NAMED}, problems=(404, 413),
     ),
     HotEndpoint(
         "post", "/trajectories", "trajectories_open",
         "Declare a trajectory before its first action", Scope.SUBMIT, {201: NAMED},
-        TrajectoryPayload, problems=(409, 413, 422, 503),
+        TrajectoryPayload, problems=(404, 409, 413, 422),
     ),
     HotEndpoint(
         "post", "/trajectories/{id}/finish", "trajectories_finish",
         "End a trajectory: its waiting actions are cancelled, its environment goes",
-        Scope.SUBMIT, {200: NAMED, 202: ACCEPTED}, parameters=(PROJECT,), problems=(404, 422, 503),
+        Scope.SUBMIT, {200: NAMED, 202: ACCEPTED}, parameters=(PROJECT,), problems=(404, 422),
     ),
     HotEndpoint(
         "put", "/trajectories/{id}/files/{path}", "files_put",
         "Write a file below the workspace of a trajectory", Scope.SUBMIT, {201: WRITTEN}, FILE,
-        (PROJECT,), problems=(404, 409, 413, 422, 503),
+        (PROJECT,), problems=(404, 409, 413, 422),
     ),
     HotEndpoint(
         "get", "/trajectories/{id}/files/{path}", "files_get",
         "Read a file below the workspace of a trajectory", Scope.READ, {200: FILE},
-        parameters=(PROJECT,), problems=(404, 409, 413, 422, 503),
+        parameters=(PROJECT,), problems=(404, 409, 413, 422),
     ),
     HotEndpoint(
         "get", "/status", "status_retrieve", "Queues, capacity and the leader, in numbers",
-        Scope.READ, {200: OBJECT}, problems=(503,),
+        Scope.READ, {200: OBJECT},
     ),
     HotEndpoint(
         "get", "/queues", "queues_list",
@@ -220,7 +229,7 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
                 "limit", "Longest so many.", {"type": "integer", "minimum": 1, "maximum": 500}
             ),
         ),
-        problems=(422, 503),
+        problems=(422,),
     ),
     HotEndpoint(
         "get", "/decisions", "decisions_list",
@@ -231,7 +240,7 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
                 "limit", "Latest so many.", {"type": "integer", "minimum": 1, "maximum": 256}
             ),
         ),
-        problems=(422, 503),
+        problems=(422,),
     ),
 )  # fmt: skip
 

@@ -26,6 +26,8 @@ from tangram_web.lib.problems import CONTENT_TYPE
 API_PREFIX = "/api/v1"
 _REF = "#/components/schemas/{name}"
 _PROBLEMS_OF_ALL = (400, 401, 403)
+#: Whatever reaches the loop may find it far behind, or away.
+_PROBLEMS_OF_HOT = (*_PROBLEMS_OF_ALL, 429, 503)
 _BEARER: list[dict[str, list[str]]] = [{"bearer": []}]
 _PATH_PARAMETER = re.compile(r"\{(\w+)\}")
 
@@ -43,6 +45,8 @@ class ProblemAutoSchema(AutoSchema):
         codes = {*_PROBLEMS_OF_ALL, 404, 422}
         if self.method != "GET":
             codes |= {409, 413, 415, 503}
+        if any(given["name"] == "If-Match" for given in operation.get("parameters", ())):
+            codes.add(412)
         operation["responses"].update(_problems(codes))
         operation["security"] = [*_BEARER, {"session": []}]
         return operation
@@ -110,7 +114,7 @@ def _operation(endpoint: HotEndpoint) -> dict[str, Any]:
         "parameters": [*in_path, *(_parameter(given) for given in endpoint.parameters)],
         "responses": {
             **{str(status): _answer(status, body) for status, body in endpoint.answers.items()},
-            **_problems({*_PROBLEMS_OF_ALL, *endpoint.problems}),
+            **_problems({*_PROBLEMS_OF_HOT, *endpoint.problems}),
         },
     }
     if endpoint.body is not None:

@@ -7,12 +7,14 @@ from typing import TypeVar
 
 import msgspec
 
-from domain.errors import InvalidRequest
+from domain.errors import InvalidRequest, NotFound
 from domain.manifest import pointer_of
 from domain.wire import MAX_WAIT_SECONDS
 from scheduler.runtime.gateway.http import HttpError
 
 T = TypeVar("T")
+#: `domain.wire.Name`, whole.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 _PATH = re.compile(r" - at `(?P<path>[^`]*)`$")
 
 
@@ -31,6 +33,13 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise InvalidRequest(_PATH.sub("", text), pointer=pointer) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HttpError(400, "malformed_json", f"the body is not valid JSON: {error}") from None
+
+
+def checked_name(name: str, what: str) -> str:
+    """Return the name of a task or trajectory in a path. Raises NotFound for what cannot be one."""
+    if not _NAME.fullmatch(name):
+        raise NotFound(f"there is no {what} {name!r}")
+    return name
 
 
 def wait_seconds(query: dict[str, str], prefer: str = "") -> float:

@@ -9,9 +9,11 @@ from typing import Any, cast
 import redis
 
 from domain.access import Principal
+from domain.wire import WaitView
 from scheduler.runtime.gateway.bodies import number
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.http import Request, Response
+from scheduler.runtime.housekeeping import REFUSING
 
 #: A worker that has not shown life for this long is counted as gone.
 WORKER_SECONDS = 10.0
@@ -58,7 +60,7 @@ class Health:
         except redis.RedisError as error:
             return {**checks, "redis": str(error) or "does not answer"}
         checks["redis"] = ""
-        checks["leader"] = "" if leader else "no scheduler loop leads"
+        checks["leader"] = "" if leader else _why_nobody_leads(workers)
         if leader and not any(worker["name"] == leader.decode() for worker in workers):
             checks["leader"] = f"{leader.decode()} leads but has not shown life for a while"
         for role in self._needed_roles:
@@ -85,15 +87,41 @@ class Health:
         return Response(200, await self._context.questions.decisions(max(1, int(limit))))
 
     async def queues(self, request: Request, principal: Principal) -> Response:
-        """GET /api/v1/queues?limit=: what waits and for what, the longest lines first."""
+        """GET /api/v1/queues?limit=: what waits and for what, the longest lines first.
+
+        Whose they are is told of the caller's own project alone.
+        """
         limit = number(request.query().get("limit", "100"), "limit", MOST_LINES)
-        return Response(200, await self._context.questions.queues(max(1, int(limit))))
+        view = await self._context.questions.queues(max(1, int(limit)))
+        for line in view.items:
+            if not principal.sees(line.project):
+                line.project, line.task, line.trajectory = "", "", None
+                line.why = WaitView(line.why.code, "why in words is told to its own project")
+        return Response(200, view)
 
     async def status(self, request: Request, principal: Principal) -> Response:
-        """GET /api/v1/status: pools, resources, nodes and the loop, as the leader sees them."""
+        """GET /api/v1/status: pools, resources, nodes and the loop, as the leader sees them.
+
+        Shares and tasks are told of the caller's own project alone.
+        """
         status = await self._context.questions.status()
+        if principal.project is not None:
+            _keep_own(status, principal.project)
         status["workers"] = [_for_people(worker) for worker in await self._workers()]
         return Response(200, status)
+
+
+def _why_nobody_leads(workers: list[dict[str, Any]]) -> str:
+    refusals = [f"{w['name']}: {w.get('why')}" for w in workers if w["role"] == REFUSING]
+    return "; ".join(["no scheduler loop leads", *refusals])
+
+
+def _keep_own(status: dict[str, Any], project: str) -> None:
+    """Leave out what is other projects': they do not exist for a token that is bound to one."""
+    status["shares"] = [each for each in status.get("shares", ()) if each["project"] == project]
+    for member in ("steered_tasks", "durations"):  # by ``project/task``
+        of_tasks = status.get(member, {})
+        status[member] = {k: v for k, v in of_tasks.items() if k.startswith(f"{project}/")}
 
 
 def _for_people(worker: dict[str, Any]) -> dict[str, Any]:

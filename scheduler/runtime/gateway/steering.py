@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from domain.access import Principal
@@ -11,14 +9,13 @@ from domain.codec import encode
 from domain.errors import NotFound
 from domain.events import ServiceEvictionAsked, TaskCancelRequested, TaskPaused, TaskPrioritised
 from domain.wire import CancelPayload, PriorityPayload
-from scheduler.runtime.gateway.bodies import decode
+from scheduler.runtime.gateway.bodies import checked_name, decode
 from scheduler.runtime.gateway.context import Context
-from scheduler.runtime.gateway.http import Request, Response
+from scheduler.runtime.gateway.http import HttpError, Request, Response
 from scheduler.runtime.gateway.identity import asked_by
 
 _cancel = msgspec.json.Decoder(CancelPayload)
 _priority = msgspec.json.Decoder(PriorityPayload)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 
 
 class Steering:
@@ -39,7 +36,7 @@ class Steering:
         self, request: Request, principal: Principal, task: str, *, paused: bool
     ) -> Response:
         await request.body()
-        project = self._project(request, principal, task)
+        project = await self._project(request, principal, task)
         asked = asked_by(request, principal)
         event = TaskPaused(project=project, task=task, paused=paused, asked=asked)
         await self._context.submitter.append([encode(event)])
@@ -48,7 +45,7 @@ class Steering:
     async def prioritise(self, request: Request, principal: Principal, task: str) -> Response:
         """POST /tasks/{id}/priority: serve all its actions at this one; null: each at its own."""
         priority = decode(_priority, await request.body()).priority
-        project = self._project(request, principal, task)
+        project = await self._project(request, principal, task)
         asked = asked_by(request, principal)
         event = TaskPrioritised(project=project, task=task, priority=priority, asked=asked)
         await self._context.submitter.append([encode(event)])
@@ -58,7 +55,7 @@ class Steering:
         """POST /tasks/{id}/cancel: end what it has now; what is submitted later is accepted."""
         body = await request.body()
         reason = decode(_cancel, body).reason if body.strip() else "cancelled with its task"
-        project = self._project(request, principal, task)
+        project = await self._project(request, principal, task)
         event = TaskCancelRequested(
             project=project, task=task, reason=reason, asked=asked_by(request, principal)
         )
@@ -68,13 +65,19 @@ class Steering:
     async def evict(self, request: Request, principal: Principal, service: str) -> Response:
         """POST /services/{id}/evict: let it leave the chunks where it does not work."""
         await request.body()
-        if service not in self._context.admission.view.services:
-            raise NotFound(f"there is no service {service!r}")
+        await self._context.admitted(lambda: self._known(service))
+        if principal.project is not None:
+            raise HttpError(
+                403, "missing_scope", "services are every project's: use a token bound to none"
+            )
         event = ServiceEvictionAsked(service=service, asked=asked_by(request, principal))
         await self._context.submitter.append([encode(event)])
         return Response(202, {"id": service, "evicting": True})
 
-    def _project(self, request: Request, principal: Principal, task: str) -> str:
-        if not _NAME.fullmatch(task):
-            raise NotFound(f"there is no task {task!r}")
-        return self._context.admission.project(principal, request.query().get("project"))
+    def _known(self, service: str) -> None:
+        if service not in self._context.admission.view.services:
+            raise NotFound(f"there is no service {service!r}")
+
+    async def _project(self, request: Request, principal: Principal, task: str) -> str:
+        checked_name(task, "task")
+        return await self._context.project(request, principal)

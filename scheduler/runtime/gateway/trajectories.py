@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from domain.access import Principal
 from domain.codec import encode
-from domain.errors import Conflict, InvalidRequest, NotFound
+from domain.errors import Conflict, InvalidRequest
 from domain.events import TaskOpened, TrajectoryFinished, TrajectoryOpened
 from domain.wire import MAX_FILE_BYTES, TaskPayload, TrajectoryPayload
-from scheduler.runtime.gateway.admission import check_environment, check_path
-from scheduler.runtime.gateway.bodies import decode
+from scheduler.runtime.gateway.admission import check_environment, check_metadata, check_path
+from scheduler.runtime.gateway.bodies import checked_name, decode
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.http import Request, Response
 
 _task = msgspec.json.Decoder(TaskPayload)
 _trajectory = msgspec.json.Decoder(TrajectoryPayload)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 
 
 class Trajectories:
@@ -30,8 +27,8 @@ class Trajectories:
     async def open_task(self, request: Request, principal: Principal) -> Response:
         """POST /tasks: declare a task and bind it to a pool."""
         payload = decode(_task, await request.body())
-        project = self._context.admission.project(principal, payload.project)
-        pool = self._context.admission.pool(payload.pool, project)
+        check_metadata(payload.metadata)
+        project, pool = await self._place(payload, principal)
         event = TaskOpened(project=project, task=payload.id, pool=pool, metadata=payload.metadata)
         await self._context.submitter.append([_packed(event)])
         return Response(201, {"id": payload.id, "project": project, "pool": pool or None})
@@ -39,8 +36,8 @@ class Trajectories:
     async def open(self, request: Request, principal: Principal) -> Response:
         """POST /trajectories: declare a trajectory and its environment."""
         payload = decode(_trajectory, await request.body())
-        project = self._context.admission.project(principal, payload.project)
-        pool = self._context.admission.pool(payload.pool, project)
+        check_metadata(payload.metadata)
+        project, pool = await self._place(payload, principal)
         if payload.environment is not None:
             check_environment(payload.environment)
         event = TrajectoryOpened(
@@ -63,8 +60,9 @@ class Trajectories:
     async def finish(self, request: Request, principal: Principal, name: str) -> Response:
         """POST /trajectories/{id}/finish: cancel what waits, end what runs, remove the environment."""
         await request.body()
-        project = self._project(request, principal)
-        standing = await self._context.questions.trajectory(project, _checked(name))
+        checked_name(name, "trajectory")
+        project = await self._context.project(request, principal)
+        standing = await self._context.questions.trajectory(project, name)
         if standing["state"] != "open":
             return Response(200, {"id": name, "project": project, **standing})
         event = TrajectoryFinished(project=project, trajectory=name)
@@ -77,8 +75,9 @@ class Trajectories:
         """PUT /trajectories/{id}/files/{path}: the body becomes the file."""
         check_path(path, "/path")
         content = await request.body(MAX_FILE_BYTES)
-        project = self._project(request, principal)
-        await self._context.questions.put_file(project, _checked(name), path, content)
+        checked_name(name, "trajectory")
+        project = await self._context.project(request, principal)
+        await self._context.questions.put_file(project, name, path, content)
         return Response(201, {"path": path, "bytes": len(content)})
 
     async def get_file(
@@ -86,18 +85,22 @@ class Trajectories:
     ) -> Response:
         """GET /trajectories/{id}/files/{path}: the file's bytes."""
         check_path(path, "/path")
-        project = self._project(request, principal)
-        content = await self._context.questions.get_file(project, _checked(name), path)
+        checked_name(name, "trajectory")
+        project = await self._context.project(request, principal)
+        content = await self._context.questions.get_file(project, name, path)
         return Response(200, raw=content, content_type=b"application/octet-stream")
 
-    def _project(self, request: Request, principal: Principal) -> str:
-        return self._context.admission.project(principal, request.query().get("project"))
+    async def _place(
+        self, payload: TaskPayload | TrajectoryPayload, principal: Principal
+    ) -> tuple[str, str]:
+        """Return the project and pool of what is declared. Raises NotFound, InvalidRequest."""
+        admission = self._context.admission
 
+        def place() -> tuple[str, str]:
+            project = admission.project(principal, payload.project)
+            return project, admission.pool(payload.pool, project)
 
-def _checked(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise NotFound(f"there is no trajectory {name!r}")
-    return name
+        return await self._context.admitted(place)
 
 
 def _packed(event: TaskOpened | TrajectoryOpened) -> bytes:

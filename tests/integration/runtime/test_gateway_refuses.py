@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+import json
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 from domain.codec import encode
 from domain.events import ConfigApplied
+from domain.inventory import PoolConfig
 from tests.integration.runtime.rig import CONFIG, Rig
 
 BAD = {
@@ -38,8 +40,16 @@ BAD = {
     "other project": (b'{"task":"t","kind":"noop","project":"other"}', 404, ""),
     "huge number": (b'{"task":"t","kind":"noop","metadata":{"n":1' + b"0" * 40 + b"}}", 422,
                     "/metadata"),
+    "nesting that readers with less stack choke on": (
+        b'{"task":"t","kind":"noop","metadata":{"n":' + b"[" * 900 + b"]" * 900 + b"}}", 422,
+        "/metadata"),
     "deep nesting": (b'{"task":"t","kind":"noop","metadata":{"n":' + b"[" * 5000 + b"]" * 5000
                      + b"}}", 400, ""),
+    "name with a line break behind it": (b'{"task":"t\\n","kind":"noop"}', 422, "/task"),
+    "profile of too many points": (
+        json.dumps({"task": "t", "kind": "noop", "cost": {"cpu": 1},
+                    "elasticity": {str(n): 0.5 for n in range(1, 2000)}}).encode(),
+        422, "/elasticity"),
     "lone surrogate": (b'{"task":"\\ud800","kind":"noop"}', 400, ""),
 }  # fmt: skip
 
@@ -103,6 +113,44 @@ async def test_unknown_ids_are_not_found(rig: Rig) -> None:
     assert [answer.status_code for answer in answers] == [404] * 4
 
 
+async def test_a_body_is_passed_on_or_refused_however_deep(rig: Rig) -> None:
+    """What was just read is written with less stack left."""
+    statuses = set()
+    async with rig.client() as client:
+        for depth in range(930, 1000):
+            nested = b"[" * depth + b"]" * depth
+            body = b'{"task":"t","kind":"call","call":{"target":"api:x","json":' + nested + b"}}"
+            statuses.add((await client.post("/actions", content=body)).status_code)
+    assert statuses <= {400, 422}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"after": "elsewhere"},
+        {"after": "99999999999999999999-0/0"},
+        {"after": "1-99999999999999999999/0"},
+        {"after": "\u0661-\u0661/1"},
+        {"types": "finishd"},
+    ],
+    ids=str,
+)
+async def test_events_are_refused_before_they_begin(rig: Rig, query: dict[str, str]) -> None:
+    async with rig.client() as client:
+        answer = await asyncio.wait_for(client.get("/events", params=query), 20)
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["errors"][0]["pointer"] == f"?{next(iter(query))}"
+
+
+async def test_a_lease_is_renewed_for_as_long_as_one_may_be_declared(rig: Rig) -> None:
+    lease = {"task": "t", "kind": "lease", "cost": {"cpu": 1}}
+    async with rig.client() as client:
+        held = (await client.post("/actions?wait=20", json=lease)).json()["id"]
+        refused = await client.post(f"/leases/{held}/renew", json={"ttl_seconds": 86_401})
+        renewed = await client.post(f"/leases/{held}/renew", json={"ttl_seconds": 86_400})
+    assert (refused.status_code, renewed.status_code) == (422, 200)
+
+
 async def test_what_is_not_hot_is_passed_on(rig: Rig) -> None:
     async with rig.client() as client:
         assert (await client.get("/actions")).content == b"behind"
@@ -125,14 +173,30 @@ async def test_who_waits_at_a_server_that_ends_is_told_to_come_again(
     assert int(answer.headers["retry-after"]) >= 1
 
 
-async def test_what_was_just_declared_is_not_refused(rig: Rig) -> None:
-    payload = {"task": "t", "kind": "lease", "cost": {"api:new": 1}}
+DECLARED = replace(
+    CONFIG,
+    revision=2,
+    resources={**CONFIG.resources, "api:new": 1000},
+    pools={**CONFIG.pools, "new": PoolConfig("new")},
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "payload"),
+    [
+        ("/actions", {"task": "t", "kind": "lease", "cost": {"api:new": 1}}),
+        ("/tasks", {"id": "t", "pool": "new"}),
+        ("/trajectories", {"id": "j", "task": "t", "pool": "new"}),
+    ],
+)
+async def test_what_was_just_declared_is_not_refused(
+    rig: Rig, path: str, payload: dict[str, Any]
+) -> None:
     async with rig.client() as client:
-        assert (await client.post("/actions", json=payload)).status_code == 422
-        config = replace(CONFIG, revision=2, resources={**CONFIG.resources, "api:new": 1000})
-        rig.redis.xadd(rig.keys.inbox, {"0": encode(ConfigApplied(config=config))})
+        assert (await client.post(path, json=payload)).status_code == 422
+        rig.redis.xadd(rig.keys.inbox, {"0": encode(ConfigApplied(config=DECLARED))})
         async with asyncio.timeout(20):
             while b"api:new" not in cast("bytes", rig.redis.get(rig.keys.capacity)):
                 await asyncio.sleep(0.002)
-        accepted = await client.post("/actions", json=payload)
-    assert accepted.status_code == 202, accepted.text
+        accepted = await client.post(path, json=payload)
+    assert accepted.status_code in (201, 202), accepted.text

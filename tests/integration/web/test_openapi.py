@@ -67,6 +67,21 @@ def test_endpoint_of_the_gateway_is_listed(document, endpoint):
     assert ("requestBody" in operation) is (endpoint.body is not None)
 
 
+@pytest.mark.parametrize(
+    ("path", "method", "statuses"),
+    [
+        ("actions", "post", {"404", "409", "413", "422", "429", "503"}),
+        ("actions/{id}", "get", {"404", "429", "503"}),
+        ("completions", "get", {"410"}),
+        ("config/apply", "post", {"412"}),
+        ("config/revisions/{number}/rollback", "post", {"412"}),
+        ("trajectories/{id}/files/{path}", "put", {"404", "409", "413", "429"}),
+    ],
+)
+def test_refusals_that_do_happen_are_listed(document, path, method, statuses):
+    assert statuses <= set(document["paths"][f"/api/v1/{path}"][method]["responses"])
+
+
 def test_each_operation_has_a_name_of_its_own(document):
     names = [operation["operationId"] for _, _, operation in operations(document)]
 

@@ -32,6 +32,14 @@ def test_unknown_address_is_a_problem(db, path):
     assert (found.status, found.code, found.title) == (404, "not_found", "Not Found")
 
 
+@pytest.mark.parametrize("query", ["actions?since", "audit?since", "audit?until"])
+@pytest.mark.parametrize("edge", ["0001-01-01T00:00:00%2B14:00", "9999-12-31T23:59:59-14:00"])
+def test_an_instant_beyond_the_calendar_is_a_problem(caller, query, edge):
+    found = problem_in(caller(Scope.ADMIN).get(f"/api/v1/{query}={edge}"))
+
+    assert (found.status, len(found.errors)) == (422, 1)
+
+
 def test_crash_is_a_problem_that_tells_nothing(caller, monkeypatch):
     def crash(**_: object) -> None:
         raise RuntimeError("secret")
