@@ -14,7 +14,7 @@ from channels.security.websocket import AllowedHostsOriginValidator
 from django.core.asgi import get_asgi_application
 
 from domain.errors import Unavailable
-from scheduler.runtime.connection import connect_async
+from scheduler.runtime.connection import connect_async, going_on
 from scheduler.runtime.gateway.app import Gateway
 from scheduler.runtime.gateway.backing import Backing
 from scheduler.runtime.gateway.context import Context
@@ -123,7 +123,10 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
 
 async def _lifespan(context: Context, counts: RequestCounts, receive: Receive, send: Send) -> None:
     """Follow the journal and keep the counts from the start of the process to its end."""
-    storing = asyncio.ensure_future(keep_storing(context.client, context.keys.web_requests, counts))
+    storing = asyncio.ensure_future(
+        keep_storing(context.client, context.keys.web_requests, counts, going_on)
+    )
+    loading: asyncio.Task[None] | None = None
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":

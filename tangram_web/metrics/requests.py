@@ -124,16 +124,18 @@ async def store_counts(client: redis.asyncio.Redis, key: str, counts: RequestCou
         pipeline.hincrbyfloat(key, field, value)
     try:
         await pipeline.execute()
-    except redis.ConnectionError:
-        counts.give_back(requests, seconds)
     except redis.RedisError as error:
-        log.warning("request counts are not stored: %s", error)
+        counts.give_back(requests, seconds)
+        if not isinstance(error, redis.ConnectionError):  # others tell of an outage
+            log.warning("request counts wait: %s", error)
 
 
-async def keep_storing(client: redis.asyncio.Redis, key: str, counts: RequestCounts) -> None:
-    """Store every second, until cancelled; then once more."""
+async def keep_storing(
+    client: redis.asyncio.Redis, key: str, counts: RequestCounts, going_on: Callable[[], bool]
+) -> None:
+    """Store every second while ``going_on``, until cancelled; then once more."""
     try:
-        while True:
+        while going_on():
             await asyncio.sleep(FLUSH_SECONDS)
             await store_counts(client, key, counts)
     finally:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
 import pytest
+import redis.asyncio
 
 from domain.wire import ROUTE
+from scheduler.runtime.connection import going_on
 from scheduler.runtime.gateway.http import Receive, Scope, Send
 from tangram_web.lib.requests import route_template
+from tangram_web.metrics import requests
 from tangram_web.metrics.requests import CLIENT_GONE, CountedRequests, RequestCounts
 
 
@@ -105,3 +109,43 @@ def test_counts_given_back_are_taken_again() -> None:
 )
 def test_a_route_of_django_is_told_as_people_write_it(route: str, template: str) -> None:
     assert route_template(route) == template
+
+
+class LosingClient:
+    """A client that loses a cancellation which meets a reply, as redis-py can."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.executed = 0
+
+    def pipeline(self, *, transaction: bool) -> LosingClient:
+        return self
+
+    def hincrby(self, *_: object) -> None:
+        """Be told."""
+
+    hincrbyfloat = hincrby
+
+    async def execute(self) -> None:
+        self.executed += 1
+        if not self.asked.is_set():
+            self.asked.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+
+async def test_storing_ends_though_the_client_lost_its_cancellation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(requests, "FLUSH_SECONDS", 0.0)
+    counts, client = RequestCounts(), LosingClient()
+    counts.add("GET", "/livez", 200, 0.1)
+    storing = asyncio.ensure_future(
+        requests.keep_storing(cast("redis.asyncio.Redis", client), "k", counts, going_on)
+    )
+    await client.asked.wait()
+    counts.add("GET", "/livez", 200, 0.1)
+    storing.cancel()
+    async with asyncio.timeout(30):
+        await asyncio.wait({storing})
+    assert client.executed == 2
