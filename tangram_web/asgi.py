@@ -98,14 +98,20 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     from django.conf import settings
 
     from tangram_web.lib import bus
+    from tangram_web.lib.loading import Pages
     from tangram_web.pools.selectors import principal_of
     from tangram_web.records.selectors import action_view, completions
+
+    pages, database = Pages(), _in_thread(_database_check)
+
+    async def checks() -> dict[str, str]:
+        return {**await database(), **pages.check()}
 
     backing = Backing(
         authenticate=_in_thread(principal_of),
         action_view=_in_thread(action_view),
         completions=_in_thread(completions),
-        checks=_in_thread(_database_check),
+        checks=checks,
         facts=_in_thread(_facts),
     )
     context = Context(connect_async(settings.TANGRAM_REDIS_URL), bus.keys(), backing)
@@ -114,14 +120,20 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _lifespan(context, counts, receive, send)
+            await _lifespan(context, counts, pages.load, receive, send)
         else:
             await counted(scope, receive, send)
 
     return application
 
 
-async def _lifespan(context: Context, counts: RequestCounts, receive: Receive, send: Send) -> None:
+async def _lifespan(
+    context: Context,
+    counts: RequestCounts,
+    load_pages: Callable[[], None],
+    receive: Receive,
+    send: Send,
+) -> None:
     """Follow the journal and keep the counts from the start of the process to its end."""
     storing = asyncio.ensure_future(
         keep_storing(context.client, context.keys.web_requests, counts, going_on)
@@ -136,9 +148,11 @@ async def _lifespan(context: Context, counts: RequestCounts, receive: Receive, s
             if starting.done() and not starting.cancelled():
                 starting.exception()
             await send({"type": "lifespan.startup.complete"})
+            # From here on requests are answered, though pages only when they are loaded.
+            loading = asyncio.ensure_future(asyncio.to_thread(load_pages))
         else:
             storing.cancel()
-            await asyncio.wait({storing})
+            await asyncio.wait({storing, loading} if loading else {storing})
             await context.stop()
             await send({"type": "lifespan.shutdown.complete"})
             return
