@@ -13,7 +13,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -38,9 +38,9 @@ from tangram_web.records.episodes import Episodes
 from tangram_web.records.request import cost_of, payload_of, placement_of, units_of_allocations
 from tangram_web.records.results import bounded_result
 from tangram_web.records.spending import cost_from, spending_of
+from tangram_web.records.standing import BLANK, Standing
 from tangram_web.records.sums import Sums
 
-_BY_ID = (ActionStarted, ActionFinished, Grant, Renew, Requeue, Resize, Finish)
 _QUEUED = ActionState.QUEUED.value
 _GRANTED = ActionState.GRANTED.value
 _RUNNING = ActionState.RUNNING.value
@@ -50,81 +50,7 @@ _AT_A_NODE = frozenset({_GRANTED, _RUNNING})
 #: Finishes of one entry that `finished_seq` can tell apart.
 FINISHES_PER_ENTRY = 65536
 
-#: A new row before anything was written into it; its order is the order of the columns.
-BLANK: dict[str, Any] = {
-    "id": None, "project": None, "task": None, "trajectory": None, "pool": "", "kind": None,
-    "family": None, "step": None, "group": None, "priority": 0, "state": _QUEUED,
-    "outcome": None, "reward": None, "cost": "{}", "units": "{}", "node": None,
-    "placement": None, "attempt": 1, "exit_code": None, "result": None, "detail": None,
-    "metadata": "{}", "submitted_at": None, "granted_at": None, "started_at": None,
-    "finished_at": None, "queue_seconds": None, "overhead_seconds": None,
-    "execution_seconds": None, "act_seconds": None, "finished_seq": None, "spec": "{}",
-    "widths": None, "used": None,
-}  # fmt: skip
-
 _encode = msgspec.json.Encoder().encode
-
-
-class Standing:
-    """What is known of one action, and what changes about its row."""
-
-    __slots__ = (
-        "attempt",
-        "changes",
-        "cost",
-        "kind",
-        "new",
-        "node",
-        "project",
-        "state",
-        "step",
-        "task",
-        "trajectory",
-    )
-
-    def __init__(
-        self,
-        state: str,
-        node: str | None,
-        attempt: int,
-        kind: str,
-        project: str,
-        task: str,
-        trajectory: str | None,
-        cost: str = "{}",
-        step: int | None = None,
-    ) -> None:
-        self.cost = cost
-        self.step = step
-        self.state = state
-        self.node = node
-        self.attempt = attempt
-        self.kind = kind
-        self.project = project
-        self.task = task
-        self.trajectory = trajectory
-        self.changes: dict[str, Any] = {}
-        #: The row is not there yet, and ``changes`` is all of it.
-        self.new = False
-
-    def is_with(self, report: ActionStarted | ActionFinished) -> bool:
-        """Say whether ``report`` is about the present attempt."""
-        return self.node == report.node and self.attempt == report.attempt
-
-
-def touched_actions(entries: Iterable[JournalEntry]) -> set[str]:
-    """Return the ids of all actions that ``entries`` say something about."""
-    ids: set[str] = set()
-    for entry in entries:
-        for event in entry.events:
-            if isinstance(event, ActionSubmitted):
-                ids.add(event.action.id)
-            elif isinstance(event, _BY_ID):
-                ids.add(event.action_id)
-        ids.update(
-            decision.action_id for decision in entry.decisions if isinstance(decision, _BY_ID)
-        )
-    return ids
 
 
 class Fold:

@@ -2,14 +2,18 @@
 
 Entries at or before the stored position are skipped, so the same entries may come again after a
 crash. Nothing is remembered between calls: what a batch must know of earlier ones, it reads.
+
+The position is moved from where it was read and from nowhere else. So of two projectors (one stood still
+and was replaced) one writes a batch, and the other's transaction is undone.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 
 from domain.codec import JournalEntry
 from domain.events import (
@@ -21,9 +25,10 @@ from domain.events import (
 )
 from tangram_web.audit.services import record_asked
 from tangram_web.records.asked import asked_verbs
-from tangram_web.records.fold import Fold, touched_actions
+from tangram_web.records.fold import Fold
 from tangram_web.records.models import ProjectionPosition
 from tangram_web.records.nodes import fold_nodes
+from tangram_web.records.standing import touched_actions
 from tangram_web.records.statements import (
     instant_writer,
     standings,
@@ -31,6 +36,8 @@ from tangram_web.records.statements import (
     write_episodes,
     write_sums,
 )
+
+log = logging.getLogger(__name__)
 
 _NAME: Final = "journal"
 #: Where the journal begins.
@@ -59,6 +66,7 @@ def project(
         if not fresh:
             return
         drained = frozenset(stored.drained_nodes if stored is not None else ())
+        _tell_hole(stored, fresh[0][1])
         last_id, last = fresh[-1]
         batch = [entry for _, entry in fresh]
         _project_actions(batch)
@@ -68,10 +76,30 @@ def project(
         for entry in batch:
             if any(isinstance(event, _OF_NODES) for event in entry.events):
                 drained = fold_nodes(entry, drained)
-        ProjectionPosition.objects.update_or_create(
-            name=_NAME,
-            defaults={"entry_id": last_id, "seq": last.seq, "drained_nodes": sorted(drained)},
+        _move(stored, entry_id=last_id, seq=last.seq, drained_nodes=sorted(drained))
+
+
+class Overtaken(DatabaseError):
+    """Another projector has moved the position meanwhile; nothing of this batch was written."""
+
+
+def _move(stored: ProjectionPosition | None, **to: Any) -> None:
+    """Move the position from ``stored``. Raises a DatabaseError when it is elsewhere by now."""
+    if stored is None:
+        ProjectionPosition.objects.create(name=_NAME, **to)
+        return
+    there = ProjectionPosition.objects.filter(name=_NAME, entry_id=stored.entry_id)
+    if there.update(**to) != 1:
+        raise Overtaken(
+            f"the rows are not at {stored.entry_id} any more: is there a second projector?"
         )
+
+
+def _tell_hole(stored: ProjectionPosition | None, first: JournalEntry) -> None:
+    """Say so when entries are missing: the database is older than Redis, or one was laid aside."""
+    expected = 1 if stored is None else stored.seq + 1
+    if first.seq > expected:
+        log.error("rows lack what journal entries %d to %d say", expected, first.seq - 1)
 
 
 def stream_order(entry_id: str) -> tuple[int, int]:

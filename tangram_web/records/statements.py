@@ -12,7 +12,6 @@ from django.db.backends.utils import CursorWrapper
 from django.db.models import Model
 
 from tangram_web.records.episodes import Episodes, TaskChange, TrajectoryChange
-from tangram_web.records.fold import BLANK, Standing
 from tangram_web.records.models import (
     ActionRecord,
     EndRecord,
@@ -22,6 +21,7 @@ from tangram_web.records.models import (
     TrajectoryState,
 )
 from tangram_web.records.spending import PEAKS, SUMS
+from tangram_web.records.standing import BLANK, Standing
 from tangram_web.records.sums import EndChange, EndKey, StepChange, StepKey, Sums
 
 #: Ids in one question: within SQLite's oldest limit on parameters.

@@ -17,10 +17,10 @@ from domain.events import EnvironmentRemoved, TaskOpened, TrajectoryFinished, Tr
 from domain.ids import ResourceId, trajectory_key
 from domain.ports import ExecResult
 from domain.wire import ActionPayload
-from tangram_web.records.fold import BLANK
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
 from tangram_web.records.projection import project
 from tangram_web.records.selectors import view_of
+from tangram_web.records.standing import BLANK
 from tests.integration.web.journal import OFFSET, Journal, a_finish, a_grant, a_report, an_action
 
 pytestmark = pytest.mark.django_db

@@ -207,3 +207,27 @@ def test_a_crash_before_the_end_of_a_batch_leaves_neither_rows_nor_position(monk
 
     project(journal.entries)
     assert ActionRecord.objects.get().outcome == "completed"
+
+
+def test_of_two_projectors_one_writes_a_batch():
+    """1. It has read its place, and stands still. 2. Its successor writes the same. 3. It goes on."""
+    journal = Journal()
+    journal.run(an_action())
+    project(journal.entries[:1])
+
+    def meanwhile(_: Any) -> None:
+        successors = ProjectionPosition.objects.filter(entry_id=journal.entries[0][0])
+        successors.update(entry_id=journal.entries[-1][0])
+
+    with pytest.raises(projection.Overtaken, match="is there a second projector"):
+        project(journal.entries, also=meanwhile)
+    assert position() == journal.entries[0][0]
+    assert ActionRecord.objects.get().state == "queued"
+
+
+def test_a_hole_in_what_came_is_told(caplog):
+    journal = Journal()
+    journal.run(an_action())
+    project(journal.entries[:1])
+    project(journal.entries[2:])
+    assert "rows lack what journal entries 2 to 2 say" in caplog.text

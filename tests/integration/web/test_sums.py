@@ -10,6 +10,7 @@ from django.http import QueryDict
 
 from domain.action import Outcome
 from tangram_web.dashboard.selectors import action_page, filtered_actions, outcomes_of, steps_of
+from tangram_web.live.access import Sight
 from tangram_web.records.models import ActionRecord, EndRecord, StepRecord, TaskRecord
 from tangram_web.records.projection import project
 from tests.integration.web.journal import Journal, an_action
@@ -75,7 +76,7 @@ def test_a_search_for_live_actions_reads_the_index_of_live_ones(state: str) -> N
     lived()
     query = QueryDict(f"state={state}")
 
-    plan = filtered_actions(query).order_by("-id")[:51].explain()
+    plan = filtered_actions(Sight(), query).order_by("-id")[:51].explain()
 
     assert "action_live_state" in plan
-    assert len(action_page(query).rows) == (1 if state == "queued" else 0)
+    assert len(action_page(Sight(), query).rows) == (1 if state == "queued" else 0)
