@@ -59,9 +59,11 @@ def families(
 
 def families_of_requests(answered: Answered) -> Iterator[Metric]:
     """Yield what the web processes have answered, together."""
+    # As with actions: the first defect of a route is an increase over this 0.
+    none = {(method, route, "500"): 0 for method, route, _ in answered.requests}
     yield _counter(
         "tangram_http_requests", "Requests that are answered.", ["method", "route", "status"],
-        answered.requests,
+        none | answered.requests,
     )  # fmt: skip
     seconds = HistogramMetricFamily(
         "tangram_http_request_seconds", "From a request to the end of its answer.", labels=["route"]
@@ -78,7 +80,7 @@ def _of_totals(totals: Totals) -> Iterator[Metric]:
     )  # fmt: skip
     yield _counter(
         "tangram_actions", "Actions that are over.", ["project", "pool", "kind", "outcome"],
-        totals.finished,
+        _ends(totals),
     )  # fmt: skip
     yield _counter(
         "tangram_actions_requeued", "Grants taken back before they ran.", ["pool"], totals.requeued

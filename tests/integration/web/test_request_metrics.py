@@ -69,3 +69,17 @@ async def test_counts_wait_while_redis_is_away(redis_bus: Any, settings: Any) ->
     assert redis_bus.hgetall(KEY) == {}
     await stored(counts, settings.TANGRAM_REDIS_URL)
     assert redis_bus.hget(KEY, "n\x1fGET\x1f/livez\x1f200") == b"1"
+
+
+async def test_counts_wait_while_redis_takes_none(redis_bus: Any, settings: Any) -> None:
+    """1. Redis has no memory left. 2. There is room again."""
+    counts = RequestCounts()
+    counts.add("GET", "/livez", 200, 0.002)
+    redis_bus.config_set("maxmemory", 1)
+    try:
+        await stored(counts, settings.TANGRAM_REDIS_URL)
+    finally:
+        redis_bus.config_set("maxmemory", 0)
+    assert redis_bus.hgetall(KEY) == {}
+    await stored(counts, settings.TANGRAM_REDIS_URL)
+    assert redis_bus.hget(KEY, "n\x1fGET\x1f/livez\x1f200") == b"1"

@@ -33,10 +33,11 @@ def exposed() -> set[str]:
     totals.requeue("default")
     totals.resize("default")
     totals.use("default", 2.0, UsedResources(1.0, 0.1, 2**20))
-    leader = {"name": "l", "role": "loop", "at": time(), "pass_bounds": [1.0], "pass_sum": 0.1}
+    leader = {"name": "l", "role": "loop", "at": time(), "pass_bounds": [1.0], "pass_sum": 0.1,
+              "redis_risks": ""}  # fmt: skip
     worker = {"name": "node@n", "role": "node", "at": time(), "repairs": 1}
     standing = Standing(
-        "l", 1, 0.1, 0, {"projector": Lag(0, 0.0)}, [{**leader, "pass_counts": [1, 0]}, worker]
+        "l", 1, 0.1, 0, {"projector": Lag(0, 0.0)}, 0, [{**leader, "pass_counts": [1, 0]}, worker]
     )
     pool = {
         "name": "default", "queued": 1, "granted": 1, "running": 1, "oldest_seconds": None,
@@ -69,6 +70,16 @@ def test_an_alert_asks_for_metrics_that_there_are(rule: dict[str, Any]) -> None:
     assert named(rule["expr"]) <= exposed()
     assert rule["labels"]["severity"] in {"page", "ticket"}
     assert {"summary", "action"} <= set(rule["annotations"])
+
+
+def test_what_a_service_answers_is_no_defect_of_ours() -> None:
+    """The OpenAI-compatible door passes statuses of services on: 500 of a model, 504 of a time-out."""
+    rule = next(rule for rule in RULES if rule["alert"] == "TangramWebErrors")
+    left_out = re.search(r'route!~"([^"]*)"', rule["expr"])
+
+    assert left_out is not None
+    assert re.fullmatch(left_out[1], "/v1/{path}")
+    assert not re.fullmatch(left_out[1], "/api/v1/actions/{id}")
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
