@@ -8,10 +8,10 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from django.db.models import QuerySet
-from django.utils.dateparse import parse_datetime
 
 from domain.access import Principal
 from tangram_web.audit.models import AuditEntry
+from tangram_web.lib.instants import instant_of
 
 PAGE: Final = 50
 #: Filters by the names they have in an address. ``kind`` is the first part of a target.
@@ -85,11 +85,8 @@ def _read(name: str, value: str) -> Any:
         return f"{value}/"
     if name not in ("since", "until"):
         return value
-    try:
-        moment = parse_datetime(value)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
+    moment = instant_of(value)
+    if moment is None:
         raise Mistake(f"{value!r} is no instant: write 2026-11-20T12:00:00Z")
     return moment
 

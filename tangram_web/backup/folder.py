@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,6 +37,18 @@ def make(folder: Path) -> Path:
     if any(folder.iterdir()):
         raise Conflict(f"{folder} is not empty; a backup needs a folder of its own")
     return folder
+
+
+@contextmanager
+def whole(folder: Path) -> Iterator[Path]:
+    """Give a new private folder; when the backup fails, nothing is left that forbids another one."""
+    place = make(folder)
+    try:
+        yield place
+    except BaseException:
+        for path in place.iterdir():
+            path.unlink()
+        raise
 
 
 def seal(folder: Path, *, prefix: str, database: str, redis_keys: int) -> Manifest:

@@ -11,7 +11,9 @@ from typing import Any, Final
 import yaml
 from django import forms
 
+from domain.errors import InvalidRequest
 from tangram_web.pools.manifests import json_schema
+from tangram_web.pools.yaml_text import documents
 
 _PLAIN: Final[dict[str, type[forms.Field]]] = {
     "string": forms.CharField,
@@ -46,9 +48,9 @@ class SpecForm(forms.Form):
         for name, field in self.fields.items():
             if isinstance(field.widget, forms.Textarea) and cleaned.get(name):
                 try:
-                    cleaned[name] = yaml.safe_load(cleaned[name])
-                except yaml.YAMLError as error:
-                    self.add_error(name, f"this is no YAML: {error}")
+                    cleaned[name] = _read(cleaned[name])
+                except InvalidRequest as error:
+                    self.add_error(name, str(error))
         return cleaned
 
     def document(self) -> dict[str, Any]:
@@ -102,6 +104,14 @@ def _field(name: str, schema: dict[str, Any], *, required: bool) -> forms.Field:
         area = forms.Textarea(attrs={"rows": 4, "spellcheck": "false", "class": "mono"})
         return forms.CharField(label=f"{label} (YAML)", required=required, widget=area)
     return plain(label=label, required=required and plain is not forms.BooleanField)
+
+
+def _read(text: str) -> Any:
+    """Return what a member's text says, as strictly read as a whole document is."""
+    found = documents(text)
+    if len(found) > 1:
+        raise InvalidRequest("this is more than one document")
+    return found[0].value if found else None
 
 
 def _as_yaml(value: Any) -> str:

@@ -45,20 +45,6 @@ def env_choice(name: str, choices: Sequence[str], default: str = "") -> str:
     raise ImproperlyConfigured(f"{name}={value!r}: give one of {', '.join(choices)}")
 
 
-def env_int(name: str, default: int, *, minimum: int = 0) -> int:
-    """Return the variable as a whole number of at least ``minimum``."""
-    value = os.environ.get(name)
-    if value is None:
-        return default
-    try:
-        number = int(value)
-    except ValueError:
-        raise ImproperlyConfigured(f"{name}={value!r} is not a whole number") from None
-    if number < minimum:
-        raise ImproperlyConfigured(f"{name}={number} is below {minimum}")
-    return number
-
-
 def env_float(name: str, default: float, *, minimum: float = 0.0) -> float:
     """Return the variable as a number of at least ``minimum``."""
     value = os.environ.get(name)

@@ -151,7 +151,8 @@ def parse(text: str) -> Wanted:
 def _manifest(value: Any) -> Manifest:
     if not isinstance(value, dict):
         raise InvalidRequest("a document has apiVersion, kind, metadata and spec")
-    kind = _TYPES.get(value.get("kind", ""))
+    named = value.get("kind")
+    kind = _TYPES.get(named) if isinstance(named, str) else None
     if kind is None:
         raise InvalidRequest(f"kind is one of {', '.join(KINDS)}", pointer="/kind")
     manifest: Any = read(kind, value)

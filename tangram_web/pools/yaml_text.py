@@ -14,6 +14,9 @@ import yaml
 from domain.errors import InvalidRequest
 
 MAX_CHARACTERS: Final = 1024 * 1024
+MAX_DEPTH: Final = 64
+#: libyaml reads thirty times as fast where PyYAML was built with it; else a megabyte takes a web process minutes.
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Document(NamedTuple):
@@ -38,8 +41,8 @@ def documents(text: str) -> list[Document]:
     if len(text) > MAX_CHARACTERS:
         raise InvalidRequest(f"at most {MAX_CHARACTERS} characters")
     try:
-        _refuse_anchors(text)
-        nodes = list(yaml.compose_all(text, yaml.SafeLoader))
+        _refuse_traps(text)
+        nodes = list(yaml.compose_all(text, _LOADER))
         for node in nodes:
             _refuse_twins(node)
         found = [Document(_value(node), node) for node in nodes]
@@ -61,8 +64,17 @@ def _value(node: yaml.Node) -> Any:
         loader.dispose()
 
 
-def _refuse_anchors(text: str) -> None:
-    for event in yaml.parse(text, yaml.SafeLoader):
+def _refuse_traps(text: str) -> None:
+    """Refuse anchors, and nesting: it takes time by its square, before anybody could recurse into it."""
+    depth = 0
+    for event in yaml.parse(text, _LOADER):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            place = _place(event.start_mark)
+            raise InvalidRequest(
+                f"{place}: nested more than {MAX_DEPTH} levels deep", code="broken_yaml"
+            )
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             place = _place(event.start_mark)
             raise InvalidRequest(f"{place}: anchors are not read here", code="broken_yaml")
@@ -70,12 +82,15 @@ def _refuse_anchors(text: str) -> None:
 
 def _refuse_twins(node: yaml.Node) -> None:
     if isinstance(node, yaml.MappingNode):
-        seen: set[Any] = set()
+        seen: set[str] = set()
         for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                place = _place(key.start_mark)
+                raise InvalidRequest(f"{place}: a key is a word", code="broken_yaml")
             if key.value in seen:
                 place = _place(key.start_mark)
                 raise InvalidRequest(f"{place}: {key.value!r} is here twice", code="broken_yaml")
-            seen.add(key.value if isinstance(key.value, str) else id(key))
+            seen.add(key.value)
             _refuse_twins(value)
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
@@ -87,15 +102,29 @@ def _refuse_odd(document: Document, value: Any, pointer: str) -> None:
     if isinstance(value, dict):
         for name, part in value.items():
             _refuse_odd(document, part, f"{pointer}/{name}")
+            _refuse_half_characters(document, name, pointer)
     elif isinstance(value, list):
         for number, part in enumerate(value):
             _refuse_odd(document, part, f"{pointer}/{number}")
+    elif isinstance(value, str):
+        _refuse_half_characters(document, value, pointer)
     elif isinstance(value, float) and not math.isfinite(value):
         place = document.place(pointer)
         raise InvalidRequest(f"{place}: {value} is no number here", code="broken_yaml")
-    elif value is not None and not isinstance(value, (str, int, float, bool)):
+    elif value is not None and not isinstance(value, (int, float, bool)):
         place = document.place(pointer)
         raise InvalidRequest(f"{place}: write this as text, in quotes", code="broken_yaml")
+
+
+def _refuse_half_characters(document: Document, text: Any, pointer: str) -> None:
+    """Refuse half of a surrogate pair, which an escape can write and nothing can keep."""
+    try:
+        str(text).encode()
+    except UnicodeEncodeError:
+        place = document.place(pointer)
+        raise InvalidRequest(
+            f"{place}: this has half a character in it", code="broken_yaml"
+        ) from None
 
 
 def _below(node: yaml.Node, name: str) -> yaml.Node | None:

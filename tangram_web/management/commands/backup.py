@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import redis
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandParser
 
-from domain.errors import TangramError
 from tangram_web.backup import database_part, folder, redis_part
 from tangram_web.lib import bus
+from tangram_web.management.errors import one_line_errors
 
 
 class Command(BaseCommand):
@@ -25,13 +24,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Save the database, then Redis (the order matters: see the package)."""
-        try:
-            place = folder.make(options["folder"])
+        with one_line_errors(), folder.whole(options["folder"]) as place:
             kind = database_part.save(place / folder.DATABASE)
             count = redis_part.save(bus.redis_client(), bus.keys(), place / folder.REDIS)
             manifest = folder.seal(
                 place, prefix=settings.TANGRAM_KEY_PREFIX, database=kind, redis_keys=count
             )
-        except (TangramError, OSError, redis.RedisError) as error:
-            raise CommandError(str(error)) from error
         self.stdout.write(f"{place}: {kind} and {count} keys of Redis, as of {manifest.at}")

@@ -7,6 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from tangram_web.management.errors import one_line_errors
 from tangram_web.records.retention import count_old, cutoff, prune
 
 
@@ -30,5 +31,6 @@ class Command(BaseCommand):
             raise CommandError("--days: give a number above 0")
         before = cutoff(days)
         would = " would be" if options["dry_run"] else ""
-        actions, trajectories = count_old(before) if options["dry_run"] else prune(before)
+        with one_line_errors():
+            actions, trajectories = count_old(before) if options["dry_run"] else prune(before)
         self.stdout.write(f"{actions} actions and {trajectories} trajectories{would} deleted")

@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from domain.access import Scope
 from domain.errors import InvalidRequest
 from tangram_web.audit.services import SYSTEM
+from tangram_web.management.errors import one_line_errors
 from tangram_web.pools.services import token_create
 
 
@@ -32,10 +33,10 @@ class Command(BaseCommand):
             scopes = [Scope(scope) for scope in options["scope"]]
         except ValueError as error:
             raise CommandError(f"--scope: {error}; there are {', '.join(Scope)}") from error
+        name, project = options["name"], options["project"]
         try:
-            _, raw = token_create(
-                actor=SYSTEM, name=options["name"], scopes=scopes, project=options["project"]
-            )
+            with one_line_errors(but=InvalidRequest):
+                _, raw = token_create(actor=SYSTEM, name=name, scopes=scopes, project=project)
         except InvalidRequest as error:
             raise CommandError(f"--{error.pointer.strip('/')}: {error}") from error
         self.stdout.write(raw)

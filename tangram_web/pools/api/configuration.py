@@ -21,6 +21,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from domain.access import Scope
+from domain.errors import InvalidRequest
 from domain.inventory import Config
 from tangram_web.lib.problems import Refusal
 from tangram_web.pools import applying, manifests
@@ -141,7 +142,7 @@ class Diff(_View):
     def post(self, request: Request) -> Response:
         """Compare a file with what is in force; nothing changes."""
         config = current_config()
-        wanted = manifests.parse(_text(request))
+        wanted = _wanted(request)
         return _changed(config, applying.changes(wanted, config, prune=_prune(request)))
 
 
@@ -156,7 +157,7 @@ class Apply(_View):
     )
     def post(self, request: Request) -> Response:
         """Change what differs, all of it or nothing, as one revision."""
-        wanted = manifests.parse(_text(request))
+        wanted = _wanted(request)
         return _done(
             lambda: applying.apply(
                 wanted,
@@ -215,9 +216,13 @@ class Schema(_View):
         return Response(manifests.json_schema())
 
 
-def _text(request: Request) -> str:
+def _wanted(request: Request) -> manifests.Wanted:
+    """Return what the file says. Raises InvalidRequest, also for one that would prune everything."""
     data: Any = request.data
-    return data if isinstance(data, str) else ""
+    wanted = manifests.parse(data if isinstance(data, str) else "")
+    if not wanted and _prune(request):
+        raise InvalidRequest("nothing is in this file, so prune would delete everything")
+    return wanted
 
 
 def _prune(request: Request) -> bool:

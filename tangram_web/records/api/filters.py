@@ -9,6 +9,7 @@ from django.db.models import QuerySet
 from django_filters.rest_framework import FilterSet
 
 from domain.action import ActionState, Kind, Outcome
+from tangram_web.lib.instants import check_in_calendar
 from tangram_web.records.models import (
     ActionRecord,
     NodeRecord,
@@ -32,7 +33,9 @@ class ActionFilter(FilterSet):
     task = filters.CharFilter()
     trajectory = filters.CharFilter()
     node = filters.CharFilter()
-    since = filters.IsoDateTimeFilter(field_name="submitted_at", lookup_expr="gte")
+    since = filters.IsoDateTimeFilter(
+        field_name="submitted_at", lookup_expr="gte", validators=[check_in_calendar]
+    )
 
     class Meta:
         model = ActionRecord

@@ -170,7 +170,9 @@ def test_who_looked_at_another_revision_is_told(admin: Any) -> None:
     ("text", "place", "words"),
     [
         ("a: [1\nb: 2\n", "line 2, column 2", "expected"),
-        ("kind: Pool\n\tname: x\n", "line 2, column 1", "cannot start any token"),
+        # The words are those of libyaml, or of PyYAML alone.
+        ("kind: Pool\n\tname: x\n", "line 2, column 1", "character"),
+        ("a: " + "[" * 900_000, "line 1, column 67", "nested more than 64 levels deep"),
         (FILE.replace("limit_units: 20", "limit_units: many"), "line 5, column 16", "int"),
         (FILE.replace("units: 50,", "units: 0,"), "line 7, column 15", ">"),
         (FILE.replace("Europe/Berlin", "Mars/Olympus"), "line 8, column 28", "time zone"),
@@ -186,13 +188,18 @@ def test_who_looked_at_another_revision_is_told(admin: Any) -> None:
         ("- 1\n", "line 1, column 1", "a document has"),
         (FILE.replace("window_seconds: 1,", "window_seconds: .nan,"), "line 7, column 35", "no number"),
         (FILE.replace("reason: disk", "reason: 2026-01-01"), "line 33, column 31", "in quotes"),
+        (FILE.replace("reason: disk", 'reason: "\\ud800"'), "line 33, column 3", "character"),
+        ("? [a]\n: b\n", "line 1, column 3", "a key is a word"),
+        (FILE.replace("kind: Pool", "kind: [Pool]"), "line 21, column 7", "kind is one of"),
+        (FILE.replace("learn_from_units: 2", "breaker: {failures: 1" + "0" * 20 + "}"), "line 9, column 23", "give 1 to"),
         (FILE.replace('"api:search"', '"license:x"'), "line 7, column 5", "only resources api:"),
         (FILE.replace("default_pool: big", "default_pool: none"), "Project 'vision'", "no pool 'none'"),
     ],
     ids=[
-        "broken list", "tab", "not a number", "out of range", "unknown zone", "bad address",
+        "broken list", "tab", "deep", "not a number", "out of range", "unknown zone", "bad address",
         "unknown kind", "unknown policy", "unknown member", "bad name", "other version",
         "object twice", "key twice", "anchor", "no mapping", "not a number at all", "a date",
+        "half a character", "a list as a key", "kinds", "more failures than can be counted",
         "not an api", "dangling reference",
     ],
 )  # fmt: skip
@@ -206,6 +213,18 @@ def test_a_broken_file_is_refused_with_its_place_and_nothing_is_applied(
     assert refused.status_code == 422
     assert place in refused.json()["detail"]
     assert words in refused.json()["detail"]
+    assert current_config() == before
+
+
+@pytest.mark.parametrize("path", ["diff", "apply"])
+@pytest.mark.parametrize("text", ["", "# all of it is gone\n"], ids=["nothing", "a comment"])
+def test_a_file_without_objects_prunes_nothing(admin: Any, path: str, text: str) -> None:
+    """As a pipe brings it whose first half has failed."""
+    post(admin, "apply", FILE)
+    before = current_config()
+
+    assert post(admin, f"{path}?prune=true", text).status_code == 422
+    assert verbs(post(admin, path, text)) == []
     assert current_config() == before
 
 

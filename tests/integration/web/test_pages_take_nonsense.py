@@ -18,7 +18,8 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MARKUP = "</script><svg onload=alert(1)>\"'"
 LONG = "x" * 10_000
 LISTS = ("/actions/", "/trajectories/", "/tasks/", "/export/actions.csv", "/export/tasks.json")
-NONSENSE = (LONG, MARKUP, "\0", "%", "../../etc/passwd", "' OR 1=1 --", "\u202e\ud7ff", "-1", "NaN")
+NONSENSE = (LONG, MARKUP, "\0", "%", "../../etc/passwd", "' OR 1=1 --", "\u202e\ud7ff", "-1", "NaN",
+            "2026-13-45T00:00:00Z", "0001-01-01T00:00:00+14:00")  # fmt: skip
 
 
 @pytest.fixture

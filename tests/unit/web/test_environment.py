@@ -28,7 +28,7 @@ def test_default_holds_when_nothing_is_set(monkeypatch):
 
     assert env.env_bool("NAME", default=True) is True
     assert env.env_text("NAME", "x") == "x"
-    assert env.env_int("NAME", 3) == 3
+    assert env.env_float("NAME", 3.5) == 3.5
     assert env.env_list("NAME", ["a"]) == ["a"]
 
 
@@ -49,8 +49,8 @@ def test_list_is_split_at_commas(monkeypatch):
     ("read", "value"),
     [
         (lambda: env.env_bool("NAME", default=False), "perhaps"),
-        (lambda: env.env_int("NAME", 1), "many"),
-        (lambda: env.env_int("NAME", 1, minimum=1), "0"),
+        (lambda: env.env_float("NAME", 1.0), "many"),
+        (lambda: env.env_float("NAME", 1.0, minimum=1.0), "0"),
         (lambda: env.env_redis_url("NAME", "unix:///x"), "http://localhost"),
         (lambda: env.env_database("NAME", HERE), "mysql://localhost/x"),
         (lambda: env.env_database("NAME", HERE), "postgresql://localhost"),
