@@ -56,7 +56,8 @@ def _node(name: str) -> Target:
 
 def _pool(name: str) -> Target:
     row = _row(Pool.objects.filter(pk=name), "pool", name)
-    return Target(kind="pool", name=name, now={"paused": row.paused, "policy": row.policy})
+    now = {"paused": row.paused, "policy": row.policy, "shares": row.shares}
+    return Target(kind="pool", name=name, now=now)
 
 
 def _resource(name: str) -> Target:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from django import forms
 from django.http import HttpRequest
@@ -21,6 +21,8 @@ from domain.errors import Conflict
 from tangram_web.people.models import Role
 
 Values = Mapping[str, Any]
+#: What becomes of the rest when something is paused.
+GOES_ON: Final = "What runs goes on; nothing that waits is granted, nor is what comes."
 
 
 class Gone(Conflict):

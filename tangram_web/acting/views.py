@@ -12,20 +12,25 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_safe
 
 from domain.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from tangram_web.acting.selectors import back_to, done_by, standing, undo_of
+from tangram_web.acting.forms import OfTarget
+from tangram_web.acting.selectors import back_to, done_by, standing
 from tangram_web.acting.table import VERBS
 from tangram_web.acting.targets import find
+from tangram_web.acting.undoing import undo_of
 from tangram_web.acting.verbs import Gone, Target, Verb
 from tangram_web.dashboard.guards import for_watchers, refuse
 from tangram_web.lib.requests import request_id_of
 from tangram_web.people.access import ORDER, for_members, require, role_everywhere
+from tangram_web.people.models import Role
 
 
 @require_safe
 @for_watchers
 def operate(request: HttpRequest) -> HttpResponse:
     """Show nodes, pools, services, resources and steered tasks, each with its verbs."""
-    return render(request, "acting/operate.html", {"page": "operate", **standing()})
+    admin = role_everywhere(request.user) is Role.ADMIN
+    context = {"page": "operate", "admin": admin, **standing()}
+    return render(request, "acting/operate.html", context)
 
 
 @login_required
@@ -61,10 +66,11 @@ def check(user: Any, chosen: Verb, target: Target) -> None:
 
 
 def _form(chosen: Verb, target: Target, given: Any, query: Any) -> forms.Form:
+    about: dict[str, Any] = {"target": target} if issubclass(chosen.form, OfTarget) else {}
     if given is not None:
-        return chosen.form(given)
+        return chosen.form(given, **about)
     known = {**target.now, **{name: query[name] for name in query}}
-    return chosen.form(initial=known)
+    return chosen.form(initial=known, **about)
 
 
 def _shown(
@@ -87,7 +93,7 @@ def _shown(
 
 
 def _done(request: HttpRequest, chosen: Verb, target: Target) -> HttpResponse:
-    form = chosen.form(request.POST)
+    form = _form(chosen, target, request.POST, {})
     if not form.is_valid():
         return _shown(request, chosen, target, form, 422)
     if chosen.heavy and request.POST.get("typed", "").strip() != target.name:

@@ -5,7 +5,7 @@ However many objects change, it is one transaction, one revision and one `Config
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from django.db.models import ProtectedError
@@ -42,6 +42,18 @@ class Change(NamedTuple):
     name: str
     before: dict[str, Any] | None
     after: dict[str, Any] | None
+
+
+class Told(NamedTuple):
+    """What the audit says of it: a verb on a target, with values beside those that changed."""
+
+    verb: str = "apply"
+    target: str = "configuration"
+    before: dict[str, Any] = {}
+    after: dict[str, Any] = {}
+
+
+APPLIED: Final = Told()
 
 
 class Stale(Conflict):
@@ -83,14 +95,15 @@ def _change(verb: str, key: tuple[str, str], before: Any, after: Any) -> Change:
 
 
 def apply(
-    wanted: Wanted, *, actor: Actor, prune: bool = False, expected: int | None = None
-) -> tuple[Config, list[Change]]:
+    wanted: Wanted, *, actor: Actor, prune: bool = False, expected: int | None = None,
+    told: Told = APPLIED,
+) -> tuple[Config, list[Change]]:  # fmt: skip
     """Bring ``wanted`` in force; return the configuration then, and what changed.
 
     ``expected`` is the revision that the caller has looked at: Stale when it is another one now.
     Raises InvalidRequest and Conflict for what cannot be; then nothing has changed.
     """
-    with change(actor, "apply", "configuration") as audit:
+    with change(actor, told.verb, told.target) as audit:
         config = current_config()
         if expected is not None and config.revision != expected:
             raise Stale(f"the configuration is at revision {config.revision}, not {expected}")
@@ -101,8 +114,8 @@ def apply(
         declared = {each.name for each in todo if each.kind == "GpuService" and each.after}
         check_host_memory(current_config(), declared)
         if todo:
-            audit.before = {f"{c.kind}/{c.name}": c.before for c in todo}
-            audit.after = {f"{c.kind}/{c.name}": c.after for c in todo}
+            audit.before = {**told.before, **{f"{c.kind}/{c.name}": c.before for c in todo}}
+            audit.after = {**told.after, **{f"{c.kind}/{c.name}": c.after for c in todo}}
     return current_config(), todo
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from django.contrib.auth import get_user_model
 from django.test import Client
 
@@ -19,6 +22,7 @@ from domain.events import (
     TaskPrioritised,
     TrajectoryFinished,
 )
+from tangram_client.cli import verbs
 from tangram_web.acting.table import VERBS
 from tangram_web.audit.models import AuditEntry
 from tangram_web.lib import ask, bus
@@ -41,15 +45,28 @@ ASKED: dict[tuple[str, str], tuple[str, dict[str, str], str]] = {
     ("task", "cancel"): ("default/swe", {"typed": "default/swe"}, "cancel"),
     ("node", "drain"): ("n1", {"running": "goes on"}, "drain"),
     ("node", "resume"): ("n2", {}, "resume"),
+    ("node", "forget"): ("n9", {"typed": "n9"}, "forget"),
     ("node", "retire"): ("n1", {"running": "ends", "typed": "n1"}, "retire"),
     ("pool", "pause"): ("default", {"typed": "default"}, "update"),
     ("pool", "resume"): ("idle", {}, "update"),
+    ("pool", "resize"): ("default", {"nodes": "0", "typed": "default"}, "resize"),
     ("pool", "policy"): ("default", {"policy": "fixed(4)"}, "update"),
+    ("pool", "share"): (
+        "default",
+        {"resource": "cpu", "project": "default", "nominal_units": "2"},
+        "update",
+    ),
     ("resource", "limit"): ("api:demo", {"limit_units": "3"}, "set"),
-    ("service", "quarantine"): ("reward", {"typed": "reward"}, "apply"),
+    ("resource", "quota"): ("api:metered", {"period": "60 s", "units": "5"}, "set"),
+    ("resource", "share"): (
+        "api:demo",
+        {"project": "default", "nominal_units": "2", "lend_units": "1"},
+        "set",
+    ),
+    ("service", "quarantine"): ("reward", {"typed": "reward"}, "quarantine"),
     ("service", "restore"): ("reward", {}, "restore"),
     ("service", "evict"): ("reward", {}, "evict"),
-    ("service", "release"): ("judge", {}, "apply"),
+    ("service", "release"): ("judge", {}, "release"),
 }
 STEERED = {"default/swe": {"paused": True, "priority": 2}}
 
@@ -68,8 +85,11 @@ def world(defaults: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch) -> No
         )  # fmt: skip
     for name in ("n1", "n2"):
         NodeRecord.objects.create(name=name, pool="default", joined_at=NOW)
+    NodeRecord.objects.create(name="n9", pool="default", joined_at=NOW, state="lost")
     NodeDrain.objects.create(node="n2")
     Pool.objects.create(name="idle", paused=True)
+    quotas = [{"units": 3, "window_seconds": 60}, {"units": 100}]
+    Resource.objects.create(name="api:metered", limit_units=8, spec={"quotas": quotas})
     for name, shut in (("reward", False), ("judge", True)):
         GpuServiceRow.objects.create(name=name, spec={**SERVICE, "quarantined": shut})
     monkeypatch.setattr(ask, "ANSWER_SECONDS", 0.01)
@@ -236,6 +256,26 @@ def test_the_line_for_a_shell_says_all_that_the_object_has(browser: Any) -> None
         assert len(parse(document)) == 1
 
 
+@pytest.mark.parametrize("verb", VERBS, ids="-".join)
+def test_the_command_line_takes_each_line(browser: Any, verb: Any) -> None:
+    target, given, _ = ASKED[verb]
+
+    looked = browser(Role.ADMIN, everywhere=True).post(
+        address(verb), {"target": target, **given, "look": "1"}
+    )
+
+    lines = re.split(r" && | \| ", looked.context["line"])
+    commands = [words for each in lines if (words := shlex.split(each, comments=True))[0] != "echo"]
+    assert commands
+    for program, *words in commands:
+        assert program == "tangram"
+        answer = CliRunner().invoke(
+            verbs, [*words, "--help"], prog_name="tangram"
+        )  # parsed, and not done
+        assert answer.exit_code == 0, answer.output
+        assert answer.output.startswith(f"Usage: tangram {words[0]}")
+
+
 def test_a_quarantined_service_is_not_restored(browser: Any, redis_bus: Any) -> None:
     admin = browser(Role.ADMIN, everywhere=True)
 
@@ -249,17 +289,69 @@ def test_a_quarantined_service_is_not_restored(browser: Any, redis_bus: Any) -> 
     assert submitted.action.cost == {"gpu": (1000,)}
 
 
-def test_what_was_done_is_undone(browser: Any) -> None:
+def test_what_was_done_is_undone(browser: Any, redis_bus: Any) -> None:
     admin = browser(Role.ADMIN, everywhere=True)
     for verb, undo in (
         (("node", "drain"), "/act/node/resume/?target=n1"),
         (("pool", "policy"), "/act/pool/policy/?target=default&amp;policy=malleable"),
         (("resource", "limit"), "/act/resource/limit/?target=api%3Ademo&amp;limit_units=8"),
         (("task", "pause"), "/act/task/resume/?target=default%2Fswe"),
+        (
+            ("pool", "share"),
+            "/act/pool/share/?target=default&amp;resource=cpu&amp;project=default"
+            "&amp;nominal_units=",
+        ),
+        (
+            ("resource", "quota"),
+            "/act/resource/quota/?target=api%3Ametered&amp;period=60+s&amp;units=3",
+        ),
+        (
+            ("resource", "share"),
+            "/act/resource/share/?target=api%3Ademo&amp;project=default&amp;nominal_units=",
+        ),
+        (("service", "restore"), "/act/service/evict/?target=reward"),
+        (("service", "quarantine"), "/act/service/release/?target=reward"),
+        (("service", "release"), "/act/service/quarantine/?target=judge"),
     ):
         target, given, _ = ASKED[verb]
         done = admin.post(address(verb), {"target": target, **given}, follow=True)
         assert undo in done.content.decode(), verb
+
+
+def test_a_pool_is_made_smaller_by_nodes_with_the_least_to_lose_and_larger_by_those(
+    browser: Any,
+) -> None:
+    admin = browser(Role.ADMIN, everywhere=True)
+    NodeRecord.objects.create(name="n3", pool="default", joined_at=NOW)
+    asked = {"target": "default", "typed": "default"}
+
+    looked = admin.post("/act/pool/resize/", {**asked, "nodes": "1", "look": "1"})
+    assert "n3: no new actions" in looked.content.decode()
+    assert looked.context["line"].startswith("tangram node drain n3 --reason ")
+    smaller = admin.post("/act/pool/resize/", {**asked, "nodes": "1"}, follow=True)
+    assert set(NodeDrain.objects.values_list("node", flat=True)) == {"n2", "n3"}
+    assert "/act/pool/resize/?target=default&amp;nodes=2" in smaller.content.decode()
+
+    # n2 was drained by somebody for a reason of his own.
+    too_large = admin.post("/act/pool/resize/", {**asked, "nodes": "3"})
+    assert too_large.status_code == 409
+    admin.post("/act/pool/resize/", {**asked, "nodes": "2"})
+    assert list(NodeDrain.objects.values_list("node", flat=True)) == ["n2"]
+
+
+def test_a_lower_quota_says_whom_it_strands_and_shares_what_they_add_up_to(browser: Any) -> None:
+    admin = browser(Role.ADMIN, everywhere=True)
+    ActionRecord.objects.filter(pk="act_2").update(cost={"api:metered": [3]})
+
+    quota = admin.post("/act/resource/quota/", {
+        "target": "api:metered", "period": "60 s", "units": "2", "look": "1"})  # fmt: skip
+    share = admin.post("/act/resource/share/", {
+        "target": "api:demo", "project": "default", "nominal_units": "9", "look": "1"})  # fmt: skip
+
+    assert quota.context["effect"].counts["stranded"] == 1
+    assert '"quotas":[{"units":2.0,"window_seconds":60' in quota.context["line"]
+    assert "add up to 9, of 8" in share.content.decode()
+    assert '"shares":{"default":{"nominal_units":9}}' in share.context["line"]
 
 
 def test_what_is_so_already_is_said_and_not_written(browser: Any) -> None:
@@ -317,9 +409,11 @@ def test_nonsense_is_404(browser: Any, target: str) -> None:
 
 
 def test_the_page_of_operating_has_a_way_to_each_verb(browser: Any) -> None:
-    page = browser(Role.OPERATOR, everywhere=True).get("/operate/").content.decode()
+    operator = browser(Role.OPERATOR, everywhere=True).get("/operate/").content.decode()
+    admin = browser(Role.ADMIN, everywhere=True).get("/operate/").content.decode()
 
-    for path in ("/act/node/drain/?target=n1", "/act/node/resume/?target=n2",
-                 "/act/pool/resume/?target=idle", "/act/resource/limit/?target=api%3Ademo",
-                 "/act/service/quarantine/?target=reward"):  # fmt: skip
-        assert path in page
+    of_pages = {verb for verb in VERBS if verb[0] not in ("action", "task")}
+    for kind, name in of_pages:
+        path = f"/act/{kind}/{name}/?target="
+        assert path in admin
+        assert (path in operator) is (VERBS[kind, name].role != Role.ADMIN), path
