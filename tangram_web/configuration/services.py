@@ -52,10 +52,11 @@ def _cancel(one: Stranded) -> ActionCancelRequested:
     )
 
 
-def merged(base: int, wanted: Wanted) -> Merged:
+def merged(base: int, wanted: Wanted, *, prune: bool) -> Merged:
     """Merge what somebody edited at revision ``base`` with what is in force now."""
     return merge(_plain(manifests.specs_of(applying.revision(base))),
-                 _plain(manifests.specs_of(current_config())), _plain(wanted))  # fmt: skip
+                 _plain(manifests.specs_of(current_config())), _plain(wanted),
+                 prune=prune)  # fmt: skip
 
 
 def as_text(specs: dict[tuple[str, str], dict[str, Any]]) -> str:

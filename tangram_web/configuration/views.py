@@ -11,7 +11,6 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from domain.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from tangram_web.audit.services import actor_at
 from tangram_web.configuration import services
 from tangram_web.configuration.effects import SHOWN, effect_of
 from tangram_web.configuration.forms import SpecForm
@@ -107,7 +106,7 @@ def _saved(
             request, wanted, expected=revision, prune=prune, stranded=stranded
         )
     except applying.Stale:
-        return _merging(request, wanted, revision)
+        return _merging(request, wanted, revision, prune=prune)
     except Conflict as error:
         return _review(
             request, text, wanted, revision, prune=prune, problem=f"{error}.", status=409
@@ -126,7 +125,7 @@ def _review(
     config = current_config()
     changes = applying.changes(wanted, config, prune=prune)
     if config.revision != revision:
-        return _merging(request, wanted, revision)
+        return _merging(request, wanted, revision, prune=prune)
     context = {
         "page": "configuration",
         "text": text,
@@ -141,17 +140,17 @@ def _review(
     return render(request, "configuration/review.html", context, status=status)
 
 
-def _merging(request: HttpRequest, wanted: Any, base: int) -> HttpResponse:
+def _merging(request: HttpRequest, wanted: Any, base: int, *, prune: bool) -> HttpResponse:
     """Somebody saved meanwhile: show what, what clashes, and the merged text to go on with."""
     config = current_config()
     try:
-        found = services.merged(base, wanted)
+        found = services.merged(base, wanted, prune=prune)
         theirs = applying.changes(manifests.specs_of(config), applying.revision(base), prune=True)
     except NotFound as error:
         raise Http404(str(error)) from error
     context = {"base": base, "theirs": theirs, "clashes": found.clashes}
     text = services.as_text(found.specs)
-    return _editor(request, text, config.revision, merge=context, status=412)
+    return _editor(request, text, config.revision, merge=context, prune=prune, status=412)
 
 
 def _editor(
@@ -209,28 +208,45 @@ def revision(request: HttpRequest, number: int) -> HttpResponse:
     if role_everywhere(request.user) is None:
         raise Http404("there is no such revision")
     try:
-        config, now = applying.revision(number), current_config()
-        if request.method == "POST":
-            need_admin(request)
-            expected = _revision(request, now.revision)
-            done, _ = applying.roll_back(number, actor=actor_at(request), expected=expected)
-            return redirect("configuration:revision", done.revision)
+        wanted = manifests.specs_of(applying.revision(number))
     except NotFound as error:
         raise Http404(str(error)) from error
+    if request.method != "POST":
+        return _shown(request, number, wanted)
+    need_admin(request)
+    expected = _revision(request, current_config().revision)
+    said = request.POST.get("stranded", "refuse")
+    try:
+        done, _ = services.save(
+            request, wanted, expected=expected, prune=True,
+            stranded=said if said in services.CHOICES else "refuse",
+        )  # fmt: skip
     except applying.Stale as error:
         return refuse(request, "Somebody changed it meanwhile", f"{error}; look again.", 412)
     except (Conflict, InvalidRequest) as error:
-        return refuse(request, "Not possible", f"{error}.", 409)
-    specs = manifests.specs_of(config)
+        return _shown(request, number, wanted, problem=f"{error}.", status=409)
+    except Unavailable as error:
+        return refuse(request, "Saved, not in force", f"{error}.", 503)
+    return redirect("configuration:revision", done.revision)
+
+
+def _shown(
+    request: HttpRequest, number: int, wanted: Any, *, problem: str = "", status: int = 200
+) -> HttpResponse:
+    now = current_config()
+    changes = applying.changes(wanted, now, prune=True)
     context = {
         "page": "configuration",
         "row": ConfigRevision.objects.get(number=number),
         "now": now.revision,
-        "text": manifests.to_yaml(manifests.plain(specs)),
-        "changes": applying.changes(specs, now, prune=True),
+        "text": manifests.to_yaml(manifests.plain(wanted)),
+        "changes": changes,
+        "stranded": stranded_by(changes),
+        "choices": services.CHOICES,
+        "problem": problem,
         "may_edit": role_everywhere(request.user) is Role.ADMIN,
     }
-    return render(request, "configuration/revision.html", context)
+    return render(request, "configuration/revision.html", context, status=status)
 
 
 def _revision(request: HttpRequest, otherwise: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram_web.configuration.merging import Clash, merge
+from tangram_web.configuration.merging import WHOLE, Clash, merge
 
 POOL = ("Pool", "default")
 SPECS = st.dictionaries(
@@ -54,3 +54,39 @@ def test_without_their_change_it_is_mine(base: dict, mine: dict) -> None:
 
     assert merged.clashes == []
     assert merged.specs == mine
+
+
+def test_what_they_deleted_and_i_changed_is_mine_as_a_whole_and_said() -> None:
+    base = {POOL: {"policy": "paper", "paused": False}}
+    mine = {POOL: {"policy": "paper", "paused": True}}
+
+    merged = merge(base, {}, mine)
+
+    assert merged.specs == mine
+    assert merged.clashes == [Clash(*POOL, WHOLE, None, mine[POOL])]
+
+
+def test_what_they_made_is_not_pruned() -> None:
+    big = ("Pool", "big")
+    base, theirs = {POOL: {"policy": "paper"}}, {POOL: {"policy": "paper"}, big: {"policy": "x"}}
+
+    assert merge(base, theirs, base, prune=True).specs == theirs
+    assert merge(base, theirs, base).specs == base
+
+
+def test_what_i_pruned_and_they_changed_stays_and_is_said() -> None:
+    base, theirs = {POOL: {"policy": "paper"}}, {POOL: {"policy": "minimum"}}
+
+    merged = merge(base, theirs, {}, prune=True)
+
+    assert merged.specs == theirs
+    assert merged.clashes == [Clash(*POOL, WHOLE, theirs[POOL], None)]
+    assert merge(base, base, {}, prune=True).specs == {}
+
+
+@given(SPECS, SPECS)
+def test_pruning_without_a_change_of_mine_is_theirs(base: dict, theirs: dict) -> None:
+    merged = merge(base, theirs, base, prune=True)
+
+    assert merged.clashes == []
+    assert merged.specs == theirs
