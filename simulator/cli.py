@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,7 +108,7 @@ def decisions_command(
 
     Exit code 1 when other decisions come out than the journal has.
     """
-    others = 0
+    others, lines = 0, list[str]()
     with _one_line_errors():
         for decided in decide_again(read_journal(journal)):
             others += not decided.same
@@ -116,8 +116,9 @@ def decisions_command(
                 if resource in (None, view.resource) and (
                     action is None or action in view.candidates
                 ):
-                    lines = [msgspec.json.encode(view).decode()] if as_json else decision_text(view)
-                    sys.stdout.writelines(f"{line}\n" for line in lines)
+                    told = [msgspec.json.encode(view).decode()] if as_json else decision_text(view)
+                    lines += told
+    sys.stdout.writelines(f"{line}\n" for line in lines)
     if others:
         click.echo(f"tangram sim: {others} entries were decided otherwise then", err=True)
         sys.exit(1)
@@ -173,13 +174,18 @@ def _journalled(path: Path | None) -> Iterator[Watch | None]:
     if path is None:
         yield None
         return
+    if path.is_dir():
+        raise InvalidRequest(f"{path}: Is a directory")
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as file:
             yield JournalWriter(file)
+        part.replace(path)
     except OSError as error:
         raise InvalidRequest(f"{part}: {error.strerror}") from None
-    part.replace(path)
+    finally:  # whatever ends it, Ctrl-C as well
+        with suppress(OSError):
+            part.unlink()
 
 
 def _scene(workload: str, **options: Any) -> Scene:

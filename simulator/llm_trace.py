@@ -9,7 +9,6 @@ tokens lognormal, median 320, sigma 0.6, at most 2,000. Assumed, close to that t
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from tangram_client.replay.trace import TraceError
+from tangram_client.replay.trace import TraceError, read_file
 
 COLUMNS: Final = ("t_ms", "input_tokens", "output_tokens", "prefix_blocks_512")
 
@@ -37,11 +36,7 @@ class LlmRequest:
 
 def read_requests(path: Path) -> list[LlmRequest]:
     """Read a trace. Raises TraceError: one line that names the file, the line and what is wrong."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise TraceError(f"{path}: {error.strerror}") from None
-    return parse_requests(content, str(path))
+    return parse_requests(read_file(path), str(path))
 
 
 def parse_requests(content: bytes, source: str) -> list[LlmRequest]:
@@ -67,10 +62,11 @@ def parse_requests(content: bytes, source: str) -> list[LlmRequest]:
 
 def _rows(source: str, lines: list[str]) -> Iterator[LlmRequest]:
     before = 0.0
-    for number, row in enumerate(csv.reader(lines), start=2):
+    for number, line in enumerate(lines, start=2):
         where = f"{source}:{number}"
-        if not row:
+        if not line:
             continue
+        row = line.split(",")
         if len(row) != len(COLUMNS):
             raise TraceError(f"{where}: {len(row)} fields, not {len(COLUMNS)}; cut off?")
         numbers = [_number(text, name, where) for name, text in zip(COLUMNS, row, strict=True)]
@@ -88,7 +84,7 @@ def _number(text: str, name: str, where: str) -> float:
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
-        raise TraceError(f"{where}: {name} must be a number ≥ 0, not {text!r}")
+        raise TraceError(f"{where}: {name} must be a number ≥ 0, not {text[:40]!r}")
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -162,9 +163,10 @@ def _services(
     *, trace: Path | None, cluster: Cluster, gpus: int | None, services: int, load: float, seconds: float,
     call_seconds: float, restore_seconds: float, seed: int, **_: Any,
 ) -> Scene:  # fmt: skip
-    for name, value in (("--load", load), ("--call-seconds", call_seconds)):
-        if not value > 0:
-            raise InvalidRequest(f"services: {name} must be above 0, not {value!r}")
+    if not 0 <= restore_seconds < math.inf:
+        raise InvalidRequest(
+            f"services: restore_seconds must be a number ≥ 0, not {restore_seconds!r}"
+        )
     requests = make_requests(REQUESTS, seed) if trace is None else read_requests(trace)
     gpus = gpus or SERVICE_GPUS
     names = tuple(f"model-{number}" for number in range(services))

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from tangram_client.replay.trace import Recording, TraceError, parse_recording
+from tangram_client.replay.trace import Recording, TraceError, parse_recording, read_file
 from tangram_client.workload import generate
 
 TRAJECTORY_MEMBERS: Final = frozenset(
@@ -27,11 +27,7 @@ STEP_MEMBERS: Final = frozenset(
 
 def read_recordings(path: Path) -> list[Recording]:
     """Read a trace. Raises TraceError: one line that names the file, the line and what is wrong."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise TraceError(f"{path}: {error.strerror}") from None
-    return parse_recordings(content, str(path))
+    return parse_recordings(read_file(path), str(path))
 
 
 def parse_recordings(content: bytes, source: str) -> list[Recording]:
@@ -56,7 +52,7 @@ def _recording(line: bytes, where: str) -> Recording:
         body = json.loads(line.decode())
     except UnicodeDecodeError:
         raise TraceError(f"{where}: not UTF-8") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"{where}: not JSON, or cut off ({error})") from None
     if isinstance(body, Mapping):
         for problem in _problems(body):

@@ -37,6 +37,8 @@ from simulator.work import Work
 from simulator.workloads.program import Act, Program, Rollout, Think
 
 HOT_SHARE: Final = 0.8
+#: More calls than anybody waits for.
+MOST_CALLS: Final = 10_000_000
 #: More GPUs make a call no faster.
 _ALONE: Final = Elasticity(amdahl=0.0)
 
@@ -62,15 +64,30 @@ class Arrivals:
     seed: int = 1
 
     def __post_init__(self) -> None:
+        """Refuse what has no arrivals, or no end of them."""
+        if self.gpus < 1:
+            raise InvalidRequest(f"services: gpus must be at least 1, not {self.gpus}")
         if len(self.requests) < 2 or len(self.services) < self.gpus:
             raise InvalidRequest("give at least two requests, and a service for each GPU")
+        for name in ("load", "seconds", "call_seconds"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise InvalidRequest(f"services: {name} must be above 0, not {value!r}")
+        if self.requests[0].at_seconds >= self.requests[-1].at_seconds:
+            raise InvalidRequest("services: all requests come at once, so nothing says how often")
+        if (calls := self.rate * self.seconds) > MOST_CALLS:
+            raise InvalidRequest(f"services: these are {calls:g} calls; at most {MOST_CALLS:,}")
+
+    @property
+    def rate(self) -> float:
+        """Calls a second."""
+        return self.load * self.gpus / self.call_seconds
 
     def all(self) -> list[Arrival]:
         """Return the calls, in order."""
         rng = Random(self.seed)
         gaps = [after.at_seconds - before.at_seconds for before, after in pairwise(self.requests)]
-        rate = self.load * self.gpus / self.call_seconds
-        scale = 1.0 / (rate * mean(gaps))
+        scale = 1.0 / (self.rate * mean(gaps))
         found: list[Arrival] = []
         at, hot, until = 0.0, self.services[: self.gpus], 0.0
         for gap in cycle(gaps):

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,10 @@ from pathlib import Path
 from typing import Any
 
 MEBIBYTE = 1024 * 1024
+#: What compressed files begin with.
+GZIP = b"\x1f\x8b"
+#: No figure of a trace is larger: what is, has another unit or is broken.
+MOST = 1e12
 
 
 class TraceError(ValueError):
@@ -45,10 +48,23 @@ class Recording:
     memory_bytes: int
 
 
+def read_file(path: Path) -> bytes:
+    """Return the content of a trace. Raises TraceError when it cannot be read as it lies there."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror}") from None
+    if content.startswith(GZIP):
+        raise TraceError(f"{path}: is compressed; give what gunzip makes of it")
+    return content
+
+
 def read_trace(path: Path) -> list[Recording]:
     """Read a trace. Raises TraceError naming the line and the member at fault."""
-    with path.open(encoding="utf-8") as lines:
-        recordings = parse_lines(lines, str(path))
+    try:
+        recordings = parse_lines(read_file(path).decode().split("\n"), str(path))
+    except UnicodeDecodeError:
+        raise TraceError(f"{path}: not UTF-8") from None
     if not recordings:
         raise TraceError(f"{path}: holds no trajectory")
     return recordings
@@ -62,7 +78,7 @@ def parse_lines(lines: Iterable[str], source: str) -> list[Recording]:
             where = f"{source}:{number}"
             try:
                 body = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise TraceError(f"{where}: not JSON ({error})") from None
             recordings.append(parse_recording(body, where))
     return recordings
@@ -98,8 +114,10 @@ def _number(
 ) -> float:
     value = body.get(name, default)
     good = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not good or not math.isfinite(value) or value < 0:
+    if not good or not value >= 0:
         raise TraceError(f"{where}.{name} must be a number ≥ 0, not {value!r}")
+    if value > MOST:
+        raise TraceError(f"{where}.{name} must be a number ≥ 0 and below {MOST:g}")
     return float(value)
 
 

@@ -70,6 +70,14 @@ def test_empty_trace_is_refused(tmp_path: Path) -> None:
         read_trace(path)
 
 
+def test_trace_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(b"\xff\xfe")
+
+    with pytest.raises(TraceError, match="not UTF-8"):
+        read_trace(path)
+
+
 @given(recorded=st.integers(1, 20), count=st.integers(1, 100), seed=st.integers(0, 2**32))
 def test_resampling_uses_each_recording_equally_often(recorded: int, count: int, seed: int) -> None:
     recordings = [a_recording(f"t{number}") for number in range(recorded)]

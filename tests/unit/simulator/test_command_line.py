@@ -54,7 +54,13 @@ def test_json_is_the_same_for_the_same_seed():
         (("--failures", "1"), "--failures lies in [0, 1), not at 1.0"),
         (("--workload", "deep-search", "--units", "4"), "--units is no option of deep-search"),
         (("--pdf-limit", "4"), "--pdf-limit is no option of ai-coding"),
-        (("--workload", "services", "--load", "0"), "--load must be above 0"),
+        (("--workload", "services", "--load", "0"), "services: load must be above 0, not 0.0"),
+        (("--workload", "services", "--load", "inf"), "services: load must be above 0, not inf"),
+        (("--workload", "services", "--load", "1e9"), "calls; at most 10,000,000"),
+        (("--workload", "services", "--seconds", "inf"), "services: seconds must be above 0"),
+        (("--workload", "services", "--call-seconds", "inf"), "call_seconds must be above 0"),
+        (("--workload", "services", "--restore-seconds", "nan"), "must be a number ≥ 0, not nan"),
+        (("--workload", "services", "--gpus", "-1"), "services: gpus must be at least 1, not -1"),
         (("--workload", "services", "--services", "2"), "a service for each GPU"),
         (("--workload", "deep-search", "--pdf-limit", "0"), "api:pdf: the limit must be at least"),
         (("missing.jsonl",), "missing.jsonl: No such file"),
@@ -138,3 +144,22 @@ def test_a_journal_that_cannot_be_written_is_one_line(tmp_path: Path):
 
     assert refused.exit_code == 2
     assert refused.stderr.endswith("journal.jsonl.part: No such file or directory\n")
+
+
+def test_a_journal_that_would_replace_a_folder_is_refused_before_anything_runs(tmp_path: Path):
+    refused = sim("run", *SMALL, "--journal", str(tmp_path))
+
+    assert refused.exit_code == 2
+    assert refused.stderr == f"tangram sim: {tmp_path}: Is a directory\n"
+    assert not tmp_path.with_name(f"{tmp_path.name}.part").exists()
+
+
+def test_nothing_is_left_of_a_journal_that_was_not_finished(tmp_path: Path, monkeypatch):
+    def interrupted(*_: object) -> list[object]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simulator.cli.compare", interrupted)
+    done = sim("run", *SMALL, "--journal", str(tmp_path / "journal.jsonl"))
+
+    assert done.exit_code == 1
+    assert list(tmp_path.iterdir()) == []

@@ -65,6 +65,17 @@ def test_a_journal_that_was_decided_otherwise_is_told(journal: Path):
     assert "1 entries were decided otherwise then" in told.stderr
 
 
+def test_nothing_is_printed_of_a_journal_that_breaks_off_in_the_middle(journal: Path, monkeypatch):
+    def breaks_off(entries):
+        yield from decide_again(entries)
+        raise InvalidRequest("entry 8 cannot follow what is above it")
+
+    monkeypatch.setattr("simulator.cli.decide_again", breaks_off)
+    broken = sim("decisions", str(journal))
+
+    assert (broken.exit_code, broken.stdout) == (2, "")
+
+
 def test_a_journal_without_its_beginning_is_refused(journal: Path):
     entries = read_journal(journal)
 

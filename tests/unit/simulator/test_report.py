@@ -32,7 +32,8 @@ def a_report(*figures: Figure) -> Report:
 
 
 def report(folder: Path, *arguments: str) -> Result:
-    command = ["report", "--out", str(folder), "--scale", "quick", "--seeds", "1", *arguments]
+    command = ["report", "--out", str(folder), "--scale", "quick", "--seeds", "1", "--jobs", "1",
+               *arguments]  # fmt: skip
     return CliRunner().invoke(verbs, command)
 
 
@@ -78,7 +79,7 @@ def test_a_page_is_whole_and_says_that_it_is_simulated():
         "16 times smaller than the paper's, trajectories cut after 8 interactions"
         in page.replace("&#x27;", "'")
     )
-    assert "<td>ACT of x &amp; y</td><td>4.3</td><td>2</td>" in page
+    assert '<td>ACT of x &amp; y</td><td>4.3</td><td class="value">2</td>' in page
     assert all(what in page for what, _ in LEFT_OUT)
 
 
@@ -124,8 +125,8 @@ def test_what_the_paper_prints_stands_once_beside_each_of_our_policies():
 
     row = page[page.index("ACT, rival</td>") : page.index("</table></div>")]
     assert row.count("<tr>") == 0
-    assert "2<br>falls short: 0.50 times" in row
-    assert "5<br>reached" in row
+    assert ">2</span><br><small>falls short: 0.50 times" in row
+    assert ">5</span><br><small>reached" in row
 
 
 def test_what_was_measured_stands_apart_with_how_far_it_is_off():
@@ -188,6 +189,7 @@ def test_one_command_writes_the_page_and_the_numbers(tmp_path):
     assert (tmp_path / "a/report.html").read_text().count("<svg") == 3
     for name in ("report.html", "report.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {"report.html", "report.json"}
 
 
 @pytest.mark.parametrize(
@@ -230,4 +232,16 @@ def test_a_broken_trace_is_named_with_its_line(tmp_path, text, said):
     assert done.exit_code == 2
     assert f"{trace}:1" in done.stderr
     assert said in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_broken_requests_are_named_with_their_line_and_write_nothing(tmp_path):
+    requests = tmp_path / "requests.csv"
+    requests.write_text("timestamp_ms,input_tokens,output_tokens,rounds\n")
+
+    done = report(tmp_path / "out", "--requests", str(requests))
+
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"tangram sim: {requests}:1: ")
+    assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from simulator.llm_trace import COLUMNS, read_requests
 from simulator.traces import make_recordings, read_recordings
-from tangram_client.replay.trace import TraceError
+from simulator.workloads.recorded import read_journal
+from tangram_client.replay.trace import TraceError, read_trace
 
 
 def a_line(**members: Any) -> str:
@@ -44,6 +47,9 @@ def test_a_good_trace_is_read(tmp_path: Path):
         (a_line(step={"think_s": "3"}), "steps[0].think_s must be a number ≥ 0, not '3'"),
         (a_line(step={"start_s": float("inf")}), "steps[0].start_s must be a number ≥ 0, not inf"),
         (a_line(step={"start_s": True}), "steps[0].start_s must be a number ≥ 0, not True"),
+        (a_line(step={"dur_s": 10**400}), "steps[0].dur_s must be a number ≥ 0 and below 1e+12"),
+        (a_line(mem_mb_peak=1e305), "mem_mb_peak must be a number ≥ 0 and below 1e+12"),
+        ('{"steps": ' + "[" * 100_000, "not JSON, or cut off"),
         (a_line(mem_mb_peak=-1), "mem_mb_peak must be a number ≥ 0, not -1"),
         (a_line(steps=[]), "steps must be a list with at least one step"),
         (a_line(steps=[3]), "steps[0] is not a JSON object"),
@@ -79,6 +85,45 @@ def test_a_trace_that_is_not_text_is_refused(tmp_path: Path):
 
     with pytest.raises(TraceError, match=r"trace\.jsonl:2: not UTF-8"):
         read_recordings(path)
+
+
+@pytest.mark.parametrize("read", [read_recordings, read_requests, read_journal, read_trace])
+def test_a_compressed_trace_is_refused_with_the_cure(tmp_path: Path, read: Any):
+    path = tmp_path / "trace.jsonl.gz"
+    path.write_bytes(gzip.compress(a_line().encode()))
+
+    with pytest.raises(
+        TraceError, match=r"trace\.jsonl\.gz: is compressed; give what gunzip makes"
+    ):
+        read(path)
+
+
+@pytest.mark.parametrize("line", [b"\xff", b'{"seq": "\xff"}', b'{"events": ' + b"[" * 100_000])
+def test_a_line_that_is_no_entry_of_a_journal_is_named(tmp_path: Path, line: bytes):
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(b"\n" + line)
+
+    with pytest.raises(TraceError, match=r"journal\.jsonl:2: not a journal entry"):
+        read_journal(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("1,2," + "3" * 200_000 + ",4", "output_tokens must be a number"),
+        ('1,"2,3,4', "'\"2'"),
+        ("1,2,3", "3 fields, not 4; cut off"),
+        ("nan,2,3,4", "t_ms must be a number"),
+    ],
+)
+def test_a_request_that_is_none_is_named(tmp_path: Path, line: str, said: str):
+    path = tmp_path / "requests.csv"
+    path.write_text(",".join(COLUMNS) + f"\n0,1,1,1\n{line}\n")
+
+    with pytest.raises(TraceError, match=r"requests\.csv:3: ") as caught:
+        read_requests(path)
+
+    assert said in str(caught.value)
 
 
 def test_a_trace_that_is_not_there_is_refused(tmp_path: Path):
