@@ -8,11 +8,14 @@ from functools import partial
 from time import perf_counter
 from typing import Protocol
 
+import msgspec
+
 from domain.errors import InvalidRequest
+from domain.ids import ActionId
 from domain.policies import KNOWN_POLICIES, parse_policy
 from simulator.baselines import kubernetes, serverless_llm, static_services, unmanaged
 from simulator.cluster import Cluster
-from simulator.engine import Simulation, Watch
+from simulator.engine import Simulation, Switch, Watch
 from simulator.overheads import Overheads
 from simulator.result import Finished, Result, summarise
 from simulator.tally import Tally
@@ -45,6 +48,19 @@ class Scene:
     seed: int = 0
     #: Of policies that look ahead (Algorithm 2); None: each its own.
     depth: int | None = None
+    #: What is begun with, where ``cluster`` and the policy come in force only after a while.
+    prelude: Prelude | None = None
+
+
+@dataclass(frozen=True)
+class Prelude:
+    """How a run of the core begins: another configuration, until a moment from which on is counted."""
+
+    cluster: Cluster
+    policy: str
+    until_seconds: float
+    #: Actions that do not count.
+    actions: frozenset[ActionId] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -101,16 +117,21 @@ def _prepare(
         return static_services.StaticServices(workload, cluster, gpus, tell)
     if policy == serverless_llm.NAME:
         return serverless_llm.ServerlessLlm(workload, cluster, tell)
+    began, switch = scene.prelude, None
+    if began is not None:
+        config = msgspec.structs.replace(cluster.config(policy), revision=2)
+        switch = Switch(began.until_seconds, config, cluster.served(), began.actions)
     return Simulation(
         workload,
-        cluster,
-        policy,
+        cluster if began is None else began.cluster,
+        policy if began is None else began.policy,
         overheads=scene.overheads,
         failure_ratio=scene.failure_ratio,
         seed=scene.seed,
         depth=scene.depth,
         watch=watch,
         progress=tell,
+        switch=switch,
     )
 
 

@@ -11,10 +11,11 @@ would still forget then (tombstones) is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from domain.action import Kind
+from domain.action import LEASE
 from domain.allocation import Allocation
 from domain.decisions import (
     Abort,
@@ -35,20 +36,22 @@ from domain.decisions import (
 )
 from domain.errors import InvariantViolation
 from domain.events import (
-    ActionStarted,
     ActionSubmitted,
     ConfigApplied,
     Event,
     NodeJoined,
     TimeAdvanced,
 )
-from domain.ids import ActionId
+from domain.ids import ActionId, ResourceId
+from domain.inventory import Config
+from managers.quota.api import ApiLedger
 from managers.registry import load
 from scheduler.core.machine import Machine
 from scheduler.core.policies import policy_named
 from scheduler.core.state import MakeLedger
 from simulator.agenda import Agenda
 from simulator.cluster import POOL, Cluster
+from simulator.gpus import Restorable
 from simulator.nodes import ModelledNodes
 from simulator.overheads import Overheads
 from simulator.tally import Tally
@@ -62,6 +65,17 @@ Progress = Callable[[int], None]
 
 #: Finished actions between two calls of a progress function.
 PROGRESS_EVERY = 500
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A moment at which another configuration comes in force, and from which on is counted."""
+
+    at_seconds: float
+    config: Config
+    models: Mapping[str, Restorable]
+    #: Actions that only lead up to it.
+    uncounted: frozenset[ActionId] = frozenset()
 
 
 class Stalled(InvariantViolation):
@@ -84,6 +98,7 @@ class Simulation:
         depth: int | None = None,
         watch: Watch | None = None,
         progress: Progress | None = None,
+        switch: Switch | None = None,
     ) -> None:
         """``make_ledger`` None: the built-in ledgers; see `ModelledNodes` for ``failure_ratio``.
 
@@ -93,25 +108,37 @@ class Simulation:
         self.workload = workload
         self.agenda = Agenda()
         self.machine = Machine(make_ledger or load(()).make_ledger, cluster.config(policy))
-        self.tally = Tally()
+        self.tally = Tally(switch.uncounted if switch is not None else ())
+        self._inbox: list[Event] = []
+        #: Starts that no pass has taken yet, each with its own time.
+        self._starts: list[Event] = []
+        #: Puts an event into the loop's inbox now.
+        self.tell = self._inbox.append
         self.nodes = ModelledNodes(
             self.agenda,
             self.overheads,
             self.tell,
+            self._starts.append,
             failure_ratio=failure_ratio,
             seed=seed,
-            models=cluster.models,
+            models=cluster.served(),
         )
         self.trainers = Trainers(workload, self.agenda, self.overheads, self.tell)
         self.passes = 0
         self.events = 0
         self._watch = watch
         self._progress = progress
-        self._inbox: list[Event] = []
-        #: Starts that no pass has taken yet, each with its own time.
-        self._starts: list[Event] = []
         self._idle_from = 0.0
-        self._handlers: dict[type, Callable[[Any], None]] = {
+        self._handlers = self._obeyed_by()
+        self._boot(cluster, policy)
+        if switch is not None:
+            self.agenda.at(switch.at_seconds, self._switch, switch)
+        if depth is not None:
+            self.machine.state.policies[POOL] = policy_named(policy, depth=depth)
+
+    def _obeyed_by(self) -> dict[type, Callable[[Any], None]]:
+        """Return who does what was decided."""
+        return {
             Grant: self._grant,
             Finish: self._finish,
             Wake: self._plan_wake,
@@ -120,29 +147,30 @@ class Simulation:
             Resize: self._resize,
             Requeue: self._requeue,
             RemoveEnvironment: self.nodes.remove_environment,
-            # Workloads evict nobody by hand, and move no files.
+            TurnedBad: _nothing,
+            Prepare: self._prepare,
+            # Workloads evict nobody by hand, forget no node, and move no files.
             Evict: _unexpected,
+            Forget: _unexpected,
             TransferFile: _unexpected,
             Refuse: _unexpected,
         }
-        self._boot(cluster, policy)
-        if depth is not None:
-            self.machine.state.policies[POOL] = policy_named(policy, depth=depth)
 
     def _boot(self, cluster: Cluster, policy: str) -> None:
         events: list[Event] = [ConfigApplied(config=cluster.config(policy))]
         events += (NodeJoined(node=node) for node in cluster.inventories())
         decisions = self.machine.handle(*events)
+        for name, amounts in cluster.used.items():
+            ledger = self.machine.state.paced.get(ResourceId(name))
+            if isinstance(ledger, ApiLedger):
+                ledger.presume(amounts)
         if self._watch is not None:
             self._watch(self.machine, events, decisions)
 
-    def tell(self, event: Event) -> None:
-        """Put an event into the loop's inbox now."""
-        if type(event) is ActionStarted:
-            event.at = self.agenda.now
-            self._starts.append(event)
-        else:
-            self._inbox.append(event)
+    def _switch(self, switch: Switch) -> None:
+        self.nodes.serve(switch.models)
+        self.tally.begin(self.agenda.now)
+        self.tell(ConfigApplied(config=switch.config))
 
     def inject(self, moment: float, *events: Event) -> None:
         """Let something happen from outside: a node is lost, a policy is switched."""
@@ -159,13 +187,14 @@ class Simulation:
         self.agenda.at(0.0, self.trainers.begin)
         agenda, trainers = self.agenda, self.trainers
         trajectories = self.machine.state.trajectories
+        advance = agenda.advance
         while not trainers.over or trajectories:
             if self._inbox:
                 # What still happens until the loop is free, or at this very moment, goes first.
                 now, idle_from = agenda.now, self._idle_from
                 agenda.run_until(idle_from if idle_from > now else now)
                 self._pass()
-            elif not agenda.advance():
+            elif not advance():
                 waiting = len(self.machine.state.actions)
                 raise Stalled(f"nothing more happens at {agenda.now:g} s, {waiting} wait")
         if self._progress is not None:
@@ -174,14 +203,13 @@ class Simulation:
 
     def _pass(self) -> None:
         now = self.agenda.now
-        inbox, self._inbox = self._inbox, []
-        for event in inbox:
+        for event in self._inbox:
             event.at = now
             if type(event) is ActionSubmitted:
                 event.lag_seconds = now - event.accepted_at
-        batch = inbox
-        if self._starts:
-            batch, self._starts = [*self._starts, *inbox], []
+        batch = self._starts + self._inbox
+        self._starts.clear()
+        self._inbox.clear()
         decisions = self.machine.handle(*batch)
         self._idle_from = now + self.overheads.pass_seconds
         self.passes += 1
@@ -196,7 +224,7 @@ class Simulation:
         self.tally.hold(grant.action_id, grant.allocations, self.agenda.now)
         act = self.trainers.act_of(grant.action_id)
         action = act.action
-        if action.kind is Kind.LEASE:
+        if action.kind is LEASE:
             self.trainers.granted(grant)
         else:
             self.nodes.grant(grant, act.work, action.trajectory_key, action.timeout_seconds)
@@ -208,11 +236,15 @@ class Simulation:
 
     def _finish(self, finish: Finish) -> None:
         act = self.trainers.act_of(finish.action_id)
-        family = act.action.family or finish.kind.value
-        self.tally.finish(finish, family, act.work.base_seconds, self.agenda.now)
+        family = act.action.family or finish.kind._value_
+        counts = self.tally.finish(finish, family, act.work.base_seconds, self.agenda.now)
         self.trainers.finished(finish)
-        if self._progress is not None and not len(self.tally.rows) % PROGRESS_EVERY:
+        if counts and self._progress is not None and not len(self.tally.rows) % PROGRESS_EVERY:
             self._progress(len(self.tally.rows))
+
+    def _prepare(self, prepare: Prepare) -> None:
+        self.tally.restores_ahead += prepare.awake
+        self.nodes.prepare(prepare)
 
     def _requeue(self, requeue: Requeue) -> None:
         self.tally.let_go(requeue.action_id, self.agenda.now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from domain.action import Action
 from domain.allocation import Hosting
@@ -56,7 +56,31 @@ class GpuModel:
         )
 
 
-def restore_of(grant: Grant, models: Mapping[str, GpuModel]) -> float | None:
+@dataclass(frozen=True)
+class DeclaredModel:
+    """A model as a configuration declares it, whose restores take as long as they were seen to."""
+
+    spec: GpuService
+    seconds: float
+
+    def restore_seconds(self, gpus: int) -> float:
+        """Return how long a restore takes, on whatever ``gpus``."""
+        return self.seconds
+
+    def declared(self) -> GpuService:
+        """Return it as the configuration declares it."""
+        return self.spec
+
+
+class Restorable(Protocol):
+    """What a node must know of a model."""
+
+    def restore_seconds(self, gpus: int) -> float:
+        """Return how long it takes until it answers on ``gpus`` GPUs where it was not in memory."""
+        ...
+
+
+def restore_of(grant: Grant, models: Mapping[str, Restorable]) -> float | None:
     """Return how long the node of ``grant`` restores first; None when there is nothing to."""
     for held in grant.allocations:
         hosting: Hosting | None = held.hosting

@@ -11,19 +11,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from domain.errors import InvalidRequest, InvariantViolation
-from simulator.compare import Progress, Scene, run
+from domain.resources import MILLI
+from simulator.cluster import GIB, POOL, Cluster
+from simulator.compare import Prelude, Progress, Scene, run
+from simulator.engine import Stalled
 from simulator.report.figure import Figure, Series, interval
 from simulator.report.svg import plot
-from simulator.request import MOST_ACTIONS, Request, read_request
+from simulator.request import MOST_ACTIONS, Request, Variant, read_request
 from simulator.result import WINDOWS, Result
 from simulator.scenes import build
 from simulator.workloads.deep_search import LIMITS
-from simulator.workloads.recorded import Recorded
+from simulator.workloads.recorded import Recorded, read_journal, recorded
 from tangram_client.replay.trace import TraceError
 
 #: (policy, seed, finished actions of that run, actions of each run)
@@ -54,43 +57,112 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     simulated: bool = True
     actions: int
-    #: Of a recorded window: actions that could not be played, and those that overlapped.
+    #: Of a recorded window: actions that were played to lead up to it,
+    before: int = 0
+    #: that could not be played, whose length is guessed since they had not ended, and that overlapped.
     left_out: int = 0
+    guessed: int = 0
     overlapping: int = 0
     runs: tuple[Played, ...]
     plots: tuple[Plot, ...]
 
 
+class _Run(NamedTuple):
+    """One policy, or one variant, with one seed."""
+
+    name: str
+    seed: int
+    scene: Scene
+    policy: str
+
+
 def play(request: Request, trace: Path | None, tell: Tell) -> Outcome:
     """Simulate every policy with every seed. Raises InvalidRequest or TraceError."""
     runs: list[Played] = []
-    scenes = [(seed, _scene(request, trace, seed)) for seed in request.seeds]
-    for seed, scene in scenes:
-        total = scene.workload.actions
-        asked = total * len(request.policies) * len(request.seeds)
+    todo = [run for seed in request.seeds for run in _runs(request, trace, seed)]
+    workload = todo[0].scene.workload
+    window = workload if isinstance(workload, Recorded) else None
+    for name, seed, scene, policy in todo:
+        total = _counted(scene)
+        asked = scene.workload.actions * len(todo)
         if asked > MOST_ACTIONS:
             raise InvalidRequest(
                 f"{asked:,} actions over all policies and seeds; at most {MOST_ACTIONS:,}"
             )
-        for policy in request.policies:
-            tell(policy, seed, 0, total)
-            timed = run(scene, policy, _told(tell, seed, total))
-            tell(policy, seed, timed.result.whole.actions, timed.result.whole.actions)
-            runs.append(Played(policy, seed, timed.wall_seconds, timed.result))
-    assert scene is not None
-    workload = scenes[0][1].workload
-    window = workload if isinstance(workload, Recorded) else None
+        tell(name, seed, 0, total)
+        try:
+            timed = run(scene, policy, _told(tell, name, seed, total))
+        except Stalled as error:
+            raise InvalidRequest(f"{name}: some actions would wait for ever ({error})") from None
+        tell(name, seed, timed.result.whole.actions, timed.result.whole.actions)
+        runs.append(Played(name, seed, timed.wall_seconds, timed.result))
     return Outcome(
-        actions=workload.actions,
+        actions=_counted(todo[0].scene),
+        before=len(window.before) if window else 0,
         left_out=window.left_out if window else 0,
+        guessed=window.guessed if window else 0,
         overlapping=window.overlapping if window else 0,
         runs=tuple(runs),
         plots=tuple(Plot(figure.title, plot(figure)) for figure in figures(runs)),
     )
 
 
-def _told(tell: Tell, seed: int, total: int) -> Progress:
-    return lambda policy, done: tell(policy, seed, done, total)
+def _counted(scene: Scene) -> int:
+    before = scene.prelude.actions if scene.prelude is not None else ()
+    return scene.workload.actions - len(before)
+
+
+def _told(tell: Tell, name: str, seed: int, total: int) -> Progress:
+    return lambda _, done: tell(name, seed, done, total)
+
+
+def _runs(request: Request, trace: Path | None, seed: int) -> list[_Run]:
+    plain = [name for name in request.policies if name not in request.variants]
+    scene = _scene(request, trace, seed) if plain else None
+    found = [_Run(name, seed, scene, name) for name in plain if scene is not None]
+    if request.variants:
+        if trace is None or request.workload != "recorded":
+            raise InvalidRequest("variants are played with a recorded window")
+        window = recorded(read_journal(trace), counts_from=request.counts_from, guess=True)
+        names = [name for name in request.policies if name in request.variants]
+        first = request.variants[names[0]]
+        for name in names:
+            variant = request.variants[name]
+            prelude = _prelude(first, variant, request, window)
+            scene = Scene(window, _declared(variant, request), seed=seed, prelude=prelude)
+            found.append(_Run(name, seed, scene, _policy(variant)))
+    return found
+
+
+def _prelude(first: Variant, variant: Variant, request: Request, window: Recorded) -> Prelude:
+    """Return how ``variant`` begins: as the first one, on the nodes that it has itself.
+
+    A node that it drains was never used: what had its environment there would wait for it for ever.
+    """
+    drained = variant.config.drained_nodes
+    config = msgspec.structs.replace(first.config, drained_nodes=drained)
+    begun = msgspec.structs.replace(first, config=config)
+    return Prelude(_declared(begun, request), _policy(first), window.begins_at, window.before)
+
+
+def _policy(variant: Variant) -> str:
+    return variant.config.pools[POOL].policy
+
+
+def _declared(variant: Variant, request: Request) -> Cluster:
+    config = variant.config
+    return Cluster(
+        variant.nodes,
+        variant.cores,
+        variant.memory_gib * GIB,
+        apis={name: milli // MILLI for name, milli in config.resources.items()},
+        gpus=variant.gpus,
+        gpu_memory_bytes=variant.gpu_memory_bytes,
+        declared=config,
+        restores=variant.restores,
+        machines=request.machines,
+        used=request.used,
+    )
 
 
 def _scene(request: Request, trace: Path | None, seed: int) -> Scene:

@@ -8,17 +8,24 @@ time comes. As in production, a start whose end is known before it could be told
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from random import Random
 
-from domain.action import Outcome
+from domain.action import COMPLETED, Outcome
 from domain.allocation import Home
-from domain.decisions import Abort, Grant, RemoveEnvironment
-from domain.events import ActionFinished, ActionStarted, ChunkNews, EnvironmentRemoved, Event
+from domain.decisions import Abort, Grant, Prepare, RemoveEnvironment
+from domain.events import (
+    ActionFinished,
+    ActionStarted,
+    ChunkNews,
+    EnvironmentRemoved,
+    Event,
+    ServicePrepared,
+)
 from domain.ids import ActionId
 from simulator.agenda import Agenda
-from simulator.gpus import GpuModel, restore_of
+from simulator.gpus import Restorable, restore_of
 from simulator.overheads import Overheads
 from simulator.work import Progress, Work
 
@@ -45,7 +52,9 @@ class Run:
         #: What its end tells of the memory of its GPUs.
         self.news: ChunkNews | None = None
         #: When it ends, if nothing changes.
-        self.ends_at = min(self.progress.ends_at, self.deadline)
+        self.ends_at = self.progress.ends_at
+        if timeout_seconds is not None:
+            self.ends_at = min(self.ends_at, self.deadline)
         #: Counts what changed its end; reports of an older version are void.
         self.version = 0
         #: It was told to end, and its report is on its way.
@@ -60,7 +69,7 @@ class Run:
     @property
     def outcome(self) -> Outcome:
         """How it ends, if nothing changes."""
-        return Outcome.COMPLETED if self.progress.ends_at <= self.deadline else Outcome.TIMEOUT
+        return COMPLETED if self.progress.ends_at <= self.deadline else Outcome.TIMEOUT
 
 
 class ModelledNodes:
@@ -71,12 +80,15 @@ class ModelledNodes:
         agenda: Agenda,
         overheads: Overheads,
         tell: Tell,
+        tell_start: Tell,
         *,
         failure_ratio: float = 0.0,
         seed: int = 0,
-        models: Mapping[str, GpuModel] | None = None,
+        models: Mapping[str, Restorable] | None = None,
     ) -> None:
-        """``failure_ratio`` of the grants fail before anything was spawned (default: none).
+        """``tell_start`` hears of starts, which carry their time; ``tell`` of everything else.
+
+        ``failure_ratio`` of the grants fail before anything was spawned (default: none).
 
         ``models``: what is served on GPUs.
         """
@@ -84,6 +96,7 @@ class ModelledNodes:
         self._agenda = agenda
         self._overheads = overheads
         self._tell = tell
+        self._tell_start = tell_start
         #: From a decision to its effect on a node.
         self._order_seconds = overheads.pass_seconds + overheads.start_seconds
         self._hop_seconds = overheads.report_seconds
@@ -92,8 +105,14 @@ class ModelledNodes:
         self._runs: dict[tuple[ActionId, int], Run] = {}
         #: When a service is at home, by node and chunk.
         self._ready: dict[tuple[str, Home], float] = {}
+        #: Until when a service is on its way to GPUs of a node that nobody was granted.
+        self._coming: dict[tuple[str, int], float] = {}
         #: Trajectories whose environment exists.
         self._environments: set[str] = set()
+
+    def serve(self, models: Mapping[str, Restorable]) -> None:
+        """Serve ``models`` from now on, beside what is served."""
+        self._models = {**self._models, **models}
 
     @property
     def running(self) -> int:
@@ -108,8 +127,10 @@ class ModelledNodes:
         if environment is not None and environment not in self._environments:
             self._environments.add(environment)
             starts_at += self._overheads.environment_seconds
-        restore_seconds = restore_of(grant, self._models) if self._models else None
-        starts_at = self._brought(grant, starts_at, restore_seconds or 0.0)
+        restore_seconds = None
+        if self._models:
+            restore_seconds = restore_of(grant, self._models)
+            starts_at = self._brought(grant, starts_at, restore_seconds or 0.0)
         run = Run(grant, work, starts_at, timeout_seconds)
         if restore_seconds is not None:
             run.news = ChunkNews(restore_seconds=restore_seconds)
@@ -129,9 +150,26 @@ class ModelledNodes:
             if hosting is not None and hosting.service:
                 home = (grant.node or "", Home(hosting.service, allocation.units))
                 if not hosting.cached:
-                    self._ready[home] = arrives_at + restore_seconds
+                    free_at = self._free_of_others(grant.node or "", allocation.units, arrives_at)
+                    self._ready[home] = free_at + restore_seconds
                 return max(arrives_at, self._ready.get(home, arrives_at))
         return arrives_at
+
+    def _free_of_others(self, node: str, units: Iterable[int], arrives_at: float) -> float:
+        """Return when nothing is on its way to ``units`` any more: what wakes goes on to its end."""
+        return max(arrives_at, *(self._coming.get((node, unit), 0.0) for unit in units))
+
+    def prepare(self, decision: Prepare) -> None:
+        """Bring a service to a free chunk, and report; what a restore takes is the same without a copy."""
+        if not decision.awake:
+            return
+        home, arrives_at = decision.home, self._agenda.now + self._order_seconds
+        seconds = self._models[home.service].restore_seconds(len(home.units))
+        there_at = max(arrives_at, self._free_of_others(decision.node, home.units, 0.0)) + seconds
+        self._ready[decision.node, home] = there_at
+        self._coming |= {(decision.node, unit): there_at for unit in home.units}
+        event = ServicePrepared(node=decision.node, home=home, seconds=seconds)
+        self._agenda.at(there_at + self._hop_seconds, self._tell, event)
 
     def abort(self, decision: Abort) -> None:
         """Stop a run when the order has reached its node; too late changes nothing."""
@@ -160,7 +198,14 @@ class ModelledNodes:
 
     def _report_start(self, run: Run) -> None:
         if (run.action_id, run.attempt) in self._runs:
-            self._tell(ActionStarted(action_id=run.action_id, node=run.node, attempt=run.attempt))
+            self._tell_start(
+                ActionStarted(
+                    at=self._agenda.now,
+                    action_id=run.action_id,
+                    node=run.node,
+                    attempt=run.attempt,
+                )
+            )
 
     def _report_end(self, entry: tuple[Run, int]) -> None:
         run, version = entry

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from domain.errors import InvalidRequest
+from domain.inventory import Config, ResourceInventory
 from domain.policies import parse_policy
 
 #: Rivals that are modelled without the core, as `simulator.compare.BASELINES` has them; no workload
@@ -20,6 +21,21 @@ RIVALS: Final = ("kubernetes", "kubernetes(110)", "unmanaged")
 MOST_ACTIONS: Final = 1_000_000
 
 Workload = Literal["ai-coding", "deep-search", "recorded"]
+
+
+class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A declared cluster that serves a recorded window; its one pool is called ``default``."""
+
+    config: Config
+    nodes: Annotated[int, Meta(ge=1, le=4096)]
+    #: Of each node.
+    cores: Annotated[int, Meta(ge=1, le=4096)]
+    memory_gib: Annotated[int, Meta(ge=1, le=65536)]
+    #: Of all nodes together.
+    gpus: Annotated[int, Meta(ge=0, le=32768)] = 0
+    gpu_memory_bytes: Annotated[int, Meta(ge=1)] = 80 * 2**30
+    #: Service → seconds that a restore of it takes.
+    restores: dict[str, Annotated[float, Meta(ge=0)]] = {}
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -41,6 +57,20 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     malleable: bool = False
     #: recorded: units of cluster-wide resources.
     limits: dict[str, Annotated[int, Meta(ge=1)]] = {}
+    #: recorded: clusters that stand among ``policies`` by these names, each with its own policy.
+    variants: dict[str, Variant] = {}
+    #: Variants: what each node of the pool has, by name; none: equal ones, as a variant says.
+    machines: dict[str, dict[str, ResourceInventory]] = {}
+    #: Variants: journal time at which the window begins. What the trace holds of the time before is
+    #: played under the first variant's configuration, and does not count.
+    counts_from: Annotated[float, Meta(ge=0)] | None = None
+    #: Variants: cluster-wide resource → milli-units of each quota of the first variant that count at
+    #: the beginning of the trace.
+    used: dict[str, tuple[Annotated[int, Meta(ge=0)], ...]] = {}
+    #: What was assumed where nobody knows, for people.
+    assumed: tuple[str, ...] = ()
+    #: What of a question no simulation tells, for people.
+    untold: tuple[str, ...] = ()
 
 
 def read_request(data: Any) -> Request:
@@ -51,7 +81,7 @@ def read_request(data: Any) -> Request:
         text, _, where = str(error).partition(" - at `$.")
         raise InvalidRequest(text, pointer=f"/{where.rstrip('`')}" if where else "") from None
     for policy in request.policies:
-        if policy not in RIVALS:
+        if policy not in RIVALS and policy not in request.variants:
             parse_policy(policy, "/policies")
     for name in ("policies", "seeds"):
         if len(set(getattr(request, name))) < len(getattr(request, name)):

@@ -57,6 +57,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     resized: int
     #: Calls for which a GPU service had to be brought to its chunk first.
     restores: int
+    #: Restores ahead of their grant, and how many of them a call met.
+    restores_ahead: int = 0
+    restores_met: int = 0
     #: Passes of the loop, and events that they took.
     passes: int
     events: int
@@ -97,23 +100,26 @@ def summarise(simulation: Finished, cluster: Cluster, policy: str) -> Result:
     columns = _columns(tally)
     family = np.frombuffer(tally.rows.family, dtype=np.uint16)
     is_reward = family == tally.families.get("reward", -1)
-    ended_at = simulation.trainers.ended_at
+    began_at = tally.began_at
+    seconds = simulation.trainers.ended_at - began_at
     return Result(
         policy=policy,
         outcomes=dict(sorted(tally.outcomes.items())),
         requeued=tally.requeued,
         resized=tally.resized,
         restores=tally.restores,
+        restores_ahead=tally.restores_ahead,
+        restores_met=tally.restores_met,
         passes=simulation.passes,
         events=simulation.events,
         whole=_part(columns, np.ones(len(family), dtype=bool)),
         rewards=_part(columns, is_reward) if is_reward.any() else None,
         interactions=_part(columns, ~is_reward) if is_reward.any() else None,
         trajectory_act=_trajectory_act(tally, columns),
-        step_seconds=tuple(simulation.trainers.step_seconds),
-        virtual_seconds=ended_at,
-        windows=_windows(columns, _floats(tally.rows.ended), ended_at),
-        granted=_granted(tally, cluster, ended_at),
+        step_seconds=tuple(each - began_at for each in simulation.trainers.step_seconds),
+        virtual_seconds=seconds,
+        windows=_windows(columns, _floats(tally.rows.ended) - began_at, seconds),
+        granted=_granted(tally, cluster, seconds),
         efficiency=_ratio(tally.useful_core_seconds, tally.held_core_seconds),
         fingerprint=tally.fingerprint(),
     )
@@ -153,7 +159,7 @@ def _windows(
     width = until / WINDOWS
     if not width > 0:
         return ()
-    which = np.minimum((ended / width).astype(np.intp), WINDOWS - 1)
+    which = np.clip((ended / width).astype(np.intp), 0, WINDOWS - 1)
     counts = np.bincount(which, minlength=WINDOWS)
     sums = np.bincount(which, weights=sum(columns), minlength=WINDOWS)
     return tuple(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from hashlib import sha256
 
-from domain.action import Outcome
+from domain.action import COMPLETED
 from domain.allocation import Allocation, Hosting
 from domain.decisions import Finish
 from domain.ids import ActionId, ResourceId
@@ -35,10 +36,13 @@ class Rows:
 
 
 class Tally:
-    """Counts what happens to actions."""
+    """Counts what happens to actions, but to those that only lead up to what is asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, uncounted: Collection[ActionId] = ()) -> None:
         self.rows = Rows()
+        #: When counting began.
+        self.began_at = 0.0
+        self._uncounted = uncounted
         self.families: dict[str, int] = {}
         self.trajectories: dict[str, int] = {}
         self.outcomes: Counter[str] = Counter()
@@ -46,6 +50,9 @@ class Tally:
         self.resized = 0
         #: Calls for which a GPU service had to be brought to its chunk.
         self.restores = 0
+        #: Services that were brought to a chunk before anybody was granted it, and those that a call met.
+        self.restores_ahead = 0
+        self.restores_met = 0
         #: Milli-unit·seconds that were granted, by resource (``cpu:n001``, ``api:search``).
         self.held: defaultdict[str, float] = defaultdict(float)
         #: T_ori of what was completed on cores.
@@ -53,6 +60,15 @@ class Tally:
         #: Chunk → how many hold it, and since when anybody does.
         self._seated: dict[_Chunk, tuple[int, float]] = {}
         self._holding: dict[ActionId, tuple[float, tuple[Allocation, ...]]] = {}
+
+    def begin(self, now: float) -> None:
+        """Count from now on; what is held already is held from now on."""
+        self.began_at = now
+        self.requeued = self.resized = 0
+        self.restores = self.restores_ahead = self.restores_met = 0
+        self.held.clear()
+        self._holding = {name: (now, held) for name, (_, held) in self._holding.items()}
+        self._seated = {chunk: (count, now) for chunk, (count, _) in self._seated.items()}
 
     @property
     def held_core_seconds(self) -> float:
@@ -67,9 +83,11 @@ class Tally:
         """Note that an action holds ``allocations`` from ``now`` on."""
         self._holding[action_id] = (now, allocations)
         for allocation in allocations:
-            if _together(allocation):
-                self._sit(allocation, now)
-        self.restores += sum(_restored(each.hosting) for each in allocations if each.hosting)
+            if (hosting := allocation.hosting) is not None:
+                self.restores += _restored(hosting)
+                self.restores_met += hosting.ahead
+                if allocation.shared:
+                    self._sit(allocation, now)
 
     def resize(self, action_id: ActionId, allocation: Allocation, now: float) -> None:
         """Note that an action holds another ``allocation`` of one of its resources from now on."""
@@ -87,7 +105,9 @@ class Tally:
         if holding is not None:
             since, allocations = holding
             for allocation in allocations:
-                held_since = since if not _together(allocation) else self._leave(allocation, since)
+                held_since: float | None = since
+                if allocation.shared and allocation.hosting is not None:  # others are there as well
+                    held_since = self._leave(allocation, since)
                 if held_since is not None:
                     self.held[allocation.resource] += (now - held_since) * allocation.amount
 
@@ -103,11 +123,14 @@ class Tally:
             self._seated[(allocation.resource, allocation.units)] = (count - 1, first)
         return first if count == 1 else None
 
-    def finish(self, finish: Finish, family: str, work_seconds: float, now: float) -> None:
-        """Note a finished action; ``work_seconds`` is its T_ori."""
+    def finish(self, finish: Finish, family: str, work_seconds: float, now: float) -> bool:
+        """Note a finished action; ``work_seconds`` is its T_ori. Say whether it counts."""
         self.let_go(finish.action_id, now)
-        self.outcomes[finish.outcome.value] += 1
-        if finish.outcome is Outcome.COMPLETED and _on_cores(finish.allocations):
+        if finish.action_id in self._uncounted:
+            return False
+        outcome = finish.outcome
+        self.outcomes[outcome._value_] += 1
+        if outcome is COMPLETED and _on_cores(finish.allocations):
             self.useful_core_seconds += work_seconds
         rows, timing = self.rows, finish.timing
         rows.queue.append(timing.queue_seconds)
@@ -118,6 +141,7 @@ class Tally:
         rows.family.append(families.setdefault(family, len(families)))
         name = finish.trajectory or finish.action_id
         rows.trajectory.append(trajectories.setdefault(name, len(trajectories)))
+        return True
 
     def fingerprint(self) -> str:
         """Return a digest of every row: equal for equal runs alone."""
@@ -129,14 +153,12 @@ class Tally:
         return digest.hexdigest()
 
 
-def _together(allocation: Allocation) -> bool:
-    """Say whether several actions may hold these units at once."""
-    return allocation.shared and allocation.hosting is not None
-
-
 def _restored(hosting: Hosting) -> bool:
     return bool(hosting.service) and not hosting.cached
 
 
 def _on_cores(allocations: tuple[Allocation, ...]) -> bool:
-    return any(allocation.resource.startswith("cpu:") for allocation in allocations)
+    for allocation in allocations:  # noqa: SIM110  (for every action, a generator costs more)
+        if allocation.resource.startswith("cpu:"):
+            return True
+    return False

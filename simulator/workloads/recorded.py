@@ -9,16 +9,18 @@
 | first action of a trajectory; action without one | when it came | the journal |
 
 Left out and counted: actions that did not run to their end in the window (nobody knows how long
-they take), and the overlap of actions that one trajectory had open at once: they are played one
+they take; a what-if guesses), and the overlap of actions that one trajectory had open at once: they are played one
 after the other. An action that was resized while it ran counts with the units of its grant.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import IO, Any, Final
 
 import msgspec
@@ -33,7 +35,7 @@ from scheduler.core.machine import Machine
 from simulator.overheads import Overheads
 from simulator.work import Work, granted_milli
 from simulator.workloads.program import Act, Program, Rollout, Think
-from tangram_client.replay.trace import TraceError
+from tangram_client.replay.trace import TraceError, read_file
 
 #: What ran to an end of its own, or to its time limit.
 _KNOWN: Final = frozenset({Outcome.COMPLETED, Outcome.TIMEOUT, Outcome.OOM_KILLED})
@@ -45,6 +47,8 @@ class _Past:
 
     action: Action
     submitted_at: float
+    #: When the scheduler took it in.
+    taken_at: float = 0.0
     grant: Grant | None = None
     finish: Finish | None = None
     finished_at: float = 0.0
@@ -53,11 +57,27 @@ class _Past:
         """Return the work that explains what was measured; None when nobody knows."""
         if self.grant is None or self.finish is None or self.finish.outcome not in _KNOWN:
             return None
-        key = self.action.key or "cpu"
-        work = Work(0.0, self.action.elasticity, key)
-        milli = granted_milli(self.grant.allocations, key)
+        work = self.work_of(0.0)
+        milli = granted_milli(self.grant.allocations, work.key)
         seconds = self.finish.timing.execution_seconds
         return msgspec.structs.replace(work, base_seconds=seconds * work.rate(milli))
+
+    def work_of(self, base_seconds: float) -> Work:
+        """Return work that takes so long with one unit."""
+        key = self.action.key or ("cpu" if "cpu" in self.action.cost else _only(self.action))
+        return Work(base_seconds, self.action.elasticity, key)
+
+    @property
+    def alike(self) -> tuple[object, ...]:
+        """What it has in common with actions that take about as long."""
+        action = self.action
+        target = action.call.target if action.call is not None else ""
+        return action.project, action.task, action.kind, action.family, target
+
+
+def _only(action: Action) -> str:
+    """Return the resource that an action without cores is long or short by."""
+    return "gpu" if "gpu" in action.cost else "cpu"
 
 
 @dataclass(frozen=True)
@@ -79,6 +99,11 @@ class Recorded:
     train_seconds: float = 0.0
     project: str = "default"
     task: str = "recorded"
+    #: Actions that had not ended: played as long as others like them took.
+    guessed: int = 0
+    #: Seconds after the beginning at which begins what is asked for, and what only leads up to it.
+    begins_at: float = 0.0
+    before: frozenset[ActionId] = frozenset()
 
     @property
     def actions(self) -> int:
@@ -118,7 +143,7 @@ class _Reader:
         for event in entry.events:
             if isinstance(event, ActionSubmitted):
                 submitted_at = event.at - event.lag_seconds
-                self.past.setdefault(event.action.id, _Past(event.action, submitted_at))
+                self.past.setdefault(event.action.id, _Past(event.action, submitted_at, event.at))
         for decision in entry.decisions:
             known = self.past.get(getattr(decision, "action_id", ActionId("")))
             if known is not None and isinstance(decision, Grant):
@@ -127,11 +152,20 @@ class _Reader:
                 known.finish, known.finished_at = decision, entry.at
 
 
-def recorded(entries: Iterable[JournalEntry], overheads: Overheads | None = None) -> Recorded:
+def recorded(
+    entries: Iterable[JournalEntry],
+    overheads: Overheads | None = None,
+    *,
+    counts_from: float | None = None,
+    guess: bool = False,
+) -> Recorded:
     """Return the workload that ``entries`` show.
 
     ``overheads`` are those it will be simulated with: their share of the gaps between actions comes
-    on top again. Raises InvalidRequest when no action ran to its end in the window.
+    on top again. ``counts_from``: journal time; what was taken in before only leads up to the window.
+    ``guess``: what had not ended is taken to last as long, on the mean, as what did of the same task, kind,
+    family and target; else it is left out.
+    Raises InvalidRequest when no action ran to its end in the window.
     """
     hops = overheads or Overheads()
     hop_seconds = hops.pass_seconds + hops.answer_seconds
@@ -141,9 +175,15 @@ def recorded(entries: Iterable[JournalEntry], overheads: Overheads | None = None
     past = sorted(reader.past.values(), key=lambda each: each.submitted_at)
     rollouts: dict[str, list[_Move]] = {}
     answered: dict[str, float] = {}
-    left_out = overlapping = 0
+    left_out = overlapping = guessed = 0
+    before: set[ActionId] = set()
+    typical = _typical(past) if guess else {}
     for each in past:
         work = each.work()
+        if work is None and each.finish is None and each.alike in typical:
+            work = each.work_of(typical[each.alike])
+            each.finished_at = each.submitted_at  # the next of its trajectory came after that
+            guessed += 1
         if work is None:
             left_out += 1
             continue
@@ -156,10 +196,26 @@ def recorded(entries: Iterable[JournalEntry], overheads: Overheads | None = None
         # Pools are what the simulated cluster has, not those of the journal.
         act = Act(msgspec.structs.replace(each.action, pool=""), work)
         rollouts.setdefault(name, []).append(_Move(max(0.0, gap), act))
-    if not rollouts:
+        if counts_from is not None and each.taken_at < counts_from:
+            before.add(each.action.id)
+    if len(before) == sum(map(len, rollouts.values())):
         raise InvalidRequest("no action ran to its end in this window")
-    project = past[0].action.project
-    return Recorded(rollouts, left_out, overlapping, project=project)
+    first = past[0]
+    return Recorded(
+        rollouts, left_out, overlapping, project=first.action.project, guessed=guessed,
+        begins_at=0.0 if counts_from is None else max(0.0, counts_from - first.submitted_at),
+        before=frozenset(before),
+    )  # fmt: skip
+
+
+def _typical(past: Iterable[_Past]) -> dict[tuple[object, ...], float]:
+    """Return how long actions that are alike took on the mean, T_ori."""
+    known: defaultdict[tuple[object, ...], list[float]] = defaultdict(list)
+    for each in past:
+        work = each.work()
+        if work is not None:
+            known[each.alike].append(work.base_seconds)
+    return {alike: fmean(seconds) for alike, seconds in known.items()}
 
 
 class JournalWriter:
@@ -182,10 +238,7 @@ def read_journal(path: Path) -> list[JournalEntry]:
 
     Raises TraceError: one line that names the file, the line and what is wrong.
     """
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise TraceError(f"{path}: {error.strerror}") from None
+    lines = read_file(path).splitlines()
     decoder: Any = msgspec.json.Decoder(JournalEntry)
     entries: list[JournalEntry] = []
     for number, line in enumerate(lines, start=1):
@@ -193,7 +246,7 @@ def read_journal(path: Path) -> list[JournalEntry]:
             continue
         try:
             entry = decoder.decode(line)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise TraceError(f"{path}:{number}: not a journal entry ({error})") from None
         if entries and entry.at < entries[-1].at:
             raise TraceError(f"{path}:{number}: {entry.at:g} s comes before the line above it")

@@ -6,13 +6,17 @@ from dataclasses import replace
 from statistics import mean
 
 import pytest
+from msgspec import structs
 
 from domain.errors import InvalidRequest
+from domain.resources import MILLI
+from scheduler.core import cycle
 from simulator.cluster import GIB, Cluster
 from simulator.compare import Scene, run
 from simulator.llm_trace import make_requests
 from simulator.overheads import NONE
 from simulator.result import Result
+from simulator.workloads.program import Act, Program
 from simulator.workloads.services import Arrival, Arrivals, ServiceCalls, models, most_called, waits
 
 NAMES = tuple(f"m{number}" for number in range(10))
@@ -91,3 +95,46 @@ def test_turns_are_never_worse_than_calls_as_they_come(load: float):
 
     assert turns.whole.act.mean < paper.whole.act.mean
     assert turns.restores < paper.restores
+
+
+class Searching(ServiceCalls):
+    """Each call takes a place at an API as well."""
+
+    def _play(self, number: int) -> Program:
+        for step in super()._play(number):
+            if isinstance(step, Act):
+                cost = {**step.action.cost, "api:search": (MILLI,)}
+                step = Act(structs.replace(step.action, cost=cost), step.work)
+            yield step
+
+
+def searching(calls: list[Arrival], restore_seconds: float, gpus: int, places: int) -> Result:
+    served = models(NAMES, restore_seconds, 80 * GIB)
+    apis = {"api:search": places}
+    cluster = Cluster(nodes=1, cores=4, gpus=gpus, models=served, apis=apis)
+    return run(Scene(Searching(calls, CALL), cluster, NONE), "minimum").result
+
+
+def test_who_waits_for_an_api_has_its_restore_meanwhile():
+    """The first has the place from 1 to 3.5 s; the second is restored from 1.5 to 3.5 s."""
+    result = searching([Arrival(1.0, "m0"), Arrival(1.5, "m1")], 2.0, gpus=2, places=1)
+
+    assert (result.restores, result.restores_ahead, result.restores_met) == (1, 1, 1)
+    assert result.whole.act.mean == pytest.approx((2.5 + 2.5) / 2)
+
+
+def test_a_restore_that_began_ahead_is_waited_for_to_its_end():
+    """Restored from 3 s on; the place is free at 3.5 s."""
+    result = searching([Arrival(1.0, "m0"), Arrival(3.0, "m1")], 2.0, gpus=2, places=1)
+
+    assert result.whole.act.mean == pytest.approx((2.5 + 2.0 + 0.5) / 2)
+
+
+def test_restores_ahead_make_those_who_wait_for_an_api_sooner_done(monkeypatch: pytest.MonkeyPatch):
+    arrived = Arrivals(make_requests(2000, 1), NAMES, gpus=6, load=0.8, seconds=20.0, seed=1).all()
+    ahead = searching(arrived, 5.0, gpus=8, places=6)
+    monkeypatch.setattr(cycle, "restore_ahead", lambda state, decisions: None)
+    never = searching(arrived, 5.0, gpus=8, places=6)
+
+    assert ahead.restores_met > 0
+    assert ahead.whole.act.mean < never.whole.act.mean
