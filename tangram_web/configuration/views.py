@@ -171,13 +171,12 @@ def try_out(request: HttpRequest) -> HttpResponse:
         wanted = manifests.parse(request.POST.get("text", ""))
         if project not in config.projects:
             raise InvalidRequest(f"there is no project {project!r}")
-        changes = applying.changes(wanted, config, prune="prune" in request.POST)
-        made = what_if(request, changes, config, project)
+        prune = "prune" in request.POST
+        changes = applying.changes(wanted, config, prune=prune)
+        made = what_if(request, wanted, changes, project, prune=prune)
     except (InvalidRequest, Conflict, Unavailable) as error:
         return refuse(request, "Nothing to play", f"{error}.", 422)
-    if len(made) == 1:
-        return redirect("simulations:one", made[0].pk)
-    return redirect("simulations:list")
+    return redirect("simulations:one", made.pk)
 
 
 @require_safe

@@ -75,8 +75,13 @@ def play_next(stop: Event) -> bool:
         state=State.RUNNING, started_at=now, alive_at=now, attempts=F("attempts") + 1
     )
     if claimed == 1:
-        with tempfile.TemporaryDirectory(prefix="tangram-simulation-") as folder:
-            _play(waiting, Path(folder), stop)
+        try:
+            with tempfile.TemporaryDirectory(prefix="tangram-simulation-") as folder:
+                _play(waiting, Path(folder), stop)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            # A full disk, or words that nobody understands: no matter of the others in this process.
+            log.exception("simulation %s could not be played", waiting.pk)
+            _end(waiting.pk, State.FAILED, f"it could not be played: {error}"[:2000], None)
     return True  # perhaps another one got there first; there may be more work
 
 

@@ -16,6 +16,7 @@ from tangram_web.people.access import may
 from tangram_web.people.models import Role
 from tangram_web.simulations.inputs import (
     WINDOWS,
+    Window,
     check_trace,
     deflated,
     live_window,
@@ -35,18 +36,25 @@ def simulation_create(
     title: str = "",
     trace: bytes | None = None,
     window_seconds: int | None = None,
+    window: Window | None = None,
+    source: str = "made up",
 ) -> Simulation:
-    """Keep a request to be played. Raises InvalidRequest, Conflict when the project has its fill."""
-    source, content = "made up", None
-    foreign = 0
-    if request.workload == "recorded":
+    """Keep a request to be played. Raises InvalidRequest, Conflict when the project has its fill.
+
+    Of a recorded workload give ``window_seconds``, or the ``window`` with its ``source``.
+    """
+    content = None
+    if window is not None:
+        content = window.content
+    elif request.workload == "recorded":
         if window_seconds not in WINDOWS:
             raise InvalidRequest("choose a window", pointer="/window")
         window = live_window(project, window_seconds)
-        content, foreign = window.content, window.foreign
+        content = window.content
         request = msgspec.structs.replace(request, limits={**window.limits, **request.limits})
         source = f"{WINDOWS[window_seconds]}, {window.actions:,} actions of {project}"
-        source += f"; {foreign:,} left out: they need more than cores and APIs" if foreign else ""
+        if window.foreign:
+            source += f"; {window.foreign:,} left out: they need more than cores and APIs"
     elif trace:
         check_trace(request.workload, trace)
         content, source = trace, f"trace of {len(trace) / 1024:,.0f} KiB"

@@ -83,7 +83,17 @@ def simulation(request: HttpRequest, key: str) -> HttpResponse:
     found = simulation_seen_by(request.user, key)
     again = {**found.request, "project": found.project_id, "title": found.title,
              "seeds": ", ".join(map(str, found.request["seeds"]))}  # fmt: skip
-    for name in ("limits", "memory_gib", *([] if again["malleable"] else ["malleable"])):
+    for name in (
+        "limits",
+        "memory_gib",
+        "variants",
+        "machines",
+        "used",
+        "counts_from",
+        "assumed",
+        "untold",
+        *([] if again["malleable"] else ["malleable"]),
+    ):
         again.pop(name, None)
     context = {
         "page": "simulate",

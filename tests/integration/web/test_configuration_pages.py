@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from domain.codec import decode_command, encode, unpack_fields
+from domain.codec import decode_command, unpack_fields
 from domain.events import ActionCancelRequested
 from tangram_web.audit.models import AuditEntry
 from tangram_web.lib import bus
@@ -17,8 +17,6 @@ from tangram_web.pools import manifests, services
 from tangram_web.pools.models import Pool, Resource
 from tangram_web.pools.selectors import current_config
 from tangram_web.records.models import ActionRecord
-from tangram_web.simulations.models import Simulation
-from tests.integration.web.journal import Journal, an_action
 from tests.integration.web.test_configuration import ADA
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -35,6 +33,7 @@ kind: Pool
 metadata: {name: default}
 spec: {policy: paper}
 """
+LARGE = POLICY.replace("default", "large")
 
 
 @pytest.fixture
@@ -85,7 +84,28 @@ def test_a_form_leads_to_the_same_review(admin: Client) -> None:
     assert change.after["quotas"][0]["units"] == 3
     wrong = admin.post("/configuration/edit/", {**given, "quotas": "[: {"})
     assert wrong.status_code == 422
-    assert "this is no YAML" in wrong.content.decode()
+    assert "line 1, column" in wrong.content.decode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 20_000,
+        "a: &a [1]\nb: *a",
+        "2026-02-30",
+        "a\n---\nb",
+        "!!python/name:os.system",
+        "\x07",
+    ],
+    ids=["deep", "anchors", "no day", "two documents", "tag", "control"],
+)
+def test_a_form_reads_a_member_as_strictly_as_a_text(admin: Client, text: str) -> None:
+    given = {"kind": "Resource", "name": "api:demo", "limit_units": "5", "revision": "1"}
+
+    answer = admin.post("/configuration/edit/", {**given, "quotas": text})
+
+    assert answer.status_code == 422
+    assert current_config().revision == 1
 
 
 def test_a_mistake_is_named_with_its_place_and_the_text_is_kept(admin: Client) -> None:
@@ -158,6 +178,63 @@ def test_a_revision_is_rolled_back_from_its_page(admin: Client) -> None:
     assert "update Pool default" in listed
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("choice", ["", "wait", "cancel"])
+def test_going_back_to_what_would_strand_waiting_work_is_refused_or_as_chosen(
+    admin: Client, redis_bus: Any, choice: str
+) -> None:
+    save(admin, SHRINK)
+    save(admin, SHRINK.replace("limit_units: 2", "limit_units: 8"), revision=2)
+    ActionRecord.objects.create(
+        id="act_1", project="default", task="t", kind="noop", state="queued", submitted_at=NOW,
+        cost={"api:demo": [4, 8]},
+    )  # fmt: skip
+
+    shown = admin.get("/configuration/revisions/2/")
+    assert [one.action_id for one in shown.context["stranded"]] == ["act_1"]
+    answer = admin.post(
+        "/configuration/revisions/2/", {"revision": "3", **({"stranded": choice} if choice else {})}
+    )
+
+    limit = Resource.objects.get(name="api:demo").limit_units
+    assert (answer.status_code, limit) == ((302, 2) if choice else (409, 8))
+    cancelled = [
+        each.action_id
+        for _, fields in redis_bus.xrange(bus.keys().inbox)
+        for each in map(decode_command, unpack_fields(fields))
+        if isinstance(each, ActionCancelRequested)
+    ]
+    assert cancelled == (["act_1"] if choice == "cancel" else [])
+
+
+def test_an_edit_is_merged_with_a_revision_that_was_rolled_back_under_it(admin: Client) -> None:
+    """1. Somebody edits at revision 2. 2. Revision 1 comes back as 3. 3. His edit is merged with it."""
+    save(admin, POLICY)
+    services.pool_update(actor=ADA, name="default", policy="malleable")
+    edited = POLICY.replace("policy: paper", "policy: paper, paused: true")
+
+    answer = save(admin, edited, revision=2)
+
+    assert answer.status_code == 412
+    assert answer.context["merge"]["clashes"] == []
+    save(admin, answer.context["text"], revision=answer.context["revision"])
+    pool = Pool.objects.get(name="default")
+    assert (pool.policy, pool.paused) == ("malleable", True)
+
+
+def test_a_merge_does_not_delete_what_somebody_made_meanwhile(admin: Client) -> None:
+    whole = admin.get("/configuration/").context["text"]
+    services.pool_create(actor=ADA, name="new")
+
+    answer = save(admin, whole + "---\n" + LARGE, revision=1, prune="1")
+
+    assert answer.status_code == 412
+    assert b'value="1" checked' in answer.content
+    merged, revision = answer.context["text"], answer.context["revision"]
+    assert save(admin, merged, revision=revision, prune="1").status_code == 302
+    assert set(Pool.objects.values_list("name", flat=True)) == {"default", "new", "large"}
+
+
 def test_only_admins_change_the_configuration(admin: Client) -> None:
     operator = Client()
     operator.force_login(get_user_model().objects.create_user("ops", is_staff=True))
@@ -170,36 +247,3 @@ def test_only_admins_change_the_configuration(admin: Client) -> None:
         assert answer.status_code == 403
     assert AuditEntry.objects.count() == 0
     assert Client().get("/configuration/").status_code == 302
-
-
-def test_what_if_without_anything_played_says_so(admin: Client) -> None:
-    nothing = admin.post("/configuration/try/", {"text": POLICY, "project": "default"})
-    neither = admin.post("/configuration/try/", {"text": "", "project": "default"})
-
-    assert nothing.status_code == neither.status_code == 422
-    assert "no action of default was submitted" in nothing.content.decode()
-    assert "these changes are neither" in neither.content.decode()
-
-
-def test_what_if_plays_the_last_minutes_under_both_configurations(
-    admin: Client, redis_bus: Any
-) -> None:
-    journal = Journal()
-    action = an_action(1)
-    journal.submit(action)
-    journal.grant(action)
-    journal.finish(action)
-    for _, entry in journal.entries:
-        redis_bus.xadd("tangram:journal", {"e": encode(entry)})
-
-    policies = admin.post("/configuration/try/", {"text": POLICY, "project": "default"})
-    limits = admin.post("/configuration/try/", {"text": SHRINK, "project": "default"})
-
-    asked = [each.request for each in Simulation.objects.order_by("created_at")]
-    assert policies.headers["Location"].startswith("/simulate/sim_")
-    assert limits.headers["Location"] == "/simulate/"
-    assert [each["policies"] for each in asked] == [
-        ["malleable", "paper"], ["malleable"], ["malleable"]
-    ]  # fmt: skip
-    assert [each["limits"].get("api:demo") for each in asked] == [None, None, 2]
-    assert current_config().revision == 1

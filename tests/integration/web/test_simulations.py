@@ -59,6 +59,25 @@ def asked(client: Client, **given: Any) -> Simulation:
     return Simulation.objects.latest("created_at")
 
 
+@pytest.mark.parametrize(
+    "trouble", [OSError(28, "No space left on device"), ValueError("what it said is no JSON")]
+)
+def test_what_goes_wrong_around_a_simulation_fails_it_alone(submitter, monkeypatch, trouble):
+    """Its thread is one of the projector's process: rows and webhooks would end with it."""
+    made = asked(submitter)
+
+    def goes_wrong(*_: Any) -> None:
+        raise trouble
+
+    monkeypatch.setattr(runner, "_play", goes_wrong)
+    assert runner.play_next(Event())
+
+    made.refresh_from_db()
+    assert made.state == State.FAILED
+    assert str(trouble) in made.problem
+    assert made.finished_at is not None
+
+
 def test_a_simulation_is_played_and_its_comparison_shown(submitter):
     made = asked(submitter, title=MARKUP, policies=["minimum", "kubernetes"])
     page = submitter.get(f"/simulate/{made.pk}/").content.decode()
