@@ -1,22 +1,27 @@
 """evaluation: the whole of `tangram sim report`, stored, with plots of the main figures.
 
 Target: at the standard scale, three seeds, within about 10 minutes on one core. All numbers but
-the seconds at the end are simulated, and the same for the same inputs and code.
+the seconds of each part are simulated, and the same for the same inputs and code. With ``--kept``
+it goes on where it was ended before.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
-from time import perf_counter, process_time
 from typing import Any, Final
 
 import msgspec
 
 from benchmarks.record import RESULTS, store
+from simulator.compare import Timed
 from simulator.llm_trace import make_requests, read_requests
-from simulator.report.cases import SCALES, Inputs
+from simulator.report.cases import SCALES, Case, Inputs
+from simulator.report.commands import CORES, shown
 from simulator.report.evaluation import Report, chosen, evaluate
+from simulator.report.kept import Kept
 from simulator.report.svg import plot
 from simulator.scenes import RECORDINGS, REQUESTS
 from simulator.traces import make_recordings, read_recordings
@@ -70,6 +75,34 @@ def _compact(report: Report) -> dict[str, Any]:
     return dict(_rounded({**rest, "figures": figures}))
 
 
+class Parts:
+    """How long each part took: simulations of one workload under one policy."""
+
+    def __init__(self) -> None:
+        self._found: defaultdict[tuple[str, str], list[Timed]] = defaultdict(list)
+
+    def add(self, case: Case, timed: Timed) -> None:
+        """Count one simulation."""
+        self._found[case.workload, case.policy].append(timed)
+
+    def table(self) -> dict[str, dict[str, int]]:
+        """Return each part, and all of them together. Seconds are of all processes."""
+        every = [timed for part in self._found.values() for timed in part]
+        named = {f"{name} {policy}": part for (name, policy), part in sorted(self._found.items())}
+        return {name: _summed(part) for name, part in (*named.items(), ("all", every))}
+
+
+def _summed(part: Sequence[Timed]) -> dict[str, int]:
+    seconds = sum(timed.wall_seconds for timed in part)
+    actions = sum(timed.result.whole.actions for timed in part)
+    return {
+        "simulations": len(part),
+        "actions": actions,
+        "seconds": round(seconds),
+        "actions_per_second": round(actions / seconds),
+    }
+
+
 def main() -> None:
     """Simulate, draw, store."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -77,25 +110,20 @@ def main() -> None:
     parser.add_argument("--requests", type=Path, help="recorded LLM requests [made up]")
     parser.add_argument("--scale", choices=list(SCALES), default="standard")
     parser.add_argument("--figure", action="append", default=[])
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=CORES)
+    parser.add_argument("--kept", type=Path, help="what is done already; go on from there")
     parser.add_argument("--dry", action="store_true", help="store nothing")
     options = parser.parse_args()
 
-    def tell(done: int, total: int) -> None:
-        if not done % 50:
-            print(done, "of", total, flush=True)
-
-    began, worked_from = perf_counter(), process_time()
-    report = evaluate(
-        chosen(options.figure), _inputs(options.trace, options.requests), SCALES[options.scale],
-        jobs=options.jobs, progress=tell,
-    )  # fmt: skip
-    body = {
-        **_compact(report),
-        "wall_seconds": round(perf_counter() - began),
-        # Of this process alone: with --jobs the work is done by others.
-        "cpu_seconds": round(process_time() - worked_from),
-    }
+    inputs, scale = _inputs(options.trace, options.requests), SCALES[options.scale]
+    kept = None if options.kept is None else Kept(options.kept, inputs, scale)
+    parts = Parts()
+    with shown(quiet=False) as progress:
+        report = evaluate(
+            chosen(options.figure), inputs, scale,
+            jobs=options.jobs, progress=progress, kept=kept, watch=parts.add,
+        )  # fmt: skip
+    body = {**_compact(report), "jobs": options.jobs, "parts": parts.table()}
     for figure in report.figures:
         for claim in figure.claims:
             if claim.verdict:

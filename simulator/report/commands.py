@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 import click
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bars
 
 from domain.errors import InvalidRequest
 from simulator.llm_trace import make_requests, read_requests
 from simulator.report.cases import SCALES, Inputs
 from simulator.report.evaluation import Measured, Report, chosen, evaluate
+from simulator.report.kept import Kept
 from simulator.report.page import write
-from simulator.report.runs import Progress
+from simulator.report.runs import Done, Progress
 from simulator.scenes import RECORDINGS, REQUESTS
 from simulator.traces import make_recordings, read_recordings
 
+#: How many this process may use.
+CORES: Final = len(os.sched_getaffinity(0))
+#: What is done already, in the report's folder until the report is whole.
+KEPT: Final = "simulated.jsonl"
+#: Where nobody sees a bar, how far it is is said so often.
+SAID_EVERY_SECONDS: Final = 30.0
 #: Where `benchmarks.predicted` stores; there in a clone, not in an installed package.
 STORED: Final = Path(__file__).parents[2] / "benchmarks" / "results" / "predicted.json"
 
@@ -39,7 +54,8 @@ OPTIONS: Final = (
     click.option("--interactions", type=int, help="Kept of each recording [the scale's]."),
     click.option("--measured", type=click.Path(path_type=Path),
                  help="What benchmarks.predicted stored [the repository's]."),
-    click.option("--jobs", default=1, show_default=True, help="Simulations at once."),
+    click.option("--jobs", default=CORES, show_default=f"{CORES}, the cores there are",
+                 help="Simulations at once."),
     click.option("--quiet", "-q", is_flag=True, help="No progress."),
 )  # fmt: skip
 
@@ -72,12 +88,16 @@ def report(
             for what, path in (("trajectories", trace), ("LLM requests", requests))
         ),
     )
-    with _shown(quiet=quiet) as progress:
-        made = evaluate(plans, inputs, size, jobs=jobs, progress=progress, measured=beside)
+    kept = Kept(out / KEPT, inputs, size)
+    with shown(quiet=quiet) as progress:
+        made = evaluate(
+            plans, inputs, size, jobs=jobs, progress=progress, measured=beside, kept=kept
+        )
     try:
         page, _ = write(made, out)
     except OSError as error:
         raise InvalidRequest(f"{error.filename}: {error.strerror}") from None
+    kept.remove()
     return page, made
 
 
@@ -94,12 +114,43 @@ def _measured(path: Path | None) -> Measured | None:
 
 
 @contextmanager
-def _shown(*, quiet: bool) -> Iterator[Progress | None]:
+def shown(*, quiet: bool) -> Iterator[Progress | None]:
+    """Show how far it is on standard error: a bar, or a line now and then where that is no terminal."""
     console = Console(stderr=True)
-    if quiet or not console.is_terminal:
+    if quiet:
         yield None
         return
-    columns = TextColumn("simulations"), BarColumn(), MofNCompleteColumn()
-    with Bars(*columns, TimeRemainingColumn(), console=console) as bars:
-        task = bars.add_task("simulations")
-        yield lambda done, total: bars.update(task, completed=done, total=total)
+    if not console.is_terminal:
+        yield _Lines()
+        return
+    columns = TextColumn("{task.fields[cases]} simulations"), BarColumn(), TaskProgressColumn()
+    times = TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn()
+    with Bars(*columns, *times, console=console, speed_estimate_period=300) as bars:
+        task = bars.add_task("simulations", total=1.0, cases="")
+
+        def update(done: Done) -> None:
+            bars.update(task, completed=done.share, cases=f"{done.cases} of {done.of}")
+
+        yield update
+
+
+class _Lines:
+    """Says in lines how far it is, and how long it will still take."""
+
+    def __init__(self) -> None:
+        self._began = self._said_at = monotonic()
+        self._from: float | None = None
+
+    def __call__(self, done: Done) -> None:
+        now = monotonic()
+        if self._from is None:  # what was kept took no time
+            self._from = done.share
+        if now - self._said_at < SAID_EVERY_SECONDS or done.share <= self._from:
+            return
+        self._said_at = now
+        left = (now - self._began) * (1 - done.share) / (done.share - self._from)
+        click.echo(
+            f"{done.cases} of {done.of} simulations, {done.share:.0%} of the work, "
+            f"about {left / 60:.0f} min left",
+            err=True,
+        )

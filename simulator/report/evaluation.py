@@ -11,7 +11,8 @@ from domain.errors import InvalidRequest
 from simulator.report import coding, gpus, planning, search, sensitivity
 from simulator.report.cases import Inputs, Scale
 from simulator.report.figure import Context, Figure, Plan
-from simulator.report.runs import Progress, simulate
+from simulator.report.kept import Kept
+from simulator.report.runs import Progress, Watch, simulate
 
 PLANS: Final[tuple[Plan, ...]] = (
     *coding.PLANS,
@@ -84,10 +85,12 @@ def evaluate(
     jobs: int = 1,
     progress: Progress | None = None,
     measured: Measured | None = None,
+    kept: Kept | None = None,
+    watch: Watch | None = None,
 ) -> Report:
-    """Simulate what ``plans`` need, and return their figures."""
+    """Simulate what ``plans`` need and is not ``kept`` yet, and return their figures."""
     cases = [case for plan in plans for case in plan.cases(scale)]
-    results = simulate(cases, inputs, scale, jobs=jobs, progress=progress)
+    results = simulate(cases, inputs, scale, jobs=jobs, progress=progress, kept=kept, watch=watch)
     context = Context(scale, inputs, results)
     return Report(
         scale=scale.name,

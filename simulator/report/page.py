@@ -16,13 +16,20 @@ from simulator.report.svg import plot
 
 POLICY: Final = rf"\b({'|'.join(OURS)})\b"
 STYLE: Final = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
-  color: #1a1a1a; background: #fff; }
+:root { color-scheme: light dark; --line: #ddd; --quiet: #555; --said: #fff3cd; --ok: #00684a;
+  --short: #a33b00; }
+@media (prefers-color-scheme: dark) { :root { --line: #444; --quiet: #aaa; --said: #453a12;
+  --ok: #5fd3a6; --short: #ff9f6b; } body { color: #e6e6e6; background: #16181c; }
+  a { color: #8ab4ff; } }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; }
 h2 { margin-top: 3rem; } svg { width: 100%; max-width: 46rem; font-size: 12px; }
 table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid #ddd; }
-.note { color: #555; } .simulated { background: #fff3cd; padding: .5rem 1rem; }
-.reached { color: #00684a; } .short { color: #a33b00; }
+th, td { text-align: left; vertical-align: top; padding: .25rem .9rem .25rem 0;
+  border-bottom: 1px solid var(--line); }
+.value { white-space: nowrap; } small { font-size: .85em; }
+ul { columns: 22rem; } .note { color: var(--quiet); }
+.simulated { background: var(--said); padding: .5rem 1rem; }
+.reached { color: var(--ok); } .short { color: var(--short); }
 section, div { overflow-x: auto; }
 """.strip()
 
@@ -63,7 +70,7 @@ def html(report: Report) -> str:
         f"<p>Scale: {escape(report.scale)}{smaller}{shorter}. Input: {escape(report.input)}. Intervals: the "
         f"smallest and the largest over {seeds}. Nothing was tuned per figure.</p>"
         f"<ul>{contents}</ul>{_summary(report)}{''.join(map(_figure, report.figures))}"
-        f"{_beside(report.measured)}<h2>Left out</h2><table>{left_out}</table></body></html>\n"
+        f"{_beside(report.measured)}<h2>Left out</h2><div><table>{left_out}</table></div></body></html>\n"
     )
 
 
@@ -81,7 +88,8 @@ def _claims(claims: tuple[Claim, ...]) -> str:
         return ""
     rows = "".join(_claim(claim, claim.note) for claim in claims)
     return (
-        f"<table><tr><th></th><th>paper</th><th>simulated</th><th></th><th></th></tr>{rows}</table>"
+        "<table><tr><th></th><th class='value'>printed in the paper</th><th>simulated</th><th></th><th></th></tr>"
+        f"{rows}</table>"
     )
 
 
@@ -90,7 +98,7 @@ def _claim(claim: Claim, note: str) -> str:
     mark = f' class="{"reached" if verdict == "reached" else "short"}"' if verdict else ""
     return (
         f"<tr><td>{escape(claim.what)}</td><td>{escape(claim.paper or '')}</td>"
-        f"<td>{claim.ours}</td><td{mark}>{escape(verdict)}</td><td>{escape(note)}</td></tr>"
+        f'<td class="value">{claim.ours}</td><td{mark}>{escape(verdict)}</td><td>{escape(note)}</td></tr>'
     )
 
 
@@ -102,11 +110,12 @@ def _summary(report: Report) -> str:
     )  # fmt: skip
     if not rows:
         return ""
-    heads = "".join(f"<th>{escape(policy)}</th>" for policy in OURS)
+    heads = "".join(f"<th>simulated,<br>{escape(policy)}</th>" for policy in OURS)
     return (
         "<h2>What the paper prints, and what came out</h2><p>Simulated, for each of our policies; "
-        "<code>paper</code> decides as ARL-Tangram does.</p><div><table><tr><th>figure</th>"
-        f"<th></th><th>paper</th>{heads}</tr>{rows}</table></div>"
+        "<code>paper</code> decides as ARL-Tangram does. Where a rival is named, how many times its "
+        "number is ours.</p><div><table><tr><th>figure</th>"
+        f"<th></th><th class='value'>printed in<br>the paper</th>{heads}</tr>{rows}</table></div>"
     )
 
 
@@ -118,7 +127,12 @@ def _printed(figure: Figure, claim: Claim) -> str:
     for policy in OURS:
         verdict = alike[policy].against(claim.paper) if policy in alike else ""
         mark = f' class="{"reached" if verdict == "reached" else "short"}"' if verdict else ""
-        shown = f"{alike[policy].ours}<br>{escape(verdict)}" if policy in alike else ""
+        shown = ""
+        if policy in alike:
+            shown = (
+                f'<span class="value">{alike[policy].ours}</span><br>'
+                f"<small>{escape(verdict)}</small>"
+            )
         cells += f"<td{mark}>{shown}</td>"
     link = f'<a href="#{escape(figure.id)}">{escape(figure.id)}</a>'
     what = escape(f"{subject} ({claim.note})" if claim.note else subject)
@@ -150,9 +164,9 @@ def _beside(measured: Measured | None) -> str:
     return (
         f"{title}<p>The same small workload on a real Tangram and in the simulator: ACT in seconds. "
         f"Wanted: the mean within 10 %, p95 within 20 %. Measured at {escape(measured.measured_at)} "
-        f"by <code>{escape(measured.command)}</code>.</p><table><tr><th>policy</th><th>mean measured"
+        f"by <code>{escape(measured.command)}</code>.</p><div><table><tr><th>policy</th><th>mean measured"
         "</th><th>simulated</th><th>off</th><th>p95 measured</th><th>simulated</th><th>off</th></tr>"
-        f"{rows}</table>"
+        f"{rows}</table></div>"
     )
 
 

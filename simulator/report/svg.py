@@ -16,6 +16,14 @@ COLOURS: Final = (
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#000000", "#999999",
 )  # fmt: skip
 MARKS: Final = ("circle", "square", "diamond")
+#: A system looks the same in every figure, ours in the strongest colours; others take what is left.
+COLOUR_OF: Final = {
+    "paper": "#0072b2", "balanced": "#009e73", "malleable": "#d55e00", "minimum": "#56b4e9",
+    "fixed(4)": "#cc79a7", "fixed(16)": "#8c5a9e", "kubernetes": "#8a8a8a",
+    "kubernetes(110)": "#b8860b", "sglang(4)": "#8a8a8a", "sglang(8)": "#8a8a8a",
+    "serverlessllm": "#b8860b", "unmanaged": "#8a8a8a",
+}  # fmt: skip
+OURS: Final = frozenset({"paper", "balanced", "malleable"})
 
 
 def plot(figure: Figure) -> str:
@@ -23,7 +31,8 @@ def plot(figure: Figure) -> str:
     body = _bars(figure) if figure.kind == "bars" else _lines(figure)
     label = escape(f"{figure.title}; {figure.y} by {figure.x}")
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'fill="currentColor" aria-label="{label}">'
         f"<title>{label}</title>{body}</svg>"
     )
 
@@ -68,11 +77,12 @@ def _lines(figure: Figure) -> str:
     x = _Scale(min(xs), max(xs), LEFT, WIDTH - RIGHT, log=numbers and max(xs) > 20 * min(xs))
     y = _vertical(figure)
     parts = [_frame(figure, y), _x_labels([(x(position[each]), each) for each in places])]
+    known = any(series.name in OURS for series in figure.series)
     for index, series in enumerate(figure.series):
-        colour = COLOURS[index % len(COLOURS)]
+        colour = _colour(index, series.name)
         dots = [(x(position[at]), value) for at, value in series.points]
         path = " ".join(f"{left:.1f},{y(value.mean):.1f}" for left, value in dots)
-        dash = ' stroke-dasharray="6 3"' if index >= len(figure.series) / 2 else ""
+        dash = "" if series.name in OURS or not known else ' stroke-dasharray="6 3"'
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}"{dash} '
                      'stroke-width="2"/>')  # fmt: skip
         parts += [_whisker(left, value, y, colour) for left, value in dots]
@@ -87,9 +97,9 @@ def _bars(figure: Figure) -> str:
     room = (WIDTH - LEFT - RIGHT) / max(1, len(places))
     width = 0.8 * room / len(figure.series)
     middles = [(LEFT + room * (index + 0.5), each) for index, each in enumerate(places)]
-    parts = [_frame(figure, y), _x_labels(middles)]
+    parts = [_frame(figure, y), _x_labels(middles if len(places) > 1 else [])]
     for index, series in enumerate(figure.series):
-        colour = COLOURS[index % len(COLOURS)]
+        colour = _colour(index, series.name)
         for at, value in series.points:
             left = LEFT + room * (places.index(at) + 0.1) + index * width
             top = y(value.mean)
@@ -98,9 +108,19 @@ def _bars(figure: Figure) -> str:
                 f'height="{max(0.0, HEIGHT - BOTTOM - top):.1f}" fill="{colour}">'
                 f"<title>{escape(series.name)}: {value}</title></rect>"
             )
-            parts.append(_whisker(left + 0.45 * width, value, y, "#444"))
+            parts.append(_whisker(left + 0.45 * width, value, y, "currentColor"))
+            if len(places) == 1:
+                parts.append(_text(left + 0.45 * width, HEIGHT - BOTTOM + 16, f"{value.mean:.3g}"))
         parts.append(_legend(index, series.name, colour))
     return "".join(parts)
+
+
+def _colour(index: int, name: str) -> str:
+    return COLOUR_OF.get(name, COLOURS[index % len(COLOURS)])
+
+
+def _text(left: float, top: float, text: str) -> str:
+    return f'<text x="{left:.1f}" y="{top:.1f}" text-anchor="middle">{escape(text)}</text>'
 
 
 def _places(series: Sequence[Series]) -> list[float | str]:
@@ -118,13 +138,15 @@ def _vertical(figure: Figure) -> _Scale:
 def _frame(figure: Figure, y: _Scale) -> str:
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     lines = "".join(
-        f'<line x1="{LEFT}" x2="{right}" y1="{y(tick):.1f}" y2="{y(tick):.1f}" stroke="#ddd"/>'
+        f'<line x1="{LEFT}" x2="{right}" y1="{y(tick):.1f}" y2="{y(tick):.1f}" stroke="currentColor" '
+        'stroke-opacity=".15"/>'
         f'<text x="{LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>'
         for tick in y.ticks
     )
     middle = (TOP + bottom) / 2
     return (
-        f'{lines}<line x1="{LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}" stroke="#444"/>'
+        f'{lines}<line x1="{LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}" '
+        'stroke="currentColor"/>'
         f'<text x="{(LEFT + right) / 2}" y="{HEIGHT - 6}" text-anchor="middle">'
         f"{escape(figure.x)}</text>"
         f'<text x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">'
@@ -134,8 +156,7 @@ def _frame(figure: Figure, y: _Scale) -> str:
 
 def _x_labels(places: Sequence[tuple[float, float | str]]) -> str:
     return "".join(
-        f'<text x="{left:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">'
-        f"{escape(f'{x:g}' if isinstance(x, (int, float)) else x)}</text>"
+        _text(left, HEIGHT - BOTTOM + 16, f"{x:g}" if isinstance(x, (int, float)) else x)
         for left, x in places
     )
 
