@@ -26,8 +26,12 @@ def new_key() -> str:
 
 
 def encode(payload: Mapping[str, Any]) -> bytes:
-    """Return the JSON of a body. Raises ValueError for NaN and infinities."""
-    return json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
+    """Return the JSON of a body. Raises InvalidRequest for NaN and infinities: JSON has none."""
+    try:
+        return json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError as error:
+        detail = f"this cannot be sent: {error}"
+        raise InvalidRequest(Problem(422, code="not_json", detail=detail)) from None
 
 
 def _action(response: Response) -> ActionView:

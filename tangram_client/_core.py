@@ -149,7 +149,7 @@ class Patience:
 def _read(call: Call[T], response: Response) -> T:
     try:
         return call.read(response)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadAnswer(
             f"{call.method} {call.path} was answered in another shape ({error!r}): "
             "client and server are of incompatible versions"

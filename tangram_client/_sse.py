@@ -72,6 +72,6 @@ class EventReader:
             return None
         try:
             action = ActionView.of(json.loads("\n".join(data)))
-        except (TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise BadAnswer(f"an event is not an action: {error!r}") from error
         return Event(kind or "message", self.cursor, action)

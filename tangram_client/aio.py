@@ -151,14 +151,15 @@ class AsyncClient:
         ``fields``: ``environment``, ``pool``, ``project``, ``metadata``.
         """
         await self.open_trajectory(trajectory, task=task, **fields)
+        project = fields.get("project")
         try:
-            yield AsyncTrajectory(self, trajectory, task)
+            yield AsyncTrajectory(self, trajectory, task, project)
         except BaseException:
             # What went wrong in the block matters more than a failed farewell.
             with suppress(TangramClientError):
-                await self.finish_trajectory(trajectory)
+                await self.finish_trajectory(trajectory, project=project)
             raise
-        await self.finish_trajectory(trajectory)
+        await self.finish_trajectory(trajectory, project=project)
 
     async def open_trajectory(self, trajectory: str, *, task: str, **fields: Any) -> dict[str, Any]:
         """Declare a trajectory before its first action."""
@@ -200,16 +201,21 @@ class AsyncClient:
 
     async def finish_trajectory(self, trajectory: str, *, project: str | None = None) -> None:
         """End a trajectory: its actions are cancelled, its environment goes."""
-        await self.send(_calls.finish_trajectory(trajectory, project=self._project))
+        owner = project or self._project
+        await self.send(_calls.finish_trajectory(trajectory, project=owner))
 
-    async def put_file(self, trajectory: str, path: str, content: bytes | str) -> None:
+    async def put_file(
+        self, trajectory: str, path: str, content: bytes | str, *, project: str | None = None
+    ) -> None:
         """Write a file below the workspace of a trajectory."""
         raw = content.encode() if isinstance(content, str) else content
-        await self.send(_calls.put_file(trajectory, path, raw, project=self._project))
+        owner = project or self._project
+        await self.send(_calls.put_file(trajectory, path, raw, project=owner))
 
-    async def get_file(self, trajectory: str, path: str) -> bytes:
+    async def get_file(self, trajectory: str, path: str, *, project: str | None = None) -> bytes:
         """Read a file below the workspace of a trajectory."""
-        return await self.send(_calls.get_file(trajectory, path, project=self._project))
+        owner = project or self._project
+        return await self.send(_calls.get_file(trajectory, path, project=owner))
 
     async def completions(
         self, after: str = "", *, limit: int | None = None, wait_seconds: float | None = None

@@ -143,14 +143,15 @@ class Client:
         ``fields``: ``environment``, ``pool``, ``project``, ``metadata``.
         """
         self.open_trajectory(trajectory, task=task, **fields)
+        project = fields.get("project")
         try:
-            yield Trajectory(self, trajectory, task)
+            yield Trajectory(self, trajectory, task, project)
         except BaseException:
             # What went wrong in the block matters more than a failed farewell.
             with suppress(TangramClientError):
-                self.finish_trajectory(trajectory)
+                self.finish_trajectory(trajectory, project=project)
             raise
-        self.finish_trajectory(trajectory)
+        self.finish_trajectory(trajectory, project=project)
 
     def open_trajectory(self, trajectory: str, *, task: str, **fields: Any) -> dict[str, Any]:
         """Declare a trajectory before its first action."""
@@ -192,16 +193,21 @@ class Client:
 
     def finish_trajectory(self, trajectory: str, *, project: str | None = None) -> None:
         """End a trajectory: its actions are cancelled, its environment goes."""
-        self.send(_calls.finish_trajectory(trajectory, project=self._project))
+        owner = project or self._project
+        self.send(_calls.finish_trajectory(trajectory, project=owner))
 
-    def put_file(self, trajectory: str, path: str, content: bytes | str) -> None:
+    def put_file(
+        self, trajectory: str, path: str, content: bytes | str, *, project: str | None = None
+    ) -> None:
         """Write a file below the workspace of a trajectory."""
         raw = content.encode() if isinstance(content, str) else content
-        self.send(_calls.put_file(trajectory, path, raw, project=self._project))
+        owner = project or self._project
+        self.send(_calls.put_file(trajectory, path, raw, project=owner))
 
-    def get_file(self, trajectory: str, path: str) -> bytes:
+    def get_file(self, trajectory: str, path: str, *, project: str | None = None) -> bytes:
         """Read a file below the workspace of a trajectory."""
-        return self.send(_calls.get_file(trajectory, path, project=self._project))
+        owner = project or self._project
+        return self.send(_calls.get_file(trajectory, path, project=owner))
 
     def completions(
         self, after: str = "", *, limit: int | None = None, wait_seconds: float | None = None

@@ -34,7 +34,7 @@ def find_context(
     *,
     environ: Mapping[str, str] | None = None,
 ) -> Context:
-    """Return the Tangram to talk to. Raises ValueError for a URL or a file that cannot be meant."""
+    """Return the Tangram to talk to. Raises ValueError for a URL, token or file that cannot be meant."""
     env = os.environ if environ is None else environ
     path = context_path(env)
     stored = _stored(path)
@@ -46,9 +46,9 @@ def find_context(
     )
     chosen = checked_url(chosen)
     token = token or env.get("TANGRAM_TOKEN")
-    if token is None and chosen == checked_url(stored.get("url", DEFAULT_URL)):
+    if not token and chosen == checked_url(stored.get("url", DEFAULT_URL)):
         token = stored.get("token")
-    return Context(chosen, token, source)
+    return Context(chosen, checked_token(token) if token else None, source)
 
 
 def context_path(environ: Mapping[str, str]) -> Path:
@@ -63,6 +63,14 @@ def checked_url(url: str) -> str:
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError(f"{url!r} is not a URL: write it like {DEFAULT_URL}")
     return url.rstrip("/")
+
+
+def checked_token(token: str) -> str:
+    """Return ``token`` without the line break that it has in a file. Raises ValueError for no token."""
+    plain = token.strip()
+    if not (plain.isascii() and plain.isprintable()):
+        raise ValueError("the token has characters in it that no token has: copy it once more")
+    return plain
 
 
 def is_loopback(url: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, TextIO
 
@@ -10,7 +11,15 @@ import click
 
 from tangram_client.cli.describe import described
 from tangram_client.cli.output import put_actions, put_data
-from tangram_client.cli.shell import Shell, complain, connected, exit_code, pass_shell, say
+from tangram_client.cli.shell import (
+    Number,
+    Shell,
+    complain,
+    connected,
+    exit_code,
+    pass_shell,
+    say,
+)
 from tangram_client.client import Client
 from tangram_client.errors import StillRunning, TangramClientError, refusal
 from tangram_client.models import ActionView
@@ -29,8 +38,8 @@ from tangram_client.payloads import exec_action
 @click.option(
     "--reward", metavar="RULE", help="exit_code, or json:PATH for a number in the output."
 )
-@click.option("--timeout", type=float, metavar="SECONDS", help="Limit on execution alone.")
-@click.option("--queue-timeout", type=float, metavar="SECONDS", help="Limit on waiting alone.")
+@click.option("--timeout", type=Number(), metavar="SECONDS", help="Limit on execution alone.")
+@click.option("--queue-timeout", type=Number(), metavar="SECONDS", help="Limit on waiting alone.")
 @click.option(
     "--file", "file", type=click.File(), help="Action as JSON; a list is a batch. - reads stdin."
 )
@@ -102,6 +111,8 @@ def _units(text: str) -> float | list[float]:
         counts = [float(part) for part in text.split(",")]
     except ValueError:
         raise click.BadParameter(f"{text!r}: write 2, 0.1 or 1,2,4", param_hint="--cpu") from None
+    if not all(map(math.isfinite, counts)):
+        raise click.BadParameter(f"{text!r}: write 2, 0.1 or 1,2,4", param_hint="--cpu")
     whole = [int(count) if count.is_integer() else count for count in counts]
     return whole if len(whole) > 1 else whole[0]
 

@@ -31,7 +31,7 @@ def diff(shell: Shell, /, file: TextIO, prune: bool) -> None:
     """
     try:
         with shell.client() as client:
-            answer = client.send(diff_config(file.read(), prune=prune))
+            answer = client.send(diff_config(_content(file), prune=prune))
     except TangramClientError as error:
         complain(error)
         raise SystemExit(2) from None
@@ -49,7 +49,7 @@ def diff(shell: Shell, /, file: TextIO, prune: bool) -> None:
 def apply(shell: Shell, /, file: TextIO, prune: bool, if_revision: int | None) -> None:
     """Put FILE (YAML; - reads stdin) in force: all of it or nothing, as one revision."""
     with shell.client() as client:
-        call = apply_config(file.read(), prune=prune, revision=if_revision)
+        call = apply_config(_content(file), prune=prune, revision=if_revision)
         answer = client.send(call)
     _show(shell, answer)
     done = "changed" if answer["changes"] else "nothing to change"
@@ -63,6 +63,13 @@ def export(shell: Shell, /) -> None:
     """Print the configuration in force as YAML that `tangram apply` takes."""
     with shell.client() as client:
         click.echo(client.send(export_config()), nl=False)
+
+
+def _content(file: TextIO) -> str:
+    try:
+        return file.read()
+    except UnicodeDecodeError as error:
+        raise click.BadParameter(f"{file.name} is not UTF-8: {error}", param_hint="FILE") from None
 
 
 def _show(shell: Shell, answer: Mapping[str, Any]) -> None:

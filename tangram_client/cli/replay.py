@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import secrets
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ import click
 
 from tangram_client.cli.output import put_data, show
 from tangram_client.cli.progress import shown
-from tangram_client.cli.shell import Shell, connected, pass_shell, say
+from tangram_client.cli.shell import Number, Shell, connected, pass_shell, say
 from tangram_client.replay.burn import recorded_cost
 from tangram_client.replay.player import Plan
 from tangram_client.replay.report import Report
@@ -69,7 +70,9 @@ def _cost(
     try:
         cores = float(text)
     except ValueError:
-        raise click.BadParameter("give from-trace or a number of cores") from None
+        cores = math.nan
+    if not 0 < cores < math.inf:
+        raise click.BadParameter("give from-trace or a number of cores")
     return lambda recorded: cores
 
 
@@ -87,7 +90,7 @@ def _cost(
 @click.option("--concurrency", type=click.IntRange(1), metavar="N", help="At once [all].")
 @click.option(
     "--speed",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     default=1.0,
     show_default=True,
     help="Think times and durations are divided by it.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -85,6 +86,18 @@ class Shell:
 
 
 pass_shell = click.make_pass_decorator(Shell, ensure=True)
+
+
+class Number(click.FloatRange):
+    """A number that is one: no NaN, and not without end."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
 
 
 def connected(function: F) -> F:

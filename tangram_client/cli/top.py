@@ -10,14 +10,14 @@ from rich.live import Live
 from rich.text import Text
 
 from tangram_client.cli.output import data_console, put_data, rows, show
-from tangram_client.cli.shell import Shell, connected, pass_shell
+from tangram_client.cli.shell import Number, Shell, connected, pass_shell
 from tangram_client.client import Client
 from tangram_client.errors import Busy, Unreachable
 from tangram_client.standing import NodeStanding, PoolStanding, Standing
 
 
 @click.command()
-@click.option("--interval", type=click.FloatRange(0.2), default=1.0, show_default=True)
+@click.option("--interval", type=Number(0.2), default=1.0, show_default=True)
 @click.option("--once", is_flag=True, help="Show it once; so in a pipe.")
 @connected
 @pass_shell

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import httpx
 import pytest
 
@@ -29,9 +32,10 @@ def test_redirect_to_a_login_page_is_a_bad_answer() -> None:
         client.status()
 
 
-def test_json_of_another_shape_is_a_bad_answer() -> None:
+@pytest.mark.parametrize("body", [{"hello": "world"}, [], "fine", 7, None, {"id": []}])
+def test_json_of_another_shape_is_a_bad_answer(body: Any) -> None:
     with (
-        answering(httpx.Response(200, json={"hello": "world"})) as client,
+        answering(httpx.Response(200, content=json.dumps(body))) as client,
         pytest.raises(BadAnswer, match="incompatible versions"),
     ):
         client.get("act_1")

@@ -111,7 +111,7 @@ async def test_closing_lets_submissions_arrive(server: FakeServer) -> None:
 async def test_number_without_meaning_is_refused_before_it_is_sent(
     server: FakeServer, aclient: AsyncClient
 ) -> None:
-    with pytest.raises(ValueError, match="Out of range float"):
+    with pytest.raises(InvalidRequest, match="Out of range float"):
         await aclient.submit({**ACTION, "timeout_seconds": float("nan")})
 
     assert server.sent == []

@@ -243,3 +243,36 @@ def test_project_option_reaches_what_is_created(server: FakeServer) -> None:
     tangram(server, "submit", "--project", "nlp", "true")
 
     assert server.world.payloads["act_000001"]["project"] == "nlp"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("submit", "--timeout", "nan", "--", "true"),
+        ("submit", "--queue-timeout", "inf", "--", "true"),
+        ("submit", "--cpu", "nan", "--", "true"),
+        ("submit", "--cpu", "1,inf", "--", "true"),
+        ("replay", "--generate", "--speed", "nan"),
+        ("replay", "--generate", "--cost-cpu", "nan"),
+        ("replay", "--generate", "--cost-cpu=-1"),
+        ("top", "--interval", "nan"),
+    ],
+    ids=" ".join,
+)
+def test_a_number_that_is_none_is_a_usage_error(
+    server: FakeServer, arguments: tuple[str, ...]
+) -> None:
+    result = tangram(server, *arguments)
+
+    assert result.exit_code == 2, result.output
+    assert "Usage: " in result.stderr
+    assert server.sent == []
+
+
+def test_a_file_with_what_json_does_not_have_is_refused_before_it_is_sent(
+    server: FakeServer,
+) -> None:
+    result = tangram(server, "submit", "--file", "-", stdin='{"task": "t", "priority": NaN}')
+
+    assert (result.exit_code, server.sent) == (1, [])
+    assert "this cannot be sent" in result.stderr

@@ -105,6 +105,16 @@ def test_apply_sends_the_file_and_says_what_is_in_force(server: Server, tmp_path
     assert "if-match" not in asked.headers
 
 
+@pytest.mark.parametrize("verb", ["diff", "apply"])
+def test_a_file_that_is_no_text_is_a_usage_error(server: Server, tmp_path: Path, verb: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_bytes(b"\x1f\x8b\xff")
+    result = tangram(server, verb, str(file))
+
+    assert (result.exit_code, server.asked) == (2, [])
+    assert "is not UTF-8" in result.stderr
+
+
 def test_apply_on_another_revision_is_a_conflict(server: Server) -> None:
     assert tangram(server, "apply", "-", "--if-revision", "6").exit_code == 4
     assert tangram(server, "apply", "-", "--if-revision", "7").exit_code == 0

@@ -40,6 +40,20 @@ def test_given_wins_over_all(env: dict[str, str]) -> None:
     assert (context.url, context.token, context.source) == ("http://here", "tgm_given", "given")
 
 
+def test_a_line_break_behind_a_token_is_no_part_of_it(env: dict[str, str]) -> None:
+    assert find_context(environ=env | {"TANGRAM_TOKEN": "tgm_env\n"}).token == "tgm_env"
+
+
+def test_an_empty_variable_is_no_token(env: dict[str, str]) -> None:
+    assert find_context(environ=env | {"TANGRAM_TOKEN": ""}).token == "tgm_stored"
+
+
+@pytest.mark.parametrize("token", ["tgm_ä", "tgm_a\nb", "tgm_\x00"])
+def test_token_that_no_header_can_carry_is_refused(env: dict[str, str], token: str) -> None:
+    with pytest.raises(ValueError, match="the token has characters"):
+        find_context(environ=env | {"TANGRAM_TOKEN": token})
+
+
 def test_token_of_the_file_does_not_go_to_another_url(env: dict[str, str]) -> None:
     assert find_context("http://elsewhere", environ=env).token is None
     assert find_context("http://stored:8000/", environ=env).token == "tgm_stored"

@@ -56,6 +56,18 @@ def test_project_of_the_client_reaches_every_verb_of_a_trajectory(server: FakeSe
     assert [sent.params.get("project") for sent in server.sent[1:]] == ["nlp"] * 3
 
 
+def test_project_of_a_trajectory_reaches_every_verb_of_it(
+    server: FakeServer, client: Client
+) -> None:
+    with client.trajectory("trj-1", task="swe", project="nlp") as trajectory:
+        trajectory.put("a", b"")
+        trajectory.get("a")
+        action = trajectory.exec("true")
+
+    assert [sent.params.get("project") for sent in server.sent] == [None, "nlp", "nlp", None, "nlp"]
+    assert server.world.payloads[action.id]["project"] == "nlp"
+
+
 @pytest.mark.parametrize("path", ["a.txt", "src/deep/ä b%2F.txt", "x?y#z"])
 def test_file_comes_back_as_it_went(client: Client, path: str) -> None:
     with client.trajectory("trj-1", task="swe") as trajectory:
@@ -90,3 +102,15 @@ async def test_async_trajectory_is_opened_used_and_finished(
         assert (await trajectory.exec("true")).succeeded
 
     assert server.world.trajectories["trj-1"].state == "finished"
+
+
+async def test_project_of_an_async_trajectory_reaches_every_verb_of_it(
+    server: FakeServer, aclient: AsyncClient
+) -> None:
+    async with aclient.trajectory("trj-1", task="swe", project="nlp") as trajectory:
+        await trajectory.put("a", b"")
+        await trajectory.get("a")
+        action = await trajectory.call("api:search", "/q")
+
+    assert [sent.params.get("project") for sent in server.sent] == [None, "nlp", "nlp", None, "nlp"]
+    assert server.world.payloads[action.id]["project"] == "nlp"
