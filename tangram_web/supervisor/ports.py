@@ -12,6 +12,7 @@ _TRIES = 100
 
 def choose_port(host: str, wanted: int | None) -> int:
     """Return ``wanted`` if it is free; without a wish, the first free one from 8000 on."""
+    _check_host(host)
     if wanted is not None:
         if not is_free(host, wanted):
             raise StartFailed(f"port {wanted} on {host} is taken or not allowed: give another")
@@ -22,10 +23,24 @@ def choose_port(host: str, wanted: int | None) -> int:
     raise StartFailed(f"no free port on {host} from {DEFAULT_PORT} on: give one with --port")
 
 
+def _check_host(host: str) -> None:
+    """Raise StartFailed for an address on which no port could ever be free."""
+    try:
+        with socket.socket(_family(host)) as probe:
+            probe.bind((host, 0))
+    except (OSError, UnicodeError) as error:
+        raise StartFailed(
+            f"cannot listen on {host!r} ({error}): give an address of this machine with --host"
+        ) from None
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
 def is_free(host: str, port: int) -> bool:
     """Say whether a server could listen there now."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
+    with socket.socket(_family(host)) as probe:
         # As the server does it: connections of an earlier life may still linger.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

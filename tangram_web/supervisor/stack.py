@@ -71,9 +71,11 @@ def web(address: Address, environment: Mapping[str, str]) -> Program:
 def worker(role: str, environment: Mapping[str, str], name: str | None = None) -> Program:
     """Host one role (``loop``, ``node``, ``projector``) in a Celery worker."""
     name = name or role
-    # No gossip, mingle or heartbeat: workers have nothing to say to each other.
+    # No gossip, mingle or heartbeat: workers have nothing to say to each other. No checks: they load
+    # every view, which a worker never needs, and `manage.py setup` has run them.
     command = python(
-        *("-m", "celery", "-A", "tangram_web.celery", "worker", "-Q", role, "-n", f"{name}@%h"),
+        *("-m", "celery", "-A", "tangram_web.celery", "--skip-checks", "worker"),
+        *("-Q", role, "-n", f"{name}@%h"),
         *("-P", "solo", "--without-gossip", "--without-mingle", "--without-heartbeat"),
         *("-l", "INFO"),
     )
@@ -113,7 +115,12 @@ def share_cores(cores: Sequence[int], options: Options) -> list[str]:
 
 
 def demo(url: str, token: str, environment: Mapping[str, str]) -> Program:
-    """Play a few generated trajectories for ever, as a trainer would."""
-    command = python("-m", "tangram_client", "replay", "--generate", "--trajectories", "8")
+    """Play a few generated trajectories for ever, as a trainer would.
+
+    Faster than recorded: a test that holds all cores of a small machine for a minute would be the
+    first thing that somebody's own first action waits for.
+    """
+    load = ("--generate", "--trajectories", "8", "--speed", "3")
+    command = python("-m", "tangram_client", "replay", *load)
     access = {"TANGRAM_URL": url, "TANGRAM_TOKEN": token}
     return Program("demo", (*command, "--forever"), {**environment, **access})

@@ -9,6 +9,7 @@ from pathlib import Path
 from tangram_web.supervisor.children import Announce, Child, Pause, Program
 from tangram_web.supervisor.errors import StartFailed
 from tangram_web.supervisor.home import Home
+from tangram_web.supervisor.rotation import rotate
 
 #: So many deaths in a row while starting mean that waiting longer will not help.
 HOPELESS_DEATHS = 3
@@ -54,6 +55,21 @@ class Supervisor:
                 if child.deaths >= HOPELESS_DEATHS:
                     raise StartFailed(f"{child.program.name} does not stay up:\n{tail(child.log)}")
             await asyncio.sleep(0.1)
+
+    async def keep_logs_small(self, every_seconds: float = 5.0) -> None:
+        """Return never: put logs aside that have become large. A full disk is told once for each log."""
+        told: set[Path] = set()
+        while True:
+            for log in {child.log for child in self.children}:
+                try:
+                    await asyncio.to_thread(rotate, log)
+                except OSError as error:
+                    if log not in told:
+                        self._announce(f"{log} cannot be put aside: {error}")
+                    told.add(log)
+                else:
+                    told.discard(log)
+            await self._pause(every_seconds)
 
     async def stop(self) -> None:
         """End all children, the youngest first."""

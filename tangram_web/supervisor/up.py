@@ -46,7 +46,7 @@ async def up(options: Options, console: Console) -> None:
             await first_of(
                 start(options, home, supervisor, console), supervisor.watch(), stop.wait()
             )
-            await stop.wait()
+            await first_of(stop.wait(), supervisor.keep_logs_small())
         finally:
             console.waiting("ending everything …")
             await supervisor.stop()

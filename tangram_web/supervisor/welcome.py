@@ -25,7 +25,7 @@ def welcome(
     options: Options,
 ) -> str:
     """Return address, token, a first request to try, and what was chosen."""
-    demo = "8 generated trajectories, played for ever (--no-demo leaves it out)"
+    demo = "8 generated trajectories, played for ever at three times their speed (--no-demo leaves it out)"
     return f"""
   Open      {access["login_url"]}
             (logs in as {access["user"]}, once; another link: start again, or manage.py setup)

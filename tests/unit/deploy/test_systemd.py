@@ -43,6 +43,14 @@ def test_a_worker_has_the_queue_of_its_role(unit: Path) -> None:
         assert f"-Q {role[1]} " in values(unit, "ExecStart")[0]
 
 
+def test_the_web_unit_ends_before_systemd_kills_it() -> None:
+    """Streams and waiting requests have no end of their own: the server must give them up."""
+    unit = next(unit for unit in UNITS if unit.name == "tangram-web.service")
+    patience = re.search(r"--timeout-graceful-shutdown (\d+)", values(unit, "ExecStart")[0])
+    assert patience is not None
+    assert int(patience[1]) < int(values(unit, "TimeoutStopSec")[0])
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
