@@ -1,8 +1,9 @@
 """A real Docker Engine of a test's own, and the image that its containers are made from.
 
 The engine is Debian's `docker.io`, started as root with directories of its own and without touching
-the machine's network. The image is made from Debian packages, unpacked and never configured; that
-takes a minute, so it is kept, and made again when its recipe changes:
+the machine's network: containers have none, or the engine and they have a network namespace of their
+own, from which nothing outside is reached. The image is made from Debian packages, unpacked and never
+configured:
 
     python -m tests.docker_engine        # make the image now
 """
@@ -10,8 +11,6 @@ takes a minute, so it is kept, and made again when its recipe changes:
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
 import shutil
 import socket
 import subprocess
@@ -27,20 +26,27 @@ import docker
 import docker.errors
 import psutil
 
+from tests import debian_files
+
 CGROUPS: Final = Path("/sys/fs/cgroup")
 START_WITHIN_SECONDS: Final = 60.0
 STOP_WITHIN_SECONDS: Final = 60.0
 REMOVALS_AT_ONCE: Final = 8
 IMAGE: Final = "tangram-tests:1"
-_PACKAGES: Final = (
-    "base-files libc-bin bash dash coreutils grep sed procps util-linux"
-    " python3 python3-pytest python3-pytest-xdist"
-).split()
-_LEFT_OUT: Final = ("doc", "man", "locale", "zoneinfo")
-_CUSTOM: Final = (
-    'printf "root:x:0:0:root:/root:/bin/sh\\nnobody:x:65534:65534:nobody:/:/bin/sh\\n"'
-    ' > "$1/etc/passwd";'
-    ' printf "root:x:0:\\nnogroup:x:65534:\\n" > "$1/etc/group"'
+_NO_NETWORK: Final = ("--iptables=false", "--ip6tables=false", "--bridge=none")
+_APART: Final = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
+_SANDBOX: Final = debian_files.Recipe(
+    name="sandbox",
+    packages=tuple(
+        "base-files libc-bin bash dash coreutils grep sed procps util-linux"
+        " python3 python3-pytest python3-pytest-xdist".split()
+    ),
+    left_out=tuple(f"/usr/share/{name}/*" for name in ("doc", "man", "locale", "zoneinfo")),
+    finish=(
+        'printf "root:x:0:0:root:/root:/bin/sh\\nnobody:x:65534:65534:nobody:/:/bin/sh\\n"'
+        ' > "$1/etc/passwd";'
+        ' printf "root:x:0:\\nnogroup:x:65534:\\n" > "$1/etc/group"'
+    ),
 )
 
 
@@ -52,8 +58,12 @@ def missing_programs() -> list[str]:
 class DockerEngine:
     """One engine; its containers and images are gone with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, networks: bool = False) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="tangram-docker-"))
+        #: Whether it can make networks, in a namespace of its own.
+        self.networks = networks
+        #: Control group of its containers, unless they name one.
+        self.group = self.directory.name
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -65,7 +75,8 @@ class DockerEngine:
         """Start the engine and wait until it answers."""
         at = self.directory
         command = [
-            "dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none",
+            *(_APART if self.networks else ()), "dockerd", *(() if self.networks else _NO_NETWORK),
+            "--cgroup-parent", f"/{self.group}",
             "--data-root", str(at / "data"), "--exec-root", str(at / "exec"),
             "--pidfile", str(at / "pid"), "--host", self.host,
         ]  # fmt: skip
@@ -79,9 +90,9 @@ class DockerEngine:
         return self
 
     @contextlib.contextmanager
-    def client(self) -> Iterator[docker.APIClient]:
+    def client(self, patience_seconds: int = 60) -> Iterator[docker.APIClient]:
         """Talk to the engine as an operator would."""
-        client = docker.APIClient(base_url=self.host, version="auto", timeout=60)
+        client = docker.APIClient(base_url=self.host, version="auto", timeout=patience_seconds)
         try:
             yield client
         finally:
@@ -91,7 +102,7 @@ class DockerEngine:
         """Import the image."""
         name, tag = IMAGE.split(":")
         with self.client() as client:
-            client.import_image_from_file(str(make_root_file_system()), name, tag)
+            client.import_image_from_file(str(debian_files.make(_SANDBOX)), name, tag)
 
     def containers(self) -> list[str]:
         """Return the names of all containers."""
@@ -126,6 +137,7 @@ class DockerEngine:
             if str(self.directory) in (at := mount.split()[1]):
                 subprocess.run(["umount", "--lazy", at], check=False)
         shutil.rmtree(self.directory, ignore_errors=True)
+        _remove_groups({self.group})
 
     def clear(self) -> None:
         """Remove every container."""
@@ -156,43 +168,11 @@ def _remove_groups(parents: Iterable[str]) -> None:
     """Remove what drivers made for containers; theirs go with the last container at their end."""
     for parent in parents:
         for root in (CGROUPS, *CGROUPS.iterdir()):
-            with contextlib.suppress(OSError):
-                (root / parent.lstrip("/")).rmdir()
-
-
-def make_root_file_system() -> Path:
-    """Return the image's files as one archive, made when there is none for this recipe."""
-    recipe = "\n".join((*_PACKAGES, *_LEFT_OUT, _CUSTOM))
-    digest = hashlib.blake2b(recipe.encode(), digest_size=8).hexdigest()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tangram"
-    archive = cache / f"sandbox-{digest}.tar"
-    if archive.exists():
-        return archive
-    cache.mkdir(parents=True, exist_ok=True)
-    draft = archive.with_name(f"{archive.stem}.{os.getpid()}.tar")
-    command = [
-        "mmdebstrap", "--quiet", "--mode=root", "--variant=extract",
-        f"--include={','.join(_PACKAGES)}",
-        *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in _LEFT_OUT),
-        f"--customize-hook={_CUSTOM}", _suite(), str(draft),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        draft.unlink(missing_ok=True)
-        raise RuntimeError(f"mmdebstrap: {done.stderr[-4000:]}")
-    draft.replace(archive)
-    return archive
-
-
-def _suite() -> str:
-    """Return the Debian release of this machine: its package sources are known to work."""
-    facts = dict(
-        line.split("=", 1)
-        for line in Path("/etc/os-release").read_text().splitlines()
-        if "=" in line
-    )
-    return facts.get("VERSION_CODENAME", "stable").strip('"')
+            group = root / parent.lstrip("/")
+            for each in (*group.glob("*/"), group):
+                with contextlib.suppress(OSError):
+                    each.rmdir()
 
 
 if __name__ == "__main__":
-    print(make_root_file_system())  # noqa: T201 - a command says what it made
+    print(debian_files.make(_SANDBOX))  # noqa: T201 - a command says what it made

@@ -15,8 +15,14 @@ SERVICES: dict[str, Any] = COMPOSE["services"]
 OURS = {name for name, service in SERVICES.items() if service.get("image") == "tangram"}
 #: Members of a service that the compose specification knows, as far as we use them.
 MEMBERS = {
-    "build", "command", "depends_on", "environment", "healthcheck", "image", "init", "ports",
-    "profiles", "restart", "security_opt", "stop_grace_period", "user", "volumes",
+    "build", "command", "depends_on", "environment", "healthcheck", "image", "ports", "profiles",
+    "restart", "security_opt", "stop_grace_period", "user", "volumes",
+}  # fmt: skip
+#: Read by uvicorn, not by us.
+FOREIGN = {"FORWARDED_ALLOW_IPS"}
+#: What each part gets where compose has an answer of its own, or what is no concern of a container.
+NOT_TAKEN = {
+    "TANGRAM_HOME", "TANGRAM_DEBUG", "TANGRAM_SECRETS_DIRECTORY", "TANGRAM_DOCKER_", "TANGRAM_API_SECRET_",
 }  # fmt: skip
 
 
@@ -45,7 +51,15 @@ def test_a_service_has_only_members_that_compose_knows(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(OURS))
 def test_a_service_sets_only_variables_that_are_read(name: str) -> None:
-    assert set(SERVICES[name]["environment"]) <= settings_read()
+    assert set(SERVICES[name]["environment"]) <= settings_read() | FOREIGN
+
+
+def test_every_setting_can_be_given_in_the_environment_file() -> None:
+    given = {variable for name in OURS for variable in SERVICES[name]["environment"]}
+    in_settings = re.findall(
+        r"\"(TANGRAM_[A-Z_]+)\"", (ROOT / "tangram_web" / "settings.py").read_text()
+    )
+    assert set(in_settings) - NOT_TAKEN <= given
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
@@ -75,6 +89,18 @@ def test_everything_waits_for_what_it_needs() -> None:
         assert needs["redis"]["condition"] == "service_healthy"
         assert needs["postgres"]["condition"] == "service_healthy"
         assert needs["setup"]["condition"] == "service_completed_successfully"
+
+
+def test_the_check_of_the_database_is_not_fooled_by_a_server_that_only_sets_it_up() -> None:
+    assert "--host" in SERVICES["postgres"]["healthcheck"]["test"]
+
+
+def test_the_client_of_the_image_is_as_new_as_the_server_that_it_dumps() -> None:
+    """Debian 13 has PostgreSQL 17; a client refuses a newer server, an older one refuses its dump."""
+    base = re.search(r"^FROM (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert base is not None
+    assert base[1].endswith("trixie")
+    assert SERVICES["postgres"]["image"] == "postgres:17"
 
 
 def test_redis_writes_to_disk_before_it_answers_and_forgets_nothing() -> None:
@@ -109,6 +135,36 @@ def test_no_secret_has_a_default() -> None:
         assert all(":?" in use for use in uses)
 
 
+def test_nothing_gets_into_the_image_unasked() -> None:
+    """A folder that is run from has an .env with passwords, and backups."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    assert rules[0] == "*"
+    taken = {rule.removeprefix("!") for rule in rules if rule.startswith("!")}
+    packages = {"domain", "managers", "scheduler", "simulator"}
+    assert packages | {"tangram_client", "tangram_web", "frontend", "manage.py"} <= taken
+    assert all((ROOT / name).exists() for name in taken)
+    assert not {".env", "deploy", "."} & taken
+
+
 def test_what_the_image_copies_is_there() -> None:
     for source in re.findall(r"^COPY (\S+) ", (ROOT / "Dockerfile").read_text(), re.MULTILINE):
         assert (ROOT / source).exists()
+
+
+def test_the_image_serves_with_an_end_before_docker_kills_it() -> None:
+    """Streams and waiting requests have no end of their own."""
+    patience = re.search(
+        r'"--timeout-graceful-shutdown", "(\d+)"', (ROOT / "Dockerfile").read_text()
+    )
+    assert patience is not None
+    assert int(patience[1]) < int(SERVICES["web"]["stop_grace_period"].removesuffix("s"))
+
+
+def test_prometheus_asks_under_a_name_that_is_let_in() -> None:
+    """Whatever the operator names: what Prometheus asks for is added."""
+    configuration = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    targets = configuration["scrape_configs"][0]["static_configs"][0]["targets"]
+    hosts = SERVICES["web"]["environment"]["TANGRAM_ALLOWED_HOSTS"]
+    outside = re.sub(r"\$\{[^}]*\}", "", hosts).split(",")
+    assert {target.partition(":")[0] for target in targets} <= set(outside)
