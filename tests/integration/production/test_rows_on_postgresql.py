@@ -12,6 +12,8 @@ from tests.architecture.tree import ROOT
 from tests.conftest import in_ci
 from tests.postgres_server import PostgresServer, find_program
 
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
@@ -21,7 +23,7 @@ def test_the_tests_of_rows_and_pages_pass_on_postgresql() -> None:
     server = PostgresServer().create()
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/integration/web"],
+            [*PYTEST, "-n", "auto", "tests/integration/web"],
             cwd=ROOT, env={**os.environ, "DATABASE_URL": server.url}, capture_output=True, text=True,
             check=False,
         )  # fmt: skip
