@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import psycopg
@@ -32,62 +32,11 @@ from tangram_web.supervisor import stack
 from tangram_web.supervisor.children import Program
 from tangram_web.supervisor.home import Home
 from tangram_web.supervisor.redis_server import EmbeddedRedis, choose_redis
+from tests.faults.part import Part
 from tests.ports import free_port
 from tests.postgres_server import PostgresServer
 
 READY_WITHIN_SECONDS = 90.0
-END_WITHIN_SECONDS = 30.0
-
-
-class Part:
-    """One program of the system."""
-
-    def __init__(self, program: Program, log: Path) -> None:
-        self.name = program.name
-        self.log = log
-        self._program = program
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int:
-        """Process id of its present life."""
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def start(self) -> None:
-        """Begin a new life."""
-        assert not self.alive
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._program.command, cwd=stack.ROOT, stdout=log, stderr=log,
-                env={**os.environ, **self._program.environment}, start_new_session=True,
-            )  # fmt: skip
-
-    def signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """End it at once, as a crash does."""
-        self.signal(signal.SIGKILL)
-        self.wait()
-
-    def end(self) -> None:
-        """Ask it to end, and wait until it has."""
-        if self.alive:
-            self.signal(signal.SIGTERM)
-            self.wait()
-
-    def wait(self) -> None:
-        assert self._process is not None
-        try:
-            self._process.wait(END_WITHIN_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            raise
 
 
 def _numbered(role: str, number: int) -> str:
@@ -233,6 +182,22 @@ class System:
                 return time.monotonic() - began
             time.sleep(0.02)
         raise AssertionError(f"no service: {self.tails()}")
+
+    def wait_until_whole(self) -> None:
+        """Wait until every process shows life, the standby too, and a new action is carried out."""
+        workers = [
+            p for name, p in self.parts.items() if name.split("-")[0] not in ("redis", "web")
+        ]
+        until = time.monotonic() + READY_WITHIN_SECONDS
+        while time.monotonic() < until:
+            with self.client() as client:
+                rows = cast("dict[bytes, bytes]", client.hgetall(self.keys.workers))
+            shown = {json.loads(row)["pid"] for row in rows.values()}
+            if all(part.pid in shown for part in workers if part.alive):
+                self.wait_until_served()
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"not everybody shows life: {self.tails()}")
 
     def status(self) -> Any:
         """Return how everything stands, as the leader says."""

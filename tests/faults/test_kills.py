@@ -12,8 +12,9 @@ import time
 import pytest
 
 from tests.faults.audit import Audit
+from tests.faults.part import Part
 from tests.faults.rounds import play, settle
-from tests.faults.system import Part, System
+from tests.faults.system import System
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
