@@ -25,6 +25,7 @@ print(token_create(actor=SYSTEM, name="all", scopes=[Scope.ADMIN])[1])
 @pytest.fixture(scope="session")
 def tangram(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tangram]:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TANGRAM_WEBHOOKS_LOOPBACK", "1")
         patch.setenv("TANGRAM_NODE_GPUS", "2")  # declared: nothing looks whether they exist
         running = Tangram(tmp_path_factory.mktemp("stack") / "home", "--no-demo")
     running.wait_until_ready()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.acceptance.browser.conftest import PATIENCE_MS
+from tests.acceptance.browser.pages import apply, audited, until, visit
 from tests.acceptance.up.conftest import Tangram
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -45,39 +45,9 @@ def picture(page: Page, name: str) -> None:
         page.screenshot(path=Path(folder) / f"{name}.png")
 
 
-def apply(page: Page, text: str) -> None:
-    """Review and save a text on the pages of the configuration."""
-    page.goto(page.url.split("/", 3)[0] + "//" + page.url.split("/")[2] + "/configuration/edit/")
-    page.get_by_label("The configuration as YAML").fill(text)
-    page.get_by_role("button", name="Review").click()
-    page.get_by_role("button", name="Save").click()
-    expect(page.get_by_text("it is in force")).to_be_visible()
-
-
-def visit(page: Page, path: str) -> None:
-    page.goto("/".join(page.url.split("/")[:3]) + path)
-
-
-def until(page: Page, path: str, seen: Callable[[Page], bool]) -> None:
-    """Reload a page until it shows something: what it tells is projected a moment later."""
-    for _ in range(PATIENCE_MS // 250):
-        visit(page, path)
-        if seen(page):
-            return
-        page.wait_for_timeout(250)
-    raise AssertionError(f"{path} never showed it:\n{page.inner_text('main')}")
-
-
 def listed(page: Page, action_id: str) -> None:
     """Wait until an action has its row."""
     until(page, "/actions/?task=drill", lambda p: action_id in p.content())
-
-
-def audited(page: Page, target: str, verb: str) -> None:
-    visit(page, f"/audit/?target={target}")
-    row = page.locator("#rows tbody tr", has_text=verb).first
-    expect(row).to_contain_text("admin")
-    expect(row).to_contain_text("web")
 
 
 def test_a_quota_is_exhausted(open_page: Any, tangram: Tangram) -> None:
@@ -168,6 +138,19 @@ def test_two_services_thrash(open_page: Any, tangram: Tangram) -> None:
     expect(log).to_contain_text("drill-b")
     picture(page, "drill-services-log")
 
+    # What if each took more calls at once? Played before anything is saved; simulated.
+    visit(page, "/configuration/edit/")
+    wider = "---\n".join(
+        f"{SERVICE % name}  max_concurrency: 4\n" for name in ("drill-a", "drill-b")
+    )
+    page.get_by_label("The configuration as YAML").fill(wider)
+    page.get_by_role("button", name="Review").click()
+    page.get_by_role("button", name="Play it").click()
+    expect(page.locator(".titled .chip")).to_have_text("finished")
+    rows = page.locator("table.numbers tbody th")
+    expect(rows).to_have_text(["as it is", "as it would be"])
+    picture(page, "drill-what-if")
+
     # Cured: one of them waits in quarantine, the other keeps its chunk.
     visit(page, "/act/service/quarantine/?target=drill-b")
     page.get_by_label("to confirm").fill("drill-b")
@@ -183,4 +166,5 @@ def test_two_services_thrash(open_page: Any, tangram: Tangram) -> None:
     visit(page, "/act/service/release/?target=drill-b")
     page.get_by_role("button", name="Lift the quarantine").click()
     until(page, f"/actions/{held}/", lambda p: "completed" in p.inner_text("main"))
-    audited(page, "configuration", "apply")
+    audited(page, "service/drill-b", "release")
+    audited(page, "service/drill-b", "quarantine")
