@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 PYTHON := .venv/bin/python
 
-.PHONY: help setup run test check lint fix types sizes migrate lock bench docs
+.PHONY: help setup run test check lint fix types sizes migrate lock bench docs pictures
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1|/' | \
@@ -44,3 +44,6 @@ bench: ## the measurements behind the README's table
 
 docs: ## redraw the documents that are made from code
 	$(PYTHON) -m docs.state_machines
+
+pictures: ## take the pictures of the documents from a running Tangram (Chromium, 4 minutes)
+	$(PYTHON) -m docs.pictures
