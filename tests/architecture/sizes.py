@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tests.architecture.tree import PACKAGES, name, python_files
 
-FILE_LINES = 500
+FILE_LINES = 490
 FUNCTION_LINES = 60
 #: Nine of ten functions are at most this long.
 FUNCTION_LINES_P90 = 35
