@@ -130,10 +130,11 @@ def main() -> None:
                 print(figure.id, claim.what, claim.paper, claim.ours, claim.verdict, sep=" | ")
     if options.dry:
         return
+    name = "evaluation" if options.scale == "standard" else f"evaluation-{options.scale}"
     for figure in report.figures:
         if figure.id in DRAWN:
-            (RESULTS / f"evaluation-{figure.id}.svg").write_text(plot(figure) + "\n")
-    print("stored in", store("evaluation", body))
+            (RESULTS / f"{name}-{figure.id}.svg").write_text(plot(figure) + "\n")
+    print("stored in", store(name, body))
 
 
 if __name__ == "__main__":

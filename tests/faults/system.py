@@ -81,7 +81,7 @@ class System:
             server = replace(server, folder=redis_directory)
         self.postgres = postgres
         if postgres is None:
-            self._add(server.program)
+            self._add(replace(server.program, environment=environment or {}))
         else:
             self._common["DATABASE_URL"] = postgres.url
             self._use_tcp(server)
