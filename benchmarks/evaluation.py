@@ -17,6 +17,7 @@ import msgspec
 
 from benchmarks.record import RESULTS, store
 from simulator.compare import Timed
+from simulator.crew import end_when_told
 from simulator.llm_trace import make_requests, read_requests
 from simulator.report.cases import SCALES, Case, Inputs
 from simulator.report.commands import CORES, shown
@@ -105,6 +106,7 @@ def _summed(part: Sequence[Timed]) -> dict[str, int]:
 
 def main() -> None:
     """Simulate, draw, store."""
+    end_when_told()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trace", type=Path, help="recorded coding agents [made up]")
     parser.add_argument("--requests", type=Path, help="recorded LLM requests [made up]")

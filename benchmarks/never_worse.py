@@ -18,6 +18,7 @@ from rich.table import Table
 from benchmarks.record import store
 from domain.errors import InvalidRequest
 from simulator.compare import check_policies
+from simulator.crew import end_when_told
 from simulator.sweep import Row, cells, shortened, sweep, worse
 from simulator.traces import make_recordings, read_recordings
 
@@ -75,6 +76,7 @@ def _heavy(rows: list[Row]) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Sweep, print, store."""
+    end_when_told()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trace", nargs="?", type=Path, help="default: made up trajectories")
     parser.add_argument("--steps", type=int, default=52, help="interactions kept of a recording")

@@ -23,6 +23,7 @@ from domain.errors import InvalidRequest, InvariantViolation
 from domain.policies import DEFAULT_POLICY
 from simulator.capacity import MEASURES, Wish, fewest_nodes
 from simulator.compare import POLICIES, Progress, Scene, check_policies, compare
+from simulator.crew import end_when_told
 from simulator.decided import decide_again
 from simulator.engine import Watch
 from simulator.report.commands import report, with_report_options
@@ -135,6 +136,7 @@ def report_command(**options: Any) -> None:
 
 def main() -> None:
     """Run the command line."""
+    end_when_told()
     verbs(prog_name="tangram sim")
 
 
@@ -183,7 +185,7 @@ def _journalled(path: Path | None) -> Iterator[Watch | None]:
         part.replace(path)
     except OSError as error:
         raise InvalidRequest(f"{part}: {error.strerror}") from None
-    finally:  # whatever ends it, Ctrl-C as well
+    finally:  # whatever ends it, Ctrl-C and SIGTERM as well
         with suppress(OSError):
             part.unlink()
 

@@ -9,16 +9,15 @@ does not resize ignores that. All of it is simulated.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from multiprocessing import get_context
 
 from domain.errors import InvalidRequest
 from simulator.cluster import GIB, Cluster
 from simulator.compare import Scene, check_policies, run
+from simulator.crew import crew
 from simulator.workloads.ai_coding import AiCoding
 from simulator.workloads.rewards import PRESETS
 from tangram_client.replay.trace import Recording
@@ -107,9 +106,7 @@ def sweep(
     rows = []
     with ExitStack() as stack:
         if jobs > 1:
-            results = stack.enter_context(ProcessPoolExecutor(jobs, get_context("spawn"))).map(
-                measure, grid
-            )
+            results = stack.enter_context(crew(jobs)).map(measure, grid)
         else:
             results = map(measure, grid)
         for row in results:

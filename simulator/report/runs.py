@@ -7,13 +7,13 @@ actions, not in cases: some have a hundred times as many as others.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import closing
 from dataclasses import replace
-from multiprocessing import active_children, get_context
 from typing import NamedTuple
 
 from simulator.compare import Timed, run
+from simulator.crew import crew
 from simulator.report.cases import Case, Inputs, Scale, scene
 from simulator.report.kept import Kept
 from simulator.result import Result
@@ -100,19 +100,10 @@ def _simulated(
         _begin(inputs, scale)
         yield from ((case, _one(case)) for case in cases)
         return
-    with ProcessPoolExecutor(
-        jobs, get_context("spawn"), initializer=_begin, initargs=(inputs, scale)
-    ) as pool:
-        running = {pool.submit(_one, case): case for case in cases}
-        try:
-            for each in as_completed(running):
-                yield running[each], each.result()
-        except BaseException:  # an interruption, too: nobody waits for what runs, for minutes maybe
-            for worker in active_children():
-                worker.terminate()
-            raise
-        finally:
-            pool.shutdown(cancel_futures=True)
+    with crew(jobs, _begin, inputs, scale) as workers:
+        running = {workers.submit(_one, case): case for case in cases}
+        for each in as_completed(running):
+            yield running[each], each.result()
 
 
 def _begin(inputs: Inputs, scale: Scale) -> None:
