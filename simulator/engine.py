@@ -42,8 +42,9 @@ from domain.events import (
     NodeJoined,
     TimeAdvanced,
 )
-from domain.ids import ActionId, ResourceId
+from domain.ids import ActionId, ResourceId, node_resource
 from domain.inventory import Config
+from managers.gpu.ledger import ChunkLedger
 from managers.quota.api import ApiLedger
 from managers.registry import load
 from scheduler.core.machine import Machine
@@ -51,7 +52,7 @@ from scheduler.core.policies import policy_named
 from scheduler.core.state import MakeLedger
 from simulator.agenda import Agenda
 from simulator.cluster import POOL, Cluster
-from simulator.gpus import Restorable
+from simulator.gpus import Restorable, in_memory
 from simulator.nodes import ModelledNodes
 from simulator.overheads import Overheads
 from simulator.tally import Tally
@@ -164,6 +165,14 @@ class Simulation:
             ledger = self.machine.state.paced.get(ResourceId(name))
             if isinstance(ledger, ApiLedger):
                 ledger.presume(amounts)
+        for node in cluster.inventories():
+            books = self.machine.state.hosting.get(node_resource("gpu", node.name))
+            if isinstance(books, ChunkLedger) and node.resources["gpu"].residents:
+                homes, services = (
+                    node.resources["gpu"].residents,
+                    self.machine.state.config.services,
+                )
+                books.recall(in_memory(homes, services, books.memory_bytes))
         if self._watch is not None:
             self._watch(self.machine, events, decisions)
 

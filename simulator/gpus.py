@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from domain.action import Action
-from domain.allocation import Hosting
+from domain.allocation import Home, Hosting
 from domain.decisions import Grant
 from domain.elasticity import Elasticity
 from domain.resources import MILLI, UnitSet
 from domain.services import Degree, Engine, GpuService, service_name
+from managers.gpu import remembered
+from managers.gpu.residents import Resident
 
 #: GPUs of a node: what a chunk may span at most.
 GPUS_PER_NODE: Final = 8
@@ -78,6 +80,22 @@ class Restorable(Protocol):
     def restore_seconds(self, gpus: int) -> float:
         """Return how long it takes until it answers on ``gpus`` GPUs where it was not in memory."""
         ...
+
+
+def in_memory(
+    homes: Iterable[Home], services: Mapping[str, GpuService], gpu_memory_bytes: int
+) -> bytes:
+    """Return the memory of a ledger that has services at ``homes``, the one used longest ago first.
+
+    They need what they declare: of a node that joins all count as taking their GPUs whole.
+    """
+    residents = [
+        Resident(home.service, home.units, min(needed or gpu_memory_bytes, gpu_memory_bytes), used)
+        for used, home in enumerate(homes, start=1)
+        if home.service in services
+        for needed in [services[home.service].memory_bytes(len(home.units))]
+    ]
+    return remembered.encode(remembered.Remembered(len(residents), residents, {}))
 
 
 def restore_of(grant: Grant, models: Mapping[str, Restorable]) -> float | None:

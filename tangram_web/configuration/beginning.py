@@ -1,4 +1,5 @@
-"""With what a what-if begins: the nodes as they are, and what was used before anybody can tell why.
+"""With what a what-if begins: the nodes as they are with the services in their GPUs, and what was used
+before anybody can tell why.
 
 What ran and was granted in the minutes before the window is played (`whatif`). What the journal does
 not reach back to is told by the scheduler as a sum alone: what a quota counts now, without what is
@@ -13,30 +14,47 @@ from math import inf
 from typing import Any, Final
 
 import msgspec
+import redis
 
 from domain.errors import Unavailable
 from domain.inventory import Config, ResourceInventory
 from domain.resources import MILLI
-from tangram_web.lib import ask
+from tangram_web.lib import ask, bus
+from tangram_web.live.scenes import SceneStore
 from tangram_web.records.models import NodeRecord
-from tangram_web.simulations.inputs import Window
+from tangram_web.simulations.in_memory import Residents
+from tangram_web.simulations.inputs import Window, WindowReader
 
 #: Kinds that the simulator has ledgers of.
 _KINDS: Final = ("cpu", "memory", "gpu")
 
 
-def machines_of(nodes: Iterable[NodeRecord]) -> dict[str, dict[str, ResourceInventory]]:
-    """Return what each node has, with its cores and GPUs by locality; no service is in memory yet."""
+def machines_of(
+    nodes: Iterable[NodeRecord], residents: Residents
+) -> dict[str, dict[str, ResourceInventory]]:
+    """Return what each node has, with its cores and GPUs by locality and who is in their memory."""
     return {
         node.name: {
             kind: msgspec.structs.replace(
-                msgspec.convert(node.resources[kind], ResourceInventory), residents=()
+                msgspec.convert(node.resources[kind], ResourceInventory),
+                residents=residents.get(node.name, ()) if kind == "gpu" else (),
             )
             for kind in _KINDS
             if kind in node.resources
         }
         for node in nodes
     }
+
+
+def residents_of(reader: WindowReader) -> Residents:
+    """Return which services lay in GPU memory when what ``reader`` has read begins."""
+    if reader.began_at is None:
+        return {}
+    try:
+        scene = SceneStore(bus.redis_client(), bus.keys()).at(reader.began_at)
+    except redis.RedisError as error:
+        raise Unavailable(f"redis does not answer: {error}") from error
+    return reader.in_memory.residents(scene.residents if scene is not None else ())
 
 
 def used_before(
@@ -74,10 +92,12 @@ def assumptions(
     used: Mapping[str, tuple[int, ...]],
     unknown: Collection[str],
     unseen: Collection[str],
+    residents: int = 0,
 ) -> tuple[str, ...]:
     """Say in words what a what-if begins with, and where that is a guess.
 
-    ``unknown``: resources whose use before is not known; ``unseen``: services whose restore nobody saw.
+    ``unknown``: resources whose use before is not known; ``unseen``: services whose restore nobody saw;
+    ``residents``: chunks of GPUs that have a service in memory.
     """
     found = []
     if before_seconds > 0:
@@ -95,5 +115,10 @@ def assumptions(
         found.append(f"nobody told what of {names} was used before that: nothing")
     if names := ", ".join(sorted(unseen)):
         found.append(f"no restore of {names} was seen: each is taken to last a second")
-    found.append("no GPU service is in memory at first; nodes that are drained were never used")
+    there = (
+        f"GPU services are in memory on {residents} chunks"
+        if residents
+        else "no GPU service is in memory"
+    )
+    found.append(f"{there} at first; nodes that are drained were never used")
     return tuple(found)

@@ -2,8 +2,8 @@
 
 All projects of the pool are played, for they share it; a project keeps the result. Both
 configurations meet the same actions with the same durations, in one simulation side by side. They
-begin alike: with the nodes as they are, and with what was held and used when the window began, which
-comes about by playing the minutes before under the configuration as it is (`beginning`).
+begin alike: with the nodes as they are, the services that lay in the memory of their GPUs, and with what
+was held and used when the window began, which comes about by playing the minutes before under the configuration as it is (`beginning`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from domain.errors import InvalidRequest
 from domain.inventory import Config, ProjectConfig
 from simulator.request import Request, Variant
 from tangram_web.audit.services import actor_at
-from tangram_web.configuration.beginning import assumptions, machines_of, used_before
+from tangram_web.configuration.beginning import assumptions, machines_of, residents_of, used_before
 from tangram_web.configuration.telling import judge
 from tangram_web.pools import applying
 from tangram_web.pools.manifests import Wanted
 from tangram_web.pools.selectors import current_config
 from tangram_web.records.models import NodeRecord
+from tangram_web.simulations.in_memory import Residents
 from tangram_web.simulations.inputs import Window, WindowReader
 from tangram_web.simulations.models import Simulation
 from tangram_web.simulations.services import simulation_create
@@ -66,7 +67,7 @@ def what_if(
         workload="recorded",
         policies=(NOW, THEN),
         variants=variants,
-        machines=machines_of(_nodes(pool)),
+        machines=machines_of(_nodes(pool), window.residents),
         counts_from=window.counts_from,
         used=used,
         assumed=assumptions(
@@ -75,6 +76,7 @@ def what_if(
             used=used,
             unknown=unknown,
             unseen=window.services - set(window.restores),
+            residents=sum(map(len, window.residents.values())),
         ),
         untold=told.untold,
     )
@@ -148,7 +150,13 @@ def _read(config: Config, pool: str, before_seconds: int) -> Window:
         content, reader.actions, reader.foreign, limits, reader.restores, reader.services,
         reader.counts_from, reader.before, reader.before_seconds,
         {name: reader.granted[name] for name in sorted(limits)},
+        _of_pool(residents_of(reader), pool),
     )  # fmt: skip
+
+
+def _of_pool(residents: Residents, pool: str) -> Residents:
+    names = set(_nodes(pool).values_list("name", flat=True))
+    return {node: homes for node, homes in residents.items() if node in names}
 
 
 def _variant(config: Config, pool: str, window: Window) -> Variant:

@@ -28,6 +28,7 @@ from tangram_client.replay.trace import TraceError
 from tangram_web.lib import bus
 from tangram_web.pools.selectors import current_config
 from tangram_web.records.models import NodeRecord
+from tangram_web.simulations.in_memory import InMemory, Residents
 
 MOST_BYTES: Final = 8 * 2**20
 #: Of a journal, before it is deflated.
@@ -59,6 +60,8 @@ class Window(NamedTuple):
     before_seconds: float = 0.0
     #: Cluster-wide resource → milli-units that were granted of it to all of these actions.
     granted: dict[str, int] = {}
+    #: Services that lay in GPU memory when what is played began.
+    residents: Residents = {}
 
 
 def check_trace(workload: str, content: bytes) -> None:
@@ -135,6 +138,9 @@ class WindowReader:
         #: Where the window begins, in journal time, and how much of the time before is known.
         self.counts_from, self.before_seconds = inf, 0.0
         self.granted: Counter[str] = Counter()
+        self.in_memory = InMemory(self.ids)
+        #: Wall clock at which the first of these actions came.
+        self.began_at: float | None = None
         self._services: dict[str, str] = {}
         self._restored: dict[str, list[float]] = {}
 
@@ -150,6 +156,9 @@ class WindowReader:
             if self.counts_from == inf and (written >= began or not before_seconds):
                 self.counts_from, self.before_seconds = entry.at, entry.at - first_at
             kept = self._kept(entry)
+            self.in_memory.take(entry)
+            if self.began_at is None and self.ids:
+                self.began_at = written
             if kept is not None:
                 lines.append(_encode(kept))
                 size += len(lines[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from time import time
 from typing import Any
 
@@ -11,20 +12,23 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from domain.action import Kind
-from domain.allocation import Allocation
+from domain.allocation import Allocation, Hosting
 from domain.apis import CallSpec
 from domain.codec import encode
 from domain.decisions import Grant
 from domain.events import ChunkNews
 from domain.ids import ResourceId
+from simulator import job
 from simulator.request import read_request
 from tangram_web.configuration.beginning import assumptions
 from tangram_web.configuration.telling import judge
-from tangram_web.lib import ask
+from tangram_web.lib import ask, bus
+from tangram_web.live.scenes import STEP_SECONDS, Scene, SceneStore
 from tangram_web.pools.applying import Change
 from tangram_web.pools.models import ConfigRevision
 from tangram_web.records.models import NodeRecord
-from tangram_web.simulations.models import Simulation
+from tangram_web.simulations.inputs import inflated
+from tangram_web.simulations.models import Simulation, SimulationInput
 from tests.integration.web.journal import Journal, a_finish, a_grant, a_report, an_action
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -224,6 +228,7 @@ def test_nodes_are_played_as_they_are(admin: Client) -> None:
     # What was in memory when they joined is long gone, and no simulator knows licenses.
     assert machines["n1"].keys() == {"cpu", "gpu"}
     assert "residents" not in machines["n1"]["gpu"]
+    assert "no GPU service is in memory at first" in found.request["assumed"][-1]
     page = admin.get(f"/simulate/{found.pk}/").content.decode()
     assert "as they are" in page
     assert "Assumed" in page
@@ -243,6 +248,41 @@ def test_what_came_before_the_window_leads_up_to_it(admin: Client, redis_bus: An
     assert found.request["counts_from"] == later.entries[0][1].at
     assert "1 actions of pool default" in found.source
     assert found.request["assumed"][0].startswith("3 actions of the 1.8 minutes before are played")
+
+
+def test_services_that_are_in_memory_are_not_restored_again(
+    admin: Client, redis_bus: Any, tmp_path: Path
+) -> None:
+    """One was restored before all that is played, of the other the map of GPUs alone tells."""
+    spec = "{engine: process, command: [serve, '{port}'], degrees: [{gpus: 1, memory_bytes: 1024}]}"
+    both = "---\n".join(text("GpuService", name, spec) for name in ("reward", "judge"))
+    admin.post("/configuration/review/", {"text": both, "revision": "1", "save": "1"})
+    there = {"node": "n2", "service": "judge", "units": "1", "since": 0, "used": 0, "uses": 1}
+    at = int(time() - 30) // STEP_SECONDS * STEP_SECONDS
+    SceneStore(redis_bus, bus.keys()).save([Scene(at, [], [there], [])])
+    journal = Journal()
+    for number, service in enumerate(("reward", "reward", "judge")):
+        call = an_action(number, kind=Kind.CALL, cost={"gpu": (1000,)}, key="gpu",
+                         call=CallSpec(f"service:{service}", "GET", "/"))  # fmt: skip
+        node, unit = ("n1", 0) if service == "reward" else ("n2", 0)
+        hosting = Hosting(service, 1024, cached=service == "reward")
+        held = Allocation(ResourceId(f"gpu:{node}"), 1000, (unit,), hosting=hosting)
+        journal.submit(call)
+        journal.write([], [Grant(call.id, node, (held,))])
+        journal.write([a_report(call.id, node=node)], [a_finish(call)])
+        journal.at += 10.0
+    written(redis_bus, journal, 1)
+
+    found = played(admin, text("Pool", "default", "{policy: minimum}"))
+
+    machines = found.request["machines"]
+    assert machines["n1"]["gpu"]["residents"] == [["reward", [0]]]
+    assert machines["n2"]["gpu"]["residents"] == [["judge", [1]]]
+    assert "in memory on 2 chunks at first" in found.request["assumed"][-1]
+    trace = tmp_path / "trace"
+    trace.write_bytes(inflated(bytes(SimulationInput.objects.get().content)))
+    outcome = job.play(read_request(found.request), trace, lambda *_: None)
+    assert [(run.result.whole.actions, run.result.restores) for run in outcome.runs] == [(3, 0)] * 2
 
 
 def test_a_long_quota_begins_with_what_the_scheduler_says_and_the_journal_does_not(

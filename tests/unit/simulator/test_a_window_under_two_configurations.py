@@ -241,6 +241,28 @@ def test_gpus_are_where_they_are(tmp_path: Path):
     assert results[THEN].whole.queue.most > 1.0
 
 
+def test_services_begin_in_memory_where_they_are(tmp_path: Path):
+    """Both on one GPU, side by side: a node that joins would have room for the first of them alone."""
+    served = models(("m0", "m1"), 2.0, 80 * GIB)
+    calls_ = ServiceCalls([Arrival(at, name) for at, name in ((1.0, "m0"), (9.0, "m1"))], 1.0)
+    trace = window(tmp_path, calls_, Cluster(1, 4, GIB, gpus=2, models=served))
+    small = GpuService(Engine.PROCESS, (Degree(1, 30 * GIB),), command=("serve",))
+    config = msgspec.structs.replace(CONFIG, services={"m0": small, "m1": small})
+
+    def asked(*residents: str) -> dict[str, Any]:
+        gpu = {"capacity": MILLI, "groups": [[0]], "memory_bytes": 80 * GIB,
+               "residents": [[name, [0]] for name in residents]}  # fmt: skip
+        return {"machines": {"n1": machine(1, gpu=gpu)}}
+
+    def restores(*residents: str) -> list[int]:
+        results = compared(trace, config, config, asked(*residents), gpus=1)
+        return [results[name].restores for name in (NOW, THEN)]
+
+    assert restores() == [2, 2]
+    assert restores("m1") == [1, 1]
+    assert restores("m0", "m1", "gone") == [0, 0]
+
+
 def with_waiters(folder: Path, *costs: int) -> Path:
     """A window in which the first of some calls has ended, and the others have not been granted."""
     workload = script(*([act(f"a{n}", 1.0, cost={API: cost})] for n, cost in enumerate(costs)))
