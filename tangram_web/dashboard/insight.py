@@ -13,6 +13,7 @@ from django.views.decorators.http import require_safe
 
 from domain.errors import Unavailable
 from domain.wire import QueuesView, WaitView
+from tangram_web.dashboard.decided import decided_page
 from tangram_web.dashboard.guards import for_viewers, for_watchers
 from tangram_web.dashboard.selectors import names_hidden_from
 from tangram_web.lib import ask, bus
@@ -39,7 +40,7 @@ def queues(request: HttpRequest, sight: Sight) -> HttpResponse:
 @for_watchers
 def decisions(request: HttpRequest) -> HttpResponse:
     """Show what policies decided lately, and what else they looked at."""
-    found, problem = asked(ask.decisions)
+    found, problem = asked(lambda: decided_page(request.GET))
     context = {"page": "decisions", "found": found, "problem": problem}
     return render(request, "dashboard/decisions.html", context)
 

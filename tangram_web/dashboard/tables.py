@@ -19,6 +19,7 @@ from domain.errors import Unavailable
 from tangram_web.audit import selectors as entries
 from tangram_web.audit.models import AuditEntry
 from tangram_web.dashboard import selectors
+from tangram_web.dashboard.decided import filtered_decisions
 from tangram_web.dashboard.insight import queues_seen_by, shares_seen_by
 from tangram_web.dashboard.maps import api_rows, holders_of
 from tangram_web.dashboard.past import recalled_of, span_of
@@ -78,9 +79,9 @@ def queues(sight: Sight, _: QueryDict) -> Rows:
     yield [msgspec.to_builtins(line) for line in queues_seen_by(sight).items]
 
 
-def decisions(_: Sight, __: QueryDict) -> Rows:
-    """Yield the latest decisions of policies. Raises Unavailable."""
-    yield [msgspec.to_builtins(one) for one in ask.decisions().items]
+def decisions(_: Sight, query: QueryDict) -> Rows:
+    """Yield the latest decisions of policies, as the list filters them. Raises Unavailable."""
+    yield [msgspec.to_builtins(one) for one in filtered_decisions(query)]
 
 
 def workers(_: Sight, __: QueryDict) -> Rows:
