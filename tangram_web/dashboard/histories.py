@@ -14,6 +14,7 @@ from tangram_web.dashboard.flame import flame_of
 from tangram_web.dashboard.guards import for_viewers, refuse
 from tangram_web.dashboard.lanes import lanes_of
 from tangram_web.live.access import Sight
+from tangram_web.people.access import powers
 from tangram_web.records.models import TrajectoryState
 
 
@@ -70,5 +71,6 @@ def task(request: HttpRequest, sight: Sight, key: str) -> HttpResponse:
         "steps": selectors.steps_of(record),
         "outcomes": selectors.outcomes_of(record),
         "bill": bill_of_task(record),
+        "powers": powers(request.user, record.project),
     }
     return render(request, "dashboard/task.html", context)

@@ -21,6 +21,7 @@ from tangram_web.dashboard.insight import why_waiting
 from tangram_web.dashboard.lifecycle import phases_of
 from tangram_web.dashboard.scopes import scope_of
 from tangram_web.live.access import Sight
+from tangram_web.people.access import powers
 from tangram_web.records.selectors import view_of
 
 
@@ -86,5 +87,6 @@ def action(request: HttpRequest, sight: Sight, action_id: str) -> HttpResponse:
         "problem": problem,
         "raw": raw,
         "costs": cost_of_action(record),
+        "powers": powers(request.user, record.project),
     }
     return render(request, "dashboard/action.html", context)

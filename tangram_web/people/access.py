@@ -71,6 +71,15 @@ def may(user: Any, project: str, least: Role) -> bool:
     return role is not None and _reaches(role, least)
 
 
+def powers(user: Any, project: str) -> frozenset[Role]:
+    """Return the roles of ``user`` in ``project``, those below included: what pages offer.
+
+    Who has a role everywhere costs no query; a membership that adds to it is not looked up here.
+    """
+    role = role_everywhere(user) or role_of(user, project)
+    return frozenset() if role is None else frozenset(ORDER[: ORDER.index(role) + 1])
+
+
 def require(user: Any, project: str, least: Role) -> None:
     """Raise Http404 for a stranger to ``project``, PermissionDenied for a role below ``least``."""
     role = role_of(user, project)

@@ -233,6 +233,7 @@ def test_whatever_an_action_waits_for_it_says_what_would_free_it(
     browser: Client, monkeypatch: pytest.MonkeyPatch, cure: str
 ) -> None:
     a_task()
+    get_user_model().objects.update(is_superuser=True)
     why, words = CURES[cure]
     view = ActionView(id="act_2", state=ActionState.QUEUED, waiting=why)
     monkeypatch.setattr(ask, "live_action", lambda _: view)
@@ -241,6 +242,21 @@ def test_whatever_an_action_waits_for_it_says_what_would_free_it(
 
     assert "What would free it" in text
     assert words in text
+
+
+def test_a_way_to_a_cure_is_offered_to_those_who_may_take_it(
+    browser: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_task()
+    for cure, offered in (("pool", False), ("task", True), ("drained", True)):
+        why, words = CURES[cure]
+        view = ActionView(id="act_2", state=ActionState.QUEUED, waiting=why)
+        monkeypatch.setattr(ask, "live_action", lambda _, view=view: view)
+
+        text = browser.get("/actions/act_2/").content.decode()
+
+        assert (words in text) is offered, cure
+        assert "What would free it" in text
 
 
 def test_a_trajectory_shows_its_actions_over_time(browser: Client) -> None:

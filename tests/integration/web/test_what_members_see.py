@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
+from html import unescape
 from typing import Any
 from urllib.parse import quote
 
@@ -109,6 +111,20 @@ def test_others_objects_are_answered_as_those_that_do_not_exist(member: Client, 
 def test_what_shows_all_projects_is_refused_and_not_linked(member: Client, page: str) -> None:
     assert member.get(page).status_code in (403, 404)
     assert f'href="{page}"' not in member.get("/queues/").content.decode()
+
+
+@EVERY_ROLE
+@pytest.mark.parametrize("page", [f"/actions/{OURS}/", "/tasks/default/ours/"])
+def test_buttons_are_offered_to_those_who_may_press_them(
+    request: pytest.FixtureRequest, member: Client, page: str
+) -> None:
+    role: Role = request.node.callspec.params["member"]
+    text = member.get(page).content.decode()
+    ways = [unescape(way) for way in re.findall(r'class="button" href="(/act/[^"]+)', text)]
+
+    assert {member.get(way).status_code for way in ways} <= {200}
+    least = Role.SUBMITTER if page.startswith("/actions/") else Role.OPERATOR
+    assert bool(ways) is (list(Role).index(role) >= list(Role).index(least))
 
 
 def test_strangers_see_nothing_and_are_told_what_to_do(rows: None, redis_bus: Any) -> None:
