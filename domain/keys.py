@@ -74,9 +74,14 @@ class Keys:
         """Hash: what the web processes have answered, by route and status, and how long it took."""
         return f"{self.prefix}:web-requests"
 
-    def history(self, seconds: int) -> str:
-        """Sorted set: moments of so many seconds, for the charts of the past."""
-        return f"{self.prefix}:history:{seconds}"
+    def history(self, seconds: int, project: str = "") -> str:
+        """Sorted set: moments of so many seconds, of one project or all, for charts of the past."""
+        return f"{self.prefix}:history:{seconds}" + (f":{project}" if project else "")
+
+    @property
+    def histories(self) -> str:
+        """Sorted set: projects whose past is kept, by wall clock of their last action."""
+        return f"{self.prefix}:histories"
 
     @property
     def scenes(self) -> str:

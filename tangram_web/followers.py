@@ -22,9 +22,10 @@ from tangram_web.live.frames import FrameFold
 from tangram_web.live.parts import Parts
 from tangram_web.live.publisher import FramePublisher
 from tangram_web.live.rings import Rings
-from tangram_web.live.ringstore import RingStore
+from tangram_web.live.ringstore import RingStore, WeekStore
 from tangram_web.live.scenes import Scenes, SceneStore
 from tangram_web.live.watching import watched
+from tangram_web.live.weeks import Weeks
 from tangram_web.metrics.store import MetricsStore
 from tangram_web.records import projection
 from tangram_web.records.retention import cutoff, prune
@@ -91,6 +92,8 @@ def _publish(client: redis.Redis, journal: Journal, publisher: FramePublisher, s
     fold, counted = FrameFold(totals), id_parts(totals.position)
     rings = RingStore(client, bus.keys())
     fold.rings = Rings(rings.newest())
+    weeks = WeekStore(client, bus.keys())
+    fold.pasts.weeks = Weeks(weeks.kept())
     scenes = SceneStore(client, bus.keys())
     _, newest = scenes.span() or (-1, -1)
     fold.scenes = Scenes(newest)
@@ -113,6 +116,7 @@ def _publish(client: redis.Redis, journal: Journal, publisher: FramePublisher, s
             publisher.publish(fold.frames(at) | parts.frames(at))
             if fold.rings.due:
                 rings.save(fold.rings.take())
+                weeks.save(fold.pasts.weeks.take())
                 scenes.save(fold.scenes.take())
             stop.wait(FRAME_SECONDS)
 

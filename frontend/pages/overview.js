@@ -36,8 +36,7 @@ const OUTCOMES = {
 const get = (id) => document.getElementById(id);
 const { live } = get("live");
 const points = new Points();
-/** Of one project nobody keeps more than what is live. */
-const past = live.project ? { seconds: 0, to: 0 } : chosen();
+const past = chosen();
 const CHARTS = ["throughput", "in-flight", "percentiles", "phases"];
 /** Points of the past appear when 15 seconds are complete. */
 const PAST_MS = 15_000;
@@ -155,7 +154,7 @@ function showOverview(frame) {
   if (!past.seconds) {
     showDurations(frame.durations.phases, frame.durations.samples, "last minute");
     get("outcomes").show(frame.outcomes.filter(({ total }) => total > 0));
-  }
+  } else if (ranged) showRanged();
   get("since").textContent = frame.since ? `total since ${format.clock(frame.since)}` : "";
   get("pools").show(frame.pools);
   get("resources").show(frame.resources);
@@ -167,6 +166,21 @@ function showOverview(frame) {
 
 /** @type {{ outcome: string, lately: number, total: number }[]} */
 let totals = [];
+/** Outcomes in the chosen range, once it was read. @type {Record<string, number> | null} */
+let ranged = null;
+
+/** Outcomes of the range beside the totals, which come with each frame. */
+function showRanged() {
+  get("outcomes").show(
+    Object.keys(OUTCOMES)
+      .map((outcome) => ({
+        outcome,
+        lately: ranged?.[outcome] ?? 0,
+        total: totals.find((one) => one.outcome === outcome)?.total ?? 0,
+      }))
+      .filter(({ lately, total }) => lately + total > 0),
+  );
+}
 
 /** @param {any} phases @param {number} samples @param {string} when */
 function showDurations(phases, samples, when) {
@@ -223,8 +237,8 @@ function showPoints(wallOffset) {
 /** Show the chosen range; of the live one only what marks it. */
 async function showPast() {
   const range = past.seconds || SPAN_SECONDS;
-  const found = await recall(range, past.to).catch(() => null);
-  get("range-note").textContent = found ? "" : "The past cannot be read now.";
+  const found = await recall(range, past.to, live.project).catch(() => null);
+  get("range-note").textContent = found ? past.seconds ? found.note : "" : "The past cannot be read now.";
   if (!found) return;
   for (const id of CHARTS) get(id).mark(found.marks);
   if (!past.seconds) return;
@@ -236,21 +250,16 @@ async function showPast() {
   const frozen = past.to ? ` to ${format.instant(past.to, Infinity)}` : "";
   showDurations(whole.phases, whole.finished, `${format.tick(range)}${frozen}`);
   get("lately").textContent = format.tick(range);
-  get("outcomes").show(
-    Object.keys(OUTCOMES)
-      .map((outcome) => ({
-        outcome,
-        lately: whole.outcomes[outcome] ?? 0,
-        total: totals.find((one) => one.outcome === outcome)?.total ?? 0,
-      }))
-      .filter(({ lately, total }) => lately + total > 0),
-  );
+  ranged = whole.outcomes;
+  showRanged();
 }
 
 if (past.seconds) for (const id of CHARTS) get(id).span = past.seconds;
 get("freeze")?.addEventListener("click", (/** @type {MouseEvent} */ event) => {
   const link = /** @type {HTMLAnchorElement} */ (event.currentTarget);
-  link.href = `?range=${past.seconds}&to=${Math.floor(Date.now() / 1000)}`;
+  const query = new URLSearchParams(location.search);
+  query.set("to", String(Math.floor(Date.now() / 1000)));
+  link.href = `?${query}`;
 });
 
 /** Say in a sentence how things stand, seldom enough to be listened to. @param {Frame} frame */
@@ -267,8 +276,8 @@ function summarise(frame) {
 live.follow("overview", showOverview);
 live.follow("nodes", (/** @type {Frame} */ frame) => cards.show(frame.nodes));
 
-if (!live.project) showPast();
-if (!past.to && !live.project) {
+showPast();
+if (!past.to) {
   setInterval(() => {
     if (!document.hidden && !live.paused) showPast();
   }, PAST_MS);

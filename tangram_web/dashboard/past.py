@@ -11,11 +11,14 @@ import redis
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.views.decorators.http import require_safe
 
-from tangram_web.dashboard.guards import for_watchers
+from tangram_web.dashboard.guards import for_viewers
+from tangram_web.dashboard.scopes import project_of
 from tangram_web.lib import bus
+from tangram_web.live.access import Sight
 from tangram_web.live.recall import Recalled, recall
-from tangram_web.live.rings import RINGS
-from tangram_web.live.ringstore import RingStore
+from tangram_web.live.rings import RINGS, STEPS
+from tangram_web.live.ringstore import RingStore, WeekStore
+from tangram_web.live.weeks import MOST, QUIET_SECONDS, SIZES
 from tangram_web.pools.models import ConfigRevision
 
 #: The choices of the range picker: seconds and their name.
@@ -30,19 +33,27 @@ _JSON: Final = "application/json"
 
 
 @require_safe
-@for_watchers
-def history(request: HttpRequest) -> HttpResponse:
-    """Answer with the points of a range, what it was as a whole, and the marks on it."""
-    now = time()
+@for_viewers
+def history(request: HttpRequest, sight: Sight) -> HttpResponse:
+    """Answer with the points of a range, what it was as a whole, and the marks on it.
+
+    Of one project where the address names one, and for those who may not see all of them.
+    """
+    now, project = time(), project_of(sight, request.GET)
+    if project is None:
+        return as_json({"detail": "no such project"}, 404)
     span = span_of(request.GET, now)
     if isinstance(span, str):
         return as_json({"detail": span}, 400)
     first, last = span
     try:
-        recalled = recalled_of(first, last, now)
+        recalled = recalled_of(first, last, now, project)
+        note = not_kept(project)
     except redis.RedisError as error:
         return as_json({"detail": f"redis does not answer: {error}"}, 503)
-    body = msgspec.structs.asdict(recalled) | {"marks": marks_of(first, last)}
+    # Revisions are of the configuration, which members of some projects do not see.
+    marks = marks_of(first, last) if sight.everything else []
+    body = msgspec.structs.asdict(recalled) | {"marks": marks, "note": note}
     return as_json(body, 200)
 
 
@@ -59,9 +70,24 @@ def span_of(query: QueryDict, now: float) -> tuple[float, float] | str:
     return last - seconds, last
 
 
-def recalled_of(first: float, last: float, now: float) -> Recalled:
-    """Return what is known of a range. Raises redis.RedisError."""
-    return recall(RingStore(bus.redis_client(), bus.keys()).read, first, last, now)
+def recalled_of(first: float, last: float, now: float, project: str = "") -> Recalled:
+    """Return what is known of a range, of one project or all. Raises redis.RedisError."""
+    store = RingStore(bus.redis_client(), bus.keys(), project)
+    recalled = recall(store.read, first, last, now, SIZES if project else STEPS)
+    if project:
+        recalled.columns.pop("cores", None)  # nobody counts the cores of one project by second
+    return recalled
+
+
+def not_kept(project: str) -> str:
+    """Return why there is no past of a project; empty where there is. Raises redis.RedisError."""
+    if not project or WeekStore(bus.redis_client(), bus.keys()).keeps(project):
+        return ""
+    return (
+        f"No past of project {project} is kept: there are {MOST} places, and it gets one with its "
+        "next action where one is free, or was of a project without actions for "
+        f"{QUIET_SECONDS / 60:.0f} minutes."
+    )
 
 
 def marks_of(first: float, last: float) -> list[dict[str, Any]]:

@@ -38,3 +38,14 @@ def scope_of(sight: Sight, query: QueryDict) -> Scope | None:
     if project and project not in names:
         return None
     return Scope(project, list(names), sight.everything)
+
+
+def project_of(sight: Sight, query: QueryDict) -> str | None:
+    """Return the project of `scope_of`, empty for all, None for none to be seen; one query at most."""
+    wanted = query.get("project", "")
+    if sight.projects is not None:
+        wanted = wanted or sight.projects[0]
+        return wanted if wanted in sight.projects else None
+    # PostgreSQL refuses U+0000.
+    known = "\0" not in wanted and Project.objects.filter(name=wanted).exists() if wanted else True
+    return wanted if known else None

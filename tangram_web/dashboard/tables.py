@@ -23,6 +23,7 @@ from tangram_web.dashboard.decided import filtered_decisions
 from tangram_web.dashboard.insight import queues_seen_by, shares_seen_by
 from tangram_web.dashboard.maps import api_rows, holders_of
 from tangram_web.dashboard.past import recalled_of, span_of
+from tangram_web.dashboard.scopes import project_of
 from tangram_web.lib import ask, bus
 from tangram_web.live.access import Sight
 from tangram_web.live.recall import rows_of
@@ -109,14 +110,16 @@ def apis(sight: Sight, _: QueryDict) -> Rows:
     yield api_rows(status["resources"], current_config(), queues_seen_by(sight), shares)
 
 
-def history(_: Sight, query: QueryDict) -> Rows:
-    """Yield the points of a range. Raises NoSuchRange, Unavailable."""
-    now = time()
+def history(sight: Sight, query: QueryDict) -> Rows:
+    """Yield the points of a range, of one project or all. Raises NoSuchRange, Unavailable."""
+    now, project = time(), project_of(sight, query)
+    if project is None:
+        raise NoSuchRange("there is no such project")
     span = span_of(query, now)
     if isinstance(span, str):
         raise NoSuchRange(span)
     try:
-        yield list(rows_of(recalled_of(*span, now)))
+        yield list(rows_of(recalled_of(*span, now, project)))
     except redis.RedisError as error:
         raise Unavailable(f"redis does not answer: {error}") from error
 
@@ -137,7 +140,7 @@ TABLES: Final[dict[str, Table]] = {
     )
 }  # fmt: skip
 #: Tables that show all projects at once.
-OF_ALL: Final = frozenset({"decisions", "workers", "history", "audit"})
+OF_ALL: Final = frozenset({"decisions", "workers", "audit"})
 
 
 def _by_key(rows: QuerySet[Any, Model], key: str, columns: tuple[str, ...]) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import cast
+from urllib.parse import urlencode
 
 import msgspec
 from django.contrib.auth import login
@@ -37,6 +38,7 @@ def overview(request: HttpRequest, sight: Sight) -> HttpResponse:
         "scope": scope,
         "ranges": past.RANGES,
         "range": request.GET.get("range", ""),
+        "of": f"&{urlencode({'project': scope.project})}" if scope.project else "",
         "frozen": "to" in request.GET,
     }
     return render(request, "dashboard/overview.html", context)

@@ -2,7 +2,7 @@
 
 Rules
 1. Staff, and members of every project there is, see everything. They alone see what shows all
-   projects at once: the charts of the past, decisions, workers, the audit.
+   projects at once: charts of all of them, decisions, workers, the audit.
 2. Members of some projects see these projects' objects, and what there is to share: nodes, pools,
    limits. What others hold of it is an amount without a name.
 3. Whoever is nothing in a project is not told that it exists: its objects are 404, not 403.

@@ -49,6 +49,11 @@ class Flow:
         self._phases.add(finish.timing)
         self._newest.append((at, finish))
 
+    @property
+    def stirred(self) -> bool:
+        """Whether something was submitted or ended in the open second."""
+        return bool(self._submitted or self._finished)
+
     def begin(self, second: int) -> None:
         """Open the first second."""
         self.began = self.history.open_second = second

@@ -185,9 +185,10 @@ class FrameFold:
         flow.skip_to(second)
         self.pasts.skip_to(second)
         while (flow.history.open_second or 0) < second:
-            self._remember(int((flow.history.open_second or 0) + self.wall_offset))
+            wall = int((flow.history.open_second or 0) + self.wall_offset)
+            self._remember(wall)
             flow.seal(self._levels())
-            self.pasts.seal(lambda project: self.population.project(project).counts())
+            self.pasts.seal(lambda project: self.population.project(project).counts(), wall)
             self.population.advance()
 
     def _levels(self) -> dict[str, float]:

@@ -9,6 +9,8 @@ Lifetimes. At most `MOST` projects are kept, those that did something last: a fl
 megabyte and some microseconds a second. Of a project that did nothing since the journal's oldest
 entry it is known that nothing happened. Once a project was let go, that is known of nobody new any
 more: such a flow begins there and then.
+
+Of a few of them more is kept, coarser and for weeks (`weeks.py`).
 """
 
 from __future__ import annotations
@@ -18,13 +20,20 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Final
 
+import numpy as np
+
 from domain.decisions import Finish
 from tangram_web.live.flow import Flow
+from tangram_web.live.histogram import BINS, PHASES
 from tangram_web.live.history import LENGTH
+from tangram_web.live.rings import moment
+from tangram_web.live.weeks import Weeks
 
 #: Projects whose last minutes are kept.
 MOST: Final = 64
 _NOTHING: Final = {"queued": 0.0, "granted": 0.0, "running": 0.0}
+_NO_COUNTS: Final = np.zeros((len(PHASES), BINS), np.int64)
+_NO_SUMS: Final = np.zeros(len(PHASES), np.float64)
 
 
 class Pasts:
@@ -38,6 +47,8 @@ class Pasts:
         #: The one that did something last.
         self._newest: str | None = None
         self._forgot = False
+        #: Who folds the journal for good says what is stored.
+        self.weeks = Weeks(most=0)
 
     def submit(self, project: str) -> None:
         """Count a submission of a project."""
@@ -54,10 +65,18 @@ class Pasts:
         for flow in self._flows.values():
             flow.skip_to(second)
 
-    def seal(self, levels: Callable[[str], Mapping[str, float]]) -> None:
-        """Close the open second; ``levels`` are those of a project at its end."""
+    def seal(self, levels: Callable[[str], Mapping[str, float]], wall: int) -> None:
+        """Close the open second, which began at ``wall``; ``levels`` are a project's at its end."""
         for project, flow in self._flows.items():
-            flow.seal(levels(project))
+            now = levels(project)
+            stirs = flow.stirred or any(now.values())
+            if self.weeks.takes(project, wall, stirs=stirs):
+                self.weeks.add(project, flow.moment(now, wall))
+            flow.seal(now)
+        for project in self.weeks.others(self._flows):
+            now = levels(project)
+            self.weeks.takes(project, wall, stirs=any(now.values()))
+            self.weeks.add(project, moment(wall, 0, now, {}, _NO_COUNTS, _NO_SUMS))
 
     def part(self, project: str) -> Flow:
         """Return a copy of what is known of a project, for a fold that goes on from here."""

@@ -31,11 +31,13 @@ class Recalled(msgspec.Struct):
     whole: dict[str, Any]
 
 
-def recall(read: Reader, first: float, last: float, now: float) -> Recalled:
-    """Return the points of [first, last) and what the range was as a whole."""
-    step = _step_for(first, now)
+def recall(
+    read: Reader, first: float, last: float, now: float, steps: tuple[int, ...] = STEPS
+) -> Recalled:
+    """Return the points of [first, last) and what the range was as a whole, from these sizes."""
+    step = _step_for(first, now, steps)
     width = max(step, step * math.ceil((last - first) / POINTS / step))
-    moments = _moments(read, step, first, last)
+    moments = _moments(read, [size for size in steps if size <= step], first, last)
     groups: dict[int, list[Moment]] = {}
     for one in moments:
         groups.setdefault(one.at - one.at % width, []).append(one)
@@ -64,16 +66,16 @@ def whole_of(merged: Moment) -> dict[str, Any]:
     }
 
 
-def _step_for(first: float, now: float) -> int:
+def _step_for(first: float, now: float, steps: tuple[int, ...]) -> int:
     """Return the finest size whose ring still reaches back to ``first``."""
-    return next((step for step in STEPS if now - first <= step * RINGS[step]), STEPS[-1])
+    return next((step for step in steps if now - first <= step * RINGS[step]), steps[-1])
 
 
-def _moments(read: Reader, step: int, first: float, last: float) -> list[Moment]:
+def _moments(read: Reader, sizes: list[int], first: float, last: float) -> list[Moment]:
     """Return the moments of a range; its newest part, not merged yet, comes from finer rings."""
     found: list[Moment] = []
-    at = first - first % step
-    for size in reversed([size for size in STEPS if size <= step]):
+    at = first - first % sizes[-1]
+    for size in reversed(sizes):
         fresh = read(size, at, last)
         found += fresh
         if fresh:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from tests.acceptance.browser.conftest import PATIENCE_MS, run
 from tests.acceptance.up.conftest import Tangram
 from tests.architecture.tree import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 WORD = "correct horse battery"
 MAKE = f"""
@@ -55,6 +56,26 @@ def test_the_overview_is_live_and_of_the_project_alone(member: Page, tangram: Ta
     expect(finished.get_by_text("ours", exact=True)).to_be_visible()
     expect(finished.get_by_role("link", name=theirs["id"][-8:])).to_have_count(0)
     expect(member.locator("#nodes .card")).to_have_count(1)
+
+
+def test_the_overview_looks_back_at_the_project_alone(member: Page, tangram: Tangram) -> None:
+    run(tangram, "true", task="theirs")
+    run(tangram, "true", project="lab", task="ours")
+    member.goto(f"{tangram.access['url']}/")
+    member.get_by_role("link", name="15 min", exact=True).click()
+
+    expect(member).to_have_url(re.compile(r"range=900&project=lab$"))
+    expect(member.locator("#range-note")).to_have_text("")
+    lately, total = (
+        member.locator("#outcomes tbody tr", has_text="Completed").locator("td").nth(column)
+        for column in (1, 2)
+    )
+    # Fifteen seconds must be complete, and the page asks every fifteen.
+    expect(lately).not_to_have_text("0", timeout=4 * PATIENCE_MS)
+    expect(total).not_to_have_text("0")
+    answer = member.request.get(f"{tangram.access['url']}/history.json?range=900")
+    mine = member.request.get(f"{tangram.access['url']}/export/actions.csv?state=finished").text()
+    assert 1 <= answer.json()["whole"]["finished"] <= len(mine.splitlines()) - 1
 
 
 def test_what_others_hold_is_grey_on_the_map_and_has_no_name(

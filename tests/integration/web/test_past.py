@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from time import time
 from typing import Any
 
@@ -12,7 +14,10 @@ from django.test import Client
 from tangram_web.lib import bus
 from tangram_web.live.frames import FrameFold
 from tangram_web.live.rings import RINGS, Moment
-from tangram_web.live.ringstore import RingStore
+from tangram_web.live.ringstore import RingStore, WeekStore
+from tangram_web.live.weeks import Changes, Weeks
+from tangram_web.people.models import Membership, Role
+from tangram_web.pools.models import Project
 from tests.unit.live.journal import WALL_OFFSET, Journal
 
 
@@ -89,3 +94,81 @@ def test_a_ring_keeps_as_many_moments_as_it_has_room_for(store: RingStore) -> No
     kept = store.read(1, 0, 1e12)
     assert (kept[0].at, len(kept)) == (51, length)
     assert store.newest() == {1: length + 50}
+
+
+def remember_project(project: str, ago: float) -> None:
+    """Store a few minutes of a project that lie ``ago`` seconds back."""
+    journal, fold = Journal(at=time() - ago - WALL_OFFSET), FrameFold()
+    fold.pasts.weeks = Weeks()
+    for number in range(4):
+        journal.submit(f"a{number}", project=project)
+        journal.finish(f"a{number}", project=project, timing=(0.0, 0.0, 2.0))
+        journal.at += 1.0
+    for entry in journal.entries:
+        fold.fold(entry)
+    fold.frames(journal.at + 45)
+    WeekStore(bus.redis_client(), bus.keys()).save(fold.pasts.weeks.take())
+
+
+@pytest.fixture
+def member(defaults: None, redis_bus: Any) -> Client:
+    """A viewer of the project lab, which is not the only one."""
+    Project.objects.create(name="lab", default_pool_id="default")
+    user = get_user_model().objects.create_user("ada")
+    Membership.objects.create(user=user, project_id="lab", role=Role.VIEWER)
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.mark.parametrize("seconds", [900, 86_400, 1_209_600])
+def test_a_member_has_the_past_of_his_project_and_of_no_other(
+    member: Client, store: RingStore, seconds: int
+) -> None:
+    remember(store, 300)
+    remember_project("lab", 300)
+    remember_project("secret", 300)
+
+    answer = member.get(f"/history.json?range={seconds}").json()
+
+    assert answer["whole"]["finished"] == 4
+    assert (answer["marks"], answer["note"]) == ([], "")
+    assert "cores" not in answer["columns"]
+    assert member.get("/history.json?range=900&project=secret").status_code == 404
+    assert member.get("/export/history.csv?range=900&project=secret").status_code == 400
+
+
+def test_staff_may_look_at_the_past_of_one_project(browser: Client, store: RingStore) -> None:
+    Project.objects.create(name="lab", default_pool_id="default")
+    remember_project("lab", 300)
+
+    assert browser.get("/history.json?range=900").json()["whole"]["finished"] == 0
+    lab = browser.get("/history.json?range=900&project=lab").json()
+    assert (lab["whole"]["finished"], bool(lab["marks"])) == (4, True)
+    rows = browser.get("/export/history.csv?range=900&project=lab").getvalue().decode()
+    assert any(float(row["finished"] or 0) for row in csv.DictReader(io.StringIO(rows)))
+
+
+def test_a_project_without_a_past_is_told_why(member: Client) -> None:
+    answer = member.get("/history.json?range=900").json()
+
+    assert answer["whole"]["seconds"] == 0
+    assert "No past of project lab is kept" in answer["note"]
+
+
+def test_whose_place_was_taken_leaves_nothing_in_redis(redis_bus: Any) -> None:
+    remember_project("lab", 300)
+    weeks = WeekStore(redis_bus, bus.keys())
+    assert 15 in weeks.kept()["lab"].newest
+
+    weeks.save(Changes(frozenset({"lab"}), {}, {}))
+
+    assert weeks.kept() == {}
+    assert redis_bus.keys("*history:*") == []
+
+
+def test_ranges_of_a_project_stay_with_it(member: Client) -> None:
+    text = member.get("/?range=3600&project=lab").content.decode()
+
+    assert 'href="?range=86400&amp;project=lab"' in text
+    assert 'id="freeze" href="?range=3600&amp;project=lab"' in text
