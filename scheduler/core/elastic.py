@@ -23,6 +23,7 @@ of a pool are spread evenly over its nodes there.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
@@ -36,7 +37,7 @@ from domain.ports import Ledger, Shaped
 from domain.resources import MILLI
 from scheduler.core.cohorts import CohortKey, charged, largest_within
 from scheduler.core.durations import LEAST_SECONDS, choices_of, residual_seconds
-from scheduler.core.hosting import reserve
+from scheduler.core.hosting import reserve, reserve_beside
 from scheduler.core.lifecycle import grant, stand
 from scheduler.core.policies.balanced import fair_share
 from scheduler.core.policies.choices import Choices, grained
@@ -239,8 +240,10 @@ class Elastic:
         self._cut(key, members, group)
         assert policy.arrange is not None  # else nobody would have been reserved for it
         arrangement = policy.arrange(group)
-        for member, amount in zip(members, arrangement.units, strict=False):
-            self._go(key, member, amount)
+        hosted = key in state.hosting
+        for at, (member, amount) in enumerate(zip(members, arrangement.units, strict=False), 1):
+            left = (*arrangement.units[at:], *claims) if hosted else ()
+            self._go(key, member, amount, left)
         evicted = members[len(arrangement.units) :]
         self._evicted += ((key, member) for member in evicted)
         if group.elastic:
@@ -263,8 +266,12 @@ class Elastic:
             choices.append(each.capped(largest_within(cohort.name, most)))
         group.candidates = choices
 
-    def _go(self, key: ResourceId, member: Candidate, amount: int) -> None:
-        reserve(self._state, member.live.action, _reserved(member.live), key, amount)
+    def _go(
+        self, key: ResourceId, member: Candidate, amount: int, others: Sequence[int] = ()
+    ) -> None:
+        """Let ``member`` go with ``amount``; of ``key`` there must be left what ``others`` take."""
+        holder = _reserved(member.live)
+        reserve_beside(self._state, member.live.action, holder, key, amount, others)
         if member.live.needs.project:
             self.shares.widen(member.live, key, _needed(member, key), amount)
         self._going.append((member, amount))

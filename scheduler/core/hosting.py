@@ -13,7 +13,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -81,13 +81,32 @@ def reserve(
 ) -> None:
     """Allocate ``amount`` where ``action`` would work, until the reservation is released.
 
-    ``at_home``: even where that splits a larger block than need be; not for what was decided by counts.
+    ``at_home``: even where that splits a larger block than need be.
     """
     ledger = state.hosting.get(resource)
     if ledger is None:
         state.ledgers[resource].allocate(holder, amount)
     else:
         ledger.allocate(holder, amount, *_wanted(state, action, amount), at_home=at_home)
+
+
+def reserve_beside(
+    state: State,
+    action: Action,
+    holder: str,
+    resource: ResourceId,
+    amount: int,
+    others: Sequence[int],
+) -> None:
+    """As `reserve`, at home if chunks of all ``others`` can be had beside that.
+
+    Else where the smallest block suffices, which is what was counted with.
+    """
+    reserve(state, action, holder, resource, amount, at_home=True)
+    ledger = state.hosting.get(resource)
+    if ledger is not None and not ledger.fits(others):
+        ledger.release(holder)
+        reserve(state, action, holder, resource, amount)
 
 
 def _wanted(state: State, action: Action, amount: int) -> Wanted:

@@ -99,6 +99,28 @@ def test_a_burst_is_spread_over_the_nodes_and_everybody_gets_more():
     assert sorted(grant.node or "" for grant in grants.values()) == ["n1", "n1", "n2", "n2"]
 
 
+def test_who_has_a_home_in_a_larger_block_goes_home_when_several_go_at_once():
+    """Two free GPUs are the smallest block: for who has no home, whoever is first in line."""
+    pool = Pool()
+    pool.submit(an_action("command", cost={"gpu": 2}, duration_seconds=1000.0))
+    grants = pool.submit(*(a_call(f"{name}1", name, (2,)) for name in "abc"))
+    homes = {grant.allocations[0].units: name[0] for name, grant in grants.items()}
+    assert sorted(homes) == [(2, 3), (4, 5), (6, 7)]
+    for name in "abc":
+        pool.end(f"{name}1")
+    pool.ledger().drop(homes[2, 3], (2, 3))
+    for name in NAMES:
+        pool.restores_take(name, 2.0)
+
+    grants = pool.submit(
+        *(a_wide_call(f"{homes[units]}2", homes[units]) for units in ((4, 5), (6, 7))),
+        a_wide_call("d2", "d"),
+    )
+
+    found = {grant.allocations[0].units: name[0] for name, grant in grants.items()}
+    assert found == {(2, 3): "d", (4, 5): homes[4, 5], (6, 7): homes[6, 7]}
+
+
 @pytest.mark.parametrize(("others", "gpus"), [(2, 4), (4, 2)])
 def test_a_long_call_gets_more_while_everybody_could_be_served_at_once(others, gpus):
     """A fair share of 8 GPUs is 2 already among three; it counts when a fifth finds no place."""
