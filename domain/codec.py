@@ -28,6 +28,13 @@ JOURNAL_FIELD = b"e"
 COMMANDS_FIELD = b"c"
 
 
+class InboxPart(msgspec.Struct, frozen=True, array_like=True):
+    """So many messages of one inbox entry, from its first one on."""
+
+    entry_id: str
+    messages: int
+
+
 class JournalEntry(msgspec.Struct, omit_defaults=True):
     """One cycle: what the core saw, and what it decided."""
 
@@ -42,6 +49,8 @@ class JournalEntry(msgspec.Struct, omit_defaults=True):
     inbox_id: str
     events: list[Event]
     decisions: list[Decision]
+    #: What is handled of the inbox entry behind ``inbox_id``, when that is not all or nothing.
+    inbox_part: InboxPart | None = None
 
 
 class NodeCommand(msgspec.Struct, omit_defaults=True):

@@ -1,10 +1,11 @@
-"""Messages that somebody could not read, set aside so that he could go on.
+"""Messages that somebody could not read, or not take in, set aside so that he could go on.
 
 Rules
 1. A letter is on disk before its reader goes on, and has a name made of where it lay: setting aside
    the same message again, after a crash, changes nothing.
 2. Nobody deletes a letter but an operator (`manage.py deadletters`), who may also put one that came
-   to the inbox back there, once whoever reads the inbox understands it.
+   to the inbox back there, once whoever reads the inbox understands it; never one whose action has
+   ended because it was set aside.
 3. The journal is no mailbox: what follows an entry builds on it. Its readers wait at an entry that
    they cannot read, until an operator lays that entry aside himself (decision 0045).
 """
@@ -24,7 +25,7 @@ JOURNAL: Final = "journal"
 
 
 class DeadLetter(msgspec.Struct, omit_defaults=True):
-    """One message, why nobody could read it, and what can be told of it all the same."""
+    """One message, why it was set aside, and what can be told of it all the same."""
 
     #: ``inbox``, ``journal``, or ``node/NAME``.
     source: str
@@ -41,6 +42,8 @@ class DeadLetter(msgspec.Struct, omit_defaults=True):
     #: What kind of message it says it is, and the action it says it is about.
     kind: str = ""
     action_id: str = ""
+    #: Something stands in for it (its action has ended): it is for people, and never delivered.
+    settled: bool = False
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ TangramError
 │   └── Unavailable     a part that must answer does not (leader, Redis, node)
 ├── Unreadable          something that was stored cannot be read; carries where, and the cure
 ├── Fenced              another leader has taken over; this process must stop writing
-└── InvariantViolation  our fault; never caught
+└── InvariantViolation  our fault; never caught, save by a loop that throws its machine away
 """
 
 from __future__ import annotations

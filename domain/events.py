@@ -57,6 +57,8 @@ class ActionSubmitted(_Event):
     accepted_at: float = 0.0
     #: Seconds between acceptance and ``at``; counts as waiting.
     lag_seconds: float = 0.0
+    #: For people: why it ends at once; the loop says so of what it could not take in (decision 0048).
+    set_aside: str = ""
 
 
 class ActionCancelRequested(_Event):

@@ -51,7 +51,7 @@ class Keys:
 
     @property
     def dead_letters(self) -> str:
-        """Hash: messages that could not be read, set aside for people (`domain.dead_letters`)."""
+        """Hash: messages that could not be read or taken in, set aside for people (`domain.dead_letters`)."""
         return f"{self.prefix}:dead-letters"
 
     @property

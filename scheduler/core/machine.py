@@ -32,26 +32,43 @@ class Machine:
         read_policies(self.state)
         read_shares(self.state)
         self.state.changed.clear()
+        #: Whose handler raised; None while none did.
+        self.stumbled_over: Event | None = None
 
     def handle(self, *events: Event) -> list[Decision]:
         """Apply a batch of events in order, then run one scheduling cycle.
 
-        Raises InvariantViolation when time runs backward.
+        Raises InvariantViolation when time runs backward. Whatever it raises, it is half changed then,
+        and of no more use.
         """
         state = self.state
         decisions: list[Decision] = []
         timers = state.timers
-        for event in events:
-            at = event.at
-            if at < state.now or at >= timers.next_at:
-                self._advance(at, decisions)
-            state.now = at
-            HANDLERS[type(event)](state, event, decisions)
+        event = None
+        try:
+            for event in events:
+                at = event.at
+                if at < state.now or at >= timers.next_at:
+                    self._advance(at, decisions)
+                state.now = at
+                HANDLERS[type(event)](state, event, decisions)
+        except Exception:
+            self.stumbled_over = event
+            raise
         run_cycle(state, decisions)
         if state.paced:
             self._tell_turns(decisions)
         self._ask_wake(decisions)
         return decisions
+
+    def decide_anew(self, *events: Event) -> None:
+        """Handle ``events`` and look at all lines. Raises whatever is wrong with that.
+
+        It is no part of the history: the machine is thrown away afterwards.
+        """
+        self.state.dirty = True
+        self.state.deferrals.clear()
+        self.handle(*events)
 
     def explain(self, action_id: ActionId) -> Standing | None:
         """Say where a live action stands and, if it waits, why; None for one that is not live."""

@@ -3,6 +3,7 @@ in the inbox, so whoever asks after it has submitted sees what it submitted."""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from scheduler.runtime.views import live_view
 if TYPE_CHECKING:
     from scheduler.runtime.loop import SchedulerLoop
 
+log = logging.getLogger(__name__)
 
 #: Families of actions whose learned durations are shown.
 MOST_FAMILIES = 100
@@ -43,6 +45,17 @@ class Answers:
         self._client = client
 
     def answer(self, question: Question) -> None:
+        """Answer one question, or say that it cannot be: that is nobody's end."""
+        try:
+            self._answer(question)
+        except (redis.RedisError, MemoryError):
+            raise
+        except Exception as error:
+            log.exception("a question could not be answered: %s", type(question).__name__)
+            why = f"the scheduler could not answer ({type(error).__name__})"
+            self.refuse(Refuse(question.request_id, question.reply_to, "failed", why))
+
+    def _answer(self, question: Question) -> None:
         """Answer one question; an action that is not live is ``not_live``, with the journal's end."""
         if isinstance(question, StatusQueried):
             self._send(question.reply_to, Reply(question.request_id, body=_raw(self._status())))

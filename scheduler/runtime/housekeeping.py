@@ -167,7 +167,11 @@ class Housekeeping:
         if loop.seq == self._snapshot_seq:
             return
         stored = StoredSnapshot(
-            loop.journal_id, loop.inbox_id, loop.seq, snapshot.dump(loop.machine)
+            loop.journal_id,
+            loop.inbox_id,
+            loop.seq,
+            snapshot.dump(loop.machine),
+            loop.inbox_part,
         )
         loop.leadership.put(self._keys.snapshot, _encode(stored))
         self._snapshot_seq = loop.seq

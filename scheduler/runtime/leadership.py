@@ -22,7 +22,7 @@ from domain.dead_letters import DeadLetter, encode_letter
 from domain.errors import Fenced
 from domain.keys import Keys
 from scheduler.runtime.lane import Argument, Lane
-from scheduler.runtime.scripts import COMMIT, ELECT, PUT, RENEW, RESIGN, SET_ASIDE
+from scheduler.runtime.scripts import COMMIT, COMMIT_ASIDE, ELECT, PUT, RENEW, RESIGN, SET_ASIDE
 
 #: How often a standby looks whether the leader is gone.
 STANDBY_SECONDS = 0.2
@@ -52,6 +52,7 @@ class Leadership:
         self._elect = self.client.register_script(ELECT)
         self._renew = self.client.register_script(RENEW)
         self._commit = self.client.register_script(COMMIT)
+        self._commit_aside = self.client.register_script(COMMIT_ASIDE)
         self._put = self.client.register_script(PUT)
         self._set_aside = self.client.register_script(SET_ASIDE)
         self._resign = self.client.register_script(RESIGN)
@@ -107,6 +108,27 @@ class Leadership:
         ]
         args: list[Argument] = [entry, inbox_id, *(body for _, body in commands)]
         result: bytes = self._fenced(self._commit, keys, args)
+        return result.decode()
+
+    def commit_aside(
+        self,
+        entry: bytes,
+        inbox_id: str,
+        commands: Sequence[tuple[str, bytes]],
+        letter: DeadLetter,
+    ) -> str:
+        """Do what `commit` does, and keep the message that the entry sets aside. Raises Fenced."""
+        keys = [
+            self.keys.epoch,
+            self.keys.leader,
+            self.keys.journal,
+            self.keys.inbox,
+            self.keys.dead_letters,
+            *(stream for stream, _ in commands),
+        ]
+        kept: list[Argument] = [letter.name, encode_letter(letter)]
+        args: list[Argument] = [entry, inbox_id, *kept, *(body for _, body in commands)]
+        result: bytes = self._fenced(self._commit_aside, keys, args)
         return result.decode()
 
     def resign(self) -> None:

@@ -2,34 +2,23 @@
 
 One pass: read a batch from the inbox (or wait until a timer, at most), stamp journal time, ask the
 machine once, commit once, answer questions. Everything else (liveness of nodes, snapshots,
-trimming) is done between passes, at most twice a second.
+trimming) is done between passes, at most twice a second. A pass in which the core raises leaves
+nothing behind, and those after it take less at a time (`care`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from threading import Event
 from time import monotonic, perf_counter
-from typing import Any, Final
+from typing import Final
 
 import redis
 
-from domain.codec import JournalEntry, NodeCommand, encode
-from domain.decisions import (
-    Abort,
-    Decision,
-    Evict,
-    Forget,
-    Grant,
-    Prepare,
-    Refuse,
-    RemoveEnvironment,
-    Resize,
-    TransferFile,
-    Wake,
-)
+from domain.codec import InboxPart, JournalEntry, encode
+from domain.dead_letters import DeadLetter
+from domain.decisions import Decision, Forget, Refuse, Wake
 from domain.errors import Fenced, Unavailable, Unreadable
 from domain.events import (
     ConfigApplied,
@@ -41,13 +30,13 @@ from domain.events import (
 from domain.events import Event as DomainEvent
 from domain.inventory import Config
 from domain.keys import Keys
-from domain.ports import PrepareOrder, RunOrder
-from scheduler.core.hosting import service_of
 from scheduler.core.machine import Machine
 from scheduler.core.state import MakeLedger
 from scheduler.runtime import trail
+from scheduler.runtime.aftermath import begin_anew
 from scheduler.runtime.answers import Answers
 from scheduler.runtime.breath import Breath
+from scheduler.runtime.care import Care, Condemned, CoreRaised, StandBack
 from scheduler.runtime.clock import JournalClock
 from scheduler.runtime.housekeeping import (
     JOURNAL_RETENTION_SECONDS,
@@ -58,8 +47,9 @@ from scheduler.runtime.housekeeping import (
 )
 from scheduler.runtime.inbox import Inbox
 from scheduler.runtime.leadership import Leadership
+from scheduler.runtime.orders import node_commands
 from scheduler.runtime.recovery import recover
-from scheduler.runtime.refusal import Refusal
+from scheduler.runtime.refusal import Pause, Refusal
 from scheduler.runtime.telemetry import LoopStats
 
 log = logging.getLogger(__name__)
@@ -70,16 +60,6 @@ RETRY_SECONDS = 0.2
 #: How often a loop that must not lead looks whether it may by now.
 REFUSED_SECONDS = 1.0
 
-#: Decisions that nodes are told as they are, by the field of `NodeCommand`.
-_AS_DECIDED: Final[dict[type, str]] = {
-    Abort: "abort",
-    Resize: "resize",
-    RemoveEnvironment: "remove",
-    Evict: "evict",
-    TransferFile: "transfer",
-    Forget: "forget",
-}
-_TOLD_AS_DECIDED: Final = (Abort, Resize, RemoveEnvironment, Evict, TransferFile, Forget)
 #: What may change how much there is.
 _OF_CAPACITY: Final = (NodeJoined, NodeForgetAsked, ConfigApplied)
 
@@ -106,9 +86,10 @@ class SchedulerLoop:
         self._journal_seconds = journal_seconds
         self.consumers = consumers
         self.leadership = leadership
-        self._inbox = Inbox(client, keys, leadership)
+        self.inbox = Inbox(client, keys, leadership)
         self._stood_by_at = float("-inf")
-        self._refusal: Refusal | None = None
+        self._refusal: Refusal | Pause | None = None
+        self.care = Care()
         self.stats = LoopStats()
 
     def run(self, stop: Event) -> None:
@@ -120,7 +101,7 @@ class SchedulerLoop:
                 log.warning("stepping down: %s", error)
             except redis.RedisError as error:
                 log.warning("redis does not answer, starting over: %s", error)
-                self._inbox.close()
+                self.inbox.close()
                 self.leadership.let_go()
                 stop.wait(RETRY_SECONDS)
             except Unavailable as error:
@@ -140,9 +121,16 @@ class SchedulerLoop:
             self._lead(stop)
         except Unreadable as error:
             log.error("this loop does not lead: %s", error)
-            self._refusal = Refusal(self._client, self._keys, error)
-            self._stood_by_at = float("-inf")
-            self.leadership.resign()  # a loop of another version may be able to
+            self._withdraw(Refusal(self._client, self._keys, error))
+        except StandBack as error:
+            seconds = self.care.pause_seconds(monotonic())
+            log.exception("%s; this loop stands back for %g s", error, seconds)
+            self._withdraw(Pause(str(error), seconds))
+
+    def _withdraw(self, refusal: Refusal | Pause) -> None:
+        self._refusal = refusal
+        self._stood_by_at = float("-inf")
+        self.leadership.resign()  # a loop of another version may be able to
 
     def _stand_by(self) -> None:
         """Let people see that there is a standby: its absence shows only when it is too late."""
@@ -159,7 +147,10 @@ class SchedulerLoop:
             self.take_over(breath.progress)
             while not stop.is_set():
                 breath.progress()
-                self.run_once()
+                try:
+                    self.run_once()
+                except CoreRaised as raised:
+                    begin_anew(self, raised, breath.progress)
             self.housekeeping.snapshot()
         self.leadership.resign()
 
@@ -169,7 +160,7 @@ class SchedulerLoop:
         recovered = recover(self._client, self._keys, self._make_ledger, self._config, progress)
         self.machine: Machine = recovered.machine
         self.journal_id, self.seq = recovered.journal_id, recovered.seq
-        self._inbox.begin(recovered.inbox_id)
+        self.inbox.begin(recovered.inbox_id, recovered.inbox_part)
         self.clock = JournalClock(recovered.machine.state.now)
         self.housekeeping = Housekeeping(
             self,
@@ -192,53 +183,105 @@ class SchedulerLoop:
         )
 
     def run_once(self, max_wait_seconds: float = MAX_WAIT_SECONDS) -> None:
-        """Do one pass. Raises Fenced, or a Redis error; the machine is then of no more use."""
-        commands = self._inbox.read(self._patience(max_wait_seconds))
+        """Do one pass. Raises Fenced, CoreRaised or a Redis error; the machine is then of no more use."""
+        limit = self.care.limit
+        commands = self.inbox.read(self._patience(max_wait_seconds), limit)
         began = perf_counter()
         questions = [command for command in commands if isinstance(command, Question)]
         events: list[DomainEvent] = [c for c in commands if not isinstance(c, Question)]
+        messages = len(events)
         events += self.housekeeping.due()
         now = self.clock.now()
         if self._wake_at is not None and self._wake_at <= now:
             self._wake_at = None
             events.append(TimeAdvanced())
-        if events:
-            self._handle(events, now)
+        if limit is not None:
+            self._handle_carefully(events[:messages], events[messages:], now)
+        elif events:
+            self._handle(events, now, messages)
+            if self.care.in_a_row:
+                self.care.went_well(events[:messages], all_taken=False)
         for question in questions:
             self.answers.answer(question)
-        self._inbox.settle()
+        self.inbox.settle()
         if commands:
             self.stats.record_pass(perf_counter() - began, len(events))
 
     @property
     def inbox_id(self) -> str:
         """Place in the inbox up to which everything is in the journal, or was answered."""
-        return self._inbox.settled_id
+        return self.inbox.settled_id
+
+    @property
+    def inbox_part(self) -> InboxPart | None:
+        """What of the next entry is, too."""
+        return self.inbox.settled_part
 
     def _patience(self, max_wait_seconds: float) -> float:
         if self._wake_at is None:
             return max_wait_seconds
         return min(max_wait_seconds, max(0.001, self._wake_at - self.clock.now()))
 
-    def _handle(self, events: Sequence[DomainEvent], now: float) -> None:
+    def _handle_carefully(
+        self, messages: Sequence[DomainEvent], noticed: Sequence[DomainEvent], now: float
+    ) -> None:
+        """Handle what this loop noticed itself first and apart: no message answers for that."""
+        inbox, condemned = self.inbox, self.care.condemned
+        settled = inbox.settled_id, inbox.settled_part
+        self._handle([*noticed, TimeAdvanced()], now, 0, place=settled)
+        self.care.condemned = None
+        if condemned is not None and inbox.handed == [condemned.handed]:
+            self._set_aside(condemned, now)
+            messages = ()
+        elif messages:
+            self._handle(messages, now, len(messages))
+        self.care.went_well(messages, all_taken=not inbox.handed)
+
+    def _set_aside(self, condemned: Condemned, now: float) -> None:
+        letter, instead = condemned.letter, condemned.stand_in or TimeAdvanced()
+        self._handle([instead], now, 0, letter=letter)
+        log.error(
+            "a message of the inbox %s and was set aside as %s", letter.reason, letter.name,
+            extra={"kind": letter.kind, "action_id": letter.action_id},
+        )  # fmt: skip
+        if condemned.refusal is not None:
+            self.answers.refuse(condemned.refusal)
+
+    def _handle(
+        self,
+        events: Sequence[DomainEvent],
+        now: float,
+        messages: int,
+        *,
+        place: tuple[str, InboxPart | None] | None = None,
+        letter: DeadLetter | None = None,
+    ) -> None:
+        """Decide on ``events`` and commit. The first so many are messages of the inbox.
+
+        ``place``: up to where the inbox is handled then, unless it is all that was read.
+        """
         for event in events:
             event.at = now
+        inbox_id, part = place or (self.inbox.read_id, self.inbox.read_part)
         began = perf_counter()
-        decisions = self.machine.handle(*events)
-        self.stats.record_decision(perf_counter() - began)
-        self.seq += 1
-        entry = JournalEntry(
-            self.seq,
-            self.leadership.epoch,
-            now,
-            self.clock.wall_offset(),
-            self._inbox.read_id,
-            list(events),
-            decisions,
-        )
-        self.journal_id = self.leadership.commit(
-            encode(entry), self._inbox.read_id, self._node_commands(decisions)
-        )
+        try:
+            decisions = self.machine.handle(*events)
+            self.stats.record_decision(perf_counter() - began)
+            self.seq += 1
+            epoch, offset = self.leadership.epoch, self.clock.wall_offset()
+            entry = encode(
+                JournalEntry(self.seq, epoch, now, offset, inbox_id, list(events), decisions, part)
+            )
+            commands = node_commands(self.machine, self._keys, epoch, decisions)
+        except MemoryError:
+            raise  # that says nothing of what was handled
+        except Exception as error:
+            over, alone = self.machine.stumbled_over, self.care.limit == 1
+            raise CoreRaised(events[:messages], over, alone) from error
+        if letter is None:
+            self.journal_id = self.leadership.commit(entry, inbox_id, commands)
+        else:
+            self.journal_id = self.leadership.commit_aside(entry, inbox_id, commands, letter)
         self._after_commit(events, decisions)
 
     def _after_commit(self, events: Iterable[DomainEvent], decisions: Iterable[Decision]) -> None:
@@ -253,48 +296,3 @@ class SchedulerLoop:
         trail.follow(events, decisions)
         if any(isinstance(event, _OF_CAPACITY) for event in events):
             self.housekeeping.publish_capacity()
-
-    def _node_commands(self, decisions: Iterable[Decision]) -> list[tuple[str, bytes]]:
-        by_node: dict[str, list[NodeCommand]] = defaultdict(list)
-        epoch = self.leadership.epoch
-        #: Forgotten in this pass: what is decided for them is told to those that they were.
-        identities: dict[str, str] = {}
-        for decision in decisions:
-            if isinstance(decision, Grant):
-                if decision.node is not None:
-                    order = self._order(decision)
-                    if order is not None:
-                        by_node[decision.node].append(NodeCommand(epoch, run=order))
-            elif isinstance(decision, _TOLD_AS_DECIDED):
-                field: dict[str, Any] = {_AS_DECIDED[type(decision)]: decision}
-                by_node[decision.node].append(NodeCommand(epoch, **field))
-                if isinstance(decision, Forget):
-                    identities[decision.node] = decision.identity
-            elif isinstance(decision, Prepare) and (told := self._prepare_order(decision)):
-                by_node[decision.node].append(NodeCommand(epoch, prepare=told))
-        nodes = self.machine.state.nodes
-        for name in by_node.keys() - identities.keys():
-            identities[name] = nodes[name].inventory.identity
-        return [
-            (self._keys.commands(name, identities[name]), encode(commands))
-            for name, commands in by_node.items()
-        ]
-
-    def _order(self, granted: Grant) -> RunOrder | None:
-        live = self.machine.live(granted.action_id)
-        if live is None or live.lease_expires_at is not None:
-            return None
-        trajectory = self.machine.state.trajectory_of(live)
-        environment = trajectory.environment if trajectory else live.action.environment
-        order = RunOrder(live.action, granted.allocations, granted.attempt, environment)
-        if live.action.call is not None:
-            order.api = self.machine.state.config.apis.get(live.action.call.target)
-            order.service = service_of(self.machine.state, live.action)
-        return order
-
-    def _prepare_order(self, decided: Prepare) -> PrepareOrder | None:
-        """Return what the node is told; None for a service that was taken away in the same pass."""
-        service = self.machine.state.config.services.get(decided.home.service)
-        if service is None:
-            return None
-        return PrepareOrder(service, decided.home, decided.memory_bytes, decided.awake)

@@ -15,13 +15,15 @@ from typing import cast
 import msgspec
 import redis
 
-from domain.codec import JournalEntry
+from domain.codec import InboxPart, JournalEntry
+from domain.decisions import Decision
 from domain.errors import Unreadable
 from domain.inventory import Config
 from domain.keys import Keys
 from scheduler.core import snapshot
 from scheduler.core.machine import Machine
 from scheduler.core.state import MakeLedger
+from scheduler.runtime.care import StandBack
 from scheduler.runtime.journal import START, Journal
 
 
@@ -32,6 +34,7 @@ class StoredSnapshot(msgspec.Struct):
     inbox_id: str
     seq: int
     state: bytes
+    inbox_part: InboxPart | None = None
 
 
 _decoder = msgspec.msgpack.Decoder(StoredSnapshot)
@@ -46,6 +49,8 @@ class Recovered:
     inbox_id: str = START
     seq: int = 0
     replayed: int = 0
+    #: What is handled of the inbox entry behind ``inbox_id``.
+    inbox_part: InboxPart | None = None
 
 
 def recover(
@@ -58,7 +63,7 @@ def recover(
     """Return a machine level with the journal; ``config`` is for the very first start.
 
     ``progress`` is called after every entry. Raises Unreadable when what is stored cannot be read,
-    has a hole, or when the journal's decisions are not the machine's.
+    has a hole, or when the journal's decisions are not the machine's; StandBack when the core raises.
     """
     stored = cast("bytes | None", client.get(keys.snapshot))
     if stored is None:
@@ -66,6 +71,7 @@ def recover(
     else:
         taken, machine = _load(stored, make_ledger)
         recovered = Recovered(machine, taken.journal_id, taken.inbox_id, taken.seq)
+        recovered.inbox_part = taken.inbox_part
     with closing(Journal(client, keys)) as journal:
         for stream_id, entry in journal.after(recovered.journal_id):
             _replay(recovered, stream_id, entry)
@@ -92,7 +98,7 @@ def _replay(recovered: Recovered, stream_id: str, entry: JournalEntry) -> None:
             "backup (docs/operations.md)",
             entry_id=stream_id,
         )
-    if recovered.machine.handle(*entry.events) != entry.decisions:
+    if _decided(recovered.machine, stream_id, entry) != entry.decisions:
         raise Unreadable(
             f"replay of journal entry {stream_id} (seq {entry.seq}) decides otherwise than it "
             "did: another version wrote it. Start that version once more and stop it cleanly; "
@@ -100,5 +106,15 @@ def _replay(recovered: Recovered, stream_id: str, entry: JournalEntry) -> None:
             entry_id=stream_id,
         )
     recovered.journal_id, recovered.inbox_id = stream_id, entry.inbox_id
+    recovered.inbox_part = entry.inbox_part
     recovered.seq = entry.seq
     recovered.replayed += 1
+
+
+def _decided(machine: Machine, stream_id: str, entry: JournalEntry) -> list[Decision]:
+    try:
+        return machine.handle(*entry.events)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise StandBack(error, f" at replaying journal entry {stream_id}") from error

@@ -1,12 +1,14 @@
 """A loop that must not lead, and until when.
 
-What is stored cannot be read or replayed by this version. Trying again and again would take the
+Two reasons. *Refusal*: what is stored cannot be read or replayed by this version. Trying again and again would take the
 leadership from a loop of another version for as long as each attempt lasts, and hide from whoever
-watches that nobody leads. So the loop waits until what forbade it is another.
+watches that nobody leads. So the loop waits until what forbade it is another. *Pause*: the core
+raised, and no message is to blame (`care`); another loop may try, and this one after a while.
 """
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any
 
 import redis
@@ -37,3 +39,15 @@ class Refusal:
         if not self._entry_id:
             return head, None
         return head, self._client.xrange(self._keys.journal, self._entry_id, self._entry_id)
+
+
+class Pause:
+    """Why a loop does not lead for a while."""
+
+    def __init__(self, reason: str, seconds: float) -> None:
+        self.reason = reason
+        self._until = monotonic() + seconds
+
+    def over(self) -> bool:
+        """Say whether it may try again."""
+        return monotonic() >= self._until

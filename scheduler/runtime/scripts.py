@@ -40,6 +40,20 @@ return id
 """
 )
 
+#: The same for a pass that sets a message aside. KEYS epoch, leader, journal, inbox, letters, node
+#: streams… · ARGV epoch, name, lease milliseconds, journal entry, inbox id, name of the letter,
+#: letter, commands per node… → journal id.
+COMMIT_ASIDE: Final = (
+    _CHECK_EPOCH
+    + """
+local id = redis.call('XADD', KEYS[3], '*', 'e', ARGV[4])
+redis.call('XTRIM', KEYS[4], 'MINID', ARGV[5])
+redis.call('HSETNX', KEYS[5], ARGV[6], ARGV[7])
+for k = 6, #KEYS do redis.call('XADD', KEYS[k], '*', 'c', ARGV[k + 2]) end
+return id
+"""
+)
+
 #: KEYS epoch, leader, target · ARGV epoch, name, lease milliseconds, value.
 PUT: Final = _CHECK_EPOCH + "return redis.call('SET', KEYS[3], ARGV[4])"
 

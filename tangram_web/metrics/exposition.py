@@ -169,7 +169,7 @@ def _of_streams(standing: Standing) -> Iterator[Metric]:
         "tangram_inbox_entries", "Entries the leader has yet to read.", standing.inbox_entries
     )
     yield _gauge(
-        "tangram_dead_letters", "Messages that could not be read, set aside for people.",
+        "tangram_dead_letters", "Messages that could not be read or taken in, set aside.",
         standing.dead_letters,
     )  # fmt: skip
     behind = [((name,), lag) for name, lag in standing.lags.items()]

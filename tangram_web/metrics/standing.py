@@ -42,7 +42,7 @@ class Standing(msgspec.Struct):
     inbox_entries: int
     #: Reader of the journal → how far it is behind.
     lags: dict[str, Lag]
-    #: Messages that could not be read and lie aside for people.
+    #: Messages that could not be read or taken in and lie aside for people.
     dead_letters: int
     #: Workers that show life, as they describe themselves.
     workers: list[dict[str, Any]]

@@ -37,6 +37,10 @@ def submitted(state: State, event: ActionSubmitted, decisions: list[Decision]) -
     action = event.action
     if action.id in state.actions:
         return
+    if event.set_aside:
+        outcome = Outcome.INFRA_FAILED
+        decisions.append(_stillborn(action, outcome, event.set_aside, event.lag_seconds))
+        return
     key = trajectory = None
     if action.trajectory is not None:
         key = trajectory_key(action.project, action.trajectory)

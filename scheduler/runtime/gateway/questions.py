@@ -175,7 +175,7 @@ class Questions:
             raise Conflict(reply.detail)
         if reply.code == "busy":
             raise CapacityError(reply.detail)
-        if reply.code in {"expired", "failed"}:
+        if reply.code == "expired":
             raise Unavailable(reply.detail)
         raise InvalidRequest(reply.detail, code=reply.code)
 
@@ -186,8 +186,11 @@ class Questions:
             async with asyncio.timeout(timeout_seconds):
                 await self._listening.wait()
                 await self._submitter.append([message])
-                return await future
+                reply = await future
         except TimeoutError:
             raise Unavailable("the scheduler does not answer; is a loop running?") from None
         finally:
             self._open.pop(request_id, None)
+        if reply.code == "failed":
+            raise Unavailable(reply.detail)
+        return reply

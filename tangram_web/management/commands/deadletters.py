@@ -1,4 +1,4 @@
-"""``manage.py deadletters``: what could not be read, and what becomes of it."""
+"""``manage.py deadletters``: what could not be read or taken in, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ return 1
 class Command(BaseCommand):
     """Show dead letters; deliver, drop or make one."""
 
-    help = "Show messages that could not be read. Deliver those that can be by now, or drop one."
+    help = (
+        "Show messages that could not be read or taken in. Deliver those that can be by now, or drop"
+        " one."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take what to do; nothing: show them."""
@@ -69,7 +72,9 @@ class Command(BaseCommand):
     def _go_through(self, client: redis.Redis, keys: Keys, *, deliver: bool) -> None:
         for letter in _letters(client, keys):
             done = ""
-            if deliver and letter.source == INBOX:
+            if deliver and letter.settled:
+                done = "[settled: its action has ended]"
+            elif deliver and letter.source == INBOX:
                 done = self._deliver(client, keys, letter)
             at = datetime.fromtimestamp(letter.at, UTC).isoformat(timespec="seconds")
             told = " ".join(filter(None, (letter.kind, letter.action_id, letter.reason, done)))

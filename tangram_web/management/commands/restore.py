@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from domain.action import Action, ActionState, Outcome
-from domain.codec import decode_command, encode
+from domain.codec import InboxPart, decode_command, encode
 from domain.errors import InvalidRequest, TangramError
 from domain.events import ActionCancelRequested, ActionFinished, ActionSubmitted
 from managers.registry import load as load_managers
@@ -67,7 +68,7 @@ class Command(BaseCommand):
         recovered = recover(client, keys, load_managers().make_ledger, current_config())
         live = list(recovered.machine.state.actions.values())
         waiting = [found.action for found in live if found.state is ActionState.QUEUED]
-        waiting += _submitted_after(client, recovered.inbox_id)
+        waiting += _submitted_after(client, recovered.inbox_id, recovered.inbox_part)
         granted = [found for found in live if found.state is not ActionState.QUEUED]
         reason = REASON.format(at=at)
         unsafe = [action for action in waiting if not action.replay_safe]
@@ -82,11 +83,14 @@ class Command(BaseCommand):
         return len(unsafe) + lost, len(waiting) + len(granted) - len(unsafe) - lost
 
 
-def _submitted_after(client: redis.Redis, inbox_id: str) -> Iterator[Action]:
+def _submitted_after(
+    client: redis.Redis, inbox_id: str, part: InboxPart | None
+) -> Iterator[Action]:
     """Yield the actions that were accepted but not yet seen by the loop."""
     entries = cast("list[Any]", client.xrange(bus.keys().inbox, f"({inbox_id}"))
-    for _, fields in entries:
-        for message in fields.values():
+    for entry_id, fields in entries:
+        seen = part.messages if part is not None and part.entry_id == entry_id.decode() else 0
+        for message in islice(fields.values(), seen, None):
             try:
                 event = decode_command(message)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

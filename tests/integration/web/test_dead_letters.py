@@ -51,6 +51,16 @@ def test_what_can_be_read_by_now_is_delivered_once(redis_bus: Any) -> None:
     assert sorted(redis_bus.hkeys(KEYS.dead_letters)) == [b"inbox|6-0|0", b"node/n1|7-0|0"]
 
 
+def test_what_is_settled_is_not_delivered(redis_bus: Any) -> None:
+    """Its action has ended: it would end a second time."""
+    letter = dead_letter("inbox", "5-0", "0", encode(CANCEL), ValueError("poison"), 1_700_000_000.0)
+    letter.settled = True
+    redis_bus.hset(KEYS.dead_letters, letter.name, encode_letter(letter))
+    assert "[settled: its action has ended]" in told("--deliver")
+    assert not redis_bus.exists(KEYS.inbox)
+    assert redis_bus.hlen(KEYS.dead_letters) == 1
+
+
 def test_a_letter_is_dropped_by_name(redis_bus: Any) -> None:
     letter = lay(redis_bus, "inbox", "5-0", OF_TOMORROW)
     told("--drop", letter.name)
