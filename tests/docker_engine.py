@@ -29,8 +29,8 @@ import psutil
 from tests import debian_files
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
-START_WITHIN_SECONDS: Final = 60.0
-STOP_WITHIN_SECONDS: Final = 60.0
+START_WITHIN_SECONDS: Final = 180.0
+STOP_WITHIN_SECONDS: Final = 180.0
 REMOVALS_AT_ONCE: Final = 8
 IMAGE: Final = "tangram-tests:1"
 _NO_NETWORK: Final = ("--iptables=false", "--ip6tables=false", "--bridge=none")
@@ -90,7 +90,7 @@ class DockerEngine:
         return self
 
     @contextlib.contextmanager
-    def client(self, patience_seconds: int = 60) -> Iterator[docker.APIClient]:
+    def client(self, patience_seconds: int = 180) -> Iterator[docker.APIClient]:
         """Talk to the engine as an operator would."""
         client = docker.APIClient(base_url=self.host, version="auto", timeout=patience_seconds)
         try:

@@ -16,8 +16,8 @@ import psutil
 
 from tests.ports import free_port
 
-START_WITHIN_SECONDS = 60.0
-STOP_WITHIN_SECONDS = 60.0
+START_WITHIN_SECONDS = 180.0
+STOP_WITHIN_SECONDS = 180.0
 NAME = "tangram"
 PASSWORD = "secret of a test"
 _DEBIAN = Path("/usr/lib/postgresql")

@@ -20,7 +20,7 @@ def shell(driver: Driver) -> Shell:
     async def run(
         script: str,
         *,
-        timeout_seconds: float | None = 30.0,
+        timeout_seconds: float | None = 180.0,
         stdin: str | None = None,
         limit: int = 65536,
         env: dict[str, str] | None = None,

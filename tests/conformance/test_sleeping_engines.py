@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from domain.services import Degree, Engine, GpuService, ServiceEvent, WarmUp, check_service
 from managers.gpu.engines import AnswersChanged, EngineFailed, OutOfMemory, Server
@@ -22,6 +23,12 @@ FAKE = (sys.executable, str(ROOT / "tests/sleeping_engine.py"), "{port}")
 SILENT = "import pathlib, time; pathlib.Path('gpu_memory').touch(); time.sleep(600)"
 
 
+def lose_patience(server: Server) -> None:
+    """Wait no longer than a moment, now that it has been started: that takes what it takes."""
+    assert isinstance(server, SleepingServer)
+    server._service = replace(server._service, restore_timeout_seconds=0.5)
+
+
 class SleepingConformance(EngineConformance):
     """What both engines have in common."""
 
@@ -33,14 +40,13 @@ class SleepingConformance(EngineConformance):
 
     def make(self, trouble: str = "") -> Server:
         command: tuple[str, ...] = FAKE
-        timeout = 60.0
+        timeout = 180.0
         if trouble in ("hangs", "waits"):
             command, timeout = (sys.executable, "-c", SILENT, "{port}"), TROUBLES[trouble][0]
         elif trouble == "dies":
             command = TROUBLES[trouble][1]
         elif trouble:
             command = (*FAKE, trouble)
-            timeout = 3.0 if trouble in ("no-wake", "hang-sleep") else 60.0
         service = GpuService(
             self.engine,
             (Degree(1, 2**30),),
@@ -106,6 +112,8 @@ class SleepingConformance(EngineConformance):
         server = self.make(trouble)
         try:
             await server.restore()
+            if trouble == "hang-sleep":
+                lose_patience(server)
             with pytest.raises(EngineFailed, match=words):
                 await server.evict()
             assert (server.alive, server.base_url) == (False, "")
@@ -162,6 +170,7 @@ class SleepingConformance(EngineConformance):
         try:
             await server.restore()
             await server.evict()
+            lose_patience(server)
             with pytest.raises(EngineFailed, match="not awake within"):
                 await server.restore()
             assert self._processes() == []

@@ -36,6 +36,8 @@ class Load:
     #: What the SDK gave up on; nothing, unless a fault outlasts its patience.
     failures: list[TangramClientError] = field(default_factory=list)
     _ending: threading.Event = field(default_factory=threading.Event)
+    #: Somebody waits for many in flight: trajectories go on until there were, however long that takes.
+    _awaited: bool = False
 
     def end_early(self) -> None:
         """Let every trajectory end after the action that it is at."""
@@ -47,15 +49,17 @@ class Load:
         self._moved = threading.Condition()
         self._thread.start()
 
-    def wait_until_in_flight(self, count: int, timeout_seconds: float = 120.0) -> None:
+    def wait_until_in_flight(self, count: int, timeout_seconds: float = 240.0) -> None:
         """Return once ``count`` actions are accepted and not finished, and some are finished."""
         with self._moved:
+            self._awaited = True
             reached = self._moved.wait_for(
                 lambda: len(self.accepted) - len(self.outcomes) >= count, timeout_seconds
             )
+            self._awaited = False
         assert reached, f"{len(self.accepted)} accepted, {len(self.outcomes)} finished"
 
-    def join(self, timeout_seconds: float = 240.0) -> None:
+    def join(self, timeout_seconds: float = 480.0) -> None:
         """Wait until every trajectory has ended."""
         self._thread.join(timeout_seconds)
         assert not self._thread.is_alive(), (
@@ -63,7 +67,7 @@ class Load:
         )
 
     async def _play(self, system: System) -> None:
-        patient = RetryPolicy(attempts=100, total_seconds=200.0, max_delay_seconds=1.0)
+        patient = RetryPolicy(attempts=1000, total_seconds=400.0, max_delay_seconds=1.0)
         async with AsyncExitStack() as stack:
             clients = [
                 await stack.enter_async_context(AsyncClient(at.url, system.token, retry=patient))
@@ -77,12 +81,12 @@ class Load:
             )
 
     async def _trajectory(self, client: AsyncClient, name: str) -> None:
-        for number in range(self.actions):
-            if self._ending.is_set():
+        for number in itertools.count():
+            if self._ending.is_set() or (number >= self.actions and not self._awaited):
                 return
             command = f"echo ran >> ran.{number}; sleep {self.seconds}"
             action = exec_action(
-                "faults", command, trajectory=name, timeout_seconds=60 + self.seconds
+                "faults", command, trajectory=name, timeout_seconds=600 + self.seconds
             )
             try:
                 view = await client.submit(action)

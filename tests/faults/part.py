@@ -10,7 +10,7 @@ from pathlib import Path
 from tangram_web.supervisor import stack
 from tangram_web.supervisor.children import Program
 
-END_WITHIN_SECONDS = 90.0
+END_WITHIN_SECONDS = 240.0
 
 
 class Part:

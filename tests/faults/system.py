@@ -36,7 +36,7 @@ from tests.faults.part import Part
 from tests.ports import free_port
 from tests.postgres_server import PostgresServer
 
-READY_WITHIN_SECONDS = 90.0
+READY_WITHIN_SECONDS = 240.0
 
 
 def _numbered(role: str, number: int) -> str:
@@ -239,16 +239,16 @@ class System:
         headers = {"Authorization": f"Bearer {self.operator}", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         asked = urllib.request.Request(self.address.url + path, data, headers, method=method)
-        with urllib.request.urlopen(asked, timeout=30) as answer:
+        with urllib.request.urlopen(asked, timeout=120) as answer:
             return json.load(answer)
 
     def _serves(self) -> bool:
         body = json.dumps({"task": "probe", "kind": "noop"}).encode()
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
-        url = f"{self.address.url}/api/v1/actions?wait=1"
+        url = f"{self.address.url}/api/v1/actions?wait=5"
         try:
             asked = urllib.request.Request(url, body, headers)
-            with urllib.request.urlopen(asked, timeout=3) as answer:
+            with urllib.request.urlopen(asked, timeout=30) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -260,7 +260,7 @@ class System:
             with psycopg.connect(self.postgres.url) as database:
                 return dict(database.execute(question).fetchall())
         path = self.home.path / "tangram.sqlite3"
-        with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30) as rows:
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=120) as rows:
             return dict(rows.execute(question))
 
     def tails(self) -> str:

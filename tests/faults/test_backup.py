@@ -19,10 +19,11 @@ from tangram_client.errors import NotFound
 from tangram_client.payloads import exec_action
 from tangram_web.supervisor import stack
 from tests.conftest import in_ci
+from tests.faults.rounds import BACK_WITHIN_SECONDS
 from tests.faults.system import System
 from tests.postgres_server import PostgresServer, find_program
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 UNFINISHED = 28
 #: Each action leaves a line when it runs, and ends when its gate is there.
@@ -107,7 +108,7 @@ def test_what_was_not_finished_is_ended_unless_it_may_run_again(
         held = [
             client.submit(
                 exec_action("backup", COMMAND, trajectory=f"b-{n}",
-                            replay_safe=n % 2 == 0, timeout_seconds=200)
+                            replay_safe=n % 2 == 0, timeout_seconds=1200)
             ).id
             for n in range(UNFINISHED)
         ]  # fmt: skip
@@ -117,7 +118,7 @@ def test_what_was_not_finished_is_ended_unless_it_may_run_again(
         assert (refused.returncode, "stop all loops" in refused.stderr) == (1, True)
         # The world goes on: everything runs, and is forgotten again.
         with gates_open(system):
-            ends = [client.wait(name, patience_seconds=120) for name in held]
+            ends = [client.wait(name, patience_seconds=600) for name in held]
         assert {str(end.outcome) for end in ends} == {"completed"}
         later = client.submit(exec_action("backup", "true")).id
         client.wait(later)
@@ -126,7 +127,7 @@ def test_what_was_not_finished_is_ended_unless_it_may_run_again(
 
     with gates_open(system), Client(system.address.url, system.token) as client:
         assert client.get(done.id).outcome == "completed"
-        ends = [client.wait(name, patience_seconds=120) for name in held]
+        ends = [client.wait(name, patience_seconds=600) for name in held]
         with pytest.raises(NotFound):
             client.get(later)
     ended = [n for n in range(UNFINISHED) if ends[n].outcome in {"cancelled", "unknown"}]
@@ -147,4 +148,4 @@ def test_a_damaged_backup_is_refused_and_changes_nothing(system: System, tmp_pat
     assert "checksum differs" in refused.stderr
     assert "not a backup" in manage(system, "restore", str(tmp_path), "--replace").stderr
     assert "not empty" in manage(system, "backup", str(folder)).stderr
-    assert system.wait_until_served() < 60
+    assert system.wait_until_served() < BACK_WITHIN_SECONDS

@@ -16,7 +16,7 @@ from tests.faults.part import Part
 from tests.faults.rounds import play, settle
 from tests.faults.system import System
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 #: Longer than a leader's lease and than a node may be silent.
 STOPPED_SECONDS = 6.0

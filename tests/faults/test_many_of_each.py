@@ -12,7 +12,7 @@ from tests.faults.audit import Audit
 from tests.faults.rounds import BACK_WITHIN_SECONDS, play, settle
 from tests.faults.system import System
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 #: Longer than a node may be silent.
 STOPPED_SECONDS = 6.0

@@ -15,7 +15,7 @@ from tests.faults.rounds import play, settle
 from tests.faults.system import System
 from tests.postgres_server import PostgresServer, find_program
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 #: How long a part stands still: the fault itself, not a way to wait for something.
 STOPPED_SECONDS = 6.0

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
+from tests.acceptance.browser.pages import PATIENCE_MS
 from tests.acceptance.up.conftest import Tangram
 from tests.conftest import in_ci
 
-PATIENCE_MS = 30_000
 PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1360, "height": 900}
 expect.set_options(timeout=PATIENCE_MS)
@@ -30,7 +30,9 @@ def browser() -> Iterator[Browser]:
             pytest.fail("on CI a missing browser is a failure: apt-get install chromium")
         pytest.skip("chromium is not installed")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox"], timeout=PATIENCE_MS
+        )
         yield browser
         browser.close()
 
@@ -46,6 +48,7 @@ def signed_in(browser: Browser, tangram: Tangram, cookies: dict[str, Any]) -> An
     """The cookies of somebody who opened the link that `up` printed."""
     if not cookies:
         context = browser.new_context()
+        context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         page.goto(entry_link(tangram))
         expect(page).to_have_title("Overview · Tangram")

@@ -7,11 +7,20 @@ from typing import Final
 
 from playwright.sync_api import Page, expect
 
-PATIENCE_MS: Final = 30_000
+#: For everything that is waited for: a machine may have no processor for half a minute.
+PATIENCE_MS: Final = 120_000
+#: Two keys that belong together come at once: the console waits for the second one for a moment only.
+_KEYS: Final = """keys => keys.forEach(key => document.activeElement.dispatchEvent(
+    new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true })))"""
 
 
 def visit(page: Page, path: str) -> None:
     page.goto("/".join(page.url.split("/")[:3]) + path)
+
+
+def go(page: Page, key: str) -> None:
+    """Press ``g`` and a letter."""
+    page.evaluate(_KEYS, ["g", key])
 
 
 def until(page: Page, path: str, seen: Callable[[Page], bool]) -> None:

@@ -54,6 +54,7 @@ def make_people(tangram: Tangram, *names: str) -> None:
 
 def sign_in(context: BrowserContext, tangram: Tangram, name: str, path: str = "/login/") -> Page:
     """Sign in at the form, and return the page that follows."""
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     page.goto(tangram.access["url"] + path)
     page.get_by_label("Name").fill(name)
@@ -70,8 +71,6 @@ def signed_in_people(
     """A page for each name, of somebody signed in; the last word of a name is the role."""
     make_people(tangram, *names)
     contexts = {name: browser.new_context(viewport=DESK) for name in names}
-    for context in contexts.values():
-        context.set_default_timeout(PATIENCE_MS)
     yield {name: sign_in(context, tangram, name) for name, context in contexts.items()}
     for context in contexts.values():
         context.close()

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from tests.acceptance.browser.conftest import Open
 from tests.acceptance.up.conftest import Tangram
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_it_says_why_until_it_runs_and_then_what_it_got(open_page: Open, tangram: Tangram) -> None:
@@ -18,7 +18,7 @@ def test_it_says_why_until_it_runs_and_then_what_it_got(open_page: Open, tangram
         "cost": {"api:demo": 8},
         "lease": {"ttl_seconds": 600},
     }
-    first = tangram.post("/api/v1/actions?wait=5", lease)
+    first = tangram.post("/api/v1/actions?wait=60", lease)
     second = tangram.post("/api/v1/actions", lease)
     page = open_page(f"/actions/{second['id']}/")
     expect(page.locator("#why")).to_contain_text("waits for 8 of api:demo")

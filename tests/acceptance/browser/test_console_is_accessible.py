@@ -12,7 +12,7 @@ from tests.acceptance.browser.conftest import DESK, PHONE, Open, run
 from tests.acceptance.browser.test_console_pages import PAGES
 from tests.acceptance.up.conftest import Tangram
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"

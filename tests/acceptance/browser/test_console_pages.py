@@ -9,9 +9,10 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.acceptance.browser.conftest import DESK, PHONE, Open, run
+from tests.acceptance.browser.pages import go
 from tests.acceptance.up.conftest import Tangram
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 PAGES = (
     "", "queues", "actions", "trajectories", "tasks", "cpu", "gpu", "apis", "decisions", "workers",
@@ -27,7 +28,7 @@ def waiting(tangram: Tangram) -> Iterator[dict[str, Any]]:
     """An action that waits for all cores, which another one holds."""
     cores = tangram.get("/api/v1/status")["nodes"][0]["resources"]["cpu"]["capacity"]
     body = {"task": "held", "kind": "exec", "cost": {"cpu": cores}}
-    holder = tangram.post("/api/v1/actions", {**body, "exec": {"command": ["sleep", "300"]}})
+    holder = tangram.post("/api/v1/actions", {**body, "exec": {"command": ["sleep", "600"]}})
     waiter = tangram.post("/api/v1/actions", {**body, "exec": {"command": ["true"]}})
     yield waiter
     tangram.post(f"/api/v1/actions/{holder['id']}/cancel", {})
@@ -70,8 +71,7 @@ def test_from_the_queues_to_why_an_action_waits_and_what_blocks_it(
 def test_keys_go_from_page_to_page(open_page: Open) -> None:
     page = open_page("/")
     for key, title in (("q", "Queues"), ("t", "Trajectories"), ("k", "Tasks"), ("w", "Workers")):
-        page.keyboard.press("g")
-        page.keyboard.press(key)
+        go(page, key)
         expect(page).to_have_title(f"{title} · Tangram")
         page.wait_for_load_state("load")  # before that its scripts hear no keys
 

@@ -13,11 +13,11 @@ from uuid import uuid4
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, expect
 
-from tests.acceptance.browser.pages import apply, until, visit
+from tests.acceptance.browser.pages import PATIENCE_MS, apply, until, visit
 from tests.acceptance.browser.people import sign_in, signed_in_people
 from tests.acceptance.up.conftest import Tangram
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 RESOURCE = """apiVersion: tangram/v1
@@ -127,6 +127,7 @@ def test_a_planted_session_opens_nothing(browser: Browser, admin: Page, tangram:
     assert now["value"] != planted["value"]
     assert now["httpOnly"]
     thief.add_cookies([planted])  # type: ignore[list-item]
+    thief.set_default_timeout(PATIENCE_MS)
     page = thief.new_page()
     page.goto(tangram.access["url"] + "/operate/")
     expect(page).to_have_title("Sign in · Tangram")

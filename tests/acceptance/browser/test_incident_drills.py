@@ -18,7 +18,7 @@ from playwright.sync_api import Page, expect
 from tests.acceptance.browser.pages import apply, audited, until, visit
 from tests.acceptance.up.conftest import Tangram
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 QUOTA = """apiVersion: tangram/v1
 kind: Resource
@@ -54,7 +54,7 @@ def test_a_quota_is_exhausted(open_page: Any, tangram: Tangram) -> None:
     page = open_page("/configuration/edit/")
     apply(page, QUOTA)
     body = {"task": "drill", "kind": "noop", "cost": {"api:drill": 1}}
-    tangram.post("/api/v1/actions?wait=30", body)
+    tangram.post("/api/v1/actions?wait=60", body)
     waits = tangram.post("/api/v1/actions", body)["id"]
 
     # Seen: somebody waits. Understood: for what, and until when.

@@ -13,9 +13,10 @@ import pytest
 from playwright.sync_api import Browser, Page, WebSocket, expect
 
 from tests.acceptance.browser.conftest import DESK, PHONE, Open, entry_link, run
+from tests.acceptance.browser.pages import PATIENCE_MS, go
 from tests.acceptance.up.conftest import Tangram
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def live(page: Page) -> Any:
@@ -24,6 +25,7 @@ def live(page: Page) -> Any:
 
 def test_a_stranger_is_asked_to_sign_in(browser: Browser, tangram: Tangram) -> None:
     page = browser.new_page()
+    page.set_default_timeout(PATIENCE_MS)
     page.goto(tangram.access["url"])
     assert "/login/" in page.url
     page.close()
@@ -31,6 +33,7 @@ def test_a_stranger_is_asked_to_sign_in(browser: Browser, tangram: Tangram) -> N
 
 def test_the_link_signs_in_once(browser: Browser, tangram: Tangram, signed_in: Any) -> None:
     page = browser.new_page()
+    page.set_default_timeout(PATIENCE_MS)
     answer = page.goto(entry_link(tangram))
     assert answer is not None
     assert answer.status >= 400
@@ -56,7 +59,7 @@ def test_a_waiting_action_is_counted_and_held_cores_are_drawn(
     page = open_page("/")
     all_cores = {"task": "seen", "cost": {"cpu": os.cpu_count()}}
     held = tangram.post(
-        "/api/v1/actions?wait=60", {**all_cores, "kind": "lease", "lease": {"ttl_seconds": 120}}
+        "/api/v1/actions?wait=60", {**all_cores, "kind": "lease", "lease": {"ttl_seconds": 600}}
     )
     waiting = tangram.post(
         "/api/v1/actions", {**all_cores, "kind": "exec", "exec": {"command": ["true"]}}
@@ -148,6 +151,5 @@ def test_the_keyboard_reaches_help_and_pages(open_page: Open) -> None:
     page.keyboard.press("Escape")
     page.keyboard.press("p")
     expect(live(page)).to_have_text("Paused")
-    page.keyboard.press("g")
-    page.keyboard.press("a")
+    go(page, "a")
     expect(page).to_have_title(re.compile("Actions"))

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.acceptance.browser.conftest import PATIENCE_MS, run
+from tests.acceptance.browser.conftest import run
+from tests.acceptance.browser.pages import PATIENCE_MS
 from tests.acceptance.up.conftest import Tangram
 from tests.architecture.tree import ROOT
 
@@ -82,8 +83,8 @@ def test_what_others_hold_is_grey_on_the_map_and_has_no_name(
     member: Page, tangram: Tangram
 ) -> None:
     body = {"task": "theirs", "kind": "lease", "cost": {"cpu": 1}, "lease": {"ttl_seconds": 600}}
-    theirs = tangram.post("/api/v1/actions?wait=5", body)
-    ours = tangram.post("/api/v1/actions?wait=5", {**body, "project": "lab", "task": "ours"})
+    theirs = tangram.post("/api/v1/actions?wait=60", body)
+    ours = tangram.post("/api/v1/actions?wait=60", {**body, "project": "lab", "task": "ours"})
 
     member.goto(f"{tangram.access['url']}/cpu/")
 

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from tests.acceptance.browser.conftest import Open, run
 from tests.acceptance.up.conftest import Tangram
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_a_live_window_is_compared_and_the_result_kept(open_page: Open, tangram: Tangram) -> None:

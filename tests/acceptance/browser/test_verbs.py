@@ -23,7 +23,7 @@ from tests.acceptance.browser.pages import apply, until, visit
 from tests.acceptance.browser.people import ROLES, signed_in_people
 from tests.acceptance.up.conftest import Tangram
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 CONFIGURATION = """apiVersion: tangram/v1
 kind: Resource
@@ -108,7 +108,7 @@ def people(browser: Browser, tangram: Tangram) -> Iterator[dict[str, Page]]:
     with signed_in_people(browser, tangram, [f"verbs-{role}" for role in ROLES]) as found:
         pages = dict(zip(ROLES, found.values(), strict=True))
         apply(pages["admin"], CONFIGURATION)
-        tangram.post("/api/v1/actions?wait=30", WAITS)
+        tangram.post("/api/v1/actions?wait=60", WAITS)
         yield pages
 
 

@@ -20,7 +20,7 @@ from tests.acceptance.browser.conftest import Open
 from tests.acceptance.browser.pages import apply, until
 from tests.acceptance.up.conftest import Tangram
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 QUOTA = """apiVersion: tangram/v1
 kind: Resource
@@ -68,7 +68,7 @@ def test_a_quota_that_runs_out_reaches_its_receiver_signed(
         body = {"task": "told", "kind": "noop", "cost": {"api:told": 1}}
         tangram.post("/api/v1/actions?wait=60", body)
 
-        headers, said = received.get(timeout=60)
+        headers, said = received.get(timeout=120)
         signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + said
         key = base64.b64decode(secret.removeprefix("whsec_"))
         expected = base64.b64encode(hmac.new(key, signed, sha256).digest()).decode()

@@ -13,7 +13,7 @@ from tangram_client._config import apply_config
 from tests.acceptance.up.conftest import Tangram
 from tests.architecture.tree import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_five_models_answer_alike_on_two_gpus(tangram: Tangram, admin_token: str) -> None:

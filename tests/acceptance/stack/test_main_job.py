@@ -14,7 +14,7 @@ import pytest
 from tangram_client.workload import generate
 from tests.architecture.tree import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def cli(tangram, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -22,13 +22,13 @@ def cli(tangram, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TANGRAM_URL": access["url"], "TANGRAM_TOKEN": access["token"]}
     command = [sys.executable, "-m", "tangram_client", *arguments]
     return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=480
     )
 
 
 def finished_rows(tangram, count: int) -> list[dict[str, Any]]:
     """Return the rows of the replay once ``count`` are finished: rows follow the journal."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while time.monotonic() < until:
         rows, following = [], "/api/v1/actions?task=replayed&limit=500"
         while following:
@@ -66,7 +66,7 @@ def test_completions_log_has_each_finished_action_once(tangram):
     wanted = {item["id"] for item in accepted["items"]}
     seen: list[str] = []
     while len(seen) < len(wanted):
-        page = tangram.get(f"/api/v1/completions?after={start}&limit=100&wait=30")
+        page = tangram.get(f"/api/v1/completions?after={start}&limit=100&wait=60")
         assert page["items"], "nothing came within the wait"
         seen += [item["id"] for item in page["items"]]
         start = page["next"]
@@ -75,7 +75,7 @@ def test_completions_log_has_each_finished_action_once(tangram):
 
 def test_action_that_left_memory_is_answered_from_its_row(tangram):
     done = tangram.post(
-        "/api/v1/actions?wait=30",
+        "/api/v1/actions?wait=60",
         {"task": "old", "kind": "exec", "cost": {"cpu": 1}, "exec": {"command": ["echo", "x"]}},
     )
     filler = {"actions": [{"task": "filler", "kind": "noop"}] * 1000}

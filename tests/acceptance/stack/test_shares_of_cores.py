@@ -14,7 +14,7 @@ from tangram_client._config import apply_config
 from tangram_client.payloads import exec_action, lease_action
 from tests.acceptance.up.conftest import Tangram
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 PROJECTS = """\
 apiVersion: tangram/v1
@@ -65,9 +65,9 @@ def test_a_project_out_of_its_share_waits_alone_and_says_so(
     tangram: Tangram, of: Callable[[str], Client]
 ) -> None:
     left, right = of("left"), of("right")
-    with left.lease("swe", {"cpu": 1}):
+    with left.lease("swe", {"cpu": 1}, ttl_seconds=600):
         second = left.submit(lease_action("swe", {"cpu": 1}))
-        done = right.run(exec_action("swe", ["true"], cpu=1), patience_seconds=60)
+        done = right.run(exec_action("swe", ["true"], cpu=1), patience_seconds=180)
         why = left.get(second.id).waiting
         told = {each["project"]: each for each in tangram.get("/api/v1/status")["shares"]}
 

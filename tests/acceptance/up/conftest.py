@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
+from uuid import uuid4
 
 import pytest
 
@@ -51,6 +53,7 @@ class Tangram:
         headers = {
             "Authorization": f"Bearer {self.access['token']}",
             "Content-Type": "application/json",
+            "Idempotency-Key": uuid4().hex,
         }
         return self._ask(Request(self.access["url"] + path, json.dumps(body).encode(), headers))
 
@@ -60,8 +63,17 @@ class Tangram:
         return self._ask(Request(self.access["url"] + path, headers=headers))
 
     def _ask(self, request: Request) -> Any:
-        with urlopen(request, timeout=90) as answer:
-            return json.load(answer)
+        """Ask until it is answered: 503 says to come again, as when its scheduler was held up."""
+        until = time.monotonic() + 120
+        while True:
+            try:
+                with urlopen(request, timeout=180) as answer:
+                    return json.load(answer)
+            except HTTPError as refused:
+                if refused.code != 503 or time.monotonic() > until:
+                    raise
+                with refused:
+                    time.sleep(float(refused.headers.get("Retry-After", 1)))
 
     def descendants(self) -> set[int]:
         """Return all processes that name this data folder in their environment or command."""
@@ -69,14 +81,14 @@ class Tangram:
 
     def wait_until_alone(self) -> None:
         """Return once none of its processes exists."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while left := self.descendants():
             assert time.monotonic() < deadline, f"left behind: {left}"
 
     def end(self) -> int:
         """Press Ctrl-C, and return the exit code."""
         self.process.send_signal(signal.SIGINT)
-        rest, _ = self.process.communicate(timeout=60)
+        rest, _ = self.process.communicate(timeout=180)
         self.said.append(rest)
         return self.process.returncode
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 HELLO = {
     "task": "hello",
@@ -19,7 +19,7 @@ def test_newcomer_runs_an_action_and_leaves_nothing_behind(start):
     first = start("--no-demo")
     first.wait_until_ready()
 
-    done = first.post("/api/v1/actions?wait=30", HELLO)
+    done = first.post("/api/v1/actions?wait=60", HELLO)
     token = first.access["token"]
 
     assert done["outcome"] == "completed"
@@ -41,7 +41,7 @@ def test_newcomer_runs_an_action_and_leaves_nothing_behind(start):
 def refuses_a_second_one(start, first):
     """Start another from the same folder, which must say who has it."""
     second = start("--no-demo")
-    said, _ = second.process.communicate(timeout=60)
+    said, _ = second.process.communicate(timeout=180)
 
     assert second.process.returncode == 1
     assert f"already runs from {first.home} (process {first.process.pid})" in said
@@ -51,7 +51,7 @@ def test_killed_supervisor_leaves_nothing_behind(start):
     """1. Start with the demo load, so that real commands run. 2. kill -9. 3. All of it is gone."""
     tangram = start()
     tangram.wait_until_ready()
-    done = tangram.post("/api/v1/actions?wait=30", HELLO)
+    done = tangram.post("/api/v1/actions?wait=60", HELLO)
     assert done["outcome"] == "completed", "the demo leaves room for others"
     assert len(tangram.descendants()) >= len(["redis", "web", "loop", "node", "projector", "demo"])
 

@@ -6,16 +6,18 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from domain.action import EnvironmentSpec, ExecSpec, Outcome
 from domain.ids import ActionId
-from domain.ports import ExecResult, RunOrder
+from domain.ports import ExecResult, RunOrder, RunReport
 from managers.cpu.containers import ContainerDriver
 from tests.conformance.conftest import Shell
-from tests.conformance.containers.conftest import processes_with
+from tests.conformance.containers.conftest import a_driver, processes_with
 from tests.conformance.driver import Performance, an_order
+from tests.docker_engine import DockerEngine
 
 Output = Callable[..., Awaitable[ExecResult]]
 
@@ -43,18 +45,34 @@ async def test_what_a_command_leaves_behind_is_ended(
     assert (await output("echo usable")).stdout == "usable\n"
 
 
+async def stopped_asleep(driver: ContainerDriver, script: str, sleep: str) -> RunReport:
+    """Run a script, and let its time be over when it sleeps."""
+    performance = Performance(driver, an_order("sh", "-c", script))
+    async with asyncio.timeout(120):
+        while not processes_with(sleep.replace(" ", "\0")):
+            await asyncio.sleep(0.01)
+    driver.stop(ActionId("act_1"), Outcome.TIMEOUT, "its time is over")
+    return await performance.task
+
+
 async def test_a_process_that_ignores_polite_signals_is_killed(
-    shell: Shell, output: Output, sleep: str
+    driver: ContainerDriver, output: Output, sleep: str
 ) -> None:
-    report = await shell(f"trap '' TERM; echo said; {sleep}; {sleep}", timeout_seconds=0.3)
+    script = f"trap '' TERM; echo said; {sleep}; {sleep}"
+    report = await stopped_asleep(driver, script, sleep)
     assert report.outcome is Outcome.TIMEOUT
     assert report.result is not None
     assert report.result.stdout == "said\n"
     assert (await output("echo usable")).stdout == "usable\n"
 
 
-async def test_a_command_may_end_in_order_when_its_time_is_over(shell: Shell) -> None:
-    report = await shell("trap 'echo bye; exit 0' TERM; sleep 600 & wait", timeout_seconds=0.3)
+async def test_a_command_may_end_in_order_when_its_time_is_over(
+    engine: DockerEngine, tmp_path: Path, way: str, sleep: str
+) -> None:
+    driver = a_driver(engine, tmp_path, way, grace_seconds="60")
+    await driver.open()
+    report = await stopped_asleep(driver, f"trap 'echo bye; exit 0' TERM; {sleep} & wait", sleep)
+    await driver.close()
     assert report.outcome is Outcome.TIMEOUT
     assert report.result is not None
     assert report.result.stdout == "bye\n"

@@ -48,7 +48,7 @@ async def test_an_action_that_stands_alone_leaves_no_container(
     engine: DockerEngine, driver: ContainerDriver
 ) -> None:
     await driver.run(an_order("true", trajectory=None), lambda: None)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while owned(engine, driver):
             await asyncio.sleep(0.05)
 
@@ -137,7 +137,7 @@ async def test_a_successor_adopts_environments_and_ends_what_ran(
     await driver.open()
     await driver.run(an_order("touch", "/tmp/kept", name="act_0"), lambda: None)
     performance = Performance(driver, an_order(*sleep.split()))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not processes_with(sleep.split()[1]):
             await asyncio.sleep(0.01)
     await crash(driver)

@@ -45,7 +45,7 @@ def owned_after_close(engine: DockerEngine, owner: str) -> list[str]:
 
 async def until_ready(driver: ContainerDriver, count: int) -> None:
     """Return when so many containers wait for a trajectory."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             environments = driver.environments()
             if sum(not each.trajectory and each.pid > 0 for each in environments) == count:

@@ -53,7 +53,7 @@ def processes_with(text: str) -> list[int]:
 async def until_asleep(sleep: str) -> None:
     """Wait until a process of that sleep is there: what starts an action first makes its sandbox."""
     wanted = sleep.encode().replace(b" ", b"\0")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not any(wanted in command_line(pid) for pid in processes_with(sleep.split()[1])):
             await asyncio.sleep(0.01)
 
@@ -68,7 +68,7 @@ def command_line(pid: int) -> bytes:
 async def stopped_asleep(driver: ProcessDriver, script: str, sleep: str, count: int) -> RunReport:
     """Run a script, and let its time be over when ``count`` of its sleeps run."""
     performance = Performance(driver, an_order("sh", "-c", script))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while len(processes_with(sleep.replace(" ", "\0"))) < count:
             await asyncio.sleep(0.01)
     driver.stop(ActionId("act_1"), Outcome.TIMEOUT, "time is over")
@@ -167,7 +167,7 @@ async def test_orphans_that_die_by_themselves_are_buried(shell: Shell) -> None:
     """Thirty daemons detach from one action and die while another runs; no zombie stays."""
     before = set(zombies())
     await shell("for n in $(seq 30); do (setsid true &) ; done; (setsid setsid true &)")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         while set(zombies()) - before:
             await shell("true")
 

@@ -18,7 +18,7 @@ from domain.ports import Leftover
 from managers.marks import MarkLog
 from tests.conformance.driver import an_order
 from tests.conformance.isolations import a_driver
-from tests.conformance.process.test_process_ending import processes_with
+from tests.conformance.process.test_process_ending import processes_with, stopped_asleep
 
 #: A worker that starts one action, says so, and waits to be killed.
 WORKER = """
@@ -124,8 +124,8 @@ async def test_without_a_settable_limit_the_variable_finds_them(
     driver = a_driver(tmp_path, "process")
     await driver.open()
     seconds = f"602.{os.getpid()}"
-    order = an_order("sh", "-c", f"setsid sleep {seconds} & sleep {seconds}", timeout_seconds=0.2)
-    report = await driver.run(order, lambda: None)
+    script = f"setsid sleep {seconds} & sleep {seconds}"
+    report = await stopped_asleep(driver, script, f"sleep {seconds}", 2)
     await driver.close()
     assert "ended 3 processes" in (report.detail or "")
     assert processes_with(seconds) == []

@@ -20,7 +20,7 @@ import os, subprocess, sys, threading, time
 wait = "import os, time\\nwhile not os.path.exists('go'): time.sleep(0.005)\\n"
 say = "print(sorted(os.sched_getaffinity(0)), flush=True)"
 child = [sys.executable, "-c", wait + say]
-subprocess.Popen(child), subprocess.Popen(child, start_new_session=True)
+children = [subprocess.Popen(child), subprocess.Popen(child, start_new_session=True)]
 def work():
     exec(wait + say)
 threads = [threading.Thread(target=work) for _ in range(2)]
@@ -28,7 +28,7 @@ threads = [threading.Thread(target=work) for _ in range(2)]
 open("ready", "w").close()
 exec(wait + say)
 [thread.join() for thread in threads]
-time.sleep(0.3)
+[child.wait() for child in children]
 """
 
 

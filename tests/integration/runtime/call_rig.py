@@ -51,7 +51,7 @@ async def running(rig: CallRig, **options: Any) -> AsyncIterator[httpx.AsyncClie
 
 
 async def finished(client: httpx.AsyncClient, payload: dict[str, Any]) -> dict[str, Any]:
-    answered = await client.post("/actions", params={"wait": 30}, json=payload)
+    answered = await client.post("/actions", params={"wait": 60}, json=payload)
     assert answered.status_code == 200, answered.text
     view: dict[str, Any] = answered.json()
     return view

@@ -15,6 +15,8 @@ from domain.ports import DriverContext
 from managers.quota.calls import CallDriver
 from managers.quota.calls.secrets import Secrets
 from scheduler.runtime.connection import connect
+from scheduler.runtime.gateway import leases, questions
+from scheduler.runtime.node import worker
 from tests.api_server import local_api
 from tests.integration.runtime.call_rig import SECRET, CallRig
 from tests.integration.runtime.gpu_rig import GpuRig
@@ -24,6 +26,8 @@ from tests.redis_server import RedisServer
 _prefixes = itertools.count()
 
 
+#: For whom a node that shows no life is dead at once. Tests take its sign of life away themselves:
+#: it would not go by itself (`nodes_live_on`), however long nobody has a processor.
 IMPATIENT = replace(CONFIG, node_grace_seconds=0.1, node_dead_seconds=0.3)
 
 
@@ -43,6 +47,19 @@ def keys() -> Keys:
 def redis_client(runtime_redis: RedisServer) -> Iterator[redis.Redis]:
     with connect(runtime_redis.url) as client:
         yield client
+
+
+@pytest.fixture(autouse=True)
+def patient_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a gateway wait for a loop that has no processor for a while; a client would ask again."""
+    monkeypatch.setattr(questions, "ANSWER_SECONDS", 120.0)
+    monkeypatch.setattr(questions, "TRANSFER_SECONDS", 120.0)
+    monkeypatch.setattr(leases, "ANSWER_SECONDS", 120.0)
+
+
+@pytest.fixture
+def nodes_live_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "ALIVE_SECONDS", 600.0)
 
 
 @pytest.fixture
@@ -75,7 +92,9 @@ async def gpus(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncI
 
 
 @pytest.fixture
-async def impatient(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIterator[Rig]:
+async def impatient(
+    runtime_redis: RedisServer, keys: Keys, tmp_path: Path, nodes_live_on: None
+) -> AsyncIterator[Rig]:
     """A leader for whom a silent node is soon dead, and a node."""
     rig = Rig(runtime_redis.url, keys, tmp_path)
     rig.loop = LoopThread(rig.url, keys, IMPATIENT)

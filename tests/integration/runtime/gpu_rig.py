@@ -136,8 +136,8 @@ class GpuRig(Rig):
 
 
 async def until(said: Callable[[], bool]) -> None:
-    """Wait for a fact, half a minute at most."""
-    async with asyncio.timeout(30):
+    """Wait for a fact, two minutes at most."""
+    async with asyncio.timeout(120):
         while not said():
             await asyncio.sleep(0.01)
 
@@ -163,7 +163,7 @@ def a_call(service: str, **fields: Any) -> dict[str, Any]:
 
 
 async def finished(client: httpx.AsyncClient, payload: dict[str, Any]) -> dict[str, Any]:
-    answered = await client.post("/actions", params={"wait": 30}, json=payload)
+    answered = await client.post("/actions", params={"wait": 60}, json=payload)
     assert answered.status_code == 200, answered.text
     view: dict[str, Any] = answered.json()
     return view

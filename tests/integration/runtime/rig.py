@@ -17,8 +17,10 @@ import redis
 import uvicorn
 
 from domain.access import Principal, Scope
+from domain.action import Outcome
 from domain.codec import encode
 from domain.events import TimeAdvanced
+from domain.ids import ActionId
 from domain.inventory import Config, PoolConfig, ProjectConfig, ResourceInventory
 from domain.keys import Keys
 from domain.ports import Driver
@@ -66,7 +68,7 @@ class LoopThread:
         self.stop_event.set()
         with contextlib.suppress(redis.RedisError), connect(self._url) as waker:
             waker.xadd(self._keys.inbox, {"0": encode(TimeAdvanced())})  # ends its wait
-        self.thread.join(20)
+        self.thread.join(120)
         assert not self.thread.is_alive()
         self._client.close()
 
@@ -117,8 +119,8 @@ class Rig:
         self._node_client = connect_async(self.url)
         worker = NodeWorker(self._node_client, self.keys, options, [self.driver, *self.others])
         self._node = asyncio.create_task(worker.run())
-        await asyncio.wait_for(worker.joined.wait(), 20)
-        async with asyncio.timeout(20):
+        await asyncio.wait_for(worker.joined.wait(), 120)
+        async with asyncio.timeout(120):
             while b'"cpu"' not in cast("bytes", self.redis.get(self.keys.capacity) or b""):
                 await asyncio.sleep(0.005)  # the loop has not taken the node in yet
         return worker
@@ -142,6 +144,17 @@ class Rig:
             self._node = None
             await self._node_client.aclose()
             self.passages.close()
+
+    async def until_started(self, action_id: str) -> None:
+        """Wait until the driver has begun an action."""
+        async with asyncio.timeout(120):
+            while all(order.id != action_id for order in self.driver.storage.marks.values()):
+                await asyncio.sleep(0.005)
+
+    async def end_action(self, action_id: str) -> None:
+        """Let a command that would go on end now, as by itself."""
+        await self.until_started(action_id)
+        self.driver.stop(ActionId(action_id), Outcome.COMPLETED, "enough")
 
     def close(self) -> None:
         """Close what is the rig's own."""
@@ -185,7 +198,7 @@ class Rig:
                 transport=httpx.ASGITransport(gateway),
                 base_url="http://tangram/api/v1",
                 headers={"Authorization": f"Bearer {token}"},
-                timeout=60,
+                timeout=300,
             ) as client,
         ):
             yield client

@@ -36,12 +36,16 @@ async def test_a_call_comes_back_with_what_the_api_said(calls: CallRig) -> None:
 
 async def test_no_more_calls_are_open_than_may_be(calls: CallRig) -> None:
     open_now = most = 0
+    all_are_open = asyncio.Event()
 
     async def count(_: Any, writer: asyncio.StreamWriter) -> None:
         nonlocal open_now, most
         open_now += 1
         most = max(most, open_now)
-        await asyncio.sleep(0.02)
+        if open_now == 3:
+            all_are_open.set()
+        await all_are_open.wait()
+        await asyncio.sleep(0.02)  # one more than may be would come meanwhile
         open_now -= 1
         writer.write(answer())
 
@@ -105,13 +109,13 @@ async def test_a_crashed_worker_does_not_repeat_a_call_that_must_not_be(calls: C
     calls.api.behave = hangs
     async with running(calls) as client:
         name = (await client.post("/actions", json=a_call())).json()["id"]
-        await asyncio.wait_for(asked.wait(), 20)
+        await asyncio.wait_for(asked.wait(), 120)
         (first,) = calls.others
         calls.others = [CallDriver(DriverContext("n1", calls.directory / "api", {}, {}))]
         bury, first.close = first.close, _nothing  # type: ignore[method-assign] # no farewell
         await calls.stop_node()
         await calls.start_node()
-        view = (await client.get(f"/actions/{name}", params={"wait": 30})).json()
+        view = (await client.get(f"/actions/{name}", params={"wait": 60})).json()
     await bury()
     assert view["outcome"] == "unknown"
     assert len(calls.api.asked) == 1
@@ -169,7 +173,7 @@ async def test_identical_calls_are_one_request_and_its_answer_is_kept(calls: Cal
 
     calls.api.behave = slow
     get = {"method": "GET"}
-    async with running(calls, cache=Cache(60.0)) as client:
+    async with running(calls, cache=Cache(600.0)) as client:
         same = [finished(client, a_call("/q?a=1", call=get)) for _ in range(10)]
         views = await asyncio.gather(*same, finished(client, a_call("/q?a=2", call=get)))
         kept = await finished(client, a_call("/q?a=1", call=get))
@@ -182,9 +186,10 @@ async def test_identical_calls_are_one_request_and_its_answer_is_kept(calls: Cal
 async def test_a_holder_of_a_lease_says_what_it_heard(calls: CallRig) -> None:
     async with running(calls, at_once=1) as client:
         wanted = {"task": "t", "kind": "lease", "cost": {"api:search": 1}}
+        wanted["lease"] = {"ttl_seconds": 600}
         lease = await finished(client, wanted)
         bad = await client.post(f"/leases/{lease['id']}/release", json={"status": 9})
-        said = {"status": 429, "retry_after_seconds": 30}
+        said = {"status": 429, "retry_after_seconds": 600}
         released = await client.post(f"/leases/{lease['id']}/release", json=said)
         waiting = (await client.post("/actions", json=a_call())).json()["id"]
         view = (await client.get(f"/actions/{waiting}")).json()

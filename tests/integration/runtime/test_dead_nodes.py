@@ -18,20 +18,20 @@ async def test_a_dead_node_ends_its_trajectories_and_later_removes_their_environ
 ) -> None:
     rig = impatient
     async with rig.client() as client:
-        await client.post("/actions?wait=20", json=in_trajectory("true"))
+        await client.post("/actions?wait=60", json=in_trajectory("true"))
         await client.put("/trajectories/t1/files/a.txt", content=b"kept")
         runs = (await client.post("/actions", json=in_trajectory("sleep", "600"))).json()["id"]
         waits = (await client.post("/actions", json=in_trajectory("true"))).json()["id"]
         await rig.crash_node()
         rig.redis.delete(rig.keys.alive("n1"))
-        ended = (await client.get(f"/actions/{waits}?wait=20")).json()
-        lost = (await client.get(f"/actions/{runs}?wait=20")).json()
-        late = (await client.post("/actions?wait=20", json=in_trajectory("true"))).json()
+        ended = (await client.get(f"/actions/{waits}?wait=60")).json()
+        lost = (await client.get(f"/actions/{runs}?wait=60")).json()
+        late = (await client.post("/actions?wait=60", json=in_trajectory("true"))).json()
 
         key = trajectory_key("default", "t1")
         assert rig.driver.storage.files[key], "its disk knows nothing of that"
         await rig.start_node()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while key in rig.driver.storage.files:
                 await asyncio.sleep(0.005)
 

@@ -44,7 +44,7 @@ async def test_no_trajectory_fails(runtime_redis: RedisServer, keys: Keys, tmp_p
         async with rig.client() as gateway:
             transport = gateway._transport
             client = AsyncClient("http://tangram", "trainer", transport=_Borrowed(transport))
-            scores = await asyncio.wait_for(play(client, trajectories), 90)
+            scores = await asyncio.wait_for(play(client, trajectories), 240)
     finally:
         await rig.stop_node()
         rig.loop.stop()

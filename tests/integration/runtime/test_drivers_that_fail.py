@@ -17,7 +17,7 @@ TRUE = {"task": "t", "kind": "exec", "cost": {"cpu": 4}, "exec": {"command": ["t
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not holds():
             await asyncio.sleep(0.005)
 
@@ -28,9 +28,9 @@ async def test_an_action_whose_driver_raises_ends_and_gives_its_cores_back(rig: 
 
     script, rig.driver.script = rig.driver.script, broken
     async with rig.client() as client:
-        failed = (await client.post("/actions?wait=20", json=TRUE)).json()
+        failed = (await client.post("/actions?wait=60", json=TRUE)).json()
         rig.driver.script = script
-        then = (await client.post("/actions?wait=20", json=TRUE)).json()
+        then = (await client.post("/actions?wait=60", json=TRUE)).json()
 
     assert failed["outcome"] == "infra_failed"
     assert "ZeroDivisionError" in failed["detail"]
@@ -54,7 +54,7 @@ async def test_an_environment_that_cannot_be_removed_yet_is_removed_later(
     assert rig.loop is not None
     state = rig.loop.loop.machine.state
     async with rig.client() as client:
-        await client.post("/actions?wait=20", json={**TRUE, "trajectory": "a"})
+        await client.post("/actions?wait=60", json={**TRUE, "trajectory": "a"})
         await client.post("/trajectories/a/finish")
         await until(lambda: not state.trajectories)
 

@@ -11,7 +11,7 @@ from scheduler.runtime.gateway.feeds import _Feed
 from scheduler.runtime.gateway.http import Request
 from tests.integration.runtime.rig import TOKENS, Rig
 
-WAIT = {"wait": 30}
+WAIT = {"wait": 60}
 
 
 def an_exec(task: str, trajectory: str | None = None) -> dict[str, Any]:

@@ -73,7 +73,7 @@ async def test_tokens_are_needed_and_must_be_wide_enough(rig: Rig) -> None:
     async with rig.client() as client:
         nobody = await client.post("/actions", json=body, headers={"Authorization": ""})
         forged = await client.post("/actions", json=body, headers={"Authorization": "Bearer x"})
-        mine = (await client.post("/actions?wait=20", json=body)).json()["id"]
+        mine = (await client.post("/actions?wait=60", json=body)).json()["id"]
     async with rig.client("reader") as client:
         narrow = await client.post("/actions", json=body)
         seen = await client.get(f"/actions/{mine}")
@@ -94,8 +94,8 @@ async def test_large_bodies_are_refused(rig: Rig) -> None:
 async def test_repeated_key_gives_the_same_action_and_another_body_a_conflict(rig: Rig) -> None:
     key = {"Idempotency-Key": "k"}
     async with rig.client() as client:
-        one = await client.post("/actions?wait=20", json={"task": "t", "kind": "noop"}, headers=key)
-        two = await client.post("/actions?wait=20", json={"task": "t", "kind": "noop"}, headers=key)
+        one = await client.post("/actions?wait=60", json={"task": "t", "kind": "noop"}, headers=key)
+        two = await client.post("/actions?wait=60", json={"task": "t", "kind": "noop"}, headers=key)
         other = await client.post("/actions", json={"task": "u", "kind": "noop"}, headers=key)
     assert one.json()["id"] == two.json()["id"]
     assert two.headers["idempotent-replayed"] == "true"
@@ -137,15 +137,15 @@ async def test_a_body_is_passed_on_or_refused_however_deep(rig: Rig) -> None:
 )
 async def test_events_are_refused_before_they_begin(rig: Rig, query: dict[str, str]) -> None:
     async with rig.client() as client:
-        answer = await asyncio.wait_for(client.get("/events", params=query), 20)
+        answer = await asyncio.wait_for(client.get("/events", params=query), 120)
     assert answer.status_code == 422, answer.text
     assert answer.json()["errors"][0]["pointer"] == f"?{next(iter(query))}"
 
 
 async def test_a_lease_is_renewed_for_as_long_as_one_may_be_declared(rig: Rig) -> None:
-    lease = {"task": "t", "kind": "lease", "cost": {"cpu": 1}}
+    lease = {"task": "t", "kind": "lease", "cost": {"cpu": 1}, "lease": {"ttl_seconds": 600}}
     async with rig.client() as client:
-        held = (await client.post("/actions?wait=20", json=lease)).json()["id"]
+        held = (await client.post("/actions?wait=60", json=lease)).json()["id"]
         refused = await client.post(f"/leases/{held}/renew", json={"ttl_seconds": 86_401})
         renewed = await client.post(f"/leases/{held}/renew", json={"ttl_seconds": 86_400})
     assert (refused.status_code, renewed.status_code) == (422, 200)
@@ -160,11 +160,11 @@ async def test_what_is_not_hot_is_passed_on(rig: Rig) -> None:
 async def test_who_waits_at_a_server_that_ends_is_told_to_come_again(
     rig: Rig, *, keyed: bool
 ) -> None:
-    body = {"task": "t", "kind": "exec", "exec": {"command": ["sleep", "60"]}}
+    body = {"task": "t", "kind": "exec", "exec": {"command": ["sleep", "600"]}}
     headers = {"Idempotency-Key": "k"} if keyed else {}
     async with rig.client() as client:
-        waiting = asyncio.create_task(client.post("/actions?wait=30", json=body, headers=headers))
-        async with asyncio.timeout(20):
+        waiting = asyncio.create_task(client.post("/actions?wait=60", json=body, headers=headers))
+        async with asyncio.timeout(120):
             while not rig.driver.storage.marks:
                 await asyncio.sleep(0.005)
         waiting.cancel()  # as a web server does with what outlasts its patience at its end
@@ -195,7 +195,7 @@ async def test_what_was_just_declared_is_not_refused(
     async with rig.client() as client:
         assert (await client.post(path, json=payload)).status_code == 422
         rig.redis.xadd(rig.keys.inbox, {"0": encode(ConfigApplied(config=DECLARED))})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while b"api:new" not in cast("bytes", rig.redis.get(rig.keys.capacity)):
                 await asyncio.sleep(0.002)
         accepted = await client.post(path, json=payload)

@@ -91,7 +91,7 @@ def test_recovering_again_and_again_keeps_no_connection(
 async def test_new_leader_goes_on_where_the_old_one_stopped(rig: Rig) -> None:
     """1. An action runs, another waits. 2. The leader ends. 3. A new one finishes both."""
     assert rig.loop is not None
-    work = {"task": "t", "kind": "exec", "cost": {"cpu": 4}, "exec": {"command": ["sleep", "0.5"]}}
+    work = {"task": "t", "kind": "exec", "cost": {"cpu": 4}, "exec": {"command": ["sleep", "600"]}}
     async with rig.client() as client:
         first = (await client.post("/actions", json=work)).json()["id"]
         second = (await client.post("/actions", json=work)).json()["id"]
@@ -99,8 +99,10 @@ async def test_new_leader_goes_on_where_the_old_one_stopped(rig: Rig) -> None:
         await asyncio.to_thread(rig.loop.stop)
         third = (await client.post("/actions", json=NOOP)).json()["id"]
         rig.loop = LoopThread(rig.url, rig.keys)
+        for name in (first, second):
+            await rig.end_action(name)
         for name in (first, second, third):
-            view = (await client.get(f"/actions/{name}", params={"wait": 30})).json()
+            view = (await client.get(f"/actions/{name}", params={"wait": 60})).json()
             assert view["outcome"] == "completed"
 
 
@@ -115,13 +117,14 @@ async def test_restarted_node_goes_on_and_runs_nothing_twice(rig: Rig) -> None:
         return script(order)
 
     rig.driver.script = counting
-    work = {"task": "t", "kind": "exec", "exec": {"command": ["sleep", "60"]}}
+    work = {"task": "t", "kind": "exec", "exec": {"command": ["sleep", "600"]}}
     async with rig.client() as client:
-        name = (await client.post("/actions?wait=0.2", json=work)).json()["id"]
+        name = (await client.post("/actions", json=work)).json()["id"]
+        await rig.until_started(name)
         await rig.crash_node()
         await rig.start_node()
-        view = (await client.get(f"/actions/{name}", params={"wait": 30})).json()
-        after = (await client.post("/actions?wait=30", json=NOOP)).json()
+        view = (await client.get(f"/actions/{name}", params={"wait": 60})).json()
+        after = (await client.post("/actions?wait=60", json=NOOP)).json()
     assert view["outcome"] in {"infra_failed", "unknown"}
     assert runs == 1
     assert after["outcome"] == "completed"
@@ -142,9 +145,9 @@ async def test_leader_survives_the_loss_of_redis(tmp_path, keys: Keys) -> None:
             await asyncio.to_thread(server.start)
             views = []
             for name in names:
-                answer = await client.get(f"/actions/{name}", params={"wait": 30})
+                answer = await client.get(f"/actions/{name}", params={"wait": 60})
                 while answer.status_code == 503:
-                    answer = await client.get(f"/actions/{name}", params={"wait": 30})
+                    answer = await client.get(f"/actions/{name}", params={"wait": 60})
                 views.append(answer.json())
         assert refused.status_code == 503
         assert refused.headers["retry-after"]
@@ -164,13 +167,13 @@ async def test_an_outage_of_redis_costs_one_term(tmp_path, keys: Keys) -> None:
     await rig.start_node()
     try:
         async with rig.client() as client:
-            assert (await client.post("/actions?wait=30", json=NOOP)).json()["outcome"]
+            assert (await client.post("/actions?wait=60", json=NOOP)).json()["outcome"]
             before = rig.loop.loop.leadership.epoch
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
-            answer = await client.post("/actions?wait=30", json=NOOP)
+            answer = await client.post("/actions?wait=60", json=NOOP)
             while answer.status_code == 503:
-                answer = await client.post("/actions?wait=30", json=NOOP)
+                answer = await client.post("/actions?wait=60", json=NOOP)
         assert answer.json()["outcome"] == "completed"
         assert rig.loop.loop.leadership.epoch == before + 1
     finally:
@@ -184,7 +187,7 @@ async def test_a_standby_is_seen_before_it_is_needed(rig: Rig, redis_client: red
     standby = LoopThread(rig.url, rig.keys)
     try:
         name = standby.loop.leadership.name
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not (row := redis_client.hget(rig.keys.workers, name)):
                 await asyncio.sleep(0.01)
         assert json.loads(cast("bytes", row))["role"] == "standby"

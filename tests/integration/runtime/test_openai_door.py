@@ -31,7 +31,7 @@ async def the_action(client: httpx.AsyncClient, answered: httpx.Response) -> dic
 
 async def finished_action(client: httpx.AsyncClient, answered: httpx.Response) -> dict[str, Any]:
     name = answered.headers["x-tangram-action"]
-    view: dict[str, Any] = (await client.get(f"/actions/{name}", params={"wait": 30})).json()
+    view: dict[str, Any] = (await client.get(f"/actions/{name}", params={"wait": 60})).json()
     return view
 
 
@@ -147,7 +147,7 @@ async def test_a_stream_is_passed_on_while_it_comes(gpus: GpuRig) -> None:
 
     async def in_two_parts(_: Any, writer: asyncio.StreamWriter) -> None:
         writer.write(CHUNKED + chunk(b"data: 3\n\n"))
-        await asyncio.wait_for(read.wait(), 20)  # nothing more before the trainer has this
+        await asyncio.wait_for(read.wait(), 120)  # nothing more before the trainer has this
         writer.write(chunk(b"data: [DONE]\n\n") + chunk(b""))
 
     gpus.api.behave = in_two_parts
@@ -155,7 +155,7 @@ async def test_a_stream_is_passed_on_while_it_comes(gpus: GpuRig) -> None:
         url, headers = f"{trainer.url}/v1/chat/completions", {"Authorization": "Bearer trainer"}
         pieces = []
         async with (
-            httpx.AsyncClient(headers=headers, timeout=30) as stock,
+            httpx.AsyncClient(headers=headers, timeout=300) as stock,
             stock.stream("POST", url, json=a_chat(stream=True)) as answered,
         ):
             async for piece in answered.aiter_bytes():
@@ -203,7 +203,7 @@ async def test_who_leaves_a_stream_cancels_its_action(gpus: GpuRig) -> None:
     async with running(gpus, "a") as client, gpus.served() as trainer:
         url, headers = f"{trainer.url}/v1/chat/completions", {"Authorization": "Bearer trainer"}
         async with (
-            httpx.AsyncClient(headers=headers, timeout=30) as stock,
+            httpx.AsyncClient(headers=headers, timeout=300) as stock,
             stock.stream("POST", url, json=a_chat(stream=True)) as answered,
         ):
             assert await anext(answered.aiter_bytes()) == b"data: 3\n\n"
@@ -234,11 +234,11 @@ async def test_a_process_that_ends_cancels_what_its_clients_will_ask_for_again(
     gpus.api.behave = never
     async with running(gpus, "a") as client:
         asking = asyncio.create_task(client.post(CHAT, json=a_chat()))
-        await asyncio.wait_for(begun.wait(), 20)
+        await asyncio.wait_for(begun.wait(), 120)
         asking.cancel()
-        answered = await asyncio.wait_for(asking, 20)
+        answered = await asyncio.wait_for(asking, 120)
         assert gpus.loop is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while gpus.loop.loop.machine.state.actions:
                 await asyncio.sleep(0.005)
 
@@ -274,8 +274,8 @@ async def test_a_client_that_goes_away_cancels_its_action(gpus: GpuRig) -> None:
             "path": "/v1/chat/completions",
             "headers": [(b"authorization", b"Bearer trainer")],
         }
-        await asyncio.wait_for(transport.app(scope, receive, send), 30)
+        await asyncio.wait_for(transport.app(scope, receive, send), 120)
         assert gpus.loop is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while gpus.loop.loop.machine.state.actions:
                 await asyncio.sleep(0.005)

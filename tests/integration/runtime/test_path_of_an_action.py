@@ -24,7 +24,7 @@ def an_exec(*command: str, **more: object) -> dict[str, object]:
 
 async def test_noop_comes_back_finished_in_one_request(rig: Rig) -> None:
     async with rig.client() as client:
-        answer = await client.post("/actions", params={"wait": 20}, json=NOOP)
+        answer = await client.post("/actions", params={"wait": 60}, json=NOOP)
     assert answer.status_code == 200
     view = answer.json()
     assert (view["state"], view["outcome"]) == ("finished", "completed")
@@ -36,7 +36,7 @@ async def test_noop_comes_back_finished_in_one_request(rig: Rig) -> None:
 async def test_command_brings_its_output_units_and_reward(rig: Rig) -> None:
     body = an_exec("echo", "hi", cost={"cpu": [2, 4]}, reward={"from": "exit_code"})
     async with rig.client() as client:
-        view = (await client.post("/actions?wait=20", json=body)).json()
+        view = (await client.post("/actions?wait=60", json=body)).json()
     assert view["result"]["stdout"] == "hi\n"
     assert view["units"] == {"cpu": 2}
     assert view["placement"]["node"] == "n1"
@@ -48,22 +48,23 @@ async def test_what_a_command_used_comes_back_with_what_it_was_granted(rig: Rig)
     used = UsedResources(0.5, 0.0, 2**20)
     rig.driver.script = lambda _: Play(used=used)
     async with rig.client() as client:
-        view = (await client.post("/actions?wait=20", json=an_exec("true"))).json()
+        view = (await client.post("/actions?wait=60", json=an_exec("true"))).json()
     assert view["units"] == {"cpu": 1}
     assert view["used"] == view["result"]["used"] == msgspec.to_builtins(used)
 
 
 async def test_action_that_runs_long_is_answered_202_and_found_later(rig: Rig) -> None:
     async with rig.client() as client:
-        answer = await client.post("/actions?wait=0.1", json=an_exec("sleep", "0.3"))
+        answer = await client.post("/actions?wait=0.1", json=an_exec("sleep", "600"))
         assert answer.status_code == 202
-        later = await client.get(f"/actions/{answer.json()['id']}", params={"wait": 20})
+        await rig.end_action(answer.json()["id"])
+        later = await client.get(f"/actions/{answer.json()['id']}", params={"wait": 60})
     assert later.json()["outcome"] == "completed"
 
 
 async def test_waiting_action_says_why(rig: Rig) -> None:
     async with rig.client() as client:
-        await client.post("/actions", json=an_exec("sleep", "30", cost={"cpu": 4}))
+        await client.post("/actions", json=an_exec("sleep", "600", cost={"cpu": 4}))
         second = (await client.post("/actions", json=an_exec("true"))).json()["id"]
         view = (await client.get(f"/actions/{second}")).json()
     assert view["state"] == "queued"
@@ -73,9 +74,9 @@ async def test_waiting_action_says_why(rig: Rig) -> None:
 
 async def test_cancel_ends_a_running_action_and_may_be_repeated(rig: Rig) -> None:
     async with rig.client() as client:
-        name = (await client.post("/actions?wait=0.1", json=an_exec("sleep", "60"))).json()["id"]
+        name = (await client.post("/actions?wait=0.1", json=an_exec("sleep", "600"))).json()["id"]
         assert (await client.post(f"/actions/{name}/cancel")).status_code == 202
-        view = (await client.get(f"/actions/{name}", params={"wait": 20})).json()
+        view = (await client.get(f"/actions/{name}", params={"wait": 60})).json()
         again = await client.post(f"/actions/{name}/cancel")
     assert view["outcome"] == "cancelled"
     assert view["reward"] is None
@@ -87,7 +88,7 @@ async def test_batch_takes_each_item_on_its_own(rig: Rig) -> None:
     async with rig.client() as client:
         answer = await client.post("/actions/batch", json={"actions": items})
         body = answer.json()
-        first = await client.get(f"/actions/{body['items'][0]['id']}", params={"wait": 20})
+        first = await client.get(f"/actions/{body['items'][0]['id']}", params={"wait": 60})
     assert answer.status_code == 202
     assert [item["status"] for item in body["items"]] == [202, 422, 422]
     assert body["items"][2]["problem"]["code"] == "never_fits"
@@ -102,13 +103,13 @@ async def test_batch_of_which_nothing_is_accepted_is_answered_too(rig: Rig) -> N
 
 
 async def test_lease_is_granted_renewed_and_released(rig: Rig) -> None:
-    body = {"task": "t", "kind": "lease", "cost": {"api:search": 2}, "lease": {"ttl_seconds": 30}}
+    body = {"task": "t", "kind": "lease", "cost": {"api:search": 2}, "lease": {"ttl_seconds": 600}}
     async with rig.client() as client:
         name = (await client.post("/actions", json=body)).json()["id"]
         held = (await client.get(f"/actions/{name}")).json()
         behind = (await client.post("/actions", json=body)).json()["id"]
         waiting = (await client.get(f"/actions/{behind}")).json()
-        renewed = await client.post(f"/leases/{name}/renew", json={"ttl_seconds": 60})
+        renewed = await client.post(f"/leases/{name}/renew", json={"ttl_seconds": 1200})
         released = (await client.post(f"/leases/{name}/release")).json()
         then = (await client.get(f"/actions/{behind}")).json()
     assert (held["state"], held["units"]) == ("running", {"api:search": 2})
@@ -119,14 +120,14 @@ async def test_lease_is_granted_renewed_and_released(rig: Rig) -> None:
 
 
 async def test_waiting_for_a_lease_ends_at_its_grant(rig: Rig) -> None:
-    body = {"task": "t", "kind": "lease", "cost": {"api:search": 2}, "lease": {"ttl_seconds": 30}}
+    body = {"task": "t", "kind": "lease", "cost": {"api:search": 2}, "lease": {"ttl_seconds": 600}}
     async with rig.client() as client:
-        held = await client.post("/actions?wait=20", json=body)
-        behind = asyncio.create_task(client.post("/actions?wait=20", json=body))
+        held = await client.post("/actions?wait=60", json=body)
+        behind = asyncio.create_task(client.post("/actions?wait=60", json=body))
         await client.post(f"/leases/{held.json()['id']}/release")
         then = await behind
         await client.post(f"/leases/{then.json()['id']}/release")
-        over = await client.get(f"/actions/{then.json()['id']}?wait=20")
+        over = await client.get(f"/actions/{then.json()['id']}?wait=60")
     assert (held.status_code, held.json()["state"]) == (200, "running")
     assert (then.status_code, then.json()["state"]) == (200, "running")
     assert then.json()["result"]["expires_at"]
@@ -147,9 +148,9 @@ async def test_file_written_before_the_first_action_is_read_back(rig: Rig) -> No
 
 async def test_finished_trajectory_takes_no_more_actions(rig: Rig) -> None:
     async with rig.client() as client:
-        await client.post("/actions?wait=20", json=an_exec("true", trajectory="a"))
+        await client.post("/actions?wait=60", json=an_exec("true", trajectory="a"))
         finish = await client.post("/trajectories/a/finish")
-        late = (await client.post("/actions?wait=20", json=an_exec("true", trajectory="a"))).json()
+        late = (await client.post("/actions?wait=60", json=an_exec("true", trajectory="a"))).json()
         unknown = await client.post("/trajectories/nobody/finish")
     assert finish.status_code == 202
     assert late["outcome"] == "cancelled"
@@ -160,7 +161,7 @@ async def test_many_clients_at_once_all_get_their_own_answer(rig: Rig) -> None:
     async with rig.client() as client:
         answers = await asyncio.gather(
             *(
-                client.post("/actions?wait=30", json=an_exec("echo", str(number)))
+                client.post("/actions?wait=60", json=an_exec("echo", str(number)))
                 for number in range(60)
             )
         )
@@ -170,7 +171,7 @@ async def test_many_clients_at_once_all_get_their_own_answer(rig: Rig) -> None:
 async def test_replay_of_the_journal_decides_the_same(rig: Rig, keys: Keys) -> None:
     async with rig.client() as client:
         works = [an_exec("true", trajectory=f"r{n % 3}") for n in range(12)]
-        await asyncio.gather(*(client.post("/actions?wait=30", json=work) for work in works))
+        await asyncio.gather(*(client.post("/actions?wait=60", json=work) for work in works))
     machine = Machine(load(()).make_ledger, CONFIG)
     entries = list(Journal(rig.redis, keys).after(START))
     for _, entry in entries:

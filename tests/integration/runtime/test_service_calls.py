@@ -160,11 +160,11 @@ async def test_a_restore_whose_action_is_cancelled_goes_on_and_ends_cached(gpus:
         gpus.gate.clear()
         accepted = await client.post("/actions", json=a_call("a"))
         name = accepted.json()["id"]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not gpus.servers:
                 await asyncio.sleep(0.001)
         await client.post(f"/actions/{name}/cancel", json={})
-        ended = (await client.get(f"/actions/{name}", params={"wait": 30})).json()
+        ended = (await client.get(f"/actions/{name}", params={"wait": 60})).json()
         gpus.gate.set()
         later = [await finished(client, a_call(service)) for service in ("a", "b")]
 
@@ -196,10 +196,10 @@ async def test_a_call_whose_node_worker_dies_ends_and_its_chunk_is_free_again(
     gpus.api.behave = never
     async with running(gpus, "a", "b", gpus=1) as client:
         name = (await client.post("/actions", json=a_call("a"))).json()["id"]
-        await asyncio.wait_for(asked.wait(), 30)
+        await asyncio.wait_for(asked.wait(), 120)
         await gpus.stop_node()
         await gpus.start_gpu_node()
-        ended = (await client.get(f"/actions/{name}", params={"wait": 30})).json()
+        ended = (await client.get(f"/actions/{name}", params={"wait": 60})).json()
         gpus.api.says(answer(200, b"{}"))
         other = await finished(client, a_call("b"))
 

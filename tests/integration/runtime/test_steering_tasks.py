@@ -16,9 +16,9 @@ async def test_a_paused_task_waits_until_it_goes_on(rig: Rig) -> None:
         paused = await client.post("/tasks/swe/pause")
         waits = (await client.post("/actions", json=NOOP)).json()["id"]
         why = await client.get(f"/actions/{waits}")
-        other = await client.post("/actions?wait=30", json={**NOOP, "task": "other"})
+        other = await client.post("/actions?wait=60", json={**NOOP, "task": "other"})
         await client.post("/tasks/swe/resume")
-        done = await client.get(f"/actions/{waits}?wait=30")
+        done = await client.get(f"/actions/{waits}?wait=60")
 
     assert (paused.status_code, paused.json()["paused"]) == (202, True)
     assert why.json()["waiting"]["code"] == "task_paused"
@@ -31,7 +31,7 @@ async def test_a_cancelled_task_ends_what_it_has(rig: Rig) -> None:
         await client.post("/tasks/swe/pause")
         waits = (await client.post("/actions", json=NOOP)).json()["id"]
         await client.post("/tasks/swe/cancel", json={"reason": "a mistake"})
-        done = await client.get(f"/actions/{waits}?wait=30")
+        done = await client.get(f"/actions/{waits}?wait=60")
 
     assert (done.json()["outcome"], done.json()["detail"]) == ("cancelled", "a mistake")
 

@@ -47,7 +47,7 @@ async def test_pieces_arrive_before_the_answer_is_whole(calls: CallRig) -> None:
 
     async def in_two_parts(_: Any, writer: asyncio.StreamWriter) -> None:
         writer.write(CHUNKED + chunk(b"data: one\n\n"))
-        await asyncio.wait_for(read.wait(), 20)  # nothing more before the trainer has this
+        await asyncio.wait_for(read.wait(), 120)  # nothing more before the trainer has this
         writer.write(chunk(b"data: two\n\n") + chunk(b""))
 
     calls.api.behave = in_two_parts
@@ -93,7 +93,7 @@ async def test_a_slow_reader_slows_the_api_and_nothing_piles_up(calls: CallRig) 
     key = calls.keys.passage("*")
     async with trainer(calls) as client:
         name = await asked(client)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not (found := list(calls.redis.scan_iter(key))):
                 await asyncio.sleep(0.005)
             while calls.redis.xlen(found[0]) < MOST_ENTRIES:
@@ -143,7 +143,7 @@ async def test_an_answer_has_one_reader(calls: CallRig) -> None:
 
     async def in_two_parts(_: Any, writer: asyncio.StreamWriter) -> None:
         writer.write(CHUNKED + chunk(b"one"))
-        await asyncio.wait_for(read.wait(), 20)
+        await asyncio.wait_for(read.wait(), 120)
         writer.write(chunk(b""))
 
     calls.api.behave = in_two_parts

@@ -7,7 +7,13 @@ from typing import Any
 from tests.integration.runtime.rig import Rig
 
 TRUE = {"task": "secret-plan", "kind": "exec", "cost": {"cpu": 1}, "exec": {"command": ["true"]}}
-LEASE = {"task": "secret-plan", "trajectory": "t-77", "kind": "lease", "cost": {"api:search": 2}}
+LEASE = {
+    "task": "secret-plan",
+    "trajectory": "t-77",
+    "kind": "lease",
+    "cost": {"api:search": 2},
+    "lease": {"ttl_seconds": 600},
+}
 
 
 async def seen(rig: Rig, token: str, path: str) -> Any:
@@ -19,7 +25,7 @@ async def seen(rig: Rig, token: str, path: str) -> Any:
 
 async def test_lines_of_others_are_lines_without_names(rig: Rig) -> None:
     async with rig.client() as client:
-        await client.post("/actions?wait=20", json=LEASE)
+        await client.post("/actions?wait=60", json=LEASE)
         waits = (await client.post("/actions", json=LEASE)).json()["id"]
         own = (await client.get("/queues")).json()["items"]
     others = (await seen(rig, "stranger", "/queues")).json()
@@ -34,7 +40,7 @@ async def test_lines_of_others_are_lines_without_names(rig: Rig) -> None:
 
 async def test_the_status_tells_of_tasks_to_their_own_project(rig: Rig) -> None:
     async with rig.client() as client:
-        done = await client.post("/actions?wait=20", json=TRUE)
+        done = await client.post("/actions?wait=60", json=TRUE)
         assert done.json()["outcome"] == "completed"
     async with rig.client("operator") as client:
         await client.post("/tasks/secret-plan/priority", json={"priority": 3})

@@ -39,7 +39,7 @@ def letters(client: redis.Redis, keys: Keys) -> list[DeadLetter]:
 
 
 async def until(holds: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not holds():
             await asyncio.sleep(0.005)
 
@@ -50,7 +50,7 @@ async def test_the_leader_sets_aside_what_came_to_the_inbox(rig: Rig, message: b
         "bytes", rig.redis.xadd(rig.keys.inbox, {"0": message, "1": encode(TimeAdvanced())})
     )
     async with rig.client() as client:
-        answer = await client.post("/actions?wait=30", json=NOOP)
+        answer = await client.post("/actions?wait=60", json=NOOP)
     (letter,) = letters(rig.redis, rig.keys)
 
     assert answer.json()["outcome"] == "completed"
@@ -84,7 +84,7 @@ async def test_a_node_gives_orders_back_that_it_cannot_read(rig: Rig) -> None:
     rig.redis.xadd(stream, {"c": DAMAGED})
     rig.redis.xadd(stream, {"c": orders_of_tomorrow("act_7")})
     async with rig.client() as client:
-        answer = await client.post("/actions?wait=30", json=NOOP)
+        answer = await client.post("/actions?wait=60", json=NOOP)
     await until(lambda: len(letters(rig.redis, rig.keys)) == 2)
 
     assert answer.json()["outcome"] == "completed"
@@ -151,10 +151,11 @@ async def test_a_loop_that_must_not_lead_says_so_and_lets_others_lead(
 
     try:
         await until(told)
-        other = Leadership(redis_client, keys, "other", lease_seconds=0.3)
+        other = Leadership(redis_client, keys, "other", lease_seconds=600.0)
         await until(other.try_elect)
         epoch = other.epoch
         redis_client.xdel(keys.journal, entry)
+        other.resign()
         await until(lambda: redis_client.get(keys.leader) == loop.loop.leadership.name.encode())
         assert loop.thread.is_alive()
         assert loop.loop.leadership.epoch == epoch + 1
@@ -193,20 +194,21 @@ async def test_what_makes_rows_waits_at_a_hole_until_somebody_lays_it_aside(
         await until(lambda: seen == [1, 3])
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(120)
 
 
 async def test_a_web_process_goes_past_and_sends_whoever_waits_to_look(rig: Rig) -> None:
     lease = {"task": "t", "kind": "lease", "cost": {"api:search": 2}}
+    lease["lease"] = {"ttl_seconds": 600}
     async with rig.client() as client:
-        held = (await client.post("/actions?wait=30", json=lease)).json()["id"]
+        held = (await client.post("/actions?wait=60", json=lease)).json()["id"]
         waiting = (await client.post("/actions", json=lease)).json()["id"]
         tail = client._transport.app._context.tail  # type: ignore[attr-defined]
-        looked = asyncio.ensure_future(client.get(f"/actions/{waiting}?wait=30"))
+        looked = asyncio.ensure_future(client.get(f"/actions/{waiting}?wait=60"))
         await until(lambda: waiting in tail._waiters)
         rig.redis.xadd(rig.keys.journal, {"e": DAMAGED})
         view = (await looked).json()
-        later = asyncio.ensure_future(client.get(f"/actions/{waiting}?wait=30"))
+        later = asyncio.ensure_future(client.get(f"/actions/{waiting}?wait=60"))
         await until(lambda: waiting in tail._waiters)
         await client.post(f"/leases/{held}/release")
         after = (await later).json()
@@ -216,7 +218,7 @@ async def test_a_web_process_goes_past_and_sends_whoever_waits_to_look(rig: Rig)
 async def test_a_web_process_starts_behind_an_entry_that_cannot_be_read(rig: Rig) -> None:
     rig.redis.xadd(rig.keys.journal, {"e": DAMAGED})
     async with rig.client() as client:
-        answer = await client.post("/actions?wait=30", json=NOOP)
+        answer = await client.post("/actions?wait=60", json=NOOP)
     assert answer.json()["outcome"] == "completed"
 
 

@@ -48,7 +48,7 @@ async def submit_until_killed(server: RedisServer, keys: Keys, batches: int) -> 
             await submit(number)
 
     submitting = asyncio.gather(*(one_after_another(first) for first in range(4)))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while len(answered) < batches:
             await asyncio.sleep(0)
     await asyncio.to_thread(server.kill)
@@ -101,7 +101,7 @@ def test_nothing_is_answered_that_could_not_be_synced(
             assert "attached" in failing.stderr.readline()
             with pytest.raises(redis.ConnectionError):
                 client.xadd(keys.inbox, {"0": b"promised"})
-            failing.wait(30)
+            failing.wait(120)
             failing.stderr.close()
     finally:
         server.stop()

@@ -330,7 +330,7 @@ async def test_a_lost_cancellation_holds_no_ending_up() -> None:
     page = Page(watch=watch)
     await page.open()
     await page.say(sub=["overview@lab"])
-    await asyncio.wait_for(watching.wait(), 20)
+    await asyncio.wait_for(watching.wait(), 120)
     await page.leave()
     assert asked == 1
 

@@ -41,7 +41,7 @@ async def test_who_answers_already_is_asked_while_another_one_wakes_on_its_gpus(
     work = asyncio.ensure_future(rig.keeper.come(A, NEED))
     while A not in rig.servers or not rig.servers[A].held:
         await asyncio.sleep(0)
-    server = await asyncio.wait_for(rig.keeper.hold("y", small, 10), 30)
+    server = await asyncio.wait_for(rig.keeper.hold("y", small, 10), 120)
     assert server.alive
     assert rig.states()["a"] is ServiceState.RESTORING
     await rig.keeper.close()

@@ -74,7 +74,7 @@ async def test_kill_ends_a_stop_that_waits(make_child):
 
     child.kill()
 
-    await asyncio.wait_for(stopping, 10)
+    await asyncio.wait_for(stopping, 120)
 
 
 async def test_dead_child_starts_again_and_says_so(make_child, announced):
@@ -89,7 +89,7 @@ async def test_dead_child_starts_again_and_says_so(make_child, announced):
     waits: list[float] = []
     child = make_child(a_program("raise SystemExit(3)"), pause)
     await child.start()
-    await asyncio.wait_for(again.wait(), 10)
+    await asyncio.wait_for(again.wait(), 120)
     await child.stop()
 
     assert waits == [0.5, 1.0, 2.0]
@@ -110,7 +110,7 @@ async def test_child_that_cannot_start_again_is_tried_again(make_child, tmp_path
 
     child = make_child(Program("child", (str(program),)), pause)
     await child.start()
-    await asyncio.wait_for(tried.wait(), 10)
+    await asyncio.wait_for(tried.wait(), 120)
     await child.stop()
 
     assert "No such file or directory" in announced[1]
@@ -148,6 +148,6 @@ asyncio.run(main())
 
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(watch, ended.set)
-    await asyncio.wait_for(ended.wait(), 10)
+    await asyncio.wait_for(ended.wait(), 120)
     loop.remove_reader(watch)
     os.close(watch)

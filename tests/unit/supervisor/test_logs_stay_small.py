@@ -63,7 +63,7 @@ async def test_a_child_goes_on_writing_into_the_emptied_log(home, announce, anno
     await line_in(log, "line 0")
 
     keeping = asyncio.create_task(supervisor.keep_logs_small())
-    await asyncio.wait_for(looked.wait(), 20)
+    await asyncio.wait_for(looked.wait(), 120)
     os.kill(pid, signal.SIGUSR1)
     await line_in(log, "line 1")
     keeping.cancel()
@@ -90,7 +90,7 @@ async def test_a_log_that_cannot_be_put_aside_is_told_once(home, announce, annou
     await supervisor.start([a_program("import signal; signal.pause()", name="web")])
     keeping = asyncio.create_task(supervisor.keep_logs_small())
     for _ in range(3):
-        await asyncio.wait_for(rounds.acquire(), 20)
+        await asyncio.wait_for(rounds.acquire(), 120)
     keeping.cancel()
     await supervisor.stop()
 

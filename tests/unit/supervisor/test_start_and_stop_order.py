@@ -43,7 +43,7 @@ async def test_start_fails_with_the_log_of_a_child_that_keeps_dying(home, announ
     await supervisor.start([a_program("raise SystemExit('no such module')", name="web")])
 
     with pytest.raises(StartFailed, match=r"web does not stay up:\n.*no such module"):
-        await asyncio.wait_for(supervisor.watch(), 20)
+        await asyncio.wait_for(supervisor.watch(), 120)
     await supervisor.stop()
 
 
