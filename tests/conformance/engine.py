@@ -42,7 +42,7 @@ class EngineConformance(ABC):
     async def ask(self, server: Server) -> Any:
         """Return what it answers to one fixed question."""
         async with httpx.AsyncClient(base_url=server.base_url, trust_env=False) as client:
-            answer = await client.post("/v1/score", json={"text": "a kind word"}, timeout=60)
+            answer = await client.post("/v1/score", json={"text": "a kind word"}, timeout=180)
             return answer.json()["score"]
 
     @pytest.fixture

@@ -27,10 +27,10 @@ time.sleep(600)
 """
 DYING = "import sys; print('CUDA out of memory', file=sys.stderr); sys.exit(1)"
 TROUBLES = {
-    "": (60.0, (*MODEL, "--mebibytes", "1")),
+    "": (180.0, (*MODEL, "--mebibytes", "1")),
     "hangs": (0.5, (sys.executable, "-c", STUBBORN, "{port}")),
-    "waits": (60.0, (sys.executable, "-c", STUBBORN, "{port}")),
-    "dies": (60.0, (sys.executable, "-c", DYING, "{port}")),
+    "waits": (180.0, (sys.executable, "-c", STUBBORN, "{port}")),
+    "dies": (180.0, (sys.executable, "-c", DYING, "{port}")),
 }
 
 

@@ -46,6 +46,16 @@ def tangram(
         started.end()
 
 
+def made_since(engine: DockerEngine, began: int) -> set[str]:
+    """Return the containers that were made since a moment, as the engine has noted them."""
+    with engine.client() as client:
+        events = client.events(
+            since=began, until=int(time.time()) + 1, decode=True,
+            filters={"type": "container", "event": "create"},
+        )  # fmt: skip
+        return {event["Actor"]["ID"] for event in events}
+
+
 @pytest.mark.timeout(600)
 def test_a_replay_runs_in_containers_that_are_gone_when_it_is_over(
     tangram: Tangram, engine: DockerEngine
@@ -54,18 +64,14 @@ def test_a_replay_runs_in_containers_that_are_gone_when_it_is_over(
     assert node["isolation"] == "docker-direct"
     command = [sys.executable, "-m", "tangram_client", "-o", "json"]
     command += ["--url", tangram.access["url"], "--token", tangram.access["token"]]
+    began = int(time.time())
     replay = subprocess.Popen(
         [*command, "replay", "--generate", "--trajectories", str(TRAJECTORIES), "--speed", "40"],
         cwd=ROOT, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    most = 0
-    while replay.poll() is None:
-        most = max(most, len(engine.containers()))
-        time.sleep(0.1)
-    assert replay.stdout is not None
-    report = json.loads(replay.stdout.read())
-    replay.stdout.close()
-    assert most == TRAJECTORIES
+    said, _ = replay.communicate()
+    report = json.loads(said)
+    assert len(made_since(engine, began)) == TRAJECTORIES
     assert report["outcomes"] == {"completed": report["actions"]}
     until = time.monotonic() + REMOVED_WITHIN_SECONDS
     while left := engine.containers():

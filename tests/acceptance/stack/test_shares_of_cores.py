@@ -55,6 +55,7 @@ def of(tangram: Tangram, admin_token: str) -> Iterator[Callable[[str], Client]]:
                 f"{url}/api/v1/tokens",
                 json={"name": project, "project": project, "scopes": ["read", "submit"]},
                 headers={"Authorization": f"Bearer {admin_token}"},
+                timeout=120,
             )
             return stack.enter_context(Client(url, made.raise_for_status().json()["token"]))
 

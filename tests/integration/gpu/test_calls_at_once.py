@@ -19,7 +19,7 @@ from tests.integration.gpu.test_driver_on_a_node import SERVICE, a_driver, an_or
 
 HOME = Home("a", (0,))
 TOGETHER = 3
-GENEROUS_SECONDS = 30.0
+GENEROUS_SECONDS = 120.0
 
 
 class Batching:

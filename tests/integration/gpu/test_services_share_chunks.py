@@ -67,7 +67,7 @@ class Node:
         server = await self.keeper.hold(action, home, memory, leaving)
         try:
             async with httpx.AsyncClient(base_url=server.base_url, trust_env=False) as client:
-                answer = await client.post("/v1/score", json={"text": name}, timeout=60)
+                answer = await client.post("/v1/score", json={"text": name}, timeout=180)
             score: float = answer.json()["score"]
             return score
         finally:

@@ -31,6 +31,8 @@ def redis_bus(redis_server: RedisServer, settings: Any) -> Iterator[Any]:
     """The web side's Redis, empty."""
     settings.TANGRAM_REDIS_URL = redis_server.url
     client = bus.redis_client()
+    # A page gives up after 5 s; here nobody waits but for a machine that has no processor to spare.
+    client.connection_pool.connection_kwargs["socket_timeout"] = 120.0
     client.flushall()
     yield client
     client.close()

@@ -18,7 +18,7 @@ COST = {"gpu": 1}
 
 def until(condition: Callable[[], bool]) -> None:
     """Let other threads run until ``condition`` holds; the limit only ends a broken test."""
-    limit = time.monotonic() + 30.0
+    limit = time.monotonic() + 120.0
     while not condition():
         assert time.monotonic() < limit, "it never happened"
         time.sleep(0.0005)

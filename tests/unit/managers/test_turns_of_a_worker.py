@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from managers.gpu.torch_worker.turns import Turns
 
-LONG = 30.0
+LONG = 120.0
 
 
 def test_so_many_are_together_and_no_more() -> None:

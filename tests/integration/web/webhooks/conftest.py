@@ -19,7 +19,7 @@ from tests.integration.web.webhooks.helpers import ALL, signed_in
 def endpoint(defaults: None, settings: Any) -> Callable[..., Endpoint]:
     """Make endpoints; this machine may be called."""
     settings.TANGRAM_WEBHOOKS_LOOPBACK = True
-    settings.TANGRAM_WEBHOOK_SECONDS = 5.0
+    settings.TANGRAM_WEBHOOK_SECONDS = 120.0
 
     def make(url: str = "https://hooks.example.com/", **given: Any) -> Endpoint:
         fields = {
