@@ -12,6 +12,7 @@ from rest_framework.test import APIClient
 from domain.access import Scope
 from tangram_web.audit.services import SYSTEM
 from tangram_web.lib import bus
+from tangram_web.live import publisher
 from tangram_web.pools import services
 from tangram_web.pools.models import Project
 from tests.redis_server import RedisServer
@@ -27,8 +28,11 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 
 @pytest.fixture
-def redis_bus(redis_server: RedisServer, settings: Any) -> Iterator[Any]:
-    """The web side's Redis, empty."""
+def redis_bus(
+    redis_server: RedisServer, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Any]:
+    """The web side's Redis, empty; what is published stays there until the end of the test."""
+    monkeypatch.setattr(publisher, "PART_TTL_SECONDS", publisher.SNAPSHOT_TTL_SECONDS)
     settings.TANGRAM_REDIS_URL = redis_server.url
     client = bus.redis_client()
     # A page gives up after 5 s; here nobody waits but for a machine that has no processor to spare.

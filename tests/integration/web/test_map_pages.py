@@ -78,7 +78,7 @@ def test_the_gpu_map_says_how_much_host_memory_services_take(
     journal.join("n1")
     publish(redis_bus, journal)
     assert "Host memory of services" not in browser.get("/gpu/").content.decode()
-    life = {"role": "node", "at": time(), "service_memory": (3 * 2**30, 12 * 2**30)}
+    life = {"role": "node", "at": time() + 300, "service_memory": (3 * 2**30, 12 * 2**30)}
     redis_bus.hset(Keys().workers, "node@n1", json.dumps(life))
 
     text = browser.get("/gpu/").content.decode()

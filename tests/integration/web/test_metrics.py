@@ -89,7 +89,13 @@ def test_what_was_used_stands_beside_what_was_granted(
     totals.use("default", 2.0, UsedResources(0.5, 0.0, 2**40))
     MetricsStore(redis_bus, KEYS).save(totals)
     gpus = {"0": (0.35, 2**30), "1": (None, 5)}
-    life = {"role": "node", "at": time(), "repairs": 3, "gpus": gpus, "service_memory": (3, 8)}
+    life = {
+        "role": "node",
+        "at": time() + 300,
+        "repairs": 3,
+        "gpus": gpus,
+        "service_memory": (3, 8),
+    }
     redis_bus.hset(KEYS.workers, "node@n1", json.dumps(life))
 
     found = samples(scrape().content)
@@ -132,7 +138,7 @@ def test_a_leader_that_shows_life_is_described(redis_bus: Any, scrape: Callable[
     redis_bus.set(KEYS.leader, "loop:1")
     life = {
         "role": "loop",
-        "at": time(),
+        "at": time() + 300,
         "pass_bounds": [0.1],
         "pass_counts": [7, 1],
         "pass_sum": 1,
@@ -199,7 +205,7 @@ def test_quotas_shares_and_what_hinders_an_api_are_told(
     shares = [{**share, "pool": "default"}, {**share, "pool": None, "resource": "api:search"}]
     status = {"resources": books, "shares": shares}
     monkeypatch.setattr("tangram_web.lib.ask.status", lambda: status)
-    life = {"role": "loop", "at": time()}
+    life = {"role": "loop", "at": time() + 300}
     redis_bus.set(KEYS.leader, "loop:1")
     redis_bus.hset(KEYS.workers, "loop:1", json.dumps(life))
     found = samples(scrape().content)

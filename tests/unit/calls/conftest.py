@@ -34,7 +34,9 @@ def a_driver(directory: Path) -> CallDriver:
 
 
 @pytest.fixture
-async def driver(tmp_path: Path) -> AsyncIterator[CallDriver]:
+async def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[CallDriver]:
+    # However long nobody has a processor, connections are not idle for too long.
+    monkeypatch.setattr("managers.quota.calls.driver.IDLE_SECONDS", 600.0)
     driver = a_driver(tmp_path)
     assert await driver.open() == []
     yield driver

@@ -18,7 +18,7 @@ WAITS = "import signal, sys; sys.stdout.write('up\\n'); sys.stdout.flush(); sign
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{WAITS}"
 
 
-def a_program(source: str, *, name: str = "child", grace_seconds: float = 5.0) -> Program:
+def a_program(source: str, *, name: str = "child", grace_seconds: float = 120.0) -> Program:
     """Return a program that runs ``source``, in a Python that starts at once."""
     return Program(name, (sys.executable, "-ISc", source), grace_seconds=grace_seconds)
 
