@@ -18,7 +18,7 @@ from tests.architecture.tree import ROOT
 from tests.docker_engine import DockerEngine
 
 #: A machine under load starts a dozen processes of Python in minutes.
-WITHIN_SECONDS: Final = 300.0
+WITHIN_SECONDS: Final = 600.0
 SECRETS: Final = {
     "TANGRAM_SECRET_KEY": "0123456789abcdef" * 4,
     "POSTGRES_PASSWORD": "a-word-of-postgres",
@@ -84,7 +84,7 @@ class Stack:
         assert self.engine.process is not None
         command = [
             "nsenter", f"--net=/proc/{self.engine.process.pid}/ns/net",
-            "curl", "--silent", "--max-time", "60", "--write-out", "\n%{http_code}",
+            "curl", "--silent", "--max-time", "180", "--write-out", "\n%{http_code}",
             "--request", method, f"http://localhost:{port}{path}",
             "--header", f"Authorization: Bearer {self.token}",
         ]  # fmt: skip

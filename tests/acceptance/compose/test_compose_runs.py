@@ -20,7 +20,7 @@ from tests.acceptance.compose.stack import SECRETS, Stack, until
 from tests.architecture.tree import ROOT
 from tests.docker_engine import DockerEngine
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 #: Ended by itself, or by the SIGTERM that it was asked to end with.
 IN_ORDER = {"0", "143"}
@@ -72,9 +72,9 @@ def test_every_part_is_healthy_and_nobody_is_root(stack: Stack) -> None:
 
     assert names == {"redis", "postgres", "setup", "web", "scheduler", "node", "jobs"}
     assert stack.containers()["setup-1"]["State"]["ExitCode"] == 0
-    assert stack.health() == {"healthy": 6}
+    until(lambda: stack.health() == {"healthy": 6})
     assert {name: uids for name, uids in stack.users().items() if 0 in uids} == {}
-    assert stack.ask("GET", "/readyz").status == 200
+    until(lambda: stack.ask("GET", "/readyz").status == 200)
 
 
 def test_an_action_runs_in_a_sandbox(stack: Stack) -> None:
@@ -139,13 +139,17 @@ def test_down_ends_in_order_and_up_with_more_of_each_finds_everything(stack: Sta
     stack.up("--scale", "web=2", "--scale", "scheduler=2")
 
     assert stack.token == token
-    assert stack.health() == {"healthy": 9}
+    until(lambda: stack.health() == {"healthy": 9})
     assert finished(stack, kept)["result"]["stdout"] == "kept\n"
-    assert [stack.ask("GET", "/readyz", port=port).status for port in (8000, 8001)] == [200, 200]
-    workers = stack.ask("GET", "/readyz?verbose").body["facts"]["workers"]
-    assert {"loop": 1, "standby": 1, "node": 2, "projector": 1}.items() <= Counter(
-        workers.values()
-    ).items()
+    until(lambda: {stack.ask("GET", "/readyz", port=port).status for port in (8000, 8001)} == {200})
+    wanted = {"loop": 1, "standby": 1, "node": 2, "projector": 1}
+
+    def all_show_life() -> bool:
+        status, body = stack.ask("GET", "/readyz?verbose")
+        workers = body["facts"]["workers"] if status == 200 else {}
+        return wanted.items() <= Counter(workers.values()).items()
+
+    until(all_show_life)
     assert names_of_nodes(stack) == {"node-1", "node-2"}
     assert finished(stack, submit(stack, "echo again", "another"))["outcome"] == "completed"
 

@@ -36,12 +36,13 @@ def cleared(engine: DockerEngine) -> Iterator[None]:
 
 
 def a_driver(engine: DockerEngine, directory: Path, way: str, **settings: str) -> ContainerDriver:
-    """Return a driver with its state below ``directory``; impatient, so that tests are quick."""
+    """Return a driver with its state below ``directory``; it kills soon, so that tests are quick."""
     given = {
         "docker_host": engine.host,
         "docker_image": IMAGE,
         "docker_way": way,
         "docker_grace_seconds": "0.1",
+        "docker_patience_seconds": "120",
         "docker_max_processes": "128",
         **{f"docker_{name}": value for name, value in settings.items()},
     }
