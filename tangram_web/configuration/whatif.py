@@ -3,7 +3,8 @@
 All projects of the pool are played, for they share it; a project keeps the result. Both
 configurations meet the same actions with the same durations, in one simulation side by side. They
 begin alike: with the nodes as they are, the services that lay in the memory of their GPUs, and with what
-was held and used when the window began, which comes about by playing the minutes before under the configuration as it is (`beginning`).
+was held and used when the window began, which comes about by playing the minutes before under the
+configuration as it is (`beginning`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tangram_web.pools.manifests import Wanted
 from tangram_web.pools.selectors import current_config
 from tangram_web.records.models import NodeRecord
 from tangram_web.simulations.in_memory import Residents
-from tangram_web.simulations.inputs import Window, WindowReader
+from tangram_web.simulations.inputs import TooLarge, Window, WindowReader
 from tangram_web.simulations.models import Simulation
 from tangram_web.simulations.services import simulation_create
 
@@ -130,10 +131,8 @@ def _window(config: Config, pool: str) -> Window:
     """Return the window with what the journal has of the time before; without it if it is too much."""
     try:
         return _read(config, pool, BEFORE_SECONDS)
-    except InvalidRequest as error:
-        if "too large" not in str(error):
-            raise
-    return _read(config, pool, 0)
+    except TooLarge:
+        return _read(config, pool, 0)
 
 
 def _read(config: Config, pool: str, before_seconds: int) -> Window:

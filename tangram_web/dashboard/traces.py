@@ -25,7 +25,7 @@ from domain.ids import action_id
 from tangram_web.dashboard import selectors
 from tangram_web.dashboard.exports import as_file
 from tangram_web.dashboard.guards import for_viewers, refuse
-from tangram_web.dashboard.past import span_of
+from tangram_web.dashboard.past import RANGES, span_of
 from tangram_web.live.access import Sight
 from tangram_web.records.models import ActionRecord
 
@@ -100,8 +100,9 @@ def viewer(request: HttpRequest, sight: Sight) -> HttpResponse:
         # Frozen: a link to it shows the same when it is opened later.
         asked = urlencode({"range": f"{last - first:.0f}", "to": f"{last:.3f}"})
         until = datetime.fromtimestamp(last, UTC)
+        span_name = dict(RANGES).get(round(last - first), f"{last - first:.0f} s")
         context |= {
-            "page": "actions", "of": f"{last - first:.0f} s until {until:%-d %b %Y %H:%M:%S} UTC",
+            "page": "actions", "of": f"{span_name} until {until:%-d %b %Y %H:%M:%S} UTC",
             "source": f"{reverse('dashboard:trace-window')}?{asked}",
         }  # fmt: skip
     return render(request, "dashboard/trace.html", context)

@@ -16,7 +16,7 @@ from domain.access import Scope
 from domain.errors import InvalidRequest
 from tangram_web.audit.services import actor_at
 from tangram_web.people import services
-from tangram_web.people.access import ORDER, for_members, require, role_of, roles_of
+from tangram_web.people.access import ORDER, for_members, require, role_of, roles_of, scopes_of
 from tangram_web.people.models import Membership, Role
 from tangram_web.people.selectors import members_seen_by, sessions_of, tokens_shown_to
 from tangram_web.pools.services import token_revoke
@@ -78,11 +78,13 @@ def tokens(request: HttpRequest) -> HttpResponse:
             raw = _create(request)
         except InvalidRequest as error:
             problem = str(error)
+    projects = roles_of(request.user)
+    offered = frozenset[Scope]().union(*map(scopes_of, projects.values()))
     context: dict[str, Any] = {
         "page": "people",
         "tokens": tokens_shown_to(request.user)[:SHOWN],
-        "projects": roles_of(request.user),
-        "scopes": [scope for scope in Scope if scope is not Scope.ADMIN],
+        "projects": projects,
+        "scopes": [scope for scope in Scope if scope in offered],
         "lives": services.LIVES_DAYS,
         "now": timezone.now(),
         "raw": raw,

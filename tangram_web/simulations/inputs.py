@@ -41,6 +41,10 @@ _PARSERS: Final = {"ai-coding": parse_recordings, "deep-search": parse_requests}
 _encode = msgspec.json.Encoder().encode
 
 
+class TooLarge(InvalidRequest):
+    """A window has more in it than one simulation may have."""
+
+
 class Window(NamedTuple):
     """Some minutes of the journal, as the simulator reads them."""
 
@@ -163,9 +167,7 @@ class WindowReader:
                 lines.append(_encode(kept))
                 size += len(lines[-1])
             if size > MOST_JOURNAL_BYTES:
-                raise InvalidRequest(
-                    "the window is too large; choose a shorter one", pointer="/window"
-                )
+                raise TooLarge("the window is too large; choose a shorter one", pointer="/window")
         if not self.actions:
             raise InvalidRequest(f"{nothing} was submitted in this window", pointer="/window")
         return b"\n".join(lines)

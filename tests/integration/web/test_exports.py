@@ -128,6 +128,12 @@ def test_actions_without_a_trajectory_share_lanes_without_overlap(browser: Clien
     assert lanes == ["lane 1", "lane 2", "lane 3", "lane 1"]
 
 
+def test_a_trace_of_a_window_is_titled_by_its_range(browser: Client) -> None:
+    page = browser.get("/trace/?range=3600&to=1700000000").content.decode()
+
+    assert "Trace of 1 h until 14 Nov 2023 22:13:20 UTC" in page
+
+
 def test_a_trace_that_is_cut_says_so(browser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traces, "MOST", 2)
     actions(3)

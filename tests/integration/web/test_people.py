@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -154,6 +155,15 @@ def test_strangers_see_nothing(person):
 def made_token(client: Client, **given: Any) -> Any:
     asked = {"name": "mine", "project": "default", "scopes": ["read"], "days": "30", **given}
     return client.post("/people/tokens/", asked)
+
+
+def test_only_scopes_that_ones_roles_stand_for_are_offered(person):
+    page = browser_of(person("ada", default=Role.VIEWER, other=Role.SUBMITTER)).get(
+        "/people/tokens/"
+    )
+
+    offered = re.findall(r'name="scopes" value="([^"]*)"', page.content.decode())
+    assert offered == ["read", "submit"]
 
 
 def test_a_token_of_ones_own_is_shown_once_and_ends(person):

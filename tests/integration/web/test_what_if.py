@@ -27,6 +27,7 @@ from tangram_web.live.scenes import STEP_SECONDS, Scene, SceneStore
 from tangram_web.pools.applying import Change
 from tangram_web.pools.models import ConfigRevision
 from tangram_web.records.models import NodeRecord
+from tangram_web.simulations import inputs
 from tangram_web.simulations.inputs import inflated
 from tangram_web.simulations.models import Simulation, SimulationInput
 from tests.integration.web.journal import Journal, a_finish, a_grant, a_report, an_action
@@ -248,6 +249,24 @@ def test_what_came_before_the_window_leads_up_to_it(admin: Client, redis_bus: An
     assert found.request["counts_from"] == later.entries[0][1].at
     assert "1 actions of pool default" in found.source
     assert found.request["assumed"][0].startswith("3 actions of the 1.8 minutes before are played")
+
+
+def test_where_what_came_before_is_too_much_the_play_begins_with_nothing(
+    admin: Client, redis_bus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier, later = Journal(), Journal()
+    for number in range(30):
+        earlier.run(an_action(number, cost={"cpu": (1000,)}))
+    later.at = earlier.at + 100.0
+    later.run(an_action(40, cost={"cpu": (1000,)}))
+    written(redis_bus, earlier, 400)
+    written(redis_bus, later, 1)
+    monkeypatch.setattr(inputs, "MOST_JOURNAL_BYTES", 4096)
+
+    found = played(admin, POLICY)
+
+    assert "1 actions of pool default" in found.source
+    assert not any("before are played" in said for said in found.request["assumed"])
 
 
 def test_services_that_are_in_memory_are_not_restored_again(
