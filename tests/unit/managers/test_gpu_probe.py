@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -54,7 +55,13 @@ def test_what_a_dead_predecessor_left_does_not_make_a_gpu_somebody_elses(tmp_pat
     label = label_of(tmp_path)
     assert label_of(tmp_path) == label
     variables = {**os.environ, VARIABLE: label[VARIABLE]}
-    with subprocess.Popen(["sleep", "60"], env=variables) as left:
+    with subprocess.Popen(["cat"], env=variables, stdin=PIPE, stdout=PIPE) as left:
+        assert left.stdin is not None
+        assert left.stdout is not None
+        left.stdin.write(b"!")
+        left.stdin.flush()
+        # Popen returns before the kernel shows what the new program was given; this is after.
+        assert left.stdout.read(1) == b"!"
         try:
             ours = left_by(tmp_path)
             (ours_alone, both) = read_gpus(
