@@ -53,13 +53,13 @@ class Command:
         """Its workers, once something has been simulated."""
         wait_until(lambda: bool(self.kept()) or self.process.poll() is not None)
         assert self.process.poll() is None, self.problems()
-        self._workers = [
-            child
-            for child in psutil.Process(self.process.pid).children()
-            if "--multiprocessing-fork" in child.cmdline()
-        ]
-        assert len(self._workers) == 2
+        wait_until(lambda: len(self._workers_seen()) == 2)
+        self._workers = self._workers_seen()
         return self._workers
+
+    def _workers_seen(self) -> list[psutil.Process]:
+        children = psutil.Process(self.process.pid).children()
+        return [child for child in children if "--multiprocessing-fork" in child.cmdline()]
 
     def end(self) -> None:
         """Leave nothing behind, whatever the test has found."""
