@@ -38,8 +38,15 @@ from tangram_client.payloads import exec_action
 @click.option(
     "--reward", metavar="RULE", help="exit_code, or json:PATH for a number in the output."
 )
-@click.option("--timeout", type=Number(), metavar="SECONDS", help="Limit on execution alone.")
-@click.option("--queue-timeout", type=Number(), metavar="SECONDS", help="Limit on waiting alone.")
+@click.option(
+    "--timeout", type=Number(0, min_open=True), metavar="SECONDS", help="Limit on execution alone."
+)
+@click.option(
+    "--queue-timeout",
+    type=Number(0, min_open=True),
+    metavar="SECONDS",
+    help="Limit on waiting alone.",
+)
 @click.option(
     "--file", "file", type=click.File(), help="Action as JSON; a list is a batch. - reads stdin."
 )

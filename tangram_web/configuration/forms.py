@@ -31,16 +31,14 @@ class SpecForm(forms.Form):
         super().__init__(data)
         self.kind = kind
         members, required = members_of(kind)
-        self._defaults = {name: each.get("default") for name, each in members.items()}
+        self._defaults = {name: _default(each) for name, each in members.items()}
         self.fields["name"] = forms.CharField(max_length=128, label="Name")
         for name, schema in members.items():
             self.fields[name] = _field(name, schema, required=name in required)
-            if spec is not None and name in spec:
-                given = spec[name]
+            given = (spec or {}).get(name, self._defaults[name])
+            if (spec is not None and name in spec) or given not in _NOTHING:
                 nested = isinstance(self.fields[name].widget, forms.Textarea)
                 self.initial[name] = _as_yaml(given) if nested else given
-            elif "default" in schema and schema["default"] not in _NOTHING:
-                self.initial[name] = schema["default"]
 
     def clean(self) -> dict[str, Any]:
         """Read the members that are YAML."""
@@ -78,6 +76,12 @@ def members_of(kind: str) -> tuple[dict[str, Any], list[str]]:
     spec = definitions[reference.rpartition("/")[2]]
     resolved = {name: _resolved(member, definitions) for name, member in spec["properties"].items()}
     return resolved, spec.get("required", [])
+
+
+def _default(schema: dict[str, Any]) -> Any:
+    """Return a member's default as YAML reads it: the schema has tuples as they are declared."""
+    default = schema.get("default")
+    return list(default) if isinstance(default, tuple) else default
 
 
 def _reference(member: dict[str, Any]) -> str:

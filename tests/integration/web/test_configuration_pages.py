@@ -12,6 +12,7 @@ from django.test import Client
 from domain.codec import decode_command, unpack_fields
 from domain.events import ActionCancelRequested
 from tangram_web.audit.models import AuditEntry
+from tangram_web.configuration.forms import SpecForm
 from tangram_web.lib import bus
 from tangram_web.pools import manifests, services
 from tangram_web.pools.models import Pool, Resource
@@ -71,6 +72,19 @@ def test_a_form_of_every_kind_is_made_from_the_schema(admin: Client) -> None:
 
     filled = admin.get("/configuration/edit/", {"kind": "Resource", "name": "api:demo"})
     assert filled.context["form"].initial["limit_units"] == 8
+
+
+@pytest.mark.parametrize("kind", manifests.KINDS)
+def test_what_a_blank_form_shows_says_nothing_when_it_is_sent_back(kind: str) -> None:
+    blank = SpecForm(kind, None)
+    shown = {name: blank[name].value() for name in blank.fields}
+
+    sent = SpecForm(kind, None, {n: v for n, v in shown.items() if v not in (None, False)})
+
+    complaints = {name for name in sent.errors if sent.fields[name].required}
+    assert set(sent.errors) == complaints
+    sent.cleaned_data["name"] = "new"
+    assert sent.document()["spec"] == {}
 
 
 def test_a_form_leads_to_the_same_review(admin: Client) -> None:
