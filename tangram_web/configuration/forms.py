@@ -12,6 +12,7 @@ import yaml
 from django import forms
 
 from domain.errors import InvalidRequest
+from tangram_web.configuration.helps import HELPS, NAME, Help
 from tangram_web.pools.manifests import json_schema
 from tangram_web.pools.yaml_text import documents
 
@@ -32,9 +33,10 @@ class SpecForm(forms.Form):
         self.kind = kind
         members, required = members_of(kind)
         self._defaults = {name: _default(each) for name, each in members.items()}
-        self.fields["name"] = forms.CharField(max_length=128, label="Name")
+        self.fields["name"] = forms.CharField(max_length=128, label="Name", help_text=NAME)
         for name, schema in members.items():
             self.fields[name] = _field(name, schema, required=name in required)
+            _explain(self.fields[name], HELPS[kind][name])
             given = (spec or {}).get(name, self._defaults[name])
             if (spec is not None and name in spec) or given not in _NOTHING:
                 nested = isinstance(self.fields[name].widget, forms.Textarea)
@@ -108,6 +110,11 @@ def _field(name: str, schema: dict[str, Any], *, required: bool) -> forms.Field:
         area = forms.Textarea(attrs={"rows": 4, "spellcheck": "false", "class": "mono"})
         return forms.CharField(label=f"{label} (YAML)", required=required, widget=area)
     return plain(label=label, required=required and plain is not forms.BooleanField)
+
+
+def _explain(field: forms.Field, given: Help) -> None:
+    example = f" For example: {given.example}" if given.example else ""
+    field.help_text = given.text + example
 
 
 def _read(text: str) -> Any:

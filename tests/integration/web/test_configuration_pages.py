@@ -5,14 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
+import yaml
 from django.contrib.auth import get_user_model
 from django.test import Client
 
 from domain.codec import decode_command, unpack_fields
 from domain.events import ActionCancelRequested
 from tangram_web.audit.models import AuditEntry
-from tangram_web.configuration.forms import SpecForm
+from tangram_web.configuration.forms import SpecForm, members_of
+from tangram_web.configuration.helps import HELPS
 from tangram_web.lib import bus
 from tangram_web.pools import manifests, services
 from tangram_web.pools.models import Pool, Resource
@@ -72,6 +75,27 @@ def test_a_form_of_every_kind_is_made_from_the_schema(admin: Client) -> None:
 
     filled = admin.get("/configuration/edit/", {"kind": "Resource", "name": "api:demo"})
     assert filled.context["form"].initial["limit_units"] == 8
+
+
+@pytest.mark.parametrize("kind", manifests.KINDS)
+def test_every_member_is_explained_and_every_example_is_taken(kind: str) -> None:
+    needed: dict[str, dict[str, Any]] = {
+        "Resource": {"limit_units": 8},
+        "GpuService": {"engine": "process", "command": ["serve"],
+                       "degrees": [{"gpus": 1, "memory_bytes": 1}]},
+    }  # fmt: skip
+
+    assert list(HELPS[kind]) == list(members_of(kind)[0])
+    for member, told in HELPS[kind].items():
+        if told.example:
+            spec = needed.get(kind, {}) | {member: yaml.safe_load(told.example)}
+            document = {
+                "apiVersion": "tangram/v1",
+                "kind": kind,
+                "metadata": {"name": "new"},
+                "spec": spec,
+            }
+            msgspec.convert(document, manifests.Manifest)
 
 
 @pytest.mark.parametrize("kind", manifests.KINDS)
