@@ -17,9 +17,9 @@ from benchmarks.record import quantiles, store
 from domain.elasticity import Elasticity
 from domain.operators import UnitsOperator
 from domain.resources import MILLI
-from scheduler.core.elastic import HORIZON
+from scheduler.core.cycle.arranger import HORIZON
 from scheduler.core.policies.choices import Choices, elastic, grained
-from scheduler.core.policies.evict import evict
+from scheduler.core.policies.eviction import evict
 from scheduler.core.policies.group import Group
 from simulator.report.figure import Figure, Interval, Series
 from simulator.report.svg import plot

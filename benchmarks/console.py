@@ -119,7 +119,7 @@ def publish(rate: float) -> None:
     from channels.layers import get_channel_layer
     from django.conf import settings
 
-    from scheduler.runtime.connection import connect
+    from scheduler.runtime.redis.clients import connect
     from tangram_web.live.frames import FrameFold
     from tangram_web.live.publisher import FramePublisher
 

@@ -2,7 +2,7 @@
 
 Pure. A node keeps part of its host memory for GPU services (`ResourceInventory.host_memory_bytes`).
 What is declared is checked against the nodes that are there; what joins later holds as much as it can
-(`managers.gpu.host`).
+(`managers.gpu.host_memory`).
 """
 
 from __future__ import annotations

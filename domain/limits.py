@@ -67,7 +67,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 class Share(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A project's part of a resource, in milli-units (`scheduler.core.shares`)."""
+    """A project's part of a resource, in milli-units (`scheduler.core.sharing.shares`)."""
 
     nominal: int
     #: Most that it takes beyond its nominal share; None: whatever others do not use.

@@ -45,7 +45,7 @@ def _cpu_driver(context: DriverContext) -> Driver:
 
 
 def _call_driver(context: DriverContext) -> Driver:
-    from managers.quota.calls import CallDriver
+    from managers.common.api_calls import CallDriver
 
     return CallDriver(context)
 

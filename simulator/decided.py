@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from contract.wire import DecisionView
 from domain.codec import JournalEntry
 from domain.errors import InvalidRequest, TangramError
-from domain.wire import DecisionView
 from managers.registry import load
 from scheduler.core.machine import Machine
-from scheduler.core.state import ARRANGED_KEPT
+from scheduler.core.state.model import ARRANGED_KEPT
 
 
 class Decided(NamedTuple):

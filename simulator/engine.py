@@ -2,7 +2,7 @@
 
 Theory of operation. Events reach the loop's inbox. A *pass* takes all of them, asks the machine
 once, and commits after `Overheads.pass_seconds`; what arrives meanwhile waits for the next pass, as
-in `scheduler.runtime.loop`, so batches grow by themselves under load. A start makes no pass of its
+in `scheduler.runtime.loop.scheduler_loop`, so batches grow by themselves under load. A start makes no pass of its
 own, for no cycle follows from it: it waits, with its time, for the next one. Decisions go to the modelled
 nodes and trainers, whose answers come back as events. The machine is woken when it asked to be.
 A run is over when the trainers' last step is and its environments are removed; what the machine
@@ -49,7 +49,7 @@ from managers.quota.api import ApiLedger
 from managers.registry import load
 from scheduler.core.machine import Machine
 from scheduler.core.policies import policy_named
-from scheduler.core.state import MakeLedger
+from scheduler.core.state.model import MakeLedger
 from simulator.agenda import Agenda
 from simulator.cluster import POOL, Cluster
 from simulator.gpus import Restorable, in_memory

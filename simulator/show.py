@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rich.table import Table
 
-from domain.wire import DecisionView
+from contract.wire import DecisionView
 from simulator.capacity import Answer, Trial
 from simulator.compare import Timed
 from simulator.result import Part, Result

@@ -14,11 +14,11 @@ from channels.security.websocket import AllowedHostsOriginValidator
 from django.core.asgi import get_asgi_application
 
 from domain.errors import Unavailable
-from scheduler.runtime.connection import connect_async, going_on
 from scheduler.runtime.gateway.app import Gateway
-from scheduler.runtime.gateway.backing import Backing
 from scheduler.runtime.gateway.context import Context
+from scheduler.runtime.gateway.dependencies import Backing
 from scheduler.runtime.gateway.http import Receive, Scope, Send
+from scheduler.runtime.redis.clients import connect_async, going_on
 from tangram_web.metrics.requests import CountedRequests, RequestCounts, keep_storing
 
 #: Workers without which an action is accepted but not run, or run but not shown.

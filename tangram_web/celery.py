@@ -25,7 +25,7 @@ django.setup()
 
 from django.conf import settings  # noqa: E402 - needs the environment above
 
-from scheduler.runtime.hosting import HostedThread, in_event_loop  # noqa: E402
+from scheduler.runtime.hosted_thread import HostedThread, in_event_loop  # noqa: E402
 from tangram_web.lib import bus  # noqa: E402
 
 Work = Callable[[Event], None]
@@ -53,9 +53,9 @@ app.autodiscover_tasks(lambda: settings.INSTALLED_APPS, related_name="jobs")
 
 def _loop() -> list[tuple[str, Work]]:
     from managers.registry import load
-    from scheduler.runtime.connection import connect
-    from scheduler.runtime.leadership import Leadership, process_name
-    from scheduler.runtime.loop import SchedulerLoop
+    from scheduler.runtime.loop.leadership import Leadership, process_name
+    from scheduler.runtime.loop.scheduler_loop import SchedulerLoop
+    from scheduler.runtime.redis.clients import connect
     from tangram_web.pools.selectors import current_config
     from tangram_web.records import epochs
 
@@ -84,8 +84,8 @@ def _loop() -> list[tuple[str, Work]]:
 
 def _node() -> list[tuple[str, Work]]:
     from managers.registry import load
-    from scheduler.runtime.connection import connect_async
     from scheduler.runtime.node.assembly import node_worker
+    from scheduler.runtime.redis.clients import connect_async
 
     async def work() -> None:
         client = connect_async(settings.TANGRAM_REDIS_URL)
@@ -117,7 +117,7 @@ def _node() -> list[tuple[str, Work]]:
 
 
 def _projector() -> list[tuple[str, Work]]:
-    from tangram_web.followers import frames, projector, retention
+    from tangram_web.journal_consumers import frames, projector, retention
     from tangram_web.posting import webhooks
     from tangram_web.simulations.runner import simulations
 

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import close_old_connections
 
-from managers.quota.calls.driver import open_connections
+from managers.common.api_calls.driver import open_connections
 from tangram_web.webhooks.delivering import deliver_due, prune
 from tangram_web.webhooks.services import secrets_seal_anew
 

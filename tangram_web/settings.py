@@ -37,7 +37,7 @@ TANGRAM_NODE_GPUS = env_text("TANGRAM_NODE_GPUS", "")
 TANGRAM_NODE_GPU_MEMORY_BYTES = env_text("TANGRAM_NODE_GPU_MEMORY_BYTES", "")
 #: A list like ``0-1``: kept for the machine and for idle containers, never granted.
 TANGRAM_NODE_RESERVED_CPUS = env_text("TANGRAM_NODE_RESERVED_CPUS", "")
-#: Parts of its memory for environments and for GPU services; empty: `managers.memory` says.
+#: Parts of its memory for environments and for GPU services; empty: `managers.common.memory_shares` says.
 TANGRAM_NODE_MEMORY_BYTES = env_text("TANGRAM_NODE_MEMORY_BYTES", "")
 TANGRAM_NODE_SERVICE_MEMORY_BYTES = env_text("TANGRAM_NODE_SERVICE_MEMORY_BYTES", "")
 TANGRAM_CPU_BACKEND = env_text("TANGRAM_CPU_BACKEND", "process")
@@ -64,13 +64,13 @@ ALLOWED_HOSTS = env_list("TANGRAM_ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[:
 INSTALLED_APPS = [
     "tangram_web",
     "tangram_web.audit",
-    "tangram_web.acting",
+    "tangram_web.operations",
     "tangram_web.configuration",
     "tangram_web.records",
     "tangram_web.pools",
     "tangram_web.live",
     "tangram_web.dashboard",
-    "tangram_web.people",
+    "tangram_web.accounts",
     "tangram_web.simulations",
     "tangram_web.webhooks",
     "django.contrib.admin",
@@ -100,7 +100,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "tangram_web.people.middleware.SessionSeenMiddleware",
+    "tangram_web.accounts.middleware.SessionSeenMiddleware",
     "axes.middleware.AxesMiddleware",
 ]
 
@@ -171,7 +171,7 @@ AUTHENTICATION_BACKENDS = [
 AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = timedelta(minutes=5)
 AXES_LOCKOUT_PARAMETERS = ["username", "ip_address"]
-AXES_LOCKOUT_CALLABLE = "tangram_web.people.lockout.locked_out"
+AXES_LOCKOUT_CALLABLE = "tangram_web.accounts.lockout.locked_out"
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
 AXES_RESET_ON_SUCCESS = True
 AXES_DISABLE_ACCESS_LOG = True

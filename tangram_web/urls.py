@@ -24,9 +24,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/v1/", include("tangram_web.pools.api.urls")),
     path("api/v1/", include("tangram_web.audit.api.urls")),
     path("simulate/", include("tangram_web.simulations.urls")),
-    path("", include("tangram_web.acting.urls")),
+    path("", include("tangram_web.operations.urls")),
     path("configuration/", include("tangram_web.configuration.urls")),
-    path("people/", include("tangram_web.people.urls")),
+    path("people/", include("tangram_web.accounts.urls")),
     path("webhooks/", include("tangram_web.webhooks.urls")),
     path("", include("tangram_web.dashboard.urls")),
 ]

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from contract.wire import WaitView
 from domain import events
 from domain.action import Action, ActionState, Outcome
 from domain.decisions import Decision, Finish, Grant, Wake
 from domain.ids import ActionId, ResourceId, TrajectoryKey, trajectory_key
 from domain.inventory import Config, NodeInventory
 from domain.resources import units
-from domain.wire import WaitView
-from scheduler.core import invariants
 from scheduler.core.machine import Machine
-from scheduler.core.state import LiveAction
+from scheduler.core.state import invariants
+from scheduler.core.state.model import LiveAction
 from tests.builders import START, a_config, a_node, finished, make_ledger, only
 
 

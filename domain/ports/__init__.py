@@ -13,15 +13,6 @@ where services stay in the memory of GPUs: `hosting`; how both halves are found:
 from __future__ import annotations
 
 from domain.ports.drivers import Driver, Passage, Passages, Repairing
-from domain.ports.hosting import (
-    Evicting,
-    HostDriver,
-    HostingLedger,
-    Measuring,
-    MemoryUse,
-    Preparing,
-    UnitUse,
-)
 from domain.ports.ledgers import (
     Ledger,
     LedgerFactory,
@@ -32,6 +23,15 @@ from domain.ports.ledgers import (
 )
 from domain.ports.managers import DriverContext, Manager
 from domain.ports.orders import ExecResult, Leftover, PrepareOrder, RunOrder, RunReport
+from domain.ports.residency import (
+    Evicting,
+    HostDriver,
+    HostingLedger,
+    Measuring,
+    MemoryUse,
+    Preparing,
+    UnitUse,
+)
 
 __all__ = [
     "Driver",

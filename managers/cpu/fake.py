@@ -16,8 +16,8 @@ from domain.allocation import Allocation, UsedResources
 from domain.errors import InvalidRequest, NotFound
 from domain.ids import ActionId, TrajectoryKey
 from domain.ports import ExecResult, Leftover, RunOrder, RunReport
+from managers.common.order_runs import SHUTTING_DOWN, Runs, StoppableRun
 from managers.cpu.process.workspace import split_path
-from managers.runs import SHUTTING_DOWN, Runs, StoppableRun
 
 
 @dataclass(frozen=True)

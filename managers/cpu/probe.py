@@ -15,9 +15,9 @@ from domain.errors import InvalidRequest
 from domain.inventory import ResourceInventory
 from domain.ports import DriverContext
 from domain.resources import MAX_UNITS, MILLI
+from managers.common.memory_shares import memory_shares, real_memory_bytes
 from managers.cpu.cpulist import parse_cpu_list
 from managers.cpu.topology import physical_cores, without_reserved
-from managers.memory import memory_shares, real_memory_bytes
 
 _NODES: Final = Path("/sys/devices/system/node")
 
@@ -76,7 +76,7 @@ def probe_cpu(context: DriverContext) -> ResourceInventory:
 def probe_memory(context: DriverContext) -> ResourceInventory:
     """Say how many bytes of memory a node offers to environments; ``settings["memory_bytes"]`` declares them.
 
-    The rest is that of GPU services, where there are GPUs (`managers.memory`).
+    The rest is that of GPU services, where there are GPUs (`managers.common.memory_shares`).
     """
     gpu = context.resources.get("gpu")
     shares = memory_shares(context.settings, real_memory_bytes(), has_gpus=gpu is not None)

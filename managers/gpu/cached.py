@@ -13,10 +13,10 @@ from domain.allocation import Home
 from domain.chunks import level_of
 from domain.ids import ResourceId
 from domain.inventory import ResourceInventory
-from managers.gpu.choice import Board
+from managers.gpu.chunk_choice import Board
 from managers.gpu.chunks import Chunks
+from managers.gpu.failed_placements import Shunned
 from managers.gpu.residents import Cost, Resident, Residents
-from managers.gpu.shunned import Shunned
 
 
 class CachingChunks(Chunks):

@@ -15,10 +15,10 @@ from domain.errors import Conflict
 from domain.events import ChunkNews
 from domain.ports import RunOrder, RunReport
 from domain.services import Engine, GpuService
+from managers.common.api_calls.exchange import Attempt, exchange
 from managers.gpu.engines import EngineFailed, Server
-from managers.gpu.host import NoRoom
+from managers.gpu.host_memory import NoRoom
 from managers.gpu.room import MemoryNotFreed
-from managers.quota.calls.exchange import Attempt, exchange
 
 if TYPE_CHECKING:
     from managers.gpu.driver import GpuDriver

@@ -45,17 +45,17 @@ from domain.ports import (
     UnitUse,
 )
 from domain.services import Engine, GpuService, check_service_call
+from managers.common.api_calls.driver import open_connections
+from managers.common.request_driver import RequestDriver
 from managers.gpu.call import TROUBLES, ServiceCall, cannot_work_there
 from managers.gpu.engines import EngineFailed, Server
 from managers.gpu.engines.leftovers import end_leftovers, label_of
 from managers.gpu.engines.process import ProcessServer
 from managers.gpu.engines.sleeping import SleepingServer
 from managers.gpu.engines.torch import TorchServer
-from managers.gpu.host import HostMemory
-from managers.gpu.keeper import Keeper, MemoryNotFreed, NoRoom, Units
-from managers.gpu.measure import NvmlMeter
-from managers.quota.calls.driver import open_connections
-from managers.requests import RequestDriver
+from managers.gpu.host_memory import HostMemory
+from managers.gpu.memory_meter import NvmlMeter
+from managers.gpu.service_runner import Keeper, MemoryNotFreed, NoRoom, Units
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from domain.inventory import ResourceInventory
 from domain.resources import MILLI
 from managers.gpu import remembered
 from managers.gpu.cached import CachingChunks
+from managers.gpu.failed_placements import Shunned
 from managers.gpu.residents import Cost, Resident, last_use
-from managers.gpu.shunned import Shunned
 
 
 class Occupied(NamedTuple):

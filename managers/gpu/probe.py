@@ -5,7 +5,7 @@ is lost, is cut up (MIG), waits for a reset of its memory, or is worked on by a 
 when the node worker starts, is not ours to give: it is unhealthy. Services that a dead predecessor
 left are no such process: they are ended before the node joins. A node without NVIDIA's library has none.
 
-What services may take of the node's host memory is part of the inventory (`managers.memory`).
+What services may take of the node's host memory is part of the inventory (`managers.common.memory_shares`).
 
 Declared GPUs (``settings["gpus"]``, for tests and demos) are counted and have the declared memory;
 nothing looks whether they exist.
@@ -24,8 +24,8 @@ from domain.errors import InvalidRequest
 from domain.inventory import ResourceInventory
 from domain.ports import DriverContext
 from domain.resources import MAX_UNITS, MILLI
+from managers.common.memory_shares import memory_shares, real_memory_bytes
 from managers.gpu.engines.leftovers import left_by
-from managers.memory import memory_shares, real_memory_bytes
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import Final
 from domain.errors import CapacityError
 from domain.services import ServiceState
 from managers.gpu.engines import Server
-from managers.gpu.gates import Gates
-from managers.gpu.host import Home, HostMemory, Units
+from managers.gpu.gpu_locks import Gates
+from managers.gpu.host_memory import Home, HostMemory, Units
 from managers.gpu.shelf import Shelf, now
 
 _PAUSE_SECONDS: Final = 0.02

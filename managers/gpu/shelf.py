@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from domain.services import ServiceEvent, ServiceState
 from managers.gpu.engines import AnswersChanged, EngineFailed, Server
-from managers.gpu.host import Home, HostMemory, Units
+from managers.gpu.host_memory import Home, HostMemory, Units
 from managers.gpu.instance import Instance
 
 _TAKING_MEMORY: Final = frozenset(

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import inf
 
+from contract.wire import DecisionView, QueuesView, ShareView
 from domain.decisions import Decision, TurnedBad, Wake
 from domain.errors import InvariantViolation
 from domain.events import Event
 from domain.ids import ActionId, ResourceId
 from domain.inventory import Config, default_config
-from domain.wire import DecisionView, QueuesView, ShareView
-from scheduler.core.cycle import run_cycle
-from scheduler.core.explain import Standing, explain
-from scheduler.core.forecast import recent_decisions
+from scheduler.core.advice.explain import Standing, explain
+from scheduler.core.advice.forecast import recent_decisions
+from scheduler.core.advice.queue_views import lines
+from scheduler.core.advice.share_usage import standings
+from scheduler.core.cycle.admission import run_cycle
+from scheduler.core.cycle.pool_policies import read_policies
 from scheduler.core.handlers import HANDLERS, deadlines
-from scheduler.core.lines import lines
-from scheduler.core.pools import read_policies
-from scheduler.core.shares import read_shares
-from scheduler.core.standings import standings
-from scheduler.core.state import LiveAction, MakeLedger, State
+from scheduler.core.sharing.shares import read_shares
+from scheduler.core.state.model import LiveAction, MakeLedger, State
 
 
 class Machine:

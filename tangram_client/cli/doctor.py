@@ -20,7 +20,7 @@ from tangram_client.client import Client
 from tangram_client.clock import Clock
 from tangram_client.errors import Forbidden, Refused, TangramClientError, Unauthorized, Unreachable
 from tangram_client.retry import RetryPolicy
-from tangram_client.standing import Standing
+from tangram_client.system_status import Standing
 
 LAG_SECONDS = 1.0
 #: The ``Date`` header has whole seconds, and the answer takes its time.

@@ -13,7 +13,7 @@ from tangram_client.cli.output import data_console, put_data, rows, show
 from tangram_client.cli.shell import Number, Shell, connected, pass_shell
 from tangram_client.client import Client
 from tangram_client.errors import Busy, Unreachable
-from tangram_client.standing import NodeStanding, PoolStanding, Standing
+from tangram_client.system_status import NodeStanding, PoolStanding, Standing
 
 
 @click.command()

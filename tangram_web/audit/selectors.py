@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from django.db.models import QuerySet
 
-from domain.access import Principal
+from domain.principals import Principal
 from tangram_web.audit.models import AuditEntry
 from tangram_web.lib.instants import instant_of
 

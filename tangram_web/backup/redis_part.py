@@ -10,7 +10,7 @@ import msgspec
 import redis
 
 from domain.errors import Conflict, InvalidRequest
-from domain.keys import Keys
+from domain.redis_keys import Keys
 
 #: How far a restored epoch jumps ahead of the saved one: beyond any that was elected meanwhile.
 EPOCH_JUMP = 1_000_000

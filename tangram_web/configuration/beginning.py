@@ -20,7 +20,7 @@ from domain.errors import Unavailable
 from domain.inventory import Config, ResourceInventory
 from domain.resources import MILLI
 from tangram_web.lib import ask, bus
-from tangram_web.live.scenes import SceneStore
+from tangram_web.live.gpu_history import SceneStore
 from tangram_web.records.models import NodeRecord
 from tangram_web.simulations.in_memory import Residents
 from tangram_web.simulations.inputs import Window, WindowReader

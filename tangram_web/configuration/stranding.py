@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from domain.action import ActionState
-from tangram_web.acting.counting import live_rows
+from tangram_web.operations.counting import live_rows
 from tangram_web.pools.applying import Change
 
 

@@ -11,14 +11,14 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from domain.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from tangram_web.accounts.access import for_members, role_everywhere, roles_of
+from tangram_web.accounts.models import Role
 from tangram_web.configuration import services
 from tangram_web.configuration.effects import SHOWN, effect_of
 from tangram_web.configuration.forms import SpecForm
 from tangram_web.configuration.stranding import stranded_by
 from tangram_web.configuration.whatif import what_if
 from tangram_web.dashboard.guards import for_watchers, refuse
-from tangram_web.people.access import for_members, role_everywhere, roles_of
-from tangram_web.people.models import Role
 from tangram_web.pools import applying, manifests
 from tangram_web.pools.models import ConfigRevision
 from tangram_web.pools.selectors import current_config

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from django.http import QueryDict
 
-from domain.wire import DecisionView
+from contract.wire import DecisionView
 from tangram_web.lib import ask
 from tangram_web.records.models import NodeRecord
 

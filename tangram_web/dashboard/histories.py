@@ -7,6 +7,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from tangram_web.accounts.access import powers
 from tangram_web.dashboard import selectors
 from tangram_web.dashboard.costs import bill_of_task, bill_of_trajectory
 from tangram_web.dashboard.critical import critical_path
@@ -14,7 +15,6 @@ from tangram_web.dashboard.flame import flame_of
 from tangram_web.dashboard.guards import for_viewers, refuse
 from tangram_web.dashboard.lanes import lanes_of
 from tangram_web.live.access import Sight
-from tangram_web.people.access import powers
 from tangram_web.records.models import TrajectoryState
 
 

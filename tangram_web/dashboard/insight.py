@@ -11,8 +11,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
+from contract.wire import QueuesView, WaitView
 from domain.errors import Unavailable
-from domain.wire import QueuesView, WaitView
 from tangram_web.dashboard.decided import decided_page
 from tangram_web.dashboard.guards import for_viewers, for_watchers
 from tangram_web.dashboard.selectors import names_hidden_from

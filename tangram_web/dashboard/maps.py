@@ -11,8 +11,8 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
+from contract.wire import QueuesView
 from domain.inventory import Config
-from domain.wire import QueuesView
 from tangram_web.dashboard.guards import for_viewers, refuse
 from tangram_web.dashboard.insight import asked, queues_seen_by, shares_seen_by
 from tangram_web.dashboard.past import as_json
@@ -20,7 +20,7 @@ from tangram_web.dashboard.scopes import Scope, scope_of
 from tangram_web.lib import ask, bus
 from tangram_web.live.access import Sight
 from tangram_web.live.frames import HOLDERS, NODES
-from tangram_web.live.scenes import SceneStore
+from tangram_web.live.gpu_history import SceneStore
 from tangram_web.live.snapshots import stored_snapshot
 from tangram_web.metrics.standing import read_standing
 from tangram_web.pools.selectors import current_config

@@ -15,6 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from domain.action import ActionState, Outcome
+from tangram_web.accounts.access import powers
 from tangram_web.dashboard import past, selectors, services
 from tangram_web.dashboard.costs import cost_of_action
 from tangram_web.dashboard.guards import for_viewers, refuse
@@ -22,7 +23,6 @@ from tangram_web.dashboard.insight import why_waiting
 from tangram_web.dashboard.lifecycle import phases_of
 from tangram_web.dashboard.scopes import scope_of
 from tangram_web.live.access import Sight
-from tangram_web.people.access import powers
 from tangram_web.records.selectors import view_of
 
 

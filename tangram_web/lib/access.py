@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework.exceptions import MethodNotAllowed
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 
-from domain.access import Principal, Scope
+from domain.principals import Principal, Scope
 
 
 class HasScope(BasePermission):

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 import redis
 
+from contract.wire import ActionView, DecisionsView, QueuesView
 from domain.codec import Reply, decode_reply, encode
 from domain.errors import Conflict, NotFound, Unavailable
 from domain.events import (
@@ -22,7 +23,6 @@ from domain.events import (
     StatusQueried,
 )
 from domain.ids import ActionId
-from domain.wire import ActionView, DecisionsView, QueuesView
 from tangram_web.lib import bus
 
 ANSWER_SECONDS: Final = 2.0

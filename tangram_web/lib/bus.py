@@ -19,7 +19,7 @@ from domain.codec import encode
 from domain.errors import Unavailable
 from domain.events import ConfigApplied
 from domain.inventory import Config
-from domain.keys import Keys
+from domain.redis_keys import Keys
 
 #: Sets the configuration and tells the scheduler, unless a newer revision is out already: two
 #: processes may commit in one order and come here in the other.

@@ -1,15 +1,14 @@
 """The endpoints that the gateway serves, as data for the one OpenAPI document.
 
 They stand in front of Django, so its schema generator cannot see them; their bodies are the
-structs of `domain/wire.py`.
+structs of `contract/wire.py`.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from domain.access import Scope
-from domain.wire import (
+from contract.wire import (
     MAX_FILE_BYTES,
     MAX_WAIT_SECONDS,
     ActionPayload,
@@ -26,6 +25,7 @@ from domain.wire import (
     TaskPayload,
     TrajectoryPayload,
 )
+from domain.principals import Scope
 
 
 class Bytes(NamedTuple):

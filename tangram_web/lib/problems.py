@@ -16,8 +16,8 @@ from rest_framework import exceptions
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.response import Response
 
+from contract.wire import Problem
 from domain.errors import CapacityError, Conflict, Gone, InvalidRequest, NotFound, Unavailable
-from domain.wire import Problem
 from tangram_web.lib.requests import request_id_of
 
 CONTENT_TYPE = "application/problem+json"

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from drf_spectacular.openapi import AutoSchema
 
-from domain.wire import MAX_BATCH, Problem
+from contract.wire import MAX_BATCH, Problem
 from tangram_web.lib.access import needed_scope
 from tangram_web.lib.openapi_hot import (
     HOT_ENDPOINTS,

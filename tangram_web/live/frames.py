@@ -50,6 +50,7 @@ from domain.ids import TrajectoryKey, task_key, trajectory_key
 from tangram_web.live.capacity import Capacity
 from tangram_web.live.flow import Flow
 from tangram_web.live.frame import Frame
+from tangram_web.live.gpu_history import Scenes
 from tangram_web.live.history import LENGTH, TAIL
 from tangram_web.live.holders import Holders
 from tangram_web.live.origins import Origins
@@ -58,7 +59,6 @@ from tangram_web.live.pasts import MOST, Pasts
 from tangram_web.live.population import Live, Population
 from tangram_web.live.residents import Residents
 from tangram_web.live.rings import Rings
-from tangram_web.live.scenes import Scenes
 from tangram_web.metrics.totals import Totals, granted_cpu_seconds
 
 OVERVIEW: Final = "overview"

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 import redis
 
-from domain.keys import Keys
+from domain.redis_keys import Keys
 from tangram_web.live.rings import RINGS, Moment
 from tangram_web.live.weeks import SIZES, Changes, Kept
 

@@ -12,7 +12,7 @@ import redis
 
 from domain.codec import read_entry
 from domain.errors import Unreadable
-from domain.keys import Keys
+from domain.redis_keys import Keys
 
 #: A worker that has not shown life for this long is counted as gone.
 WORKER_SECONDS = 10.0

@@ -12,7 +12,7 @@ import logging
 import msgspec
 import redis
 
-from domain.keys import Keys
+from domain.redis_keys import Keys
 from tangram_web.metrics.totals import Totals
 
 log = logging.getLogger(__name__)

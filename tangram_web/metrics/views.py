@@ -15,8 +15,8 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from domain.access import Principal, Scope
 from domain.errors import Unavailable
+from domain.principals import Principal, Scope
 from tangram_web.lib import ask, bus
 from tangram_web.live.snapshots import stored_snapshot
 from tangram_web.metrics.exposition import families, families_of_requests

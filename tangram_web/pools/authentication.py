@@ -8,7 +8,7 @@ from rest_framework.authentication import BaseAuthentication, SessionAuthenticat
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
-from domain.access import Principal
+from domain.principals import Principal
 from tangram_web.audit.services import Actor, actor_at, actor_with_token
 from tangram_web.lib.access import principal_of_user
 from tangram_web.pools.selectors import principal_of

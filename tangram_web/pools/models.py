@@ -16,9 +16,9 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 from knox.models import AbstractAuthToken
 
-from domain.access import Scope
 from domain.inventory import NODE_DEAD_SECONDS, NODE_GRACE_SECONDS
 from domain.policies import DEFAULT_POLICY
+from domain.principals import Scope
 from domain.resources import MAX_UNITS
 from tangram_web.lib.append_only import AppendOnly
 from tangram_web.lib.fields import JsonText

@@ -10,7 +10,6 @@ from django.db.models import Max, Q, QuerySet
 from django.utils import timezone
 from knox.crypto import hash_token
 
-from domain.access import Principal
 from domain.inventory import (
     NODE_DEAD_SECONDS,
     NODE_GRACE_SECONDS,
@@ -20,6 +19,7 @@ from domain.inventory import (
 )
 from domain.limits import Limits, Share
 from domain.manifest import PoolShares, ResourceSpec, parts_of
+from domain.principals import Principal
 from domain.resources import MILLI
 from domain.services import GpuService
 from tangram_web.pools.models import (

@@ -17,11 +17,11 @@ from django.core.exceptions import ValidationError
 from django.db import models, transaction
 from django.utils import timezone
 
-from domain.access import Scope
 from domain.errors import Conflict, InvalidRequest, NotFound
 from domain.inventory import NODE_DEAD_SECONDS, NODE_GRACE_SECONDS, default_config
 from domain.manifest import ResourceSpec, check_resource, read, read_pool_shares
 from domain.policies import DEFAULT_POLICY, parse_policy
+from domain.principals import Scope
 from domain.resources import MILLI
 from tangram_web.audit.services import SYSTEM, Actor, record
 from tangram_web.lib.bus import publish_config, wait_until_in_force

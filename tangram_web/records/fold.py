@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from contract.wire import rfc3339
 from domain.action import ActionState, Kind, Outcome
 from domain.codec import JournalEntry
 from domain.decisions import Finish, Grant, RemoveEnvironment, Renew, Requeue, Resize
@@ -33,12 +34,11 @@ from domain.events import (
 )
 from domain.ids import trajectory_key
 from domain.resources import units
-from domain.wire import rfc3339
 from tangram_web.records.episodes import Episodes
+from tangram_web.records.known_actions import BLANK, Standing
 from tangram_web.records.request import cost_of, payload_of, placement_of, units_of_allocations
 from tangram_web.records.results import bounded_result
 from tangram_web.records.spending import cost_from, spending_of
-from tangram_web.records.standing import BLANK, Standing
 from tangram_web.records.sums import Sums
 
 _QUEUED = ActionState.QUEUED.value

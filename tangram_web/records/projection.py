@@ -24,11 +24,11 @@ from domain.events import (
     NodeReturned,
 )
 from tangram_web.audit.services import record_asked
-from tangram_web.records.asked import asked_verbs
+from tangram_web.records.audited_verbs import asked_verbs
 from tangram_web.records.fold import Fold
+from tangram_web.records.known_actions import touched_actions
 from tangram_web.records.models import ProjectionPosition
 from tangram_web.records.nodes import fold_nodes
-from tangram_web.records.standing import touched_actions
 from tangram_web.records.statements import (
     instant_writer,
     standings,

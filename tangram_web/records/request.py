@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from contract.wire import ActionPayload, CallPayload
 from domain.action import Action
 from domain.allocation import Allocation
 from domain.apis import CallSpec
 from domain.elasticity import Elasticity
 from domain.resources import Cost, units
-from domain.wire import ActionPayload, CallPayload
 
 
 def payload_of(action: Action) -> ActionPayload:

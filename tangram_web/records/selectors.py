@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import msgspec
 from django.db.models import Model, QuerySet
 
-from domain.access import Principal
+from contract.wire import ActionView, CompletionsView
 from domain.action import ActionState, Kind, Outcome, Timing
 from domain.allocation import Placement, UsedResources
 from domain.errors import Gone, InvalidRequest
-from domain.wire import ActionView, CompletionsView
+from domain.principals import Principal
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
 from tangram_web.records.retention import forgotten_seq
 

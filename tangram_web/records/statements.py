@@ -12,6 +12,7 @@ from django.db.backends.utils import CursorWrapper
 from django.db.models import Model
 
 from tangram_web.records.episodes import Episodes, TaskChange, TrajectoryChange
+from tangram_web.records.known_actions import BLANK, Standing
 from tangram_web.records.models import (
     ActionRecord,
     EndRecord,
@@ -21,7 +22,6 @@ from tangram_web.records.models import (
     TrajectoryState,
 )
 from tangram_web.records.spending import PEAKS, SUMS
-from tangram_web.records.standing import BLANK, Standing
 from tangram_web.records.sums import EndChange, EndKey, StepChange, StepKey, Sums
 
 #: Ids in one question: within SQLite's oldest limit on parameters.

@@ -8,8 +8,8 @@ from typing import Any
 from django.db.models import QuerySet
 from django.http import Http404
 
-from tangram_web.people.access import require, roles_of
-from tangram_web.people.models import Role
+from tangram_web.accounts.access import require, roles_of
+from tangram_web.accounts.models import Role
 from tangram_web.simulations.models import Simulation
 
 

@@ -11,9 +11,9 @@ from django.utils import timezone
 
 from domain.errors import Conflict, InvalidRequest
 from simulator.request import Request
+from tangram_web.accounts.access import may
+from tangram_web.accounts.models import Role
 from tangram_web.audit.services import record
-from tangram_web.people.access import may
-from tangram_web.people.models import Role
 from tangram_web.simulations.inputs import (
     WINDOWS,
     Window,

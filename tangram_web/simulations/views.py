@@ -11,9 +11,9 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from domain.errors import Conflict, InvalidRequest, Unavailable
+from tangram_web.accounts.access import for_members, roles_of
+from tangram_web.accounts.models import Role
 from tangram_web.dashboard.guards import refuse
-from tangram_web.people.access import for_members, roles_of
-from tangram_web.people.models import Role
 from tangram_web.simulations import services
 from tangram_web.simulations.forms import SimulationForm
 from tangram_web.simulations.inputs import WINDOWS, present_cluster

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from domain.keys import Keys
+from domain.redis_keys import Keys
 from tangram_web.supervisor.children import Program
 from tangram_web.supervisor.errors import StartFailed
 from tangram_web.supervisor.home import Home

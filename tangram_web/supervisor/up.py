@@ -10,7 +10,7 @@ from asyncio.subprocess import PIPE
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from domain.keys import Keys
+from domain.redis_keys import Keys
 from tangram_web.supervisor import readiness, schema, stack
 from tangram_web.supervisor.children import Program, end, spawn
 from tangram_web.supervisor.console import Console

@@ -11,8 +11,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
 from domain.errors import Conflict, InvalidRequest
-from tangram_web.people.access import for_members, may, require, roles_of
-from tangram_web.people.models import Role
+from tangram_web.accounts.access import for_members, may, require, roles_of
+from tangram_web.accounts.models import Role
 from tangram_web.webhooks import services
 from tangram_web.webhooks.forms import EndpointForm
 from tangram_web.webhooks.models import Endpoint, State

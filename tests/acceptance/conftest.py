@@ -15,7 +15,7 @@ from tests.architecture.tree import ROOT
 _MAKE_TOKEN = """
 import django
 django.setup()
-from domain.access import Scope
+from domain.principals import Scope
 from tangram_web.audit.services import SYSTEM
 from tangram_web.pools.services import token_create
 print(token_create(actor=SYSTEM, name="all", scopes=[Scope.ADMIN])[1])

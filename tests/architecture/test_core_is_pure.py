@@ -30,7 +30,7 @@ _ALLOWED = frozenset(
 
 
 _PURE_PARTS_OF_GPU = (
-    "buddies", "cached", "choice", "chunks", "instance", "layout", "remembered", "residents", "shunned",
+    "buddies", "cached", "chunk_choice", "chunks", "failed_placements", "instance", "layout", "remembered", "residents",
 )  # fmt: skip
 
 

@@ -9,7 +9,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _MADE_BY_RUNNING = frozenset({"__pycache__", "node_modules", "staticfiles"})
-PACKAGES = ("domain", "scheduler", "managers", "simulator", "tangram_client", "tangram_web")
+PACKAGES = (
+    "contract",
+    "domain",
+    "facades",
+    "managers",
+    "scheduler",
+    "simulator",
+    "tangram_client",
+    "tangram_web",
+)
 
 
 @cache

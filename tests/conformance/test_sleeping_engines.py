@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from domain.services import Degree, Engine, GpuService, ServiceEvent, WarmUp, check_service
 from managers.gpu.engines import AnswersChanged, EngineFailed, OutOfMemory, Server
 from managers.gpu.engines.sleeping import SleepingServer
-from managers.gpu.keeper import Keeper
+from managers.gpu.service_runner import Keeper
 from tests.architecture.tree import ROOT
 from tests.conformance.engine import EngineConformance
 from tests.conformance.test_engines import TROUBLES

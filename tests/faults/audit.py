@@ -11,9 +11,9 @@ from domain.decisions import Finish, Grant, Requeue
 from domain.ids import trajectory_key
 from managers.cpu.process.workspace import safe_name
 from managers.registry import load as load_managers
-from scheduler.core import invariants
 from scheduler.core.machine import Machine
-from scheduler.runtime.journal import START, Journal
+from scheduler.core.state import invariants
+from scheduler.runtime.redis.journal import START, Journal
 from tests.faults.load import Load
 from tests.faults.system import System
 

@@ -26,8 +26,8 @@ from urllib.parse import quote
 import psycopg
 import redis
 
-from domain.keys import Keys
-from scheduler.runtime.connection import connect
+from domain.redis_keys import Keys
+from scheduler.runtime.redis.clients import connect
 from tangram_web.supervisor import stack
 from tangram_web.supervisor.children import Program
 from tangram_web.supervisor.home import Home

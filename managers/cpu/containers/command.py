@@ -9,10 +9,10 @@ from typing import Final
 from domain.errors import InvalidRequest
 from domain.ports import RunOrder
 from domain.resources import MILLI
+from managers.common.visible_gpus import granted_gpus
 from managers.cpu.process.command import NOT_FOUND, CannotSpawnError, granted_units
 from managers.cpu.process.workspace import MOUNT, split_path
-from managers.cpu.rewrite import rewritten
-from managers.gpu.visible import granted_gpus
+from managers.cpu.worker_flags import rewritten
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -18,23 +18,23 @@ from domain.allocation import Allocation
 from domain.errors import NotFound, TangramError, Unavailable
 from domain.ids import ActionId, TrajectoryKey
 from domain.ports import DriverContext, Leftover, RunOrder, RunReport
+from managers.common.order_runs import CLOSED, SHUTTING_DOWN, Runs
+from managers.common.start_log import MarkLog, MarkThread, leftover
 from managers.cpu.containers import reconcile
-from managers.cpu.containers.api import ApiWay
-from managers.cpu.containers.direct import DirectWay, repair
+from managers.cpu.containers.cgroup_backend import DirectWay, repair
 from managers.cpu.containers.engine import Engine
+from managers.cpu.containers.engine_backend import ApiWay
 from managers.cpu.containers.environment import Environment
 from managers.cpu.containers.environments import Environments
+from managers.cpu.containers.exec_backends import Way
 from managers.cpu.containers.run import Run
 from managers.cpu.containers.settings import Settings
 from managers.cpu.containers.survey import survey
 from managers.cpu.containers.tools import Tools
-from managers.cpu.containers.ways import Way
 from managers.cpu.probe import usable_cores
 from managers.cpu.process.files import read_file, write_file
 from managers.cpu.process.locks import take_lock
 from managers.cpu.topology import physical_cores, without_reserved
-from managers.marks import MarkLog, MarkThread, leftover
-from managers.runs import CLOSED, SHUTTING_DOWN, Runs
 
 #: A look costs some 0.1 ms, and there may be hundreds of environments.
 _LOOKS_AT_ONCE = 16

@@ -20,8 +20,8 @@ from typing import Final
 from domain.action import EnvironmentSpec
 from domain.errors import InvalidRequest, TangramError
 from domain.ids import ActionId, TrajectoryKey
+from managers.cpu.containers.cgroup_backend import apply
 from managers.cpu.containers.creation import OWNER, Blueprint
-from managers.cpu.containers.direct import apply
 from managers.cpu.containers.engine import Engine, EngineRefused, Gone
 from managers.cpu.containers.environment import Environment, Share
 from managers.cpu.containers.placing import place_shell

@@ -16,7 +16,7 @@ from managers.cpu.containers.creation import EXPIRES, OWNER
 from managers.cpu.containers.engine import EngineRefused
 from managers.cpu.containers.environment import Environment
 from managers.cpu.containers.environments import Environments, Site
-from managers.cpu.containers.ways import Way
+from managers.cpu.containers.exec_backends import Way
 
 #: How long a foreign container may pass its expiry: its own worker has the first word.
 _FOREIGN_SLACK_SECONDS: Final = 600.0

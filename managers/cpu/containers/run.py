@@ -12,16 +12,16 @@ from domain.action import EnvironmentSpec, Outcome
 from domain.allocation import Allocation
 from domain.errors import TangramError
 from domain.ports import ExecResult, RunOrder, RunReport
+from managers.common.start_log import WithdrawnError
 from managers.cpu.containers import command
 from managers.cpu.containers.cgroups import Usage
 from managers.cpu.containers.creation import memory_limit
 from managers.cpu.containers.engine import Gone
 from managers.cpu.containers.environment import Environment
+from managers.cpu.containers.exec_backends import Ending, Execution, WayLost
 from managers.cpu.containers.reconcile import lose
 from managers.cpu.containers.tools import Tools, reported, used_between
-from managers.cpu.containers.ways import Ending, Execution, WayLost
 from managers.cpu.process.command import CannotSpawnError
-from managers.marks import WithdrawnError
 
 #: Between looks for what came late to the shell.
 _FIRST_PAUSE_SECONDS: Final = 0.02

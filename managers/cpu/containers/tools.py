@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from domain.allocation import Allocation, UsedResources
 from domain.resources import MILLI
+from managers.common.start_log import MarkThread
 from managers.cpu.containers.cgroups import Usage
 from managers.cpu.containers.environment import Share
 from managers.cpu.containers.environments import Environments, Site
-from managers.cpu.containers.ways import Way
-from managers.marks import MarkThread
+from managers.cpu.containers.exec_backends import Way
 
 
 @dataclass(frozen=True)

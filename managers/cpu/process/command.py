@@ -18,12 +18,12 @@ from domain.allocation import Allocation
 from domain.errors import InvalidRequest
 from domain.ports import RunOrder
 from domain.resources import MILLI
+from managers.common.visible_gpus import Devices, device_files, granted_gpus
 from managers.cpu.process.limits import Limits
+from managers.cpu.process.process_tag import VARIABLE
 from managers.cpu.process.sandbox import Sandbox
-from managers.cpu.process.seal import VARIABLE
 from managers.cpu.process.workspace import working_directory
-from managers.cpu.rewrite import rewritten
-from managers.gpu.visible import Devices, device_files, granted_gpus
+from managers.cpu.worker_flags import rewritten
 
 CANNOT_EXECUTE: Final = 126
 NOT_FOUND: Final = 127

@@ -21,20 +21,20 @@ from domain.allocation import Allocation
 from domain.errors import InvalidRequest, NotFound, Unavailable
 from domain.ids import ActionId, TrajectoryKey
 from domain.ports import DriverContext, Leftover, RunOrder, RunReport
+from managers.common.order_runs import CLOSED, SHUTTING_DOWN, Runs
+from managers.common.start_log import MarkLog, leftover
+from managers.common.visible_gpus import find_devices
 from managers.cpu.probe import usable_cores
 from managers.cpu.process.command import CommandBuilder
 from managers.cpu.process.files import read_file, write_file
 from managers.cpu.process.launcher import Launcher
 from managers.cpu.process.limits import Limits
 from managers.cpu.process.locks import take_lock
+from managers.cpu.process.process_tag import Sealer
 from managers.cpu.process.processes import Ending, ProcessTable, become_subreaper
 from managers.cpu.process.run import Run, Tools
 from managers.cpu.process.sandbox import Sandbox, find_sandbox
-from managers.cpu.process.seal import Sealer
 from managers.cpu.process.workspace import Workspaces
-from managers.gpu.visible import find_devices
-from managers.marks import MarkLog, leftover
-from managers.runs import CLOSED, SHUTTING_DOWN, Runs
 
 _ISOLATIONS: Final = ("auto", "bwrap", "process")
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from managers.common.start_log import MarkLog, MarkThread
 from managers.cpu.process.command import Invocation
-from managers.marks import MarkLog, MarkThread
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from managers.cpu.process.seal import Sealer
+from managers.cpu.process.process_tag import Sealer
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _FIRST_PAUSE_SECONDS: Final = 0.001

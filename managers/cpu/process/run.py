@@ -16,13 +16,13 @@ from typing import Final
 from domain.action import Outcome
 from domain.allocation import Allocation
 from domain.ports import ExecResult, RunOrder, RunReport
+from managers.common.start_log import WithdrawnError
 from managers.cpu.process.command import CannotSpawnError, CommandBuilder, Invocation
 from managers.cpu.process.launcher import Launcher, Spawned
 from managers.cpu.process.output import Capture
+from managers.cpu.process.process_tag import Sealer
 from managers.cpu.process.processes import Ending, ProcessTable
-from managers.cpu.process.seal import Sealer
 from managers.cpu.process.workspace import Workspaces
-from managers.marks import WithdrawnError
 
 #: Exit code of a command that a signal ended: this plus the number of the signal, as in a shell.
 SIGNAL_BASE: Final = 128

@@ -10,8 +10,8 @@ import hashlib
 import json
 from typing import Final
 
+from managers.common.json_paths import part_of
 from managers.gpu.engines import AnswersChanged, EngineFailed
-from managers.parts import part_of
 
 ALL: Final = "."
 

@@ -24,9 +24,9 @@ import httpx
 import psutil
 
 from domain.services import GpuService, ServiceEvent, WarmUp
+from managers.common.visible_gpus import gpu_variables
 from managers.gpu.engines import EngineFailed, failed_with
 from managers.gpu.engines.invariant import Invariant
-from managers.gpu.visible import gpu_variables
 
 _INHERITED: Final = ("PATH", "LANG", "LD_LIBRARY_PATH")
 _FIRST_PAUSE_SECONDS: Final = 0.01

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from domain import events
 from domain.decisions import Decision
-from scheduler.core import hosting
-from scheduler.core.handlers import actions, forgetting, leases, nodes, tasks, trajectories
-from scheduler.core.state import State
+from scheduler.core.handlers import actions, leases, node_removal, nodes, tasks, trajectories
+from scheduler.core.residency import services
+from scheduler.core.state.model import State
 
 Handler = Callable[[State, Any, list[Decision]], None]
 
@@ -33,8 +33,8 @@ HANDLERS: Final[dict[type, Handler]] = {
     events.TaskPaused: tasks.paused,
     events.TaskPrioritised: tasks.prioritised,
     events.TaskCancelRequested: tasks.cancel_requested,
-    events.ServiceEvictionAsked: hosting.eviction_asked,
-    events.ServicePrepared: hosting.prepared,
+    events.ServiceEvictionAsked: services.eviction_asked,
+    events.ServicePrepared: services.prepared,
     events.TrajectoryOpened: trajectories.opened,
     events.TrajectoryFinished: trajectories.finished,
     events.EnvironmentRemoved: trajectories.environment_removed,
@@ -42,7 +42,7 @@ HANDLERS: Final[dict[type, Handler]] = {
     events.NodeJoined: nodes.joined,
     events.NodeLost: nodes.lost,
     events.NodeReturned: nodes.returned,
-    events.NodeForgetAsked: forgetting.asked,
+    events.NodeForgetAsked: node_removal.asked,
     events.ConfigApplied: nodes.config_applied,
     events.TimeAdvanced: _time_advanced,
 }

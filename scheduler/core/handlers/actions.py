@@ -12,18 +12,18 @@ from domain.errors import InvalidRequest
 from domain.events import ActionCancelRequested, ActionFinished, ActionStarted, ActionSubmitted
 from domain.ids import ActionId, TrajectoryKey, trajectory_key
 from domain.resources import units
-from scheduler.core import hosting
-from scheduler.core.cohorts import charged
-from scheduler.core.ending import bury, enter, finish
-from scheduler.core.handlers.calls import heed, words
+from scheduler.core.cycle.pool_policies import needs_in
+from scheduler.core.handlers.api_feedback import heed, words
 from scheduler.core.handlers.trajectories import default_pool, open_trajectory
-from scheduler.core.lifecycle import MAX_ATTEMPTS, abort, release_orphan, requeue
-from scheduler.core.merging import Kept, key_of
-from scheduler.core.needs import Needs, capacity_of, check_feasible
-from scheduler.core.pools import needs_in
-from scheduler.core.shares import ceiling
-from scheduler.core.state import LiveAction, LiveTrajectory, State, order_of, share_names
-from scheduler.core.timers import TimerKind
+from scheduler.core.residency import services
+from scheduler.core.sharing.cohorts import charged
+from scheduler.core.sharing.shares import ceiling
+from scheduler.core.state.coalescing import Kept, key_of
+from scheduler.core.state.completion import bury, enter, finish
+from scheduler.core.state.demand import Needs, capacity_of, check_feasible
+from scheduler.core.state.lifecycle import MAX_ATTEMPTS, abort, release_orphan, requeue
+from scheduler.core.state.model import LiveAction, LiveTrajectory, State, order_of, share_names
+from scheduler.core.state.timers import TimerKind
 
 #: After these, nobody can say that the work was done.
 _UNSURE = frozenset({Outcome.UNKNOWN, Outcome.INFRA_FAILED})
@@ -217,9 +217,9 @@ def finished(state: State, event: ActionFinished, decisions: list[Decision]) -> 
     if event.chunk is None:
         _end_attempt(state, event, decisions)
         return
-    hosting.learn(state, event)
+    services.learn(state, event)
     _end_attempt(state, event, decisions)
-    hosting.heed(state, event.node, event.chunk)
+    services.heed(state, event.node, event.chunk)
 
 
 def _end_attempt(state: State, event: ActionFinished, decisions: list[Decision]) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from domain.action import ActionState, Outcome
 from domain.decisions import Decision
 from domain.ids import ActionId, ResourceId, TrajectoryKey
-from scheduler.core.ending import finish
 from scheduler.core.handlers.leases import expire
 from scheduler.core.handlers.nodes import dead, grace_over
 from scheduler.core.handlers.trajectories import close
-from scheduler.core.state import LiveAction, State
-from scheduler.core.timers import Timer, TimerKind
+from scheduler.core.state.completion import finish
+from scheduler.core.state.model import LiveAction, State
+from scheduler.core.state.timers import Timer, TimerKind
 
 
 def holds(state: State, timer: Timer) -> bool:

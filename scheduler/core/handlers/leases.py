@@ -6,10 +6,10 @@ from domain.action import ActionState, Kind, Outcome
 from domain.decisions import Decision, Renew
 from domain.events import LeaseReleased, LeaseRenewed
 from domain.ids import ActionId
-from scheduler.core.ending import finish
-from scheduler.core.handlers.calls import heed_holder
-from scheduler.core.lifecycle import extend_lease
-from scheduler.core.state import LiveAction, State
+from scheduler.core.handlers.api_feedback import heed_holder
+from scheduler.core.state.completion import finish
+from scheduler.core.state.lifecycle import extend_lease
+from scheduler.core.state.model import LiveAction, State
 
 
 def _lease(state: State, action_id: ActionId, project: str) -> LiveAction | None:

@@ -17,11 +17,13 @@ from domain.decisions import Abort, Decision, Forget
 from domain.events import ConfigApplied, NodeJoined, NodeLost, NodeReturned
 from domain.ids import ActionId, ResourceId, node_resource
 from domain.inventory import NodeInventory, ResourceInventory
-from scheduler.core import hosting
-from scheduler.core.eager import prepare_declared, prepare_on
-from scheduler.core.ending import finish
+from scheduler.core.cycle.pool_policies import read_policies
 from scheduler.core.handlers.trajectories import give_up_environment, lose_environment
-from scheduler.core.lifecycle import (
+from scheduler.core.residency import services
+from scheduler.core.residency.preload import prepare_declared, prepare_on
+from scheduler.core.sharing.shares import read_shares
+from scheduler.core.state.completion import finish
+from scheduler.core.state.lifecycle import (
     MAX_ATTEMPTS,
     enqueue,
     leave_queue,
@@ -29,10 +31,8 @@ from scheduler.core.lifecycle import (
     release_orphan,
     requeue,
 )
-from scheduler.core.pools import read_policies
-from scheduler.core.shares import read_shares
-from scheduler.core.state import LiveNode, NodeState, State
-from scheduler.core.timers import TimerKind
+from scheduler.core.state.model import LiveNode, NodeState, State
+from scheduler.core.state.timers import TimerKind
 
 
 def joined(state: State, event: NodeJoined, decisions: list[Decision]) -> None:
@@ -50,7 +50,7 @@ def joined(state: State, event: NodeJoined, decisions: list[Decision]) -> None:
         if before.identity != inventory.identity:
             _lose_everything(state, node, "the node came back without its state", decisions)
     _update_ledgers(state, inventory)
-    hosting.joined(state, inventory)
+    services.joined(state, inventory)
     reread_needs(state)
     _use_again(state, node, decisions)
     prepare_on(state, inventory, decisions)
@@ -194,7 +194,7 @@ def config_applied(state: State, event: ConfigApplied, decisions: list[Decision]
         reread_needs(state)
     for queue in state.queues.values():
         queue.reason = None  # what was short may be too large now
-    hosting.redeclared(state, before.services)
+    services.redeclared(state, before.services)
     prepare_declared(state, before.services, decisions)
     for node in state.nodes.values():
         if node.lost_at is not None:

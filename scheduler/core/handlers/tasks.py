@@ -15,8 +15,8 @@ from domain.decisions import Decision
 from domain.events import TaskCancelRequested, TaskPaused, TaskPrioritised
 from domain.ids import task_key
 from scheduler.core.handlers.actions import cancel
-from scheduler.core.lifecycle import enqueue, leave_queue
-from scheduler.core.state import LiveAction, State, Steering, order_of, steering_of
+from scheduler.core.state.lifecycle import enqueue, leave_queue
+from scheduler.core.state.model import LiveAction, State, Steering, order_of, steering_of
 
 
 def paused(state: State, event: TaskPaused, decisions: list[Decision]) -> None:

@@ -12,11 +12,11 @@ from domain.events import (
     TrajectoryOpened,
 )
 from domain.ids import ResourceId, node_resource, task_key, trajectory_key
-from scheduler.core.ending import close_if_idle, drop_trajectory, finish
-from scheduler.core.lifecycle import abort, bind, enqueue, leave_queue, unbind
-from scheduler.core.places import load
-from scheduler.core.state import LiveTrajectory, State
-from scheduler.core.timers import TimerKind
+from scheduler.core.cycle.places import load
+from scheduler.core.state.completion import close_if_idle, drop_trajectory, finish
+from scheduler.core.state.lifecycle import abort, bind, enqueue, leave_queue, unbind
+from scheduler.core.state.model import LiveTrajectory, State
+from scheduler.core.state.timers import TimerKind
 
 #: Life of a trajectory that declares no environment.
 DEFAULT_TTL_SECONDS = 7200.0

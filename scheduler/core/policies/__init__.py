@@ -32,10 +32,10 @@ from domain.elasticity import Elasticity
 from domain.policies import parse_policy
 from domain.resources import UnitSet
 from scheduler.core.policies.balanced import Balanced
+from scheduler.core.policies.fixed import Fixed, Minimum
 from scheduler.core.policies.group import Arrangement, Group
 from scheduler.core.policies.malleable import Malleable
 from scheduler.core.policies.paper import DEPTH, Paper
-from scheduler.core.policies.plain import Fixed, Minimum
 
 
 class Policy(Protocol):

@@ -22,7 +22,7 @@ from functools import lru_cache
 
 from domain.elasticity import Elasticity
 from domain.resources import MILLI, UnitSet
-from scheduler.core.policies.evict import evict
+from scheduler.core.policies.eviction import evict
 from scheduler.core.policies.group import Arrangement, Group, at_smallest
 
 DEPTH = 3

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from domain.elasticity import Elasticity
 from domain.resources import UnitSet
-from scheduler.core.policies.evict import evict
+from scheduler.core.policies.eviction import evict
 from scheduler.core.policies.group import Arrangement, Group, at_smallest
 
 #: The paper: "setting depth = 2 or 3 is sufficient".

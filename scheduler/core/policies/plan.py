@@ -21,13 +21,13 @@ from domain.chunks import SIZES, Counts, beside, gpus_of
 from domain.ids import ActionId, ResourceId
 from domain.operators import ChunksOperator, Operator, UnitsOperator
 from domain.resources import MILLI, units
+from scheduler.core.cycle.scan import Scan
 from scheduler.core.policies import Policy
 from scheduler.core.policies.balanced import fair_share
 from scheduler.core.policies.choices import Choices, grained
 from scheduler.core.policies.group import Arrangement, Group
 from scheduler.core.policies.problem import Plan, Problem, Waiting, choices_of, key_of
-from scheduler.core.queues import Need, WaitReason
-from scheduler.core.scan import Scan
+from scheduler.core.state.queues import Need, WaitReason
 
 
 class _Counted:

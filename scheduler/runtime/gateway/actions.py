@@ -7,13 +7,7 @@ from time import time
 
 import msgspec
 
-from domain.access import Principal
-from domain.action import Action, ActionState
-from domain.codec import encode
-from domain.errors import InvalidRequest, TangramError
-from domain.events import ActionCancelRequested, ActionSubmitted
-from domain.ids import ActionId
-from domain.wire import (
+from contract.wire import (
     MAX_BATCH,
     ActionPayload,
     ActionView,
@@ -23,11 +17,17 @@ from domain.wire import (
     CancelPayload,
     Problem,
 )
-from scheduler.runtime.gateway.bodies import decode, wait_seconds
+from domain.action import Action, ActionState
+from domain.codec import encode
+from domain.errors import InvalidRequest, TangramError
+from domain.events import ActionCancelRequested, ActionSubmitted
+from domain.ids import ActionId
+from domain.principals import Principal
+from scheduler.runtime.gateway.authentication import asked_by
 from scheduler.runtime.gateway.context import Context, is_settled
 from scheduler.runtime.gateway.http import Request, Response, encode_json, problem_of
-from scheduler.runtime.gateway.identity import asked_by
-from scheduler.runtime.gateway.replays import idempotency_key, reused
+from scheduler.runtime.gateway.idempotency import idempotency_key, reused
+from scheduler.runtime.gateway.request_parsing import decode, wait_seconds
 
 _payload = msgspec.json.Decoder(ActionPayload)
 _batch = msgspec.json.Decoder(BatchPayload)

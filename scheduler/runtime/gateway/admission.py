@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from domain.access import Principal
+from contract.wire import ActionPayload, CallPayload
 from domain.action import (
     PYTEST_XDIST,
     Action,
@@ -23,11 +23,11 @@ from domain.elasticity import parse_elasticity
 from domain.errors import InvalidRequest, NotFound
 from domain.ids import ActionId, action_id
 from domain.inventory import Config
+from domain.principals import Principal
 from domain.resources import MILLI, Cost, parse_units
-from domain.wire import ActionPayload, CallPayload
-from scheduler.core.needs import PoolCapacity, check_feasible
+from scheduler.core.state.demand import PoolCapacity, check_feasible
 from scheduler.runtime.gateway.service_calls import RESOURCE, ask_for_chunk, find_service
-from scheduler.runtime.housekeeping import CapacityView
+from scheduler.runtime.loop.housekeeping import CapacityView
 
 MAX_OUTPUT_BYTES = 1024 * 1024
 MAX_COMMAND_BYTES = 128 * 1024

@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 
 import redis
 
-from domain.access import Principal
-from domain.access import Scope as TokenScope
+from contract.wire import ROUTE
 from domain.errors import TangramError, Unavailable
-from domain.wire import ROUTE
-from scheduler.runtime.gateway import openai
+from domain.principals import Principal
+from domain.principals import Scope as TokenScope
+from facades import openai
+from facades.openai import OpenAi
 from scheduler.runtime.gateway.actions import Actions
 from scheduler.runtime.gateway.context import Context
-from scheduler.runtime.gateway.feeds import Feeds
+from scheduler.runtime.gateway.event_feeds import Feeds
 from scheduler.runtime.gateway.health import Health
 from scheduler.runtime.gateway.http import (
     Application,
@@ -32,11 +33,10 @@ from scheduler.runtime.gateway.http import (
     last_words,
     problem_of,
 )
+from scheduler.runtime.gateway.idempotency import Replays
 from scheduler.runtime.gateway.leases import Leases
-from scheduler.runtime.gateway.openai import OpenAi
-from scheduler.runtime.gateway.replays import Replays
-from scheduler.runtime.gateway.steering import Steering
-from scheduler.runtime.gateway.streams import Streams
+from scheduler.runtime.gateway.stream_endpoint import Streams
+from scheduler.runtime.gateway.task_control import Steering
 from scheduler.runtime.gateway.trajectories import Trajectories
 
 log = logging.getLogger(__name__)

@@ -14,22 +14,22 @@ import msgspec
 import redis
 import redis.asyncio
 
-from domain.access import Principal
+from contract.wire import ActionView
 from domain.action import ActionState, Kind
 from domain.errors import InvalidRequest, NotFound, Unavailable
-from domain.keys import Keys
-from domain.wire import ActionView
-from scheduler.runtime.connection import going_on
+from domain.principals import Principal
+from domain.redis_keys import Keys
 from scheduler.runtime.gateway.admission import Admission
-from scheduler.runtime.gateway.backing import Backing
+from scheduler.runtime.gateway.authentication import Identity
+from scheduler.runtime.gateway.dependencies import Backing
 from scheduler.runtime.gateway.http import ClientGone, Request
-from scheduler.runtime.gateway.identity import Identity
-from scheduler.runtime.gateway.questions import NotLive, Questions
+from scheduler.runtime.gateway.journal_tail import Tail
+from scheduler.runtime.gateway.scheduler_queries import NotLive, Questions
 from scheduler.runtime.gateway.submitter import Submitter
-from scheduler.runtime.gateway.tail import Tail
-from scheduler.runtime.housekeeping import CapacityView
-from scheduler.runtime.journal import id_parts
-from scheduler.runtime.leadership import process_name
+from scheduler.runtime.loop.housekeeping import CapacityView
+from scheduler.runtime.loop.leadership import process_name
+from scheduler.runtime.redis.clients import going_on
+from scheduler.runtime.redis.journal import id_parts
 
 log = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import redis
 
-from domain.access import Principal
-from domain.wire import WaitView
-from scheduler.runtime.gateway.bodies import number
+from contract.wire import WaitView
+from domain.principals import Principal
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.http import Request, Response
-from scheduler.runtime.housekeeping import REFUSING
+from scheduler.runtime.gateway.request_parsing import number
+from scheduler.runtime.loop.housekeeping import REFUSING
 
 #: A worker that has not shown life for this long is counted as gone.
 WORKER_SECONDS = 10.0

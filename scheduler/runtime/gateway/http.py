@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from contract.wire import MAX_BODY_BYTES, Problem
 from domain.errors import (
     CapacityError,
     Conflict,
@@ -21,7 +22,6 @@ from domain.errors import (
     TangramError,
     Unavailable,
 )
-from domain.wire import MAX_BODY_BYTES, Problem
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

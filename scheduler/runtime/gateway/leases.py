@@ -6,17 +6,17 @@ import asyncio
 
 import msgspec
 
-from domain.access import Principal
+from contract.wire import ActionView, ReleasePayload, RenewPayload, rfc3339
 from domain.action import ActionState, Kind
 from domain.apis import Feedback, verdict_of
 from domain.codec import encode
 from domain.errors import Conflict, Unavailable
 from domain.events import LeaseReleased, LeaseRenewed
 from domain.ids import ActionId
-from domain.wire import ActionView, ReleasePayload, RenewPayload, rfc3339
-from scheduler.runtime.gateway.bodies import decode
+from domain.principals import Principal
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.http import Request, Response
+from scheduler.runtime.gateway.request_parsing import decode
 
 ANSWER_SECONDS = 5.0
 _release = msgspec.json.Decoder(ReleasePayload)

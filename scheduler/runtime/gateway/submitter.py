@@ -17,10 +17,10 @@ import redis.asyncio
 
 from domain.codec import pack_fields
 from domain.errors import CapacityError, Unavailable
-from domain.keys import Keys
-from scheduler.runtime.connection import going_on
-from scheduler.runtime.lane import Argument, AsyncLane
-from scheduler.runtime.scripts import SUBMIT
+from domain.redis_keys import Keys
+from scheduler.runtime.redis.clients import going_on
+from scheduler.runtime.redis.connection import Argument, AsyncLane
+from scheduler.runtime.redis.lua_scripts import SUBMIT
 
 log = logging.getLogger(__name__)
 

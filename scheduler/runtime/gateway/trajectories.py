@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from domain.access import Principal
+from contract.wire import MAX_FILE_BYTES, TaskPayload, TrajectoryPayload
 from domain.codec import encode
 from domain.errors import Conflict, InvalidRequest
 from domain.events import TaskOpened, TrajectoryFinished, TrajectoryOpened
-from domain.wire import MAX_FILE_BYTES, TaskPayload, TrajectoryPayload
+from domain.principals import Principal
 from scheduler.runtime.gateway.admission import check_environment, check_metadata, check_path
-from scheduler.runtime.gateway.bodies import checked_name, decode
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.http import Request, Response
+from scheduler.runtime.gateway.request_parsing import checked_name, decode
 
 _task = msgspec.json.Decoder(TaskPayload)
 _trajectory = msgspec.json.Decoder(TrajectoryPayload)

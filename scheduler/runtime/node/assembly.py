@@ -10,11 +10,11 @@ from pathlib import Path
 import redis.asyncio
 
 from domain.inventory import ResourceInventory
-from domain.keys import Keys
 from domain.ports import Driver, DriverContext
+from domain.redis_keys import Keys
 from managers.registry import Registry
 from scheduler.runtime.node.worker import NodeOptions, NodeWorker
-from scheduler.runtime.passages import RedisPassages
+from scheduler.runtime.redis.response_streams import RedisPassages
 
 log = logging.getLogger(__name__)
 

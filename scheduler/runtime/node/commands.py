@@ -20,7 +20,7 @@ from domain.codec import COMMANDS_FIELD, NodeCommand
 from domain.dead_letters import DeadLetter, dead_letter, encode_letter
 from domain.events import ActionFinished
 from domain.ids import ActionId
-from domain.keys import Keys
+from domain.redis_keys import Keys
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 from typing import NamedTuple
 
-from managers.marks import sync_directory
+from managers.common.start_log import sync_directory
 
 
 class Identity(NamedTuple):

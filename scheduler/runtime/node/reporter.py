@@ -11,9 +11,9 @@ import redis.asyncio
 
 from domain.codec import encode, pack_fields
 from domain.events import ActionFinished, ActionStarted, Event
-from domain.keys import Keys
-from scheduler.runtime.connection import going_on
-from scheduler.runtime.lane import AsyncLane
+from domain.redis_keys import Keys
+from scheduler.runtime.redis.clients import going_on
+from scheduler.runtime.redis.connection import AsyncLane
 
 log = logging.getLogger(__name__)
 

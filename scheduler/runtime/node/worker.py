@@ -28,7 +28,6 @@ from domain.events import (
 )
 from domain.ids import TrajectoryKey
 from domain.inventory import NodeInventory, ResourceInventory
-from domain.keys import Keys
 from domain.ports import (
     Driver,
     Evicting,
@@ -39,15 +38,16 @@ from domain.ports import (
     Preparing,
     Repairing,
 )
-from scheduler.runtime.connection import going_on
-from scheduler.runtime.lane import AsyncLane, read_stream_async
+from domain.redis_keys import Keys
 from scheduler.runtime.node.commands import CommandReader
+from scheduler.runtime.node.file_transfers import Transfers
 from scheduler.runtime.node.identity import Identity, another, next_incarnation
+from scheduler.runtime.node.order_runs import Background, Runs
 from scheduler.runtime.node.progress import Progress
 from scheduler.runtime.node.reporter import Reporter
 from scheduler.runtime.node.routing import Routing
-from scheduler.runtime.node.runs import Background, Runs
-from scheduler.runtime.node.transfers import Transfers
+from scheduler.runtime.redis.clients import going_on
+from scheduler.runtime.redis.connection import AsyncLane, read_stream_async
 
 log = logging.getLogger(__name__)
 

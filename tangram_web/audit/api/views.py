@@ -11,7 +11,7 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.mixins import ListModelMixin
 from rest_framework.viewsets import GenericViewSet
 
-from domain.access import Scope
+from domain.principals import Scope
 from tangram_web.audit import selectors
 from tangram_web.audit.models import AuditEntry
 

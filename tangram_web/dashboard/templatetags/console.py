@@ -10,7 +10,7 @@ from django import template
 from django.urls import reverse
 from django.utils.html import format_html
 
-from domain.wire import QueueView, WaitView
+from contract.wire import QueueView, WaitView
 from tangram_web.lib.diffs import Difference, differences, text_of
 
 register = template.Library()

@@ -22,8 +22,8 @@ from domain.dead_letters import (
     encode_letter,
 )
 from domain.errors import InvalidRequest, Unreadable
-from domain.keys import Keys
-from scheduler.runtime.connection import connect
+from domain.redis_keys import Keys
+from scheduler.runtime.redis.clients import connect
 from tangram_web.lib import bus
 
 #: KEYS letters, inbox · ARGV name, message. Whoever deletes the letter, and nobody else, delivers it.

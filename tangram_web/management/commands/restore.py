@@ -17,9 +17,9 @@ from domain.codec import InboxPart, decode_command, encode
 from domain.errors import InvalidRequest, TangramError
 from domain.events import ActionCancelRequested, ActionFinished, ActionSubmitted
 from managers.registry import load as load_managers
-from scheduler.core.state import LiveAction
-from scheduler.runtime.connection import connect
-from scheduler.runtime.recovery import recover
+from scheduler.core.state.model import LiveAction
+from scheduler.runtime.loop.recovery import recover
+from scheduler.runtime.redis.clients import connect
 from tangram_web.backup import database_part, folder, redis_part
 from tangram_web.lib import bus
 from tangram_web.management.commands.setup import migrate_when_needed

@@ -18,7 +18,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
-from domain.access import Principal, Scope
+from domain.principals import Principal, Scope
 from tangram_web.audit.services import SYSTEM
 from tangram_web.dashboard.services import entry_link
 from tangram_web.pools.selectors import principal_of

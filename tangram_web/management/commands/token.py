@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from domain.access import Scope
 from domain.errors import InvalidRequest
+from domain.principals import Scope
 from tangram_web.audit.services import SYSTEM
 from tangram_web.management.errors import one_line_errors
 from tangram_web.pools.services import token_create

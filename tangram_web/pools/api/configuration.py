@@ -20,9 +20,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from domain.access import Scope
 from domain.errors import InvalidRequest
 from domain.inventory import Config
+from domain.principals import Scope
 from tangram_web.lib.problems import Refusal
 from tangram_web.pools import applying, manifests
 from tangram_web.pools.api.views import ChangesWholeSystem

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 from rest_framework import serializers
 
-from domain.access import Scope
 from domain.inventory import NODE_DEAD_SECONDS, NODE_GRACE_SECONDS
 from domain.policies import DEFAULT_POLICY
+from domain.principals import Scope
 from domain.resources import MAX_UNITS
 from tangram_web.lib.serializers import StrictSerializer
 from tangram_web.pools.models import (

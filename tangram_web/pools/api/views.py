@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
-from domain.access import Principal, Scope
+from domain.principals import Principal, Scope
 from tangram_web.lib.access import HasScope
 from tangram_web.pools import services
 from tangram_web.pools.api.serializers import (

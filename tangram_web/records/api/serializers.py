@@ -8,7 +8,7 @@ import msgspec
 from drf_spectacular.extensions import OpenApiSerializerExtension
 from rest_framework import serializers
 
-from domain.wire import ActionView
+from contract.wire import ActionView
 from tangram_web.records.models import ActionRecord, NodeState, TrajectoryState
 from tangram_web.records.selectors import view_of
 

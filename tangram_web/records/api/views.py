@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from domain.access import Principal, Scope
+from domain.principals import Principal, Scope
 from tangram_web.records import selectors
 from tangram_web.records.api.filters import (
     ActionFilter,

@@ -26,7 +26,7 @@ import sys
 import django
 django.setup()
 from django.contrib.auth import get_user_model
-from tangram_web.people.models import Membership
+from tangram_web.accounts.models import Membership
 word, *names = sys.argv[1:]
 for name in names:
     role = name.rpartition("-")[2]

@@ -7,9 +7,9 @@ import time
 import pytest
 from playwright.sync_api import expect
 
-from domain.keys import Keys
-from scheduler.runtime.connection import connect
-from tangram_web.live.scenes import STEP_SECONDS, Scene, SceneStore
+from domain.redis_keys import Keys
+from scheduler.runtime.redis.clients import connect
+from tangram_web.live.gpu_history import STEP_SECONDS, Scene, SceneStore
 from tests.acceptance.browser.conftest import DESK, PHONE, Open, run
 from tests.acceptance.browser.test_console_is_accessible import MARKUP, violations
 from tests.acceptance.up.conftest import Tangram

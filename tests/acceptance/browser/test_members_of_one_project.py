@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 WORD = "correct horse battery"
 MAKE = f"""
 from django.contrib.auth import get_user_model
-from tangram_web.people.models import Membership
+from tangram_web.accounts.models import Membership
 user = get_user_model().objects.create_user("ada", password={WORD!r})
 Membership.objects.create(user=user, project_id="lab", role="viewer")
 """

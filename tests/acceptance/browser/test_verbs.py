@@ -17,8 +17,8 @@ from redis import Redis
 from domain.codec import encode
 from domain.events import NodeJoined
 from domain.inventory import NodeInventory, ResourceInventory
-from domain.keys import Keys
-from tangram_web.acting.table import VERBS
+from domain.redis_keys import Keys
+from tangram_web.operations.table import VERBS
 from tests.acceptance.browser.pages import apply, until, visit
 from tests.acceptance.browser.people import ROLES, signed_in_people
 from tests.acceptance.up.conftest import Tangram

@@ -15,7 +15,7 @@ import pytest
 from domain.errors import Unavailable
 from domain.ids import ActionId
 from domain.ports import Leftover
-from managers.marks import MarkLog
+from managers.common.start_log import MarkLog
 from tests.conformance.driver import an_order
 from tests.conformance.isolations import a_driver
 from tests.conformance.process.test_process_ending import processes_with, stopped_asleep
@@ -120,7 +120,7 @@ async def test_without_a_settable_limit_the_variable_finds_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker itself runs below a lower limit, as inside another worker's action."""
-    monkeypatch.setattr("managers.cpu.process.seal._settable", lambda: False)
+    monkeypatch.setattr("managers.cpu.process.process_tag._settable", lambda: False)
     driver = a_driver(tmp_path, "process")
     await driver.open()
     seconds = f"602.{os.getpid()}"

@@ -17,9 +17,9 @@ from domain.ports import DriverContext
 from domain.resources import MILLI
 from domain.services import Degree, Engine, GpuService, check_service
 from managers.gpu.engines.process import ProcessServer
-from managers.gpu.keeper import Home, Keeper
 from managers.gpu.ledger import ChunkLedger
 from managers.gpu.probe import probe_gpu
+from managers.gpu.service_runner import Home, Keeper
 from tests.architecture.tree import ROOT
 
 GIB = 2**30

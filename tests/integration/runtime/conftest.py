@@ -10,13 +10,13 @@ import pytest
 import redis
 from msgspec.structs import replace
 
-from domain.keys import Keys
 from domain.ports import DriverContext
-from managers.quota.calls import CallDriver
-from managers.quota.calls.secrets import Secrets
-from scheduler.runtime.connection import connect
-from scheduler.runtime.gateway import leases, questions
+from domain.redis_keys import Keys
+from managers.common.api_calls import CallDriver
+from managers.common.api_calls.secrets import Secrets
+from scheduler.runtime.gateway import leases, scheduler_queries
 from scheduler.runtime.node import worker
+from scheduler.runtime.redis.clients import connect
 from tests.api_server import local_api
 from tests.integration.runtime.call_rig import SECRET, CallRig
 from tests.integration.runtime.gpu_rig import GpuRig
@@ -52,8 +52,8 @@ def redis_client(runtime_redis: RedisServer) -> Iterator[redis.Redis]:
 @pytest.fixture(autouse=True)
 def patient_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a gateway wait for a loop that has no processor for a while; a client would ask again."""
-    monkeypatch.setattr(questions, "ANSWER_SECONDS", 120.0)
-    monkeypatch.setattr(questions, "TRANSFER_SECONDS", 120.0)
+    monkeypatch.setattr(scheduler_queries, "ANSWER_SECONDS", 120.0)
+    monkeypatch.setattr(scheduler_queries, "TRANSFER_SECONDS", 120.0)
     monkeypatch.setattr(leases, "ANSWER_SECONDS", 120.0)
 
 

@@ -17,14 +17,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from domain.keys import Keys
+from domain.redis_keys import Keys
 from managers.registry import load
-from scheduler.core import cycle
+from scheduler.core.cycle import admission
+from scheduler.core.cycle.pool_policies import needs_in
 from scheduler.core.handlers import actions
-from scheduler.core.pools import needs_in
-from scheduler.runtime.connection import connect
-from scheduler.runtime.leadership import Leadership, process_name
-from scheduler.runtime.loop import SchedulerLoop
+from scheduler.runtime.loop.leadership import Leadership, process_name
+from scheduler.runtime.loop.scheduler_loop import SchedulerLoop
+from scheduler.runtime.redis.clients import connect
 from tests.integration.runtime.rig import CONFIG
 
 SetAttribute = Callable[[Any, str, Any], None]
@@ -32,7 +32,7 @@ SetAttribute = Callable[[Any, str, Any], None]
 
 def poison(patch: SetAttribute) -> None:
     """Let the core raise at actions of these families."""
-    try_admit = cycle._try_admit
+    try_admit = admission._try_admit
 
     def taken_in(state: Any, action: Any, *rest: Any) -> Any:
         if action.family == "handler":
@@ -48,7 +48,7 @@ def poison(patch: SetAttribute) -> None:
         return granted
 
     patch(actions, "needs_in", taken_in)
-    patch(cycle, "_try_admit", planned)
+    patch(admission, "_try_admit", planned)
 
 
 def lead_until_killed(url: str, prefix: str, times: int) -> None:

@@ -16,25 +16,25 @@ import httpx
 import redis
 import uvicorn
 
-from domain.access import Principal, Scope
+from contract.wire import ActionView, CompletionsView
 from domain.action import Outcome
 from domain.codec import encode
 from domain.events import TimeAdvanced
 from domain.ids import ActionId
 from domain.inventory import Config, PoolConfig, ProjectConfig, ResourceInventory
-from domain.keys import Keys
 from domain.ports import Driver
-from domain.wire import ActionView, CompletionsView
+from domain.principals import Principal, Scope
+from domain.redis_keys import Keys
 from managers.cpu.fake import FakeDriver
 from managers.registry import load
-from scheduler.runtime.connection import connect, connect_async
 from scheduler.runtime.gateway.app import Gateway
-from scheduler.runtime.gateway.backing import Backing
 from scheduler.runtime.gateway.context import Context
-from scheduler.runtime.leadership import Leadership, process_name
-from scheduler.runtime.loop import SchedulerLoop
+from scheduler.runtime.gateway.dependencies import Backing
+from scheduler.runtime.loop.leadership import Leadership, process_name
+from scheduler.runtime.loop.scheduler_loop import SchedulerLoop
 from scheduler.runtime.node.worker import NodeOptions, NodeWorker
-from scheduler.runtime.passages import RedisPassages
+from scheduler.runtime.redis.clients import connect, connect_async
+from scheduler.runtime.redis.response_streams import RedisPassages
 from tangram_client.aio import AsyncClient
 
 CONFIG = Config(

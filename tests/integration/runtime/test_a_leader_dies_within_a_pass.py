@@ -12,11 +12,11 @@ from domain.action import Action, Kind
 from domain.codec import encode
 from domain.events import ActionSubmitted
 from domain.ids import ActionId
-from domain.keys import Keys
+from domain.redis_keys import Keys
 from managers.registry import load
-from scheduler.runtime.care import CoreRaised
-from scheduler.runtime.leadership import Leadership
-from scheduler.runtime.loop import SchedulerLoop
+from scheduler.runtime.loop.leadership import Leadership
+from scheduler.runtime.loop.poison_messages import CoreRaised
+from scheduler.runtime.loop.scheduler_loop import SchedulerLoop
 from tests.integration.runtime.rig import CONFIG
 
 NAMES = [ActionId(f"act_{number}") for number in range(4)]

@@ -13,9 +13,9 @@ import redis
 
 from domain.codec import encode
 from domain.events import TimeAdvanced
-from domain.keys import Keys
-from scheduler.runtime.leadership import Leadership
-from scheduler.runtime.scripts import SUBMIT
+from domain.redis_keys import Keys
+from scheduler.runtime.loop.leadership import Leadership
+from scheduler.runtime.redis.lua_scripts import SUBMIT
 from tests.redis_server import RedisServer
 
 ORDERS = [(f"node:{number}", b"order" * 50) for number in range(4)]

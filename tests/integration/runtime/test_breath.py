@@ -11,13 +11,13 @@ import redis
 
 from domain.codec import encode
 from domain.events import TimeAdvanced
-from domain.keys import Keys
+from domain.redis_keys import Keys
 from managers.registry import load
-from scheduler.runtime import housekeeping, loop
-from scheduler.runtime.breath import Breath
-from scheduler.runtime.leadership import Leadership
-from scheduler.runtime.loop import SchedulerLoop
-from scheduler.runtime.recovery import recover
+from scheduler.runtime.loop import housekeeping, scheduler_loop
+from scheduler.runtime.loop.leadership import Leadership
+from scheduler.runtime.loop.lease_renewal import Breath
+from scheduler.runtime.loop.recovery import recover
+from scheduler.runtime.loop.scheduler_loop import SchedulerLoop
 from tests.integration.runtime.rig import CONFIG
 
 LEASE_SECONDS = 0.4
@@ -58,7 +58,7 @@ def test_a_recovery_that_takes_longer_than_the_lease_keeps_it(
         assert go_on.wait(60)
         return real(*args)
 
-    monkeypatch.setattr(loop, "recover", slow)
+    monkeypatch.setattr(scheduler_loop, "recover", slow)
     busy = loop_of(redis_client, keys, "busy")
     thread = Thread(target=busy.run, args=(stop,), daemon=True)
     thread.start()

@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx
 
 from domain.inventory import Config, PoolConfig, ProjectConfig
-from domain.keys import Keys
 from domain.ports import DriverContext
+from domain.redis_keys import Keys
 from examples.deep_search import SEARCHES, TURNS, ToyApis, play
-from managers.quota.calls import CallDriver
+from managers.common.api_calls import CallDriver
 from tangram_client import AsyncClient
 from tangram_web.pools import manifests
 from tests.architecture.tree import ROOT

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from domain.codec import JOURNAL_FIELD
-from scheduler.runtime.gateway.feeds import _Feed
+from scheduler.runtime.gateway.event_feeds import _Feed
 from scheduler.runtime.gateway.http import Request
 from tests.integration.runtime.rig import TOKENS, Rig
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import redis
 
-from scheduler.runtime.gateway import feeds, http
+from scheduler.runtime.gateway import event_feeds, http
 from tests.integration.runtime.gpu_rig import GpuRig, running
 from tests.integration.runtime.rig import Rig
 from tests.integration.runtime.test_openai_door import a_chat
@@ -87,7 +87,7 @@ async def test_a_stream_of_events_breaks_no_protocol_when_redis_goes(
     async def away(*_: Any) -> Any:
         raise redis.ConnectionError("gone")
 
-    monkeypatch.setattr(feeds, "read_stream_async", away)
+    monkeypatch.setattr(event_feeds, "read_stream_async", away)
     sent: Messages = []
     async with rig.gateway() as gateway:
         request = a_request("GET", "/api/v1/events", "reader")

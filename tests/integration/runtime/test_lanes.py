@@ -10,8 +10,8 @@ import pytest
 import redis
 import redis.asyncio
 
-from scheduler.runtime.connection import connect, connect_async
-from scheduler.runtime.lane import AsyncLane, Lane, read_stream, read_stream_async
+from scheduler.runtime.redis.clients import connect, connect_async
+from scheduler.runtime.redis.connection import AsyncLane, Lane, read_stream, read_stream_async
 from tests.redis_server import RedisServer
 
 

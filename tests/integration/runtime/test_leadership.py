@@ -10,10 +10,10 @@ import pytest
 import redis
 
 from domain.errors import Fenced
-from domain.keys import Keys
+from domain.redis_keys import Keys
 from managers.registry import load
-from scheduler.runtime.leadership import Leadership
-from scheduler.runtime.recovery import recover
+from scheduler.runtime.loop.leadership import Leadership
+from scheduler.runtime.loop.recovery import recover
 from tests.integration.runtime.rig import CONFIG, LoopThread, Rig
 from tests.redis_server import RedisServer
 

@@ -7,12 +7,12 @@ import asyncio
 import msgspec
 
 from domain.allocation import UsedResources
-from domain.keys import Keys
+from domain.redis_keys import Keys
 from managers.cpu.fake import Play
 from managers.registry import load
-from scheduler.core import invariants
 from scheduler.core.machine import Machine
-from scheduler.runtime.journal import START, Journal
+from scheduler.core.state import invariants
+from scheduler.runtime.redis.journal import START, Journal
 from tests.integration.runtime.rig import CONFIG, Rig
 
 NOOP = {"task": "t", "kind": "noop"}

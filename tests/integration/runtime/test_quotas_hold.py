@@ -19,10 +19,10 @@ from domain.decisions import Finish, Grant
 from domain.events import ActionSubmitted
 from domain.ids import ActionId
 from domain.inventory import Config, PoolConfig, ProjectConfig
-from domain.keys import Keys
 from domain.limits import Limits, Quota
-from scheduler.runtime.connection import connect
-from scheduler.runtime.journal import Journal
+from domain.redis_keys import Keys
+from scheduler.runtime.redis.clients import connect
+from scheduler.runtime.redis.journal import Journal
 from tests.integration.runtime.rig import LoopThread
 from tests.redis_server import RedisServer
 

@@ -11,11 +11,11 @@ import redis
 import redis.asyncio
 
 from domain.errors import Conflict, InvalidRequest
-from domain.keys import Keys
-from scheduler.runtime.connection import connect_async
-from scheduler.runtime.gateway import replays
+from domain.redis_keys import Keys
+from scheduler.runtime.gateway import idempotency
 from scheduler.runtime.gateway.http import HttpError, Request, Response, Send
-from scheduler.runtime.gateway.replays import MAX_KEPT_BYTES, Replays
+from scheduler.runtime.gateway.idempotency import MAX_KEPT_BYTES, Replays
+from scheduler.runtime.redis.clients import connect_async
 from tests.integration.runtime.rig import Rig
 from tests.redis_server import RedisServer
 
@@ -104,7 +104,7 @@ async def begun(maker: Maker, requests: int = 1) -> None:
 async def test_a_request_keeps_its_claim_for_as_long_as_it_takes(
     maker: Maker, monkeypatch: pytest.MonkeyPatch, redis_client: redis.Redis, keys: Keys
 ) -> None:
-    monkeypatch.setattr(replays, "RENEWALS_PER_CLAIM", 1000)
+    monkeypatch.setattr(idempotency, "RENEWALS_PER_CLAIM", 1000)
     maker.go_on.clear()
     first = asyncio.ensure_future(maker.post())
     await begun(maker)

@@ -11,8 +11,13 @@ import pytest
 
 from domain.errors import Conflict as ClaimedByAnother
 from domain.ids import ActionId
-from scheduler.runtime.connection import connect_async
-from scheduler.runtime.passages import MOST_ENTRIES, PIECE_BYTES, PassageReader, RedisPassages
+from scheduler.runtime.redis.clients import connect_async
+from scheduler.runtime.redis.response_streams import (
+    MOST_ENTRIES,
+    PIECE_BYTES,
+    PassageReader,
+    RedisPassages,
+)
 from tangram_client.aio import AsyncClient
 from tangram_client.errors import Conflict, NotFound, Unreachable
 from tangram_client.payloads import call_action

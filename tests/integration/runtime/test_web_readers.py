@@ -10,18 +10,18 @@ import msgspec
 import pytest
 import redis
 
-from domain.access import Principal
 from domain.codec import JournalEntry, encode
 from domain.errors import Unavailable
 from domain.events import LeaseRenewed
-from domain.keys import Keys
-from scheduler.runtime.connection import connect_async
+from domain.principals import Principal
+from domain.redis_keys import Keys
+from scheduler.runtime.gateway import authentication, event_feeds, leases
 from scheduler.runtime.gateway import context as gateway_context
-from scheduler.runtime.gateway import feeds, identity, leases
-from scheduler.runtime.gateway.backing import Backing
 from scheduler.runtime.gateway.context import Context
+from scheduler.runtime.gateway.dependencies import Backing
 from scheduler.runtime.gateway.submitter import Submitter
-from scheduler.runtime.housekeeping import CapacityView
+from scheduler.runtime.loop.housekeeping import CapacityView
+from scheduler.runtime.redis.clients import connect_async
 from tests.integration.runtime.rig import TOKENS, Rig
 from tests.redis_server import RedisServer
 
@@ -46,10 +46,10 @@ def published(revision: int) -> bytes:
 
 def ask_again_at_once(monkeypatch: Any) -> None:
     """Remember no token, and look it up in every round of a stream."""
-    monkeypatch.setattr(feeds, "RECHECK_SECONDS", 0.0)
-    monkeypatch.setattr(feeds, "BLOCK_SECONDS", 0.01)
-    monkeypatch.setattr(identity, "REVOCATION_SECONDS", 0.0)
-    monkeypatch.setattr(identity, "REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(event_feeds, "RECHECK_SECONDS", 0.0)
+    monkeypatch.setattr(event_feeds, "BLOCK_SECONDS", 0.01)
+    monkeypatch.setattr(authentication, "REVOCATION_SECONDS", 0.0)
+    monkeypatch.setattr(authentication, "REFRESH_SECONDS", 0.0)
 
 
 async def test_capacity_is_followed_after_an_error_of_redis(
@@ -143,7 +143,7 @@ async def test_a_stream_of_events_ends_in_order_when_redis_goes(rig: Rig, monkey
         raise redis.ConnectionError("connection refused")
 
     async with rig.client("reader") as client:
-        monkeypatch.setattr(feeds, "read_stream_async", away)
+        monkeypatch.setattr(event_feeds, "read_stream_async", away)
         answer = await asyncio.wait_for(client.get("/events"), 120)
 
     assert (answer.status_code, answer.text.splitlines()[0]) == (200, "retry: 1000")

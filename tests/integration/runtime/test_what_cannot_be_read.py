@@ -15,15 +15,15 @@ from domain.codec import JournalEntry, encode
 from domain.dead_letters import DeadLetter, dead_letter, decode_letter, encode_letter
 from domain.errors import Unreadable
 from domain.events import TimeAdvanced
-from domain.keys import Keys
+from domain.redis_keys import Keys
 from managers.registry import load
-from scheduler.runtime import follower as following
-from scheduler.runtime.connection import connect_async
-from scheduler.runtime.follower import Follower
-from scheduler.runtime.journal import START
-from scheduler.runtime.leadership import Leadership
+from scheduler.runtime import journal_consumer as following
+from scheduler.runtime.journal_consumer import Follower
+from scheduler.runtime.loop.leadership import Leadership
+from scheduler.runtime.loop.recovery import recover
 from scheduler.runtime.node.commands import CommandReader
-from scheduler.runtime.recovery import recover
+from scheduler.runtime.redis.clients import connect_async
+from scheduler.runtime.redis.journal import START
 from tests.integration.runtime.rig import CONFIG, LoopThread, Rig
 from tests.redis_server import RedisServer
 

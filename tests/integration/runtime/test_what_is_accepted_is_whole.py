@@ -15,11 +15,11 @@ import pytest
 import redis
 
 from domain.errors import Unavailable
-from domain.keys import Keys
-from scheduler.runtime import durability
-from scheduler.runtime.connection import connect_async
+from domain.redis_keys import Keys
 from scheduler.runtime.gateway.submitter import Submitter
-from scheduler.runtime.journal import Journal
+from scheduler.runtime.redis import durability
+from scheduler.runtime.redis.clients import connect_async
+from scheduler.runtime.redis.journal import Journal
 from tests.redis_server import RedisServer
 
 MESSAGES = 400

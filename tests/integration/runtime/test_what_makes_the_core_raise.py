@@ -21,17 +21,18 @@ from domain.dead_letters import DeadLetter, decode_letter
 from domain.decisions import Finish
 from domain.events import ActionSubmitted, TimeAdvanced
 from domain.ids import ActionId
-from domain.keys import Keys
+from domain.redis_keys import Keys
 from managers.registry import load
-from scheduler.core import cycle, invariants
+from scheduler.core.cycle import admission
 from scheduler.core.handlers import HANDLERS, actions
 from scheduler.core.machine import Machine
-from scheduler.runtime.aftermath import begin_anew
-from scheduler.runtime.care import CoreRaised, StandBack
-from scheduler.runtime.journal import START, Journal
-from scheduler.runtime.leadership import Leadership
-from scheduler.runtime.loop import SchedulerLoop
-from scheduler.runtime.recovery import recover
+from scheduler.core.state import invariants
+from scheduler.runtime.loop.core_restart import begin_anew
+from scheduler.runtime.loop.leadership import Leadership
+from scheduler.runtime.loop.poison_messages import CoreRaised, StandBack
+from scheduler.runtime.loop.recovery import recover
+from scheduler.runtime.loop.scheduler_loop import SchedulerLoop
+from scheduler.runtime.redis.journal import START, Journal
 from tests.integration.runtime.poison import poison
 from tests.integration.runtime.rig import CONFIG, LoopThread, Rig
 from tests.redis_server import RedisServer
@@ -253,19 +254,19 @@ async def test_a_fault_of_the_state_sets_nothing_aside(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. Every plan raises. 2. Much comes. 3. The leader stands back, telling why. 4. It is cured."""
-    whole = cycle._scan
+    whole = admission._scan
 
     def broken(*_: Any) -> bool:
         raise RuntimeError("the books are wrong")
 
     async with rig.client() as client:
-        monkeypatch.setattr(cycle, "_scan", broken)
+        monkeypatch.setattr(admission, "_scan", broken)
         names = [(await client.post("/actions", json=NOOP)).json()["id"] for _ in range(5)]
         await until(lambda: "the books are wrong" in why_refusing(rig.redis, rig.keys))
         assert rig.loop is not None
         assert rig.loop.thread.is_alive()
         assert not letters(rig.redis, rig.keys)
-        monkeypatch.setattr(cycle, "_scan", whole)
+        monkeypatch.setattr(admission, "_scan", whole)
         views = await views_of(client, names)
     assert [view["outcome"] for view in views] == ["completed"] * 5
     assert not letters(rig.redis, rig.keys)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from domain.access import Scope
+from domain.principals import Scope
 from tangram_web.audit.services import SYSTEM
 from tangram_web.lib import bus
 from tangram_web.live import publisher

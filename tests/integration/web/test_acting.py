@@ -23,10 +23,10 @@ from domain.events import (
     TrajectoryFinished,
 )
 from tangram_client.cli import verbs
-from tangram_web.acting.table import VERBS
+from tangram_web.accounts.models import Membership, Role
 from tangram_web.audit.models import AuditEntry
 from tangram_web.lib import ask, bus
-from tangram_web.people.models import Membership, Role
+from tangram_web.operations.table import VERBS
 from tangram_web.pools.manifests import parse
 from tangram_web.pools.models import GpuServiceRow, NodeDrain, Pool, Resource
 from tangram_web.records.models import ActionRecord, NodeRecord, TaskRecord, TrajectoryRecord

@@ -11,8 +11,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from domain.access import Scope
 from domain.action import Kind
+from domain.principals import Scope
 from tangram_web.lib import admin as lib_admin
 from tangram_web.pools.models import Token
 from tangram_web.records.models import ActionRecord

@@ -10,7 +10,6 @@ from django.contrib.auth import get_user_model
 from django.db import transaction
 from django.test import Client, RequestFactory
 
-from domain.access import Scope
 from domain.errors import InvariantViolation
 from domain.events import (
     ActionCancelRequested,
@@ -20,6 +19,7 @@ from domain.events import (
     TaskPaused,
     TaskPrioritised,
 )
+from domain.principals import Scope
 from tangram_web.audit.models import AuditEntry
 from tangram_web.audit.services import Actor, record
 from tangram_web.records.projection import project

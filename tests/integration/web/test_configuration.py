@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from domain.access import Scope
 from domain.codec import decode_command, decode_config, encode, unpack_fields
 from domain.errors import Conflict, InvalidRequest, InvariantViolation, NotFound, Unavailable
 from domain.events import ConfigApplied
 from domain.inventory import Config, PoolConfig, ProjectConfig, default_config
 from domain.limits import Quota
+from domain.principals import Scope
 from tangram_web.audit.models import AuditEntry
 from tangram_web.audit.services import SYSTEM, Actor
 from tangram_web.lib import bus

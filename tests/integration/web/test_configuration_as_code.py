@@ -8,10 +8,10 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from domain.access import Scope
 from domain.codec import decode_command, unpack_fields
 from domain.errors import InvalidRequest
 from domain.limits import Share
+from domain.principals import Scope
 from tangram_web.audit.models import AuditEntry
 from tangram_web.lib import bus
 from tangram_web.pools import manifests

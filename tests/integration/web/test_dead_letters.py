@@ -13,7 +13,7 @@ from domain.codec import decode_command, encode
 from domain.dead_letters import DeadLetter, dead_letter, encode_letter
 from domain.events import ActionCancelRequested
 from domain.ids import ActionId
-from domain.keys import Keys
+from domain.redis_keys import Keys
 
 KEYS = Keys()
 CANCEL = ActionCancelRequested(action_id=ActionId("act_7"), project="default")

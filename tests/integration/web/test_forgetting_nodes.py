@@ -9,9 +9,9 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from domain.access import Scope
 from domain.codec import Reply, decode_command, unpack_fields
 from domain.events import NodeForgetAsked
+from domain.principals import Scope
 from tangram_web.audit.models import AuditEntry
 from tangram_web.lib import ask, bus
 from tangram_web.pools.models import NodeDrain

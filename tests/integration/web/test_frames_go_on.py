@@ -8,7 +8,7 @@ from typing import Any, cast
 import redis
 
 from domain.codec import JournalEntry, encode
-from tangram_web import followers
+from tangram_web import journal_consumers
 from tangram_web.lib import bus
 from tangram_web.live.publisher import FramePublisher
 
@@ -40,11 +40,11 @@ def test_a_redis_that_refuses_writes_is_not_run_out_of_connections(redis_bus, mo
         clients.append(redis.Redis.from_url(url, protocol=2))
         return clients[-1]
 
-    monkeypatch.setattr(followers, "connect", connect)
+    monkeypatch.setattr(journal_consumers, "connect", connect)
     monkeypatch.setattr(FramePublisher, "publish", refused)
 
     before = len(cast("list[Any]", redis_bus.client_list()))
-    followers.frames(AfterSome(FAILURES))
+    journal_consumers.frames(AfterSome(FAILURES))
 
     assert len(cast("list[Any]", redis_bus.client_list())) <= before + 2
     for client in clients:

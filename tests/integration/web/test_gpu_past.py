@@ -10,8 +10,8 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from tangram_web.lib import bus
-from tangram_web.live import scenes
-from tangram_web.live.scenes import STEP_SECONDS, STILL_SECONDS, Scene, SceneStore
+from tangram_web.live import gpu_history
+from tangram_web.live.gpu_history import STEP_SECONDS, STILL_SECONDS, Scene, SceneStore
 
 MARKUP = "<img src=x onerror=alert(1)>"
 NODE = {"name": "n1", "pool": "default", "state": "ready", "gpus": {"groups": ["0-3"]}}
@@ -63,7 +63,7 @@ def test_what_is_no_instant_is_refused(browser: Client, at: str) -> None:
 def test_scenes_are_forgotten_after_hours(
     store: SceneStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scenes, "KEPT_SECONDS", 60)
+    monkeypatch.setattr(gpu_history, "KEPT_SECONDS", 60)
 
     store.save([scene(90, "old"), scene(60, "kept")])
     store.save([scene(0, "new")])

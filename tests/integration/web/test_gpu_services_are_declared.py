@@ -8,7 +8,7 @@ import pytest
 import yaml
 from django.utils import timezone
 
-from domain.access import Scope
+from domain.principals import Scope
 from domain.services import Degree, Engine
 from tangram_web.pools.applying import revision
 from tangram_web.pools.selectors import current_config

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from domain.access import Scope
 from domain.action import Kind, Outcome
+from domain.principals import Scope
 from tangram_web.records.projection import project
 from tests.integration.web.conftest import pointers
 from tests.integration.web.journal import Journal, a_node, an_action, an_id

@@ -10,10 +10,10 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
+from contract.wire import QueuesView, QueueView, WaitView
 from domain.inventory import Config
-from domain.keys import Keys
+from domain.redis_keys import Keys
 from domain.resources import MILLI
-from domain.wire import QueuesView, QueueView, WaitView
 from tangram_web.dashboard import maps
 from tangram_web.lib import ask
 from tangram_web.live.frames import FrameFold

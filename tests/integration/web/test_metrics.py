@@ -12,11 +12,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from rest_framework.test import APIClient
 
-from domain.access import Scope
 from domain.action import Outcome, Timing
 from domain.allocation import UsedResources
 from domain.codec import JournalEntry, encode
-from domain.keys import Keys
+from domain.principals import Scope
+from domain.redis_keys import Keys
 from tangram_web.lib import bus
 from tangram_web.metrics.store import MetricsStore
 from tangram_web.metrics.totals import Totals

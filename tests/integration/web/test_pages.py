@@ -12,10 +12,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from domain.action import ActionState
-from domain.codec import Reply, decode_command, encode
-from domain.events import ActionQueried, DecisionsQueried, QueuesQueried, StatusQueried
-from domain.wire import (
+from contract.wire import (
     ActionView,
     DecisionsView,
     DecisionView,
@@ -28,6 +25,9 @@ from domain.wire import (
     TrialView,
     WaitView,
 )
+from domain.action import ActionState
+from domain.codec import Reply, decode_command, encode
+from domain.events import ActionQueried, DecisionsQueried, QueuesQueried, StatusQueried
 from tangram_web.lib import ask
 from tangram_web.records.models import (
     ActionRecord,

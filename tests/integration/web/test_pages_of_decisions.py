@@ -12,7 +12,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from domain.wire import DecisionsView, DecisionView
+from contract.wire import DecisionsView, DecisionView
 from tangram_web.dashboard.decided import PAGE
 from tangram_web.lib import ask
 from tangram_web.records.models import NodeRecord

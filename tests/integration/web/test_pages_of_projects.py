@@ -12,9 +12,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from domain.access import Scope
+from domain.principals import Scope
+from tangram_web.accounts.models import Membership
 from tangram_web.audit.services import SYSTEM
-from tangram_web.people.models import Membership
 from tangram_web.pools.services import token_create
 from tangram_web.simulations.models import Simulation
 from tangram_web.webhooks.models import Attempt, Delivery, Endpoint

@@ -11,12 +11,12 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
+from tangram_web.accounts.models import Membership, Role
 from tangram_web.lib import bus
 from tangram_web.live.frames import FrameFold
 from tangram_web.live.rings import RINGS, Moment
 from tangram_web.live.ringstore import RingStore, WeekStore
 from tangram_web.live.weeks import Changes, Weeks
-from tangram_web.people.models import Membership, Role
 from tangram_web.pools.models import Project
 from tests.unit.live.journal import WALL_OFFSET, Journal
 

@@ -14,11 +14,11 @@ from django.contrib.auth.models import AnonymousUser
 from django.test import Client
 from django.utils import timezone
 
-from domain.access import Scope
+from domain.principals import Scope
+from tangram_web.accounts.access import may, roles_of, scopes_of
+from tangram_web.accounts.models import Membership, Role, SeenSession
 from tangram_web.audit.models import AuditEntry
 from tangram_web.live.access import may_watch
-from tangram_web.people.access import may, roles_of, scopes_of
-from tangram_web.people.models import Membership, Role, SeenSession
 from tangram_web.pools.models import Project, Token
 from tangram_web.pools.selectors import principal_of
 

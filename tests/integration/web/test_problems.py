@@ -10,8 +10,8 @@ from django.test import Client
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from domain.access import Scope
-from domain.wire import Problem
+from contract.wire import Problem
+from domain.principals import Scope
 from tangram_web.pools import services
 from tests.integration.web.conftest import pointers
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from contract.wire import ActionPayload
 from domain.action import EnvironmentSpec, Kind, LeaseSpec, Outcome
 from domain.allocation import Allocation, UsedResources
 from domain.apis import CallResult, CallSpec
@@ -16,11 +17,10 @@ from domain.decisions import Grant, RemoveEnvironment, Renew, Resize
 from domain.events import EnvironmentRemoved, TaskOpened, TrajectoryFinished, TrajectoryOpened
 from domain.ids import ResourceId, trajectory_key
 from domain.ports import ExecResult
-from domain.wire import ActionPayload
+from tangram_web.records.known_actions import BLANK
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
 from tangram_web.records.projection import project
 from tangram_web.records.selectors import view_of
-from tangram_web.records.standing import BLANK
 from tests.integration.web.journal import OFFSET, Journal, a_finish, a_grant, a_report, an_action
 
 pytestmark = pytest.mark.django_db

@@ -10,8 +10,8 @@ import redis
 import redis.asyncio
 from rest_framework.test import APIClient
 
-from domain.access import Scope
-from domain.keys import Keys
+from domain.principals import Scope
+from domain.redis_keys import Keys
 from tangram_web.metrics.requests import RequestCounts, store_counts
 from tests.integration.web.test_metrics import samples
 

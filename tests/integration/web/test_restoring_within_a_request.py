@@ -8,7 +8,7 @@ from domain.action import Action, Kind
 from domain.codec import InboxPart, encode
 from domain.events import ActionSubmitted
 from domain.ids import ActionId
-from domain.keys import Keys
+from domain.redis_keys import Keys
 from tangram_web.management.commands.restore import _submitted_after
 
 

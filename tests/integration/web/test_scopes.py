@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from rest_framework.test import APIClient
 
-from domain.access import Scope
+from domain.principals import Scope
 
 READS = {
     "actions": Scope.READ,

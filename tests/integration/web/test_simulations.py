@@ -17,8 +17,8 @@ from django.utils import timezone
 
 from domain.codec import encode
 from simulator.request import read_request
+from tangram_web.accounts.models import Membership, Role
 from tangram_web.audit.models import AuditEntry
-from tangram_web.people.models import Membership, Role
 from tangram_web.pools.models import Project
 from tangram_web.simulations import inputs, runner, services
 from tangram_web.simulations.models import Simulation, State

@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.utils import timezone
 
-from domain.access import Principal, Scope
+from domain.principals import Principal, Scope
 from tangram_web.audit.models import AuditEntry
 from tangram_web.audit.services import SYSTEM
 from tangram_web.pools.models import Token

@@ -23,7 +23,7 @@ from simulator.request import read_request
 from tangram_web.configuration.beginning import assumptions
 from tangram_web.configuration.telling import judge
 from tangram_web.lib import ask, bus
-from tangram_web.live.scenes import STEP_SECONDS, Scene, SceneStore
+from tangram_web.live.gpu_history import STEP_SECONDS, Scene, SceneStore
 from tangram_web.pools.applying import Change
 from tangram_web.pools.models import ConfigRevision
 from tangram_web.records.models import NodeRecord

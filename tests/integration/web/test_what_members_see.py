@@ -13,13 +13,13 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from domain.wire import ActionView, IdleView, QueuesView, QueueView, ReliefView, WaitView
+from contract.wire import ActionView, IdleView, QueuesView, QueueView, ReliefView, WaitView
+from tangram_web.accounts.models import Membership, Role
 from tangram_web.lib import ask, bus
 from tangram_web.live.access import Sight, sight_of
 from tangram_web.live.frames import FrameFold
-from tangram_web.live.scenes import Scene, SceneStore
+from tangram_web.live.gpu_history import Scene, SceneStore
 from tangram_web.live.topics import snapshot_key
-from tangram_web.people.models import Membership, Role
 from tangram_web.pools.models import Project
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
 from tests.unit.live.journal import Journal

@@ -13,8 +13,8 @@ import pytest
 from domain.action import Kind
 from domain.apis import ApiConfig, CallSpec, Reach
 from domain.ports import DriverContext, RunOrder
-from managers.quota.calls import CallDriver
-from managers.quota.calls.secrets import Secrets
+from managers.common.api_calls import CallDriver
+from managers.common.api_calls.secrets import Secrets
 from tests.api_server import LocalApi, local_api
 from tests.builders import an_action
 
@@ -36,7 +36,7 @@ def a_driver(directory: Path) -> CallDriver:
 @pytest.fixture
 async def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[CallDriver]:
     # However long nobody has a processor, connections are not idle for too long.
-    monkeypatch.setattr("managers.quota.calls.driver.IDLE_SECONDS", 600.0)
+    monkeypatch.setattr("managers.common.api_calls.driver.IDLE_SECONDS", 600.0)
     driver = a_driver(tmp_path)
     assert await driver.open() == []
     yield driver

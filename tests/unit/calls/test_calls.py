@@ -14,7 +14,7 @@ from domain.action import Outcome
 from domain.apis import CallResult, Reach, Verdict
 from domain.ids import ActionId
 from domain.ports import Leftover, RunReport
-from managers.quota.calls import CallDriver, guard
+from managers.common.api_calls import CallDriver, guard
 from tests.api_server import LocalApi, answer, local_api
 from tests.unit.calls.conftest import SECRET, MakeOrder, a_driver, nobody
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managers.quota.calls.secrets import Mask, masked
+from managers.common.api_calls.secrets import Mask, masked
 
 SECRET = "aab"
 

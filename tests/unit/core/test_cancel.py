@@ -8,7 +8,7 @@ from domain.action import ActionState, Outcome
 from domain.decisions import Abort
 from domain.events import ActionCancelRequested, ActionSubmitted
 from domain.ids import ActionId
-from scheduler.core.ending import TOMBSTONE_SECONDS
+from scheduler.core.state.completion import TOMBSTONE_SECONDS
 from tests.builders import a_node, an_action, granted, only
 
 ABORT = Abort(ActionId("a"), "n1", "cancelled by request", Outcome.CANCELLED)

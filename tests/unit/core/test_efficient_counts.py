@@ -9,7 +9,7 @@ import pytest
 from domain.elasticity import Elasticity
 from domain.ids import ActionId
 from domain.inventory import Config, PoolConfig
-from scheduler.core import snapshot
+from scheduler.core.state import snapshot
 from tests.builders import a_config, a_node, an_action, granted, make_ledger
 
 

@@ -9,7 +9,7 @@ from domain.allocation import Home
 from domain.decisions import Forget, Refuse, Wake
 from domain.events import ServicePrepared
 from domain.ids import ResourceId
-from scheduler.core import snapshot
+from scheduler.core.state import snapshot
 from tests.builders import (
     GIB,
     a_config,

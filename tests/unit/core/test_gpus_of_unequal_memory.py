@@ -13,8 +13,8 @@ from domain.decisions import Grant
 from domain.ids import ActionId
 from domain.inventory import NodeInventory, PoolConfig
 from domain.resources import MILLI
-from scheduler.core.invariants import check
 from scheduler.core.machine import Machine
+from scheduler.core.state.invariants import check
 from tests.builders import GIB, START, a_config, a_machine, only
 from tests.unit.core.test_services_on_chunks import a_call, a_gpu_node, a_service
 

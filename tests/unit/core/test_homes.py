@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from domain.decisions import Grant
 from domain.inventory import NodeInventory, ResourceInventory
 from domain.resources import MILLI
-from scheduler.core import snapshot
+from scheduler.core.state import snapshot
 from tests.builders import a_node, an_action, make_ledger, only
 
 

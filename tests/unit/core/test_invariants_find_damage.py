@@ -10,9 +10,9 @@ from domain.action import ActionState
 from domain.allocation import Allocation
 from domain.errors import InvariantViolation
 from domain.ids import ActionId, ResourceId
-from scheduler.core import invariants
-from scheduler.core.state import State
-from scheduler.core.timers import Timers
+from scheduler.core.state import invariants
+from scheduler.core.state.model import State
+from scheduler.core.state.timers import Timers
 from tests.builders import GIB, a_lease, a_node, an_action
 from tests.scenario import Scenario
 

@@ -14,9 +14,9 @@ from domain.allocation import UsedResources
 from domain.codec import JournalEntry, decode_entry, encode
 from domain.ids import ActionId
 from domain.inventory import PoolConfig
-from scheduler.core import snapshot
-from scheduler.core.appetite import ENOUGH, STRETCH, light_amount, observe
 from scheduler.core.machine import Machine
+from scheduler.core.state import snapshot
+from scheduler.core.state.cpu_usage_history import ENOUGH, STRETCH, light_amount, observe
 from tests.builders import START, a_config, a_node, an_action, make_ledger
 from tests.scenario import Scenario
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from domain.ids import ActionId
-from scheduler.core import snapshot
+from scheduler.core.state import snapshot
 from tests.builders import GIB, a_node, an_action, make_ledger
 
 

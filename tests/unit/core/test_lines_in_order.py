@@ -5,9 +5,9 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from scheduler.core.needs import Needs
-from scheduler.core.queues import QueueKey, WaitQueue
-from scheduler.core.state import LiveAction
+from scheduler.core.state.demand import Needs
+from scheduler.core.state.model import LiveAction
+from scheduler.core.state.queues import QueueKey, WaitQueue
 from tests.builders import an_action
 
 NEEDS = Needs((("cpu", 1000),), (), True, "cpu")

@@ -10,7 +10,7 @@ from domain.action import Outcome, RewardRule
 from domain.apis import ApiConfig, Cache, CallSpec, Feedback, Verdict
 from domain.inventory import Config
 from domain.limits import Limits, Retries
-from scheduler.core import snapshot
+from scheduler.core.state import snapshot
 from tests.builders import a_config, an_action, granted, make_ledger
 from tests.scenario import Scenario
 

@@ -7,7 +7,7 @@ import pytest
 from domain.action import ActionState, Outcome
 from domain.decisions import Abort, RemoveEnvironment, Requeue
 from domain.inventory import PoolConfig
-from scheduler.core.lifecycle import MAX_ATTEMPTS
+from scheduler.core.state.lifecycle import MAX_ATTEMPTS
 from tests.builders import (
     GIB,
     a_config,

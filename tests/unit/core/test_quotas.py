@@ -6,7 +6,7 @@ import pytest
 
 from domain.decisions import Decision, TurnedBad
 from domain.ids import ResourceId
-from scheduler.core import snapshot
+from scheduler.core.state import snapshot
 from tests.builders import a_config, a_lease, a_node, a_quota, an_action, granted, make_ledger
 from tests.scenario import Scenario
 

@@ -10,7 +10,7 @@ from domain.apis import CallSpec, Feedback, Verdict
 from domain.decisions import Requeue
 from domain.ids import ActionId
 from domain.limits import Breaker, Limits, Retries
-from scheduler.core import snapshot
+from scheduler.core.state import snapshot
 from tests.builders import a_config, a_lease, a_quota, an_action, granted, make_ledger, only
 from tests.scenario import Scenario
 

@@ -6,7 +6,7 @@ import pytest
 
 from domain.action import ActionState, Outcome
 from domain.decisions import Finish, Requeue
-from scheduler.core.lifecycle import MAX_ATTEMPTS
+from scheduler.core.state.lifecycle import MAX_ATTEMPTS
 from tests.builders import a_node, an_action, granted, only
 
 NOT_COMPLETED = [outcome for outcome in Outcome if outcome is not Outcome.COMPLETED]

@@ -17,8 +17,8 @@ from domain.limits import Share
 from domain.resources import MILLI
 from managers.gpu.ledger import ChunkLedger
 from managers.gpu.residents import Resident
-from scheduler.core import snapshot
-from scheduler.core.invariants import check
+from scheduler.core.state import snapshot
+from scheduler.core.state.invariants import check
 from tests.builders import GIB, START, a_config, a_machine, an_action, make_ledger, only
 from tests.unit.core.test_services_on_chunks import a_call, a_gpu_node, a_service
 

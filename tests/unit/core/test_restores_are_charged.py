@@ -17,12 +17,12 @@ from domain.ids import ActionId, ResourceId
 from domain.inventory import PoolConfig
 from domain.resources import MILLI
 from managers.gpu.ledger import ChunkLedger
-from scheduler.core import snapshot
-from scheduler.core.affinity import pace
-from scheduler.core.durations import choices_of
-from scheduler.core.invariants import check
-from scheduler.core.restoring import done_seconds, restore_seconds, with_restores
-from scheduler.core.state import LiveAction, ServicePace
+from scheduler.core.residency.restore_costs import done_seconds, restore_seconds, with_restores
+from scheduler.core.residency.service_turns import pace
+from scheduler.core.state import snapshot
+from scheduler.core.state.durations import choices_of
+from scheduler.core.state.invariants import check
+from scheduler.core.state.model import LiveAction, ServicePace
 from tests.builders import START, a_config, a_machine, an_action, make_ledger, only
 from tests.unit.core.test_services_on_chunks import a_call, a_gpu_node, a_service
 

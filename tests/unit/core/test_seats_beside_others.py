@@ -14,9 +14,9 @@ from domain.ids import ActionId
 from domain.inventory import Config, PoolConfig
 from domain.limits import Share
 from domain.resources import MILLI
-from scheduler.core import snapshot
-from scheduler.core.affinity import overdue_seconds
-from scheduler.core.invariants import check
+from scheduler.core.residency.service_turns import overdue_seconds
+from scheduler.core.state import snapshot
+from scheduler.core.state.invariants import check
 from tests.builders import a_config, a_machine, an_action, make_ledger
 from tests.unit.core.test_services_on_chunks import Play, a_call, a_gpu_node, a_service, hosting
 

@@ -17,9 +17,9 @@ from domain.inventory import Config, NodeInventory, PoolConfig, ResourceInventor
 from domain.resources import MILLI
 from domain.services import Degree, Engine, GpuService
 from managers.gpu.ledger import ChunkLedger
-from scheduler.core import snapshot
-from scheduler.core.invariants import check
 from scheduler.core.machine import Machine
+from scheduler.core.state import snapshot
+from scheduler.core.state.invariants import check
 from tests.builders import GIB, START, a_config, a_machine, a_node, an_action, finished, only
 from tests.builders import make_ledger as make
 

@@ -12,7 +12,7 @@ from domain.decisions import Grant
 from domain.events import ChunkNews
 from domain.ids import ActionId
 from domain.resources import MILLI
-from scheduler.core import snapshot
+from scheduler.core.state import snapshot
 from tests.builders import a_machine, finished, make_ledger, only
 from tests.unit.core.test_services_on_chunks import Play, a_call, a_gpu_node, services
 

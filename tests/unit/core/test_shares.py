@@ -7,8 +7,8 @@ from hypothesis import given
 
 from domain.inventory import Config, PoolConfig, ProjectConfig
 from domain.limits import Share
-from scheduler.core import snapshot
-from scheduler.core.cohorts import Cohort
+from scheduler.core.sharing.cohorts import Cohort
+from scheduler.core.state import snapshot
 from tests.builders import a_config, a_lease, a_node, an_action, granted, make_ledger
 from tests.scenario import Scenario
 

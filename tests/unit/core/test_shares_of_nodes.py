@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from contract.wire import ShareView
 from domain.elasticity import Elasticity
 from domain.inventory import Config, PoolConfig, ProjectConfig
 from domain.limits import Share
-from domain.wire import ShareView
 from tests.builders import a_config, a_lease, a_node, a_noop, an_action, granted
 from tests.scenario import Scenario
 

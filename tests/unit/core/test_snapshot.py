@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from domain.ids import ActionId
-from scheduler.core import invariants, snapshot
 from scheduler.core.machine import Machine
+from scheduler.core.state import invariants, snapshot
 from tests.builders import GIB, a_config, a_lease, a_node, an_action, granted, make_ledger
 from tests.scenario import Scenario
 

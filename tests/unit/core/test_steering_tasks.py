@@ -7,7 +7,7 @@ import pytest
 from domain.action import ActionState, Outcome
 from domain.events import TaskCancelRequested
 from domain.inventory import PoolConfig
-from scheduler.core import snapshot
+from scheduler.core.state import snapshot
 from tests.builders import a_config, a_node, a_noop, an_action, granted, make_ledger
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from domain.action import Outcome
 from domain.decisions import Abort, RemoveEnvironment
 from domain.events import ActionSubmitted, TrajectoryFinished
-from scheduler.core.ending import TOMBSTONE_SECONDS
+from scheduler.core.state.completion import TOMBSTONE_SECONDS
 from tests.builders import GIB, a_lease, a_node, a_noop, an_action, an_environment, granted, only
 
 

@@ -8,9 +8,9 @@ from domain.action import Outcome
 from domain.decisions import Grant
 from domain.events import ActionFinished, ActionSubmitted, ChunkNews, NodeLost, TimeAdvanced
 from domain.ids import ActionId
-from scheduler.core import snapshot
-from scheduler.core.affinity import overdue_seconds
-from scheduler.core.invariants import check
+from scheduler.core.residency.service_turns import overdue_seconds
+from scheduler.core.state import snapshot
+from scheduler.core.state.invariants import check
 from tests.builders import START, a_machine, an_action, finished, make_ledger, only
 from tests.unit.core.test_services_on_chunks import Play, a_call, a_gpu_node, hosting, services
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from contract.wire import IdleView, ReliefView, SizeView, WaitView
 from domain import events
 from domain.ids import ActionId
-from domain.wire import IdleView, ReliefView, SizeView, WaitView
 from tests.builders import GIB, START, a_node, a_quota, an_action, an_environment
 from tests.unit.core.test_gpus_of_unequal_memory import a_pool_machine
 from tests.unit.core.test_quotas import a_scenario, calls

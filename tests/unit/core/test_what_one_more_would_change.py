@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract.wire import OneMoreView
 from domain.inventory import PoolConfig
-from domain.wire import OneMoreView
-from scheduler.core.counterfactual import play
+from scheduler.core.advice.counterfactual import play
 from tests.builders import GIB, a_config, a_node, an_action
 
 MINIMUM = a_config(pools=[PoolConfig("default", "minimum")])

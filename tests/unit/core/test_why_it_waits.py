@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from contract.wire import WaitView
 from domain.ids import ActionId
 from domain.inventory import PoolConfig
-from domain.wire import WaitView
-from scheduler.core.explain import spoken
+from scheduler.core.advice.explain import spoken
 from tests.builders import GIB, a_config, a_lease, a_node, an_action
 
 

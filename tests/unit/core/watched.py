@@ -26,8 +26,8 @@ from domain.decisions import (
 )
 from domain.ids import ResourceId, TrajectoryKey, node_resource
 from domain.inventory import NodeInventory, PoolConfig
-from scheduler.core import snapshot
 from scheduler.core.machine import Machine
+from scheduler.core.state import snapshot
 from tests.builders import a_config, a_machine, a_node, granted, make_ledger
 from tests.scenario import Scenario
 

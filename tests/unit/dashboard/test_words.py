@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.utils.html import conditional_escape
 
-from domain.wire import WaitView
+from contract.wire import WaitView
 from tangram_web.dashboard.templatetags.console import duration, plain, reason
 
 

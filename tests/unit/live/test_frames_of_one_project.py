@@ -16,7 +16,7 @@ from domain.decisions import Forget
 from domain.inventory import ProjectConfig
 from tangram_web.live.capacity import EXCLUSIVE, OTHERS
 from tangram_web.live.frames import FrameFold
-from tangram_web.live.parts import MOST, Parts
+from tangram_web.live.project_frames import MOST, Parts
 from tests.unit.live.journal import Journal, environment
 
 PROJECTS = ("lab", "secret")

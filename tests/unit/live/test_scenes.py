@@ -13,7 +13,7 @@ from domain.events import ActionFinished, ChunkNews, NodeJoined
 from domain.ids import ActionId, node_resource
 from domain.inventory import NodeInventory, ResourceInventory
 from tangram_web.live.frames import FrameFold
-from tangram_web.live.scenes import STEP_SECONDS, STILL_SECONDS, Scene, Scenes
+from tangram_web.live.gpu_history import STEP_SECONDS, STILL_SECONDS, Scene, Scenes
 from tests.unit.live.journal import WALL_OFFSET, Journal
 
 

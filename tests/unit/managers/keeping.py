@@ -6,8 +6,8 @@ import asyncio
 
 from domain.services import ServiceState
 from managers.gpu.engines.fake import FakeEngineServer, FakeMemory
-from managers.gpu.host import HostMemory
-from managers.gpu.keeper import Home, Keeper
+from managers.gpu.host_memory import HostMemory
+from managers.gpu.service_runner import Home, Keeper
 
 SIZE, NEED = 80, 60
 A: Home = ("a", (0, 1))

@@ -14,7 +14,7 @@ from domain.ids import ResourceId
 from domain.ports import DriverContext, UnitUse
 from managers.gpu.engines.leftovers import VARIABLE, label_of, left_by
 from managers.gpu.ledger import ChunkLedger
-from managers.gpu.measure import NvmlMeter
+from managers.gpu.memory_meter import NvmlMeter
 from managers.gpu.probe import inventory_of, probe_gpu, read_gpus
 from tests.fake_nvml import GIB, FakeNvml
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.services import ServiceState
-from managers.gpu.host import HostMemory, NoRoom, TooLarge
-from managers.gpu.keeper import Home
+from managers.gpu.host_memory import HostMemory, NoRoom, TooLarge
+from managers.gpu.service_runner import Home
 from tests.unit.managers.keeping import NEED, A, B, Rig
 
 C: Home = ("c", (2, 3))

@@ -9,7 +9,7 @@ import pytest
 from domain.errors import Conflict
 from domain.services import ServiceState
 from managers.gpu.engines import AnswersChanged, EngineFailed, OutOfMemory
-from managers.gpu.keeper import Home, MemoryNotFreed, NoRoom, Quarantined
+from managers.gpu.service_runner import Home, MemoryNotFreed, NoRoom, Quarantined
 from tests.unit.managers.keeping import NEED, SIZE, A, B, Rig, coming
 
 

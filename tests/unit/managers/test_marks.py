@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from managers.marks import MarkLog
+from managers.common.start_log import MarkLog
 
 MARKS = st.integers(0, 9).map(lambda number: f"act_{number}#1")
 STEPS = st.lists(st.tuples(st.sampled_from(["add", "remove"]), st.lists(MARKS, max_size=4)))

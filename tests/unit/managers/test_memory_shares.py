@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from domain.errors import InvalidRequest
 from domain.inventory import ResourceInventory
 from domain.ports import DriverContext
+from managers.common.memory_shares import MemoryShares, memory_shares, real_memory_bytes
 from managers.cpu.probe import probe_memory
 from managers.gpu.probe import probe_gpu
-from managers.memory import MemoryShares, memory_shares, real_memory_bytes
 
 REAL = 1000
 

@@ -8,6 +8,7 @@ import pytest
 
 from domain.errors import InvalidRequest
 from domain.ports import DriverContext
+from managers.common.memory_shares import real_memory_bytes
 from managers.cpu.cpulist import parse_cpu_list
 from managers.cpu.probe import (
     cpu_inventory,
@@ -16,7 +17,6 @@ from managers.cpu.probe import (
     probe_memory,
     usable_cores,
 )
-from managers.memory import real_memory_bytes
 
 
 @pytest.fixture

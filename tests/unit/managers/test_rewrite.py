@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from domain.action import PYTEST_XDIST
-from managers.cpu.rewrite import rewritten
+from managers.cpu.worker_flags import rewritten
 
 UNTOUCHED = [
     ["make", "test"],

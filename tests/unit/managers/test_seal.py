@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from managers.cpu.process.limits import Limits
-from managers.cpu.process.seal import Sealer
+from managers.cpu.process.process_tag import Sealer
 
 SHELLS = [shell for shell in ("/bin/sh", "/bin/dash", "/bin/bash") if Path(shell).exists()]
 

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from domain.allocation import Allocation
 from domain.ids import ResourceId
 from domain.ports import RunOrder
-from managers.cpu.process.sandbox import Sandbox
-from managers.gpu.visible import (
+from managers.common.visible_gpus import (
     Device,
     device_files,
     find_devices,
@@ -19,6 +18,7 @@ from managers.gpu.visible import (
     granted_gpus,
     read_devices,
 )
+from managers.cpu.process.sandbox import Sandbox
 from tests.conformance.driver import an_order
 from tests.fake_nvml import FakeNvml
 

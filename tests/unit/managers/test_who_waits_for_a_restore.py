@@ -8,7 +8,7 @@ import pytest
 
 from domain.services import ServiceState
 from managers.gpu.engines.fake import FakeEngineServer
-from managers.gpu.keeper import Home, NoRoom
+from managers.gpu.service_runner import Home, NoRoom
 from tests.unit.managers.keeping import NEED, SIZE, A, B, Rig, coming
 
 C: Home = ("c", (2, 3))

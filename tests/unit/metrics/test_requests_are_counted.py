@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 import redis.asyncio
 
-from domain.wire import ROUTE
-from scheduler.runtime.connection import going_on
+from contract.wire import ROUTE
 from scheduler.runtime.gateway.http import Receive, Scope, Send
+from scheduler.runtime.redis.clients import going_on
 from tangram_web.lib.requests import route_template
 from tangram_web.metrics import requests
 from tangram_web.metrics.requests import CLIENT_GONE, CountedRequests, RequestCounts

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from domain.chunks import SIZES, TOP, amount_at, beside, fit, gpus_of, level_of, without
 from domain.operators import ChunksOperator
 from domain.resources import MILLI
-from scheduler.core.policies.arrange import Table, Upgrades, arranger, seconds_of
 from scheduler.core.policies.choices import Choices
-from scheduler.core.policies.evict import evict
+from scheduler.core.policies.dp_arrange import Table, Upgrades, arranger, seconds_of
+from scheduler.core.policies.eviction import evict
 from scheduler.core.policies.group import Group
 from tests.oracles import literal
 from tests.oracles.chunks import best_chunks, pack

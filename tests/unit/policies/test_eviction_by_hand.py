@@ -6,10 +6,10 @@ import pytest
 
 from domain.elasticity import parse_elasticity
 from domain.operators import UnitsOperator
-from scheduler.core.policies.arrange import Table
 from scheduler.core.policies.balanced import Balanced
 from scheduler.core.policies.choices import elastic
-from scheduler.core.policies.evict import evict
+from scheduler.core.policies.dp_arrange import Table
+from scheduler.core.policies.eviction import evict
 from scheduler.core.policies.paper import Paper
 from tests.oracles.literal import Action
 from tests.unit.policies.groups import a_group, choices

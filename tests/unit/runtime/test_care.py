@@ -17,7 +17,8 @@ from domain.events import (
     LeaseReleased,
 )
 from domain.ids import ActionId
-from scheduler.runtime.care import (
+from scheduler.runtime.loop.inbox import Handed
+from scheduler.runtime.loop.poison_messages import (
     ALL_FROM,
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
@@ -27,7 +28,6 @@ from scheduler.runtime.care import (
     CoreRaised,
     stand_in,
 )
-from scheduler.runtime.inbox import Handed
 from tests.builders import START, a_machine
 
 A = ActionId("act_1")

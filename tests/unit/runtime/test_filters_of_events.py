@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from domain.access import Principal, Scope
 from domain.action import Action, Kind, Outcome, Timing
 from domain.codec import JOURNAL_FIELD, JournalEntry, encode
 from domain.decisions import Decision, Finish, Grant
 from domain.events import ActionSubmitted
 from domain.ids import ActionId
-from scheduler.runtime.gateway.feeds import _Feed
+from domain.principals import Principal, Scope
+from scheduler.runtime.gateway.event_feeds import _Feed
 from scheduler.runtime.gateway.http import Request
 
 READER = Principal("reader", "default", frozenset({Scope.READ}))

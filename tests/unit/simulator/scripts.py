@@ -10,8 +10,8 @@ from domain.action import LeaseSpec
 from domain.decisions import Decision, Finish
 from domain.elasticity import Elasticity
 from domain.events import Event
-from scheduler.core import invariants
 from scheduler.core.machine import Machine
+from scheduler.core.state import invariants
 from simulator.cluster import GIB, Cluster
 from simulator.engine import Simulation
 from simulator.overheads import NONE

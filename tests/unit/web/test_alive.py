@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tangram_web.alive import WITHIN_SECONDS, read_hash, shows_life
+from tangram_web.healthcheck import WITHIN_SECONDS, read_hash, shows_life
 from tests.redis_server import RedisServer
 
 NOW = 1_000_000.0

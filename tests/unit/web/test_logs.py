@@ -14,7 +14,7 @@ import pytest
 from domain.action import Outcome, Timing
 from domain.decisions import Decision, Finish, Grant
 from domain.ids import ActionId
-from scheduler.runtime import trail
+from scheduler.runtime.loop import action_log
 from tangram_web.lib.logs import logging_config
 
 
@@ -23,7 +23,7 @@ def speak(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
     """Configure logging of the tests anew, and give back what was there."""
     root = logging.getLogger()
     before, level = list(root.handlers), root.level
-    of_actions = trail.log.level
+    of_actions = action_log.log.level
 
     def configure(form: str, *, actions: bool = False) -> Any:
         logging.config.dictConfig(logging_config(form, "INFO", actions=actions))
@@ -32,7 +32,7 @@ def speak(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
     yield configure
     root.handlers[:] = before
     root.setLevel(level)
-    trail.log.setLevel(of_actions)
+    action_log.log.setLevel(of_actions)
 
 
 def finish(outcome: Outcome) -> Finish:
@@ -42,7 +42,7 @@ def finish(outcome: Outcome) -> Finish:
 
 def test_json_lines_have_ids_as_fields(speak: Any) -> None:
     lines = speak("json")
-    trail.follow([], [finish(Outcome.UNKNOWN)])
+    action_log.follow([], [finish(Outcome.UNKNOWN)])
     told = json.loads(lines()[0])
     assert told["event"] == "finished"
     assert (told["action_id"], told["trajectory"], told["node"]) == ("act_1", "t1", "n1")
@@ -53,7 +53,7 @@ def test_json_lines_have_ids_as_fields(speak: Any) -> None:
 
 def test_lines_for_people_show_the_same_fields(speak: Any) -> None:
     lines = speak("text")
-    trail.follow([], [finish(Outcome.UNKNOWN)])
+    action_log.follow([], [finish(Outcome.UNKNOWN)])
     assert "WARNING tangram.actions finished" in (line := lines()[0])
     assert "action_id=act_1" in line
     assert "outcome=unknown" in line
@@ -62,10 +62,10 @@ def test_lines_for_people_show_the_same_fields(speak: Any) -> None:
 def test_steps_are_told_only_when_asked_for(speak: Any) -> None:
     decisions: list[Decision] = [Grant(ActionId("act_1"), "n1", ()), finish(Outcome.COMPLETED)]
     lines = speak("json")
-    trail.follow([], decisions)
+    action_log.follow([], decisions)
     assert lines() == []
     lines = speak("json", actions=True)
-    trail.follow([], decisions)
+    action_log.follow([], decisions)
     assert [json.loads(line)["event"] for line in lines()] == ["granted", "finished"]
 
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract.wire import ActionPayload
 from domain.action import Action, ExecSpec, Kind
 from domain.allocation import Allocation
 from domain.elasticity import Elasticity, parse_elasticity
 from domain.ids import ActionId, ResourceId
 from domain.resources import parse_units
-from domain.wire import ActionPayload
 from tangram_web.records.request import cost_of, payload_of, placement_of, units_of_allocations
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from tangram_web.accounts.models import Role
 from tangram_web.lib.sealing import seal
-from tangram_web.people.models import Role
 from tangram_web.webhooks.models import PURPOSE, Endpoint
 from tangram_web.webhooks.signing import new_secret
 from tests.integration.web.webhooks.helpers import ALL, signed_in

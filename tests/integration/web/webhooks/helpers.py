@@ -8,7 +8,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 from django.utils import timezone
 
-from tangram_web.people.models import Membership, Role
+from tangram_web.accounts.models import Membership, Role
 from tangram_web.pools.models import Project
 from tangram_web.webhooks import outbox
 from tangram_web.webhooks.models import Delivery, Endpoint

@@ -15,7 +15,7 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.utils import timezone
 
-from managers.quota.calls.driver import open_connections
+from managers.common.api_calls.driver import open_connections
 from tangram_web.webhooks.delivering import CLAIM_SECONDS, OF_ONE, claim_due, deliver_due, prune
 from tangram_web.webhooks.models import Attempt, Delivery, Endpoint, State
 from tangram_web.webhooks.schedule import MOST_ATTEMPTS, PAUSES_SECONDS, pause_seconds

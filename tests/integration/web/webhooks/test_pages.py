@@ -9,8 +9,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from tangram_web.accounts.models import Role
 from tangram_web.audit.models import AuditEntry
-from tangram_web.people.models import Role
 from tangram_web.webhooks.models import Attempt, Delivery, Endpoint, State
 from tangram_web.webhooks.services import secrets_seal_anew
 from tests.integration.web.webhooks.helpers import ALL, a_delivery, signed_in

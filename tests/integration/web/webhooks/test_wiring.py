@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from domain.events import NodeLost
-from tangram_web import celery, followers
+from tangram_web import celery, journal_consumers
 from tangram_web.webhooks.models import Delivery, Endpoint
 from tangram_web.webhooks.signing import new_secret
 from tests.integration.web.journal import Journal
@@ -40,8 +40,8 @@ def test_what_the_projector_consumes_is_told(endpoint, redis_bus, monkeypatch):
         def run(self, stop: Stop) -> None:
             pass
 
-    monkeypatch.setattr(followers, "Follower", Follower)
-    followers.projector(Stop())
+    monkeypatch.setattr(journal_consumers, "Follower", Follower)
+    journal_consumers.projector(Stop())
     journal = Journal()
     journal.write([NodeLost(node="n1", incarnation=1)])
 

@@ -1,0 +1,1 @@
+"""The HTTP contract: routes and the JSON bodies of the hot endpoints."""

@@ -1,0 +1,1 @@
+"""Doors for protocols that trainers already speak; each is a thin translation onto the native API."""

@@ -1,0 +1,1 @@
+"""What the managers of CPU cores, GPUs and quotas share."""

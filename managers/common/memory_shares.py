@@ -1,0 +1,86 @@
+"""A node's memory, and who owns which part of it: environments of trajectories, and GPU services.
+
+No byte is given twice. Environments reserve theirs in the ledger ``memory``; services keep copies of
+weights there, which their driver counts (`managers.gpu.host_memory`). An operator declares either part or
+both. What is not declared is what the other leaves; where neither is, each has half. Without GPUs
+everything is for environments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from domain.errors import InvalidRequest
+
+_MEMINFO: Final = Path("/proc/meminfo")
+#: Version 2, then version 1 of control groups, as seen from inside a container.
+_MEMORY_LIMITS: Final = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+class MemoryShares(NamedTuple):
+    """Parts of a node's memory, in bytes."""
+
+    environments_bytes: int
+    #: None: nobody counts what services take; there are none, or more is declared than there is.
+    services_bytes: int | None
+    #: More is declared for environments, or for both, than there is: for tests and demos.
+    oversubscribed: bool = False
+
+
+def memory_shares(settings: Mapping[str, str], real: int, *, has_gpus: bool) -> MemoryShares:
+    """Divide ``real`` bytes as ``settings`` say: ``memory_bytes`` and ``service_memory_bytes``.
+
+    Raises InvalidRequest for what is no count of bytes, and when nothing is left for environments.
+    """
+    environments = _declared(settings, "memory_bytes", least=1)
+    services = _declared(settings, "service_memory_bytes", least=0)
+    if not has_gpus:
+        return MemoryShares(environments or real, None, (environments or 0) > real)
+    if environments is not None and environments > real and services is None:
+        return MemoryShares(environments, None, oversubscribed=True)
+    if services is None:
+        services = real // 2 if environments is None else real - environments
+    elif environments is None and services >= real:
+        raise InvalidRequest(
+            f"service_memory_bytes is {services}, the node has {real}: leave some to environments"
+        )
+    if environments is None:
+        environments = real - services
+    return MemoryShares(environments, services, environments + services > real)
+
+
+def _declared(settings: Mapping[str, str], name: str, *, least: int) -> int | None:
+    text = settings.get(name, "").strip()
+    if not text:
+        return None
+    if not text.isdigit() or int(text) < least:
+        above = " above 0" if least else ""
+        raise InvalidRequest(f"{name} is {text!r}: give a whole number of bytes{above}")
+    return int(text)
+
+
+def real_memory_bytes(meminfo: Path = _MEMINFO, limits: Sequence[Path] = _MEMORY_LIMITS) -> int:
+    """Return the machine's memory, or the smaller limit of this process's control group."""
+    total = _meminfo_total(meminfo)
+    for limit in limits:
+        try:
+            text = limit.read_text().strip()
+        except OSError:
+            continue
+        # "max", and numbers near 2**63, both say: no limit.
+        if text.isdigit():
+            total = min(total, int(text))
+    return total
+
+
+def _meminfo_total(meminfo: Path) -> int:
+    for line in meminfo.read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemTotal":
+            return int(rest.split()[0]) * 1024
+    raise InvalidRequest(f"{meminfo} has no MemTotal: declare memory_bytes")

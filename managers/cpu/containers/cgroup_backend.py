@@ -1,0 +1,216 @@
+"""The direct way: files of the container's control group, and a shell that is kept open.
+
+An action costs: two writes to grow and one read to be sure, one message to the shell, one look at
+the list of processes, two writes to shrink. None waits for the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+from managers.cpu.containers.cgroups import Usage
+from managers.cpu.containers.command import Invocation
+from managers.cpu.containers.environment import PIPES, Environment, Share
+from managers.cpu.containers.exec_backends import Ending, Execution, WayLost
+from managers.cpu.containers.settings import Settings
+from managers.cpu.containers.shell import CONTROL, ShellLost, action_script
+from managers.cpu.process.output import Capture
+
+_FIRST_PAUSE_SECONDS: Final = 0.0005
+_LONGEST_PAUSE_SECONDS: Final = 0.05
+#: Processes that wait for a disk stop late; then we go on and look again.
+_FREEZE_SECONDS: Final = 0.5
+
+
+class DirectWay:
+    """Runs actions without the engine."""
+
+    name = "direct"
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    async def grow(self, environment: Environment, share: Share) -> None:
+        """Give it the cores of an action, and see that it has them (I10)."""
+        assert environment.group is not None
+        environment.group.reset_peak()
+        apply(environment, share)
+
+    async def shrink(self, environment: Environment, share: Share) -> None:
+        """Take them back."""
+        apply(environment, share)
+
+    def resize(self, environment: Environment, share: Share) -> None:
+        """Let what runs go on with other cores."""
+        with contextlib.suppress(OSError):  # a container that just ended needs none
+            apply(environment, share)
+
+    def usage(self, environment: Environment) -> Usage | None:
+        """Return what it has used so far."""
+        assert environment.group is not None
+        try:
+            return environment.group.usage()
+        except OSError:
+            return None
+
+    async def begin(self, environment: Environment, invocation: Invocation) -> Execution:
+        """Open the pipes and tell the shell.
+
+        A pipe that nobody has open is empty: of what an earlier action printed nothing is left,
+        since nothing is left of that action.
+        """
+        shell = environment.shell
+        assert shell is not None
+        number = shell.next_number()
+        stdin = environment.control / f"{number}.in"
+        captures: list[Capture] = []
+        limit = invocation.output_limit_bytes
+        try:
+            captures += [Capture(limit, environment.control / name) for name in PIPES]
+            if invocation.stdin is not None:
+                stdin.write_bytes(invocation.stdin)
+                stdin.chmod(0o444)
+            script = action_script(
+                number, invocation.command, cwd=invocation.cwd, variables=invocation.variables,
+                stdin="/dev/null" if invocation.stdin is None else f"{CONTROL}/{stdin.name}",
+                stdout=f"{CONTROL}/{PIPES[0]}", stderr=f"{CONTROL}/{PIPES[1]}",
+            )  # fmt: skip
+            answer = await shell.begin(number, script)
+        except BaseException as error:
+            for capture in captures:
+                capture.close()
+            stdin.unlink(missing_ok=True)
+            if isinstance(error, ShellLost):
+                raise WayLost(f"the shell of its environment: {error}") from error
+            raise
+        execution = Execution(_translated(answer), captures[0], captures[1])
+        if invocation.stdin is not None:
+            execution.cleanups.append(lambda: stdin.unlink(missing_ok=True))
+        return execution
+
+    async def ask_to_end(self, environment: Environment) -> None:
+        """Send SIGTERM to all but the first process."""
+        with contextlib.suppress(OSError):
+            _signal(environment.others(), signal.SIGTERM)
+
+    async def end(self, environment: Environment, patience_seconds: float) -> Ending:
+        """Freeze, kill, thaw and look again, until only the first process is left."""
+        deadline = time.monotonic() + patience_seconds
+        pause = _FIRST_PAUSE_SECONDS
+        ended: set[int] = set()
+        try:
+            while others := environment.others():
+                if time.monotonic() > deadline:
+                    return Ending(len(ended.difference(others)), _describe(others))
+                ended |= await self._kill_frozen(environment)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            if environment.ready:
+                await self._bury(environment, patience_seconds)
+        except OSError:  # the container is gone, and with it everything in it
+            return Ending(len(ended))
+        return Ending(len(ended))
+
+    async def _kill_frozen(self, environment: Environment) -> set[int]:
+        """Kill what is there at one instant: nothing can fork, end or be replaced meanwhile."""
+        group = environment.group
+        assert group is not None
+        deadline = time.monotonic() + _FREEZE_SECONDS
+        group.freeze(True)
+        try:
+            # The kernel does not tell when the last one has stopped.
+            while not group.is_frozen() and time.monotonic() < deadline:  # noqa: ASYNC110
+                await asyncio.sleep(_FIRST_PAUSE_SECONDS)
+            others = environment.others()
+            _signal(others, signal.SIGKILL)
+            return set(others)
+        finally:
+            group.freeze(False)
+
+    async def _bury(self, environment: Environment, patience_seconds: float) -> None:
+        """Let the shell wait for the orphans that it inherited, or they count as processes.
+
+        A fork bomb may have left it without room for a child, so the limit is lifted meanwhile.
+        """
+        group, shell = environment.group, environment.shell
+        assert group is not None
+        assert shell is not None
+        if group.process_count() <= 1:
+            return
+        group.set_process_limit(None)
+        try:
+            with contextlib.suppress(ShellLost, TimeoutError):
+                async with asyncio.timeout(patience_seconds):
+                    # A shell waits for all its dead children on the way to its latest one.
+                    await shell.ask("(:)")
+        finally:
+            group.set_process_limit(self._settings.max_processes)
+
+
+def apply(environment: Environment, share: Share) -> None:
+    """Write a share to the container's group and read back what it effectively is.
+
+    Raises OSError when the container is gone or the cores are not what they should be.
+    """
+    group = environment.group
+    assert group is not None
+    if share.yields or environment.share is None or environment.share.yields:
+        group.set_yielding(share.yields)
+    environment.share = share
+    group.set_cpus(share.cpus)
+    group.set_quota(share.milli)
+    effective = group.effective_cpus()
+    if effective != share.cpus:
+        raise OSError(
+            f"{environment.name} has cores {sorted(effective)} instead of {sorted(share.cpus)}"
+        )
+
+
+def repair(environment: Environment) -> bool:
+    """Compare the cores with what they should be, and restore them; say whether it was needed."""
+    group, share = environment.group, environment.share
+    if group is None or share is None or group.effective_cpus() == share.cpus:
+        return False
+    environment.repairs += 1
+    apply(environment, share)
+    return True
+
+
+def _translated(answer: asyncio.Future[int]) -> asyncio.Future[int]:
+    """Return the same answer, failing in the words of ways."""
+    status: asyncio.Future[int] = answer.get_loop().create_future()
+
+    def settle(_: asyncio.Future[int]) -> None:
+        if status.done():
+            return
+        if answer.cancelled():
+            status.cancel()
+        elif (error := answer.exception()) is not None:
+            status.set_exception(WayLost(f"the shell of its environment: {error}"))
+        else:
+            status.set_result(answer.result())
+
+    answer.add_done_callback(settle)
+    # Nobody may ask any more when it fails.
+    status.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return status
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _describe(pids: list[int]) -> str:
+    names = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            names.append(f"process {pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})")
+    return ", ".join(names)

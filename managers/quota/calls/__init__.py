@@ -1,7 +1,0 @@
-"""Carrying out calls to declared APIs: the driver of `managers.quota`."""
-
-from __future__ import annotations
-
-from managers.quota.calls.driver import CallDriver
-
-__all__ = ["CallDriver"]

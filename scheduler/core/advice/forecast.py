@@ -1,0 +1,104 @@
+"""When a waiting action may start, with what, and what policies decided lately. For people.
+
+A forecast plays the heap of Algorithm 2 (paper Appendix A) up to the action: each one before it, in
+order, takes the earliest predicted end and puts its own back. It has that estimate's bias, that a
+completion frees one slot whatever it held, and knows nothing of who is still to come. On queues
+longer than `LONGEST` there is none.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heapreplace
+from itertools import islice
+from typing import NamedTuple
+
+from contract.wire import DecisionView, TrialView
+from domain.ids import ResourceId
+from domain.resources import units, units_of
+from scheduler.core.policies.group import Trial
+from scheduler.core.state.durations import expected_seconds, residual_seconds
+from scheduler.core.state.model import Arranged, LiveAction, State, holding
+from scheduler.core.state.queues import WaitQueue
+
+#: Waiting actions on one resource beyond which nothing is forecast: playing them costs too much.
+LONGEST = 2000
+
+
+class Forecast(NamedTuple):
+    """What a waiting action may expect."""
+
+    #: Seconds from now; None when nothing can be said.
+    starts_in_seconds: float | None
+    #: What it is admitted with, per resource as the trainer wrote it, in units. A policy may give
+    #: more of its key resource.
+    units: dict[str, float | int]
+
+
+def forecast(state: State, live: LiveAction, resource: str | None) -> Forecast:
+    """Return what ``live``, which waits for ``resource``, may expect."""
+    needs = dict((*live.needs.in_cluster, *live.needs.on_node))
+    counts = units_of({name: n for name, n in needs.items() if name != "memory"})
+    if resource is None or resource not in state.ledgers:
+        return Forecast(None, counts)
+    return Forecast(_starts_in(state, live, ResourceId(resource)), counts)
+
+
+def _starts_in(state: State, live: LiveAction, resource: ResourceId) -> float | None:
+    deferral = state.deferrals.get(resource)
+    if deferral is not None and live.order == deferral.first:
+        return max(0.0, deferral.until - state.now)
+    lines = [queue for queue in state.queues.values() if takes_of(state, queue, resource)]
+    ends = [residual_seconds(state, other) for other in holding(state, resource)]
+    if not ends or sum(queue.size for queue in lines) > LONGEST:
+        return None
+    heapify(ends)
+    ahead = [other for queue in lines for other in queue.in_order() if other.order < live.order]
+    for other in sorted(ahead, key=lambda one: one.order):
+        heapreplace(ends, ends[0] + expected_seconds(state, other))
+    return ends[0]
+
+
+def takes_of(state: State, queue: WaitQueue, resource: ResourceId) -> bool:
+    """Say whether the line ``queue`` takes of ``resource`` when it is served next."""
+    return wanted_of(state, queue, resource) > 0
+
+
+def wanted_of(state: State, queue: WaitQueue, resource: ResourceId) -> int:
+    """Return how much of ``resource`` each of the line ``queue`` takes, in milli-units or bytes."""
+    key = queue.key
+    node = resource.partition(":")[2]
+    home = key.node or queue.sticky_node
+    if home is None and node in state.nodes and state.nodes[node].inventory.pool == key.pool:
+        home = node
+    needs = queue.in_cluster + (queue.on_node(home) if home else [])
+    return sum(amount for name, amount in needs if name == resource)
+
+
+def recent_decisions(state: State, limit: int) -> list[DecisionView]:
+    """Return what policies decided about groups with a choice, latest first."""
+    return [_view(arranged) for arranged in islice(reversed(state.arranged), limit)]
+
+
+def _view(arranged: Arranged) -> DecisionView:
+    arrangement = arranged.arrangement
+    going = len(arrangement.units)
+    trials = [_trial(trial, arranged.actions) for trial in arrangement.trials]
+    return DecisionView(
+        at_seconds=arranged.at,
+        resource=arranged.resource,
+        policy=arranged.policy,
+        candidates=list(arranged.candidates),
+        units={
+            name: units(amount)
+            for name, amount in zip(arranged.candidates, arrangement.units, strict=False)
+        },
+        evicted=list(arranged.candidates[going:]),
+        waiting_behind=arranged.actions - len(arranged.candidates),
+        objective_seconds=arrangement.objective_seconds,
+        trials=trials,
+    )
+
+
+def _trial(trial: Trial, actions: int) -> TrialView:
+    found = trial.objective_seconds
+    return TrialView(trial.evicted, found, None if found is None else found / max(1, actions))

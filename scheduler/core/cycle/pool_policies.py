@@ -1,0 +1,131 @@
+"""What a pool's policy means for the actions that wait in it."""
+
+from __future__ import annotations
+
+from domain.action import EXEC, Action
+from domain.errors import InvalidRequest
+from domain.ids import node_resource
+from domain.resources import MILLI, UnitSet
+from scheduler.core.policies import Policy, policy_named
+from scheduler.core.policies.fixed import Minimum
+from scheduler.core.policies.malleable import Malleable
+from scheduler.core.residency.service_turns import with_service
+from scheduler.core.residency.services import with_memory
+from scheduler.core.sharing.cohorts import largest_within
+from scheduler.core.sharing.shares import ceiling, with_project
+from scheduler.core.state.cpu_usage_history import light_amount
+from scheduler.core.state.demand import Needs, depends_on_place, needs_of, plain_needs_of
+from scheduler.core.state.model import State, holding
+
+_MINIMUM = Minimum()
+#: Who is admitted at an efficient count waits for no more than one part in so many of a node. On a
+#: node of 16 cores, waiting for 8 made everybody behind wait longer than anybody gained.
+FEWEST_AT_ONCE = 4
+
+
+def policy_of(state: State, pool: str) -> Policy:
+    """Return the policy of ``pool``; a name that nobody knows (any more) is `Minimum`."""
+    policy = state.policies.get(pool)
+    if policy is None:
+        configured = state.config.pools.get(pool)
+        try:
+            policy = _MINIMUM if configured is None else policy_named(configured.policy)
+        except InvalidRequest:
+            policy = _MINIMUM
+        state.policies[pool] = policy
+    return policy
+
+
+def needs_in(state: State, action: Action, pool: str, node: str | None) -> Needs:
+    """Return what ``action`` is admitted with in ``pool``, on ``node`` if it is bound to one."""
+    if depends_on_place(action):
+        needs = _needs_in_place(state, action, pool, node)
+    else:
+        needs = plain_needs_of(action, state.config)
+    if state.appetites and (light := light_amount(state, action, pool, node)):
+        needs = needs._replace(on_node=tuple(sorted((*needs.on_node, ("cpu", light)))))
+    if action.call is not None:
+        needs = with_service(needs, action, policy_of(state, pool).name)
+        needs = with_memory(state, needs, action)
+    return with_project(state, needs, action, pool) if state.cohorts else needs
+
+
+def _needs_in_place(state: State, action: Action, pool: str, node: str | None) -> Needs:
+    def most(name: str) -> int:
+        there = in_one_place(name)
+        allowed = ceiling(state, pool, name, action.project) if state.cohorts else None
+        return there if allowed is None else min(there, largest_within(name, allowed))
+
+    def in_one_place(name: str) -> int:
+        limit = state.config.most(name)
+        if limit is not None:
+            return limit
+        nodes = state.nodes_of(pool) if node is None else [state.nodes[node]]
+        have = (each.inventory.resources.get(name) for each in nodes)
+        return max((each.capacity for each in have if each is not None), default=0)
+
+    policy = policy_of(state, pool)
+
+    def admits_at(name: str, counts: UnitSet) -> int:
+        profile = action.elasticity
+        if profile is None or not policy.shares or _resized(policy, action):
+            return policy.admits_at(counts)
+        if crowded(state, name, pool, node):
+            return counts[0]
+        some = tuple(count for count in counts if count * FEWEST_AT_ONCE <= most(name))
+        return policy.admits_at(some or counts[:1], profile)
+
+    return needs_of(action, state.config, most, admits_at)
+
+
+def _resized(policy: Policy, action: Action) -> bool:
+    """Say whether ``action`` is resized while it runs, should it have several counts."""
+    return action.malleable and action.kind is EXEC and isinstance(policy, Malleable)
+
+
+def crowded(state: State, name: str, pool: str, node: str | None) -> bool:
+    """Say whether more actions wait for ``name`` in ``pool``, or on ``node``, than it has units.
+
+    Who may run on any node counts in equal parts on each.
+    """
+    nodes = [each.name for each in state.nodes_of(pool)]
+    homes = nodes if node is None else [node]
+    waiting = 0.0
+    for line, queue in state.queues.items():
+        if queue.out_of_share:
+            continue
+        if line.pool == pool and line.needs.key == name and line.node in (None, *homes):
+            waiting += queue.size if line.node else queue.size * len(homes) / max(1, len(nodes))
+    units = state.config.resources.get(name)
+    if units is None:
+        ledgers = (state.ledgers.get(node_resource(name, home)) for home in homes)
+        units = sum(ledger.capacity for ledger in ledgers if ledger is not None)
+    return waiting * MILLI > units
+
+
+def all_at_once(state: State, kind: str, pool: str, admitted: int) -> bool:
+    """Say whether all who hold, are ``admitted`` to or wait for ``kind`` could have it at once.
+
+    Each with what it is admitted with, wherever in ``pool`` that is; ``admitted``: milli-units.
+    """
+    wanted, units = admitted, 0
+    for line, queue in state.queues.items():
+        halted = line.held or queue.out_of_share
+        if line.pool == pool and line.needs.key == kind and not halted:
+            wanted += queue.size * line.needs.key_amount
+    for node in state.nodes_of(pool):
+        resource = node_resource(kind, node.name)
+        ledger = state.ledgers.get(resource)
+        if ledger is not None:
+            units += ledger.capacity
+            wanted += sum(live.needs.key_amount for live in holding(state, resource))
+    return wanted <= units
+
+
+def read_policies(state: State) -> None:
+    """Look at the policies of the configuration that came in force."""
+    state.policies.clear()
+    pools = state.config.pools
+    state.resizes = any(isinstance(policy_of(state, name), Malleable) for name in pools)
+    if state.resizes:
+        state.changed.update(state.ledgers)

@@ -1,0 +1,272 @@
+"""How wide running malleable actions are: squeezing them for who waits, letting them grow.
+
+One `Widths` lives for one cycle. It changes ledgers at once, so that the scan and the policies see
+what there is, and says at the end what changed: `losses` go out before the grants that use the
+units, `gains` after them. A node hears both in this order.
+
+Accounting. Work done is the integral of E(m) · m over the time an action ran with m units, so the
+end of a resized action is predicted from what is left of T_ori; the integral of m itself is what it
+has cost (`Finish.key_milli_seconds`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import cast
+
+from domain.action import EXEC, GRANTED, RUNNING
+from domain.allocation import Allocation
+from domain.decisions import Resize
+from domain.errors import CapacityError
+from domain.ids import ActionId, ResourceId, node_resource
+from domain.ports import ResizableLedger
+from domain.resources import MILLI
+from scheduler.core.cycle.pool_policies import policy_of
+from scheduler.core.policies.malleable import (
+    RESIZE_SECONDS,
+    Malleable,
+    Share,
+    profile_of,
+    widths,
+)
+from scheduler.core.sharing.cohorts import CohortKey
+from scheduler.core.sharing.shares import ShareBook, charge, key_at
+from scheduler.core.state.durations import account, left_seconds
+from scheduler.core.state.model import READY, LiveAction, State
+from scheduler.core.state.timers import TimerKind
+
+#: Changes of one action that its end tells about; the journal has all.
+WIDTHS_KEPT = 512
+
+_HELD = frozenset({GRANTED, RUNNING})
+
+
+def malleable(state: State, live: LiveAction) -> bool:
+    """Say whether ``live`` may be resized while it runs, where its pool's policy does that."""
+    action = live.action
+    return (
+        action.malleable
+        and action.kind is EXEC
+        and len(action.cost.get(live.needs.key, ())) > 1
+        and isinstance(policy_of(state, live.pool), Malleable)
+    )
+
+
+class Widths:
+    """What one cycle does to the widths of running actions."""
+
+    def __init__(self, state: State, shares: ShareBook) -> None:
+        self._state = state
+        self._before: dict[ActionId, Allocation] = {}
+        self._runners: dict[ResourceId, list[LiveAction]] = {}
+        self._growing: list[tuple[LiveAction, int]] = []
+        self.begin(shares)
+
+    def begin(self, shares: ShareBook) -> None:
+        """Begin another scan, in which projects may take what ``shares`` says."""
+        self._shares = shares
+        self._givers: dict[CohortKey, dict[str, list[LiveAction]]] = {}
+
+    def runners(self, resource: ResourceId) -> list[LiveAction]:
+        """Return the running actions that may be resized on ``resource``, in order."""
+        found = self._runners.get(resource)
+        if found is None:
+            state = self._state
+            there = state.supple.get(resource.partition(":")[2])
+            found = []
+            # Asking the protocol itself would take longer than resizing.
+            if there and hasattr(state.ledgers.get(resource), "resize"):
+                found = [
+                    live
+                    for live in there.values()
+                    if live.key_resource == resource and self._resizable(live)
+                ]
+                found.sort(key=lambda live: live.order)
+            self._runners[resource] = found
+        return found
+
+    def _resizable(self, live: LiveAction) -> bool:
+        node = self._state.nodes.get(live.node or "")
+        return (
+            live.state in _HELD
+            and live.aborting is None
+            and node is not None
+            and node.state is READY
+            and malleable(self._state, live)
+        )
+
+    def squeeze(self, resource: ResourceId, claims: Sequence[int], amount: int) -> bool:
+        """Shrink the widest until ``amount`` fits beside ``claims``; change nothing if it cannot."""
+        ledger, runners = self._state.ledgers.get(resource), self.runners(resource)
+        if ledger is None or not runners:
+            return False
+        self._givers.clear()  # whoever shrinks gives less now
+        spare = sum(_held(live).amount - _counts(live)[0] for live in runners)
+        if amount + sum(claims) > ledger.free + spare:
+            return False
+        undo: list[tuple[LiveAction, Allocation]] = []
+        heap = [(-_held(live).amount, (-live.order[0], -live.order[1]), live) for live in runners]
+        heapify(heap)
+        while heap and not ledger.fits((*claims, amount)):
+            _, order, live = heappop(heap)
+            held = _held(live)
+            smaller = [count for count in _counts(live) if count < held.amount]
+            if smaller:
+                undo.append((live, held))
+                self._set(live, smaller[-1])
+                heappush(heap, (-smaller[-1], order, live))
+        if ledger.fits((*claims, amount)):
+            return True
+        for live, held in reversed(undo):
+            self._set(live, held.amount, held.units)
+        return False
+
+    def share(self, resource: ResourceId, free: int, arriving: Sequence[LiveAction]) -> list[int]:
+        """Share out all of ``resource`` that malleable actions may have; return the new ones' widths.
+
+        ``free`` milli-units may be used beside what they have; ``arriving`` have nothing yet.
+        """
+        state = self._state
+        runners = []
+        for live in self.runners(resource):
+            if live.resized_at is None or live.resized_at + RESIZE_SECONDS <= state.now:
+                runners.append(live)
+            else:
+                state.timers.set(live.resized_at + RESIZE_SECONDS, TimerKind.RESIZE, resource)
+                state.resizing[resource] = live.resized_at + RESIZE_SECONDS
+        total = free + sum(_held(live).amount for live in runners)
+        everybody = [self._share(live) for live in (*runners, *arriving)]
+        purses = self._purses(resource, runners, arriving)
+        wide = widths(everybody, total, purses)
+        if purses is not None and total - sum(wide) >= MILLI:  # perhaps more than anybody can use
+            state.pinched.add(resource)
+        targets = list(zip(runners, wide, strict=False))
+        for live, width in targets:
+            if width < _held(live).amount:
+                self._set(live, width)
+        self._growing = [(live, width) for live, width in targets if width > _held(live).amount]
+        return wide[len(runners) :]
+
+    def _purses(
+        self, resource: ResourceId, runners: list[LiveAction], arriving: Sequence[LiveAction]
+    ) -> dict[str, int] | None:
+        """Return what each project's actions may have beyond their smallest counts; None: no share."""
+        several = [*runners, *arriving]
+        key = key_at(self._state, several[0].pool, resource) if several else None
+        if key is None:
+            return None
+        spare = {live.action.project: 0 for live in several}
+        for live in runners:
+            spare[live.action.project] += _held(live).amount - _counts(live)[0]
+        return self._shares.allowances(key, spare)
+
+    def make_room(self, key: CohortKey, project: str, amount: int) -> bool:
+        """Take a step from the widest who may give to ``project`` of a share; say if there is one."""
+        cohort, givers = self._state.cohorts[key], self._givers_of(key)
+        owns = cohort.entitled(project, amount) >= 0
+        may = [
+            live
+            for other, theirs in givers.items()
+            if other == project or (owns and cohort.entitled(other) < 0)
+            for live in theirs
+        ]
+        if not may:
+            return False
+        widest = max(may, key=lambda live: (_held(live).amount, live.order))
+        held, counts = _held(widest), _counts(widest)
+        self._set(widest, max(count for count in counts if count < held.amount))
+        if _held(widest).amount == counts[0]:
+            givers[widest.action.project].remove(widest)
+        self._state.changed.add(held.resource)
+        return True
+
+    def _givers_of(self, key: CohortKey) -> dict[str, list[LiveAction]]:
+        """Return who could do with less of a share, by project; as it is in the present scan."""
+        found = self._givers.get(key)
+        if found is None:
+            found = self._givers[key] = defaultdict(list)
+            for node in self._state.nodes_of(key.pool) if key.pool else ():
+                for live in self.runners(node_resource(key.name, node.name)):
+                    if _held(live).amount > _counts(live)[0]:
+                        found[live.action.project].append(live)
+        return found
+
+    def grow(self) -> None:
+        """Let those grow whom the last `share` wanted wider, once everybody new has its units."""
+        for live, width in self._growing:
+            before = self._before.get(live.id)
+            try:
+                self._set(live, width, before.units if before else ())
+            except CapacityError:  # fragments of shared cores: it stays as it is
+                continue
+        self._growing = []
+
+    def _share(self, live: LiveAction) -> Share:
+        """Return what ``live`` is to those that units are shared out to."""
+        profile = profile_of(_counts(live), live.action.elasticity)
+        return Share(profile, left_seconds(self._state, live), live.action.project)
+
+    def _set(self, live: LiveAction, amount: int, prefer: Sequence[int] = ()) -> None:
+        held = _held(live)
+        # Else it would not be among the runners.
+        ledger = cast("ResizableLedger", self._state.ledgers[held.resource])
+        allocation = ledger.resize(live.holder, amount, prefer)
+        if live.id not in self._before:
+            self._before[live.id] = held
+            account(self._state, live)
+        others = (each for each in live.allocations if each.resource != held.resource)
+        live.allocations = (*others, allocation)
+        if self._state.cohorts:
+            charge(self._state, live, (held,), -1)
+            charge(self._state, live, (allocation,))
+
+    def losses(self) -> Iterator[Resize]:
+        """Yield who goes on without some of its units: to be heard before they are used."""
+        for live, before, after in self._changed():
+            kept = tuple(sorted(set(before.units) & set(after.units)))
+            if len(kept) < len(before.units):
+                yield _resize(live, Allocation(after.resource, len(kept) * MILLI, kept))
+
+    def gains(self) -> Iterator[Resize]:
+        """Yield who has units that it had not before."""
+        for live, before, after in self._changed():
+            if set(after.units) - set(before.units):
+                yield _resize(live, after)
+
+    def commit(self) -> None:
+        """Remember when those were resized who go on with other units than before."""
+        now = self._state.now
+        for live, before, after in self._changed():
+            live.resized_at = now
+            live.resizes += 1
+            had = live.widths or ((0.0, before.amount),)
+            if len(had) < WIDTHS_KEPT:
+                granted_at = live.granted_at if live.granted_at is not None else now
+                live.widths = (*had, (now - granted_at, after.amount))
+        self._before.clear()
+        self._runners.clear()
+
+    def _changed(self) -> Iterator[tuple[LiveAction, Allocation, Allocation]]:
+        for action_id, before in self._before.items():
+            live = self._state.actions[action_id]
+            after = _held(live)
+            if after != before:
+                yield live, before, after
+
+
+def _resize(live: LiveAction, allocation: Allocation) -> Resize:
+    others = (each for each in live.allocations if each.resource != allocation.resource)
+    everything = (*others, allocation)
+    return Resize(live.id, live.node or "", live.attempt, allocation, everything)
+
+
+def _held(live: LiveAction) -> Allocation:
+    """Return what ``live`` holds of its key resource."""
+    key = live.key_resource
+    return next(each for each in live.allocations if each.resource == key)
+
+
+def _counts(live: LiveAction) -> tuple[int, ...]:
+    return live.action.cost[live.needs.key]

@@ -1,0 +1,96 @@
+"""Scan, block, claim: who may have what is left after those before (design of the algorithm: §4.2).
+
+One scan asks about actions in the order in which they are served. The first one that is short of a
+resource *blocks* it for everybody later, and *claims* what it needs of its other resources: later
+ones may use those only beyond the claims. Who waits for memory blocks memory alone and claims
+nothing: environments keep memory for their whole life and end only by running. Who waits for time
+(a quota is used up) claims nothing either: an empty quota of a day would idle what it claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from domain.ids import ActionId, ResourceId
+from scheduler.core.state.queues import Need, WaitReason
+
+
+class Fits(Protocol):
+    """As much of a ledger as a scan asks."""
+
+    def fits(self, amounts: Sequence[int]) -> bool:
+        """Say whether all ``amounts`` could be allocated now, at once, to different holders."""
+
+
+class Paces(Protocol):
+    """As much of a paced ledger as a scan asks."""
+
+    def ready_at(self, amount: int) -> float | None:
+        """Return when time alone lets ``amount`` fit; None when it is not time that it lacks."""
+
+
+class Scan:
+    """What earlier actions of this scan have blocked and claimed."""
+
+    __slots__ = ("blocked", "claims", "paced")
+
+    def __init__(self, paced: Mapping[ResourceId, Paces] | None = None) -> None:
+        #: ``paced``: ledgers that count over time.
+        self.paced: Mapping[ResourceId, Paces] = paced or {}
+        self.blocked: dict[ResourceId, ActionId] = {}
+        self.claims: dict[ResourceId, list[int]] = {}
+
+    def admits(self, ledgers: Mapping[ResourceId, Fits], needs: Iterable[Need]) -> bool:
+        """Say whether all ``needs`` can be had now."""
+        for resource, amount in needs:
+            if resource in self.blocked or self.short(ledgers, resource, amount):
+                return False
+        return True
+
+    def short(self, ledgers: Mapping[ResourceId, Fits], resource: ResourceId, amount: int) -> bool:
+        """Say whether ``amount`` does not fit beyond what is claimed."""
+        ledger = ledgers.get(resource)
+        if ledger is None:
+            return True
+        claimed = self.claims.get(resource)
+        return not ledger.fits((*claimed, amount) if claimed else (amount,))
+
+    def claim(self, needs: Iterable[Need]) -> None:
+        """Keep ``needs``, which fit, for who was admitted before and shall wait."""
+        for resource, amount in needs:
+            self.claims.setdefault(resource, []).append(amount)
+
+    def refuse(
+        self, ledgers: Mapping[ResourceId, Fits], action_id: ActionId, needs: list[Need]
+    ) -> WaitReason:
+        """Block what an action is first to be short of, claim the rest, and say why it waits."""
+        behind: list[ResourceId] = []
+        short: list[ResourceId] = []
+        for resource, amount in needs:
+            if resource in self.blocked:
+                behind.append(resource)
+            elif self.short(ledgers, resource, amount):
+                short.append(resource)
+        memory = [r for r in (*behind, *short) if r.startswith("memory:")]
+        if memory:
+            behind = [r for r in behind if r in memory]
+            short = [r for r in short if r in memory]
+        for resource in short:
+            self.blocked[resource] = action_id
+        if not short:
+            return WaitReason("behind", behind[0], self.blocked[behind[0]])
+        if not memory and not self._only_time_helps(short, needs):
+            for resource, amount in needs:
+                if resource not in self.blocked:
+                    self.claims.setdefault(resource, []).append(amount)
+        return WaitReason("short_of", short[0])
+
+    def _only_time_helps(self, short: list[ResourceId], needs: list[Need]) -> bool:
+        """Say whether one of ``short`` will not come back by actions that end."""
+        return any(
+            resource in short
+            and resource in self.paced
+            and self.paced[resource].ready_at(amount) is not None
+            for resource, amount in needs
+        )

@@ -1,0 +1,1 @@
+"""What stays on units between actions: GPU services, their turns, prefetch, preload, restore costs."""

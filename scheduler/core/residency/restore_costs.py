@@ -1,0 +1,90 @@
+"""What restores add to calls of GPU services, so that counts and nodes are chosen by when a call is done.
+
+Rules
+1. A call that goes to a chunk where its service is not cached takes the restore, and then its execution.
+   Of each count that it may get policies are shown the sum (design of the algorithm: "the restore cost of
+   (service, DoP) is charged before the DP"). A free chunk of that count that caches the service makes
+   the restore cost nothing, for as many calls of the group as there are such chunks, in their order.
+2. Of several nodes a call goes first to the one where it would be done soonest if it had that node's free
+   chunks for itself: with the count that is best there by rule 1. What others of the same scan
+   hold already is not free, so a burst is spread over the nodes, and everybody gets more of one.
+3. How long a restore takes is measured for each service and count; a count on which it was never
+   restored takes what restores of that service take (`affinity.pace`).
+
+Both change what is chosen, never who goes first. Policy ``paper`` knows of neither: its calls name no
+service in their needs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import inf
+
+from domain.ids import ResourceId, node_resource
+from domain.ports import HostingLedger
+from scheduler.core.cycle.pool_policies import policy_of
+from scheduler.core.policies.choices import Choices
+from scheduler.core.residency.service_turns import KIND, pace
+from scheduler.core.state.durations import choices_of
+from scheduler.core.state.model import LiveAction, State
+
+
+def restore_seconds(state: State, service: str, counts: Sequence[int]) -> list[float]:
+    """Return how long a restore of ``service`` takes into each of ``counts`` milli-units (rule 3)."""
+    known = pace(state, service)
+    measured = dict(known.by_count)
+    return [measured.get(count, known.restore_seconds) for count in counts]
+
+
+def with_restores(
+    state: State, resource: ResourceId, lives: Sequence[LiveAction], choices: Sequence[Choices]
+) -> list[Choices]:
+    """Return the choices of each of ``lives`` on ``resource`` with their restores (rule 1)."""
+    ledger = state.hosting.get(resource)
+    if ledger is None:
+        return list(choices)
+    before: Counter[str] = Counter()
+    found = []
+    for live, each in zip(lives, choices, strict=True):
+        service = live.needs.service
+        if service:
+            each = each.later(_added(state, ledger, service, each.units, before[service]))
+            before[service] += 1
+        found.append(each)
+    return found
+
+
+def may_choose(state: State, live: LiveAction) -> bool:
+    """Say whether ``live`` may get more GPUs than it is admitted with."""
+    counts = live.action.cost.get(KIND)
+    return (
+        counts is not None
+        and policy_of(state, live.pool).shares
+        and counts[-1] > live.needs.key_amount
+    )
+
+
+def done_seconds(state: State, node: str, live: LiveAction) -> float:
+    """Return in how many seconds ``live`` could be done on ``node``; inf where it does not fit (rule 2)."""
+    ledger = state.hosting.get(node_resource(KIND, node))
+    if ledger is None or ledger.free < live.needs.key_amount:
+        return inf
+    choices, service = choices_of(state, live), live.needs.service
+    counts = choices.units if may_choose(state, live) else choices.units[:1]
+    least = inf
+    for count, seconds in zip(counts, choices.seconds, strict=False):
+        if not ledger.fits((count,)):
+            break  # what is larger does not fit either
+        (restore,) = _added(state, ledger, service, (count,))
+        least = min(least, seconds + restore)
+    return least
+
+
+def _added(
+    state: State, ledger: HostingLedger, service: str, counts: Sequence[int], before: int = 0
+) -> list[float]:
+    """Return what a restore adds on each of ``counts``, when ``before`` calls have gone home already."""
+    restores = restore_seconds(state, service, counts)
+    homes = (len(ledger.homes(service, count)) for count in counts)
+    return [0.0 if at > before else each for at, each in zip(homes, restores, strict=True)]

@@ -1,0 +1,243 @@
+"""Shares of projects: who may take of what they share, and who waits for whom (`cohorts`).
+
+Rules
+1. An action whose project has too little left waits for that alone: it blocks and claims nothing,
+   but later ones of its project do not overtake it on that resource.
+2. What is lent comes back as actions end; nobody's action is ended for it. So that it does come back,
+   who would borrow is served after everybody who is within the nominal share, and may not borrow
+   what one of these waits for (Kueue: requests under nominal quota first, and quota is kept for
+   those that others' borrowing holds up). Malleable actions give back at once what they borrowed.
+3. Who waits for other things claims of its share what it would take, as it does of units.
+4. A policy that chooses among counts sees those that the shares allow: first everybody's own, then
+   equal parts of what may be borrowed.
+5. After a share was cut, what is left of it is negative, and shown so.
+6. What runs on for nobody (orphans of actions that are over) counts for no project; nodes that take
+   no actions have no capacity to share.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+
+from domain.action import Action
+from domain.allocation import Allocation
+from domain.ids import ActionId, ResourceId
+from domain.inventory import Config
+from domain.resources import MILLI
+from scheduler.core.sharing.cohorts import Cohort, CohortKey, charged
+from scheduler.core.state.demand import Needs
+from scheduler.core.state.model import LiveAction, State
+from scheduler.core.state.queues import Need, QueueKey
+
+
+def read_shares(state: State) -> None:
+    """Look at the shares of the configuration that came in force, and who has what of them."""
+    state.cohorts = _declared(state.config)
+    for live in state.actions.values() if state.cohorts else ():
+        charge(state, live, live.allocations)
+
+
+def charge(
+    state: State, live: LiveAction, allocations: Iterable[Allocation], sign: int = 1
+) -> None:
+    """Count ``allocations``, which ``live`` got (or gave back: -1), for its project."""
+    for allocation in allocations:
+        key = key_at(state, live.pool, allocation.resource)
+        if key is not None:
+            state.cohorts[key].add(live.action.project, sign * allocation.amount)
+
+
+def _declared(config: Config) -> dict[CohortKey, Cohort]:
+    cohorts = {
+        CohortKey("", name): Cohort(parts)
+        for name, parts in config.shares.items()
+        if parts and name in config.resources
+    }
+    for pool in config.pools.values():
+        for kind, parts in pool.shares.items():
+            if parts:
+                cohorts[CohortKey(pool.name, kind)] = Cohort(parts)
+    return cohorts
+
+
+def capacity(state: State, key: CohortKey) -> int:
+    """Return how much there is to share now."""
+    if not key.pool:
+        ledger = state.ledgers.get(ResourceId(key.name))
+        return 0 if ledger is None else ledger.capacity
+    found = 0
+    for node in state.nodes_of(key.pool):
+        ledger = state.node_ledger(key.name, node.name)
+        if ledger is not None and state.usable(node):
+            found += ledger.capacity
+    return found
+
+
+def ceiling(state: State, pool: str, name: str, project: str) -> int | None:
+    """Return the most that one action of ``project`` can ever have of ``name``; None: no limit.
+
+    Nodes that are away count, for they may come back. Without any node there is no limit yet.
+    """
+    there = state.config.resources.get(name)
+    key = CohortKey(pool if there is None else "", name)
+    if key not in state.cohorts:
+        return None
+    if there is None:
+        nodes = [node.inventory.resources for node in state.nodes_of(pool)]
+        if not nodes:
+            return None
+        there = sum(each[name].capacity for each in nodes if name in each)
+    return Cohort(state.cohorts[key].shares).left(project, there)
+
+
+def with_project(state: State, needs: Needs, action: Action, pool: str) -> Needs:
+    """Let actions queue by project where they take of what projects share."""
+    if any(_cohorts_of(state, pool, needs)):
+        return needs._replace(project=action.project)
+    return needs
+
+
+def _cohorts_of(state: State, pool: str, needs: Needs) -> Iterable[tuple[CohortKey, int]]:
+    """Yield what is shared of ``needs``, and how much of it is taken."""
+    for place, wanted in (("", needs.in_cluster), (pool, needs.on_node)):
+        for name, amount in wanted:
+            key = CohortKey(place, name)
+            if key in state.cohorts:
+                yield key, charged(name, amount)
+
+
+def takes_of_share(state: State, line: QueueKey, key: CohortKey) -> bool:
+    """Say whether ``line`` takes of what is shared as ``key``."""
+    return any(key == one for one, _ in _cohorts_of(state, line.pool, line.needs))
+
+
+def key_of(state: State, pool: str, name: str) -> CohortKey:
+    """Return as what ``name`` of a cost is shared, where it is."""
+    key = CohortKey("", name)
+    return key if key in state.cohorts else CohortKey(pool, name)
+
+
+class ShareBook:
+    """What projects may take, during one scan."""
+
+    __slots__ = ("_borrowing", "_capacity", "_first", "_promised", "_state", "_taken")
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._capacity: dict[CohortKey, int] = {}
+        #: (project, cohort) → who waits for the share and is not overtaken.
+        self._first: dict[tuple[str, CohortKey], ActionId] = {}
+        #: Where projects borrow: all their actions are served late from there on.
+        self._borrowing: set[tuple[str, CohortKey]] = set()
+        #: What is not lent any more, since its owners wait for it.
+        self._promised: dict[CohortKey, int] = defaultdict(int)
+        #: What was taken and is not yet granted.
+        self._taken: list[tuple[Cohort, str, int]] = []
+
+    def borrows(self, line: QueueKey) -> bool:
+        """Say whether the next one of ``line`` would borrow; from then on its project does."""
+        project = line.needs.project
+        wanted = list(_cohorts_of(self._state, line.pool, line.needs)) if project else []
+        found = any(
+            (project, key) in self._borrowing
+            or self._state.cohorts[key].entitled(project, amount) < 0
+            for key, amount in wanted
+        )
+        if found:
+            self._borrowing.update((project, key) for key, _ in wanted)
+        return found
+
+    def left(self, key: CohortKey, project: str, amount: int = 0) -> int:
+        """Return how much ``project`` may still take, if it is to take ``amount``."""
+        cohort = self._state.cohorts[key]
+        borrows = cohort.entitled(project, amount) < 0
+        return cohort.left(project, self._there(key), self._promised[key] if borrows else 0)
+
+    def affords(self, line: QueueKey, resource: ResourceId, amount: int) -> bool:
+        """Say whether the project of ``line`` may take ``amount`` of ``resource``."""
+        key, project = key_at(self._state, line.pool, resource), line.needs.project
+        return key is None or not project or amount <= self.left(key, project, amount)
+
+    def short(self, line: QueueKey) -> tuple[CohortKey, int] | None:
+        """Return of what the project of ``line`` has too little left, and the amount it takes."""
+        project = line.needs.project
+        for key, amount in _cohorts_of(self._state, line.pool, line.needs):
+            if (project, key) in self._first or amount > self.left(key, project, amount):
+                return key, amount
+        return None
+
+    def first(self, key: CohortKey, project: str) -> ActionId | None:
+        """Return who of ``project`` waits for its share, and is not overtaken."""
+        return self._first.get((project, key))
+
+    def wait(self, key: CohortKey, live: LiveAction, amount: int) -> None:
+        """Let ``live`` wait for its share; what is its project's own is not lent meanwhile."""
+        project = live.action.project
+        self._first[project, key] = live.id
+        cohort = self._state.cohorts[key]
+        if cohort.entitled(project, amount) >= 0:
+            kept = max(0, cohort.share_of(project).kept - cohort.used.get(project, 0))
+            self._promised[key] += max(0, amount - kept)
+
+    def take(self, live: LiveAction, needs: Iterable[Need]) -> None:
+        """``live`` has ``needs`` of its share for the rest of the scan."""
+        if not live.needs.project:
+            return
+        for resource, amount in needs:
+            key = key_at(self._state, live.pool, resource)
+            if key is not None:
+                self._take(key, live.action.project, charged(key.name, amount))
+
+    def widen(self, live: LiveAction, resource: ResourceId, before: int, after: int) -> None:
+        """``live`` has ``after`` of ``resource`` instead of ``before``."""
+        key = key_at(self._state, live.pool, resource) if live.needs.project else None
+        if key is not None:
+            more = charged(key.name, after) - charged(key.name, before)
+            self._take(key, live.action.project, more)
+
+    def _take(self, key: CohortKey, project: str, amount: int) -> None:
+        cohort = self._state.cohorts[key]
+        cohort.add(project, amount)
+        self._taken.append((cohort, project, amount))
+
+    def give_back(self, since: int = 0) -> None:
+        """Undo what was taken, all of it or from the ``since``-th on: now it is granted, or not."""
+        while len(self._taken) > since:
+            cohort, project, amount = self._taken.pop()
+            cohort.add(project, -amount)
+
+    def allowances(self, key: CohortKey, spare: Mapping[str, int]) -> dict[str, int]:
+        """Return what projects may take beyond what they have now, all at the same time.
+
+        ``spare`` is what each would give back for that. First everybody has what is left of its
+        nominal share, then equal parts of what may be borrowed.
+        """
+        cohort, since = self._state.cohorts[key], len(self._taken)
+        allowed: Counter[str] = Counter()
+        for project, amount in spare.items():
+            self._take(key, project, -amount)
+        for borrowing in (False, True):
+            for number, project in enumerate(spare):
+                most = max(0, self.left(key, project, MILLI if borrowing else 0))
+                own = max(0, cohort.entitled(project))
+                more = most // (len(spare) - number) if borrowing else min(most, own)
+                allowed[project] += more
+                self._take(key, project, more)
+        self.give_back(since)
+        return dict(allowed)
+
+    def _there(self, key: CohortKey) -> int:
+        found = self._capacity.get(key)
+        if found is None:
+            found = self._capacity[key] = capacity(self._state, key)
+        return found
+
+
+def key_at(state: State, pool: str, resource: ResourceId) -> CohortKey | None:
+    """Return as what ``resource`` is shared where actions of ``pool`` take of it, if it is."""
+    key = CohortKey("", resource)
+    if key in state.cohorts:
+        return key
+    key = CohortKey(pool, resource.partition(":")[0])
+    return key if key in state.cohorts else None

@@ -1,0 +1,162 @@
+"""How actions and trajectories end, and what their end sets free.
+
+Units go back, the next action of the trajectory stands in line, those that waited for the same
+answer get it, and the environment of a trajectory that is over is removed.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from domain.action import COMPLETED, FINISHED, Outcome, Timing
+from domain.decisions import Decision, Finish, RemoveEnvironment
+from domain.events import NO_RESULT, ActionFinished
+from scheduler.core.state.coalescing import Kept, key_of
+from scheduler.core.state.cpu_usage_history import observe
+from scheduler.core.state.durations import cost, learn
+from scheduler.core.state.lifecycle import enqueue, leave_queue, orphan, promote, release, unbind
+from scheduler.core.state.model import LiveAction, LiveTrajectory, State, Tombstone
+from scheduler.core.state.timers import TimerKind
+
+#: How long the name of a finished trajectory and a cancel without an action are remembered.
+TOMBSTONE_SECONDS = 600.0
+
+
+def enter(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -> None:
+    """Let an accepted action wait: in a line, or for the answer to an identical call."""
+    key = key_of(state.config, live.action) if live.action.call is not None else None
+    if key is None or state.merging.join(key, live.id) is None:
+        enqueue(state, live, trajectory)
+
+
+def finish(
+    state: State,
+    live: LiveAction,
+    outcome: Outcome,
+    decisions: list[Decision],
+    *,
+    report: ActionFinished | None = None,
+    detail: str | None = None,
+    gone: bool = True,
+    answer: Kept | None = None,
+) -> None:
+    """End ``live`` for good and free its units (``gone`` as in `requeue`).
+
+    ``answer``: what an identical call was answered.
+    """
+    action = live.action
+    if live.queue is not None:
+        leave_queue(state, live)
+    held, held_seconds = live.allocations, cost(state, live) if live.resizes else 0.0
+    timing = _timing(state, live, report)
+    if outcome is COMPLETED and answer is None:
+        learn(state, live, timing.execution_seconds)
+        if report is not None and report.used is not None:
+            observe(state, action, timing.execution_seconds, report.used)
+    (release if gone else orphan)(state, live)
+    live.move(FINISHED)
+    del state.actions[action.id]
+    if state.choices:
+        state.choices.pop(action.id, None)
+    completed = outcome is COMPLETED
+    decisions.append(
+        Finish(
+            action_id=action.id,
+            project=action.project,
+            task=action.task,
+            trajectory=action.trajectory,
+            outcome=outcome,
+            timing=timing,
+            reward=_reward(report, answer) if completed else None,
+            detail=detail if detail is not None else (report.detail if report else None),
+            node=live.node,
+            allocations=held,
+            kind=action.kind,
+            attempts=live.attempt,
+            resizes=live.resizes,
+            key_milli_seconds=held_seconds,
+            widths=live.widths,
+            result=NO_RESULT if answer is None else msgspec.Raw(answer.result),
+            used=report.used if report is not None else None,
+        )
+    )
+    if action.trajectory is not None:
+        _leave_trajectory(state, live, decisions)
+    if action.call is not None:
+        _hand_on(state, live, report if completed else None, decisions)
+
+
+def _reward(report: ActionFinished | None, answer: Kept | None) -> float | None:
+    said = report if report is not None else answer
+    return None if said is None else said.reward
+
+
+def _hand_on(
+    state: State, live: LiveAction, report: ActionFinished | None, decisions: list[Decision]
+) -> None:
+    """Give those that followed ``live`` its answer; without one, the first of them leads."""
+    followers = [state.actions[name] for name in state.merging.leave(live.id)]
+    if report is not None:
+        state.merging.keep(state.config, live.action, report, state.now)
+    for follower in followers:
+        if report is not None and report.result:
+            answer = Kept(bytes(report.result), report.reward, state.now)
+            said = f"the answer to {live.id}, an identical call"
+            finish(state, follower, COMPLETED, decisions, detail=said, answer=answer)
+        else:
+            enter(state, follower, state.trajectory_of(follower))
+
+
+def _timing(state: State, live: LiveAction, report: ActionFinished | None) -> Timing:
+    act = queue = max(0.0, state.now - live.submitted_at)
+    if live.granted_at is not None:
+        queue = min(act, max(0.0, live.granted_at - live.submitted_at))
+    if report is not None:
+        execution = report.execution_seconds
+    elif live.started_at is not None:
+        execution = state.now - live.started_at
+    else:
+        execution = 0.0
+    execution = min(max(0.0, execution), act - queue)
+    return Timing(queue, act - queue - execution, execution, act)
+
+
+def _leave_trajectory(state: State, live: LiveAction, decisions: list[Decision]) -> None:
+    trajectory = state.trajectory_of(live)
+    if trajectory is None:
+        return
+    name = live.action.id
+    trajectory.live.discard(name)
+    if trajectory.busy == name:
+        trajectory.busy = None
+    if trajectory.closing is not None:
+        close_if_idle(state, trajectory, decisions)
+    elif trajectory.line:
+        promote(state, trajectory)
+
+
+def close_if_idle(state: State, trajectory: LiveTrajectory, decisions: list[Decision]) -> None:
+    """Remove the environment of a closing trajectory once nothing of it is left."""
+    if trajectory.live or trajectory.removing:
+        return
+    if trajectory.node is None:
+        drop_trajectory(state, trajectory)
+        return
+    trajectory.removing = True
+    decisions.append(
+        RemoveEnvironment(trajectory.key, trajectory.node, trajectory.closing or "finished")
+    )
+
+
+def drop_trajectory(state: State, trajectory: LiveTrajectory) -> None:
+    """Forget a trajectory whose environment is gone; its memory is free."""
+    unbind(state, trajectory)
+    state.trajectories.pop(trajectory.key, None)
+    bury(state, trajectory.key, trajectory.closing or "finished", lost=trajectory.lost)
+
+
+def bury(state: State, name: str, why: str, *, lost: bool = False) -> None:
+    """Remember for a while that ``name`` is over, and whether that was our fault."""
+    until = state.now + TOMBSTONE_SECONDS
+    state.tombstones[name] = Tombstone(why, until, lost)
+    state.timers.set(until, TimerKind.TOMBSTONE, name)

@@ -1,0 +1,147 @@
+"""How long actions take: declared, else learned from those that ended before (paper §4.1).
+
+The estimator. For each (task, kind, family) a mean of normalised durations in which each further
+observation weighs what the one before does divided by `DECAY`: after n of them the weights sum to
+(1 − DECAYⁿ) / (1 − DECAY), 10 in the long run, so about the last ten matter. Normalised means T_ori:
+an action with a profile that ran t seconds on m units counts as t · E(m) · m. Only completed actions
+are observed. Who was never seen takes `DEFAULT_SECONDS`.
+
+Residual life. An action that outlives its prediction is not about to end at once: it is expected to
+go on for `OVERDUE_SHARE` of what it has run so far. (The mean residual life of a Pareto tail of
+index 5.) It is never zero, so a wake-up set by it always lies ahead.
+
+All of it follows from the journal, and the means are part of the snapshot.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import lru_cache
+
+from domain.action import Action
+from domain.resources import MILLI
+from scheduler.core.policies.choices import Choices, elastic, rigid
+from scheduler.core.policies.problem import DEFAULT_SECONDS
+from scheduler.core.state.model import Learned, LiveAction, State
+
+DECAY = 0.9
+OVERDUE_SHARE = 0.25
+#: No action is expected to end sooner than this.
+LEAST_SECONDS = 1e-3
+#: Families remembered; the one that was first seen longest ago makes room.
+MOST_FAMILIES = 10_000
+
+
+def family_of(action: Action) -> str:
+    """Return the name under which durations of ``action`` are learned."""
+    return _family(action.project, action.task, action.kind, action.family)
+
+
+@lru_cache(maxsize=4096)
+def _family(project: str, task: str, kind: str, family: str | None) -> str:
+    return f"{project}/{task} {kind} {family or ''}".rstrip()
+
+
+def learn(state: State, live: LiveAction, execution_seconds: float) -> None:
+    """Take one completed execution into the mean of its family."""
+    family = family_of(live.action)
+    seconds = worked(state, live) if live.resizes else execution_seconds * _speed(live)
+    before = state.durations.get(family)
+    if before is None:
+        if len(state.durations) >= MOST_FAMILIES:
+            del state.durations[next(iter(state.durations))]
+        state.durations[family] = Learned(1.0, seconds, 1)
+        return
+    weight = before.weight * DECAY + 1.0
+    mean = before.mean_seconds + (seconds - before.mean_seconds) / weight
+    state.durations[family] = Learned(weight, mean, before.observations + 1)
+
+
+def account(state: State, live: LiveAction) -> None:
+    """Settle what ``live`` has done and cost so far; it goes on with other units from now on."""
+    live.worked_seconds = worked(state, live)
+    live.key_milli_seconds = cost(state, live)
+    live.accounted_at = state.now
+
+
+def worked(state: State, live: LiveAction) -> float:
+    """Return how much of T_ori ``live`` has worked off."""
+    return live.worked_seconds + _speed(live) * _since(state, live)
+
+
+def cost(state: State, live: LiveAction) -> float:
+    """Return the milli-units of its key resource that ``live`` has held, times seconds."""
+    key = live.key_resource
+    amount = sum(each.amount for each in live.allocations if each.resource == key)
+    return live.key_milli_seconds + amount * _since(state, live)
+
+
+def _since(state: State, live: LiveAction) -> float:
+    """Return for how long ``live`` has had what it has."""
+    starts = (live.accounted_at, live.started_at, live.granted_at)
+    known = [at for at in starts if at is not None]
+    return state.now - max(known) if known else 0.0
+
+
+def base_seconds(state: State, action: Action) -> float | None:
+    """Return T_ori of ``action``: declared, else learned; None when nothing is known."""
+    if action.duration_seconds is not None:
+        return action.duration_seconds
+    learned = state.durations.get(family_of(action))
+    return None if learned is None else max(LEAST_SECONDS, learned.mean_seconds)
+
+
+def residual_seconds(state: State, live: LiveAction) -> float:
+    """Return in how many seconds ``live``, which holds units, is expected to end; never 0."""
+    since = live.started_at if live.started_at is not None else live.granted_at
+    age = state.now - (state.now if since is None else since)
+    base = base_seconds(state, live.action)
+    left = (DEFAULT_SECONDS if base is None else base) - worked(state, live)
+    return max(left / _speed(live), OVERDUE_SHARE * age, LEAST_SECONDS)
+
+
+def left_seconds(state: State, live: LiveAction) -> float | None:
+    """Return how much of T_ori ``live`` has still to work off; None when nothing is known."""
+    base = base_seconds(state, live.action)
+    if base is None or live.granted_at is None:
+        return base
+    done = worked(state, live)
+    return max(base - done, OVERDUE_SHARE * done)
+
+
+def expected_seconds(state: State, live: LiveAction) -> float:
+    """Return how long a waiting action takes with what it is admitted with."""
+    if live.needs.key:
+        return choices_of(state, live).smallest_seconds
+    base = base_seconds(state, live.action)
+    return DEFAULT_SECONDS if base is None else base
+
+
+def choices_of(state: State, live: LiveAction) -> Choices:
+    """Return what a waiting action may get of its key resource, and how long it would take."""
+    action = live.action
+    counts, least = action.cost[live.needs.key], live.needs.key_amount
+    if counts[0] < least:  # the policy admits at no less
+        counts = counts[bisect_left(counts, least) :]
+    cached = state.choices.get(action.id)
+    if cached is not None and cached.smallest == counts[0]:
+        return cached
+    base = base_seconds(state, action)
+    if action.elasticity is None or base is None:
+        return rigid(counts[0], DEFAULT_SECONDS if base is None else base)
+    choices = elastic(counts, base, action.elasticity)
+    if action.duration_seconds is not None:  # what was learned may change
+        state.choices[action.id] = choices
+    return choices
+
+
+def _speed(live: LiveAction) -> float:
+    """Return E(m) · m of what ``live`` holds; 1 without a profile."""
+    profile = live.action.elasticity
+    if profile is None:
+        return 1.0
+    key = live.key_resource
+    for allocation in live.allocations:
+        if allocation.resource == key:
+            return profile.efficiency(allocation.amount) * allocation.amount / MILLI
+    return 1.0

@@ -1,0 +1,230 @@
+"""What must hold after every `Machine.handle`, recomputed from first principles.
+
+Run at the end of every test of the core and by its Hypothesis state machine; off in production,
+where one check costs as much as thousands of decisions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+
+from domain.action import ActionState, Kind
+from domain.allocation import Allocation
+from domain.errors import InvariantViolation
+from domain.ids import ResourceId, node_resource
+from scheduler.core.advice.explain import waiting
+from scheduler.core.sharing.cohorts import Cohort
+from scheduler.core.sharing.shares import key_at
+from scheduler.core.state.lifecycle import in_line, line_of
+from scheduler.core.state.model import LiveAction, State
+from scheduler.core.state.timers import TimerKind
+
+
+def check(state: State) -> None:
+    """Raise InvariantViolation naming everything that is wrong."""
+    broken = [
+        *_ledgers_agree(state),
+        *_states_agree(state),
+        *_queues_agree(state),
+        *_trajectories_agree(state),
+        *_deadlines_are_set(state),
+        *_quotas_wake(state),
+        *_answers_come(state),
+        *_shares_agree(state),
+    ]
+    if not broken:  # reasons are found by walking over all of that
+        broken = list(_everybody_waits_for_a_reason(state))
+    if broken:
+        raise InvariantViolation("; ".join(broken))
+
+
+def _held(state: State) -> dict[ResourceId, dict[str, int]]:
+    """Return who should hold what, from actions, orphans and environments alone."""
+    held: dict[ResourceId, dict[str, int]] = defaultdict(dict)
+
+    def enter(holder: str, allocations: tuple[Allocation, ...]) -> None:
+        for allocation in allocations:
+            held[allocation.resource][holder] = allocation.amount
+
+    for live in state.actions.values():
+        enter(live.holder, live.allocations)
+    for node in state.nodes.values():
+        for holder, allocations in node.orphans.items():
+            enter(holder, allocations)
+    for trajectory in state.trajectories.values():
+        if trajectory.node is not None and trajectory.memory_bytes:
+            resource = node_resource("memory", trajectory.node)
+            held[resource][trajectory.holder] = trajectory.memory_bytes
+    return held
+
+
+def _ledgers_agree(state: State) -> Iterator[str]:
+    """I4: who holds what is what actions, orphans and environments hold, and no unit twice."""
+    expected = _held(state)
+    for resource in expected.keys() - state.ledgers.keys():
+        yield f"{resource} is held but has no ledger"
+    for resource, ledger in state.ledgers.items():
+        actual = {holder: have.amount for holder, have in ledger.holders().items()}
+        if actual != expected.get(resource, {}):
+            yield f"{resource}: the ledger says {actual}, the actions {expected.get(resource, {})}"
+        holders = ledger.holders().values()
+        exclusive = [unit for have in holders if not have.shared for unit in have.units]
+        shared = {unit for have in holders if have.shared for unit in have.units}
+        if len(exclusive) != len(set(exclusive)) or shared.intersection(exclusive):
+            yield f"{resource}: a unit is held twice"
+        if ledger.free != ledger.capacity - _taken(holders):
+            yield f"{resource}: {ledger.free} free of {ledger.capacity} with {actual} held"
+
+
+def _taken(holders: Iterable[Allocation]) -> int:
+    """Return what ``holders`` have; a chunk where a service works for several counts once."""
+    chunks: dict[tuple[int, ...], int] = {}
+    alone = 0
+    for have in holders:
+        if have.shared and have.hosting is not None:
+            chunks[have.units] = have.amount
+        else:
+            alone += have.amount
+    return alone + sum(chunks.values())
+
+
+def _states_agree(state: State) -> Iterator[str]:
+    for action_id, live in state.actions.items():
+        if live.id != action_id:
+            yield f"{action_id} is filed under another name"
+        queued = live.state is ActionState.QUEUED
+        if queued and (live.allocations or live.node is not None):
+            yield f"{action_id} is queued and holds something"
+        if live.state is ActionState.FINISHED:
+            yield f"{action_id} is finished and still there"
+        placed = live.node is not None
+        if placed != (action_id in state.on_node.get(live.node or "", ())):
+            yield f"{action_id}: its node does not know it"
+        if (placed and live.action.malleable) != (
+            action_id in state.supple.get(live.node or "", ())
+        ):
+            yield f"{action_id}: whether it may be resized is not known where it is"
+    for node, ids in state.on_node.items():
+        for action_id in ids:
+            if action_id not in state.actions or state.actions[action_id].node != node:
+                yield f"node {node} lists {action_id}, which is not there"
+
+
+def _queues_agree(state: State) -> Iterator[str]:
+    standing: dict[str, int] = defaultdict(int)
+    for key, queue in state.queues.items():
+        members = queue.in_order()
+        if len(members) != queue.size:
+            yield f"line {key} counts {queue.size} and has {len(members)}"
+        for live in members:
+            standing[live.id] += 1
+            if key != line_of(state, live, state.trajectory_of(live) if in_line(live) else None):
+                yield f"{live.id} stands in the wrong line"
+    for action_id, live in state.actions.items():
+        follows = action_id in state.merging.behind
+        expected = live.state is ActionState.QUEUED and _may_stand(state, live) and not follows
+        if standing.get(action_id, 0) != int(expected):
+            yield f"{action_id} stands in {standing.get(action_id, 0)} lines"
+
+
+def _may_stand(state: State, live: LiveAction) -> bool:
+    trajectory = state.trajectory_of(live)
+    if trajectory is None or not in_line(live):
+        return True
+    ahead = [i for i in trajectory.line if i in trajectory.live]
+    return trajectory.busy is None and ahead[0] == live.id
+
+
+def _trajectories_agree(state: State) -> Iterator[str]:
+    mine: dict[str, set[str]] = defaultdict(set)
+    for action_id, live in state.actions.items():
+        owner = live.action.trajectory_key
+        if owner is not None:
+            mine[owner].add(action_id)
+    for key in mine.keys() - state.trajectories.keys():
+        yield f"trajectory {key} has actions and is not there"
+    for key, trajectory in state.trajectories.items():
+        if trajectory.live != mine.get(key, set()):
+            yield f"trajectory {key} lists the wrong actions"
+        running = {
+            live.id
+            for live in map(state.actions.get, trajectory.live)
+            if live is not None and live.state is not ActionState.QUEUED and in_line(live)
+        }
+        if running != ({trajectory.busy} if trajectory.busy else set()):
+            yield f"trajectory {key} runs {sorted(running)} and says {trajectory.busy}"
+        if trajectory.closing and not trajectory.live and not trajectory.removing:
+            yield f"trajectory {key} is over and nobody removes it"
+
+
+def _everybody_waits_for_a_reason(state: State) -> Iterator[str]:
+    """I14: every queued action can say why; I8: and was looked at since anything changed."""
+    if state.dirty:
+        yield "something changed and no cycle has run"
+    for live in state.actions.values():
+        if live.state is ActionState.QUEUED and waiting(state, live).code == "arriving":
+            yield f"{live.id} waits without a reason"
+
+
+def _quotas_wake(state: State) -> Iterator[str]:
+    """I8: who waits for a quota is looked at again when it eases."""
+    paces = {(at, s) for at, kind, s in state.timers.pending() if kind is TimerKind.PACE}
+    for resource, due in state.pacing.items():
+        if due > state.now and (due, resource) not in paces:
+            yield f"who waits for {resource} to ease is never looked at again"
+
+
+def _shares_agree(state: State) -> Iterator[str]:
+    """What is counted for projects is what their actions hold."""
+    for key, cohort in state.cohorts.items():
+        held: Counter[str] = Counter()
+        for live in state.actions.values():
+            for allocation in live.allocations:
+                if key_at(state, live.pool, allocation.resource) == key:
+                    held[live.action.project] += allocation.amount
+        if dict(held) != cohort.used or Cohort(cohort.shares, dict(held)) != cohort:
+            yield f"{key} counts {cohort.used}, and {dict(held)} is held"
+
+
+def _answers_come(state: State) -> Iterator[str]:
+    """Who follows another call follows one that is live, and nobody leads without being live."""
+    merging = state.merging
+    for leader, (key, followers) in merging.following.items():
+        if leader not in state.actions or merging.leaders.get(key) != leader:
+            yield f"{leader} leads identical calls and is not there"
+        for follower in followers:
+            there = follower in state.actions and merging.behind.get(follower) == leader
+            if not there or state.actions[follower].state is not ActionState.QUEUED:
+                yield f"{follower} follows {leader} and does not wait for it"
+    if len(merging.leaders) != len(merging.following):
+        yield "leaders of identical calls are counted differently"
+    if sum(len(followers) for _, followers in merging.following.values()) != len(merging.behind):
+        yield "followers of identical calls are counted differently"
+
+
+def _deadlines_are_set(state: State) -> Iterator[str]:
+    """I5: what must end by itself has a timer, and the shell was asked to wake for the first."""
+    pending = state.timers.pending()
+    leases = {(at, subject) for at, kind, subject in pending if kind is TimerKind.LEASE}
+    graces = {(at, subject) for at, kind, subject in pending if kind is TimerKind.NODE_GRACE}
+    deaths = {(at, subject) for at, kind, subject in pending if kind is TimerKind.NODE_DEAD}
+    for action_id, live in state.actions.items():
+        held = live.action.kind is Kind.LEASE and live.state is ActionState.RUNNING
+        if held != (live.lease_expires_at is not None):
+            yield f"{action_id} expires at {live.lease_expires_at} and is {live.state}"
+        if live.lease_expires_at is not None and (live.lease_expires_at, action_id) not in leases:
+            yield f"lease {action_id} never expires"
+    for name, node in state.nodes.items():
+        due = (node.lost_at or 0.0) + state.config.grace_of(node.inventory.pool)
+        if node.lost_at is not None and due > state.now and (due, name) not in graces:
+            yield f"node {name} is silent for ever"
+        end = (node.lost_at or 0.0) + state.config.death_of(node.inventory.pool)
+        if node.lost_at is not None and end > state.now and (end, name) not in deaths:
+            yield f"node {name} never dies"
+    wakes = {(at, subject) for at, kind, subject in pending if kind is TimerKind.DEFERRAL}
+    for resource, deferral in state.deferrals.items():
+        if deferral.until > state.now and (deferral.until, resource) not in wakes:
+            yield f"who was evicted from {resource} is never looked at again"
+    if pending and (state.asked_wake is None or state.asked_wake > min(pending)[0]):
+        yield f"nobody wakes the core at {min(pending)[0]}"

@@ -1,0 +1,316 @@
+"""What happens to one action until it ends (`scheduler.core.state.completion`): queued, granted, queued again.
+
+Every allocation and release goes through here.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from domain.action import EXEC, GRANTED, LEASE, QUEUED, RUNNING, LeaseSpec, Outcome
+from domain.decisions import Abort, Decision, Grant, Requeue
+from domain.ids import ResourceId, node_resource, task_key
+from scheduler.core.cycle.pool_policies import needs_in
+from scheduler.core.residency.service_turns import Seat
+from scheduler.core.residency.services import hand_out
+from scheduler.core.sharing.shares import charge
+from scheduler.core.state.cpu_usage_history import why_light
+from scheduler.core.state.demand import Needs, depends_on_place
+from scheduler.core.state.model import LiveAction, LiveTrajectory, State, steering_of
+from scheduler.core.state.queues import Need, QueueKey, WaitQueue, queue_key
+from scheduler.core.state.timers import TimerKind
+
+#: An action that never started, or is replay-safe, is granted this many times at most.
+MAX_ATTEMPTS = 3
+
+
+def in_line(live: LiveAction) -> bool:
+    """Say whether ``live`` takes turns with other actions of its trajectory."""
+    return live.action.kind is EXEC and live.action.trajectory is not None
+
+
+def enqueue(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -> None:
+    """Put a queued action into its wait queue, unless another one of its trajectory goes first."""
+    action = live.action
+    if action.kind is not EXEC:
+        trajectory = None
+    if trajectory is not None and (trajectory.busy or trajectory.line[0] != action.id):
+        return
+    if trajectory is not None and trajectory.node is not None and depends_on_place(action):
+        live.needs = needs_now(state, live)
+    key = line_of(state, live, trajectory)
+    stand(state, live, key)
+    state.dirty = True
+    if state.deferrals:
+        _decide_again(state, key)
+
+
+def stand(state: State, live: LiveAction, key: QueueKey) -> WaitQueue:
+    """Put ``live`` at its place in the line ``key``."""
+    queue = state.queues.get(key)
+    if queue is None:
+        queue = state.drained.pop(key, None) or WaitQueue(key)
+        state.queues[key] = queue
+    queue.push(live)
+    return queue
+
+
+def _decide_again(state: State, key: QueueKey) -> None:
+    """Somebody joined or left the line ``key``: look anew at who was evicted from its groups."""
+    wanted = key.needs.key
+    for resource in list(state.deferrals):
+        kind, _, node = resource.partition(":")
+        if wanted == resource or (wanted == kind and key.node in (None, node)):
+            del state.deferrals[resource]
+
+
+def needs_now(state: State, live: LiveAction) -> Needs:
+    """Return what ``live`` is admitted with where it would run now."""
+    trajectory = state.trajectory_of(live) if in_line(live) else None
+    return needs_in(state, live.action, live.pool, trajectory.node if trajectory else None)
+
+
+def line_of(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -> QueueKey:
+    """Say who ``live`` stands in line with; ``trajectory`` is the one in which it takes turns."""
+    held = ""
+    if state.steering and steering_of(state, live.action.project, live.action.task).paused:
+        held = task_key(live.action.project, live.action.task)
+    if trajectory is None:
+        return queue_key(live.pool, None, live.needs, 0, held)
+    memory = trajectory.memory_bytes if trajectory.node is None else 0
+    return queue_key(live.pool, trajectory.node, live.needs, memory, held)
+
+
+def leave_queue(state: State, live: LiveAction) -> None:
+    """Take a queued action out of its wait queue, if it stands in one.
+
+    Whoever waited behind it may go now, unless it leaves because it was granted.
+    """
+    key = live.queue
+    if key is not None:
+        state.queues[key].leave(live)
+        state.dirty = True
+        if state.deferrals:
+            _decide_again(state, key)
+
+
+def promote(state: State, trajectory: LiveTrajectory) -> None:
+    """Let the next exec action of ``trajectory`` queue up."""
+    line = trajectory.line
+    while line and line[0] not in trajectory.live:
+        line.pop(0)
+    if line:
+        following = state.actions[line[0]]
+        if following.queue is None:
+            enqueue(state, following, trajectory)
+
+
+def grant(
+    state: State,
+    live: LiveAction,
+    node: str | None,
+    decisions: list[Decision],
+    key_amount: int | None = None,
+    seat: Seat | None = None,
+) -> None:
+    """Give ``live`` its units on ``node``; the caller has checked that they fit.
+
+    It gets what it was admitted with, but ``key_amount`` of its key resource where that is given,
+    and a ``seat`` instead of a chunk of its own.
+    """
+    if live.queue is not None:
+        queue = state.queues[live.queue]
+        queue.leave(live)
+        resources = queue.units_on(node)
+    else:
+        resources = _units_on(live, node)
+    action = live.action
+    live.attempt += 1
+    live.move(GRANTED)
+    live.granted_at = state.now
+    if node is not None:
+        state.place(live, node)
+    if key_amount is not None:
+        key = live.key_resource
+        resources = [(name, key_amount if name == key else n) for name, n in resources]
+    trajectory = state.trajectory_of(live) if action.kind is EXEC else None
+    if seat is None:
+        _allocate(state, live, resources, trajectory.home if trajectory is not None else ())
+    else:
+        _sit_down(state, live, seat)
+    for resource, _ in resources if state.paced else ():
+        if resource in state.paced:
+            state.paced[resource].spend(live.holder)
+    if trajectory is not None and node is not None:
+        trajectory.busy = action.id
+        trajectory.line.pop(0)
+        bind(state, trajectory, node)
+        if state.local and not trajectory.home:
+            settle(state, live, trajectory)
+    if action.kind is LEASE:
+        _start_lease(state, live)
+    decisions.append(
+        Grant(
+            action.id,
+            node,
+            live.allocations,
+            live.lease_expires_at,
+            live.attempt,
+            action.project,
+            action.task,
+            action.trajectory,
+        )
+    )
+
+
+def _sit_down(state: State, live: LiveAction, seat: Seat) -> None:
+    ledger = state.hosting[seat.resource]
+    live.allocations = (ledger.join(live.holder, seat.home, seat.most),)
+    if state.cohorts:  # each of those who share a chunk is charged with all of it
+        charge(state, live, live.allocations)
+
+
+def _allocate(state: State, live: LiveAction, needs: list[Need], home: tuple[int, ...]) -> None:
+    """Hand ``needs`` out to ``live``, whose trajectory's memory lies beside the cores ``home``."""
+    unsaid = live.needs.on_node and "cpu" not in live.action.cost
+    allocations, holder = [], live.holder
+    for resource, amount in needs:
+        if home and resource in state.local:
+            allocation = state.local[resource].allocate(holder, amount, home)
+        elif state.hosting:
+            allocation = hand_out(state, live.action, holder, resource, amount)
+        else:
+            allocation = state.ledgers[resource].allocate(holder, amount)
+        if unsaid and resource.startswith("cpu:"):
+            allocation = msgspec.structs.replace(allocation, why=why_light(state, live.action))
+        allocations.append(allocation)
+    live.allocations = tuple(allocations)
+    if state.cohorts:
+        charge(state, live, allocations)
+
+
+def settle(state: State, live: LiveAction, trajectory: LiveTrajectory) -> None:
+    """Let ``trajectory`` be at home beside the cores of ``live``, where cores lie in several places.
+
+    The first that it has alone say where its memory comes from; light actions do not settle it.
+    """
+    for allocation in live.allocations:
+        if allocation.resource in state.local and not allocation.shared:
+            trajectory.home = allocation.units
+
+
+def _units_on(live: LiveAction, node: str | None) -> list[Need]:
+    """Return what ``live`` is granted on ``node``, if on any, and cluster-wide."""
+    units = [(ResourceId(name), amount) for name, amount in live.needs.in_cluster]
+    if node is not None:
+        units += [(node_resource(kind, node), n) for kind, n in live.needs.on_node]
+    return units
+
+
+def bind(state: State, trajectory: LiveTrajectory, node: str) -> None:
+    """Tie ``trajectory`` to ``node`` and reserve its memory there, once."""
+    if trajectory.node is not None:
+        return
+    trajectory.node = node
+    if trajectory.memory_bytes:
+        ledger = state.ledgers[node_resource("memory", node)]
+        ledger.allocate(trajectory.holder, trajectory.memory_bytes)
+
+
+def unbind(state: State, trajectory: LiveTrajectory) -> None:
+    """Give back the memory of an environment that is gone."""
+    if trajectory.node is not None and trajectory.memory_bytes:
+        state.ledgers[node_resource("memory", trajectory.node)].release(trajectory.holder)
+        state.deferrals.clear()
+        state.dirty = True
+    trajectory.node, trajectory.home = None, ()
+
+
+def _start_lease(state: State, live: LiveAction) -> None:
+    live.move(RUNNING)
+    live.started_at = state.now
+    extend_lease(state, live, None)
+
+
+def extend_lease(state: State, live: LiveAction, ttl_seconds: float | None) -> float:
+    """Let a lease end ``ttl_seconds`` from now (default: as declared); return when that is."""
+    ttl = ttl_seconds or (live.action.lease or LeaseSpec()).ttl_seconds
+    live.lease_expires_at = state.now + ttl
+    state.timers.set(live.lease_expires_at, TimerKind.LEASE, live.id)
+    return live.lease_expires_at
+
+
+def release(state: State, live: LiveAction) -> None:
+    """Take back everything ``live`` holds."""
+    if live.state is QUEUED:
+        return
+    holder = live.holder
+    for allocation in live.allocations:
+        resource = allocation.resource
+        state.ledgers[resource].release(holder)
+        if state.deferrals:
+            state.deferrals.pop(resource, None)
+        if state.resizes:
+            state.changed.add(resource)
+        state.dirty = True
+    forget_place(state, live)
+
+
+def orphan(state: State, live: LiveAction) -> None:
+    """Leave what ``live`` holds with its silent node, which may still be running it."""
+    if live.node is not None:
+        state.nodes[live.node].orphans[live.holder] = live.allocations
+        forget_place(state, live)
+
+
+def release_orphan(state: State, node: str, holder: str) -> bool:
+    """Take back what an orphan holds; False when there is none of that name."""
+    held = state.nodes[node].orphans.pop(holder, None)
+    if held is None:
+        return False
+    for allocation in held:
+        state.ledgers[allocation.resource].release(holder)
+        state.deferrals.pop(allocation.resource, None)
+        if state.resizes:
+            state.changed.add(allocation.resource)
+    state.dirty = True
+    return True
+
+
+def forget_place(state: State, live: LiveAction) -> None:
+    """Drop the links between ``live`` and its node."""
+    state.displace(live)
+    if state.cohorts and live.allocations:
+        charge(state, live, live.allocations, -1)
+        state.changed |= state.pinched
+        state.pinched.clear()
+    live.allocations = ()
+
+
+def requeue(
+    state: State, live: LiveAction, reason: str, decisions: list[Decision], *, gone: bool = True
+) -> None:
+    """Send a granted or running action back to its old place in line.
+
+    ``gone`` False: its node is silent and may still be running it, so the units stay there.
+    """
+    (release if gone else orphan)(state, live)
+    live.move(QUEUED)
+    live.node = live.granted_at = live.started_at = live.lease_expires_at = None
+    live.resized_at, live.accounted_at, live.resizes = None, None, 0
+    live.worked_seconds = live.key_milli_seconds = 0.0
+    live.widths = ()
+    live.needs = needs_now(state, live)
+    trajectory = state.trajectory_of(live) if in_line(live) else None
+    if trajectory is not None:
+        trajectory.busy = None
+        trajectory.line.insert(0, live.id)
+    decisions.append(Requeue(live.id, reason))
+    enqueue(state, live, trajectory)
+
+
+def abort(live: LiveAction, outcome: Outcome, reason: str, decisions: list[Decision]) -> None:
+    """Tell the node once to end ``live``; its report finishes the action."""
+    if live.aborting is None and live.node is not None:
+        live.aborting = (outcome, reason)
+        decisions.append(Abort(live.id, live.node, reason, outcome, live.attempt))

@@ -1,0 +1,176 @@
+"""The state as bytes: recovery starts from a snapshot and replays the journal behind it.
+
+Only what cannot be derived is written. Queues and indexes are rebuilt, ledgers adopt the
+allocations that were handed out, so a restored machine decides exactly as the original would.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from domain.action import ActionState
+from domain.allocation import Allocation
+from domain.ids import ResourceId
+from domain.inventory import Config, ResourceInventory
+from scheduler.core.machine import Machine
+from scheduler.core.sharing.shares import read_shares
+from scheduler.core.state.coalescing import Merging
+from scheduler.core.state.lifecycle import in_line, line_of, stand
+from scheduler.core.state.model import (
+    Appetite,
+    Deferral,
+    Learned,
+    LiveAction,
+    LiveNode,
+    LiveTrajectory,
+    MakeLedger,
+    ServicePace,
+    State,
+    Steering,
+    Tombstone,
+    share_names,
+)
+from scheduler.core.state.queues import QueueKey, WaitQueue, WaitReason
+from scheduler.core.state.timers import TimerKind
+
+
+class Snapshot(msgspec.Struct):
+    """Everything that the core cannot derive."""
+
+    config: Config
+    now: float
+    arrivals: int
+    asked_wake: float | None
+    actions: list[LiveAction]
+    trajectories: list[LiveTrajectory]
+    nodes: list[LiveNode]
+    task_pools: dict[str, str]
+    tombstones: dict[str, Tombstone]
+    timers: list[tuple[float, TimerKind, str]]
+    #: Resource → holder → allocation.
+    held: dict[str, dict[str, Allocation]]
+    #: Where the heads of lines save up, and why they wait.
+    lines: list[tuple[QueueKey, str | None, WaitReason | None]]
+    #: Capacity of resources that no node or configuration offers any more but somebody holds.
+    shrunk: list[str]
+    deferrals: dict[ResourceId, Deferral] = {}
+    #: In the order in which families were first seen.
+    durations: list[tuple[str, Learned]] = []
+    #: In that order as well.
+    appetites: list[tuple[str, Appetite]] = []
+    resizing: dict[ResourceId, float] = {}
+    #: What ledgers that count over time remember.
+    paced: dict[ResourceId, bytes] = {}
+    pacing: dict[ResourceId, float] = {}
+    #: What ledgers remember of services that stay in memory.
+    hosting: dict[ResourceId, bytes] = {}
+    paces: dict[str, ServicePace] = {}
+    ahead: set[str] = set()
+    steering: dict[str, Steering] = {}
+    merging: Merging = msgspec.field(default_factory=Merging)
+    pinched: set[ResourceId] = set()
+
+
+#: Sets have no order of their own: without one, equal states would not give equal bytes.
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+_decoder = msgspec.msgpack.Decoder(Snapshot)
+
+
+def dump(machine: Machine) -> bytes:
+    """Return the machine's state."""
+    state = machine.state
+    return _encoder.encode(
+        Snapshot(
+            config=state.config,
+            now=state.now,
+            arrivals=state.arrivals,
+            asked_wake=state.asked_wake,
+            actions=list(state.actions.values()),
+            trajectories=list(state.trajectories.values()),
+            nodes=list(state.nodes.values()),
+            task_pools=state.task_pools,
+            deferrals=state.deferrals,
+            resizing=state.resizing,
+            paced={r: ledger.remember() for r, ledger in state.paced.items()},
+            pacing=state.pacing,
+            paces=state.paces,
+            ahead=state.ahead,
+            pinched=state.pinched,
+            hosting={r: ledger.remember() for r, ledger in state.hosting.items()},
+            merging=state.merging,
+            steering=state.steering,
+            durations=list(state.durations.items()),
+            appetites=list(state.appetites.items()),
+            tombstones=state.tombstones,
+            timers=state.timers.pending(),
+            held={r: dict(ledger.holders()) for r, ledger in state.ledgers.items()},
+            lines=[(q.key, q.sticky_node, q.reason) for q in state.queues.values()],
+            shrunk=[r for r, ledger in state.ledgers.items() if ledger.capacity == 0],
+        )
+    )
+
+
+def load(data: bytes, make_ledger: MakeLedger) -> Machine:
+    """Return a machine that goes on where the dumped one was."""
+    snapshot = _decoder.decode(data)
+    machine = Machine(make_ledger, snapshot.config)
+    state = machine.state
+    state.now, state.arrivals = snapshot.now, snapshot.arrivals
+    state.merging = snapshot.merging
+    state.steering = snapshot.steering
+    state.task_pools, state.tombstones = snapshot.task_pools, snapshot.tombstones
+    state.nodes = {node.name: node for node in snapshot.nodes}
+    state.trajectories = {t.key: t for t in snapshot.trajectories}
+    _restore_ledgers(state, snapshot)
+    for key, node, reason in snapshot.lines:
+        queue = state.queues[key] = WaitQueue(key)
+        queue.sticky_node, queue.reason = node, reason
+    _restore_actions(state, snapshot)
+    read_shares(state)
+    state.pinched = snapshot.pinched
+    for entry in snapshot.timers:
+        state.timers.set(*entry)
+    state.deferrals, state.durations = snapshot.deferrals, dict(snapshot.durations)
+    state.appetites = dict(snapshot.appetites)
+    state.resizing, state.pacing = snapshot.resizing, snapshot.pacing
+    state.asked_wake, state.dirty = snapshot.asked_wake, False
+    return machine
+
+
+def _restore_ledgers(state: State, snapshot: Snapshot) -> None:
+    for node in snapshot.nodes:
+        for kind, have in node.inventory.resources.items():
+            resource = ResourceId(f"{kind}:{node.name}")
+            state.open_ledger(resource, have)
+    for name in snapshot.shrunk:
+        resource = ResourceId(name)
+        if resource not in state.ledgers:
+            state.open_ledger(resource, ResourceInventory(0))
+    for name, holders in snapshot.held.items():
+        for holder, allocation in holders.items():
+            state.ledgers[ResourceId(name)].adopt(holder, allocation)
+    for resource, memory in snapshot.paced.items():
+        state.paced[resource].recall(memory)
+    for resource, memory in snapshot.hosting.items():
+        state.hosting[resource].recall(memory)
+    state.paces, state.ahead = snapshot.paces, snapshot.ahead
+
+
+def _restore_actions(state: State, snapshot: Snapshot) -> None:
+    for live in snapshot.actions:
+        live.queue = None
+        share_names(live.action)
+        state.actions[live.id] = live
+        if live.node is not None:
+            state.place(live, live.node)
+    for live in snapshot.actions:
+        follows = live.id in state.merging.behind
+        if live.state is ActionState.QUEUED and not follows and _stands(state, live):
+            trajectory = state.trajectory_of(live) if in_line(live) else None
+            if trajectory is None or trajectory.busy is None:
+                stand(state, live, line_of(state, live, trajectory))
+
+
+def _stands(state: State, live: LiveAction) -> bool:
+    trajectory = state.trajectory_of(live)
+    return trajectory is None or not in_line(live) or trajectory.line[0] == live.id

@@ -1,0 +1,98 @@
+"""Actions as the edge shows them, built from the machine or from the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from contract.wire import ActionView, rfc3339
+from domain.action import ActionState
+from domain.allocation import Allocation, Placement
+from domain.decisions import Finish
+from domain.events import ActionFinished
+from domain.resources import units
+from scheduler.core.advice.explain import Standing
+
+_decode_result = msgspec.msgpack.Decoder().decode
+
+
+def granted_units(node: str | None, allocations: Iterable[Allocation]) -> dict[str, float | int]:
+    """Return what was granted as the trainer named it: ``cpu:n1`` is ``cpu``."""
+    return {a.resource.removesuffix(f":{node}"): units(a.amount) for a in allocations}
+
+
+def placement(node: str | None, allocations: Iterable[Allocation]) -> Placement | None:
+    """Return where an action runs; None when no node takes part."""
+    if node is None:
+        return None
+    found = Placement(node)
+    for allocation in allocations:
+        if allocation.resource.startswith("cpu:"):
+            found = replace(
+                found, cpus=allocation.units, shared=allocation.shared, why=allocation.why
+            )
+        elif allocation.resource.startswith("gpu:"):
+            found = replace(found, gpus=allocation.units)
+    return found
+
+
+def live_view(standing: Standing, wall_offset: float) -> ActionView:
+    """Return a live action; ``wall_offset`` turns journal time into wall clock."""
+    live, action = standing.live, standing.live.action
+
+    def wall(at: float | None) -> str | None:
+        return None if at is None else rfc3339(at + wall_offset)
+
+    lease = live.lease_expires_at
+    return ActionView(
+        id=action.id,
+        state=live.state,
+        result=None if lease is None else {"expires_at": wall(lease)},
+        units=granted_units(live.node, live.allocations),
+        placement=placement(live.node, live.allocations),
+        waiting=standing.why(),
+        project=action.project,
+        task=action.task,
+        trajectory=action.trajectory,
+        kind=action.kind,
+        attempt=max(1, live.attempt),
+        submitted_at=wall(live.submitted_at),
+        granted_at=wall(live.granted_at),
+        started_at=wall(live.started_at),
+    )
+
+
+def finished_view(
+    finish: Finish, report: ActionFinished | None, at: float, wall_offset: float
+) -> ActionView:
+    """Return a finished action from the entry that finished it."""
+    timing = finish.timing
+    finished_at = at + wall_offset
+    submitted_at = finished_at - timing.act_seconds
+    result: Any = None
+    reported = report.result if report is not None and report.result else finish.result
+    if reported:
+        result = _decode_result(reported)
+    return ActionView(
+        id=finish.action_id,
+        state=ActionState.FINISHED,
+        outcome=finish.outcome,
+        result=result,
+        reward=finish.reward,
+        units=granted_units(finish.node, finish.allocations),
+        placement=placement(finish.node, finish.allocations),
+        timing=timing,
+        used=finish.used,
+        project=finish.project,
+        task=finish.task,
+        trajectory=finish.trajectory,
+        kind=finish.kind,
+        attempt=max(1, finish.attempts),
+        detail=finish.detail,
+        submitted_at=rfc3339(submitted_at),
+        granted_at=rfc3339(submitted_at + timing.queue_seconds) if finish.allocations else None,
+        finished_at=rfc3339(finished_at),
+    )

@@ -1,0 +1,287 @@
+"""Feeds: server-sent events, and the log of finished actions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from time import monotonic
+
+import redis
+
+from domain.codec import JournalEntry, read_entry
+from domain.decisions import Finish, Grant
+from domain.errors import CapacityError, InvalidRequest, Unavailable, Unreadable
+from domain.events import ActionFinished, ActionSubmitted
+from domain.principals import Principal, Scope
+from scheduler.runtime.action_views import finished_view, granted_units, placement
+from scheduler.runtime.gateway.authentication import REVOCATION_SECONDS
+from scheduler.runtime.gateway.context import Context
+from scheduler.runtime.gateway.http import (
+    HttpError,
+    Request,
+    Response,
+    Send,
+    encode_json,
+    last_words,
+)
+from scheduler.runtime.gateway.request_parsing import number, wait_seconds
+from scheduler.runtime.redis.clients import going_on
+from scheduler.runtime.redis.connection import AsyncLane, read_stream_async
+from scheduler.runtime.redis.journal import START
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS = 15.0
+READ_ENTRIES = 64
+MAX_STREAMS = 128
+BLOCK_SECONDS = 1.0
+MAX_PAGE = 500
+#: A stream outlives the revocation of its token for about this long.
+RECHECK_SECONDS = REVOCATION_SECONDS
+#: Completions are numbered by journal sequence and place in the entry.
+PLACES = 65_536
+#: Behind every event of an entry.
+LAST_PLACE = 999_999_999
+_END = {"type": "http.response.body", "body": b""}
+_CURSOR = re.compile(r"([0-9]{1,20})-([0-9]{1,20})/([0-9]{1,9})")
+#: Both parts of a stream's ids are below.
+_END_OF_IDS = 2**64
+#: Types of events.
+TYPES = ("submitted", "granted", "finished")
+
+
+class Feeds:
+    """Handlers of ``/events`` and ``/completions``."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._open = 0
+
+    async def completions(self, request: Request, principal: Principal) -> Response:
+        """GET /completions?after=CURSOR&limit=&wait=: finished actions in journal order.
+
+        ``after`` empty: from the first; ``now``: from here on.
+        """
+        query = request.query()
+        limit = int(number(query.get("limit", "100"), "limit", MAX_PAGE)) or 1
+        after = query.get("after", "")
+        if after == "now":
+            cursor = str(self._context.tail.seq * PLACES + PLACES - 1)
+            return Response(200, {"items": [], "next": cursor, "more": False})
+        start = int(number(after or "0", "after", 2**62)) if after.isdigit() else -1
+        if after and start < 0:
+            raise InvalidRequest("after is a cursor from next, or now", pointer="?after")
+        deadline = monotonic() + wait_seconds(query, request.header(b"prefer"))
+        while True:
+            page = await self._context.backing.completions(principal.project, max(start, 0), limit)
+            left = deadline - monotonic()
+            if page.items or left <= 0:
+                return Response(200, page)
+            await self._context.tail.next_move(min(left, 1.0))
+            await asyncio.sleep(min(left, 0.1))  # rows follow the journal at their own pace
+
+    async def events(self, request: Request, principal: Principal, send: Send) -> None:
+        """GET /events: what happens to actions, as server-sent events.
+
+        Resumes behind ``Last-Event-ID``. Filters: ``task``, ``trajectory``, ``types``; each exact, of
+        the caller's projects. A ``gap`` is told to everybody.
+        """
+        if self._open >= MAX_STREAMS:
+            raise CapacityError(f"{MAX_STREAMS} event streams are open here already")
+
+        async def welcome() -> bool:
+            return await self._still_welcome(request, principal)
+
+        feed = _Feed(request, principal, self._context.tail.position)
+        self._open += 1
+        lane = AsyncLane(self._context.client)
+        try:
+            await send(_start(request))
+            reading = asyncio.ensure_future(self._pump(feed, lane, send, welcome))
+            gone = asyncio.ensure_future(request.disconnected())
+            try:
+                # Cancelled when the server ends: so does the stream, in good order.
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait({reading, gone}, return_when=asyncio.FIRST_COMPLETED)
+                left = gone.done()
+            finally:
+                for task in (reading, gone):
+                    task.cancel()
+                ended, _ = await asyncio.gather(reading, gone, return_exceptions=True)
+            if isinstance(ended, Exception):
+                log.warning("a stream of events ends, its client comes again: %s", ended)
+            if not left:
+                await last_words(send(_END))
+        finally:
+            self._open -= 1
+            lane.close()
+
+    async def _still_welcome(self, request: Request, principal: Principal) -> bool:
+        """Look the token up again: it may be revoked, or be another project's by now."""
+        try:
+            found = await self._context.identity.principal(request, Scope.READ)
+        except Unavailable:
+            return True  # nobody can tell for now: whoever listens goes on
+        except HttpError:
+            return False
+        return found.project == principal.project
+
+    async def _pump(
+        self, feed: _Feed, lane: AsyncLane, send: Send, welcome: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """Pass on what happens; returns when the client is not ``welcome`` any more."""
+        spoke_at = checked_at = monotonic()
+        # The first id is where this stream begins: whoever loses it at once can resume there.
+        await send(_chunk(f"retry: 1000\nid: {feed.cursor}\n\n".encode()))
+        while going_on():
+            try:
+                entries = await read_stream_async(
+                    lane, self._context.keys.journal, feed.position, READ_ENTRIES, BLOCK_SECONDS
+                )
+            except redis.RedisError as error:
+                raise Unavailable(str(error)) from None
+            lines = b"".join(feed.lines(key, fields) for key, fields in entries)
+            if monotonic() - checked_at >= RECHECK_SECONDS:
+                if not await welcome():
+                    return
+                checked_at = monotonic()
+            if lines:
+                await send(_chunk(lines))
+                spoke_at = monotonic()
+            elif monotonic() - spoke_at >= HEARTBEAT_SECONDS - BLOCK_SECONDS:
+                await send(_chunk(b": still here\n\n"))
+                spoke_at = monotonic()
+
+
+class _Feed:
+    """One client's place in the journal, and what it wants to see."""
+
+    def __init__(self, request: Request, principal: Principal, newest: str) -> None:
+        query = request.query()
+        last = request.header(b"last-event-id") or query.get("after", "")
+        self.position, self._skip = newest, -1
+        if last:
+            self._resume_in, self._skip = _place(last)
+            self.position = _just_before(self._resume_in)
+        else:
+            self._resume_in = ""
+        self.cursor = last or f"{newest}/{LAST_PLACE}"
+        self._project = principal.project
+        self._task = query.get("task")
+        self._trajectory = query.get("trajectory")
+        self._types = set(filter(None, query.get("types", "").split(",")))
+        if not self._types <= {*TYPES}:
+            raise InvalidRequest(f"types are {', '.join(TYPES)}", pointer="?types")
+
+    def lines(self, stream_id: str, fields: Mapping[bytes, bytes]) -> bytes:
+        """Return one entry's events for this client; of one that cannot be read, that it is missed."""
+        self.position = stream_id
+        skip = self._skip if stream_id == self._resume_in else -1
+        try:
+            entry = read_entry(stream_id, fields)
+        except Unreadable as error:
+            return b"" if skip >= LAST_PLACE else _gap(stream_id, error)
+        found = []
+        for place, (kind, body) in enumerate(_happenings(entry)):
+            if place > skip and self._wanted(kind, body):
+                data = encode_json(body)
+                head = f"event: {kind}\nid: {stream_id}/{place}\ndata: ".encode()
+                found.append(head + data + b"\n\n")
+        return b"".join(found)
+
+    def _wanted(self, kind: str, body: dict[str, object]) -> bool:
+        return (
+            (self._project is None or body["project"] == self._project)
+            and (not self._types or kind in self._types)
+            and (self._task is None or body["task"] == self._task)
+            and (self._trajectory is None or body["trajectory"] == self._trajectory)
+        )
+
+
+def _place(cursor: str) -> tuple[str, int]:
+    """Return the entry of a cursor, and the place in it. Raises InvalidRequest."""
+    match = _CURSOR.fullmatch(cursor)
+    if match is None or max(int(match[1]), int(match[2])) >= _END_OF_IDS:
+        raise InvalidRequest("Last-Event-ID is not one of ours", pointer="?after")
+    return f"{int(match[1])}-{int(match[2])}", int(match[3])
+
+
+def _just_before(stream_id: str) -> str:
+    """Return where to read on so that this entry comes once more: its client may have seen a part."""
+    milliseconds, sequence = map(int, stream_id.split("-"))
+    if sequence:
+        return f"{milliseconds}-{sequence - 1}"
+    return f"{milliseconds - 1}-{_END_OF_IDS - 1}" if milliseconds else START
+
+
+def _gap(stream_id: str, error: Unreadable) -> bytes:
+    """Tell that something is missing here, whatever is filtered: nobody knows what it was."""
+    log.error("an entry is passed over in a stream of events: %s", error)
+    said = "something happened here that this web process cannot read; look at your actions"
+    data = encode_json({"id": "", "state": "unknown", "entry": stream_id, "detail": said})
+    return f"event: gap\nid: {stream_id}/{LAST_PLACE}\ndata: ".encode() + data + b"\n\n"
+
+
+def _happenings(entry: JournalEntry) -> list[tuple[str, dict[str, object]]]:
+    found: list[tuple[str, dict[str, object]]] = []
+    reports: dict[str, ActionFinished] = {}
+    for event in entry.events:
+        if isinstance(event, ActionSubmitted):
+            action = event.action
+            found.append(
+                (
+                    "submitted",
+                    {
+                        "id": action.id,
+                        "state": "queued",
+                        "project": action.project,
+                        "task": action.task,
+                        "trajectory": action.trajectory,
+                        "kind": action.kind,
+                    },
+                )
+            )
+        elif isinstance(event, ActionFinished):
+            reports[event.action_id] = event
+    for decision in entry.decisions:
+        if isinstance(decision, Grant):
+            body: dict[str, object] = {
+                "id": decision.action_id,
+                "state": "granted",
+                "project": decision.project,
+                "task": decision.task,
+                "trajectory": decision.trajectory,
+                "units": granted_units(decision.node, decision.allocations),
+                "placement": placement(decision.node, decision.allocations),
+                "attempt": decision.attempt,
+            }
+            found.append(("granted", body))
+        elif isinstance(decision, Finish):
+            report = reports.get(decision.action_id)
+            view = finished_view(decision, report, entry.at, entry.wall_offset_seconds)
+            found.append(("finished", {name: getattr(view, name) for name in _fields(view)}))
+    return found
+
+
+def _fields(view: object) -> tuple[str, ...]:
+    return view.__struct_fields__  # type: ignore[attr-defined,no-any-return]
+
+
+def _start(request: Request) -> dict[str, object]:
+    return {
+        "type": "http.response.start",
+        "status": 200,
+        "headers": [
+            (b"content-type", b"text/event-stream"),
+            (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"),
+            (b"x-request-id", request.id.encode("latin-1")),
+        ],
+    }
+
+
+def _chunk(data: bytes) -> dict[str, object]:
+    return {"type": "http.response.body", "body": data, "more_body": True}

@@ -1,0 +1,178 @@
+"""Idempotency-Key on any POST: the first answer is kept and given again.
+
+Submissions have a stronger rule of their own, in the script that appends them (`submitter.py`).
+For every other POST, whoever answers it, the key is claimed before the work and the answer stored
+before it is sent, so a repeated request does its work once:
+
+    same key, same request    the stored answer, marked Idempotent-Replayed
+    same key, another request 409 idempotency_key_reused
+    the first is under way    409 idempotency_key_in_use, with Retry-After
+
+Only successes are kept: a refused request may be corrected and sent again with its key. Keys belong
+to a caller's credentials, so nobody meets another's.
+
+A claim is its holder's: he renews it for as long as the work takes, and nobody else's answer or
+clean-up touches it. It outlives its holder by `CLAIM_SECONDS`: when a web process dies or ends over
+the work, which may have been done all the same, only a repetition after that does it anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+import msgspec
+import redis
+import redis.asyncio
+
+from domain.errors import Conflict, InvalidRequest
+from domain.redis_keys import Keys
+from scheduler.runtime.gateway.http import HttpError, Request, Send
+from scheduler.runtime.redis.clients import going_on
+
+KEEP_SECONDS = 24 * 3600
+CLAIM_SECONDS = 60
+#: A claim outlives all of these but one failing in a row.
+RENEWALS_PER_CLAIM = 4
+MAX_KEY_LENGTH = 255
+#: An answer larger than this is sent but not kept.
+MAX_KEPT_BYTES = 1_000_000
+DIGEST_BYTES = 16
+#: Behind the digest of the request, a claim has this and a name for its holder, an answer has
+#: msgpack, in which this byte is never used.
+_CLAIMED: Final = b"\xc1"
+HOLDER_BYTES = 8
+
+#: What happens to a key only while our claim stands there. KEYS key · ARGV claim, …
+_IF_OURS: Final = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end\n"
+_RENEW: Final = _IF_OURS + "return redis.call('EXPIRE', KEYS[1], ARGV[2])"
+_LET_GO: Final = _IF_OURS + "return redis.call('DEL', KEYS[1])"
+_KEEP: Final = _IF_OURS + "redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])\nreturn 1"
+
+Serve = Callable[[Request, Send], Awaitable[None]]
+
+
+class _Answer(msgspec.Struct, array_like=True):
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+
+_decode = msgspec.msgpack.Decoder(_Answer).decode
+
+
+def idempotency_key(request: Request) -> str:
+    """Return the request's key, or the empty string. Raises InvalidRequest for an unusable one."""
+    key = request.header(b"idempotency-key")
+    if len(key) > MAX_KEY_LENGTH or not key.isprintable():
+        raise InvalidRequest(
+            f"Idempotency-Key is longer than {MAX_KEY_LENGTH} characters or not printable"
+        )
+    return key
+
+
+def reused() -> Conflict:
+    """Return the error for a key that came with another request before."""
+    return Conflict(
+        "this Idempotency-Key was used with another body; use a new key",
+        code="idempotency_key_reused",
+    )
+
+
+class Replays:
+    """Answers kept in Redis, for all web processes."""
+
+    def __init__(self, client: redis.asyncio.Redis, keys: Keys) -> None:
+        self._client = client
+        self._keys = keys
+        self._renew = client.register_script(_RENEW)
+        self._let_go = client.register_script(_LET_GO)
+        self._keep = client.register_script(_KEEP)
+
+    async def once(self, request: Request, send: Send, serve: Serve) -> None:
+        """Let ``serve`` answer a request with a key, unless it was answered before.
+
+        Raises InvalidRequest, HttpError, Conflict and redis.RedisError before anything was sent.
+        """
+        key = idempotency_key(request)
+        body = await request.body()
+        name = self._keys.idempotency(_caller(request), key)
+        digest = _digest(request, body)
+        claim = digest + _CLAIMED + secrets.token_bytes(HOLDER_BYTES)
+        if not await self._client.set(name, claim, nx=True, ex=CLAIM_SECONDS):
+            await _send(send, await self._before(name, digest), replayed=True)
+            return
+        async with self._held(name, claim):
+            answer = await _record(serve, request.again(body))
+        if answer.status < 400 and len(answer.body) <= MAX_KEPT_BYTES:
+            stored = digest + msgspec.msgpack.encode(answer)
+            await self._keep(keys=[name], args=[claim, stored, KEEP_SECONDS])
+        else:
+            await self._let_go(keys=[name], args=[claim])
+        await _send(send, answer)
+
+    @asynccontextmanager
+    async def _held(self, name: str, claim: bytes) -> AsyncIterator[None]:
+        renewing = asyncio.ensure_future(self._keep_claim(name, claim))
+        try:
+            yield
+        finally:
+            renewing.cancel()
+            await asyncio.wait({renewing})
+
+    async def _keep_claim(self, name: str, claim: bytes) -> None:
+        while going_on():
+            await asyncio.sleep(CLAIM_SECONDS / RENEWALS_PER_CLAIM)
+            with suppress(redis.RedisError):  # the next time comes before the claim ends
+                await self._renew(keys=[name], args=[claim, CLAIM_SECONDS])
+
+    async def _before(self, name: str, digest: bytes) -> _Answer:
+        stored = await self._client.get(name)
+        if isinstance(stored, bytes) and stored[:DIGEST_BYTES] != digest:
+            raise reused()
+        if not isinstance(stored, bytes) or stored[DIGEST_BYTES:][:1] in (_CLAIMED, b""):
+            raise HttpError(
+                409,
+                "idempotency_key_in_use",
+                "the first request with this Idempotency-Key is still being answered",
+                **{"Retry-After": "1"},
+            )
+        return _decode(stored[DIGEST_BYTES:])
+
+
+def _caller(request: Request) -> str:
+    """Return a name for the caller's credentials that does not give them away."""
+    credentials = request.header(b"authorization") or request.header(b"cookie")
+    return "@" + hashlib.sha256(credentials.encode("latin-1")).hexdigest()[:32]
+
+
+def _digest(request: Request, body: bytes) -> bytes:
+    query = request.scope.get("query_string", b"")
+    asked = b"\0".join((request.method.encode(), request.path.encode(), query, body))
+    return hashlib.sha256(asked).digest()[:DIGEST_BYTES]
+
+
+async def _record(serve: Serve, request: Request) -> _Answer:
+    answer = _Answer(500, [], b"")
+    chunks: list[bytes] = []
+
+    async def keep(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            answer.status = message["status"]
+            answer.headers = [(bytes(n), bytes(v)) for n, v in message.get("headers", ())]
+        elif message["type"] == "http.response.body":
+            chunks.append(message.get("body", b""))
+
+    await serve(request, keep)
+    answer.body = b"".join(chunks)
+    return answer
+
+
+async def _send(send: Send, answer: _Answer, *, replayed: bool = False) -> None:
+    headers = [*answer.headers, (b"idempotent-replayed", b"true")] if replayed else answer.headers
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})

@@ -1,0 +1,194 @@
+"""Following the journal: answers for those that wait, and the last finished actions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable
+from typing import cast
+
+import redis
+import redis.asyncio
+
+from contract.wire import ActionView
+from domain.codec import JournalEntry, read_entry
+from domain.decisions import Finish, Grant, Renew
+from domain.errors import Unreadable
+from domain.events import ActionFinished, ConfigApplied, NodeForgetAsked, NodeJoined
+from domain.redis_keys import Keys
+from scheduler.runtime.action_views import finished_view
+from scheduler.runtime.redis.clients import going_on
+from scheduler.runtime.redis.connection import AsyncLane, read_stream_async
+from scheduler.runtime.redis.journal import id_parts
+
+log = logging.getLogger(__name__)
+
+#: Finished actions kept to answer from memory.
+RECENT = 4096
+READ_ENTRIES = 128
+RETRY_SECONDS = 0.2
+#: A lost cancellation is noticed after this long.
+BLOCK_SECONDS = 1.0
+
+
+class Tail:
+    """One reader of the journal per web process, however many clients wait.
+
+    It keeps nothing that is not elsewhere too. So it goes past an entry that it cannot read, telling
+    everybody who waits to look for himself; what makes rows does not.
+    """
+
+    def __init__(
+        self, client: redis.asyncio.Redis, keys: Keys, refresh: Callable[[], None]
+    ) -> None:
+        self._client = client
+        self._lane = AsyncLane(client)
+        self._keys = keys
+        #: Called when capacity or configuration may have changed.
+        self._refresh = refresh
+        #: Resolved with the finished action; with None when a lease is granted, and when nobody can
+        #: tell here: then whoever waits asks how it stands.
+        self._waiters: dict[str, list[asyncio.Future[ActionView | None]]] = defaultdict(list)
+        self._renewals: dict[str, list[asyncio.Future[float]]] = defaultdict(list)
+        self._recent: OrderedDict[str, tuple[Finish, ActionFinished | None, float, float]] = (
+            OrderedDict()
+        )
+        self._moved = asyncio.Condition()
+        self.position = "0-0"
+        self.seq = 0
+
+    def recent(self, action_id: str) -> ActionView | None:
+        """Return an action that finished a moment ago."""
+        found = self._recent.get(action_id)
+        return None if found is None else finished_view(*found)
+
+    def finish_of(self, action_id: str) -> asyncio.Future[ActionView | None]:
+        """Return a future of the finished action, or of None for a lease that was granted.
+
+        None may also mean that something was missed: ask how the action stands.
+        `discard` it when nobody waits any more.
+        """
+        future: asyncio.Future[ActionView | None] = asyncio.get_running_loop().create_future()
+        self._waiters[action_id].append(future)
+        return future
+
+    def renewal_of(self, action_id: str) -> asyncio.Future[float]:
+        """Return a future of the wall-clock time at which a renewed lease ends; `forget` it."""
+        future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self._renewals[action_id].append(future)
+        return future
+
+    def discard(self, action_id: str, future: asyncio.Future[ActionView | None]) -> None:
+        """Forget a future that was not resolved."""
+        futures = self._waiters.get(action_id)
+        if futures and future in futures:
+            futures.remove(future)
+            if not futures:
+                del self._waiters[action_id]
+
+    def forget(self, action_id: str, renewal: asyncio.Future[float]) -> None:
+        """Forget a renewal that was not confirmed."""
+        renewals = self._renewals.get(action_id)
+        if renewals and renewal in renewals:
+            renewals.remove(renewal)
+            if not renewals:
+                del self._renewals[action_id]
+
+    async def reached(self, stream_id: str, timeout_seconds: float) -> bool:
+        """Wait until the journal was read up to ``stream_id``."""
+        wanted = id_parts(stream_id)
+        async with self._moved:
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    await self._moved.wait_for(lambda: id_parts(self.position) >= wanted)
+            except TimeoutError:
+                return False
+        return True
+
+    async def next_move(self, timeout_seconds: float) -> None:
+        """Wait until something more was read, or the time is over."""
+        async with self._moved:
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    await self._moved.wait()
+            except TimeoutError:
+                return
+
+    async def start(self) -> None:
+        """Begin at the journal's end; what finished before is in rows."""
+        answer = await self._client.xrevrange(self._keys.journal, count=1)
+        newest = cast("list[tuple[bytes, dict[bytes, bytes]]]", answer)
+        if newest:
+            self.position = newest[0][0].decode()
+            try:
+                self.seq = read_entry(self.position, newest[0][1]).seq
+            except Unreadable as error:
+                log.error("the newest entry is passed over here: %s", error)
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        try:
+            await self._follow()
+        finally:
+            self._lane.close()
+
+    async def _follow(self) -> None:
+        while going_on():
+            try:
+                entries = await read_stream_async(
+                    self._lane, self._keys.journal, self.position, READ_ENTRIES, BLOCK_SECONDS
+                )
+            except redis.RedisError as error:
+                log.warning("the journal cannot be read: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            for stream_id, fields in entries:
+                try:
+                    self._take(read_entry(stream_id, fields))
+                except Unreadable as error:
+                    log.error("an entry is passed over here: %s", error)
+                    self._pass_over()
+                self.position = stream_id
+            if entries:
+                async with self._moved:
+                    self._moved.notify_all()
+                await asyncio.sleep(0)  # answers go out first
+
+    def _pass_over(self) -> None:
+        """Send everybody who waits to look for himself: what he waits for may just have come."""
+        self._refresh()
+        for action_id in list(self._waiters):
+            self._resolve(action_id, None)
+
+    def _take(self, entry: JournalEntry) -> None:
+        self.seq = entry.seq
+        reports: dict[str, ActionFinished] = {}
+        for event in entry.events:
+            if isinstance(event, ActionFinished):
+                reports[event.action_id] = event
+            elif isinstance(event, (NodeJoined, NodeForgetAsked, ConfigApplied)):
+                self._refresh()
+        for decision in entry.decisions:
+            if isinstance(decision, Finish):
+                self._finished(decision, reports.get(decision.action_id), entry)
+            elif isinstance(decision, Grant) and decision.expires_at is not None:
+                self._resolve(decision.action_id, None)
+            elif isinstance(decision, Renew):
+                ends = decision.expires_at + entry.wall_offset_seconds
+                for renewal in self._renewals.pop(decision.action_id, ()):
+                    if not renewal.done():
+                        renewal.set_result(ends)
+
+    def _finished(self, finish: Finish, report: ActionFinished | None, entry: JournalEntry) -> None:
+        found = (finish, report, entry.at, entry.wall_offset_seconds)
+        self._recent[finish.action_id] = found
+        if len(self._recent) > RECENT:
+            self._recent.popitem(last=False)
+        if finish.action_id in self._waiters:
+            self._resolve(finish.action_id, finished_view(*found))
+
+    def _resolve(self, action_id: str, view: ActionView | None) -> None:
+        for waiter in self._waiters.pop(action_id, ()):
+            if not waiter.done():
+                waiter.set_result(view)

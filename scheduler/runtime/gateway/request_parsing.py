@@ -1,0 +1,64 @@
+"""Reading JSON bodies and query parameters, with errors that name the field."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from contract.wire import MAX_WAIT_SECONDS
+from domain.errors import InvalidRequest, NotFound
+from domain.manifest import pointer_of
+from scheduler.runtime.gateway.http import HttpError
+
+T = TypeVar("T")
+#: `contract.wire.Name`, whole.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
+_PATH = re.compile(r" - at `(?P<path>[^`]*)`$")
+
+
+def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """Return the body as the decoder's type.
+
+    Raises HttpError 400 for what is not JSON, InvalidRequest with a JSON Pointer for what is JSON
+    of another shape.
+    """
+    try:
+        return decoder.decode(body or b"null")
+    except msgspec.ValidationError as error:
+        text = str(error)
+        place = _PATH.search(text)
+        pointer = pointer_of(place["path"]) if place else ""
+        raise InvalidRequest(_PATH.sub("", text), pointer=pointer) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise HttpError(400, "malformed_json", f"the body is not valid JSON: {error}") from None
+
+
+def checked_name(name: str, what: str) -> str:
+    """Return the name of a task or trajectory in a path. Raises NotFound for what cannot be one."""
+    if not _NAME.fullmatch(name):
+        raise NotFound(f"there is no {what} {name!r}")
+    return name
+
+
+def wait_seconds(query: dict[str, str], prefer: str = "") -> float:
+    """Return how long the client wants to wait (``?wait=`` or ``Prefer: wait=``), bounded."""
+    text = query.get("wait")
+    if text is None:
+        asked = re.search(r"(?:^|[,;\s])wait=(\d+)", prefer)
+        text = asked[1] if asked else "0"
+    return min(number(text or "0", "wait"), MAX_WAIT_SECONDS)
+
+
+def number(text: str, name: str, most: float = 1e9) -> float:
+    """Return a query parameter as a number from 0 to ``most``; raise InvalidRequest otherwise."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= most:
+        raise InvalidRequest(
+            f"{name}={text!r} is not a number from 0 to {most:g}", pointer=f"?{name}"
+        )
+    return value

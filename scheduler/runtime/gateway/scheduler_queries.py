@@ -1,0 +1,196 @@
+"""Asking the loop, and moving files: requests that get one reply on this process's channel."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from typing import Any
+
+import msgspec
+import redis
+import redis.asyncio
+
+from contract.wire import ActionView, DecisionsView, QueuesView
+from domain.codec import Reply, decode_reply, encode
+from domain.errors import CapacityError, Conflict, InvalidRequest, NotFound, Unavailable
+from domain.events import (
+    ActionQueried,
+    DecisionsQueried,
+    FileRequested,
+    QueuesQueried,
+    StatusQueried,
+    TrajectoryQueried,
+)
+from domain.ids import ActionId
+from domain.redis_keys import Keys
+from scheduler.runtime.gateway.submitter import Submitter
+from scheduler.runtime.redis.clients import going_on
+
+log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 5.0
+TRANSFER_SECONDS = 30.0
+BLOB_SECONDS = 60
+RETRY_SECONDS = 0.2
+
+_views = msgspec.msgpack.Decoder(ActionView)
+_decisions = msgspec.msgpack.Decoder(DecisionsView)
+_queues = msgspec.msgpack.Decoder(QueuesView)
+
+
+class NotLive(Exception):
+    """The loop does not know the action; it finished before ``journal_id``, or never was."""
+
+    def __init__(self, journal_id: str) -> None:
+        super().__init__(journal_id)
+        self.journal_id = journal_id
+
+
+class Questions:
+    """Questions of this process and who waits for their answers."""
+
+    def __init__(
+        self, client: redis.asyncio.Redis, keys: Keys, submitter: Submitter, process: str
+    ) -> None:
+        self._client = client
+        self._keys = keys
+        self._submitter = submitter
+        self.channel = keys.replies(process)
+        self._open: dict[str, asyncio.Future[Reply]] = {}
+        #: Answers reach us; who asks before that would wait in vain.
+        self._listening = asyncio.Event()
+
+    async def run(self) -> None:
+        """Receive answers until cancelled."""
+        while going_on():
+            try:
+                async with self._client.pubsub() as pubsub:
+                    await pubsub.subscribe(self.channel)
+                    while going_on():
+                        self._take(await pubsub.get_message(timeout=1.0))
+            except redis.RedisError as error:
+                log.warning("answers cannot be received: %s", error)
+                self._listening.clear()
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def _take(self, message: dict[str, Any] | None) -> None:
+        if message is None:
+            return
+        if message["type"] == "subscribe":
+            self._listening.set()
+        elif message["type"] == "message":
+            try:
+                reply = decode_reply(message["data"])
+            except msgspec.DecodeError as error:  # of a leader of another version
+                log.error("an answer cannot be read: %s", error)
+            else:
+                self._resolve(reply)
+
+    def _resolve(self, reply: Reply) -> None:
+        future = self._open.pop(reply.request_id, None)
+        if future is not None and not future.done():
+            future.set_result(reply)
+
+    async def action(self, action_id: str, project: str | None) -> ActionView:
+        """Return a live action. Raises NotLive, Unavailable."""
+        request_id = secrets.token_hex(8)
+        question = ActionQueried(
+            action_id=ActionId(action_id),
+            project=project or "",
+            request_id=request_id,
+            reply_to=self.channel,
+        )
+        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
+        if not reply.ok:
+            raise NotLive(reply.detail)
+        return _views.decode(reply.body)
+
+    async def trajectory(self, project: str, name: str) -> dict[str, Any]:
+        """Return how a trajectory stands. Raises NotFound, Unavailable."""
+        request_id = secrets.token_hex(8)
+        question = TrajectoryQueried(
+            project=project, trajectory=name, request_id=request_id, reply_to=self.channel
+        )
+        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
+        if not reply.ok:
+            raise NotFound(f"there is no trajectory {name!r} open or finished lately")
+        body: dict[str, Any] = msgspec.msgpack.decode(reply.body)
+        return body
+
+    async def status(self) -> dict[str, Any]:
+        """Return how the system stands. Raises Unavailable."""
+        request_id = secrets.token_hex(8)
+        question = StatusQueried(request_id=request_id, reply_to=self.channel)
+        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
+        status: dict[str, Any] = msgspec.msgpack.decode(reply.body or b"\x80")
+        return status
+
+    async def decisions(self, limit: int) -> DecisionsView:
+        """Return what policies decided lately. Raises Unavailable."""
+        request_id = secrets.token_hex(8)
+        question = DecisionsQueried(request_id=request_id, reply_to=self.channel, limit=limit)
+        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
+        return _decisions.decode(reply.body)
+
+    async def queues(self, limit: int) -> QueuesView:
+        """Return what waits and for what. Raises Unavailable."""
+        request_id = secrets.token_hex(8)
+        question = QueuesQueried(request_id=request_id, reply_to=self.channel, limit=limit)
+        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
+        return _queues.decode(reply.body)
+
+    async def put_file(self, project: str, trajectory: str, path: str, content: bytes) -> None:
+        """Write a file into an environment."""
+        request_id = secrets.token_hex(8)
+        await self._client.set(self._keys.blob(request_id), content, ex=BLOB_SECONDS)
+        await self._transfer(request_id, project, trajectory, "put", path)
+
+    async def get_file(self, project: str, trajectory: str, path: str) -> bytes:
+        """Read a file from an environment."""
+        request_id = secrets.token_hex(8)
+        await self._transfer(request_id, project, trajectory, "get", path)
+        content = await self._client.getdel(self._keys.blob(request_id))
+        if not isinstance(content, bytes):
+            raise Unavailable("the file was lost on its way; ask again")
+        return content
+
+    async def _transfer(
+        self, request_id: str, project: str, trajectory: str, verb: str, path: str
+    ) -> None:
+        event = FileRequested(
+            project=project,
+            trajectory=trajectory,
+            request_id=request_id,
+            verb=verb,
+            path=path,
+            reply_to=self.channel,
+        )
+        reply = await self._ask(request_id, encode(event), TRANSFER_SECONDS)
+        if reply.ok:
+            return
+        if reply.code == "not_found":
+            raise NotFound(reply.detail)
+        if reply.code == "conflict":
+            raise Conflict(reply.detail)
+        if reply.code == "busy":
+            raise CapacityError(reply.detail)
+        if reply.code == "expired":
+            raise Unavailable(reply.detail)
+        raise InvalidRequest(reply.detail, code=reply.code)
+
+    async def _ask(self, request_id: str, message: bytes, timeout_seconds: float) -> Reply:
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._open[request_id] = future
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._listening.wait()
+                await self._submitter.append([message])
+                reply = await future
+        except TimeoutError:
+            raise Unavailable("the scheduler does not answer; is a loop running?") from None
+        finally:
+            self._open.pop(request_id, None)
+        if reply.code == "failed":
+            raise Unavailable(reply.detail)
+        return reply

@@ -1,0 +1,83 @@
+"""Endpoints that steer a task as a whole, or evict a service. All may be repeated."""
+
+from __future__ import annotations
+
+import msgspec
+
+from contract.wire import CancelPayload, PriorityPayload
+from domain.codec import encode
+from domain.errors import NotFound
+from domain.events import ServiceEvictionAsked, TaskCancelRequested, TaskPaused, TaskPrioritised
+from domain.principals import Principal
+from scheduler.runtime.gateway.authentication import asked_by
+from scheduler.runtime.gateway.context import Context
+from scheduler.runtime.gateway.http import HttpError, Request, Response
+from scheduler.runtime.gateway.request_parsing import checked_name, decode
+
+_cancel = msgspec.json.Decoder(CancelPayload)
+_priority = msgspec.json.Decoder(PriorityPayload)
+
+
+class Steering:
+    """Handlers of ``/tasks/{id}/…`` and of evictions. A task need not be known yet: what is said holds for later."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def pause(self, request: Request, principal: Principal, task: str) -> Response:
+        """POST /tasks/{id}/pause: grant it nothing; what runs goes on."""
+        return await self._pause(request, principal, task, paused=True)
+
+    async def resume(self, request: Request, principal: Principal, task: str) -> Response:
+        """POST /tasks/{id}/resume."""
+        return await self._pause(request, principal, task, paused=False)
+
+    async def _pause(
+        self, request: Request, principal: Principal, task: str, *, paused: bool
+    ) -> Response:
+        await request.body()
+        project = await self._project(request, principal, task)
+        asked = asked_by(request, principal)
+        event = TaskPaused(project=project, task=task, paused=paused, asked=asked)
+        await self._context.submitter.append([encode(event)])
+        return Response(202, {"id": task, "project": project, "paused": paused})
+
+    async def prioritise(self, request: Request, principal: Principal, task: str) -> Response:
+        """POST /tasks/{id}/priority: serve all its actions at this one; null: each at its own."""
+        priority = decode(_priority, await request.body()).priority
+        project = await self._project(request, principal, task)
+        asked = asked_by(request, principal)
+        event = TaskPrioritised(project=project, task=task, priority=priority, asked=asked)
+        await self._context.submitter.append([encode(event)])
+        return Response(202, {"id": task, "project": project, "priority": priority})
+
+    async def cancel(self, request: Request, principal: Principal, task: str) -> Response:
+        """POST /tasks/{id}/cancel: end what it has now; what is submitted later is accepted."""
+        body = await request.body()
+        reason = decode(_cancel, body).reason if body.strip() else "cancelled with its task"
+        project = await self._project(request, principal, task)
+        event = TaskCancelRequested(
+            project=project, task=task, reason=reason, asked=asked_by(request, principal)
+        )
+        await self._context.submitter.append([encode(event)])
+        return Response(202, {"id": task, "project": project, "cancelling": True})
+
+    async def evict(self, request: Request, principal: Principal, service: str) -> Response:
+        """POST /services/{id}/evict: let it leave the chunks where it does not work."""
+        await request.body()
+        await self._context.admitted(lambda: self._known(service))
+        if principal.project is not None:
+            raise HttpError(
+                403, "missing_scope", "services are every project's: use a token bound to none"
+            )
+        event = ServiceEvictionAsked(service=service, asked=asked_by(request, principal))
+        await self._context.submitter.append([encode(event)])
+        return Response(202, {"id": service, "evicting": True})
+
+    def _known(self, service: str) -> None:
+        if service not in self._context.admission.view.services:
+            raise NotFound(f"there is no service {service!r}")
+
+    async def _project(self, request: Request, principal: Principal, task: str) -> str:
+        checked_name(task, "task")
+        return await self._context.project(request, principal)

@@ -1,0 +1,1 @@
+"""The scheduler loop: one leader reads the inbox, runs the core, and commits its decisions."""

@@ -1,0 +1,85 @@
+"""What nodes are told of a pass: its decisions, as commands for their streams."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, Final
+
+from domain.codec import NodeCommand, encode
+from domain.decisions import (
+    Abort,
+    Decision,
+    Evict,
+    Forget,
+    Grant,
+    Prepare,
+    RemoveEnvironment,
+    Resize,
+    TransferFile,
+)
+from domain.ports import PrepareOrder, RunOrder
+from domain.redis_keys import Keys
+from scheduler.core.machine import Machine
+from scheduler.core.residency.services import service_of
+
+#: Decisions that nodes are told as they are, by the field of `NodeCommand`.
+_AS_DECIDED: Final[dict[type, str]] = {
+    Abort: "abort",
+    Resize: "resize",
+    RemoveEnvironment: "remove",
+    Evict: "evict",
+    TransferFile: "transfer",
+    Forget: "forget",
+}
+_TOLD_AS_DECIDED: Final = (Abort, Resize, RemoveEnvironment, Evict, TransferFile, Forget)
+
+
+def node_commands(
+    machine: Machine, keys: Keys, epoch: int, decisions: Iterable[Decision]
+) -> list[tuple[str, bytes]]:
+    """Return (stream, body) for each node that is told something."""
+    by_node: dict[str, list[NodeCommand]] = defaultdict(list)
+    #: Forgotten in this pass: what is decided for them is told to those that they were.
+    identities: dict[str, str] = {}
+    for decision in decisions:
+        if isinstance(decision, Grant):
+            if decision.node is not None:
+                order = _order(machine, decision)
+                if order is not None:
+                    by_node[decision.node].append(NodeCommand(epoch, run=order))
+        elif isinstance(decision, _TOLD_AS_DECIDED):
+            field: dict[str, Any] = {_AS_DECIDED[type(decision)]: decision}
+            by_node[decision.node].append(NodeCommand(epoch, **field))
+            if isinstance(decision, Forget):
+                identities[decision.node] = decision.identity
+        elif isinstance(decision, Prepare) and (told := _prepare_order(machine, decision)):
+            by_node[decision.node].append(NodeCommand(epoch, prepare=told))
+    nodes = machine.state.nodes
+    for name in by_node.keys() - identities.keys():
+        identities[name] = nodes[name].inventory.identity
+    return [
+        (keys.commands(name, identities[name]), encode(commands))
+        for name, commands in by_node.items()
+    ]
+
+
+def _order(machine: Machine, granted: Grant) -> RunOrder | None:
+    live = machine.live(granted.action_id)
+    if live is None or live.lease_expires_at is not None:
+        return None
+    trajectory = machine.state.trajectory_of(live)
+    environment = trajectory.environment if trajectory else live.action.environment
+    order = RunOrder(live.action, granted.allocations, granted.attempt, environment)
+    if live.action.call is not None:
+        order.api = machine.state.config.apis.get(live.action.call.target)
+        order.service = service_of(machine.state, live.action)
+    return order
+
+
+def _prepare_order(machine: Machine, decided: Prepare) -> PrepareOrder | None:
+    """Return what the node is told; None for a service that was taken away in the same pass."""
+    service = machine.state.config.services.get(decided.home.service)
+    if service is None:
+        return None
+    return PrepareOrder(service, decided.home, decided.memory_bytes, decided.awake)

@@ -1,0 +1,56 @@
+"""Files in and out of environments. The bytes travel through a key that expires."""
+
+from __future__ import annotations
+
+import logging
+from typing import cast
+
+import redis.asyncio
+
+from contract.wire import MAX_FILE_BYTES
+from domain.codec import Reply, encode
+from domain.decisions import TransferFile
+from domain.errors import InvalidRequest, TangramError
+from domain.ports import Driver
+from domain.redis_keys import Keys
+
+log = logging.getLogger(__name__)
+
+BLOB_SECONDS = 60
+
+
+class Transfers:
+    """Moves one file per command and answers whoever asked."""
+
+    def __init__(self, client: redis.asyncio.Redis, keys: Keys, driver: Driver | None) -> None:
+        self._client = client
+        self._keys = keys
+        self._driver = driver
+
+    async def handle(self, wanted: TransferFile) -> None:
+        """Do one transfer; whatever goes wrong is told to the requester."""
+        try:
+            await self._move(wanted)
+            reply = Reply(wanted.request_id)
+        except InvalidRequest as error:
+            reply = Reply(wanted.request_id, ok=False, code=error.code, detail=str(error))
+        except (TangramError, OSError, redis.RedisError) as error:
+            log.warning("transfer %s failed: %s", wanted.request_id, error)
+            reply = Reply(wanted.request_id, ok=False, code="failed", detail=str(error))
+        try:
+            await self._client.publish(wanted.reply_to, encode(reply))
+        except redis.RedisError as error:
+            log.warning("nobody was told about transfer %s: %s", wanted.request_id, error)
+
+    async def _move(self, wanted: TransferFile) -> None:
+        if self._driver is None:
+            raise InvalidRequest("this node has no environments", code="not_found")
+        blob = self._keys.blob(wanted.request_id)
+        if wanted.verb == "put":
+            content = cast("bytes | None", await self._client.getdel(blob))
+            if content is None:
+                raise InvalidRequest("the upload has expired; send it again", code="expired")
+            await self._driver.put_file(wanted.trajectory, wanted.path, content)
+        else:
+            content = await self._driver.get_file(wanted.trajectory, wanted.path, MAX_FILE_BYTES)
+            await self._client.set(blob, content, ex=BLOB_SECONDS)

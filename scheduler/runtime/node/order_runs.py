@@ -1,0 +1,169 @@
+"""What a node runs: each order through its driver to one report, whatever the driver does.
+
+Rules
+1. An order whose mark a predecessor left has been reported when the node joined, and is not run again.
+2. A later attempt of an action begins when the earlier one has ended here.
+3. What is resized before its driver has it begins with the new units.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import msgspec
+
+from domain.action import Kind, Outcome
+from domain.allocation import Allocation
+from domain.codec import encode
+from domain.decisions import Abort, Resize
+from domain.events import NO_RESULT, ActionFinished, ActionStarted
+from domain.ports import Driver, RunOrder, RunReport
+from managers.common.reward import reward_of
+from scheduler.runtime.node.progress import Progress
+from scheduler.runtime.node.reporter import Reporter
+from scheduler.runtime.node.routing import Routing
+
+log = logging.getLogger(__name__)
+
+
+class Background:
+    """Tasks that nobody waits for; kept, so that none is collected while it works."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin ``work`` beside everything else."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+class Runs:
+    """The runs of one node."""
+
+    def __init__(
+        self,
+        node: str,
+        drivers: Sequence[Driver],
+        routing: Routing,
+        reporter: Reporter,
+        progress: Progress,
+        background: Background,
+        known_marks: set[str],
+    ) -> None:
+        self._node = node
+        self._drivers = drivers
+        self._routing = routing
+        self._reporter = reporter
+        self._progress = progress
+        self._background = background
+        #: What predecessors started (rule 1).
+        self._known_marks = known_marks
+        self._running: dict[str, asyncio.Task[None]] = {}
+        #: What runs go on with, by mark (rule 3).
+        self._resized: dict[str, Allocation] = {}
+
+    def begin(self, order: RunOrder, settled: Callable[[], None]) -> None:
+        """Carry out ``order``; ``settled`` is called once, when its start or its end is reported."""
+        if order.mark in self._known_marks:
+            settled()
+        elif order.action.kind is Kind.NOOP:
+            self._finished(order, RunReport(Outcome.COMPLETED, 0.0), settled)
+        else:
+            work = self._drive(order, _once(settled), self._running.get(order.id))
+            self._running[order.id] = self._background.spawn(work)
+
+    def resize(self, wanted: Resize) -> None:
+        """Let a run go on with other units."""
+        if wanted.action_id not in self._running:
+            return
+        self._resized[f"{wanted.action_id}#{wanted.attempt}"] = wanted.allocation
+        for driver in self._drivers:
+            driver.resize(wanted.action_id, wanted.attempt, wanted.allocation)
+
+    def abort(self, wanted: Abort) -> None:
+        """End a run; one that is not there any more is reported as ended."""
+        if wanted.action_id in self._running:
+            for driver in self._drivers:
+                driver.stop(wanted.action_id, wanted.outcome, wanted.reason)
+            self._routing.stop(wanted.action_id, wanted.outcome, wanted.reason)
+            return
+        self._reporter.report(
+            ActionFinished(
+                action_id=wanted.action_id,
+                node=self._node,
+                outcome=wanted.outcome,
+                attempt=wanted.attempt,
+                detail=f"{wanted.reason} (it was not running any more)",
+            )
+        )
+
+    async def _drive(
+        self, order: RunOrder, settled: Callable[[], None], before: asyncio.Task[None] | None
+    ) -> None:
+        if before is not None:
+            await asyncio.wait({before})  # an earlier attempt is still being ended
+
+        def started() -> None:
+            self._reporter.report(
+                ActionStarted(action_id=order.id, node=self._node, attempt=order.attempt)
+            )
+            settled()
+
+        try:
+            report = await self._report_of(order, started)
+        except Exception as error:
+            # Drivers raise nothing. One that does must not leave its action running for ever.
+            log.exception("the driver of %s raised", order.mark)
+            detail = f"the driver raised {type(error).__name__}: {error}"
+            report = RunReport(Outcome.INFRA_FAILED, 0.0, detail=detail)
+        self._resized.pop(order.mark, None)
+        self._finished(order, report, settled)
+        if self._running.get(order.id) is asyncio.current_task():
+            del self._running[order.id]
+
+    async def _report_of(self, order: RunOrder, started: Callable[[], None]) -> RunReport:
+        driver = self._routing.of(order)
+        if driver is None:
+            detail = f"this node has no driver for {order.action.kind}"
+            return RunReport(Outcome.INFRA_FAILED, 0.0, detail=detail)
+        if (failure := await self._routing.prepare(order, driver)) is not None:
+            return failure
+        changed = self._resized.get(order.mark)
+        return await driver.run(order.resized(changed) if changed else order, started)
+
+    def _finished(self, order: RunOrder, report: RunReport, settled: Callable[[], None]) -> None:
+        left = report.result or report.answer
+        result = NO_RESULT if left is None else msgspec.Raw(encode(left))
+        event = ActionFinished(
+            action_id=order.id,
+            node=self._node,
+            outcome=report.outcome,
+            attempt=order.attempt,
+            execution_seconds=report.execution_seconds,
+            result=result,
+            reward=reward_of(order.action.reward, report),
+            detail=report.detail,
+            never_started=report.never_started,
+            feedback=report.feedback,
+            used=report.result.used if report.result is not None else None,
+            chunk=report.chunk,
+        )
+
+        def sent() -> None:
+            settled()
+            if order.action.kind is not Kind.NOOP:
+                self._progress.ended(order.mark)
+
+        self._reporter.report(event, sent)
+
+
+def _once(call: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that passes on its first call only."""
+    calls = iter((call,))
+    return lambda: next(calls, lambda: None)()

@@ -1,0 +1,1 @@
+"""Redis as the runtime uses it: connections, scripts, streams and the journal."""

@@ -1,0 +1,122 @@
+"""Changing who may do what: each is one transaction with its audit entry."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final, cast
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
+from django.db import transaction
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+
+from domain.errors import InvalidRequest
+from domain.principals import Scope
+from tangram_web.accounts.access import role_everywhere, scopes_of
+from tangram_web.accounts.models import Membership, Role, SeenSession
+from tangram_web.audit.services import actor_at, record
+from tangram_web.pools.models import Token
+from tangram_web.pools.services import token_create, token_revoke
+
+#: Days after which a token ends.
+LIVES_DAYS: Final = (7, 30, 90, 365)
+
+
+def membership_set(*, http: HttpRequest, project: str, username: str, role: Role) -> Membership:
+    """Give somebody a role in a project; tokens of his that may more than it are revoked."""
+    with transaction.atomic():
+        accounts = get_user_model()._default_manager.filter(is_active=True)
+        # PostgreSQL takes no U+0000, not even to look for it.
+        user = accounts.filter(username=username.replace("\0", "")).first()
+        if user is None:
+            raise InvalidRequest(f"there is no account {username!r}", pointer="/username")
+        known = Membership.objects.filter(user=user, project_id=project).first()
+        before = None if known is None else {"role": known.role}
+        if known is None:
+            known = Membership(user_id=user.pk, project_id=project)
+        known.role = role
+        known.save()
+        target = f"member/{username}"
+        record(http, "set", target, before, {"role": str(role)}, project=project)
+        _narrow_tokens(http, user, project, role)
+    return known
+
+
+def membership_end(*, http: HttpRequest, membership: Membership) -> None:
+    """Take somebody's role away, and his tokens of that project."""
+    with transaction.atomic():
+        user, project = membership.user, membership.project_id
+        target = f"member/{user.get_username()}"
+        record(http, "remove", target, {"role": membership.role}, None, project=project)
+        membership.delete()
+        _narrow_tokens(http, user, project, None)
+
+
+def own_token_create(
+    *, http: HttpRequest, name: str, project: str, role: Role, scopes: list[str], days: int
+) -> str:
+    """Make a token for the person at the page and return it; it dies with the account.
+
+    Raises InvalidRequest for scopes beyond ``role``, which is what the person is there.
+    """
+    if days not in LIVES_DAYS:
+        raise InvalidRequest(f"choose one of {', '.join(map(str, LIVES_DAYS))}", pointer="/days")
+    try:
+        wanted = {Scope(scope) for scope in scopes}
+    except ValueError:
+        raise InvalidRequest("there is no such scope", pointer="/scopes") from None
+    wider = sorted(wanted - scopes_of(role))
+    if wider:
+        raise InvalidRequest(f"your role {role} does not include {wider[0]}", pointer="/scopes")
+    _, raw = token_create(
+        actor=actor_at(http),
+        name=name,
+        scopes=wanted,
+        project=project,
+        expires_at=timezone.now() + timedelta(days=days),
+        user=http.user,
+    )
+    return raw
+
+
+def end_session(*, http: HttpRequest, session: SeenSession) -> None:
+    """Sign a session out, at once."""
+    with transaction.atomic():
+        _end([session.session_key])
+        record(http, "sign out", f"session/{session.address or session.pk}")
+
+
+def end_other_sessions(*, http: HttpRequest) -> int:
+    """Sign the person out everywhere but here; return in how many places that was."""
+    here = http.session.session_key
+    with transaction.atomic():
+        others = sessions_noted_of(http).exclude(session_key=here)
+        keys = list(others.values_list("session_key", flat=True))
+        _end(keys)
+        if keys:
+            record(http, "sign out", "session/elsewhere", None, {"sessions": len(keys)})
+    return len(keys)
+
+
+def sessions_noted_of(http: HttpRequest) -> QuerySet[SeenSession]:
+    """Select the sessions of the person at the page."""
+    return SeenSession.objects.filter(user=cast("User", http.user))
+
+
+def _end(keys: list[str]) -> None:
+    Session.objects.filter(session_key__in=keys).delete()
+    SeenSession.objects.filter(session_key__in=keys).delete()
+
+
+def _narrow_tokens(http: HttpRequest, user: Any, project: str, role: Role | None) -> None:
+    """Revoke the tokens of ``user`` that may more in ``project`` than he himself does now."""
+    general = role_everywhere(user)
+    allowed = scopes_of(role) if role is not None else frozenset()
+    if general is not None:
+        allowed |= scopes_of(general)
+    for token in Token.objects.filter(user=user, project_id=project, revoked_at=None):
+        if not token.scope_set <= allowed:
+            token_revoke(actor=actor_at(http), public_id=token.public_id)

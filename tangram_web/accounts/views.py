@@ -1,0 +1,152 @@
+"""Pages about people: members of projects, tokens, sessions."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from domain.errors import InvalidRequest
+from domain.principals import Scope
+from tangram_web.accounts import services
+from tangram_web.accounts.access import ORDER, for_members, require, role_of, roles_of, scopes_of
+from tangram_web.accounts.models import Membership, Role
+from tangram_web.accounts.selectors import members_seen_by, sessions_of, tokens_shown_to
+from tangram_web.audit.services import actor_at
+from tangram_web.pools.services import token_revoke
+
+SHOWN: Final = 200
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@for_members
+def members(request: HttpRequest) -> HttpResponse:
+    """Show who is what in one's projects; admins give roles."""
+    problem = ""
+    if request.method == "POST":
+        given = request.POST
+        project, role = given.get("project", ""), given.get("role", "")
+        require(request.user, project, Role.ADMIN)
+        try:
+            if role not in Role.values:
+                raise InvalidRequest("choose a role")
+            services.membership_set(
+                http=request, project=project, username=given.get("username", ""), role=Role(role)
+            )
+            messages.success(request, f"{given['username']} is {role} of {project}.")
+            return redirect("accounts:members")
+        except InvalidRequest as error:
+            problem = str(error)
+    context = {
+        "page": "people",
+        "members": members_seen_by(request.user),
+        "administered": list(roles_of(request.user, Role.ADMIN)),
+        "own": roles_of(request.user),
+        "roles": ORDER,
+        "problem": problem,
+    }
+    return render(request, "accounts/members.html", context, status=422 if problem else 200)
+
+
+@require_POST
+@for_members
+def remove(request: HttpRequest, number: int) -> HttpResponse:
+    """Take a role away."""
+    found = Membership.objects.filter(pk=number).select_related("user").first()
+    if found is None:
+        raise Http404("there is no such member")
+    require(request.user, found.project_id, Role.ADMIN)
+    services.membership_end(http=request, membership=found)
+    messages.success(request, f"{found.user.get_username()} is no member any more.")
+    return redirect("accounts:members")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@for_members
+def tokens(request: HttpRequest) -> HttpResponse:
+    """Show tokens, and make one; it is shown in this answer and never again."""
+    raw, problem = "", ""
+    if request.method == "POST":
+        try:
+            raw = _create(request)
+        except InvalidRequest as error:
+            problem = str(error)
+    projects = roles_of(request.user)
+    offered = frozenset[Scope]().union(*map(scopes_of, projects.values()))
+    context: dict[str, Any] = {
+        "page": "people",
+        "tokens": tokens_shown_to(request.user)[:SHOWN],
+        "projects": projects,
+        "scopes": [scope for scope in Scope if scope in offered],
+        "lives": services.LIVES_DAYS,
+        "now": timezone.now(),
+        "raw": raw,
+        "problem": problem,
+    }
+    return render(request, "accounts/tokens.html", context, status=422 if problem else 200)
+
+
+def _create(request: HttpRequest) -> str:
+    given = request.POST
+    project = given.get("project", "")
+    role = role_of(request.user, project)
+    if role is None:
+        raise Http404("there is no such project, or you are no member of it")
+    days = given.get("days", "")
+    return services.own_token_create(
+        http=request,
+        name=given.get("name", "").strip(),
+        project=project,
+        role=role,
+        scopes=given.getlist("scopes"),
+        days=int(days) if days.isdecimal() and len(days) < 6 else 0,
+    )
+
+
+@require_POST
+@for_members
+def revoke(request: HttpRequest, key: str) -> HttpResponse:
+    """End a token of one's own, or of a project of which one is admin."""
+    found = tokens_shown_to(request.user).filter(public_id=key).first()
+    if found is None:
+        raise Http404("there is no such token, or it is not yours")
+    token_revoke(actor=actor_at(request), public_id=key)
+    messages.success(request, f"{found.name} opens nothing any more.")
+    return redirect("accounts:tokens")
+
+
+@require_safe
+@never_cache
+@login_required
+def sessions(request: HttpRequest) -> HttpResponse:
+    """Show where one is signed in."""
+    context = {
+        "page": "people",
+        "sessions": sessions_of(request.user),
+        "here": request.session.session_key,
+    }
+    return render(request, "accounts/sessions.html", context)
+
+
+@require_POST
+@login_required
+def end(request: HttpRequest) -> HttpResponse:
+    """Sign out elsewhere: in one place, or everywhere but here."""
+    if "session" in request.POST:
+        number = request.POST["session"]
+        own = services.sessions_noted_of(request)
+        found = own.filter(pk=int(number)).first() if number.isdecimal() else None
+        if found is not None:
+            services.end_session(http=request, session=found)
+            messages.success(request, "That session has ended.")
+    else:
+        count = services.end_other_sessions(http=request)
+        messages.success(request, f"Signed out elsewhere: {count}.")
+    return redirect("accounts:sessions")

@@ -1,0 +1,39 @@
+"""Lines for a shell that apply one object of the configuration with some members changed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tangram_web.operations.verbs import Target, Values
+from tangram_web.pools import manifests
+from tangram_web.pools.selectors import current_config
+
+Line = Callable[[Target, Values], str]
+
+
+def applied(kind: str, changed: Callable[[Target, Values], dict[str, Any]]) -> Line:
+    """Return what makes the line: members that ``changed`` does not name stay as they are."""
+
+    def line(target: Target, values: Values) -> str:
+        spec = manifests.specs_of(current_config()).get((kind, target.name))
+        members = {} if spec is None else manifests.spec_as_data(spec)
+        document = {"apiVersion": manifests.API_VERSION, "kind": kind,
+                    "metadata": {"name": target.name},
+                    "spec": {**members, **changed(target, values)}}  # fmt: skip
+        return f"echo {shlex.quote(msgspec.json.encode(document).decode())} | tangram apply -"
+
+    return line
+
+
+def given(*members: str) -> Callable[[Target, Values], dict[str, Any]]:
+    """Return members as the form has them; those it does not have stay as they are."""
+    return lambda _, values: {name: values[name] for name in members if name in values}
+
+
+def fixed(**members: Any) -> Callable[[Target, Values], dict[str, Any]]:
+    """Return members with values that no form changes."""
+    return lambda _target, _values: members

@@ -1,0 +1,151 @@
+"""Verbs on pools and on what limits resources: policies, limits, quotas, shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.http import HttpRequest
+
+from domain.errors import InvalidRequest
+from tangram_web.accounts.models import Role
+from tangram_web.audit.services import actor_at
+from tangram_web.operations import forms
+from tangram_web.operations.counting import live, live_rows, live_that
+from tangram_web.operations.lines import applied, fixed, given
+from tangram_web.operations.verbs import GOES_ON, Effect, Target, Values, Verb
+from tangram_web.pools import services
+
+
+def _of_pool(says: str) -> Any:
+    return lambda target, _: Effect(live(pool=target.name), says)
+
+
+def _pool(**change: Any) -> Any:
+    def do(request: HttpRequest, target: Target, values: Values) -> None:
+        told = {**change, **values}
+        services.pool_update(actor=actor_at(request), name=target.name, **told)
+
+    return do
+
+
+def _of_limit(member: str, says: str) -> Any:
+    """Return the effect of a lower limit: who asks for more than that would wait for ever."""
+
+    def effect(target: Target, values: Values) -> Effect:
+        limit, name = values.get(member), target.name
+        counts = live_that(lambda row: name in row.cost)
+        if limit is None:
+            return Effect(counts, says)
+        stranded = sum(
+            row.state == "queued" and name in row.cost and _least(row.cost[name]) > limit
+            for row in live_rows()
+        )
+        warning = f"{stranded} waiting actions ask for more than {limit:g} and would wait for ever"
+        return Effect({**counts, "stranded": stranded}, says, warning if stranded else "")
+
+    return effect
+
+
+def _least(counts: Any) -> float:
+    if isinstance(counts, dict):
+        return float(counts.get("min", 0))
+    return float(min(counts)) if isinstance(counts, list) else float(counts)
+
+
+def _limit(request: HttpRequest, target: Target, values: Values) -> None:
+    actor, limit = actor_at(request), values["limit_units"]
+    services.resource_set(actor=actor, name=target.name, limit_units=limit)
+
+
+# Quotas
+
+
+def _quotas(target: Target, values: Values) -> dict[str, Any]:
+    """Return the quotas with the one of the chosen period changed."""
+    quotas = [dict(each) for each in target.now.get("quotas", ())]
+    for each in quotas:
+        if forms.period_of(each) == values.get("period"):
+            each["units"] = values["units"]
+    return {"quotas": quotas}
+
+
+def _quota(request: HttpRequest, target: Target, values: Values) -> None:
+    services.resource_set(actor=actor_at(request), name=target.name, **_quotas(target, values))
+
+
+# Shares
+
+
+def _with_part(shares: Mapping[str, Any], values: Values) -> dict[str, Any]:
+    """Return the shares of projects with that of the chosen one changed, or without it."""
+    others = {name: part for name, part in shares.items() if name != values.get("project")}
+    if values.get("nominal_units") is None:
+        return others if "project" in values else dict(shares)
+    part = {name: values[name] for name in forms.PARTS if values.get(name) is not None}
+    return {**others, values["project"]: part}
+
+
+def _resource_shares(target: Target, values: Values) -> dict[str, Any]:
+    return {"shares": _with_part(target.now.get("shares", {}), values)}
+
+
+def _pool_shares(target: Target, values: Values) -> dict[str, Any]:
+    shares, kind = dict(target.now.get("shares", {})), values.get("resource", "cpu")
+    shares[kind] = _with_part(shares.get(kind, {}), values)
+    return {"shares": {name: parts for name, parts in shares.items() if parts}}
+
+
+def _share_resource(request: HttpRequest, target: Target, values: Values) -> None:
+    actor = actor_at(request)
+    services.resource_set(actor=actor, name=target.name, **_resource_shares(target, values))
+
+
+def _share_pool(request: HttpRequest, target: Target, values: Values) -> None:
+    shares = _pool_shares(target, values)
+    try:
+        services.pool_update(actor=actor_at(request), name=target.name, **shares)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"the shares cannot be so: {error}", pointer=error.pointer) from error
+
+
+_SHARED: Final = "Who is below its nominal share goes before who borrows; what is held stays held."
+
+
+def _of_resource_share(target: Target, values: Values) -> Effect:
+    project, name = values.get("project"), target.name
+    counts = live_that(lambda row: name in row.cost and project in (None, row.project))
+    parts = _resource_shares(target, values)["shares"].values()
+    total, limit = sum(part["nominal_units"] for part in parts), target.now["limit_units"]
+    warning = f"the nominal shares add up to {total}, of {limit}: not all can have theirs at once"
+    return Effect(counts, _SHARED, warning if total > limit else "")
+
+
+def _of_pool_share(target: Target, values: Values) -> Effect:
+    of_project = {"project": values["project"]} if "project" in values else {}
+    return Effect(live(pool=target.name, **of_project), _SHARED)
+
+
+ON_LIMITS: Final = (
+    Verb(kind="pool", name="pause", title="Pause", role=Role.ADMIN, undo="resume", heavy=True,
+         effect=_of_pool(GOES_ON), do=_pool(paused=True),
+         line=applied("Pool", fixed(paused=True))),
+    Verb(kind="pool", name="resume", title="Resume", role=Role.ADMIN, undo="pause",
+         effect=_of_pool("What waits is served again."), do=_pool(paused=False),
+         line=applied("Pool", fixed(paused=False))),
+    Verb(kind="pool", name="policy", title="Switch policy", role=Role.ADMIN, undo="policy",
+         form=forms.Policy, do=_pool(), line=applied("Pool", given("policy")),
+         effect=_of_pool("What runs keeps its units; the next grants are decided anew.")),
+    Verb(kind="pool", name="share", title="Change a share", role=Role.ADMIN, undo="share",
+         form=forms.PoolShare, effect=_of_pool_share, do=_share_pool,
+         line=applied("Pool", _pool_shares)),
+    Verb(kind="resource", name="limit", title="Change the limit", role=Role.ADMIN, undo="limit",
+         form=forms.Limit, do=_limit, line=applied("Resource", given("limit_units")),
+         effect=_of_limit("limit_units", "What is held stays held; the new limit is for what comes.")),
+    Verb(kind="resource", name="quota", title="Change a quota", role=Role.ADMIN, undo="quota",
+         form=forms.Quota, do=_quota, line=applied("Resource", _quotas),
+         effect=_of_limit("units", "What was granted in the period stays counted against it.")),
+    Verb(kind="resource", name="share", title="Change a share", role=Role.ADMIN, undo="share",
+         form=forms.Share, effect=_of_resource_share, do=_share_resource,
+         line=applied("Resource", _resource_shares)),
+)  # fmt: skip

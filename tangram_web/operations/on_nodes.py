@@ -1,0 +1,200 @@
+"""Verbs on nodes, and on how many of a pool's nodes take work.
+
+A pool has what its nodes have. It is made smaller by draining nodes, those with the least to lose
+first, and larger by taking back what that drained; nodes that somebody drained for a reason of his
+own stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from django.db import transaction
+from django.http import HttpRequest
+
+from domain.errors import Conflict
+from domain.events import ActionCancelRequested, TrajectoryFinished
+from domain.ids import ActionId
+from tangram_web.accounts.models import Role
+from tangram_web.audit.services import actor_at, record
+from tangram_web.lib.tell import tell
+from tangram_web.operations import forms
+from tangram_web.operations.counting import live, live_rows, open_trajectories
+from tangram_web.operations.verbs import Effect, Target, Values, Verb, said
+from tangram_web.pools import applying, services
+from tangram_web.pools.forgetting import node_forget
+from tangram_web.pools.manifests import NodeSpec
+from tangram_web.pools.models import NodeDrain
+from tangram_web.records.models import NodeRecord, NodeState, TrajectoryRecord
+
+#: The reason of nodes that a smaller pool does without.
+RESIZED: Final = "the pool was made smaller"
+
+
+def _of_node(target: Target, values: Values) -> Effect:
+    counts = {**live(node=target.name), "open trajectories": open_trajectories(node=target.name)}
+    ends = values.get("running") == "ends"
+    says = "It takes no new actions. What runs there " + ("is ended now." if ends else "goes on.")
+    bound = counts["open trajectories"]
+    warning = "" if ends or not bound else (
+        f"{bound} open trajectories have their environment there: their next actions wait until "
+        "the node is taken back, or is dead"
+    )  # fmt: skip
+    return Effect(counts, says, warning)
+
+
+def _drain(verb: str) -> Any:
+    def do(request: HttpRequest, target: Target, values: Values) -> None:
+        events: list[Any] = []
+        if values.get("running") == "ends":
+            events = _ends_on(target.name, f"node {target.name}: {verb}")
+        with transaction.atomic():
+            reason = values["reason"] or ("retired" if verb == "retire" else "")
+            services.node_drain(actor=actor_at(request), node=target.name, reason=reason)
+            if verb == "retire" or events:
+                after = {"drained": True, "reason": reason, "ended": len(events)}
+                record(request, verb, f"node/{target.name}", {"state": target.now["state"]}, after)
+            tell(*events)
+
+    return do
+
+
+def _drain_line(otherwise: str) -> Any:
+    def line(target: Target, values: Values) -> str:
+        reason = values.get("reason") or otherwise
+        because = ["--reason", reason] if reason else []
+        told = said("tangram", "node", "drain", target.name, *because)
+        # Ending what runs there is many verbs in a shell: one for each trajectory and action.
+        more = "  # what runs there goes on: `tangram cancel` ends it, one by one"
+        return told + more if values.get("running") == "ends" else told
+
+    return line
+
+
+def _ends_on(node: str, reason: str) -> list[Any]:
+    open_there = TrajectoryRecord.objects.filter(node=node, state="open")
+    events: list[Any] = [
+        TrajectoryFinished(project=each.project, trajectory=each.name, reason=reason)
+        for each in open_there
+    ]
+    rows = [row for row in live_rows() if row.node == node and not row.trajectory]
+    return events + [
+        ActionCancelRequested(action_id=ActionId(r.id), project=r.project, reason=reason)
+        for r in rows
+    ]
+
+
+def _undrain(request: HttpRequest, target: Target, _: Values) -> None:
+    services.node_resume(actor=actor_at(request), node=target.name)
+
+
+def _of_lost(target: Target, _: Values) -> Effect:
+    counts = {**live(node=target.name), "open trajectories": open_trajectories(node=target.name)}
+    says = (
+        "It goes from pages, metrics and what may be granted, and its drain with it. Should it come "
+        "back under this name, it cleans up and joins as a new node."
+    )
+    if target.now["state"] != NodeState.LOST:
+        return Effect(counts, says, "it shows life, so it is not forgotten: stop its worker first")
+    busy = counts["running"] or counts["open trajectories"]
+    return Effect(counts, says, "it is not forgotten before all of this has ended" if busy else "")
+
+
+def _forget(request: HttpRequest, target: Target, _: Values) -> None:
+    before = {name: target.now[name] for name in ("state", "pool", "drained", "reason")}
+    node_forget(actor=actor_at(request), node=target.name, before=before)
+
+
+class _Plan(NamedTuple):
+    """How a pool gets its wished size."""
+
+    drain: list[str]
+    take_back: list[str]
+    #: How many nodes take work before, and what a number too high asks for in vain.
+    serving: int
+    missing: int
+
+
+def _plan(target: Target, values: Values) -> _Plan:
+    """Return which nodes to drain or take back; nothing for the size that there is."""
+    drained = dict(NodeDrain.objects.values_list("node", "reason"))
+    there = list(
+        NodeRecord.objects.filter(pool=target.name)
+        .exclude(state="lost")
+        .order_by("name")
+        .values_list("name", flat=True)
+    )
+    serving = [name for name in there if name not in drained]
+    spare = [name for name in there if drained.get(name) == RESIZED]
+    wished = values.get("nodes")
+    more = 0 if wished is None else wished - len(serving)
+    if more < 0:
+        lightest = sorted(serving, key=_burden)
+        return _Plan(lightest[:-more], [], len(serving), 0)
+    return _Plan([], spare[:more], len(serving), max(0, more - len(spare)))
+
+
+def _burden(node: str) -> tuple[int, int]:
+    return open_trajectories(node=node), sum(live(node=node).values())
+
+
+def _of_size(target: Target, values: Values) -> Effect:
+    plan = _plan(target, values)
+    counts = {"nodes that take work": plan.serving}
+    if plan.drain:
+        counts |= {"drained": len(plan.drain),
+                   "running there": sum(live(node=name)["running"] for name in plan.drain),
+                   "open trajectories there": sum(open_trajectories(node=n) for n in plan.drain)}  # fmt: skip
+        says = f"{', '.join(plan.drain)}: no new actions; what runs there goes on."
+        nobody = "no node is left: everything that waits for this pool waits on"
+        return Effect(counts, says, nobody if len(plan.drain) == plan.serving else "")
+    if plan.missing:
+        return Effect(counts, "Nothing is done.", _too_many(plan))
+    if plan.take_back:
+        counts["taken back"] = len(plan.take_back)
+        return Effect(counts, f"{', '.join(plan.take_back)}: takes actions again.")
+    return Effect(counts, "Fewer: nodes with the least to lose are drained. More: they come back.")
+
+
+def _too_many(plan: _Plan) -> str:
+    most = plan.serving + len(plan.take_back)
+    return f"at most {most}: start a worker on another node, or take back one that was drained"
+
+
+def _resize(request: HttpRequest, target: Target, values: Values) -> None:
+    plan = _plan(target, values)
+    if plan.missing:
+        raise Conflict(_too_many(plan))
+    wanted = {("Node", name): NodeSpec(drained=True, reason=RESIZED) for name in plan.drain}
+    wanted |= {("Node", name): NodeSpec() for name in plan.take_back}
+    applying.apply(
+        wanted,
+        actor=actor_at(request),
+        told=applying.Told(
+            "resize", f"pool/{target.name}", {"nodes": plan.serving}, {"nodes": values["nodes"]}
+        ),
+    )
+
+
+def _size_line(target: Target, values: Values) -> str:
+    plan = _plan(target, values)
+    drains = [said("tangram", "node", "drain", n, "--reason", RESIZED) for n in plan.drain]
+    backs = [said("tangram", "node", "resume", name) for name in plan.take_back]
+    return " && ".join(drains + backs) or f"tangram node drain NODE  # {plan.serving} take work now"
+
+
+ON_NODES: Final = (
+    Verb(kind="node", name="drain", title="Drain", role=Role.OPERATOR, undo="resume",
+         form=forms.Drain, effect=_of_node, do=_drain("drain"), line=_drain_line("")),
+    Verb(kind="node", name="resume", title="Take back", role=Role.OPERATOR, undo="drain",
+         effect=lambda t, v: Effect(live(node=t.name), "It takes new actions again."),
+         do=_undrain, line=lambda t, v: said("tangram", "node", "resume", t.name)),
+    Verb(kind="node", name="retire", title="Retire", role=Role.OPERATOR, heavy=True,
+         undo="resume", form=forms.Drain, effect=_of_node, do=_drain("retire"),
+         line=_drain_line("retired")),
+    Verb(kind="node", name="forget", title="Forget", role=Role.OPERATOR, heavy=True,
+         effect=_of_lost, do=_forget,
+         line=lambda t, v: said("tangram", "node", "forget", t.name)),
+    Verb(kind="pool", name="resize", title="Resize", role=Role.ADMIN, heavy=True, undo="resize",
+         form=forms.Size, effect=_of_size, do=_resize, line=_size_line),
+)  # fmt: skip

@@ -1,0 +1,22 @@
+"""Telling the scheduler what somebody does, with its audit entry: both, or neither."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+from django.http import HttpRequest
+
+from tangram_web.audit.services import record
+from tangram_web.lib.tell import tell
+from tangram_web.operations.verbs import Target
+
+
+def tell_of(
+    request: HttpRequest, verb: str, target: Target, before: Any, after: Any, *events: Any
+) -> None:
+    """Write that ``verb`` was done to ``target`` and put ``events`` into the inbox."""
+    with transaction.atomic():
+        aim = f"{target.kind}/{target.name}"
+        record(request, verb, aim, before, after, project=target.project)
+        tell(*events)

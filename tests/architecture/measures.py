@@ -1,0 +1,143 @@
+"""Figures of the code base: import cycles, modules with a single importer, duplicate class names.
+
+``python -m tests.architecture.measures`` prints them; `test_measures` holds them.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+
+from tests.architecture.tree import PACKAGES, ROOT, python_files
+
+#: Class names that a framework prescribes.
+FRAMEWORK_NAMES = frozenset({"Meta", "Command", "Config", "Migration"})
+#: Prefixes of modules that a registry imports by name: handlers, policies, views, verbs of the CLI.
+REGISTERED = (
+    "scheduler.core.handlers.",
+    "scheduler.core.policies.",
+    "tangram_web.dashboard.views.",
+    "tangram_client.cli.",
+)
+
+
+@dataclass(slots=True)
+class Module:
+    """One module, what it imports of ours, and the classes it defines."""
+
+    name: str
+    is_package: bool
+    lines: int
+    imports: set[str] = field(default_factory=set)
+    classes: list[str] = field(default_factory=list)
+
+
+@cache
+def modules() -> dict[str, Module]:
+    """Return the product's modules by dotted name, with the modules of ours that each imports."""
+    found: dict[str, Module] = {}
+    trees: dict[str, ast.Module] = {}
+    for path in python_files(*PACKAGES):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package else parts)
+        text = path.read_text()
+        trees[name] = ast.parse(text)
+        found[name] = Module(name, is_package, text.count("\n"))
+    for name, tree in trees.items():
+        module = found[name]
+        module.imports = set(_imported(tree, found)) - {name}
+        module.classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+    return found
+
+
+def _imported(tree: ast.Module, known: Iterable[str]) -> Iterator[str]:
+    names = frozenset(known)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                if inner in names:
+                    yield inner
+                elif node.module in names:
+                    yield node.module
+
+
+def cycles() -> list[list[str]]:
+    """Return the strongly connected components of more than one module (Tarjan's algorithm)."""
+    graph = {name: sorted(module.imports) for name, module in modules().items()}
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in graph[name]:
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            component: list[str] = []
+            while not component or component[-1] != name:
+                component.append(stack.pop())
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for name in graph:
+        if name not in index:
+            visit(name)
+    return found
+
+
+def single_importers() -> dict[str, str]:
+    """Return the modules with exactly one importer, and that importer. Registered ones do not count."""
+    importers: dict[str, set[str]] = defaultdict(set)
+    for name, module in modules().items():
+        for other in module.imports:
+            importers[other].add(name)
+    return {
+        name: next(iter(importers[name]))
+        for name, module in sorted(modules().items())
+        if len(importers[name]) == 1 and not module.is_package and not name.startswith(REGISTERED)
+    }
+
+
+def duplicate_classes() -> dict[str, list[str]]:
+    """Return the class names that several modules define, without those a framework prescribes."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for name, module in sorted(modules().items()):
+        for each in module.classes:
+            if each not in FRAMEWORK_NAMES:
+                places[each].append(name)
+    return {each: where for each, where in sorted(places.items()) if len(where) > 1}
+
+
+def report() -> str:
+    """Return all figures as text."""
+    single, twice, circles = single_importers(), duplicate_classes(), cycles()
+    total = sum(module.lines for module in modules().values())
+    return "\n".join(
+        [
+            f"modules {len(modules())}, lines {total}",
+            f"import cycles {len(circles)}",
+            *(f"  {' '.join(each)}" for each in circles),
+            f"modules with a single importer {len(single)}",
+            *(f"  {name} <- {importer}" for name, importer in single.items()),
+            f"duplicate class names {len(twice)}",
+            *(f"  {name}: {' '.join(where)}" for name, where in twice.items()),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(report() + "\n")
