@@ -23,7 +23,7 @@ from scheduler.runtime.gateway.admission import Admission
 from scheduler.runtime.gateway.authentication import Identity
 from scheduler.runtime.gateway.dependencies import Backing
 from scheduler.runtime.gateway.http import ClientGone, Request
-from scheduler.runtime.gateway.journal_tail import Tail
+from scheduler.runtime.gateway.journal_tail import JournalTail
 from scheduler.runtime.gateway.scheduler_queries import NotLive, Questions
 from scheduler.runtime.gateway.submitter import Submitter
 from scheduler.runtime.loop.housekeeping import CapacityView
@@ -77,7 +77,7 @@ class Context:
         self.identity = Identity(backing.authenticate)
         self.admission = Admission()
         self.submitter = Submitter(client, keys)
-        self.tail = Tail(client, keys, self._capacity_changed)
+        self.tail = JournalTail(client, keys, self._capacity_changed)
         self.questions = Questions(client, keys, self.submitter, process_name("web"))
         self._stale = asyncio.Event()
         #: The view of the leader that the admission goes by, as it is stored.

@@ -15,6 +15,7 @@ from domain.codec import JournalEntry, read_entry
 from domain.decisions import Finish, Grant
 from domain.errors import CapacityError, InvalidRequest, Unavailable, Unreadable
 from domain.events import ActionFinished, ActionSubmitted
+from domain.journal_reducer import JournalReducer, on
 from domain.principals import Principal, Scope
 from scheduler.runtime.action_views import finished_view, granted_units, placement
 from scheduler.runtime.gateway.authentication import REVOCATION_SECONDS
@@ -160,6 +161,7 @@ class _Feed:
     """One client's place in the journal, and what it wants to see."""
 
     def __init__(self, request: Request, principal: Principal, newest: str) -> None:
+        self._bodies = _EventBodies()
         query = request.query()
         last = request.header(b"last-event-id") or query.get("after", "")
         self.position, self._skip = newest, -1
@@ -185,7 +187,7 @@ class _Feed:
         except Unreadable as error:
             return b"" if skip >= LAST_PLACE else _gap(stream_id, error)
         found = []
-        for place, (kind, body) in enumerate(_happenings(entry)):
+        for place, (kind, body) in enumerate(self._bodies.of(entry)):
             if place > skip and self._wanted(kind, body):
                 data = encode_json(body)
                 head = f"event: {kind}\nid: {stream_id}/{place}\ndata: ".encode()
@@ -225,45 +227,60 @@ def _gap(stream_id: str, error: Unreadable) -> bytes:
     return f"event: gap\nid: {stream_id}/{LAST_PLACE}\ndata: ".encode() + data + b"\n\n"
 
 
-def _happenings(entry: JournalEntry) -> list[tuple[str, dict[str, object]]]:
-    found: list[tuple[str, dict[str, object]]] = []
-    reports: dict[str, ActionFinished] = {}
-    for event in entry.events:
-        if isinstance(event, ActionSubmitted):
-            action = event.action
-            found.append(
-                (
-                    "submitted",
-                    {
-                        "id": action.id,
-                        "state": "queued",
-                        "project": action.project,
-                        "task": action.task,
-                        "trajectory": action.trajectory,
-                        "kind": action.kind,
-                    },
-                )
-            )
-        elif isinstance(event, ActionFinished):
-            reports[event.action_id] = event
-    for decision in entry.decisions:
-        if isinstance(decision, Grant):
-            body: dict[str, object] = {
-                "id": decision.action_id,
-                "state": "granted",
-                "project": decision.project,
-                "task": decision.task,
-                "trajectory": decision.trajectory,
-                "units": granted_units(decision.node, decision.allocations),
-                "placement": placement(decision.node, decision.allocations),
-                "attempt": decision.attempt,
-            }
-            found.append(("granted", body))
-        elif isinstance(decision, Finish):
-            report = reports.get(decision.action_id)
-            view = finished_view(decision, report, entry.at, entry.wall_offset_seconds)
-            found.append(("finished", {name: getattr(view, name) for name in _fields(view)}))
-    return found
+class _EventBodies(JournalReducer):
+    """Type and body of each event that a stream shows of one entry, in the order of their places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._entry: JournalEntry
+        self._reports: dict[str, ActionFinished] = {}
+        self.found: list[tuple[str, dict[str, object]]] = []
+
+    def of(self, entry: JournalEntry) -> list[tuple[str, dict[str, object]]]:
+        """Return the events of ``entry``."""
+        self.reduce(entry)
+        return self.found
+
+    def begin(self, entry: JournalEntry) -> None:
+        self._entry, self.found = entry, []
+        self._reports.clear()
+
+    @on(ActionSubmitted)
+    def _submitted(self, event: ActionSubmitted) -> None:
+        action = event.action
+        body: dict[str, object] = {
+            "id": action.id,
+            "state": "queued",
+            "project": action.project,
+            "task": action.task,
+            "trajectory": action.trajectory,
+            "kind": action.kind,
+        }
+        self.found.append(("submitted", body))
+
+    @on(ActionFinished)
+    def _reported(self, report: ActionFinished) -> None:
+        self._reports[report.action_id] = report
+
+    @on(Grant)
+    def _granted(self, grant: Grant) -> None:
+        body: dict[str, object] = {
+            "id": grant.action_id,
+            "state": "granted",
+            "project": grant.project,
+            "task": grant.task,
+            "trajectory": grant.trajectory,
+            "units": granted_units(grant.node, grant.allocations),
+            "placement": placement(grant.node, grant.allocations),
+            "attempt": grant.attempt,
+        }
+        self.found.append(("granted", body))
+
+    @on(Finish)
+    def _finished(self, finish: Finish) -> None:
+        entry, report = self._entry, self._reports.get(finish.action_id)
+        view = finished_view(finish, report, entry.at, entry.wall_offset_seconds)
+        self.found.append(("finished", {name: getattr(view, name) for name in _fields(view)}))
 
 
 def _fields(view: object) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from domain.codec import JournalEntry, read_entry
 from domain.decisions import Finish, Grant, Renew
 from domain.errors import Unreadable
 from domain.events import ActionFinished, ConfigApplied, NodeForgetAsked, NodeJoined
+from domain.journal_reducer import JournalReducer, on
 from domain.redis_keys import Keys
 from scheduler.runtime.action_views import finished_view
 from scheduler.runtime.redis.clients import going_on
@@ -32,7 +33,7 @@ RETRY_SECONDS = 0.2
 BLOCK_SECONDS = 1.0
 
 
-class Tail:
+class JournalTail(JournalReducer):
     """One reader of the journal per web process, however many clients wait.
 
     It keeps nothing that is not elsewhere too. So it goes past an entry that it cannot read, telling
@@ -42,6 +43,7 @@ class Tail:
     def __init__(
         self, client: redis.asyncio.Redis, keys: Keys, refresh: Callable[[], None]
     ) -> None:
+        super().__init__()
         self._client = client
         self._lane = AsyncLane(client)
         self._keys = keys
@@ -57,6 +59,9 @@ class Tail:
         self._moved = asyncio.Condition()
         self.position = "0-0"
         self.seq = 0
+        #: The entry that is being read, and the reports of nodes in it.
+        self._entry: JournalEntry
+        self._reports: dict[str, ActionFinished] = {}
 
     def recent(self, action_id: str) -> ActionView | None:
         """Return an action that finished a moment ago."""
@@ -145,7 +150,7 @@ class Tail:
                 continue
             for stream_id, fields in entries:
                 try:
-                    self._take(read_entry(stream_id, fields))
+                    self.reduce(read_entry(stream_id, fields))
                 except Unreadable as error:
                     log.error("an entry is passed over here: %s", error)
                     self._pass_over()
@@ -161,26 +166,35 @@ class Tail:
         for action_id in list(self._waiters):
             self._resolve(action_id, None)
 
-    def _take(self, entry: JournalEntry) -> None:
+    def begin(self, entry: JournalEntry) -> None:
+        """Note the number and the times of ``entry``."""
         self.seq = entry.seq
-        reports: dict[str, ActionFinished] = {}
-        for event in entry.events:
-            if isinstance(event, ActionFinished):
-                reports[event.action_id] = event
-            elif isinstance(event, (NodeJoined, NodeForgetAsked, ConfigApplied)):
-                self._refresh()
-        for decision in entry.decisions:
-            if isinstance(decision, Finish):
-                self._finished(decision, reports.get(decision.action_id), entry)
-            elif isinstance(decision, Grant) and decision.expires_at is not None:
-                self._resolve(decision.action_id, None)
-            elif isinstance(decision, Renew):
-                ends = decision.expires_at + entry.wall_offset_seconds
-                for renewal in self._renewals.pop(decision.action_id, ()):
-                    if not renewal.done():
-                        renewal.set_result(ends)
+        self._entry = entry
+        self._reports.clear()
 
-    def _finished(self, finish: Finish, report: ActionFinished | None, entry: JournalEntry) -> None:
+    @on(NodeJoined, NodeForgetAsked, ConfigApplied)
+    def _capacity_changed(self, _: object) -> None:
+        self._refresh()
+
+    @on(ActionFinished)
+    def _reported(self, report: ActionFinished) -> None:
+        self._reports[report.action_id] = report
+
+    @on(Grant)
+    def _granted(self, grant: Grant) -> None:
+        if grant.expires_at is not None:
+            self._resolve(grant.action_id, None)
+
+    @on(Renew)
+    def _renewed(self, renew: Renew) -> None:
+        ends = renew.expires_at + self._entry.wall_offset_seconds
+        for renewal in self._renewals.pop(renew.action_id, ()):
+            if not renewal.done():
+                renewal.set_result(ends)
+
+    @on(Finish)
+    def _finished(self, finish: Finish) -> None:
+        entry, report = self._entry, self._reports.get(finish.action_id)
         found = (finish, report, entry.at, entry.wall_offset_seconds)
         self._recent[finish.action_id] = found
         if len(self._recent) > RECENT:

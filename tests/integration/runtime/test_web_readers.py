@@ -80,7 +80,7 @@ async def test_a_reader_that_dies_is_not_mourned_in_silence(
     """Whoever waits at this process would wait for ever: the next process reads on."""
     ended: list[str] = []
     context = a_context(runtime_redis, keys, end_process=lambda: ended.append("ended"))
-    context.tail._take = None  # type: ignore[assignment, method-assign]
+    context.tail.reduce = None  # type: ignore[assignment, method-assign]
     await context.start()
 
     redis_client.xadd(keys.journal, {"e": encode(JournalEntry(1, 1, 1.0, 0.0, "0-0", [], []))})
