@@ -1,0 +1,76 @@
+"""The present version starts on the data of an earlier one, which was killed at work."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.tree import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+HOMES = sorted((ROOT / "tests" / "data").glob("*/home.tar.xz"))
+
+
+@pytest.fixture(params=HOMES, ids=lambda path: path.parent.name)
+def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    with tarfile.open(request.param) as archive:
+        archive.extractall(tmp_path, filter="data")
+    # The node workers of the archive are named after the machine that they ran on.
+    monkeypatch.setenv("TANGRAM_NODE", "vm")
+    monkeypatch.setenv("TANGRAM_NODE_GPUS", "2")
+    return tmp_path / "oldhome"
+
+
+def actions_of(tangram, task: str) -> list[dict]:
+    return tangram.get(f"/api/v1/actions?task={task}&limit=100")["results"]
+
+
+def test_an_upgrade_keeps_rows_tokens_configuration_and_queued_actions(start, home):
+    """1. Start on the old data. 2. Queued actions finish. 3. Running ones end once. 4. The rest stands."""
+    tangram = start("--no-demo", "--nodes", "2", "--cpus", "2", home=home)
+    token = token_of(home)
+    tangram.wait_until_ready()
+    assert tangram.access["token"] == token
+
+    waited = [
+        tangram.get(f"/api/v1/actions/{each['id']}?wait=120")
+        for each in actions_of(tangram, "waiting")
+    ]
+    assert [each["outcome"] for each in waited] == ["completed"] * 4
+    assert {each["result"]["stdout"] for each in waited} == {f"waited {n}\n" for n in range(4)}
+
+    interrupted = [
+        tangram.get(f"/api/v1/actions/{each['id']}?wait=120")
+        for each in actions_of(tangram, "busy")
+    ]
+    assert Counter(each["outcome"] for each in interrupted) <= Counter(infra_failed=2, unknown=2)
+
+    paused = actions_of(tangram, "paused")
+    assert [each["state"] for each in paused] == ["queued"]
+    tangram.post("/api/v1/tasks/paused/resume", {})
+    assert tangram.get(f"/api/v1/actions/{paused[0]['id']}?wait=120")["outcome"] == "completed"
+
+    ended = Counter(
+        each["outcome"] for each in actions_of(tangram, "gpu") + actions_of(tangram, "slow")
+    )
+    assert ended == {"completed": 12, "timeout": 1}
+    called = tangram.post(
+        "/api/v1/actions?wait=120",
+        {
+            "task": "gpu",
+            "kind": "call",
+            "call": {"target": "service:files-a", "method": "GET", "path": "/"},
+        },
+    )
+    assert called["outcome"] == "completed"
+    assert tangram.end() == 0
+
+
+def token_of(home: Path) -> str:
+    token: str = json.loads((home / "client.json").read_text())["token"]
+    return token
