@@ -28,7 +28,8 @@ from typing import Any, Final
 
 import msgspec
 
-from contract.wire import ActionPayload, ActionView
+from contract.requests import ActionRequest
+from contract.responses import ActionResponse
 from domain.action import Action, Outcome
 from domain.codec import encode
 from domain.errors import Conflict, InvalidRequest, NotFound, TangramError
@@ -130,7 +131,7 @@ class OpenAi:
             "task": request.header(b"x-tangram-task") or DEFAULT_TASK,
             "trajectory": request.header(b"x-tangram-trajectory") or trajectory,
         }
-        payload = read(ActionPayload, {**named, **(own or {}), "kind": "call", "call": call})
+        payload = read(ActionRequest, {**named, **(own or {}), "kind": "call", "call": call})
         return self._context.admission.action(payload, principal)
 
     async def _answer(
@@ -184,7 +185,7 @@ def _read(body: bytes) -> dict[str, Any]:
         raise HttpError(400, "malformed_json", f"the body is no JSON object: {error}") from None
 
 
-def _response(view: ActionView) -> Response:
+def _response(view: ActionResponse) -> Response:
     named = {"X-Tangram-Action": view.id}
     result = view.result if isinstance(view.result, dict) else {}
     if view.outcome is not Outcome.COMPLETED or "status" not in result:

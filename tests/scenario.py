@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from contract.wire import WaitView
+from contract.responses import WaitDetails
 from domain import events
 from domain.action import Action, ActionState, Outcome
 from domain.decisions import Decision, Finish, Grant, Wake
@@ -196,7 +196,7 @@ class Scenario:
         """Return all moments for which the machine asked, as seconds from the start."""
         return [wake.wake_at - START for wake in only(Wake, self.decisions)]
 
-    def why(self, name: str) -> WaitView:
+    def why(self, name: str) -> WaitDetails:
         """Return why a queued action waits."""
         standing = self.machine.explain(ActionId(name))
         assert standing is not None, f"{name} is not live"

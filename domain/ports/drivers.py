@@ -21,6 +21,9 @@ from domain.allocation import Allocation
 from domain.ids import ActionId, TrajectoryKey
 from domain.ports.orders import Leftover, RunOrder, RunReport
 
+#: Largest file that a driver accepts or returns.
+MAX_FILE_BYTES = 16 * 1024 * 1024
+
 
 class Driver(Protocol):
     """The hands of a manager on one node. All coroutines run in the node worker's event loop."""

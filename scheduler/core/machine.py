@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import inf
 
-from contract.wire import DecisionView, QueuesView, ShareView
+from contract.responses import DecisionDetails, QueuesResponse
+from domain.advice import ShareUsage
 from domain.decisions import Decision, TurnedBad, Wake
 from domain.errors import InvariantViolation
 from domain.events import Event
@@ -74,15 +75,15 @@ class Machine:
         """Say where a live action stands and, if it waits, why; None for one that is not live."""
         return explain(self.state, action_id)
 
-    def decisions(self, limit: int) -> list[DecisionView]:
+    def decisions(self, limit: int) -> list[DecisionDetails]:
         """Return what policies decided lately, latest first."""
         return recent_decisions(self.state, limit)
 
-    def queues(self, limit: int, projects: Collection[str] | None = None) -> QueuesView:
+    def queues(self, limit: int, projects: Collection[str] | None = None) -> QueuesResponse:
         """Return what waits and for what, the longest lines first; of some projects, or of all."""
         return lines(self.state, limit, projects)
 
-    def shares(self) -> list[ShareView]:
+    def shares(self) -> list[ShareUsage]:
         """Return what projects have of what they share."""
         return standings(self.state)
 

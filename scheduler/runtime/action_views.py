@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from contract.wire import ActionView, rfc3339
+from contract.responses import ActionResponse, rfc3339
 from domain.action import ActionState
 from domain.allocation import Allocation, Placement
 from domain.decisions import Finish
@@ -39,7 +39,7 @@ def placement(node: str | None, allocations: Iterable[Allocation]) -> Placement 
     return found
 
 
-def live_view(standing: Standing, wall_offset: float) -> ActionView:
+def live_view(standing: Standing, wall_offset: float) -> ActionResponse:
     """Return a live action; ``wall_offset`` turns journal time into wall clock."""
     live, action = standing.live, standing.live.action
 
@@ -47,7 +47,7 @@ def live_view(standing: Standing, wall_offset: float) -> ActionView:
         return None if at is None else rfc3339(at + wall_offset)
 
     lease = live.lease_expires_at
-    return ActionView(
+    return ActionResponse(
         id=action.id,
         state=live.state,
         result=None if lease is None else {"expires_at": wall(lease)},
@@ -67,7 +67,7 @@ def live_view(standing: Standing, wall_offset: float) -> ActionView:
 
 def finished_view(
     finish: Finish, report: ActionFinished | None, at: float, wall_offset: float
-) -> ActionView:
+) -> ActionResponse:
     """Return a finished action from the entry that finished it."""
     timing = finish.timing
     finished_at = at + wall_offset
@@ -76,7 +76,7 @@ def finished_view(
     reported = report.result if report is not None and report.result else finish.result
     if reported:
         result = _decode_result(reported)
-    return ActionView(
+    return ActionResponse(
         id=finish.action_id,
         state=ActionState.FINISHED,
         outcome=finish.outcome,

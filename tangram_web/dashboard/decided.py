@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from django.http import QueryDict
 
-from contract.wire import DecisionView
+from contract.responses import DecisionDetails
 from tangram_web.lib import ask
 from tangram_web.records.models import NodeRecord
 
@@ -32,7 +32,7 @@ FILTERS: Final = ("pool", "policy", "resource")
 class Decided:
     """One decision, and the pool whose actions it was about."""
 
-    view: DecisionView
+    view: DecisionDetails
     #: Empty for what belongs to no node: limits of APIs are of all pools.
     pool: str
 
@@ -91,7 +91,7 @@ def decided_page(query: QueryDict) -> DecidedPage:
     )
 
 
-def filtered_decisions(query: QueryDict) -> list[DecisionView]:
+def filtered_decisions(query: QueryDict) -> list[DecisionDetails]:
     """Return all decisions that an address asks for, latest first. Raises Unavailable."""
     filters = filters_of(query)
     return [one.view for one in _everything() if _fits(one, filters)]

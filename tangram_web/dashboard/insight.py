@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
-from contract.wire import QueuesView, WaitView
+from contract.responses import QueuesResponse, WaitDetails
 from domain.errors import Unavailable
 from tangram_web.dashboard.decided import decided_page
 from tangram_web.dashboard.guards import for_viewers, for_watchers
@@ -58,7 +58,7 @@ def workers(request: HttpRequest) -> HttpResponse:
     return render(request, "dashboard/workers.html", context)
 
 
-def why_waiting(sight: Sight, record: ActionRecord) -> tuple[WaitView | None, str]:
+def why_waiting(sight: Sight, record: ActionRecord) -> tuple[WaitDetails | None, str]:
     """Return why a queued action waits, and what keeps us from knowing."""
     live, problem = asked(lambda: ask.live_action(record.id))
     if live is None or live.waiting is None:
@@ -66,7 +66,7 @@ def why_waiting(sight: Sight, record: ActionRecord) -> tuple[WaitView | None, st
     return veiled(sight, [live.waiting])[0], problem
 
 
-def queues_seen_by(sight: Sight) -> QueuesView:
+def queues_seen_by(sight: Sight) -> QueuesResponse:
     """Return the lines, or what of them belongs to projects that may be seen. Raises Unavailable."""
     found = ask.queues() if sight.everything else ask.queues(projects=sight.projects)
     for line, why in zip(found.items, veiled(sight, [one.why for one in found.items]), strict=True):
@@ -79,7 +79,7 @@ def shares_seen_by(sight: Sight, status: dict[str, Any]) -> list[dict[str, Any]]
     return [share for share in status.get("shares", []) if sight.sees(share["project"])]
 
 
-def veiled(sight: Sight, waits: Sequence[WaitView]) -> list[WaitView]:
+def veiled(sight: Sight, waits: Sequence[WaitDetails]) -> list[WaitDetails]:
     """Return ``waits`` without the names of actions that may not be seen."""
     hidden = names_hidden_from(sight, (why.blocked_by for why in waits if why.blocked_by))
     for why in waits:
@@ -89,7 +89,7 @@ def veiled(sight: Sight, waits: Sequence[WaitView]) -> list[WaitView]:
     return [_veiled(why) if why.blocked_by in hidden else why for why in waits]
 
 
-def _veiled(why: WaitView) -> WaitView:
+def _veiled(why: WaitDetails) -> WaitDetails:
     reason = why.reason.replace(why.blocked_by or "", "an action of another project")
     return msgspec.structs.replace(why, reason=reason, blocked_by=None)
 

@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
-from contract.wire import QueuesView
+from contract.responses import QueuesResponse
 from domain.inventory import Config
 from tangram_web.dashboard.guards import for_viewers, refuse
 from tangram_web.dashboard.insight import asked, queues_seen_by, shares_seen_by
@@ -158,7 +158,7 @@ def apis(request: HttpRequest, sight: Sight) -> HttpResponse:
 def api_rows(
     resources: dict[str, Any],
     config: Config,
-    queues: QueuesView | None,
+    queues: QueuesResponse | None,
     shares: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
     """Return one row per resource of the whole cluster, by name.

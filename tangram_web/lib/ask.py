@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 import redis
 
-from contract.wire import ActionView, DecisionsView, QueuesView
+from contract.responses import ActionResponse, DecisionsResponse, QueuesResponse
 from domain.codec import Reply, decode_reply, encode
 from domain.errors import Conflict, NotFound, Unavailable
 from domain.events import (
@@ -27,24 +27,24 @@ from tangram_web.lib import bus
 
 ANSWER_SECONDS: Final = 2.0
 
-_action = msgspec.msgpack.Decoder(ActionView)
-_decisions = msgspec.msgpack.Decoder(DecisionsView)
-_queues = msgspec.msgpack.Decoder(QueuesView)
+_action = msgspec.msgpack.Decoder(ActionResponse)
+_decisions = msgspec.msgpack.Decoder(DecisionsResponse)
+_queues = msgspec.msgpack.Decoder(QueuesResponse)
 _status = msgspec.msgpack.Decoder(dict[str, Any])
 
 
-def live_action(action_id: str) -> ActionView | None:
+def live_action(action_id: str) -> ActionResponse | None:
     """Return an action that is not over, with why it waits; None for any other."""
     body = _ask(ActionQueried, action_id=ActionId(action_id), project="")
     return None if body is None else _action.decode(body)
 
 
-def queues(limit: int = 200, projects: tuple[str, ...] | None = None) -> QueuesView:
+def queues(limit: int = 200, projects: tuple[str, ...] | None = None) -> QueuesResponse:
     """Return what waits and for what, the longest lines first; of some projects, or of all."""
     return _queues.decode(_ask(QueuesQueried, limit=limit, projects=projects) or b"")
 
 
-def decisions(limit: int = 100) -> DecisionsView:
+def decisions(limit: int = 100) -> DecisionsResponse:
     """Return what policies decided lately, latest first."""
     return _decisions.decode(_ask(DecisionsQueried, limit=limit) or b"")
 

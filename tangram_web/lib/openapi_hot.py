@@ -1,30 +1,32 @@
 """The endpoints that the gateway serves, as data for the one OpenAPI document.
 
 They stand in front of Django, so its schema generator cannot see them; their bodies are the
-structs of `contract/wire.py`.
+structs of `contract.requests` and `contract.responses`.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from contract.wire import (
-    MAX_FILE_BYTES,
+from contract.requests import (
     MAX_WAIT_SECONDS,
-    ActionPayload,
-    ActionView,
-    BatchItem,
-    BatchView,
-    CancelPayload,
-    CompletionsView,
-    DecisionsView,
-    PriorityPayload,
-    QueuesView,
-    ReleasePayload,
-    RenewPayload,
-    TaskPayload,
-    TrajectoryPayload,
+    ActionRequest,
+    CancelRequest,
+    LeaseReleaseRequest,
+    LeaseRenewRequest,
+    PriorityRequest,
+    TaskRequest,
+    TrajectoryRequest,
 )
+from contract.responses import (
+    ActionResponse,
+    BatchItemResponse,
+    BatchResponse,
+    CompletionsResponse,
+    DecisionsResponse,
+    QueuesResponse,
+)
+from domain.ports.drivers import MAX_FILE_BYTES
 from domain.principals import Scope
 
 
@@ -44,7 +46,7 @@ class Parameter(NamedTuple):
     place: str = "query"
 
 
-#: A struct of the wire, bytes, any JSON object (a plain schema), or nothing.
+#: A struct of `contract`, bytes, any JSON object (a plain schema), or nothing.
 Body = type | Bytes | dict[str, Any] | None
 
 
@@ -102,17 +104,17 @@ RENEWED = _object(id="string", expires_at="string")
 HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
     HotEndpoint(
         "post", "/actions", "actions_submit", "Submit an action", Scope.SUBMIT,
-        {200: ActionView, 202: ACCEPTED}, ActionPayload, (WAIT,),
+        {200: ActionResponse, 202: ACCEPTED}, ActionRequest, (WAIT,),
         problems=(404, 409, 413, 422),
     ),
     HotEndpoint(
         "post", "/actions/batch", "actions_submit_batch",
         "Submit up to 1,000 actions; each is accepted or refused on its own", Scope.SUBMIT,
-        {202: BatchView}, BatchBody, problems=(409, 413, 422),
+        {202: BatchResponse}, BatchBody, problems=(409, 413, 422),
     ),
     HotEndpoint(
         "get", "/actions/{id}", "actions_retrieve", "How an action stands, and why it waits",
-        Scope.READ, {200: ActionView}, parameters=(WAIT,), problems=(404, 422),
+        Scope.READ, {200: ActionResponse}, parameters=(WAIT,), problems=(404, 422),
     ),
     HotEndpoint(
         "get", "/actions/{id}/stream", "actions_stream",
@@ -122,17 +124,17 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
     ),
     HotEndpoint(
         "post", "/actions/{id}/cancel", "actions_cancel", "Cancel an action; may be repeated",
-        Scope.SUBMIT, {200: ActionView, 202: ACCEPTED}, CancelPayload, body_required=False,
+        Scope.SUBMIT, {200: ActionResponse, 202: ACCEPTED}, CancelRequest, body_required=False,
         problems=(404, 413, 422),
     ),
     HotEndpoint(
         "post", "/leases/{id}/renew", "leases_renew", "Keep a lease", Scope.SUBMIT,
-        {200: RENEWED}, RenewPayload, body_required=False,
+        {200: RENEWED}, LeaseRenewRequest, body_required=False,
         problems=(404, 409, 413, 422),
     ),
     HotEndpoint(
         "post", "/leases/{id}/release", "leases_release", "Give a lease back; may be repeated",
-        Scope.SUBMIT, {200: ActionView, 202: ActionView}, ReleasePayload, body_required=False,
+        Scope.SUBMIT, {200: ActionResponse, 202: ActionResponse}, LeaseReleaseRequest, body_required=False,
         problems=(404, 409, 413, 422),
     ),
     HotEndpoint(
@@ -157,7 +159,7 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
     ),
     HotEndpoint(
         "get", "/completions", "completions_list", "The log of finished actions", Scope.READ,
-        {200: CompletionsView},
+        {200: CompletionsResponse},
         parameters=(
             Parameter("after", "`next` of the page before, or `now`.", {"type": "string"}),
             Parameter(
@@ -169,7 +171,7 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
     ),
     HotEndpoint(
         "post", "/tasks", "tasks_open", "Declare a task and bind it to a pool", Scope.SUBMIT,
-        {201: NAMED}, TaskPayload, problems=(404, 409, 413, 422),
+        {201: NAMED}, TaskRequest, problems=(404, 409, 413, 422),
     ),
     HotEndpoint(
         "post", "/tasks/{id}/pause", "tasks_pause",
@@ -183,12 +185,12 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
     HotEndpoint(
         "post", "/tasks/{id}/priority", "tasks_priority",
         "Serve all actions of a task at one priority; null: each at its own", Scope.OPERATE,
-        {202: NAMED}, PriorityPayload, (PROJECT,), problems=(404, 413, 422),
+        {202: NAMED}, PriorityRequest, (PROJECT,), problems=(404, 413, 422),
     ),
     HotEndpoint(
         "post", "/tasks/{id}/cancel", "tasks_cancel",
         "End what a task has now; what is submitted later is accepted", Scope.SUBMIT,
-        {202: NAMED}, CancelPayload, (PROJECT,), body_required=False,
+        {202: NAMED}, CancelRequest, (PROJECT,), body_required=False,
         problems=(404, 413, 422),
     ),
     HotEndpoint(
@@ -199,7 +201,7 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
     HotEndpoint(
         "post", "/trajectories", "trajectories_open",
         "Declare a trajectory before its first action", Scope.SUBMIT, {201: NAMED},
-        TrajectoryPayload, problems=(404, 409, 413, 422),
+        TrajectoryRequest, problems=(404, 409, 413, 422),
     ),
     HotEndpoint(
         "post", "/trajectories/{id}/finish", "trajectories_finish",
@@ -223,7 +225,7 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
     HotEndpoint(
         "get", "/queues", "queues_list",
         "What waits and for what: lines of actions that can only be admitted alike, longest first",
-        Scope.READ, {200: QueuesView},
+        Scope.READ, {200: QueuesResponse},
         parameters=(
             Parameter(
                 "limit", "Longest so many.", {"type": "integer", "minimum": 1, "maximum": 500}
@@ -234,7 +236,7 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
     HotEndpoint(
         "get", "/decisions", "decisions_list",
         "What policies decided lately: candidates, evictions tried, objectives, units",
-        Scope.READ, {200: DecisionsView},
+        Scope.READ, {200: DecisionsResponse},
         parameters=(
             Parameter(
                 "limit", "Latest so many.", {"type": "integer", "minimum": 1, "maximum": 256}
@@ -246,18 +248,18 @@ HOT_ENDPOINTS: tuple[HotEndpoint, ...] = (
 
 #: Structs that answers and bodies are made of, by the name of their component.
 WIRE_STRUCTS: tuple[type, ...] = (
-    ActionPayload,
-    ActionView,
-    BatchItem,
-    BatchView,
-    CancelPayload,
-    PriorityPayload,
-    CompletionsView,
-    DecisionsView,
-    ReleasePayload,
-    PriorityPayload,
-    QueuesView,
-    RenewPayload,
-    TaskPayload,
-    TrajectoryPayload,
+    ActionRequest,
+    ActionResponse,
+    BatchItemResponse,
+    BatchResponse,
+    CancelRequest,
+    PriorityRequest,
+    CompletionsResponse,
+    DecisionsResponse,
+    LeaseReleaseRequest,
+    PriorityRequest,
+    QueuesResponse,
+    LeaseRenewRequest,
+    TaskRequest,
+    TrajectoryRequest,
 )

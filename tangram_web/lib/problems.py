@@ -16,7 +16,7 @@ from rest_framework import exceptions
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.response import Response
 
-from contract.wire import Problem
+from contract.responses import ProblemDetails
 from domain.errors import CapacityError, Conflict, Gone, InvalidRequest, NotFound, Unavailable
 from tangram_web.lib.requests import request_id_of
 
@@ -58,10 +58,12 @@ def title_of(status: int) -> str:
         return "Error"
 
 
-def problem(request: HttpRequest | None, status: int, detail: str = "", **more: Any) -> Problem:
+def problem(
+    request: HttpRequest | None, status: int, detail: str = "", **more: Any
+) -> ProblemDetails:
     """Describe an error of ``request``."""
     more.setdefault("code", _CODES.get(status, "error"))
-    return Problem(
+    return ProblemDetails(
         title=title_of(status),
         status=status,
         detail=detail,
@@ -101,7 +103,7 @@ class ProblemHandler(ExceptionHandler):
 
 
 class ProblemFormatter(ExceptionFormatter):
-    """Renders the flattened errors of DRF as a `Problem` with JSON Pointers."""
+    """Renders the flattened errors of DRF as a `ProblemDetails` with JSON Pointers."""
 
     def format_error_response(self, error_response: ErrorResponse) -> dict[str, Any]:
         """Return the members of the problem."""

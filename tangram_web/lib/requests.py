@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponse
 
-from contract.wire import ROUTE
+from contract.requests import ROUTE
 
 #: ``<str:name>`` and ``<name>`` in routes of Django.
 _GROUP = re.compile(r"\(\?P<(\w+)>[^)]*\)")

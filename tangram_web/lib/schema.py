@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 from drf_spectacular.openapi import AutoSchema
 
-from contract.wire import MAX_BATCH, Problem
+from contract.requests import MAX_BATCH
+from contract.responses import ProblemDetails
 from tangram_web.lib.access import needed_scope
 from tangram_web.lib.openapi_hot import (
     HOT_ENDPOINTS,
@@ -82,15 +83,17 @@ def _add_idempotency_key(operation: dict[str, Any]) -> None:
 
 
 def _wire_schemas() -> dict[str, Any]:
-    _, components = msgspec.json.schema_components([*WIRE_STRUCTS, Problem], ref_template=_REF)
-    components["BatchPayload"] = {
+    _, components = msgspec.json.schema_components(
+        [*WIRE_STRUCTS, ProblemDetails], ref_template=_REF
+    )
+    components["BatchRequest"] = {
         "type": "object",
-        "title": "BatchPayload",
+        "title": "BatchRequest",
         "description": "Up to 1,000 actions; each is accepted or refused on its own.",
         "properties": {
             "actions": {
                 "type": "array",
-                "items": {"$ref": _REF.format(name="ActionPayload")},
+                "items": {"$ref": _REF.format(name="ActionRequest")},
                 "maxItems": MAX_BATCH,
             }
         },
@@ -149,7 +152,7 @@ def _content(body: Body) -> dict[str, Any]:
         return {body.media_type: {"schema": schema}}
     if isinstance(body, dict):
         return {"application/json": {"schema": body}}
-    name = "BatchPayload" if body is BatchBody else getattr(body, "__name__", "")
+    name = "BatchRequest" if body is BatchBody else getattr(body, "__name__", "")
     return {"application/json": {"schema": {"$ref": _REF.format(name=name)}}}
 
 
@@ -157,7 +160,7 @@ def _problems(codes: set[int]) -> dict[str, Any]:
     return {
         str(code): {
             "description": HTTPStatus(code).phrase,
-            "content": {CONTENT_TYPE: {"schema": {"$ref": _REF.format(name="Problem")}}},
+            "content": {CONTENT_TYPE: {"schema": {"$ref": _REF.format(name="ProblemDetails")}}},
         }
         for code in sorted(codes)
     }

@@ -25,7 +25,7 @@ import msgspec
 import redis
 import redis.asyncio
 
-from contract.wire import ROUTE
+from contract.requests import ROUTE
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

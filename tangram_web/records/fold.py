@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from contract.wire import rfc3339
+from contract.responses import rfc3339
 from domain.action import ActionState, Kind, Outcome
 from domain.codec import JournalEntry
 from domain.decisions import Finish, Grant, RemoveEnvironment, Renew, Requeue, Resize

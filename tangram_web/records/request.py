@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contract.wire import ActionPayload, CallPayload
+from contract.requests import ActionRequest, CallRequest
 from domain.action import Action
 from domain.allocation import Allocation
 from domain.apis import CallSpec
@@ -10,9 +10,9 @@ from domain.elasticity import Elasticity
 from domain.resources import Cost, units
 
 
-def payload_of(action: Action) -> ActionPayload:
+def payload_of(action: Action) -> ActionRequest:
     """Return the request that leads to ``action``."""
-    return ActionPayload(
+    return ActionRequest(
         task=action.task,
         kind=action.kind,
         project=action.project,
@@ -39,8 +39,8 @@ def payload_of(action: Action) -> ActionPayload:
     )
 
 
-def _call(call: CallSpec) -> CallPayload:
-    return CallPayload(
+def _call(call: CallSpec) -> CallRequest:
+    return CallRequest(
         call.target,
         call.method,
         call.path,

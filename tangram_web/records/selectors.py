@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 from django.db.models import Model, QuerySet
 
-from contract.wire import ActionView, CompletionsView
+from contract.responses import ActionResponse, CompletionsResponse
 from domain.action import ActionState, Kind, Outcome, Timing
 from domain.allocation import Placement, UsedResources
 from domain.errors import Gone, InvalidRequest
@@ -21,14 +21,14 @@ MAX_COMPLETIONS = 1000
 Row = TypeVar("Row", bound=Model)
 
 
-def action_view(action_id: str, project: str | None = None) -> ActionView | None:
+def action_view(action_id: str, project: str | None = None) -> ActionResponse | None:
     """Return an action from its row; None when there is none, or none in ``project``."""
     rows = _of(ActionRecord.objects.all(), project)
     record = rows.filter(pk=action_id).defer("spec").first() if _readable(action_id) else None
     return None if record is None else view_of(record)
 
 
-def completions(project: str | None, after: int, limit: int) -> CompletionsView:
+def completions(project: str | None, after: int, limit: int) -> CompletionsResponse:
     """Return the actions that finished after cursor ``after``, oldest first, up to ``limit``.
 
     ``after`` 0 begins with the oldest that there is. Raises Gone for a cursor behind which rows
@@ -47,14 +47,14 @@ def completions(project: str | None, after: int, limit: int) -> CompletionsView:
     found = list(rows.defer("spec").order_by("finished_seq")[: limit + 1])
     page = found[:limit]
     last = page[-1].finished_seq if page else after
-    return CompletionsView(
+    return CompletionsResponse(
         items=[view_of(record) for record in page], next=str(last), more=len(found) > limit
     )
 
 
-def view_of(record: ActionRecord, *, with_result: bool = True) -> ActionView:
+def view_of(record: ActionRecord, *, with_result: bool = True) -> ActionResponse:
     """Return a row as everybody sees an action."""
-    return ActionView(
+    return ActionResponse(
         id=record.id,
         state=ActionState(record.state),
         outcome=None if record.outcome is None else Outcome(record.outcome),

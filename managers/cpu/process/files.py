@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from contract.wire import MAX_FILE_BYTES
 from domain.errors import InvalidRequest, NotFound
+from domain.ports.drivers import MAX_FILE_BYTES
 from managers.cpu.process.workspace import split_path
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
-from contract.wire import OneMoreView, WaitView
+from contract.responses import WaitDetails
+from domain.advice import ExtraUnitsEffect
 from domain.ids import ResourceId
 from domain.resources import MILLI, units
 from scheduler.core.advice.forecast import LONGEST, wanted_of
@@ -31,8 +32,8 @@ Hold = tuple[float, int]
 
 
 def one_more(
-    state: State, live: LiveAction, why: WaitView, starts_in_seconds: float | None
-) -> OneMoreView | None:
+    state: State, live: LiveAction, why: WaitDetails, starts_in_seconds: float | None
+) -> ExtraUnitsEffect | None:
     """Return what more of ``why.resource`` would change for ``live``, whose forecast start is given."""
     resource = ResourceId(why.resource or "")
     if starts_in_seconds is None or why.code not in _CURED or resource not in state.ledgers:
@@ -55,7 +56,7 @@ def one_more(
     sooner = min(as_it_is - with_more, starts_in_seconds)
     start = starts_in_seconds - sooner
     missing = max(0, wanted + sum(amount for _, amount in ahead) - free)
-    return OneMoreView(
+    return ExtraUnitsEffect(
         units=units(more),
         sooner_seconds=round(sooner, 3),
         starts_in_seconds=round(start, 3),

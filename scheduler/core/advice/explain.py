@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from contract.wire import OneMoreView, ReliefView, WaitView
+from contract.responses import WaitDetails
 from domain.action import ActionState
+from domain.advice import ExtraUnitsEffect, UnblockHint
 from domain.ids import ActionId, ResourceId
 from domain.limits import Quota, QuotaUse
 from domain.resources import units
@@ -23,12 +24,12 @@ class Standing(NamedTuple):
     """A live action and, while it is queued, what it waits for."""
 
     live: LiveAction
-    waiting: WaitView | None
+    waiting: WaitDetails | None
     forecast: Forecast | None = None
-    one_more: OneMoreView | None = None
-    relief: ReliefView | None = None
+    one_more: ExtraUnitsEffect | None = None
+    relief: UnblockHint | None = None
 
-    def why(self) -> WaitView | None:
+    def why(self) -> WaitDetails | None:
         """Return why it waits, with what it may expect; None when it does not wait."""
         if self.waiting is None or self.forecast is None:
             return self.waiting
@@ -59,12 +60,12 @@ def explain(state: State, action_id: ActionId) -> Standing | None:
     return Standing(live, why, expected, more, relief(state, live, why))
 
 
-def waiting(state: State, live: LiveAction) -> WaitView:
+def waiting(state: State, live: LiveAction) -> WaitDetails:
     """Say why a queued action waits."""
     leader = state.merging.behind.get(live.id)
     if leader is not None:
         said = f"{leader} makes the same call, and will have the answer for both"
-        return WaitView("merged", said, blocked_by=leader)
+        return WaitDetails("merged", said, blocked_by=leader)
     if live.queue is None:
         trajectory = state.trajectory_of(live)
         assert trajectory is not None  # only who takes turns is queued outside a line
@@ -72,13 +73,13 @@ def waiting(state: State, live: LiveAction) -> WaitView:
     queue = state.queues[live.queue]
     reason = queue.reason
     if reason is None:
-        return WaitView("arriving", "it has just arrived and is looked at in the next cycle")
+        return WaitDetails("arriving", "it has just arrived and is looked at in the next cycle")
     if reason.code == "share" and reason.subject is not None:
         sentence = _what_the_share_leaves(state, live, reason.subject)
         position = _ahead_in_project(state, live, reason.subject)
-        return WaitView("share", sentence, reason.subject, position, reason.blocked_by)
+        return WaitDetails("share", sentence, reason.subject, position, reason.blocked_by)
     if reason.code not in {"short_of", "behind", "deferred"} or reason.subject is None:
-        return WaitView(reason.code, _what_is_shut(state, queue, reason), subject=reason.subject)
+        return WaitDetails(reason.code, _what_is_shut(state, queue, reason), subject=reason.subject)
     resource = ResourceId(reason.subject)
     head = queue.head()
     if head is not None and head.id != live.id:
@@ -90,14 +91,14 @@ def waiting(state: State, live: LiveAction) -> WaitView:
     else:
         sentence = f"{reason.blocked_by} came before it and waits for {resource}"
     position = _ahead(state, live, resource)
-    return WaitView(reason.code, sentence, resource, position, reason.blocked_by)
+    return WaitDetails(reason.code, sentence, resource, position, reason.blocked_by)
 
 
-def _behind_its_trajectory(live: LiveAction, trajectory: LiveTrajectory) -> WaitView:
+def _behind_its_trajectory(live: LiveAction, trajectory: LiveTrajectory) -> WaitDetails:
     line = [i for i in trajectory.line if i in trajectory.live]
     if trajectory.busy is not None:
         line.insert(0, trajectory.busy)
-    return WaitView(
+    return WaitDetails(
         "trajectory_busy",
         f"an environment runs one action at a time, and {line[0]} is before it",
         position=line.index(live.id),

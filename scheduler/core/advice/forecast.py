@@ -12,7 +12,8 @@ from heapq import heapify, heapreplace
 from itertools import islice
 from typing import NamedTuple
 
-from contract.wire import DecisionView, TrialView
+from contract.responses import DecisionDetails
+from domain.advice import EvictionTrial
 from domain.ids import ResourceId
 from domain.resources import units, units_of
 from scheduler.core.policies.group import Trial
@@ -74,16 +75,16 @@ def wanted_of(state: State, queue: WaitQueue, resource: ResourceId) -> int:
     return sum(amount for name, amount in needs if name == resource)
 
 
-def recent_decisions(state: State, limit: int) -> list[DecisionView]:
+def recent_decisions(state: State, limit: int) -> list[DecisionDetails]:
     """Return what policies decided about groups with a choice, latest first."""
     return [_view(arranged) for arranged in islice(reversed(state.arranged), limit)]
 
 
-def _view(arranged: Arranged) -> DecisionView:
+def _view(arranged: Arranged) -> DecisionDetails:
     arrangement = arranged.arrangement
     going = len(arrangement.units)
     trials = [_trial(trial, arranged.actions) for trial in arrangement.trials]
-    return DecisionView(
+    return DecisionDetails(
         at_seconds=arranged.at,
         resource=arranged.resource,
         policy=arranged.policy,
@@ -99,6 +100,6 @@ def _view(arranged: Arranged) -> DecisionView:
     )
 
 
-def _trial(trial: Trial, actions: int) -> TrialView:
+def _trial(trial: Trial, actions: int) -> EvictionTrial:
     found = trial.objective_seconds
-    return TrialView(trial.evicted, found, None if found is None else found / max(1, actions))
+    return EvictionTrial(trial.evicted, found, None if found is None else found / max(1, actions))

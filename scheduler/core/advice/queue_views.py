@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from heapq import nlargest
 
-from contract.wire import QueuesView, QueueView
+from contract.responses import QueueDetails, QueuesResponse
 from domain.resources import units
 from scheduler.core.advice.explain import explain
 from scheduler.core.state.model import LiveAction, State
 from scheduler.core.state.queues import WaitQueue
 
 
-def lines(state: State, limit: int, projects: Collection[str] | None = None) -> QueuesView:
+def lines(state: State, limit: int, projects: Collection[str] | None = None) -> QueuesResponse:
     """Return the ``limit`` longest lines, or of lines what belongs to ``projects``.
 
     Actions that wait for their own trajectory are in none. Asking for projects looks at every
@@ -23,7 +23,7 @@ def lines(state: State, limit: int, projects: Collection[str] | None = None) -> 
         standing = [part for queue, _, _ in standing if (part := _part(queue, projects))]
     longest = nlargest(limit, standing, key=lambda line: line[1])
     seen = [view for line in longest if (view := _view(state, *line)) is not None]
-    return QueuesView(seen, len(standing), sum(size for _, size, _ in standing))
+    return QueuesResponse(seen, len(standing), sum(size for _, size, _ in standing))
 
 
 def _part(
@@ -36,13 +36,13 @@ def _part(
 
 def _view(
     state: State, queue: WaitQueue, waiting: int, head: LiveAction | None
-) -> QueueView | None:
+) -> QueueDetails | None:
     standing = None if head is None else explain(state, head.id)
     if head is None or standing is None or (why := standing.why()) is None:
         return None
     key, action = queue.key, head.action
     needs = (*key.needs.on_node, *key.needs.in_cluster)
-    return QueueView(
+    return QueueDetails(
         pool=key.pool,
         node=key.node,
         needs={name: units(amount) for name, amount in needs if name != "memory"},

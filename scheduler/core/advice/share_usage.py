@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from contract.wire import ShareView
+from domain.advice import ShareUsage
 from domain.resources import units
 from scheduler.core.sharing.cohorts import CohortKey
 from scheduler.core.sharing.shares import ShareBook, takes_of_share
 from scheduler.core.state.model import State
 
 
-def standings(state: State) -> list[ShareView]:
+def standings(state: State) -> list[ShareUsage]:
     """Return how every project stands that has, uses or waits for a share, by name."""
     book = ShareBook(state)
     return [
@@ -32,10 +32,10 @@ def _waiting(state: State, key: CohortKey) -> Counter[str]:
     return waiting
 
 
-def _view(state: State, book: ShareBook, key: CohortKey, project: str, waiting: int) -> ShareView:
+def _view(state: State, book: ShareBook, key: CohortKey, project: str, waiting: int) -> ShareUsage:
     cohort = state.cohorts[key]
     share, used = cohort.share_of(project), cohort.used.get(project, 0)
-    return ShareView(
+    return ShareUsage(
         pool=key.pool or None,
         resource=key.name,
         project=project,

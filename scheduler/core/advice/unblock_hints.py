@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from itertools import islice
 from math import inf
 
-from contract.wire import IdleView, ReliefView, SizeView, WaitView
+from contract.responses import WaitDetails
+from domain.advice import IdleEnvironment, UnblockHint, UnmetSize
 from domain.ids import ResourceId
 from domain.resources import units
 from scheduler.core.advice.counterfactual import ahead_of, play
@@ -27,7 +28,7 @@ NAMED = 5
 _SHORT = frozenset({"short_of", "behind"})
 
 
-def relief(state: State, live: LiveAction, why: WaitView) -> ReliefView | None:
+def relief(state: State, live: LiveAction, why: WaitDetails) -> UnblockHint | None:
     """Return what frees ``live``, which waits for ``why``; None where this module knows nothing."""
     if why.code == "too_large" and live.queue is not None:
         return _of_size(state, live)
@@ -46,7 +47,7 @@ def relief(state: State, live: LiveAction, why: WaitView) -> ReliefView | None:
     return None
 
 
-def _of_quota(state: State, resource: ResourceId, wanted: int, before: int) -> ReliefView | None:
+def _of_quota(state: State, resource: ResourceId, wanted: int, before: int) -> UnblockHint | None:
     paced = state.paced[resource]
     uses = paced.uses(state.now)
     short = min(uses, key=lambda use: use.left, default=None)
@@ -55,7 +56,7 @@ def _of_quota(state: State, resource: ResourceId, wanted: int, before: int) -> R
         return None  # it waits for calls to end, not for time
     for_all = paced.ready_at(before + wanted) if before else ready_at
     latest = for_all if for_all is not None else ready_at
-    return ReliefView(
+    return UnblockHint(
         kind="quota",
         needed=units(wanted),
         left=units(short.left),
@@ -67,7 +68,7 @@ def _of_quota(state: State, resource: ResourceId, wanted: int, before: int) -> R
 
 def _of_memory(
     state: State, resource: ResourceId, wanted: int, before: Iterable[int]
-) -> ReliefView | None:
+) -> UnblockHint | None:
     node, free = resource.partition(":")[2], state.ledgers[resource].free
     if len(state.trajectories) > LONGEST:
         there: list[LiveTrajectory] = []
@@ -79,7 +80,7 @@ def _of_memory(
     ahead = list(before)
     # Whoever is before it keeps what he takes for longer than anybody can tell.
     latest = play(free, ends, [(inf, amount) for amount in ahead], wanted)
-    return ReliefView(
+    return UnblockHint(
         kind="memory",
         needed=wanted,
         left=free,
@@ -90,12 +91,12 @@ def _of_memory(
     )
 
 
-def _idle(state: State, trajectory: LiveTrajectory) -> IdleView:
+def _idle(state: State, trajectory: LiveTrajectory) -> IdleEnvironment:
     expires = _from_now(state, trajectory.expires_at) or 0.0
-    return IdleView(trajectory.project, trajectory.name, trajectory.memory_bytes, expires)
+    return IdleEnvironment(trajectory.project, trajectory.name, trajectory.memory_bytes, expires)
 
 
-def _of_size(state: State, live: LiveAction) -> ReliefView | None:
+def _of_size(state: State, live: LiveAction) -> UnblockHint | None:
     """Return what is asked for and is nowhere: in the cluster, on its node, on the pool's nodes."""
     assert live.queue is not None
     key = live.queue
@@ -114,13 +115,13 @@ def _of_size(state: State, live: LiveAction) -> ReliefView | None:
         largest = max((ledger.capacity for ledger in ledgers), default=0)
         if largest < amount:
             say = int if name == "memory" else units
-            sizes.append(SizeView(name, say(amount), say(largest)))
+            sizes.append(UnmetSize(name, say(amount), say(largest)))
     if (memory := key.needs.gpu_memory_bytes) and names:
         gpus = [node.inventory.resources.get(KIND) for node in nodes if node.name in names]
         largest = max((gpu.memory_bytes for gpu in gpus if gpu is not None), default=0)
         if largest < memory:
-            sizes.append(SizeView("gpu_memory", memory, largest))
-    return ReliefView(kind="size", sizes=sizes) if sizes else None
+            sizes.append(UnmetSize("gpu_memory", memory, largest))
+    return UnblockHint(kind="size", sizes=sizes) if sizes else None
 
 
 def _from_now(state: State, at: float | None) -> float | None:

@@ -7,16 +7,8 @@ from time import time
 
 import msgspec
 
-from contract.wire import (
-    MAX_BATCH,
-    ActionPayload,
-    ActionView,
-    BatchItem,
-    BatchPayload,
-    BatchView,
-    CancelPayload,
-    Problem,
-)
+from contract.requests import MAX_BATCH, ActionRequest, BatchRequest, CancelRequest
+from contract.responses import ActionResponse, BatchItemResponse, BatchResponse, ProblemDetails
 from domain.action import Action, ActionState
 from domain.codec import encode
 from domain.errors import InvalidRequest, TangramError
@@ -29,10 +21,10 @@ from scheduler.runtime.gateway.http import Request, Response, encode_json, probl
 from scheduler.runtime.gateway.idempotency import idempotency_key, reused
 from scheduler.runtime.gateway.request_parsing import decode, wait_seconds
 
-_payload = msgspec.json.Decoder(ActionPayload)
-_batch = msgspec.json.Decoder(BatchPayload)
-_cancel = msgspec.json.Decoder(CancelPayload)
-_problem = msgspec.json.Decoder(Problem)
+_payload = msgspec.json.Decoder(ActionRequest)
+_batch = msgspec.json.Decoder(BatchRequest)
+_cancel = msgspec.json.Decoder(CancelRequest)
+_problem = msgspec.json.Decoder(ProblemDetails)
 
 HASH_BYTES = 16
 
@@ -67,7 +59,7 @@ class Actions:
                 context.tail.discard(action.id, future)
         return _accepted(action.id, ActionState.QUEUED)
 
-    async def _admitted(self, payload: ActionPayload, principal: Principal) -> Action:
+    async def _admitted(self, payload: ActionRequest, principal: Principal) -> Action:
         context = self._context
         return await context.admitted(lambda: context.admission.action(payload, principal))
 
@@ -102,18 +94,18 @@ class Actions:
         items = decode(_batch, body).actions
         if not 0 < len(items) <= MAX_BATCH:
             raise InvalidRequest(f"give 1 to {MAX_BATCH} actions", pointer="/actions")
-        results: list[BatchItem] = []
+        results: list[BatchItemResponse] = []
         messages: list[bytes] = []
         for item in items:
             try:
                 action = await self._admitted(decode(_payload, bytes(item)), principal)
                 messages.append(message_of(action))
-                results.append(BatchItem(202, action.id, ActionState.QUEUED))
+                results.append(BatchItemResponse(202, action.id, ActionState.QUEUED))
             except TangramError as error:
                 refused = problem_of(error, request)
                 problem = _problem.decode(refused.content)
-                results.append(BatchItem(refused.status, problem=problem))
-        answer = encode_json(BatchView(results, len(messages), len(items) - len(messages)))
+                results.append(BatchItemResponse(refused.status, problem=problem))
+        answer = encode_json(BatchResponse(results, len(messages), len(items) - len(messages)))
         project = principal.project or f"*{principal.name}"
         before = await self._append_once(request, project, body, messages, answer)
         headers = {"Idempotent-Replayed": "true"} if before is not None else {}
@@ -127,7 +119,7 @@ class Actions:
     async def cancel(self, request: Request, principal: Principal, action_id: str) -> Response:
         """POST /actions/{id}/cancel. Repeats, and cancels of what is finished, change nothing."""
         body = await request.body()
-        reason = decode(_cancel, body).reason if body.strip() else CancelPayload().reason
+        reason = decode(_cancel, body).reason if body.strip() else CancelRequest().reason
         view = await self._context.find(request, principal, action_id)
         if view.state is ActionState.FINISHED:
             return Response(200, view)
@@ -156,6 +148,6 @@ def _accepted(action_id: str, state: ActionState) -> Response:
     return Response(202, {"id": action_id, "state": state}, headers=headers)
 
 
-def _shown(view: ActionView, waited: float, *, replayed: bool = False) -> Response:
+def _shown(view: ActionResponse, waited: float, *, replayed: bool = False) -> Response:
     headers = {"Idempotent-Replayed": "true"} if replayed else {}
     return Response(200 if waited and is_settled(view) else 202, view, headers=headers)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from contract.wire import ActionPayload, CallPayload
+from contract.requests import ActionRequest, CallRequest
 from domain.action import (
     PYTEST_XDIST,
     Action,
@@ -62,7 +62,7 @@ class Admission:
             raise InvalidRequest(f"there is no pool {asked!r}; there are {known}", pointer="/pool")
         return asked or ""
 
-    def action(self, payload: ActionPayload, principal: Principal) -> Action:
+    def action(self, payload: ActionRequest, principal: Principal) -> Action:
         """Return the action, with a new id. Raises InvalidRequest naming the field and the cure."""
         project = self.project(principal, payload.project)
         pool = self.pool(payload.pool, project)
@@ -122,18 +122,18 @@ class Admission:
             )
         check_call(call, api)
 
-    def _check_feasible(self, cost: Cost, payload: ActionPayload, pool: str) -> None:
+    def _check_feasible(self, cost: Cost, payload: ActionRequest, pool: str) -> None:
         config = Config(resources=self.view.resources)
         memory = payload.environment.memory_bytes if payload.environment else 0
         capacity = PoolCapacity(tuple(self.view.pools.get(pool, ())))
         check_feasible(cost, memory, config, pool, capacity)
 
 
-def _cost(payload: ActionPayload) -> Cost:
+def _cost(payload: ActionRequest) -> Cost:
     return {name: parse_units(counts, f"/cost/{name}") for name, counts in payload.cost.items()}
 
 
-def _check_key(payload: ActionPayload, cost: Cost) -> None:
+def _check_key(payload: ActionRequest, cost: Cost) -> None:
     if payload.key is not None and payload.key not in cost:
         raise InvalidRequest(f"key {payload.key!r} is not in cost", pointer="/key")
     if payload.elasticity is not None and payload.key is None and len(cost) != 1:
@@ -142,7 +142,7 @@ def _check_key(payload: ActionPayload, cost: Cost) -> None:
         )
 
 
-def _check_work(payload: ActionPayload) -> None:
+def _check_work(payload: ActionRequest) -> None:
     kind = payload.kind
     given = {Kind.EXEC: payload.exec, Kind.LEASE: payload.lease, Kind.CALL: payload.call}
     for other, work in given.items():
@@ -161,11 +161,11 @@ def _check_work(payload: ActionPayload) -> None:
             raise InvalidRequest("give 0.1 to 86400 seconds", pointer="/lease/ttl_seconds")
 
 
-def _lease_ttl(payload: ActionPayload) -> float:
+def _lease_ttl(payload: ActionRequest) -> float:
     return payload.lease.ttl_seconds if payload.lease else LeaseSpec().ttl_seconds
 
 
-def _lease(payload: ActionPayload) -> LeaseSpec | None:
+def _lease(payload: ActionRequest) -> LeaseSpec | None:
     return payload.lease or (LeaseSpec() if payload.kind is Kind.LEASE else None)
 
 
@@ -229,7 +229,7 @@ def check_environment(environment: EnvironmentSpec) -> None:
         raise InvalidRequest("give 1 to 31536000 seconds", pointer="/environment/ttl_seconds")
 
 
-def _call(payload: CallPayload) -> CallSpec:
+def _call(payload: CallRequest) -> CallSpec:
     """Return a call with its body written out."""
     given = payload.json is not msgspec.UNSET
     if given and payload.body is not None:

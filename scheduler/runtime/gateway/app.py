@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import redis
 
-from contract.wire import ROUTE
+from contract.requests import ROUTE
 from domain.errors import TangramError, Unavailable
 from domain.principals import Principal
 from domain.principals import Scope as TokenScope

@@ -14,7 +14,7 @@ import msgspec
 import redis
 import redis.asyncio
 
-from contract.wire import ActionView
+from contract.responses import ActionResponse
 from domain.action import ActionState, Kind
 from domain.errors import InvalidRequest, NotFound, Unavailable
 from domain.principals import Principal
@@ -45,7 +45,7 @@ RETRY_SECONDS = 0.2
 _capacity = msgspec.json.Decoder(CapacityView)
 
 
-def is_settled(view: ActionView) -> bool:
+def is_settled(view: ActionResponse) -> bool:
     """Say whether waiting for an action ends here: it is finished, or a lease that is held."""
     if view.state is ActionState.FINISHED:
         return True
@@ -171,9 +171,9 @@ class Context:
         request: Request,
         principal: Principal,
         action_id: str,
-        future: asyncio.Future[ActionView | None],
+        future: asyncio.Future[ActionResponse | None],
         seconds: float,
-    ) -> ActionView | None:
+    ) -> ActionResponse | None:
         """Return the finished action or the lease that is now held; None when it takes longer.
 
         A lease's holder has waited for its grant: the work that follows is its own.
@@ -184,8 +184,8 @@ class Context:
         return await self.find(request, principal, action_id)
 
     async def wait_for(
-        self, request: Request, future: asyncio.Future[ActionView | None], seconds: float
-    ) -> ActionView | None:
+        self, request: Request, future: asyncio.Future[ActionResponse | None], seconds: float
+    ) -> ActionResponse | None:
         """Return the finished action, or None when it takes longer (or is a lease, now granted).
 
         Raises ClientGone.
@@ -213,7 +213,7 @@ class Context:
 
     async def find(
         self, request: Request, principal: Principal, action_id: str, seconds: float = 0.0
-    ) -> ActionView:
+    ) -> ActionResponse:
         """Return an action, finished if that comes within ``seconds``. Raises NotFound."""
         view = self.tail.recent(action_id)
         if view is None:
@@ -231,7 +231,7 @@ class Context:
             raise NotFound(f"there is no action {action_id!r}")
         return view
 
-    async def _finished_before(self, action_id: str, journal_id: str) -> ActionView | None:
+    async def _finished_before(self, action_id: str, journal_id: str) -> ActionResponse | None:
         """Return an action that finished before ``journal_id``: from memory, else from its row.
 
         Raises Unavailable while rows are too far behind to say that there is none.

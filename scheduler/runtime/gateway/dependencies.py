@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from contract.wire import ActionView, CompletionsView
+from contract.responses import ActionResponse, CompletionsResponse
 from scheduler.runtime.gateway.authentication import Authenticate
 
 
@@ -15,7 +15,7 @@ class FindCompletions(Protocol):
 
     def __call__(
         self, project: str | None, after: int, limit: int
-    ) -> Awaitable[CompletionsView]: ...
+    ) -> Awaitable[CompletionsResponse]: ...
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Backing:
 
     authenticate: Authenticate
     #: An action's row, whatever its project; None when there is none.
-    action_view: Callable[[str], Awaitable[ActionView | None]]
+    action_view: Callable[[str], Awaitable[ActionResponse | None]]
     completions: FindCompletions
     #: Name of a check → what is wrong, empty when nothing is.
     checks: Callable[[], Awaitable[dict[str, str]]]

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import redis
 
-from contract.wire import WaitView
+from contract.responses import WaitDetails
 from domain.principals import Principal
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.http import Request, Response
@@ -96,7 +96,7 @@ class Health:
         for line in view.items:
             if not principal.sees(line.project):
                 line.project, line.task, line.trajectory = "", "", None
-                line.why = WaitView(line.why.code, "why in words is told to its own project")
+                line.why = WaitDetails(line.why.code, "why in words is told to its own project")
         return Response(200, view)
 
     async def status(self, request: Request, principal: Principal) -> Response:

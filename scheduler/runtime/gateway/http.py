@@ -12,7 +12,8 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from contract.wire import MAX_BODY_BYTES, Problem
+from contract.requests import MAX_BODY_BYTES
+from contract.responses import ProblemDetails
 from domain.errors import (
     CapacityError,
     Conflict,
@@ -175,7 +176,7 @@ def problem_of(error: TangramError, request: Request) -> Response:
     errors = list(error.errors) if isinstance(error, HttpError) else []
     if isinstance(error, InvalidRequest) and error.pointer:
         errors.append({"pointer": error.pointer, "detail": str(error)})
-    problem = Problem(
+    problem = ProblemDetails(
         title=HTTPStatus(status).phrase,
         status=status,
         code=code,

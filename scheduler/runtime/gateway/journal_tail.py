@@ -11,7 +11,7 @@ from typing import cast
 import redis
 import redis.asyncio
 
-from contract.wire import ActionView
+from contract.responses import ActionResponse
 from domain.codec import JournalEntry, read_entry
 from domain.decisions import Finish, Grant, Renew
 from domain.errors import Unreadable
@@ -51,7 +51,7 @@ class JournalTail(JournalReducer):
         self._refresh = refresh
         #: Resolved with the finished action; with None when a lease is granted, and when nobody can
         #: tell here: then whoever waits asks how it stands.
-        self._waiters: dict[str, list[asyncio.Future[ActionView | None]]] = defaultdict(list)
+        self._waiters: dict[str, list[asyncio.Future[ActionResponse | None]]] = defaultdict(list)
         self._renewals: dict[str, list[asyncio.Future[float]]] = defaultdict(list)
         self._recent: OrderedDict[str, tuple[Finish, ActionFinished | None, float, float]] = (
             OrderedDict()
@@ -63,18 +63,18 @@ class JournalTail(JournalReducer):
         self._entry: JournalEntry
         self._reports: dict[str, ActionFinished] = {}
 
-    def recent(self, action_id: str) -> ActionView | None:
+    def recent(self, action_id: str) -> ActionResponse | None:
         """Return an action that finished a moment ago."""
         found = self._recent.get(action_id)
         return None if found is None else finished_view(*found)
 
-    def finish_of(self, action_id: str) -> asyncio.Future[ActionView | None]:
+    def finish_of(self, action_id: str) -> asyncio.Future[ActionResponse | None]:
         """Return a future of the finished action, or of None for a lease that was granted.
 
         None may also mean that something was missed: ask how the action stands.
         `discard` it when nobody waits any more.
         """
-        future: asyncio.Future[ActionView | None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ActionResponse | None] = asyncio.get_running_loop().create_future()
         self._waiters[action_id].append(future)
         return future
 
@@ -84,7 +84,7 @@ class JournalTail(JournalReducer):
         self._renewals[action_id].append(future)
         return future
 
-    def discard(self, action_id: str, future: asyncio.Future[ActionView | None]) -> None:
+    def discard(self, action_id: str, future: asyncio.Future[ActionResponse | None]) -> None:
         """Forget a future that was not resolved."""
         futures = self._waiters.get(action_id)
         if futures and future in futures:
@@ -202,7 +202,7 @@ class JournalTail(JournalReducer):
         if finish.action_id in self._waiters:
             self._resolve(finish.action_id, finished_view(*found))
 
-    def _resolve(self, action_id: str, view: ActionView | None) -> None:
+    def _resolve(self, action_id: str, view: ActionResponse | None) -> None:
         for waiter in self._waiters.pop(action_id, ()):
             if not waiter.done():
                 waiter.set_result(view)

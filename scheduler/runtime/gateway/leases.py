@@ -6,7 +6,8 @@ import asyncio
 
 import msgspec
 
-from contract.wire import ActionView, ReleasePayload, RenewPayload, rfc3339
+from contract.requests import LeaseReleaseRequest, LeaseRenewRequest
+from contract.responses import ActionResponse, rfc3339
 from domain.action import ActionState, Kind
 from domain.apis import Feedback, verdict_of
 from domain.codec import encode
@@ -19,8 +20,8 @@ from scheduler.runtime.gateway.http import Request, Response
 from scheduler.runtime.gateway.request_parsing import decode
 
 ANSWER_SECONDS = 5.0
-_release = msgspec.json.Decoder(ReleasePayload)
-_renew = msgspec.json.Decoder(RenewPayload)
+_release = msgspec.json.Decoder(LeaseReleaseRequest)
+_renew = msgspec.json.Decoder(LeaseRenewRequest)
 
 
 class Leases:
@@ -32,7 +33,7 @@ class Leases:
     async def renew(self, request: Request, principal: Principal, action_id: str) -> Response:
         """POST /leases/{id}/renew → until when it is held now; 409 when it is not held."""
         body = await request.body()
-        payload = decode(_renew, body) if body.strip() else RenewPayload()
+        payload = decode(_renew, body) if body.strip() else LeaseRenewRequest()
         view = await self._lease(request, principal, action_id)
         if view.state is not ActionState.RUNNING:
             raise Conflict(f"the lease is {view.outcome or view.state}; it cannot be renewed")
@@ -53,7 +54,7 @@ class Leases:
     async def release(self, request: Request, principal: Principal, action_id: str) -> Response:
         """POST /leases/{id}/release. Repeats change nothing."""
         body = await request.body()
-        payload = decode(_release, body) if body.strip() else ReleasePayload()
+        payload = decode(_release, body) if body.strip() else LeaseReleaseRequest()
         view = await self._lease(request, principal, action_id)
         if view.state is ActionState.FINISHED:
             return Response(200, view)
@@ -68,14 +69,16 @@ class Leases:
             self._context.tail.discard(action_id, future)
         return Response(202, view) if finished is None else Response(200, finished)
 
-    async def _lease(self, request: Request, principal: Principal, action_id: str) -> ActionView:
+    async def _lease(
+        self, request: Request, principal: Principal, action_id: str
+    ) -> ActionResponse:
         view = await self._context.find(request, principal, action_id)
         if view.kind is not Kind.LEASE:
             raise Conflict(f"{action_id} is of kind {view.kind}, not a lease")
         return view
 
 
-def _feedback(payload: ReleasePayload) -> Feedback | None:
+def _feedback(payload: LeaseReleaseRequest) -> Feedback | None:
     if payload.status is None:
         return None
     pause = payload.retry_after_seconds

@@ -7,13 +7,13 @@ from typing import TypeVar
 
 import msgspec
 
-from contract.wire import MAX_WAIT_SECONDS
+from contract.requests import MAX_WAIT_SECONDS
 from domain.errors import InvalidRequest, NotFound
 from domain.manifest import pointer_of
 from scheduler.runtime.gateway.http import HttpError
 
 T = TypeVar("T")
-#: `contract.wire.Name`, whole.
+#: `contract.requests.Name`, whole.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 _PATH = re.compile(r" - at `(?P<path>[^`]*)`$")
 

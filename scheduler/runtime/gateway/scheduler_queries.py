@@ -11,7 +11,7 @@ import msgspec
 import redis
 import redis.asyncio
 
-from contract.wire import ActionView, DecisionsView, QueuesView
+from contract.responses import ActionResponse, DecisionsResponse, QueuesResponse
 from domain.codec import Reply, decode_reply, encode
 from domain.errors import CapacityError, Conflict, InvalidRequest, NotFound, Unavailable
 from domain.events import (
@@ -34,9 +34,9 @@ TRANSFER_SECONDS = 30.0
 BLOB_SECONDS = 60
 RETRY_SECONDS = 0.2
 
-_views = msgspec.msgpack.Decoder(ActionView)
-_decisions = msgspec.msgpack.Decoder(DecisionsView)
-_queues = msgspec.msgpack.Decoder(QueuesView)
+_views = msgspec.msgpack.Decoder(ActionResponse)
+_decisions = msgspec.msgpack.Decoder(DecisionsResponse)
+_queues = msgspec.msgpack.Decoder(QueuesResponse)
 
 
 class NotLive(Exception):
@@ -92,7 +92,7 @@ class Questions:
         if future is not None and not future.done():
             future.set_result(reply)
 
-    async def action(self, action_id: str, project: str | None) -> ActionView:
+    async def action(self, action_id: str, project: str | None) -> ActionResponse:
         """Return a live action. Raises NotLive, Unavailable."""
         request_id = secrets.token_hex(8)
         question = ActionQueried(
@@ -126,14 +126,14 @@ class Questions:
         status: dict[str, Any] = msgspec.msgpack.decode(reply.body or b"\x80")
         return status
 
-    async def decisions(self, limit: int) -> DecisionsView:
+    async def decisions(self, limit: int) -> DecisionsResponse:
         """Return what policies decided lately. Raises Unavailable."""
         request_id = secrets.token_hex(8)
         question = DecisionsQueried(request_id=request_id, reply_to=self.channel, limit=limit)
         reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
         return _decisions.decode(reply.body)
 
-    async def queues(self, limit: int) -> QueuesView:
+    async def queues(self, limit: int) -> QueuesResponse:
         """Return what waits and for what. Raises Unavailable."""
         request_id = secrets.token_hex(8)
         question = QueuesQueried(request_id=request_id, reply_to=self.channel, limit=limit)

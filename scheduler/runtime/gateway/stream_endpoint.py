@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import redis
 
-from contract.wire import ActionView
+from contract.responses import ActionResponse
 from domain.action import ActionState
 from domain.errors import CapacityError, Conflict
 from domain.principals import Principal
@@ -107,7 +107,7 @@ class _End:
     """Whether an action has ended, by its view and by the tail of the journal."""
 
     def __init__(
-        self, context: Context, request: Request, principal: Principal, view: ActionView
+        self, context: Context, request: Request, principal: Principal, view: ActionResponse
     ) -> None:
         self._context = context
         self._asking = request, principal

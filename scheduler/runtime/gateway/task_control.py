@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from contract.wire import CancelPayload, PriorityPayload
+from contract.requests import CancelRequest, PriorityRequest
 from domain.codec import encode
 from domain.errors import NotFound
 from domain.events import ServiceEvictionAsked, TaskCancelRequested, TaskPaused, TaskPrioritised
@@ -14,8 +14,8 @@ from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.http import HttpError, Request, Response
 from scheduler.runtime.gateway.request_parsing import checked_name, decode
 
-_cancel = msgspec.json.Decoder(CancelPayload)
-_priority = msgspec.json.Decoder(PriorityPayload)
+_cancel = msgspec.json.Decoder(CancelRequest)
+_priority = msgspec.json.Decoder(PriorityRequest)
 
 
 class Steering:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
-from contract.wire import MAX_FILE_BYTES, TaskPayload, TrajectoryPayload
+from contract.requests import TaskRequest, TrajectoryRequest
 from domain.codec import encode
 from domain.errors import Conflict, InvalidRequest
 from domain.events import TaskOpened, TrajectoryFinished, TrajectoryOpened
+from domain.ports.drivers import MAX_FILE_BYTES
 from domain.principals import Principal
 from scheduler.runtime.gateway.admission import check_environment, check_metadata, check_path
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.http import Request, Response
 from scheduler.runtime.gateway.request_parsing import checked_name, decode
 
-_task = msgspec.json.Decoder(TaskPayload)
-_trajectory = msgspec.json.Decoder(TrajectoryPayload)
+_task = msgspec.json.Decoder(TaskRequest)
+_trajectory = msgspec.json.Decoder(TrajectoryRequest)
 
 
 class Trajectories:
@@ -91,7 +92,7 @@ class Trajectories:
         return Response(200, raw=content, content_type=b"application/octet-stream")
 
     async def _place(
-        self, payload: TaskPayload | TrajectoryPayload, principal: Principal
+        self, payload: TaskRequest | TrajectoryRequest, principal: Principal
     ) -> tuple[str, str]:
         """Return the project and pool of what is declared. Raises NotFound, InvalidRequest."""
         admission = self._context.admission

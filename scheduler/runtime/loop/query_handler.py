@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import redis
 
-from contract.wire import DecisionsView, rfc3339
+from contract.responses import DecisionsResponse, rfc3339
 from domain.codec import Reply, encode
 from domain.decisions import Forget, Refuse
 from domain.events import (
@@ -98,7 +98,7 @@ class Answers:
         offset = self._loop.clock.wall_offset()
         for item in items:
             item.at = rfc3339(item.at_seconds + offset)
-        return _raw(DecisionsView(items))
+        return _raw(DecisionsResponse(items))
 
     def _trajectory(self, question: TrajectoryQueried) -> Reply:
         state = self._loop.machine.state

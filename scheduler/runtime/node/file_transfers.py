@@ -7,11 +7,11 @@ from typing import cast
 
 import redis.asyncio
 
-from contract.wire import MAX_FILE_BYTES
 from domain.codec import Reply, encode
 from domain.decisions import TransferFile
 from domain.errors import InvalidRequest, TangramError
 from domain.ports import Driver
+from domain.ports.drivers import MAX_FILE_BYTES
 from domain.redis_keys import Keys
 
 log = logging.getLogger(__name__)

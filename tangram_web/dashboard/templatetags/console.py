@@ -10,7 +10,7 @@ from django import template
 from django.urls import reverse
 from django.utils.html import format_html
 
-from contract.wire import QueueView, WaitView
+from contract.responses import QueueDetails, WaitDetails
 from tangram_web.lib.diffs import Difference, differences, text_of
 
 register = template.Library()
@@ -48,14 +48,14 @@ def resources(held: Mapping[str, float] | None) -> str:
 
 
 @register.filter
-def needed(line: QueueView) -> str:
+def needed(line: QueueDetails) -> str:
     """Return what an action of a line needs to start: ``cpu 4 · memory 2 GiB``."""
     memory = f"memory {line.memory_bytes / 2**30:.2g} GiB" if line.memory_bytes else ""
     return " · ".join(part for part in (resources(line.needs), memory) if part != MISSING and part)
 
 
 @register.filter
-def reason(why: WaitView) -> str:
+def reason(why: WaitDetails) -> str:
     """Return why an action waits; whoever is in its way is a link, and short as ids are in tables."""
     if not why.blocked_by:
         return why.reason

@@ -8,7 +8,7 @@ import msgspec
 from drf_spectacular.extensions import OpenApiSerializerExtension
 from rest_framework import serializers
 
-from contract.wire import ActionView
+from contract.responses import ActionResponse
 from tangram_web.records.models import ActionRecord, NodeState, TrajectoryState
 from tangram_web.records.selectors import view_of
 
@@ -17,7 +17,7 @@ class ActionListView(serializers.BaseSerializer[ActionRecord]):
     """An action as the hot endpoints show it; lists leave ``result`` empty."""
 
     def to_representation(self, instance: ActionRecord) -> dict[str, Any]:
-        """Render a row as `ActionView`."""
+        """Render a row as `ActionResponse`."""
         shown: dict[str, Any] = msgspec.to_builtins(view_of(instance, with_result=False))
         return shown
 
@@ -33,7 +33,7 @@ class _ActionListSchema(OpenApiSerializerExtension):  # type: ignore[no-untyped-
 
     def get_name(self, auto_schema: Any, direction: Any) -> str:
         """Return the struct's name."""
-        return ActionView.__name__
+        return ActionResponse.__name__
 
 
 class _Counted(serializers.Serializer[Any]):

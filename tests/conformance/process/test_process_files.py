@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from contract.wire import MAX_FILE_BYTES
 from domain.errors import InvalidRequest, NotFound
 from domain.ports import ExecResult
+from domain.ports.drivers import MAX_FILE_BYTES
 from managers.cpu.process import ProcessDriver
 from tests.conformance.driver import TRAJECTORY
 

@@ -16,7 +16,7 @@ import httpx
 import redis
 import uvicorn
 
-from contract.wire import ActionView, CompletionsView
+from contract.responses import ActionResponse, CompletionsResponse
 from domain.action import Outcome
 from domain.codec import encode
 from domain.events import TimeAdvanced
@@ -77,16 +77,16 @@ class Rows:
     """Stands in for the database: what composition roots pass to the gateway."""
 
     def __init__(self) -> None:
-        self.views: dict[str, ActionView] = {}
+        self.views: dict[str, ActionResponse] = {}
 
     async def authenticate(self, token: str) -> Principal | None:
         return TOKENS.get(token)
 
-    async def action_view(self, action_id: str) -> ActionView | None:
+    async def action_view(self, action_id: str) -> ActionResponse | None:
         return self.views.get(action_id)
 
-    async def completions(self, project: str | None, after: int, limit: int) -> CompletionsView:
-        return CompletionsView([], str(after))
+    async def completions(self, project: str | None, after: int, limit: int) -> CompletionsResponse:
+        return CompletionsResponse([], str(after))
 
     async def facts(self) -> dict[str, Any]:
         return {"leader": "somebody"}

@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from contract.wire import QueuesView, QueueView, WaitView
+from contract.responses import QueueDetails, QueuesResponse, WaitDetails
 from domain.inventory import Config
 from domain.redis_keys import Keys
 from domain.resources import MILLI
@@ -100,12 +100,12 @@ def test_a_system_without_gpus_says_how_to_have_some(browser: Client, redis_bus:
 
 
 def test_an_api_says_what_is_open_used_up_and_who_waits() -> None:
-    why = WaitView("short_of", "waits for api:search", "api:search")
-    line = QueueView("default", None, {}, 0, 7, "act_a", "p", "t", None, 3.0, why)
+    why = WaitDetails("short_of", "waits for api:search", "api:search")
+    line = QueueDetails("default", None, {}, 0, 7, "act_a", "p", "t", None, 3.0, why)
     config = Config(resources={"api:search": 8 * MILLI})
     cores = {**A_SHARE, "pool": "default", "resource": "cpu"}
 
-    (row,) = maps.api_rows(STATUS, config, QueuesView([line], 1, 7), [A_SHARE, cores])
+    (row,) = maps.api_rows(STATUS, config, QueuesResponse([line], 1, 7), [A_SHARE, cores])
 
     assert (row["name"], row["held"], row["capacity"], row["ceiling"]) == ("api:search", 1.5, 8, 4)
     assert (row["waiting"], row["shares"]) == (7, [A_SHARE])
@@ -116,7 +116,7 @@ def test_the_page_of_apis_shows_quota_burn_and_pauses(
 ) -> None:
     config = Config(resources={"api:search": 8 * MILLI})
     monkeypatch.setattr(ask, "status", lambda: {"resources": STATUS, "shares": [A_SHARE]})
-    monkeypatch.setattr(ask, "queues", lambda: QueuesView([], 0, 0))
+    monkeypatch.setattr(ask, "queues", lambda: QueuesResponse([], 0, 0))
     monkeypatch.setattr(maps, "current_config", lambda: config)
 
     text = browser.get("/apis/").content.decode()

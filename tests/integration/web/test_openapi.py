@@ -105,9 +105,9 @@ def test_list_of_actions_shows_what_the_gateway_shows(document):
     answer = document["paths"]["/api/v1/actions"]["get"]["responses"]["200"]
     name = answer["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
     listed = document["components"]["schemas"][name]["properties"]["results"]["items"]
-    shown = document["components"]["schemas"]["ActionView"]
+    shown = document["components"]["schemas"]["ActionResponse"]
 
-    assert listed == {"$ref": "#/components/schemas/ActionView"}
+    assert listed == {"$ref": "#/components/schemas/ActionResponse"}
     assert "waiting" in shown["properties"]
 
 

@@ -12,20 +12,16 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from contract.wire import (
-    ActionView,
-    DecisionsView,
-    DecisionView,
-    IdleView,
-    OneMoreView,
-    QueuesView,
-    QueueView,
-    ReliefView,
-    SizeView,
-    TrialView,
-    WaitView,
+from contract.responses import (
+    ActionResponse,
+    DecisionDetails,
+    DecisionsResponse,
+    QueueDetails,
+    QueuesResponse,
+    WaitDetails,
 )
 from domain.action import ActionState
+from domain.advice import EvictionTrial, ExtraUnitsEffect, IdleEnvironment, UnblockHint, UnmetSize
 from domain.codec import Reply, decode_command, encode
 from domain.events import ActionQueried, DecisionsQueried, QueuesQueried, StatusQueried
 from tangram_web.lib import ask
@@ -42,8 +38,8 @@ MAP_PAGES = ("/cpu/", "/gpu/")
 ROW_PAGES = ("/trajectories/", "/tasks/", "/actions/")
 NOW = datetime.now(UTC)
 MARKUP = "<script>alert(1)</script>"
-ONE_MORE = OneMoreView(1, 20.0, 10.0, 15.0, 4)
-WHY = WaitView(
+ONE_MORE = ExtraUnitsEffect(1, 20.0, 10.0, 15.0, 4)
+WHY = WaitDetails(
     "short_of", "waits for 2 of cpu:n1, 1 free on node n1", "cpu:n1", 3, "act_b", 30.0,
     one_more=ONE_MORE,
 )  # fmt: skip
@@ -88,20 +84,22 @@ def scheduler(redis_bus: Any) -> Iterator[None]:
 def answer_to(question: Any) -> Any:
     match question:
         case QueuesQueried():
-            line = QueueView(
+            line = QueueDetails(
                 "default", None, {"cpu": 2}, 2**30, 7, "act_a", "p", MARKUP, None, 3.0, WHY
             )
-            return QueuesView([line], 1, 7)
+            return QueuesResponse([line], 1, 7)
         case DecisionsQueried():
-            trials = [TrialView(0, 12.5, 1.5), TrialView(1, None, None)]
-            one = DecisionView(1.0, "cpu:n1", "paper", ["act_a"], {"act_a": 4}, [], 2, 12.5, trials)
-            return DecisionsView([one])
+            trials = [EvictionTrial(0, 12.5, 1.5), EvictionTrial(1, None, None)]
+            one = DecisionDetails(
+                1.0, "cpu:n1", "paper", ["act_a"], {"act_a": 4}, [], 2, 12.5, trials
+            )
+            return DecisionsResponse([one])
         case StatusQueried():
             quantiles = {"p50": 0.001, "p99": 0.01}
             return {"pass_seconds": quantiles, "cycle_seconds": quantiles, "seq": 42,
                     "revision": 1, "version": "0.1.0", "resources": {}, "shares": [SHARE]}  # fmt: skip
         case ActionQueried():
-            return ActionView(id=question.action_id, state=ActionState.QUEUED, waiting=WHY)
+            return ActionResponse(id=question.action_id, state=ActionState.QUEUED, waiting=WHY)
     raise AssertionError(question)
 
 
@@ -189,42 +187,42 @@ def test_a_waiting_action_says_what_would_free_it(browser: Client, scheduler: No
 
 CURES = {
     "quota": (
-        WaitView("short_of", "waits", "api:search", 2,
-                 relief=ReliefView("quota", 1, 0, 3, 6.0, 9.0)),
+        WaitDetails("short_of", "waits", "api:search", 2,
+                 relief=UnblockHint("quota", 1, 0, 3, 6.0, 9.0)),
         "enough is left in <strong>9.0 s</strong>, for it and the 2 before it",
     ),
     "memory": (
-        WaitView("short_of", "waits", "memory:n1", 0,
-                 relief=ReliefView("memory", 4 * 2**30, 2**30, 3 * 2**30, None, 50.0,
-                                   [IdleView("default", "t-idle", 3 * 2**29, 60.0)], 3 * 2**29)),
+        WaitDetails("short_of", "waits", "memory:n1", 0,
+                 relief=UnblockHint("memory", 4 * 2**30, 2**30, 3 * 2**30, None, 50.0,
+                                   [IdleEnvironment("default", "t-idle", 3 * 2**29, 60.0)], 3 * 2**29)),
         '<a href="/trajectories/default/t-idle/">t-idle</a> 1.5 GiB',
     ),
     "size": (
-        WaitView("too_large", "too large", subject="default",
-                 relief=ReliefView("size", sizes=[SizeView("gpu_memory", 80 * 2**30, 2**34)])),
+        WaitDetails("too_large", "too large", subject="default",
+                 relief=UnblockHint("size", sizes=[UnmetSize("gpu_memory", 80 * 2**30, 2**34)])),
         "it asks for 80 GiB, the largest has 16 GiB",
     ),
-    "pool": (WaitView("pool_paused", "pool x is paused", subject="x"), "/pool/resume/?target=x"),
-    "task": (WaitView("task_paused", "paused", subject="p/t"), "/task/resume/?target=p/t"),
-    "drained": (WaitView("node_drained", "drained", subject="n1"), "/node/resume/?target=n1"),
-    "lost": (WaitView("node_lost", "silent", subject="n1"), "shows life again"),
-    "none": (WaitView("no_node", "none", subject="east"), "TANGRAM_NODE_POOL=east ./tangram up"),
-    "share": (WaitView("share", "its share", "cpu"), "others give back what they borrowed"),
-    "deferred": (WaitView("deferred", "held back", "cpu:n1", starts_in_seconds=3.0), "in about 3.0 s"),
-    "turn": (WaitView("trajectory_busy", "one at a time", blocked_by="act_b"), "/actions/act_b/"),
+    "pool": (WaitDetails("pool_paused", "pool x is paused", subject="x"), "/pool/resume/?target=x"),
+    "task": (WaitDetails("task_paused", "paused", subject="p/t"), "/task/resume/?target=p/t"),
+    "drained": (WaitDetails("node_drained", "drained", subject="n1"), "/node/resume/?target=n1"),
+    "lost": (WaitDetails("node_lost", "silent", subject="n1"), "shows life again"),
+    "none": (WaitDetails("no_node", "none", subject="east"), "TANGRAM_NODE_POOL=east ./tangram up"),
+    "share": (WaitDetails("share", "its share", "cpu"), "others give back what they borrowed"),
+    "deferred": (WaitDetails("deferred", "held back", "cpu:n1", starts_in_seconds=3.0), "in about 3.0 s"),
+    "turn": (WaitDetails("trajectory_busy", "one at a time", blocked_by="act_b"), "/actions/act_b/"),
     "behind": (
-        WaitView("behind", "act_b came before it", "cpu:n1", 1, "act_b", one_more=ONE_MORE),
+        WaitDetails("behind", "act_b came before it", "cpu:n1", 1, "act_b", one_more=ONE_MORE),
         "</a> starts, which waits for cpu:n1",
     ),
     "cores": (
-        WaitView("short_of", "waits for 4 of cpu:n1", "cpu:n1", 0, one_more=ONE_MORE),
+        WaitDetails("short_of", "waits for 4 of cpu:n1", "cpu:n1", 0, one_more=ONE_MORE),
         '<a href="/cpu/">what each core of n1 is held by, and since when</a>',
     ),
     "gpus": (
-        WaitView("short_of", "waits for 2 of gpu:n1", "gpu:n1", 0),
+        WaitDetails("short_of", "waits for 2 of gpu:n1", "gpu:n1", 0),
         '<a href="/gpu/">what each GPU of n1 is held by, and since when</a>',
     ),
-    "arriving": (WaitView("arriving", "just arrived"), "it is looked at again"),
+    "arriving": (WaitDetails("arriving", "just arrived"), "it is looked at again"),
 }  # fmt: skip
 
 
@@ -235,7 +233,7 @@ def test_whatever_an_action_waits_for_it_says_what_would_free_it(
     a_task()
     get_user_model().objects.update(is_superuser=True)
     why, words = CURES[cure]
-    view = ActionView(id="act_2", state=ActionState.QUEUED, waiting=why)
+    view = ActionResponse(id="act_2", state=ActionState.QUEUED, waiting=why)
     monkeypatch.setattr(ask, "live_action", lambda _: view)
 
     text = browser.get("/actions/act_2/").content.decode()
@@ -250,7 +248,7 @@ def test_a_way_to_a_cure_is_offered_to_those_who_may_take_it(
     a_task()
     for cure, offered in (("pool", False), ("task", True), ("drained", True)):
         why, words = CURES[cure]
-        view = ActionView(id="act_2", state=ActionState.QUEUED, waiting=why)
+        view = ActionResponse(id="act_2", state=ActionState.QUEUED, waiting=why)
         monkeypatch.setattr(ask, "live_action", lambda _, view=view: view)
 
         text = browser.get("/actions/act_2/").content.decode()

@@ -12,7 +12,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from contract.wire import DecisionsView, DecisionView
+from contract.responses import DecisionDetails, DecisionsResponse
 from tangram_web.dashboard.decided import PAGE
 from tangram_web.lib import ask
 from tangram_web.records.models import NodeRecord
@@ -20,23 +20,23 @@ from tangram_web.records.models import NodeRecord
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
-def a_decision(number: int, at: float, resource: str = "cpu:n1") -> DecisionView:
-    return DecisionView(
+def a_decision(number: int, at: float, resource: str = "cpu:n1") -> DecisionDetails:
+    return DecisionDetails(
         at, resource, "paper" if number % 2 else "malleable", [f"act_{number:05}"],
         {f"act_{number:05}": 2}, [], 3, 1.0, [], at="2026-11-20T12:00:00.000000Z",
     )  # fmt: skip
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> list[DecisionView]:
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[DecisionDetails]:
     """What the scheduler keeps, latest first; tests change it."""
     found = [a_decision(number, 1000.0 - number) for number in range(3 * PAGE)]
-    monkeypatch.setattr(ask, "decisions", lambda limit: DecisionsView(found[:limit]))
+    monkeypatch.setattr(ask, "decisions", lambda limit: DecisionsResponse(found[:limit]))
     return found
 
 
 @pytest.fixture
-def browser(defaults: None, redis_bus: Any, kept: list[DecisionView]) -> Client:
+def browser(defaults: None, redis_bus: Any, kept: list[DecisionDetails]) -> Client:
     NodeRecord.objects.create(name="n1", pool="wide", joined_at=NOW, state="ready")
     client = Client()
     client.force_login(get_user_model().objects.create_user("ops", is_staff=True))
@@ -57,7 +57,9 @@ def test_a_page_is_bounded_and_the_next_one_goes_on(browser: Client) -> None:
     assert following == [f"act_{number:05}" for number in range(PAGE, 2 * PAGE)]
 
 
-def test_pages_stay_put_while_decisions_arrive(browser: Client, kept: list[DecisionView]) -> None:
+def test_pages_stay_put_while_decisions_arrive(
+    browser: Client, kept: list[DecisionDetails]
+) -> None:
     older = browser.get("/decisions/").context["found"].older
     before = shown(browser, f"/decisions/?{older}")
 
@@ -67,7 +69,7 @@ def test_pages_stay_put_while_decisions_arrive(browser: Client, kept: list[Decis
 
 
 def test_decisions_of_one_instant_are_on_one_page(
-    browser: Client, kept: list[DecisionView]
+    browser: Client, kept: list[DecisionDetails]
 ) -> None:
     for number in range(PAGE - 1, PAGE + 3):
         kept[number].at_seconds = kept[PAGE - 1].at_seconds
@@ -90,7 +92,7 @@ def test_decisions_of_one_instant_are_on_one_page(
     ids=["by policy", "by resource", "by pool", "by two"],
 )
 def test_a_filter_holds_on_every_page_and_in_the_file(
-    browser: Client, kept: list[DecisionView], query: str, fits: Any
+    browser: Client, kept: list[DecisionDetails], query: str, fits: Any
 ) -> None:
     kept[5:10] = [a_decision(number, 1000.0 - number, "gpu:n9") for number in range(5, 10)]
     wanted = [one.candidates[0] for one in kept if fits(one)]
@@ -115,7 +117,7 @@ def test_what_was_chosen_stays_chosen(browser: Client) -> None:
 
 
 def test_a_limit_has_no_pool_even_where_a_node_has_its_name(
-    browser: Client, kept: list[DecisionView]
+    browser: Client, kept: list[DecisionDetails]
 ) -> None:
     kept[:] = [a_decision(1, 1.0, "api:n1")]
 

@@ -10,16 +10,16 @@ from django.test import Client
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contract.wire import Problem
+from contract.responses import ProblemDetails
 from domain.principals import Scope
 from tangram_web.pools import services
 from tests.integration.web.conftest import pointers
 
 
-def problem_in(answer) -> Problem:
+def problem_in(answer) -> ProblemDetails:
     """Return the problem of an answer; it must be nothing else."""
     assert answer["Content-Type"] == "application/problem+json"
-    found = msgspec.json.decode(answer.content, type=Problem)
+    found = msgspec.json.decode(answer.content, type=ProblemDetails)
     assert found.status == answer.status_code
     assert found.request_id == answer["X-Request-ID"]
     return found

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from contract.wire import ActionPayload
+from contract.requests import ActionRequest
 from domain.action import EnvironmentSpec, Kind, LeaseSpec, Outcome
 from domain.allocation import Allocation, UsedResources
 from domain.apis import CallResult, CallSpec
@@ -105,7 +105,7 @@ def test_stored_request_can_be_submitted_again(journal):
     project(journal.entries)
 
     spec = ActionRecord.objects.get().spec
-    assert msgspec.convert(spec, ActionPayload).task == "task-1"
+    assert msgspec.convert(spec, ActionRequest).task == "task-1"
     assert spec == {
         "task": "task-1", "project": "default", "kind": "exec", "trajectory": "t",
         "priority": 2, "cost": {"cpu": [1]}, "exec": {"command": ["true"]},

@@ -13,7 +13,8 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from contract.wire import ActionView, IdleView, QueuesView, QueueView, ReliefView, WaitView
+from contract.responses import ActionResponse, QueueDetails, QueuesResponse, WaitDetails
+from domain.advice import IdleEnvironment, UnblockHint
 from tangram_web.accounts.models import Membership, Role
 from tangram_web.lib import ask, bus
 from tangram_web.live.access import Sight, sight_of
@@ -140,17 +141,19 @@ def test_the_scheduler_is_asked_for_ones_own_lines_and_their_blockers_have_no_na
     member: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
-    why = WaitView("behind", f"{THEIRS} came before it and waits for cpu:n1", "cpu:n1", 1, THEIRS)
-    line = QueueView("default", None, {"cpu": 1}, 0, 1, OURS, "default", "ours", None, 3.0, why)
+    why = WaitDetails(
+        "behind", f"{THEIRS} came before it and waits for cpu:n1", "cpu:n1", 1, THEIRS
+    )
+    line = QueueDetails("default", None, {"cpu": 1}, 0, 1, OURS, "default", "ours", None, 3.0, why)
 
-    def queues(limit: int = 200, projects: Any = None) -> QueuesView:
+    def queues(limit: int = 200, projects: Any = None) -> QueuesResponse:
         asked.append(projects)
-        return QueuesView([msgspec.structs.replace(line)], 1, 1)
+        return QueuesResponse([msgspec.structs.replace(line)], 1, 1)
 
     shares = [{**SHARE, "project": "secret"}, {**SHARE, "project": "default"}]
     monkeypatch.setattr(ask, "queues", queues)
     monkeypatch.setattr(ask, "status", lambda: {"resources": {}, "shares": shares})
-    view = ActionView(id=OURS, state="queued", waiting=why)  # type: ignore[arg-type]
+    view = ActionResponse(id=OURS, state="queued", waiting=why)  # type: ignore[arg-type]
     monkeypatch.setattr(ask, "live_action", lambda _: view)
 
     pages = [member.get(page).getvalue().decode()
@@ -166,9 +169,12 @@ def test_the_scheduler_is_asked_for_ones_own_lines_and_their_blockers_have_no_na
 def test_idle_environments_of_others_have_no_names(
     member: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    idle = [IdleView("secret", "hidden-t", 2**30, 60.0), IdleView("default", "ours-t", 2**30, 60.0)]
-    why = WaitView("short_of", "waits", "memory:n1", relief=ReliefView("memory", idle=idle))
-    view = ActionView(id=OURS, state="queued", waiting=why)  # type: ignore[arg-type]
+    idle = [
+        IdleEnvironment("secret", "hidden-t", 2**30, 60.0),
+        IdleEnvironment("default", "ours-t", 2**30, 60.0),
+    ]
+    why = WaitDetails("short_of", "waits", "memory:n1", relief=UnblockHint("memory", idle=idle))
+    view = ActionResponse(id=OURS, state="queued", waiting=why)  # type: ignore[arg-type]
     monkeypatch.setattr(ask, "live_action", lambda _: view)
 
     text = member.get(f"/actions/{OURS}/").content.decode()

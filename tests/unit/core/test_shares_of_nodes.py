@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from contract.wire import ShareView
+from domain.advice import ShareUsage
 from domain.elasticity import Elasticity
 from domain.inventory import Config, PoolConfig, ProjectConfig
 from domain.limits import Share
@@ -247,8 +247,8 @@ def test_how_projects_stand_is_told() -> None:
     scenario = a_scenario(a=Share(2000), b=Share(4000, borrow=1000, lend=3000))
     scenario.submit(*of("a", *range(10)), *of("c", 20))
     told = {view.project: view for view in scenario.machine.shares()}
-    assert told["a"] == ShareView("default", "cpu", "a", 2, None, None, 9, 7, 0, 1)
-    assert told["b"] == ShareView("default", "cpu", "b", 4, 1, 3, 0, 0, 1, 0)
+    assert told["a"] == ShareUsage("default", "cpu", "a", 2, None, None, 9, 7, 0, 1)
+    assert told["b"] == ShareUsage("default", "cpu", "b", 4, 1, 3, 0, 0, 1, 0)
     assert (told["c"].nominal, told["c"].waiting) == (0, 1)
     assert scenario.why("c20").position == 0
 

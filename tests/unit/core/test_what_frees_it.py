@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from contract.wire import IdleView, ReliefView, SizeView, WaitView
+from contract.responses import WaitDetails
 from domain import events
+from domain.advice import IdleEnvironment, UnblockHint, UnmetSize
 from domain.ids import ActionId
 from tests.builders import GIB, START, a_node, a_quota, an_action, an_environment
 from tests.unit.core.test_gpus_of_unequal_memory import a_pool_machine
@@ -11,7 +12,7 @@ from tests.unit.core.test_quotas import a_scenario, calls
 from tests.unit.core.test_services_on_chunks import a_call, a_service
 
 
-def why(machine, name: str) -> WaitView:
+def why(machine, name: str) -> WaitDetails:
     standing = machine.explain(ActionId(name))
     assert standing is not None
     found = standing.why()
@@ -26,11 +27,11 @@ def test_who_waits_for_a_quota_is_told_what_is_left_and_when_it_comes_back() -> 
     scenario.submit(*calls(3, first=1))
     scenario.advance(1.0)
 
-    assert why(scenario.machine, "c2").relief == ReliefView(
+    assert why(scenario.machine, "c2").relief == UnblockHint(
         kind="quota", needed=1, left=0, missing=1, eases_in_seconds=6.0, enough_in_seconds=6.0
     )
     behind = why(scenario.machine, "c3")
-    assert behind.relief == ReliefView(
+    assert behind.relief == UnblockHint(
         kind="quota", needed=1, left=0, missing=2, eases_in_seconds=6.0, enough_in_seconds=9.0
     )
     # Both predictions are one: calls that end bring no quota back.
@@ -58,10 +59,10 @@ def test_who_waits_for_memory_is_told_of_environments_that_nobody_uses(core) -> 
     found = why(scenario.machine, "waits")
 
     assert (found.code, found.resource) == ("short_of", "memory:n1")
-    assert found.relief == ReliefView(
+    assert found.relief == UnblockHint(
         kind="memory", needed=4 * GIB, left=2 * GIB, missing=2 * GIB, enough_in_seconds=50.0,
-        idle=[IdleView("default", "t-idle", 3 * GIB, 590.0),
-              IdleView("default", "t-small", GIB, 890.0)],
+        idle=[IdleEnvironment("default", "t-idle", 3 * GIB, 590.0),
+              IdleEnvironment("default", "t-small", GIB, 890.0)],
         idle_bytes=4 * GIB,
     )  # fmt: skip
     assert found.one_more is None
@@ -82,7 +83,7 @@ def test_an_action_that_is_too_large_is_told_how_large_the_largest_is(core) -> N
 
     assert (found.code, found.subject) == ("too_large", "default")
     assert found.relief is not None
-    assert found.relief.sizes == [SizeView("cpu", 8, 4), SizeView("memory", 6 * GIB, 4 * GIB)]
+    assert found.relief.sizes == [UnmetSize("cpu", 8, 4), UnmetSize("memory", 6 * GIB, 4 * GIB)]
 
 
 def test_a_call_whose_service_fits_no_gpu_is_told_how_much_memory_the_largest_has() -> None:
@@ -91,7 +92,7 @@ def test_a_call_whose_service_fits_no_gpu_is_told_how_much_memory_the_largest_ha
 
     relief = why(machine, "1").relief
 
-    assert relief == ReliefView(kind="size", sizes=[SizeView("gpu_memory", 70 * GIB, 40 * GIB)])
+    assert relief == UnblockHint(kind="size", sizes=[UnmetSize("gpu_memory", 70 * GIB, 40 * GIB)])
 
 
 def test_what_is_shut_is_named(core) -> None:

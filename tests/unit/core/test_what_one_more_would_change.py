@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.wire import OneMoreView
+from domain.advice import ExtraUnitsEffect
 from domain.inventory import PoolConfig
 from scheduler.core.advice.counterfactual import play
 from tests.builders import GIB, a_config, a_node, an_action
@@ -14,7 +14,7 @@ from tests.builders import GIB, a_config, a_node, an_action
 MINIMUM = a_config(pools=[PoolConfig("default", "minimum")])
 
 
-def one_more(scenario, name: str) -> OneMoreView | None:
+def one_more(scenario, name: str) -> ExtraUnitsEffect | None:
     standing = scenario.machine.explain(name)
     assert standing is not None
     why = standing.why()
@@ -28,7 +28,7 @@ def test_one_more_core_starts_the_next_one_at_once(core):
     scenario.submit(an_action("next", duration_seconds=5.0))
     scenario.advance(10.0)
 
-    assert one_more(scenario, "next") == OneMoreView(
+    assert one_more(scenario, "next") == ExtraUnitsEffect(
         units=1, sooner_seconds=20.0, starts_in_seconds=0.0, ends_in_seconds=5.0, missing=1
     )
 

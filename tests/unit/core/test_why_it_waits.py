@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from contract.wire import WaitView
+from contract.responses import WaitDetails
 from domain.ids import ActionId
 from domain.inventory import PoolConfig
 from scheduler.core.advice.explain import spoken
@@ -17,7 +17,7 @@ def test_i14_short_of_a_resource_says_of_what_how_much_and_where(core):
 
     scenario.submit(an_action("a", cost={"cpu": 2}))
 
-    assert scenario.why("a") == WaitView(
+    assert scenario.why("a") == WaitDetails(
         "short_of", "waits for 2 of cpu:n1, 1 free on node n1", "cpu:n1", position=0
     )
 
@@ -93,7 +93,7 @@ def test_i14_a_step_behind_its_trajectory_says_which_one_is_before_it(core):
     scenario.submit(*(an_action(name, trajectory="t1") for name in "abcd"))
     scenario.cancel("b")
 
-    assert scenario.why("d") == WaitView(
+    assert scenario.why("d") == WaitDetails(
         "trajectory_busy",
         "an environment runs one action at a time, and a is before it",
         position=2,

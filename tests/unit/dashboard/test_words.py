@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.utils.html import conditional_escape
 
-from contract.wire import WaitView
+from contract.responses import WaitDetails
 from tangram_web.dashboard.templatetags.console import duration, plain, reason
 
 
@@ -21,7 +21,7 @@ def test_a_duration_is_rounded_and_never_reads_zero_minutes(
 
 
 def test_whoever_is_in_the_way_is_a_link_and_the_rest_of_the_reason_is_text():
-    why = WaitView("behind", "act_0123456789 came before it <b>", blocked_by="act_0123456789")
+    why = WaitDetails("behind", "act_0123456789 came before it <b>", blocked_by="act_0123456789")
 
     told = conditional_escape(reason(why))
 
@@ -33,8 +33,8 @@ def test_whoever_is_in_the_way_is_a_link_and_the_rest_of_the_reason_is_text():
 
 def test_a_reason_that_names_nobody_is_text():
     for why in (
-        WaitView("short_of", "waits for 2 of <cpu>"),
-        WaitView("x", "2 of <cpu>", blocked_by="a"),
+        WaitDetails("short_of", "waits for 2 of <cpu>"),
+        WaitDetails("x", "2 of <cpu>", blocked_by="a"),
     ):
         assert conditional_escape(reason(why)).endswith("2 of &lt;cpu&gt;")
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import redis.asyncio
 
-from contract.wire import ROUTE
+from contract.requests import ROUTE
 from scheduler.runtime.gateway.http import Receive, Scope, Send
 from scheduler.runtime.redis.clients import going_on
 from tangram_web.lib.requests import route_template

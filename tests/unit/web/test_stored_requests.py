@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.wire import ActionPayload
+from contract.requests import ActionRequest
 from domain.action import Action, ExecSpec, Kind
 from domain.allocation import Allocation
 from domain.elasticity import Elasticity, parse_elasticity
@@ -30,7 +30,7 @@ def test_request_reads_back_as_what_the_edge_accepts():
     )
 
     text = msgspec.json.encode(payload_of(action))
-    payload = msgspec.json.decode(text, type=ActionPayload)
+    payload = msgspec.json.decode(text, type=ActionRequest)
 
     assert payload.cost == {"cpu": [0.1, 1, 4]}
     assert payload.elasticity is not None

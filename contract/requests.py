@@ -1,0 +1,124 @@
+"""Request bodies of the hot endpoints, with the limits that they are checked against."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from domain.action import EnvironmentSpec, ExecSpec, Kind, LeaseSpec, RewardRule
+from domain.resources import UnitRange
+
+#: Names that end up in keys, paths and labels.
+#: ``$`` alone would accept a trailing line break.
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@+-]*$(?!\n)", max_length=128)]
+Label = Annotated[str, Meta(max_length=128)]
+Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]
+LeaseSeconds = Annotated[float, Meta(ge=0.1, le=86_400)]
+Count = int | float
+
+MAX_BATCH = 1000
+#: Key in the scope of an ASGI request: the template of the route that serves it
+#: (``/api/v1/actions/{id}``). Metrics count requests by it.
+ROUTE = "tangram.route"
+MAX_BODY_BYTES = 8 * 1024 * 1024
+MAX_WAIT_SECONDS = 60.0
+
+
+class CallRequest(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """One request to a service or API (``service:reward-7b``, ``api:search``)."""
+
+    target: Name
+    method: Annotated[str, Meta(max_length=16)] = "POST"
+    #: Relative to the base URL, with the query, percent-encoded.
+    path: str = "/"
+    headers: dict[str, str] = {}
+    #: Sent as JSON; ``body`` is sent unchanged.
+    json: Any | msgspec.UnsetType = msgspec.UNSET
+    body: str | None = None
+    #: Forward the response while it arrives, at ``GET /actions/{id}/stream``.
+    stream: bool = False
+
+
+class ActionRequest(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Body of ``POST /actions``."""
+
+    task: Name
+    kind: Kind
+    project: Name | None = None
+    trajectory: Name | None = None
+    pool: Name | None = None
+    priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] = 0
+    step: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    group: Label | None = None
+    family: Label | None = None
+    environment: EnvironmentSpec | None = None
+    #: Resource → feasible unit counts: a count, a list of counts, or ``{"min": …, "max": …}``.
+    cost: dict[Name, Count | list[Count] | UnitRange] = {}
+    key: Name | None = None
+    duration_seconds: Seconds | None = None
+    elasticity: dict[str, float] | None = None
+    malleable: bool = False
+    exec: ExecSpec | None = None
+    call: CallRequest | None = None
+    lease: LeaseSpec | None = None
+    reward: RewardRule | None = None
+    timeout_seconds: Seconds | None = None
+    queue_timeout_seconds: Seconds | None = None
+    replay_safe: bool = False
+    metadata: dict[str, Any] = {}
+
+
+class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of ``POST /actions/batch``: up to 1,000 actions, each accepted or refused on its own."""
+
+    actions: list[msgspec.Raw]
+
+
+class TrajectoryRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of ``POST /trajectories``: declares a trajectory before its first action."""
+
+    id: Name
+    task: Name
+    project: Name | None = None
+    pool: Name | None = None
+    environment: EnvironmentSpec | None = None
+    metadata: dict[str, Any] = {}
+
+
+class TaskRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of ``POST /tasks``: declares a task and binds it to a pool."""
+
+    id: Name
+    project: Name | None = None
+    pool: Name | None = None
+    metadata: dict[str, Any] = {}
+
+
+class PriorityRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Sets one priority for all actions of a task; null: each action keeps its own."""
+
+    priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] | None
+
+
+class LeaseRenewRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Renews a lease for ``ttl_seconds``, by default the declared time to live."""
+
+    ttl_seconds: LeaseSeconds | None = None
+
+
+class LeaseReleaseRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Releases a lease; may report the API's status, which then paces all calls of that API."""
+
+    #: HTTP status that the API returned; None: not reported.
+    status: Annotated[int, Meta(ge=100, le=599)] | None = None
+    retry_after_seconds: Annotated[float, Meta(ge=0, le=3600)] | None = None
+    #: The leased resource that the status belongs to; by default all of them.
+    resource: Name | None = None
+
+
+class CancelRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Cancels an action."""
+
+    reason: Label = "cancelled by request"

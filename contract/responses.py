@@ -1,0 +1,166 @@
+"""Response bodies of the hot endpoints, answered by the gateway and by the row-backed pages."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from domain.action import ActionState, Kind, Outcome, Timing
+from domain.advice import EvictionTrial, ExtraUnitsEffect, UnblockHint
+from domain.allocation import Placement, UsedResources
+
+
+class WaitDetails(msgspec.Struct, omit_defaults=True):
+    """Reason why an action waits (I14)."""
+
+    #: ``short_of`` · ``share`` · ``behind`` · ``deferred`` · ``trajectory_busy`` · ``merged`` · ``too_large`` · ``no_node`` ·
+    #: ``nodes_unusable`` · ``node_lost`` · ``node_drained`` · ``pool_paused`` · ``task_paused`` ·
+    #: ``service_quarantined`` · ``kept_away`` · ``arriving``
+    code: str
+    #: The reason in one sentence.
+    reason: str
+    resource: str | None = None
+    #: Actions that are served before this one on that resource.
+    position: int | None = None
+    blocked_by: str | None = None
+    #: Predicted start, in seconds from now.
+    starts_in_seconds: float | None = None
+    #: Units that it needs to start; a policy may grant more of its key resource.
+    units: dict[str, float | int] = {}
+    #: Effect of more units of ``resource``; None when it cannot be predicted.
+    one_more: ExtraUnitsEffect | None = None
+    #: What has to happen first, where waiting for units is not the reason.
+    relief: UnblockHint | None = None
+    #: The node, pool, task or service that accepts no actions now.
+    subject: str | None = None
+
+
+class QueueDetails(msgspec.Struct):
+    """One wait queue: actions with equal needs; its head is admitted first."""
+
+    pool: str
+    #: Node that the trajectories are bound to; None: any node of the pool.
+    node: str | None
+    #: Units that each action needs to start.
+    needs: dict[str, float | int]
+    #: Memory that the first grant of a trajectory reserves.
+    memory_bytes: int
+    waiting: int
+    #: The first action, and why it waits.
+    head: str
+    project: str
+    task: str
+    trajectory: str | None
+    waited_seconds: float
+    why: WaitDetails
+
+
+class QueuesResponse(msgspec.Struct):
+    """The longest wait queues first; ``lines`` and ``waiting`` count all queues and actions."""
+
+    items: list[QueueDetails]
+    lines: int
+    waiting: int
+
+
+class DecisionDetails(msgspec.Struct):
+    """Decision of a policy about the candidates of one resource."""
+
+    #: Journal time.
+    at_seconds: float
+    resource: str
+    policy: str
+    #: In service order.
+    candidates: list[str]
+    #: Units of the resource that were granted.
+    units: dict[str, float | int]
+    #: Candidates that keep waiting.
+    evicted: list[str]
+    #: Further waiting actions of the group.
+    waiting_behind: int
+    objective_seconds: float | None
+    #: Evictions in the order in which they were tried; the first one evicts no candidate.
+    trials: list[EvictionTrial]
+    at: str | None = None
+
+
+class DecisionsResponse(msgspec.Struct):
+    """Recent decisions of policies, latest first."""
+
+    items: list[DecisionDetails]
+
+
+class ActionResponse(msgspec.Struct, kw_only=True):
+    """State of an action, with its result once it is finished."""
+
+    id: str
+    state: ActionState
+    outcome: Outcome | None = None
+    #: ``exec``: exit_code, stdout, stderr, truncated, used (cpu_seconds, throttled_seconds,
+    #: peak_memory_bytes; null where it is not measured). ``lease``: expires_at. ``call``: status,
+    #: headers, body, encoding, truncated.
+    result: Any = None
+    reward: float | None = None
+    units: dict[str, float | int] = {}
+    placement: Placement | None = None
+    timing: Timing | None = None
+    #: Measured usage of ``units``; null where it is not measured.
+    used: UsedResources | None = None
+    waiting: WaitDetails | None = None
+    project: str = ""
+    task: str = ""
+    trajectory: str | None = None
+    kind: Kind | None = None
+    attempt: int = 1
+    #: Cause of the outcome, where the outcome alone does not give it.
+    detail: str | None = None
+    submitted_at: str | None = None
+    granted_at: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+
+
+class ProblemDetails(msgspec.Struct, omit_defaults=True):
+    """RFC 9457 problem details; ``errors`` point into the request body."""
+
+    title: str
+    status: int
+    code: str
+    detail: str = ""
+    type: str = "about:blank"
+    instance: str = ""
+    request_id: str = ""
+    errors: list[dict[str, str]] = []
+
+
+class BatchItemResponse(msgspec.Struct, omit_defaults=True):
+    """Result of one item of a batch, in the order of the request."""
+
+    status: int
+    id: str | None = None
+    state: ActionState | None = None
+    problem: ProblemDetails | None = None
+
+
+class BatchResponse(msgspec.Struct):
+    """Results of a batch, one per item."""
+
+    items: list[BatchItemResponse]
+    accepted: int
+    refused: int
+
+
+class CompletionsResponse(msgspec.Struct):
+    """A page of the log of finished actions; ``next`` is the cursor of the following page."""
+
+    items: list[ActionResponse]
+    next: str
+    #: The following page has items already.
+    more: bool = False
+
+
+def rfc3339(epoch_seconds: float) -> str:
+    """Return a wall-clock instant as UTC RFC 3339 with microseconds."""
+    return datetime.fromtimestamp(epoch_seconds, UTC).isoformat().replace("+00:00", "Z")
