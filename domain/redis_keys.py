@@ -65,6 +65,11 @@ class Keys:
         return f"{self.prefix}:workers"
 
     @property
+    def job_runs(self) -> str:
+        """Hash: job → its newest run, for people (`tangram_web.lib.job_runs`)."""
+        return f"{self.prefix}:job-runs"
+
+    @property
     def metrics(self) -> str:
         """Counters over the journal, and the entry up to which they count."""
         return f"{self.prefix}:metrics"

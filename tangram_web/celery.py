@@ -1,13 +1,13 @@
 """Composition root of the workers: a Celery worker hosts the parts named in ``TANGRAM_ROLE``.
 
 Each part is a bootstep of the *worker* blueprint (steps of the consumer would restart with every
-broker reconnect) and runs in a thread of its own with a Redis connection of its own. Celery itself
-carries slow jobs only; nothing of it is on the path of an action.
+broker reconnect) and runs in a thread of its own with a Redis connection of its own. Celery tasks
+are the slow jobs (`jobs` modules of the apps); nothing of Celery is on the path of an action.
 
     loop        the scheduler loop: one leads, the others stand by
     node        the node worker of this machine
-    projector   rows, live frames and metrics, made from the journal; deletes old rows; plays
-                simulations; sends webhooks
+    projector   rows, live frames and metrics, made from the journal
+    jobs        retention, webhook deliveries and simulations: Celery tasks and their schedule
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from django.conf import settings  # noqa: E402 - needs the environment above
 
 from scheduler.runtime.hosted_thread import HostedThread, in_event_loop  # noqa: E402
 from tangram_web.lib import bus  # noqa: E402
+from tangram_web.lib.jobs import QUEUE, stopping, visibility_seconds  # noqa: E402
 
 Work = Callable[[Event], None]
 
@@ -45,8 +46,13 @@ app.conf.update(
     # A Redis without memory answers with an error of the channel: wait for it, do not die of it.
     broker_channel_error_retry=True,
     worker_send_task_events=False,
+    task_default_queue=QUEUE,
     # The transport asks for work this often at most when idle; jobs are not urgent.
-    broker_transport_options={"socket_timeout": 15.0, "global_keyprefix": "tangram:jobs:"},
+    broker_transport_options={
+        "socket_timeout": 15.0,
+        "global_keyprefix": f"{settings.TANGRAM_KEY_PREFIX}:jobs:",
+        "visibility_timeout": visibility_seconds(),
+    },
 )
 app.autodiscover_tasks(lambda: settings.INSTALLED_APPS, related_name="jobs")
 
@@ -117,23 +123,28 @@ def _node() -> list[tuple[str, Work]]:
 
 
 def _projector() -> list[tuple[str, Work]]:
-    from tangram_web.journal_consumers import frames, projector, retention
-    from tangram_web.posting import webhooks
-    from tangram_web.simulations.runner import simulations
+    from tangram_web.job_schedule import stand_in
+    from tangram_web.journal_consumers import frames, projector
 
-    return [
-        ("projector", projector),
-        ("frames", frames),
-        ("retention", retention),
-        ("simulations", simulations),
-        ("webhooks", in_event_loop(webhooks)),
-    ]
+    parts: list[tuple[str, Work]] = [("projector", projector), ("frames", frames)]
+    return parts if "jobs" in _roles() else [*parts, ("jobs", stand_in)]
+
+
+def _jobs() -> list[tuple[str, Work]]:
+    from tangram_web.job_schedule import schedule_jobs
+
+    return [("jobs", schedule_jobs)]
+
+
+def _roles() -> list[str]:
+    return [name for name in os.environ.get("TANGRAM_ROLE", "").split(",") if name]
 
 
 ROLES: dict[str, Callable[[], list[tuple[str, Work]]]] = {
     "loop": _loop,
     "node": _node,
     "projector": _projector,
+    "jobs": _jobs,
 }
 
 
@@ -146,8 +157,7 @@ class HostedParts(bootsteps.StartStopStep):
 
     def start(self, parent: Any) -> None:
         """Start every part."""
-        names = [name for name in os.environ.get("TANGRAM_ROLE", "").split(",") if name]
-        for role in names:
+        for role in _roles():
             self._threads += [HostedThread(name, work) for name, work in ROLES[role]()]
         for thread in self._threads:
             thread.start()
@@ -162,6 +172,12 @@ class HostedParts(bootsteps.StartStopStep):
 
 
 app.steps["worker"].add(HostedParts)
+
+
+@signals.worker_shutting_down.connect  # type: ignore[untyped-decorator]
+def _stop_jobs(**_: object) -> None:
+    """Ask running jobs to end: the pool waits for them."""
+    stopping.set()
 
 
 @signals.setup_logging.connect  # type: ignore[untyped-decorator]

@@ -1,4 +1,4 @@
-"""Composition root of what follows the journal (rows, live frames, metrics), and of retention."""
+"""Composition root of what follows the journal (rows, live frames, metrics)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from tangram_web.live.watching import watched
 from tangram_web.live.weeks import Weeks
 from tangram_web.metrics.store import MetricsStore
 from tangram_web.records import projection
-from tangram_web.records.retention import cutoff, prune
 from tangram_web.webhooks import outbox
 
 log = logging.getLogger(__name__)
@@ -41,9 +40,6 @@ UNREADABLE_SECONDS = 30.0
 METRICS_SECONDS = 1.0
 #: Between two looks for projects that somebody watches.
 WATCHED_SECONDS = 1.0
-#: Between two looks for old rows, and between two batches of them: rows of now come first.
-RETENTION_SECONDS = 600.0
-RETENTION_PAUSE_SECONDS = 0.05
 
 
 def projector(stop: Event) -> None:
@@ -119,16 +115,3 @@ def _publish(client: redis.Redis, journal: Journal, publisher: FramePublisher, s
                 weeks.save(fold.pasts.weeks.take())
                 scenes.save(fold.scenes.take())
             stop.wait(FRAME_SECONDS)
-
-
-def retention(stop: Event) -> None:
-    """Delete rows that are older than the settings say, now and then, until stopped."""
-    days = settings.TANGRAM_RETENTION_DAYS
-    while days and not stop.is_set():
-        close_old_connections()
-        try:
-            prune(cutoff(days), going_on=lambda: not stop.wait(RETENTION_PAUSE_SECONDS))
-        except DatabaseError as error:
-            log.warning("retention waits: %s", error)
-        stop.wait(RETENTION_SECONDS)
-    stop.wait()

@@ -17,6 +17,7 @@ from tangram_web.dashboard.decided import decided_page
 from tangram_web.dashboard.guards import for_viewers, for_watchers
 from tangram_web.dashboard.selectors import names_hidden_from
 from tangram_web.lib import ask, bus
+from tangram_web.lib.job_runs import JobRun, JobRuns
 from tangram_web.live.access import Sight
 from tangram_web.metrics.standing import read_standing
 from tangram_web.metrics.views import READERS
@@ -50,11 +51,14 @@ def decisions(request: HttpRequest) -> HttpResponse:
 def workers(request: HttpRequest) -> HttpResponse:
     """Show who is alive, who leads, and who is behind."""
     status, problem = asked(ask.status)
+    runs: list[JobRun] = []
     try:
         standing = read_standing(bus.redis_client(), bus.keys(), READERS)
+        runs = JobRuns(bus.redis_client(), bus.keys()).all()
     except redis.RedisError as error:
         standing, problem = None, f"redis does not answer: {error}"
-    context = {"page": "workers", "status": status, "standing": standing, "problem": problem}
+    context = {"page": "workers", "status": status, "standing": standing, "runs": runs,
+               "problem": problem}  # fmt: skip
     return render(request, "dashboard/workers.html", context)
 
 

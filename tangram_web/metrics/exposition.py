@@ -25,7 +25,7 @@ from tangram_web.metrics.standing import Standing
 from tangram_web.metrics.totals import BOUNDS, MEMORY_BOUNDS, PHASES, Histogram, Totals
 
 #: What the workers' parts are called.
-ROLES = ("loop", "standby", "node", "projector")
+ROLES = ("loop", "standby", "node", "projector", "jobs")
 NODE_STATES = ("ready", "drained", "lost")
 
 

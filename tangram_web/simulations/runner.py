@@ -1,4 +1,4 @@
-"""Playing simulations: one thread, one process at a time (decision 0027).
+"""Runner of simulations: one at a time, each in a process of its own (decision 0027).
 
 Rules
 1. Whoever changes ``queued`` to ``running`` by a conditional update plays it; nobody else does.
@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
 from time import monotonic
@@ -29,9 +29,7 @@ from typing import Any, Final
 
 import msgspec
 from django.conf import settings
-from django.db import Error as DatabaseError
-from django.db import close_old_connections
-from django.db.models import F
+from django.db.models import F, Q
 from django.utils import timezone
 
 from tangram_web.simulations.inputs import inflated
@@ -39,7 +37,6 @@ from tangram_web.simulations.models import Simulation, SimulationInput, State
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS: Final = 1.0
 SHOW_LIFE_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 60.0
 MOST_ATTEMPTS: Final = 2
@@ -51,17 +48,14 @@ _PR_SET_PDEATHSIG: Final = 1
 _libc = ctypes.CDLL(None)
 
 
-def simulations(stop: Event) -> None:
-    """Play what waits until stopped."""
-    while not stop.is_set():
-        close_old_connections()
-        try:
-            played = play_next(stop)
-        except DatabaseError as error:
-            log.warning("simulations wait: %s", error)
-            played = False
-        if not played:
-            stop.wait(POLL_SECONDS)
+def is_due() -> bool:
+    """Return whether a simulation waits, or lost its runner."""
+    waiting = Q(state=State.QUEUED) | Q(state=State.RUNNING, alive_at__lt=_silent_since())
+    return Simulation.objects.filter(waiting).exists()
+
+
+def _silent_since() -> datetime:
+    return timezone.now() - timedelta(seconds=SILENT_SECONDS)
 
 
 def play_next(stop: Event) -> bool:
@@ -87,10 +81,7 @@ def play_next(stop: Event) -> bool:
 
 def give_back_abandoned() -> None:
     """Let simulations whose runner died wait again, or fail when that happened before."""
-    silent = timezone.now() - timedelta(seconds=SILENT_SECONDS)
-    abandoned = Simulation.objects.filter(state=State.RUNNING, alive_at__lt=silent)
-    if not abandoned.exists():  # asked every second: writers of a SQLite file wait for each other
-        return
+    abandoned = Simulation.objects.filter(state=State.RUNNING, alive_at__lt=_silent_since())
     abandoned.filter(attempts__gte=MOST_ATTEMPTS).update(
         state=State.FAILED, finished_at=timezone.now(), problem="its process was lost, twice"
     )

@@ -68,15 +68,20 @@ def web(address: Address, environment: Mapping[str, str]) -> Program:
     return Program("web", command, {**environment, **address.allowed_hosts(os.environ)})
 
 
+#: Jobs run side by side in threads, so that none waits for another; other workers run none.
+_POOL_OF_JOBS = ("-P", "threads", "-c", "4")
+
+
 def worker(role: str, environment: Mapping[str, str], name: str | None = None) -> Program:
-    """Host one role (``loop``, ``node``, ``projector``) in a Celery worker."""
+    """Host one role (``loop``, ``node``, ``projector``, ``jobs``) in a Celery worker."""
     name = name or role
     # No gossip, mingle or heartbeat: workers have nothing to say to each other. No checks: they load
     # every view, which a worker never needs, and `manage.py setup` has run them.
     command = python(
         *("-m", "celery", "-A", "tangram_web.celery", "--skip-checks", "worker"),
         *("-Q", role, "-n", f"{name}@%h"),
-        *("-P", "solo", "--without-gossip", "--without-mingle", "--without-heartbeat"),
+        *(_POOL_OF_JOBS if role == "jobs" else ("-P", "solo")),
+        *("--without-gossip", "--without-mingle", "--without-heartbeat"),
         *("-l", "INFO"),
     )
     return Program(name, command, {**environment, "TANGRAM_ROLE": role})

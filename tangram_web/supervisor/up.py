@@ -87,6 +87,8 @@ async def start(options: Options, home: Home, supervisor: Supervisor, console: C
         waiting=console.waiting,
     )
     console.step("web, loop, node and projector are ready")
+    # Not needed to accept actions, so it does not slow the start down.
+    await supervisor.start([stack.worker("jobs", environment)])
     if options.demo:
         await supervisor.start([stack.demo(address.url, access["token"], environment)])
     nodes = await readiness.nodes_joined(

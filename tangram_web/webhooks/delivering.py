@@ -43,11 +43,19 @@ async def deliver_due(open_connections: OpenConnections, chooser: Random) -> int
     return len(claimed)
 
 
+def is_due() -> bool:
+    """Return whether a delivery waits to be sent."""
+    return _due(timezone.now()).exists()
+
+
+def _due(now: datetime) -> QuerySet[Delivery]:
+    return Delivery.objects.filter(state=State.PENDING, next_at__lte=now, endpoint__enabled=True)
+
+
 def claim_due(now: datetime) -> list[Delivery]:
     """Return rows that are due and now ours to send, the oldest of each endpoint first."""
-    due = Delivery.objects.filter(state=State.PENDING, next_at__lte=now, endpoint__enabled=True)
     claimed: list[Delivery] = []
-    for row in _in_turn(due):
+    for row in _in_turn(_due(now)):
         ours = Delivery.objects.filter(pk=row.pk, state=State.PENDING, next_at=row.next_at)
         if ours.update(next_at=now + timedelta(seconds=CLAIM_SECONDS)) == 1:
             claimed.append(row)

@@ -47,7 +47,7 @@ class System:
     """All parts, by name: redis, loop-1, loop-2, node, projector, web.
 
     Further nodes are n2, n3, … (parts node-2, …) and further web processes web-2, …, each on a
-    loopback address of its own, as if on machines of their own.
+    loopback address of its own, as if on machines of their own. ``jobs`` adds a jobs worker.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class System:
         postgres: PostgresServer | None = None,
         nodes: int = 1,
         webs: int = 1,
+        jobs: bool = False,
     ) -> None:
         self.home = Home.open(directory / "home")
         self.keys = Keys()
@@ -89,6 +90,7 @@ class System:
             stack.worker("loop", self._common, "loop-1"),
             stack.worker("loop", self._common, "loop-2"),
             stack.worker("projector", self._common),
+            *([stack.worker("jobs", self._common)] if jobs else []),
         ):
             self._add(program)
         for number in range(1, nodes + 1):

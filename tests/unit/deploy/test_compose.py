@@ -38,9 +38,10 @@ def settings_read() -> set[str]:
 
 def test_every_part_of_the_system_is_there() -> None:
     assert set(SERVICES) == {
-        "redis", "postgres", "setup", "web", "scheduler", "node", "jobs", "prometheus", "grafana"
+        "redis", "postgres", "setup", "web", "scheduler", "projector", "node", "jobs",
+        "prometheus", "grafana",
     }  # fmt: skip
-    assert {"setup", "web", "scheduler", "node", "jobs"} == OURS
+    assert {"setup", "web", "scheduler", "projector", "node", "jobs"} == OURS
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))

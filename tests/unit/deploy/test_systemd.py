@@ -21,6 +21,7 @@ def values(unit: Path, name: str) -> list[str]:
 
 def test_every_part_has_a_unit() -> None:
     assert [unit.name for unit in UNITS] == [
+        "tangram-jobs.service",
         "tangram-loop.service",
         "tangram-node@.service",
         "tangram-projector.service",

@@ -1,4 +1,4 @@
-"""The worker that projects the journal feeds the outbox, works it off, and plays simulations."""
+"""The worker that projects the journal fills the outbox of webhooks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from domain.events import NodeLost
-from tangram_web import celery, journal_consumers
+from tangram_web import journal_consumers
 from tangram_web.webhooks.models import Delivery, Endpoint
 from tangram_web.webhooks.signing import new_secret
 from tests.integration.web.journal import Journal
@@ -22,12 +22,6 @@ def endpoint(defaults: None) -> Endpoint:
         events=["node.lost", "breaker.opened"],
         secret=new_secret(),
     )
-
-
-def test_the_projectors_worker_hosts_what_webhooks_and_simulations_need():
-    names = [name for name, _ in celery.ROLES["projector"]()]
-
-    assert names == ["projector", "frames", "retention", "simulations", "webhooks"]
 
 
 def test_what_the_projector_consumes_is_told(endpoint, redis_bus, monkeypatch):
