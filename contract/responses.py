@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from domain.action import ActionState, Kind, Outcome, Timing
-from domain.advice import EvictionTrial, ExtraUnitsEffect, UnblockHint
+from domain.advice import ExtraUnitsEffect, PolicyDecision, UnblockHint
 from domain.allocation import Placement, UsedResources
 
 
@@ -65,24 +65,9 @@ class QueuesResponse(msgspec.Struct):
     waiting: int
 
 
-class DecisionDetails(msgspec.Struct):
-    """Decision of a policy about the candidates of one resource."""
+class DecisionDetails(PolicyDecision):
+    """A decision of a policy, with its time as UTC RFC 3339."""
 
-    #: Journal time.
-    at_seconds: float
-    resource: str
-    policy: str
-    #: In service order.
-    candidates: list[str]
-    #: Units of the resource that were granted.
-    units: dict[str, float | int]
-    #: Candidates that keep waiting.
-    evicted: list[str]
-    #: Further waiting actions of the group.
-    waiting_behind: int
-    objective_seconds: float | None
-    #: Evictions in the order in which they were tried; the first one evicts no candidate.
-    trials: list[EvictionTrial]
     at: str | None = None
 
 

@@ -91,3 +91,23 @@ class EvictionTrial(msgspec.Struct):
     objective_seconds: float | None
     #: The same per action: its mean ACT from now on.
     mean_seconds: float | None
+
+
+class PolicyDecision(msgspec.Struct):
+    """Decision of a policy about the candidates of one resource."""
+
+    #: Journal time.
+    at_seconds: float
+    resource: str
+    policy: str
+    #: In service order.
+    candidates: list[str]
+    #: Units of the resource that were granted.
+    units: dict[str, float | int]
+    #: Candidates that keep waiting.
+    evicted: list[str]
+    #: Further waiting actions of the group.
+    waiting_behind: int
+    objective_seconds: float | None
+    #: Evictions in the order in which they were tried; the first one evicts no candidate.
+    trials: list[EvictionTrial]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from contract.responses import DecisionDetails
+from domain.advice import PolicyDecision
 from domain.codec import JournalEntry
 from domain.errors import InvalidRequest, TangramError
 from managers.registry import load
@@ -23,7 +23,7 @@ class Decided(NamedTuple):
 
     entry: JournalEntry
     #: What policies decided, in that order.
-    arranged: list[DecisionDetails]
+    arranged: list[PolicyDecision]
     #: The decisions are those of the journal.
     same: bool
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rich.table import Table
 
-from contract.responses import DecisionDetails
+from domain.advice import PolicyDecision
 from simulator.capacity import Answer, Trial
 from simulator.compare import Timed
 from simulator.result import Part, Result
@@ -72,7 +72,7 @@ def _runs(timed: Sequence[Timed]) -> Table:
     return table
 
 
-def decision_text(view: DecisionDetails) -> Iterator[str]:
+def decision_text(view: PolicyDecision) -> Iterator[str]:
     """Yield the lines about what a policy decided."""
     granted = ", ".join(f"{name} {count:g}" for name, count in view.units.items()) or "nobody"
     yield (

@@ -15,9 +15,11 @@ from domain.decisions import Decision, Finish, Grant, Wake
 from domain.ids import ActionId, ResourceId, TrajectoryKey, trajectory_key
 from domain.inventory import Config, NodeInventory
 from domain.resources import units
+from scheduler.core.advice.facts import ActionStatus
 from scheduler.core.machine import Machine
 from scheduler.core.state import invariants
 from scheduler.core.state.model import LiveAction
+from scheduler.runtime.rendering import wait_details
 from tests.builders import START, a_config, a_node, finished, make_ledger, only
 
 
@@ -198,10 +200,11 @@ class Scenario:
 
     def why(self, name: str) -> WaitDetails:
         """Return why a queued action waits."""
-        standing = self.machine.explain(ActionId(name))
-        assert standing is not None, f"{name} is not live"
-        assert standing.waiting is not None, f"{name} does not wait"
-        return standing.waiting
+        status = self.machine.explain(ActionId(name))
+        assert status is not None, f"{name} is not live"
+        why = wait_details(ActionStatus(status.live, status.waiting))
+        assert why is not None, f"{name} does not wait"
+        return why
 
     def free(self, resource: str) -> float:
         """Return what is free of a resource, in units (memory: bytes)."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import inf
 
-from contract.responses import DecisionDetails, QueuesResponse
-from domain.advice import ShareUsage
+from domain.advice import PolicyDecision, ShareUsage
 from domain.decisions import Decision, TurnedBad, Wake
 from domain.errors import InvariantViolation
 from domain.events import Event
 from domain.ids import ActionId, ResourceId
 from domain.inventory import Config, default_config
-from scheduler.core.advice.explain import Standing, explain
+from scheduler.core.advice.explain import explain
+from scheduler.core.advice.facts import ActionStatus, QueuesStatus
 from scheduler.core.advice.forecast import recent_decisions
-from scheduler.core.advice.queue_views import lines
-from scheduler.core.advice.share_usage import standings
+from scheduler.core.advice.queue_views import queues_status
+from scheduler.core.advice.share_usage import share_usage
 from scheduler.core.cycle.admission import run_cycle
 from scheduler.core.cycle.pool_policies import read_policies
 from scheduler.core.handlers import HANDLERS, deadlines
@@ -71,21 +71,21 @@ class Machine:
         self.state.deferrals.clear()
         self.handle(*events)
 
-    def explain(self, action_id: ActionId) -> Standing | None:
-        """Say where a live action stands and, if it waits, why; None for one that is not live."""
+    def explain(self, action_id: ActionId) -> ActionStatus | None:
+        """Return the status of a live action and, while it is queued, why it waits; else None."""
         return explain(self.state, action_id)
 
-    def decisions(self, limit: int) -> list[DecisionDetails]:
-        """Return what policies decided lately, latest first."""
+    def decisions(self, limit: int) -> list[PolicyDecision]:
+        """Return the latest decisions of policies, latest first."""
         return recent_decisions(self.state, limit)
 
-    def queues(self, limit: int, projects: Collection[str] | None = None) -> QueuesResponse:
-        """Return what waits and for what, the longest lines first; of some projects, or of all."""
-        return lines(self.state, limit, projects)
+    def queues(self, limit: int, projects: Collection[str] | None = None) -> QueuesStatus:
+        """Return the longest wait queues, of some projects or of all."""
+        return queues_status(self.state, limit, projects)
 
     def shares(self) -> list[ShareUsage]:
-        """Return what projects have of what they share."""
-        return standings(self.state)
+        """Return the usage of shared resources by project."""
+        return share_usage(self.state)
 
     def live(self, action_id: ActionId) -> LiveAction | None:
         """Return a live action for reading."""

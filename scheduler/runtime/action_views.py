@@ -14,7 +14,8 @@ from domain.allocation import Allocation, Placement
 from domain.decisions import Finish
 from domain.events import ActionFinished
 from domain.resources import units
-from scheduler.core.advice.explain import Standing
+from scheduler.core.advice.facts import ActionStatus
+from scheduler.runtime.rendering import wait_details
 
 _decode_result = msgspec.msgpack.Decoder().decode
 
@@ -39,9 +40,9 @@ def placement(node: str | None, allocations: Iterable[Allocation]) -> Placement 
     return found
 
 
-def live_view(standing: Standing, wall_offset: float) -> ActionResponse:
+def live_view(status: ActionStatus, wall_offset: float) -> ActionResponse:
     """Return a live action; ``wall_offset`` turns journal time into wall clock."""
-    live, action = standing.live, standing.live.action
+    live, action = status.live, status.live.action
 
     def wall(at: float | None) -> str | None:
         return None if at is None else rfc3339(at + wall_offset)
@@ -53,7 +54,7 @@ def live_view(standing: Standing, wall_offset: float) -> ActionResponse:
         result=None if lease is None else {"expires_at": wall(lease)},
         units=granted_units(live.node, live.allocations),
         placement=placement(live.node, live.allocations),
-        waiting=standing.why(),
+        waiting=wait_details(status),
         project=action.project,
         task=action.task,
         trajectory=action.trajectory,

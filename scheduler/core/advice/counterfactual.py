@@ -1,14 +1,14 @@
-"""What more of the binding resource would change for a waiting action. For people.
+"""Effect of extra units of the binding resource on a waiting action.
 
-The line is played twice, as it stands and with more: whoever is first takes its minimum as soon as
-that is free, and gives it back when its expected time is over. Unlike the forecast (the heap of
-Algorithm 2, whose slots have no width) the play counts units, since one more unit is the question.
-Only the difference of the two plays is told, taken off the forecast, so that a page shows one
-prediction and not two. What a policy would do with more than the minimum is not played.
+The queue is simulated twice, as it is and with more units: each action in turn takes its minimum as
+soon as that is free, and returns it after its expected duration. Unlike the forecast (the heap of
+Algorithm 2, whose slots have no width) the simulation counts units, since one more unit is the
+question. Only the difference of the two runs is reported, subtracted from the forecast, so that a
+page shows one prediction. Grants above the minimum are not simulated.
 
-Nothing is told of who waits for no units: for time (quotas, deferrals), for a node, for its turn;
-nor of memory, which a trajectory keeps for as long as its trainer likes: `scheduler.core.advice.unblock_hints`
-tells that.
+No effect is reported for actions that wait for time (quotas, deferrals), for a node or for their
+turn; nor for memory, which a trajectory holds for an unpredictable time (see
+`scheduler.core.advice.unblock_hints`).
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
-from contract.responses import WaitDetails
 from domain.advice import ExtraUnitsEffect
 from domain.ids import ResourceId
 from domain.resources import MILLI, units
+from scheduler.core.advice.facts import WaitFacts
 from scheduler.core.advice.forecast import LONGEST, wanted_of
 from scheduler.core.state.durations import expected_seconds, residual_seconds
 from scheduler.core.state.model import LiveAction, State, holding
 
-#: Reasons that more units cure.
-_CURED = frozenset({"short_of", "behind"})
+#: Reasons that more units remove.
+_SHORT = frozenset({"short_of", "behind"})
 
 #: An amount, and for how many seconds it is held: from now, or from when it is taken.
 Hold = tuple[float, int]
 
 
-def one_more(
-    state: State, live: LiveAction, why: WaitDetails, starts_in_seconds: float | None
+def extra_units_effect(
+    state: State, live: LiveAction, why: WaitFacts, starts_in_seconds: float | None
 ) -> ExtraUnitsEffect | None:
-    """Return what more of ``why.resource`` would change for ``live``, whose forecast start is given."""
+    """Return the effect of more units of ``why.resource`` on ``live``, whose forecast start is given."""
     resource = ResourceId(why.resource or "")
-    if starts_in_seconds is None or why.code not in _CURED or resource not in state.ledgers:
+    if starts_in_seconds is None or why.code not in _SHORT or resource not in state.ledgers:
         return None
     if resource in state.paced or live.queue is None:
         return None
     wanted = wanted_of(state, state.queues[live.queue], resource)
-    ahead = ahead_of(state, live, resource)
+    ahead = taken_before(state, live, resource)
     if not wanted or ahead is None:
         return None
     free = _free(state, resource, wanted)
@@ -50,7 +50,9 @@ def one_more(
         for other in holding(state, resource)
     ]
     more = _step(resource, wanted)
-    as_it_is, with_more = (play(free + extra, ends, ahead, wanted) for extra in (0, more))
+    as_it_is, with_more = (
+        seconds_until_free(free + extra, ends, ahead, wanted) for extra in (0, more)
+    )
     if as_it_is is None or with_more is None:
         return None
     sooner = min(as_it_is - with_more, starts_in_seconds)
@@ -65,11 +67,13 @@ def one_more(
     )
 
 
-def play(free: int, running: Iterable[Hold], ahead: Iterable[Hold], wanted: int) -> float | None:
-    """Return in how many seconds ``wanted`` is free for who comes after ``ahead``; None: never.
+def seconds_until_free(
+    free: int, running: Iterable[Hold], ahead: Iterable[Hold], wanted: int
+) -> float | None:
+    """Return the seconds until ``wanted`` is free for an action behind ``ahead``; None: never.
 
-    ``running`` says what is held and for how much longer, ``ahead`` what those before it, in order,
-    take and for how long. Amounts are of one resource, in any unit.
+    ``running`` lists amounts that are held with their remaining time, ``ahead`` amounts that the
+    actions before it take, in order, with their durations. Amounts are of one resource, in any unit.
     """
     ends = list(running)
     heapify(ends)
@@ -85,8 +89,8 @@ def play(free: int, running: Iterable[Hold], ahead: Iterable[Hold], wanted: int)
     return now
 
 
-def ahead_of(state: State, live: LiveAction, resource: ResourceId) -> list[Hold] | None:
-    """Return what is taken before ``live``, in order; None where playing it costs too much."""
+def taken_before(state: State, live: LiveAction, resource: ResourceId) -> list[Hold] | None:
+    """Return what actions before ``live`` take, in order; None for queues longer than `LONGEST`."""
     lines = [(queue, wanted_of(state, queue, resource)) for queue in state.queues.values()]
     lines = [(queue, wanted) for queue, wanted in lines if wanted]
     if sum(queue.size for queue, _ in lines) > LONGEST:
@@ -105,12 +109,12 @@ def _held(live: LiveAction, resource: ResourceId) -> int:
 
 
 def _free(state: State, resource: ResourceId, wanted: int) -> int:
-    """Return what is free; GPUs in pieces too small for a chunk of ``wanted`` are not."""
+    """Return what is free; 0 when no free chunk of GPUs is as large as ``wanted``."""
     ledger = state.ledgers[resource]
     in_pieces = ledger.free >= wanted and not ledger.fits((wanted,))
     return 0 if in_pieces else ledger.free
 
 
 def _step(resource: ResourceId, wanted: int) -> int:
-    """Return how much more is asked about: of GPUs a chunk, since one of them may be of no use."""
+    """Return the extra units to simulate: one, or a chunk of GPUs, which a single one may not complete."""
     return wanted if resource.startswith("gpu:") else MILLI

@@ -1,42 +1,31 @@
-"""When a waiting action may start, with what, and what policies decided lately. For people.
+"""Forecast of the start of a waiting action, and the latest decisions of policies.
 
-A forecast plays the heap of Algorithm 2 (paper Appendix A) up to the action: each one before it, in
-order, takes the earliest predicted end and puts its own back. It has that estimate's bias, that a
-completion frees one slot whatever it held, and knows nothing of who is still to come. On queues
-longer than `LONGEST` there is none.
+A forecast runs the heap of Algorithm 2 (paper Appendix A) up to the action: each action before it, in
+order, takes the earliest predicted end and pushes its own. It has the bias of that estimate, that a
+completion frees one slot whatever it held, and ignores later arrivals. Queues longer than `LONGEST`
+have no forecast.
 """
 
 from __future__ import annotations
 
 from heapq import heapify, heapreplace
 from itertools import islice
-from typing import NamedTuple
 
-from contract.responses import DecisionDetails
-from domain.advice import EvictionTrial
+from domain.advice import EvictionTrial, PolicyDecision
 from domain.ids import ResourceId
 from domain.resources import units, units_of
+from scheduler.core.advice.facts import Forecast
 from scheduler.core.policies.group import Trial
 from scheduler.core.state.durations import expected_seconds, residual_seconds
 from scheduler.core.state.model import Arranged, LiveAction, State, holding
 from scheduler.core.state.queues import WaitQueue
 
-#: Waiting actions on one resource beyond which nothing is forecast: playing them costs too much.
+#: Most waiting actions on one resource for a forecast, which costs O(n log n).
 LONGEST = 2000
 
 
-class Forecast(NamedTuple):
-    """What a waiting action may expect."""
-
-    #: Seconds from now; None when nothing can be said.
-    starts_in_seconds: float | None
-    #: What it is admitted with, per resource as the trainer wrote it, in units. A policy may give
-    #: more of its key resource.
-    units: dict[str, float | int]
-
-
 def forecast(state: State, live: LiveAction, resource: str | None) -> Forecast:
-    """Return what ``live``, which waits for ``resource``, may expect."""
+    """Return the forecast of ``live``, which waits for ``resource``."""
     needs = dict((*live.needs.in_cluster, *live.needs.on_node))
     counts = units_of({name: n for name, n in needs.items() if name != "memory"})
     if resource is None or resource not in state.ledgers:
@@ -60,12 +49,12 @@ def _starts_in(state: State, live: LiveAction, resource: ResourceId) -> float | 
 
 
 def takes_of(state: State, queue: WaitQueue, resource: ResourceId) -> bool:
-    """Say whether the line ``queue`` takes of ``resource`` when it is served next."""
+    """Say whether actions of ``queue`` take units of ``resource``."""
     return wanted_of(state, queue, resource) > 0
 
 
 def wanted_of(state: State, queue: WaitQueue, resource: ResourceId) -> int:
-    """Return how much of ``resource`` each of the line ``queue`` takes, in milli-units or bytes."""
+    """Return how much of ``resource`` each action of ``queue`` takes, in milli-units or bytes."""
     key = queue.key
     node = resource.partition(":")[2]
     home = key.node or queue.sticky_node
@@ -75,16 +64,16 @@ def wanted_of(state: State, queue: WaitQueue, resource: ResourceId) -> int:
     return sum(amount for name, amount in needs if name == resource)
 
 
-def recent_decisions(state: State, limit: int) -> list[DecisionDetails]:
-    """Return what policies decided about groups with a choice, latest first."""
-    return [_view(arranged) for arranged in islice(reversed(state.arranged), limit)]
+def recent_decisions(state: State, limit: int) -> list[PolicyDecision]:
+    """Return decisions about groups with a choice, latest first."""
+    return [_decision(arranged) for arranged in islice(reversed(state.arranged), limit)]
 
 
-def _view(arranged: Arranged) -> DecisionDetails:
+def _decision(arranged: Arranged) -> PolicyDecision:
     arrangement = arranged.arrangement
     going = len(arrangement.units)
     trials = [_trial(trial, arranged.actions) for trial in arrangement.trials]
-    return DecisionDetails(
+    return PolicyDecision(
         at_seconds=arranged.at,
         resource=arranged.resource,
         policy=arranged.policy,

@@ -1,4 +1,4 @@
-"""What projects have of what they share, as people see it. Computed when asked, never stored."""
+"""Usage of shared resources by project. Computed on request, never stored."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from scheduler.core.sharing.shares import ShareBook, takes_of_share
 from scheduler.core.state.model import State
 
 
-def standings(state: State) -> list[ShareUsage]:
-    """Return how every project stands that has, uses or waits for a share, by name."""
+def share_usage(state: State) -> list[ShareUsage]:
+    """Return the usage of every project that has, uses or waits for a share, by name."""
     book = ShareBook(state)
     return [
         _view(state, book, key, project, waiting[project])
@@ -23,11 +23,11 @@ def standings(state: State) -> list[ShareUsage]:
 
 
 def _waiting(state: State, key: CohortKey) -> Counter[str]:
-    """Count who stands in a line that takes of ``key``, by project."""
+    """Count the queued actions that need the shared resource ``key``, by project."""
     waiting: Counter[str] = Counter()
-    for line, queue in state.queues.items():
-        project = line.needs.project
-        if project and queue.size and takes_of_share(state, line, key):
+    for queue_key, queue in state.queues.items():
+        project = queue_key.needs.project
+        if project and queue.size and takes_of_share(state, queue_key, key):
             waiting[project] += queue.size
     return waiting
 

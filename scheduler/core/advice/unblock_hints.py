@@ -1,11 +1,11 @@
-"""What frees a waiting action where units that end are not the question: time, memory, size. For people.
+"""Hints on what unblocks an action that does not wait for units: time, memory, size.
 
-- **Quotas** come back by themselves: how much is left, when something comes back, and when there is
-  enough for the action and all before it.
-- **Memory** belongs to environments, which last as long as their trainers like: how many bytes are
-  missing, which environments nobody uses at the moment (their trajectories could be finished), and
-  until when at the latest, since an environment that nobody uses ends with its time to live.
-- **Size**: what the largest node has, beside what the action asks for.
+- **Quotas** refill with time: how much is left, when the next part is free again, and when there is
+  enough for the action and all actions before it.
+- **Memory** is held by environments until their trainers finish them: how many bytes are missing,
+  which environments are idle (their trajectories could be finished), and an upper bound on the
+  wait, since an idle environment ends with its time to live.
+- **Size**: what the action requests, and what the largest node or limit has.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from collections.abc import Iterable
 from itertools import islice
 from math import inf
 
-from contract.responses import WaitDetails
 from domain.advice import IdleEnvironment, UnblockHint, UnmetSize
 from domain.ids import ResourceId
 from domain.resources import units
-from scheduler.core.advice.counterfactual import ahead_of, play
+from scheduler.core.advice.counterfactual import seconds_until_free, taken_before
+from scheduler.core.advice.facts import WaitFacts
 from scheduler.core.advice.forecast import LONGEST, wanted_of
 from scheduler.core.residency.service_turns import KIND
 from scheduler.core.state.model import LiveAction, LiveTrajectory, State
 
-#: Idle environments that are named, the largest ones.
-NAMED = 5
+#: Idle environments that a hint lists, the largest ones.
+MOST_IDLE = 5
 _SHORT = frozenset({"short_of", "behind"})
 
 
-def relief(state: State, live: LiveAction, why: WaitDetails) -> UnblockHint | None:
-    """Return what frees ``live``, which waits for ``why``; None where this module knows nothing."""
+def unblock_hint(state: State, live: LiveAction, why: WaitFacts) -> UnblockHint | None:
+    """Return what unblocks ``live``, which waits for ``why``; None for all other reasons."""
     if why.code == "too_large" and live.queue is not None:
         return _of_size(state, live)
     resource = ResourceId(why.resource or "")
     if why.code not in _SHORT or resource not in state.ledgers or live.queue is None:
         return None
     wanted = wanted_of(state, state.queues[live.queue], resource)
-    ahead = ahead_of(state, live, resource)
+    ahead = taken_before(state, live, resource)
     if not wanted or ahead is None:
         return None
     before = sum(amount for _, amount in ahead)
@@ -53,7 +53,7 @@ def _of_quota(state: State, resource: ResourceId, wanted: int, before: int) -> U
     short = min(uses, key=lambda use: use.left, default=None)
     ready_at = paced.ready_at(wanted)
     if short is None or (ready_at is None and short.left >= wanted):
-        return None  # it waits for calls to end, not for time
+        return None  # it waits for running calls, not for time
     for_all = paced.ready_at(before + wanted) if before else ready_at
     latest = for_all if for_all is not None else ready_at
     return UnblockHint(
@@ -71,22 +71,22 @@ def _of_memory(
 ) -> UnblockHint | None:
     node, free = resource.partition(":")[2], state.ledgers[resource].free
     if len(state.trajectories) > LONGEST:
-        there: list[LiveTrajectory] = []
+        residents: list[LiveTrajectory] = []
     else:
-        there = [one for one in state.trajectories.values() if one.node == node]
-    ends = [(_from_now(state, one.expires_at) or 0.0, one.memory_bytes) for one in there]
-    idle = [one for one in there if not one.live and one.memory_bytes]
+        residents = [one for one in state.trajectories.values() if one.node == node]
+    ends = [(_from_now(state, one.expires_at) or 0.0, one.memory_bytes) for one in residents]
+    idle = [one for one in residents if not one.live and one.memory_bytes]
     idle.sort(key=lambda one: -one.memory_bytes)
     ahead = list(before)
-    # Whoever is before it keeps what he takes for longer than anybody can tell.
-    latest = play(free, ends, [(inf, amount) for amount in ahead], wanted)
+    # Environments before it hold their memory for an unpredictable time.
+    latest = seconds_until_free(free, ends, [(inf, amount) for amount in ahead], wanted)
     return UnblockHint(
         kind="memory",
         needed=wanted,
         left=free,
         missing=max(0, wanted + sum(ahead) - free),
         enough_in_seconds=None if latest in (None, inf) else latest,
-        idle=[_idle(state, one) for one in islice(idle, NAMED)],
+        idle=[_idle(state, one) for one in islice(idle, MOST_IDLE)],
         idle_bytes=sum(one.memory_bytes for one in idle),
     )
 
@@ -97,7 +97,7 @@ def _idle(state: State, trajectory: LiveTrajectory) -> IdleEnvironment:
 
 
 def _of_size(state: State, live: LiveAction) -> UnblockHint | None:
-    """Return what is asked for and is nowhere: in the cluster, on its node, on the pool's nodes."""
+    """Return what exceeds the cluster's limits, its node, or every node of its pool."""
     assert live.queue is not None
     key = live.queue
     nodes = [state.nodes[key.node]] if key.node else state.nodes_of(key.pool)
@@ -114,8 +114,8 @@ def _of_size(state: State, live: LiveAction) -> UnblockHint | None:
         ledgers = [state.ledgers[ResourceId(p)] for p in places if ResourceId(p) in state.ledgers]
         largest = max((ledger.capacity for ledger in ledgers), default=0)
         if largest < amount:
-            say = int if name == "memory" else units
-            sizes.append(UnmetSize(name, say(amount), say(largest)))
+            convert = int if name == "memory" else units
+            sizes.append(UnmetSize(name, convert(amount), convert(largest)))
     if (memory := key.needs.gpu_memory_bytes) and names:
         gpus = [node.inventory.resources.get(KIND) for node in nodes if node.name in names]
         largest = max((gpu.memory_bytes for gpu in gpus if gpu is not None), default=0)

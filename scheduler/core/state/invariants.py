@@ -13,7 +13,7 @@ from domain.action import ActionState, Kind
 from domain.allocation import Allocation
 from domain.errors import InvariantViolation
 from domain.ids import ResourceId, node_resource
-from scheduler.core.advice.explain import waiting
+from scheduler.core.advice.explain import wait_facts
 from scheduler.core.sharing.cohorts import Cohort
 from scheduler.core.sharing.shares import key_at
 from scheduler.core.state.lifecycle import in_line, line_of
@@ -163,7 +163,7 @@ def _everybody_waits_for_a_reason(state: State) -> Iterator[str]:
     if state.dirty:
         yield "something changed and no cycle has run"
     for live in state.actions.values():
-        if live.state is ActionState.QUEUED and waiting(state, live).code == "arriving":
+        if live.state is ActionState.QUEUED and wait_facts(state, live).code == "arriving":
             yield f"{live.id} waits without a reason"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import redis
 
-from contract.responses import DecisionsResponse, rfc3339
+from contract.responses import rfc3339
 from domain.codec import Reply, encode
 from domain.decisions import Forget, Refuse
 from domain.events import (
@@ -27,6 +27,7 @@ from domain.resources import units
 from domain.version import VERSION
 from scheduler.core.state.model import State
 from scheduler.runtime.action_views import live_view
+from scheduler.runtime.rendering import decisions_response, queues_response
 
 if TYPE_CHECKING:
     from scheduler.runtime.loop.scheduler_loop import SchedulerLoop
@@ -66,7 +67,8 @@ class Answers:
             )
             return
         if isinstance(question, QueuesQueried):
-            view = self._loop.machine.queues(question.limit, question.projects)
+            queues = self._loop.machine.queues(question.limit, question.projects)
+            view = queues_response(queues)
             self._send(question.reply_to, Reply(question.request_id, body=_raw(view)))
             return
         if isinstance(question, TrajectoryQueried):
@@ -94,11 +96,8 @@ class Answers:
         return Reply(question.request_id, body=_raw(view))
 
     def _decisions(self, question: DecisionsQueried) -> msgspec.Raw:
-        items = self._loop.machine.decisions(question.limit)
-        offset = self._loop.clock.wall_offset()
-        for item in items:
-            item.at = rfc3339(item.at_seconds + offset)
-        return _raw(DecisionsResponse(items))
+        decisions = self._loop.machine.decisions(question.limit)
+        return _raw(decisions_response(decisions, self._loop.clock.wall_offset()))
 
     def _trajectory(self, question: TrajectoryQueried) -> Reply:
         state = self._loop.machine.state

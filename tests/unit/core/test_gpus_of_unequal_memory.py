@@ -15,6 +15,7 @@ from domain.inventory import NodeInventory, PoolConfig
 from domain.resources import MILLI
 from scheduler.core.machine import Machine
 from scheduler.core.state.invariants import check
+from scheduler.runtime.rendering import wait_details
 from tests.builders import GIB, START, a_config, a_machine, only
 from tests.unit.core.test_services_on_chunks import a_call, a_gpu_node, a_service
 
@@ -71,9 +72,9 @@ def test_without_a_gpu_that_is_large_enough_it_waits_and_says_so() -> None:
     machine = a_pool_machine("minimum", {"big": a_service((1, 70))}, (1, 24))
 
     assert submit(machine, START + 1, a_call("1", "big")) == []
-    standing = machine.explain(ActionId("1"))
-    assert standing is not None
-    assert (why := standing.why()) is not None
+    status = machine.explain(ActionId("1"))
+    assert status is not None
+    assert (why := wait_details(status)) is not None
     assert why.code == "too_large"
 
 

@@ -17,6 +17,7 @@ from domain.inventory import PoolConfig
 from scheduler.core.machine import Machine
 from scheduler.core.state import snapshot
 from scheduler.core.state.cpu_usage_history import ENOUGH, STRETCH, light_amount, observe
+from scheduler.runtime.rendering import wait_details
 from tests.builders import START, a_config, a_node, an_action, make_ledger
 from tests.scenario import Scenario
 
@@ -108,9 +109,9 @@ def test_a_light_action_waits_for_room_and_says_so(core):
     scenario.submit(an_action("whole"))
     scenario.submit(an_action("light", cost={}, family="look"))
     assert scenario.why("light").code == "short_of"
-    standing = scenario.machine.explain(ActionId("light"))
-    assert standing is not None
-    why = standing.why()
+    status = scenario.machine.explain(ActionId("light"))
+    assert status is not None
+    why = wait_details(status)
     assert why is not None
     assert why.units == {"cpu": 0.2}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from domain.ids import ActionId
 from scheduler.core.state import snapshot
+from scheduler.runtime.rendering import queues_response, wait_details
 from tests.builders import GIB, a_node, an_action, make_ledger
 
 
@@ -12,7 +13,7 @@ def test_actions_that_can_only_be_admitted_alike_stand_in_one_line(core):
     scenario.submit(an_action("running", cost={"cpu": 4}))
     scenario.submit(*(an_action(f"small{n}") for n in range(3)), an_action("wide", cost={"cpu": 2}))
 
-    seen = scenario.machine.queues(10)
+    seen = queues_response(scenario.machine.queues(10))
 
     assert (seen.lines, seen.waiting) == (2, 4)
     assert [(line.waiting, line.needs, line.head) for line in seen.items] == [
@@ -20,7 +21,7 @@ def test_actions_that_can_only_be_admitted_alike_stand_in_one_line(core):
         (1, {"cpu": 2}, "wide"),
     ]
     assert seen.items[0].why.code == "short_of"
-    assert seen.items[0].why == scenario.machine.explain("small0").why()
+    assert seen.items[0].why == wait_details(scenario.machine.explain("small0"))
 
 
 def test_who_waits_keeps_the_names_that_others_of_its_task_came_with(core):
@@ -41,7 +42,7 @@ def test_only_the_longest_lines_are_told_and_all_are_counted(core):
     scenario.submit(an_action("running", cost={"cpu": 4}))
     scenario.submit(*(an_action(f"a{n}", cost={"cpu": n}) for n in (1, 2, 3)), an_action("b"))
 
-    seen = scenario.machine.queues(1)
+    seen = queues_response(scenario.machine.queues(1))
 
     assert (seen.lines, seen.waiting, len(seen.items)) == (3, 4, 1)
     assert seen.items[0].needs == {"cpu": 1}
@@ -52,7 +53,7 @@ def test_memory_of_a_first_grant_is_part_of_what_a_line_needs(core):
     scenario.submit(an_action("x", trajectory="t1", memory_bytes=GIB))
     scenario.submit(an_action("y", trajectory="t2", memory_bytes=GIB))
 
-    (line,) = scenario.machine.queues(10).items
+    (line,) = queues_response(scenario.machine.queues(10)).items
 
     assert (line.memory_bytes, line.trajectory) == (GIB, "t2")
     assert line.why.resource == "memory:n1"
@@ -70,7 +71,7 @@ def test_a_project_is_told_of_its_own_part_of_each_line(core):
     scenario.submit(an_action("theirs0"), an_action("theirs1"), an_action("wide", cost={"cpu": 2}))
     scenario.submit(*(an_action(f"ours{n}", project="lab") for n in range(2)))
 
-    seen = scenario.machine.queues(10, ("lab",))
+    seen = queues_response(scenario.machine.queues(10, ("lab",)))
 
     assert (seen.lines, seen.waiting) == (1, 2)
     assert [(line.waiting, line.head, line.project) for line in seen.items] == [(2, "ours0", "lab")]

@@ -213,10 +213,10 @@ def test_calls_of_a_quarantined_service_wait_and_others_go_on():
     granted = play.submit(a_call("a", "reward"), a_call("b", "judge"))
 
     assert list(granted) == ["b"]
-    standing = play.machine.explain(ActionId("a"))
-    assert standing is not None
-    assert standing.waiting is not None
-    assert standing.waiting.code == "service_quarantined"
+    status = play.machine.explain(ActionId("a"))
+    assert status is not None
+    assert status.waiting is not None
+    assert status.waiting.code == "service_quarantined"
 
 
 def test_a_service_leaves_where_it_does_not_work_when_somebody_asks() -> None:

@@ -13,6 +13,7 @@ from domain.events import ChunkNews
 from domain.ids import ActionId
 from domain.resources import MILLI
 from scheduler.core.state import snapshot
+from scheduler.runtime.rendering import reason_of
 from tests.builders import a_machine, finished, make_ledger, only
 from tests.unit.core.test_services_on_chunks import Play, a_call, a_gpu_node, services
 
@@ -88,11 +89,11 @@ def test_it_waits_for_a_chunk_on_which_it_did_not_fail_and_blocks_nobody() -> No
     play.end("b0")
 
     assert play.submit(a_call("a2", "a")) == {}
-    standing = play.machine.explain(ActionId("a2"))
-    assert standing is not None
-    assert standing.waiting is not None
-    assert standing.waiting.code == "kept_away"
-    assert "service a failed on the chunks that are free" in standing.waiting.reason
+    status = play.machine.explain(ActionId("a2"))
+    assert status is not None
+    assert status.waiting is not None
+    assert status.waiting.code == "kept_away"
+    assert "service a failed on the chunks that are free" in reason_of(status.waiting)
     assert list(play.submit(a_call("b1", "b"))) == ["b1"]
     assert list(play.end("own")) == ["a2"]
     assert units(play, "a2") == (1,)

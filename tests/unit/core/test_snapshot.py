@@ -8,8 +8,10 @@ import sys
 import pytest
 
 from domain.ids import ActionId
+from scheduler.core.advice.facts import ActionStatus
 from scheduler.core.machine import Machine
 from scheduler.core.state import invariants, snapshot
+from scheduler.runtime.rendering import wait_details
 from tests.builders import GIB, a_config, a_lease, a_node, an_action, granted, make_ledger
 from tests.scenario import Scenario
 
@@ -53,9 +55,9 @@ def test_a_restored_machine_knows_why_actions_wait():
     machine = restored(scenario)
 
     for name in ("step-5", "both", "light"):
-        standing = machine.explain(ActionId(name))
-        assert standing is not None
-        assert standing.waiting == scenario.why(name)
+        status = machine.explain(ActionId(name))
+        assert status is not None
+        assert wait_details(ActionStatus(status.live, status.waiting)) == scenario.why(name)
 
 
 def test_a_restored_machine_decides_what_the_original_does():

@@ -11,6 +11,7 @@ from domain.ids import ActionId
 from scheduler.core.residency.service_turns import overdue_seconds
 from scheduler.core.state import snapshot
 from scheduler.core.state.invariants import check
+from scheduler.runtime.rendering import wait_details
 from tests.builders import START, a_machine, an_action, finished, make_ledger, only
 from tests.unit.core.test_services_on_chunks import Play, a_call, a_gpu_node, hosting, services
 
@@ -153,7 +154,7 @@ def test_calls_wait_for_the_chunk_of_their_service_until_the_line_is_worth_a_res
     assert play.submit(a_call("a2", "a"), a_call("a3", "a")) == {}
     waiting = play.machine.explain(ActionId("a2"))
     assert waiting is not None
-    assert (why := waiting.why()) is not None
+    assert (why := wait_details(waiting)) is not None
     assert why.code == "deferred"
     assert "service 'a' works for others on gpu:n1" in why.reason
     assert list(play.submit(a_call("b1", "b"))) == ["b1"], "they block nobody"

@@ -6,6 +6,7 @@ from contract.responses import WaitDetails
 from domain import events
 from domain.advice import IdleEnvironment, UnblockHint, UnmetSize
 from domain.ids import ActionId
+from scheduler.runtime.rendering import wait_details
 from tests.builders import GIB, START, a_node, a_quota, an_action, an_environment
 from tests.unit.core.test_gpus_of_unequal_memory import a_pool_machine
 from tests.unit.core.test_quotas import a_scenario, calls
@@ -13,9 +14,9 @@ from tests.unit.core.test_services_on_chunks import a_call, a_service
 
 
 def why(machine, name: str) -> WaitDetails:
-    standing = machine.explain(ActionId(name))
-    assert standing is not None
-    found = standing.why()
+    status = machine.explain(ActionId(name))
+    assert status is not None
+    found = wait_details(status)
     assert found is not None
     return found
 

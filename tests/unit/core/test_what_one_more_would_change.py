@@ -8,16 +8,17 @@ from hypothesis import strategies as st
 
 from domain.advice import ExtraUnitsEffect
 from domain.inventory import PoolConfig
-from scheduler.core.advice.counterfactual import play
+from scheduler.core.advice.counterfactual import seconds_until_free
+from scheduler.runtime.rendering import wait_details
 from tests.builders import GIB, a_config, a_node, an_action
 
 MINIMUM = a_config(pools=[PoolConfig("default", "minimum")])
 
 
 def one_more(scenario, name: str) -> ExtraUnitsEffect | None:
-    standing = scenario.machine.explain(name)
-    assert standing is not None
-    why = standing.why()
+    status = scenario.machine.explain(name)
+    assert status is not None
+    why = wait_details(status)
     assert why is not None
     return why.one_more
 
@@ -95,7 +96,9 @@ def test_more_units_never_let_a_line_of_equals_start_later(free, running, second
     """Unequal ones may: a wide one that starts earlier can be in the way of a narrow one."""
     ahead = [(each, wanted) for each, _ in seconds]
 
-    as_it_is, with_more = (play(free + extra, running, ahead, wanted) for extra in (0, 1))
+    as_it_is, with_more = (
+        seconds_until_free(free + extra, running, ahead, wanted) for extra in (0, 1)
+    )
 
     if as_it_is is not None:
         assert with_more is not None
@@ -107,4 +110,4 @@ def test_never_is_said_only_when_even_all_together_are_too_few(free, running, ah
     there = free + sum(amount for _, amount in running)
     largest = max([wanted, *(amount for _, amount in ahead)])
 
-    assert (play(free, running, ahead, wanted) is None) == (there < largest)
+    assert (seconds_until_free(free, running, ahead, wanted) is None) == (there < largest)

@@ -22,9 +22,9 @@ def wide(name: str, **fields: Any) -> Any:
 
 
 def expected(scenario: Scenario, name: str) -> Any:
-    standing = scenario.machine.explain(ActionId(name))
-    assert standing is not None
-    return standing.forecast
+    status = scenario.machine.explain(ActionId(name))
+    assert status is not None
+    return status.forecast
 
 
 def test_a_decision_names_candidates_evictions_objectives_and_units(core):

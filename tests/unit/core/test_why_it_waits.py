@@ -7,7 +7,7 @@ import pytest
 from contract.responses import WaitDetails
 from domain.ids import ActionId
 from domain.inventory import PoolConfig
-from scheduler.core.advice.explain import spoken
+from scheduler.runtime.rendering import duration_text
 from tests.builders import GIB, a_config, a_lease, a_node, an_action
 
 
@@ -141,15 +141,15 @@ def test_only_waiting_actions_have_a_reason(core):
     scenario = core()
     scenario.submit(an_action("a"))
 
-    standing = scenario.machine.explain(ActionId("a"))
+    status = scenario.machine.explain(ActionId("a"))
 
-    assert standing is not None
-    assert standing.waiting is None
+    assert status is not None
+    assert status.waiting is None
     assert scenario.machine.explain(ActionId("nobody")) is None
 
 
 def test_a_wait_is_said_in_the_unit_that_fits():
-    assert [spoken(seconds) for seconds in (0.25, 9.5, 900.0, 86_390.0)] == [
+    assert [duration_text(seconds) for seconds in (0.25, 9.5, 900.0, 86_390.0)] == [
         "0.25 s",
         "9.5 s",
         "15 min",
