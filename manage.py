@@ -3,11 +3,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
-from django.core.management import execute_from_command_line
+from tangram_web.__main__ import main
 
 if __name__ == "__main__":
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tangram_web.settings")
-    execute_from_command_line(sys.argv)
+    main()

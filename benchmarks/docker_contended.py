@@ -39,7 +39,7 @@ from tangram_client.aio import AsyncClient
 from tangram_client.payloads import exec_action
 from tangram_client.replay.burn import burn_command, recorded_cost
 from tangram_client.replay.report import Quantiles
-from tangram_client.replay.trace import Recording, read_trace, resample
+from tangram_client.traces.recording import Recording, read_trace, resample
 from tests.docker_engine import IMAGE, DockerEngine
 
 SPIN = ("python3", "-c", "for n in range(4_000_000): pass")

@@ -23,7 +23,7 @@ from simulator.cluster import Cluster
 from simulator.engine import Simulation
 from simulator.traces import make_recordings, read_recordings
 from simulator.workloads.ai_coding import AiCoding
-from tangram_client.replay.trace import Recording
+from tangram_client.traces.recording import Recording
 
 
 def _once(recordings: list[Recording], batch: int, policy: str, *, watched: bool) -> dict[str, Any]:

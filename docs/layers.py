@@ -36,7 +36,9 @@ THEMES: Final = (
 
 def layers() -> list[list[str]]:
     """Return the layers of the import contract, top first; packages of one layer are siblings."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
     stack = next(each for each in contracts if each["type"] == "layers")["layers"]
     return [[part.strip("() ") for part in layer.replace(":", "|").split("|")] for layer in stack]
 

@@ -31,7 +31,7 @@ from simulator.result import encode
 from simulator.scenes import build, foreign, with_options
 from simulator.show import decision_text, plan_table, tables, trial_text
 from simulator.workloads.recorded import JournalWriter, read_journal
-from tangram_client.replay.trace import TraceError
+from tangram_client.traces.recording import TraceError
 
 #: Columns of a table that goes into a pipe: it is never cut.
 PIPE_WIDTH: Final = 200

@@ -27,7 +27,7 @@ from simulator.result import WINDOWS, Result
 from simulator.scenes import build
 from simulator.workloads.deep_search import LIMITS
 from simulator.workloads.recorded import Recorded, read_journal, recorded
-from tangram_client.replay.trace import TraceError
+from tangram_client.traces.recording import TraceError
 
 #: (policy, seed, finished actions of that run, actions of each run)
 Tell = Callable[[str, int, int, int], None]

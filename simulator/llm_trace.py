@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from tangram_client.replay.trace import TraceError, read_file
+from tangram_client.traces.recording import TraceError, read_file
 
 COLUMNS: Final = ("t_ms", "input_tokens", "output_tokens", "prefix_blocks_512")
 

@@ -20,7 +20,7 @@ from simulator.compare import Scene, check_policies, run
 from simulator.crew import crew
 from simulator.workloads.ai_coding import AiCoding
 from simulator.workloads.rewards import PRESETS
-from tangram_client.replay.trace import Recording
+from tangram_client.traces.recording import Recording
 
 #: Trajectories a core, from idle to crowded. The paper's testbed lies between 0.2 and 2
 #: (ARL-Tangram §6.3: batches of 128 to 1,536 on 768 to 1,280 cores).

@@ -1,6 +1,6 @@
 """Recorded trajectories as input of a simulation: read strictly, or made up.
 
-The format is that of `tangram_client.replay.trace`, one JSON object per line. A replay ignores what
+The format is that of `tangram_client.traces.recording`, one JSON object per line. A replay ignores what
 it does not know; a simulation that is to be believed does not. Refused, naming file and line: what
 is not JSON (a truncated last line is not), unknown members, numbers that are NaN or negative, steps
 that are not in the order of their time.
@@ -14,8 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from tangram_client.replay.trace import Recording, TraceError, parse_recording, read_file
-from tangram_client.workload import generate
+from tangram_client.traces.generator import generate
+from tangram_client.traces.recording import Recording, TraceError, parse_recording, read_file
 
 TRAJECTORY_MEMBERS: Final = frozenset(
     "id image_mb mem_mb_peak model setup_s steps task wall_s".split()
@@ -43,7 +43,7 @@ def parse_recordings(content: bytes, source: str) -> list[Recording]:
 
 
 def make_recordings(count: int, seed: int) -> list[Recording]:
-    """Make ``count`` trajectories up (see `tangram_client.workload` for their distributions)."""
+    """Make ``count`` trajectories up (see `tangram_client.traces.generator` for their distributions)."""
     return [parse_recording(body, "generated") for body in generate(count, seed)]
 
 

@@ -15,7 +15,7 @@ from simulator.workloads.deep_search import LIMITS, DeepSearch
 from simulator.workloads.mopd import GPUS, ROLLOUT_SECONDS, TEACHERS, Mopd, teachers
 from simulator.workloads.mopd_search import JUDGE, JudgedSearch, MopdSearch, judge, services
 from simulator.workloads.rewards import PRESETS
-from tangram_client.replay.trace import Recording
+from tangram_client.traces.recording import Recording
 
 #: Workloads whose services are on GPUs.
 ON_GPUS: Final = frozenset({"mopd", "mopd-search", "judged-search"})

@@ -2,7 +2,7 @@
 
 | parameter | value | source |
 |---|---|---|
-| think times, durations, families, memory | as recorded | the trace; else `tangram_client.workload` |
+| think times, durations, families, memory | as recorded | the trace; else `tangram_client.traces.generator` |
 | batch | 128 … 1,536 trajectories a step | ARL-Tangram §6.2 (1,280) and §6.3 |
 | trajectories of a step | the trace resampled: each recording as often as the others | assumed |
 | jitter of copies | think times and durations × lognormal, sigma 0.25 | assumed; without it copies of one recording march in step |
@@ -31,7 +31,7 @@ from simulator.cluster import PROJECT
 from simulator.work import Work
 from simulator.workloads.program import Act, Program, Rollout, Think
 from simulator.workloads.rewards import Rewards
-from tangram_client.replay.trace import Recording, resample
+from tangram_client.traces.recording import Recording, resample
 
 #: A trajectory under overload may live longer than the two hours that are the default.
 LIFE_SECONDS = 30 * 24 * 3600.0

@@ -35,7 +35,7 @@ from scheduler.core.machine import Machine
 from simulator.overheads import Overheads
 from simulator.work import Work, granted_milli
 from simulator.workloads.program import Act, Program, Rollout, Think
-from tangram_client.replay.trace import TraceError, read_file
+from tangram_client.traces.recording import TraceError, read_file
 
 #: What ran to an end of its own, or to its time limit.
 _KNOWN: Final = frozenset({Outcome.COMPLETED, Outcome.TIMEOUT, Outcome.OOM_KILLED})

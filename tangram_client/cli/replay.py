@@ -21,14 +21,14 @@ from tangram_client.replay.player import Plan
 from tangram_client.replay.report import Report
 from tangram_client.replay.session import Session
 from tangram_client.replay.tally import Tally
-from tangram_client.replay.trace import (
+from tangram_client.traces.generator import generate
+from tangram_client.traces.recording import (
     Recording,
     TraceError,
     parse_recording,
     read_trace,
     resample,
 )
-from tangram_client.workload import generate
 
 GENERATED = 8
 

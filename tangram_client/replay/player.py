@@ -12,7 +12,7 @@ from tangram_client.errors import InvalidRequest, TangramClientError
 from tangram_client.payloads import ActionPayload, exec_action
 from tangram_client.replay.burn import burn_command, burnt_seconds
 from tangram_client.replay.tally import Tally
-from tangram_client.replay.trace import Recording, Step
+from tangram_client.traces.recording import Recording, Step
 
 #: A step may take this much longer than recorded before it is ended.
 TIMEOUT_FACTOR = 10.0

@@ -13,8 +13,8 @@ from tangram_client.errors import TangramClientError
 from tangram_client.replay.player import Plan, Player
 from tangram_client.replay.report import Report
 from tangram_client.replay.tally import Tally
-from tangram_client.replay.trace import Recording
 from tangram_client.system_status import Standing
+from tangram_client.traces.recording import Recording
 
 #: How often the server is asked for its running and queued actions.
 WATCH_SECONDS = 1.0

@@ -24,7 +24,7 @@ from domain.events import NO_RESULT, ActionFinished, ActionSubmitted, Event
 from domain.services import service_name
 from simulator.llm_trace import parse_requests
 from simulator.traces import parse_recordings
-from tangram_client.replay.trace import TraceError
+from tangram_client.traces.recording import TraceError
 from tangram_web.lib import bus
 from tangram_web.pools.selectors import current_config
 from tangram_web.records.models import NodeRecord

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from importlib.metadata import distributions
 from pathlib import Path
 
 from tangram_web.supervisor.home import Home
@@ -32,8 +33,14 @@ def mark_current(home: Home, root: Path) -> None:
 
 def fingerprint(root: Path) -> str:
     """Return a digest of our migrations, and of the versions that bring the others."""
-    digest = hashlib.sha256((root / "requirements" / "core.lock").read_bytes())
+    lock = root / "requirements" / "core.lock"
+    # An installed distribution has no lock file; what is installed stands for it.
+    digest = hashlib.sha256(lock.read_bytes() if lock.exists() else _installed().encode())
     for path in sorted((root / "tangram_web").glob("*/migrations/*.py")):
         digest.update(str(path.relative_to(root)).encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def _installed() -> str:
+    return "\n".join(sorted(f"{each.name} {each.version}" for each in distributions()))

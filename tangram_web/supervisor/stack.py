@@ -12,7 +12,7 @@ from pathlib import Path
 from tangram_web.supervisor.children import Program
 from tangram_web.supervisor.options import Options
 
-#: The checkout: manage.py and our packages lie here.
+#: The folder that holds our packages: the checkout, or site-packages.
 ROOT = Path(__file__).resolve().parents[2]
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -49,7 +49,7 @@ def python(*arguments: str) -> tuple[str, ...]:
 
 def setup(address: Address, environment: Mapping[str, str]) -> Program:
     """Bring the database up to date, and make sure somebody can log in and submit."""
-    command = python("manage.py", "setup", "--url", address.url)
+    command = python("-m", "tangram_web", "setup", "--url", address.url)
     return Program("setup", command, environment)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tangram_client.workload import generate
+from tangram_client.traces.generator import generate
 from tests.architecture.tree import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

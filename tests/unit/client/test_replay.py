@@ -14,9 +14,9 @@ from tangram_client.replay.player import Plan
 from tangram_client.replay.report import Report, quantile
 from tangram_client.replay.session import Session
 from tangram_client.replay.tally import Tally
-from tangram_client.replay.trace import Recording, Step
 from tangram_client.testing import HOLD, FakeServer, Hold, Ran
 from tangram_client.testing.state import Payload
+from tangram_client.traces.recording import Recording, Step
 from tests.unit.client.cli_runner import tangram
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram_client.replay.trace import (
+from tangram_client.traces.recording import (
     Recording,
     Step,
     TraceError,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from statistics import median
 
-from tangram_client.replay.trace import parse_recording
-from tangram_client.workload import FAMILIES, generate
+from tangram_client.traces.generator import FAMILIES, generate
+from tangram_client.traces.recording import parse_recording
 
 
 def test_same_seed_gives_the_same_trajectories() -> None:

@@ -12,7 +12,7 @@ from simulator.compare import Scene, run
 from simulator.engine import Simulation
 from simulator.llm_trace import make_requests, read_requests
 from simulator.workloads.deep_search import DeepSearch
-from tangram_client.replay.trace import TraceError
+from tangram_client.traces.recording import TraceError
 from tests.unit.simulator.scripts import checked
 
 HEADER = "t_ms,input_tokens,output_tokens,prefix_blocks_512\n"

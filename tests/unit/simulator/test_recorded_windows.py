@@ -15,7 +15,7 @@ from simulator.traces import make_recordings
 from simulator.workloads.ai_coding import AiCoding
 from simulator.workloads.program import Think, Workload
 from simulator.workloads.recorded import JournalWriter, Recorded, read_journal, recorded
-from tangram_client.replay.trace import TraceError
+from tangram_client.traces.recording import TraceError
 from tests.unit.simulator.scripts import Script, act, keep, script
 
 

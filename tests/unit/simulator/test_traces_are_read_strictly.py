@@ -12,7 +12,7 @@ import pytest
 from simulator.llm_trace import COLUMNS, read_requests
 from simulator.traces import make_recordings, read_recordings
 from simulator.workloads.recorded import read_journal
-from tangram_client.replay.trace import TraceError, read_trace
+from tangram_client.traces.recording import TraceError, read_trace
 
 
 def a_line(**members: Any) -> str:
