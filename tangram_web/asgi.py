@@ -30,7 +30,7 @@ def django_application() -> ProtocolTypeRouter:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tangram_web.settings")
     http = get_asgi_application()
     # Consumers reach models, which exist only once Django is set up.
-    from tangram_web.live.routing import websocket_urlpatterns
+    from tangram_web.live.consumers import websocket_urlpatterns
 
     websockets = AuthMiddlewareStack(URLRouter(websocket_urlpatterns))
     return ProtocolTypeRouter({"http": http, "websocket": AllowedHostsOriginValidator(websockets)})

@@ -1,11 +1,11 @@
-"""Composition root of what follows the journal (rows, live frames, metrics)."""
+"""Composition root of the journal's consumers: rows, live frames and metrics."""
 
 from __future__ import annotations
 
 import logging
 from contextlib import closing
 from threading import Event
-from time import monotonic, time
+from time import monotonic
 
 import redis
 from channels.layers import get_channel_layer
@@ -18,28 +18,23 @@ from scheduler.runtime.journal_consumer import Entries, Follower
 from scheduler.runtime.redis.clients import connect
 from scheduler.runtime.redis.journal import START, Journal, id_parts
 from tangram_web.lib import bus
-from tangram_web.live.frames import FrameFold
-from tangram_web.live.gpu_history import Scenes, SceneStore
-from tangram_web.live.project_frames import Parts
-from tangram_web.live.publisher import FramePublisher
-from tangram_web.live.rings import Rings
-from tangram_web.live.ringstore import RingStore, WeekStore
-from tangram_web.live.watching import watched
-from tangram_web.live.weeks import Weeks
+from tangram_web.live.publisher import FramePublisher, LiveFeed
 from tangram_web.metrics.store import MetricsStore
 from tangram_web.records import projection
 from tangram_web.webhooks import outbox
 
 log = logging.getLogger(__name__)
 
-#: Entries of this long are projected together: one transaction, and one row for short actions.
+#: Entries of this period are projected together: one transaction, one row write per short action.
 PROJECTION_PAUSE_SECONDS = 0.1
 FRAME_SECONDS = 0.25
-#: Between two attempts at an entry that cannot be read; each folds the journal before it again.
+#: Between two attempts at an unreadable entry; each folds the journal from its beginning.
 UNREADABLE_SECONDS = 30.0
 METRICS_SECONDS = 1.0
-#: Between two looks for projects that somebody watches.
-WATCHED_SECONDS = 1.0
+#: Between two updates of the followed projects.
+FOLLOWED_SECONDS = 1.0
+#: Journal entries per read; frames are published once the fold has caught up.
+READ_COUNT = 500
 
 
 def projector(stop: Event) -> None:
@@ -64,7 +59,7 @@ def projector(stop: Event) -> None:
 def frames(stop: Event) -> None:
     """Publish live frames and keep metrics until stopped.
 
-    A fresh fold is filled from the retained journal; metrics go on from their stored position.
+    A new fold is filled from the retained journal; metrics continue from their stored position.
     """
     client = connect(settings.TANGRAM_REDIS_URL)
     layer = get_channel_layer()
@@ -78,40 +73,27 @@ def frames(stop: Event) -> None:
         except redis.RedisError:
             stop.wait(1.0)
         except Unreadable as error:
-            log.error("live frames and metrics stand still: %s", error)
+            log.error("live frames and metrics stopped at an unreadable journal entry: %s", error)
             stop.wait(UNREADABLE_SECONDS)
 
 
 def _publish(client: redis.Redis, journal: Journal, publisher: FramePublisher, stop: Event) -> None:
     store, position = MetricsStore(client, bus.keys()), START
     totals = store.load()
-    fold, counted = FrameFold(totals), id_parts(totals.position)
-    rings = RingStore(client, bus.keys())
-    fold.rings = Rings(rings.newest())
-    weeks = WeekStore(client, bus.keys())
-    fold.pasts.weeks = Weeks(weeks.kept())
-    scenes = SceneStore(client, bus.keys())
-    _, newest = scenes.span() or (-1, -1)
-    fold.scenes = Scenes(newest)
-    parts, looked_at = Parts(fold), 0.0
-    last_at, read_at, saved_at = 0.0, monotonic(), 0.0
+    feed, counted = LiveFeed(client, bus.keys(), totals), id_parts(totals.position)
+    last_at, read_at, saved_at, followed_at = 0.0, monotonic(), 0.0, 0.0
     while not stop.is_set():
-        entries = journal.read(position, count=500, block_seconds=1.0)
+        entries = journal.read(position, count=READ_COUNT, block_seconds=1.0)
         for position, entry in entries:
-            fold.fold(entry, counted=id_parts(position) <= counted)
-            parts.fold(entry)
+            feed.fold(entry, counted=id_parts(position) <= counted)
             last_at, read_at = entry.at, monotonic()
         if monotonic() - saved_at >= METRICS_SECONDS and id_parts(position) > counted:
             saved_at, counted, totals.position = monotonic(), id_parts(position), position
             store.save(totals)
-        if len(entries) < 500 and last_at:
-            if monotonic() - looked_at >= WATCHED_SECONDS:
-                looked_at = monotonic()
-                parts.watch(watched(client, settings.TANGRAM_KEY_PREFIX, time()))
-            at = last_at + monotonic() - read_at
-            publisher.publish(fold.frames(at) | parts.frames(at))
-            if fold.rings.due:
-                rings.save(fold.rings.take())
-                weeks.save(fold.pasts.weeks.take())
-                scenes.save(fold.scenes.take())
+        if len(entries) < READ_COUNT and last_at:
+            if monotonic() - followed_at >= FOLLOWED_SECONDS:
+                followed_at = monotonic()
+                feed.follow_projects()
+            publisher.publish(feed.frames(last_at + monotonic() - read_at))
+            feed.save_history()
             stop.wait(FRAME_SECONDS)

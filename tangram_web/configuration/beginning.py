@@ -20,7 +20,7 @@ from domain.errors import Unavailable
 from domain.inventory import Config, ResourceInventory
 from domain.resources import MILLI
 from tangram_web.lib import ask, bus
-from tangram_web.live.gpu_history import SceneStore
+from tangram_web.live.gpu_history import GpuHistoryStore
 from tangram_web.records.models import NodeRecord
 from tangram_web.simulations.in_memory import Residents
 from tangram_web.simulations.inputs import Window, WindowReader
@@ -51,7 +51,7 @@ def residents_of(reader: WindowReader) -> Residents:
     if reader.began_at is None:
         return {}
     try:
-        scene = SceneStore(bus.redis_client(), bus.keys()).at(reader.began_at)
+        scene = GpuHistoryStore(bus.redis_client(), bus.keys()).at(reader.began_at)
     except redis.RedisError as error:
         raise Unavailable(f"redis does not answer: {error}") from error
     return reader.in_memory.residents(scene.residents if scene is not None else ())

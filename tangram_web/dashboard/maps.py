@@ -19,9 +19,9 @@ from tangram_web.dashboard.past import as_json
 from tangram_web.dashboard.scopes import Scope, scope_of
 from tangram_web.lib import ask, bus
 from tangram_web.live.access import Sight
-from tangram_web.live.frames import HOLDERS, NODES
-from tangram_web.live.gpu_history import SceneStore
-from tangram_web.live.snapshots import stored_snapshot
+from tangram_web.live.gpu_history import GpuHistoryStore
+from tangram_web.live.topic_store import stored_snapshot
+from tangram_web.live.topics import HOLDERS, NODES
 from tangram_web.metrics.standing import read_standing
 from tangram_web.pools.selectors import current_config
 
@@ -86,7 +86,7 @@ def gpu_past(request: HttpRequest, sight: Sight) -> HttpResponse:
         return as_json({"detail": "there is no such project"}, 404)
     sight = _within(sight, scope)
     try:
-        scene = SceneStore(bus.redis_client(), bus.keys()).at(at)
+        scene = GpuHistoryStore(bus.redis_client(), bus.keys()).at(at)
     except redis.RedisError as error:
         return as_json({"detail": f"redis does not answer: {error}"}, 503)
     if scene is None:
@@ -131,7 +131,7 @@ def scrub_of(query: QueryDict, now: float) -> tuple[dict[str, Any] | None, str]:
         if at is None:
             return None, f"{NO_INSTANT}."
     try:
-        span = SceneStore(bus.redis_client(), bus.keys()).span()
+        span = GpuHistoryStore(bus.redis_client(), bus.keys()).span()
     except redis.RedisError:
         span = None
     if span is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from time import time
 from typing import Any, Final
 
@@ -15,10 +16,10 @@ from tangram_web.dashboard.guards import for_viewers
 from tangram_web.dashboard.scopes import project_of
 from tangram_web.lib import bus
 from tangram_web.live.access import Sight
-from tangram_web.live.recall import Recalled, recall
-from tangram_web.live.rings import RINGS, STEPS
-from tangram_web.live.ringstore import RingStore, WeekStore
-from tangram_web.live.weeks import MOST, QUIET_SECONDS, SIZES
+from tangram_web.live.rollups.projects import IDLE_SECONDS, MAX_PROJECTS, PROJECT_SIZES
+from tangram_web.live.rollups.query import RangeResult, query_range
+from tangram_web.live.rollups.rollup import RETAINED, SIZES
+from tangram_web.live.rollups.store import RollupStore
 from tangram_web.pools.models import ConfigRevision
 
 #: The choices of the range picker: seconds and their name.
@@ -26,7 +27,7 @@ RANGES: Final = (
     (900, "15 min"), (3600, "1 h"), (21_600, "6 h"), (86_400, "24 h"), (604_800, "7 d"),
     (1_209_600, "14 d"),
 )  # fmt: skip
-LONGEST_SECONDS: Final = max(step * length for step, length in RINGS.items())
+LONGEST_SECONDS: Final = max(step * length for step, length in RETAINED.items())
 #: Revisions marked on one chart, the newest ones.
 MARKS: Final = 200
 _JSON: Final = "application/json"
@@ -70,10 +71,10 @@ def span_of(query: QueryDict, now: float) -> tuple[float, float] | str:
     return last - seconds, last
 
 
-def recalled_of(first: float, last: float, now: float, project: str = "") -> Recalled:
+def recalled_of(first: float, last: float, now: float, project: str = "") -> RangeResult:
     """Return what is known of a range, of one project or all. Raises redis.RedisError."""
-    store = RingStore(bus.redis_client(), bus.keys(), project)
-    recalled = recall(store.read, first, last, now, SIZES if project else STEPS)
+    read = partial(RollupStore(bus.redis_client(), bus.keys()).read, project=project)
+    recalled = query_range(read, first, last, now, PROJECT_SIZES if project else SIZES)
     if project:
         recalled.columns.pop("cores", None)  # nobody counts the cores of one project by second
     return recalled
@@ -81,12 +82,12 @@ def recalled_of(first: float, last: float, now: float, project: str = "") -> Rec
 
 def not_kept(project: str) -> str:
     """Return why there is no past of a project; empty where there is. Raises redis.RedisError."""
-    if not project or WeekStore(bus.redis_client(), bus.keys()).keeps(project):
+    if not project or RollupStore(bus.redis_client(), bus.keys()).has_project(project):
         return ""
     return (
-        f"No past of project {project} is kept: there are {MOST} places, and it gets one with its "
+        f"No past of project {project} is kept: there are {MAX_PROJECTS} places, and it gets one with its "
         "next action where one is free, or was of a project without actions for "
-        f"{QUIET_SECONDS / 60:.0f} minutes."
+        f"{IDLE_SECONDS / 60:.0f} minutes."
     )
 
 

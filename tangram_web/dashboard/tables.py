@@ -26,7 +26,7 @@ from tangram_web.dashboard.past import recalled_of, span_of
 from tangram_web.dashboard.scopes import project_of
 from tangram_web.lib import ask, bus
 from tangram_web.live.access import Sight
-from tangram_web.live.recall import rows_of
+from tangram_web.live.rollups.query import point_rows
 from tangram_web.metrics.standing import read_standing
 from tangram_web.metrics.views import READERS
 from tangram_web.pools.selectors import current_config
@@ -119,7 +119,7 @@ def history(sight: Sight, query: QueryDict) -> Rows:
     if isinstance(span, str):
         raise NoSuchRange(span)
     try:
-        yield list(rows_of(recalled_of(*span, now, project)))
+        yield list(point_rows(recalled_of(*span, now, project)))
     except redis.RedisError as error:
         raise Unavailable(f"redis does not answer: {error}") from error
 

@@ -1,1 +1,1 @@
-"""The live page's data: journal entries folded into small frames, and one websocket for them."""
+"""Live pages: journal entries folded into small frames, and the websocket that sends them."""

@@ -1,11 +1,11 @@
-"""Who may see what of the console. Pages and topics ask here and nowhere else.
+"""Read access to the console, for pages and topics alike.
 
 Rules
-1. Staff, and members of every project there is, see everything. They alone see what shows all
-   projects at once: charts of all of them, decisions, workers, the audit.
-2. Members of some projects see these projects' objects, and what there is to share: nodes, pools,
-   limits. What others hold of it is an amount without a name.
-3. Whoever is nothing in a project is not told that it exists: its objects are 404, not 403.
+1. Staff and members of all projects see everything. Views of all projects at once (their charts,
+   decisions, workers, the audit) are for them alone.
+2. Members of some projects see the objects of these projects and the shared capacity: nodes, pools,
+   limits. Holdings of other projects are amounts without a name.
+3. Objects of a project without membership are 404, not 403: their existence is not disclosed.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ Row = TypeVar("Row", bound=Model)
 
 @dataclass(frozen=True)
 class Sight:
-    """What somebody may see."""
+    """The projects that a user may see."""
 
-    #: Names of projects, in order; None: all of them, and those that are still to come.
+    #: Names of projects, in order; None: all projects, future ones included.
     projects: tuple[str, ...] | None = None
 
     @property
     def everything(self) -> bool:
-        """Whether what shows all projects at once may be seen."""
+        """Whether views of all projects at once may be seen."""
         return self.projects is None
 
     def sees(self, project: str) -> bool:
-        """Say whether objects of ``project`` may be seen."""
+        """Return whether objects of ``project`` may be seen."""
         return self.projects is None or project in self.projects
 
     def of(self, rows: QuerySet[Row]) -> QuerySet[Row]:
-        """Select those of ``rows`` that may be seen; they have a column ``project``."""
+        """Select the ``rows`` that may be seen, by their column ``project``."""
         if self.projects is None:
             return rows
         if len(self.projects) == 1:
@@ -46,12 +46,12 @@ class Sight:
         return rows.filter(project__in=self.projects)
 
     def among(self, projects: Iterable[str]) -> list[str]:
-        """Return those of ``projects`` that may be seen."""
+        """Return the ``projects`` that may be seen."""
         return [project for project in projects if self.sees(project)]
 
 
 def sight_of(user: Any) -> Sight | None:
-    """Return what ``user`` may see; None for somebody who may see nothing."""
+    """Return what ``user`` may see; None without access to any project."""
     if user is None or not user.is_active:
         return None
     if user.is_staff:
@@ -66,6 +66,6 @@ def sight_of(user: Any) -> Sight | None:
 
 
 def may_watch(user: Any) -> bool:
-    """Say whether ``user`` may see what shows all projects at once."""
+    """Return whether ``user`` may see views of all projects at once."""
     sight = sight_of(user)
     return sight is not None and sight.everything

@@ -1,4 +1,4 @@
-"""Django's handle on the live frames."""
+"""Django application of the live frames."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class LiveConfig(AppConfig):
-    """Live frames; no rows of its own."""
+    """Live frames; has no tables."""
 
     name = "tangram_web.live"
     label = "live"

@@ -1,8 +1,8 @@
-"""Who holds what, as the grants say: cores by number, everything else by amount.
+"""Capacity of nodes and what actions hold of it: cores by number, other resources by amount.
 
 Holdings are kept by resource and core number, apart from the inventories: a grant may be folded
-before the node's introduction (the journal was trimmed between them), and a node may come back
-with other cores while its actions go on.
+before its node joins (the journal was trimmed between them), and a node may rejoin with other cores
+while its actions run.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from domain.ids import ResourceId, TrajectoryKey, node_resource
 from domain.inventory import Config, NodeInventory, ResourceInventory
 from domain.resources import MILLI
 
-#: A core's byte: 0 free, below OTHERS so many light holders, EXCLUSIVE one holder.
+#: Byte of a core in the map: 0 free, up to `OTHERS` - 1 the number of light actions that share it,
+#: `EXCLUSIVE` one holder.
 EXCLUSIVE: Final = 255
-
-
-#: In a map of one project: the core is of no use to it, others hold it.
+#: In the map of one project: other projects hold the core.
 OTHERS: Final = EXCLUSIVE - 1
 
 
-class _Cores:
-    """Holders of one node's cores."""
+class _HeldCores:
+    """Number of actions that hold each core of one node."""
 
     def __init__(self) -> None:
         self.exclusive: Counter[int] = Counter()
@@ -45,13 +44,13 @@ class _Cores:
         )
 
 
-class NodeStanding:
-    """One node: what it introduced itself with, and whether it shows life."""
+class NodeCapacity:
+    """One node: the inventory that it joined with, and its health."""
 
     def __init__(self, inventory: NodeInventory) -> None:
         self.inventory = inventory
         self.lost = False
-        #: GPUs whose memory did not become free, beyond those it came with.
+        #: GPUs whose memory did not become free, beyond those that were unhealthy when it joined.
         self.stuck: set[int] = set()
         cpu = inventory.resources.get("cpu", ResourceInventory(capacity=0))
         self.groups = cpu.groups or (tuple(range(cpu.capacity // MILLI)),)
@@ -60,7 +59,7 @@ class NodeStanding:
 
     @property
     def gpus(self) -> dict[str, Any]:
-        """What it has of GPUs; without groups when it has none."""
+        """Its GPUs; without groups when it has none."""
         gpu = self.inventory.resources.get("gpu", ResourceInventory(capacity=0))
         return {
             "groups": [as_ranges(group) for group in gpu.groups],
@@ -76,84 +75,86 @@ class NodeStanding:
 
 
 class Capacity:
-    """Nodes, their cores and environments, and the amounts held of every resource."""
+    """Nodes, their cores and environments, and the held amount of each resource."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, NodeStanding] = {}
+        self.nodes: dict[str, NodeCapacity] = {}
         self.config = Config()
         self.held: Counter[ResourceId] = Counter()
-        #: How many actions share a chunk of GPUs.
-        self._together: Counter[tuple[ResourceId, tuple[int, ...]]] = Counter()
-        self._cores: dict[str, _Cores] = {}
-        #: Where a trajectory's environment is, and the bytes it reserves there.
+        #: Actions that share a chunk of GPUs.
+        self._sharing: Counter[tuple[ResourceId, tuple[int, ...]]] = Counter()
+        self._cores: dict[str, _HeldCores] = {}
+        #: Trajectory → node of its environment, and the bytes that it reserves there.
         self._environments: dict[TrajectoryKey, tuple[str, int]] = {}
 
     def join(self, inventory: NodeInventory) -> None:
-        """Enter a node's introduction; a new identity has no environments of the old one."""
+        """Add a node that joins; one with a new identity has no environments of the old one."""
         known = self.nodes.get(inventory.name)
         if known is not None and known.inventory.identity != inventory.identity:
-            for key, (node, _) in list(self._environments.items()):
-                if node == inventory.name:
-                    del self._environments[key]
-        self.nodes[inventory.name] = NodeStanding(inventory)
+            self._forget_environments(inventory.name)
+        self.nodes[inventory.name] = NodeCapacity(inventory)
 
     def forget(self, name: str) -> None:
-        """Strike a node out with all that is on it; an unknown one is not an error."""
+        """Remove a node with its holdings and environments; an unknown one is not an error."""
         node = self.nodes.pop(name, None)
         for kind in () if node is None else node.inventory.resources:
             self.held.pop(node_resource(kind, name), None)
         self._cores.pop(name, None)
-        for key, (place, _) in list(self._environments.items()):
-            if place == name:
+        self._forget_environments(name)
+
+    def _forget_environments(self, name: str) -> None:
+        for key, (node, _) in list(self._environments.items()):
+            if node == name:
                 del self._environments[key]
 
     def hold(self, node: str | None, allocations: tuple[Allocation, ...], by: int = 1) -> None:
-        """Enter (``by`` 1) or strike out (-1) what an action holds."""
+        """Add (``by`` 1) or remove (-1) the holdings of an action."""
         for allocation in allocations:
             resource = allocation.resource
-            if self._counts(allocation, by):
+            if self._changes_amount(allocation, by):
                 self.held[resource] += by * allocation.amount
             if self.held[resource] == 0:
                 del self.held[resource]
             if node is not None and allocation.units and resource.startswith("cpu:"):
-                self._cores.setdefault(node, _Cores()).change(allocation, by)
+                self._cores.setdefault(node, _HeldCores()).change(allocation, by)
 
-    def _counts(self, allocation: Allocation, by: int) -> bool:
-        """Say whether it is the first on its units or the last: a chunk that some share counts once."""
+    def _changes_amount(self, allocation: Allocation, by: int) -> bool:
+        """Return whether the held amount changes: a chunk that actions share counts once."""
         if not allocation.shared or allocation.hosting is None:
             return True
         chunk = (allocation.resource, allocation.units)
-        before = self._together[chunk]
-        self._together[chunk] += by
-        if self._together[chunk] == 0:
-            del self._together[chunk]
+        before = self._sharing[chunk]
+        self._sharing[chunk] += by
+        if self._sharing[chunk] == 0:
+            del self._sharing[chunk]
         return before == 0 or before + by == 0
 
-    def part(self, project: str) -> Capacity:
-        """Return the same nodes with a project's environments on them, and nothing held."""
-        part = Capacity()
-        part.nodes, part.config = dict(self.nodes), self.config
-        mine = f"{project}/"
+    def for_project(self, project: str) -> Capacity:
+        """Return the same nodes with the environments of one project, and nothing held."""
+        own = Capacity()
+        own.nodes, own.config = dict(self.nodes), self.config
         environments = self._environments.items()
-        part._environments = {key: held for key, held in environments if key.startswith(mine)}
-        return part
+        own._environments = {
+            key: held for key, held in environments if key.startswith(f"{project}/")
+        }
+        return own
 
-    def place(self, key: TrajectoryKey, node: str, memory_bytes: int) -> None:
-        """Enter a trajectory's environment where its first command was granted."""
+    def place_environment(self, key: TrajectoryKey, node: str, memory_bytes: int) -> None:
+        """Add a trajectory's environment on the node of its first command."""
         self._environments.setdefault(key, (node, memory_bytes))
 
     def remove_environment(self, key: TrajectoryKey) -> None:
-        """Strike an environment out; an unknown one is not an error."""
+        """Remove an environment; an unknown one is not an error."""
         self._environments.pop(key, None)
 
     def cores_of(self, pool: str | None = None) -> tuple[float, float]:
-        """Return cores held and there, of one pool or of all nodes that show life."""
-        held = there = 0
+        """Return held and total cores, of one pool or of all; lost nodes do not count."""
+        held = total = 0
         for name, node in self.nodes.items():
             if not node.lost and pool in (None, node.inventory.pool):
                 held += self.held[node_resource("cpu", name)]
-                there += node.cpu.capacity
-        return held / MILLI, there / MILLI
+                total += node.cpu.capacity
+        return held / MILLI, total / MILLI
 
     @property
     def has_gpus(self) -> bool:
@@ -161,14 +162,14 @@ class Capacity:
         return any("gpu" in node.inventory.resources for node in self.nodes.values())
 
     def cluster_resources(self) -> list[dict[str, Any]]:
-        """Return the counted resources that belong to no node."""
+        """Return the counted resources of the whole cluster."""
         return [
-            {"name": name, "held": self.held[ResourceId(name)] / MILLI, "capacity": there / MILLI}
-            for name, there in sorted(self.config.resources.items())
+            {"name": name, "held": self.held[ResourceId(name)] / MILLI, "capacity": total / MILLI}
+            for name, total in sorted(self.config.resources.items())
         ]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per node, by pool and name."""
+        """Return one row per node, in order of pool and name."""
         reserved: Counter[str] = Counter()
         environments: Counter[str] = Counter()
         for node, memory_bytes in self._environments.values():
@@ -180,7 +181,7 @@ class Capacity:
     def _row(self, name: str, reserved_bytes: int, environments: int) -> dict[str, Any]:
         node = self.nodes[name]
         inventory = node.inventory
-        cores = self._cores.get(name) or _Cores()
+        cores = self._cores.get(name) or _HeldCores()
         return {
             "name": name,
             "pool": inventory.pool,
@@ -199,14 +200,14 @@ class Capacity:
             "gpus": node.gpus,
         }
 
-    def _state(self, name: str, node: NodeStanding) -> str:
+    def _state(self, name: str, node: NodeCapacity) -> str:
         if node.lost:
             return "lost"
         return "drained" if name in self.config.drained_nodes else "ready"
 
 
 def as_ranges(numbers: tuple[int, ...]) -> str:
-    """Write core numbers as the kernel does: ``0-3,8``."""
+    """Return unit numbers in the kernel's notation: ``0-3,8``."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:

@@ -1,22 +1,21 @@
-"""Fold journal entries into small frames for the live page.
+"""Fold of the journal into frames: the state that a live page shows, several times a second.
 
-Theory of operation. `FrameFold.fold` keeps counts, holdings and durations up to date, a few
-microseconds for each event; `FrameFold.frames` says how things stand, some hundred microseconds,
-four times a second whatever the load. Nothing stays of a finished action but its place in the
-counts and, for the newest twenty, a row: state is bounded by live actions, nodes, projects and open
-trajectories. A restarted fold is filled by folding the retained journal again.
+Theory of operation. `FrameFold.fold` updates counts, holdings and durations, a few microseconds for
+each event; `FrameFold.frames` renders them, some hundred microseconds, four times a second whatever
+the load. Of a finished action only its counts remain and, for the newest twenty, a row: memory is
+bounded by live actions, nodes, projects and open trajectories. A restarted fold is filled from the
+retained journal.
 
-Frames carry whole states, so a reader may miss any of them. Only the points of the charts are
-increments: a frame repeats the newest `history.TAIL` seconds, a snapshot has all of them.
+A frame carries the whole state of its topic, so a reader may miss any of them. Only the points of
+charts are increments: a frame repeats the newest `FRAME_POINTS` seconds, a snapshot has all.
 
-What the journal no longer says is not invented: an action whose submission was trimmed away is
-known from its grant on, without a task. Units that a silent node keeps for actions that were given
-up count as free here; the node itself is shown as lost.
+What the journal no longer holds is not invented: an action whose submission was trimmed is known
+from its grant on, without a task. Units that a silent node keeps for abandoned actions count as
+free here; the node itself is shown as lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from domain.action import ActionState, Kind
@@ -47,106 +46,88 @@ from domain.events import (
     TrajectoryOpened,
 )
 from domain.ids import TrajectoryKey, task_key, trajectory_key
+from domain.inventory import PoolConfig
+from domain.journal_reducer import JournalReducer, on
+from domain.resources import MILLI
 from tangram_web.live.capacity import Capacity
-from tangram_web.live.flow import Flow
-from tangram_web.live.frame import Frame
-from tangram_web.live.gpu_history import Scenes
-from tangram_web.live.history import LENGTH, TAIL
+from tangram_web.live.gpu_history import GpuHistory
 from tangram_web.live.holders import Holders
-from tangram_web.live.origins import Origins
-from tangram_web.live.overview import overview_body
-from tangram_web.live.pasts import MOST, Pasts
-from tangram_web.live.population import Live, Population
-from tangram_web.live.residents import Residents
-from tangram_web.live.rings import Rings
+from tangram_web.live.live_actions import (
+    RATE_SECONDS,
+    LiveAction,
+    LiveActions,
+    OpenTrajectories,
+)
+from tangram_web.live.residents import GpuResidents
+from tangram_web.live.rollups.projects import MAX_RECENT, ProjectActivity
+from tangram_web.live.rollups.recent import CHART_SECONDS, FRAME_POINTS, RecentActivity
+from tangram_web.live.rollups.rollup import Rollup, RollupBuilder
+from tangram_web.live.topics import HOLDERS, NODES, OVERVIEW, TOPICS, Frame
 from tangram_web.metrics.totals import Totals, granted_cpu_seconds
 
-OVERVIEW: Final = "overview"
-NODES: Final = "nodes"
-HOLDERS: Final = "holders"
-TOPICS: Final = (OVERVIEW, NODES, HOLDERS)
-
-__all__ = ["HOLDERS", "NODES", "OVERVIEW", "TOPICS", "Frame", "FrameFold"]
+#: Actions that wait longest, as rows.
+MAX_WAITING: Final = 20
+_DEFAULT_POOL: Final = "default"
 
 
-class FrameFold:
-    """The journal, folded into what the live page shows."""
+class FrameFold(JournalReducer):
+    """State of the whole system, folded from the journal."""
 
-    def __init__(self, totals: Totals | None = None, projects: int = MOST) -> None:
-        #: Where to count what happens; a refilled fold meets entries that are counted already.
-        self._totals = totals
-        self._counting = False
-        self.population = Population()
+    def __init__(self, totals: Totals | None = None, recent_projects: int = MAX_RECENT) -> None:
+        super().__init__()
+        #: Counters of the metrics; entries that they contain already are counted into `_discarded`.
+        self._metrics = Totals() if totals is None else totals
+        self._discarded = Totals()
+        self._totals = self._metrics
+        self.live = LiveActions()
+        self.trajectories = OpenTrajectories()
         self.capacity = Capacity()
-        self.flow = Flow()
-        #: The same of the projects that did something last, so many of them.
-        self.pasts = Pasts(self.flow, projects)
-        #: What passed, for weeks, coarser as it gets older.
-        self.rings = Rings()
         self.holders = Holders()
-        self.residents = Residents()
-        self.scenes = Scenes()
-        self.origins = Origins()
+        self.residents = GpuResidents()
+        self.recent = RecentActivity()
+        self.project_activity = ProjectActivity(self.recent, recent_projects)
+        self.rollups = RollupBuilder()
+        self.gpu_history = GpuHistory()
         self._at = 0.0
         self.wall_offset = 0.0
         #: Wall clock at the oldest entry.
         self._since: float | None = None
-        #: What the names of its topics end in.
+        #: Ends the names of its topics.
         self._suffix = ""
         self._revision = 0
         self.nodes_revision = 0
         #: The newest rows of nodes, and the revision that they show.
         self._rows: list[dict[str, Any]] = []
-        self._rows_of = -1
+        self._rows_revision = -1
         self._seqs = dict.fromkeys(TOPICS, 0)
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            ActionSubmitted: self._submit,
-            ActionStarted: self._start,
-            ActionFinished: self._report,
-            Grant: self._grant,
-            Evict: lambda decision: self.residents.evict(decision, self._at),
-            Prepare: self._prepare,
-            ServicePrepared: lambda event: self.residents.prepared(event, self._at),
-            Resize: self._resize,
-            Requeue: self._requeue,
-            Finish: self._finish,
-            NodeJoined: self._join,
-            NodeLost: self._lose,
-            NodeReturned: self._return,
-            Forget: self._forget,
-            ConfigApplied: self._configure,
-            TaskOpened: self._open_task,
-            TrajectoryOpened: self._open_trajectory,
-            TrajectoryFinished: self._close_trajectory,
-            TransferFile: self._transfer_file,
-            EnvironmentRemoved: self._remove_environment,
-        }
 
     def fold(self, entry: JournalEntry, *, counted: bool = False) -> None:
-        """Take one cycle in: what the core saw, then what it decided."""
-        self._counting = self._totals is not None and not counted
+        """Fold one entry; ``counted``: the metrics contain it already."""
+        self._totals = self._discarded if counted else self._metrics
+        self.reduce(entry)
+
+    def begin(self, entry: JournalEntry) -> None:
+        """Advance to the time of ``entry``."""
         self.wall_offset = entry.wall_offset_seconds
         if self._since is None:
             self._since = entry.at + entry.wall_offset_seconds
         self._advance(entry.at)
-        for event in entry.events:
-            self._take(event)
-        for decision in entry.decisions:
-            self._take(decision)
+
+    def take(self, fact: object) -> None:
+        """Fold one event or decision, which changes the revision."""
+        if type(fact) in self._handlers:
+            self._revision += 1
+            super().take(fact)
 
     def journal_time(self, wall_seconds: float) -> float:
         """Return the journal time at a reading of the wall clock, never before the newest entry."""
         return max(self._at, wall_seconds - self.wall_offset)
 
     def frames(self, at: float) -> dict[str, Frame]:
-        """Return what each topic says at journal time ``at``."""
+        """Return the frame of each topic at journal time ``at``."""
         self._advance(at)
-        overview, nodes, holders = (
-            self._overview(),
-            {"nodes": self.rows_of_nodes()},
-            self._holders(),
-        )
-        backlog = {"points": self.flow.history.points(LENGTH)}
+        overview, nodes, holders = self._overview(), {"nodes": self.node_rows()}, self._holders()
+        backlog = {"points": self.recent.points(CHART_SECONDS)}
         held = self.holders.revision + self.residents.revision
         frames = (
             self._frame(OVERVIEW, self._revision, overview, backlog),
@@ -155,15 +136,30 @@ class FrameFold:
         )
         return {frame.topic: frame for frame in frames}
 
-    def _overview(self) -> dict[str, Any]:
-        body = overview_body(self.population, self.capacity, self.flow, self._at, self.wall_offset)
-        return body | {"since": self._since, "points": self.flow.history.points(TAIL)}
-
-    def rows_of_nodes(self) -> list[dict[str, Any]]:
-        """Return one row per node, made anew when something changed on any of them."""
-        if self._rows_of != self.nodes_revision:
-            self._rows_of, self._rows = self.nodes_revision, self.capacity.rows()
+    def node_rows(self) -> list[dict[str, Any]]:
+        """Return one row per node, rebuilt after a change on any of them."""
+        if self._rows_revision != self.nodes_revision:
+            self._rows_revision, self._rows = self.nodes_revision, self.capacity.rows()
         return self._rows
+
+    def _overview(self) -> dict[str, Any]:
+        held, total = self.capacity.cores_of()
+        oldest = self.live.everything.oldest(MAX_WAITING)
+        return {
+            "counts": self.live.everything.counts(),
+            "submitted_per_second": self.recent.rate("submitted", RATE_SECONDS),
+            "finished_per_second": self.recent.rate("finished", RATE_SECONDS),
+            "oldest_seconds": _wait_seconds(oldest, self._at),
+            "cores": {"held": held, "total": total},
+            "durations": self.recent.durations(),
+            "outcomes": self.recent.outcomes(),
+            "pools": _pool_rows(self.live, self.capacity, self._at),
+            "resources": self.capacity.cluster_resources(),
+            "waiting": [_waiting_row(action, self._at, self.wall_offset) for action in oldest],
+            "finished": self.recent.finished(self.wall_offset),
+            "since": self._since,
+            "points": self.recent.points(FRAME_POINTS),
+        }
 
     def _holders(self) -> dict[str, Any]:
         rows = self.holders.rows(self._at, self.wall_offset)
@@ -179,180 +175,241 @@ class FrameFold:
     def _advance(self, at: float) -> None:
         self._at = max(self._at, at)
         second = int(self._at)
-        flow = self.flow
-        if flow.history.open_second is None:
-            flow.begin(second)
-        flow.skip_to(second)
-        self.pasts.skip_to(second)
-        while (flow.history.open_second or 0) < second:
-            wall = int((flow.history.open_second or 0) + self.wall_offset)
-            self._remember(wall)
-            flow.seal(self._levels())
-            self.pasts.seal(lambda project: self.population.project(project).counts(), wall)
-            self.population.advance()
+        if self.recent.open_second is None:
+            self.recent.begin(second)
+        self.recent.skip_to(second)
+        self.project_activity.skip_to(second)
+        while (open_second := self.recent.open_second or 0) < second:
+            wall = int(open_second + self.wall_offset)
+            self._record(self.recent.close_second(self._levels(), wall))
+            self.project_activity.close_second(
+                lambda project: self.live.of_project(project).counts(), wall
+            )
+            self.live.close_second()
 
     def _levels(self) -> dict[str, float]:
-        return {**self.population.everything.counts(), "cores": self.capacity.cores_of()[0]}
+        return {**self.live.everything.counts(), "cores": self.capacity.cores_of()[0]}
 
-    def _remember(self, wall: int) -> None:
-        """Keep the second that ends, which began at ``wall``."""
-        self.rings.add(self.flow.moment(self._levels(), wall))
-        self.scenes.look(wall, self.wall_offset, self.capacity, self.holders, self.residents)
+    def _record(self, second: Rollup) -> None:
+        """Add a closed second to the history that is stored."""
+        self.rollups.add(second)
+        self.gpu_history.record(
+            second.at, self.wall_offset, self.capacity, self.holders, self.residents
+        )
 
-    def _take(self, message: object) -> None:
-        handler = self._handlers.get(type(message))
-        if handler is not None:
-            self._revision += 1
-            handler(message)
-
+    @on(ActionSubmitted)
     def _submit(self, event: ActionSubmitted) -> None:
         action = event.action
-        if action.id in self.population.actions:
+        if action.id in self.live.by_id:
             return
-        pool = self.origins.pool_of(action, self.capacity.config)
-        self.population.submit(action, pool, event.at - event.lag_seconds)
-        self.flow.submit()
-        self.pasts.submit(action.project)
-        if self._totals is not None and self._counting:
-            self._totals.submit(action.project, pool, action.kind.value)
+        pool = self.trajectories.pool_of(action, self.capacity.config)
+        self.live.submit(action, pool, event.at - event.lag_seconds)
+        self.recent.submit()
+        self.project_activity.submit(action.project)
+        self._totals.submit(action.project, pool, action.kind.value)
 
+    @on(Grant)
     def _grant(self, decision: Grant) -> None:
-        live = self.population.actions.get(decision.action_id)
-        if live is None:
-            node = self.capacity.nodes.get(decision.node or "")
-            pool = node.inventory.pool if node else "default"
-            live = self.population.adopt(decision.action_id, pool, self._at)
+        action = self.live.by_id.get(decision.action_id)
+        if action is None:
+            action = self.live.adopt(decision.action_id, self._pool_of(decision.node), self._at)
         else:
             # The trainer itself does the work of a lease, from the grant on.
-            leased = live.kind is Kind.LEASE
-            self.population.move(live, ActionState.RUNNING if leased else ActionState.GRANTED)
-        live.node, live.attempt = decision.node, decision.attempt
-        self._hold(live, decision.allocations)
-        self.residents.grant(live.node, decision.allocations, self._at)
-        if self._totals is not None and self._counting:
-            self._totals.host(live.pool, decision.allocations)
-        if live.node and live.trajectory and live.kind is Kind.EXEC:
-            self._place(trajectory_key(live.project, live.trajectory), live.node)
+            leased = action.kind is Kind.LEASE
+            self.live.move(action, ActionState.RUNNING if leased else ActionState.GRANTED)
+        action.node, action.attempt = decision.node, decision.attempt
+        self._hold(action, decision.allocations)
+        self.residents.grant(action.node, decision.allocations, self._at)
+        self._totals.host(action.pool, decision.allocations)
+        if action.node and action.trajectory and action.kind is Kind.EXEC:
+            key = trajectory_key(action.project, action.trajectory)
+            self._place_environment(key, action.node)
 
+    @on(Evict)
+    def _evict(self, decision: Evict) -> None:
+        self.residents.evict(decision, self._at)
+
+    @on(Prepare)
     def _prepare(self, decision: Prepare) -> None:
         self.residents.prepare(decision, self._at)
-        node = self.capacity.nodes.get(decision.node)
-        if self._totals is not None and self._counting and decision.awake:
-            self._totals.bring(node.inventory.pool if node else "default")
+        if decision.awake:
+            self._totals.bring(self._pool_of(decision.node))
 
+    @on(ServicePrepared)
+    def _prepared(self, event: ServicePrepared) -> None:
+        self.residents.prepared(event, self._at)
+
+    @on(Resize)
     def _resize(self, decision: Resize) -> None:
-        live = self.population.actions.get(decision.action_id)
-        if live is not None and live.attempt == decision.attempt:
-            self._release(live)
-            self._hold(live, decision.allocations)
-            if self._totals is not None and self._counting:
-                self._totals.resize(live.pool)
+        action = self.live.by_id.get(decision.action_id)
+        if action is not None and action.attempt == decision.attempt:
+            self._release(action)
+            self._hold(action, decision.allocations)
+            self._totals.resize(action.pool)
 
+    @on(ActionStarted)
     def _start(self, event: ActionStarted) -> None:
-        live = self.population.actions.get(event.action_id)
+        action = self.live.by_id.get(event.action_id)
         if (
-            live is not None
-            and live.state is ActionState.GRANTED
-            and (live.node, live.attempt) == (event.node, event.attempt)
+            action is not None
+            and action.state is ActionState.GRANTED
+            and (action.node, action.attempt) == (event.node, event.attempt)
         ):
-            self.population.move(live, ActionState.RUNNING)
+            self.live.move(action, ActionState.RUNNING)
 
+    @on(ActionFinished)
     def _report(self, event: ActionFinished) -> None:
-        live = self.population.actions.get(event.action_id)
-        self.residents.report(event, live.allocations if live else (), self._at)
-        if self._totals is not None and self._counting and live is not None and event.chunk:
-            hosts = (each.hosting for each in live.allocations)
+        action = self.live.by_id.get(event.action_id)
+        self.residents.report(event, action.allocations if action else (), self._at)
+        if event.chunk is None:
+            return
+        if action is not None:
+            hosts = (each.hosting for each in action.allocations)
             if any(each.service and not each.cached for each in hosts if each is not None):
-                self._totals.restore(live.pool, event.chunk.restore_seconds)
+                self._totals.restore(action.pool, event.chunk.restore_seconds)
         node = self.capacity.nodes.get(event.node)
-        if event.chunk is not None and event.chunk.stuck and node is not None:
+        if event.chunk.stuck and node is not None:
             node.stuck.update(event.chunk.stuck)
             self.nodes_revision += 1
 
+    @on(Requeue)
     def _requeue(self, decision: Requeue) -> None:
-        live = self.population.actions.get(decision.action_id)
-        if live is not None and live.state is not ActionState.QUEUED:
-            self._release(live)
-            self.population.move(live, ActionState.QUEUED)
-            if self._totals is not None and self._counting:
-                self._totals.requeue(live.pool)
+        action = self.live.by_id.get(decision.action_id)
+        if action is not None and action.state is not ActionState.QUEUED:
+            self._release(action)
+            self.live.move(action, ActionState.QUEUED)
+            self._totals.requeue(action.pool)
 
+    @on(Finish)
     def _finish(self, decision: Finish) -> None:
-        live = self.population.actions.get(decision.action_id)
-        if live is not None:
-            self._release(live)
-            self.population.finish(live)
-            self.pasts.finish(live.project, decision, self._at)
-        self.flow.finish(decision, self._at)
-        if self._totals is not None and self._counting:
-            pool, kind = live.pool if live else "default", decision.kind.value
-            self._totals.finish(decision.project, pool, kind, decision.outcome, decision.timing)
-            if decision.used is not None:
-                self._totals.use(pool, granted_cpu_seconds(decision), decision.used)
+        action = self.live.by_id.get(decision.action_id)
+        if action is not None:
+            self._release(action)
+            self.live.finish(action)
+            self.project_activity.finish(action.project, decision, self._at)
+        self.recent.finish(decision, self._at)
+        pool, kind = action.pool if action else _DEFAULT_POOL, decision.kind.value
+        self._totals.finish(decision.project, pool, kind, decision.outcome, decision.timing)
+        if decision.used is not None:
+            self._totals.use(pool, granted_cpu_seconds(decision), decision.used)
 
-    def _hold(self, live: Live, allocations: tuple[Allocation, ...]) -> None:
-        live.allocations = allocations
-        self.capacity.hold(live.node, allocations)
-        self.holders.take(live, self._at)
+    def _pool_of(self, name: str | None) -> str:
+        node = self.capacity.nodes.get(name or "")
+        return node.inventory.pool if node else _DEFAULT_POOL
+
+    def _hold(self, action: LiveAction, allocations: tuple[Allocation, ...]) -> None:
+        action.allocations = allocations
+        self.capacity.hold(action.node, allocations)
+        self.holders.add(action, self._at)
         self.nodes_revision += 1
 
-    def _release(self, live: Live) -> None:
-        if live.allocations:
-            self.capacity.hold(live.node, live.allocations, by=-1)
-            self.holders.drop(live)
-            live.allocations = ()
+    def _release(self, action: LiveAction) -> None:
+        if action.allocations:
+            self.capacity.hold(action.node, action.allocations, by=-1)
+            self.holders.remove(action)
+            action.allocations = ()
             self.nodes_revision += 1
 
+    @on(NodeJoined)
     def _join(self, event: NodeJoined) -> None:
         self.capacity.join(event.node)
         self.residents.join(event.node, self._at)
         self.nodes_revision += 1
 
-    def _lose(self, event: NodeLost) -> None:
-        self._show_life(event, lost=True)
+    @on(NodeLost, NodeReturned)
+    def _change_state(self, event: NodeLost | NodeReturned) -> None:
+        node = self.capacity.nodes.get(event.node)
+        if node is not None and node.inventory.incarnation == event.incarnation:
+            node.lost = isinstance(event, NodeLost)
+            self.nodes_revision += 1
 
-    def _return(self, event: NodeReturned) -> None:
-        self._show_life(event, lost=False)
-
+    @on(Forget)
     def _forget(self, decision: Forget) -> None:
         self.capacity.forget(decision.node)
         self.residents.forget(decision.node)
         self.nodes_revision += 1
 
-    def _show_life(self, event: NodeLost | NodeReturned, *, lost: bool) -> None:
-        node = self.capacity.nodes.get(event.node)
-        if node is not None and node.inventory.incarnation == event.incarnation:
-            node.lost = lost
-            self.nodes_revision += 1
-
+    @on(ConfigApplied)
     def _configure(self, event: ConfigApplied) -> None:
         if event.config.revision >= self.capacity.config.revision:
             self.capacity.config = event.config
             self.nodes_revision += 1
 
+    @on(TaskOpened)
     def _open_task(self, event: TaskOpened) -> None:
         if event.pool:
-            self.origins.bind_task(task_key(event.project, event.task), event.pool)
+            self.trajectories.bind_task(task_key(event.project, event.task), event.pool)
 
+    @on(TrajectoryOpened)
     def _open_trajectory(self, event: TrajectoryOpened) -> None:
         task = task_key(event.project, event.task)
-        pool = event.pool or self.origins.pool_of_task(task, event.project, self.capacity.config)
+        pool = event.pool or self.trajectories.pool_of_task(
+            task, event.project, self.capacity.config
+        )
         key = trajectory_key(event.project, event.trajectory)
-        self.origins.open_trajectory(key, pool, event.environment)
+        self.trajectories.open(key, pool, event.environment)
 
-    def _close_trajectory(self, event: TrajectoryFinished) -> None:
-        self.origins.close(trajectory_key(event.project, event.trajectory))
+    @on(TrajectoryFinished)
+    def _finish_trajectory(self, event: TrajectoryFinished) -> None:
+        self.trajectories.finish(trajectory_key(event.project, event.trajectory))
 
+    @on(TransferFile)
     def _transfer_file(self, decision: TransferFile) -> None:
-        self._place(decision.trajectory, decision.node)
+        self._place_environment(decision.trajectory, decision.node)
 
-    def _place(self, key: TrajectoryKey, node: str) -> None:
-        memory_bytes = self.origins.place(key)
+    def _place_environment(self, key: TrajectoryKey, node: str) -> None:
+        memory_bytes = self.trajectories.place_environment(key)
         if memory_bytes is not None:
-            self.capacity.place(key, node, memory_bytes)
+            self.capacity.place_environment(key, node, memory_bytes)
             self.nodes_revision += 1
 
+    @on(EnvironmentRemoved)
     def _remove_environment(self, event: EnvironmentRemoved) -> None:
-        self.origins.forget(event.trajectory)
+        self.trajectories.remove_environment(event.trajectory)
         self.capacity.remove_environment(event.trajectory)
         self.nodes_revision += 1
+
+
+def _wait_seconds(oldest: list[LiveAction], at: float) -> float | None:
+    return max(0.0, at - oldest[0].submitted_at) if oldest else None
+
+
+def _pool_rows(live: LiveActions, capacity: Capacity, at: float) -> list[dict[str, Any]]:
+    nodes = [node.inventory.pool for node in capacity.nodes.values()]
+    names = {*capacity.config.pools, *live.pools, *nodes}
+    return [_pool_row(name, live, capacity, nodes.count(name), at) for name in sorted(names)]
+
+
+def _pool_row(
+    name: str, live: LiveActions, capacity: Capacity, nodes: int, at: float
+) -> dict[str, Any]:
+    config = capacity.config.pools.get(name, PoolConfig(name))
+    actions = live.of_pool(name)
+    held, total = capacity.cores_of(name)
+    return {
+        "name": name,
+        "policy": config.policy,
+        "paused": config.paused,
+        **actions.counts(),
+        "submitted_per_second": actions.rate(finished=False),
+        "finished_per_second": actions.rate(finished=True),
+        "oldest_seconds": _wait_seconds(actions.oldest(1), at),
+        "cores_held": held,
+        "cores_total": total,
+        "nodes": nodes,
+    }
+
+
+def _waiting_row(action: LiveAction, at: float, wall_offset: float) -> dict[str, Any]:
+    cost = {name: [count / MILLI for count in counts] for name, counts in action.cost.items()}
+    return {
+        "id": action.id,
+        "project": action.project,
+        "task": action.task,
+        "trajectory": action.trajectory,
+        "kind": action.kind.value if action.kind else None,
+        "pool": action.pool,
+        "asked": cost,
+        "waited_seconds": max(0.0, at - action.submitted_at),
+        "submitted": action.submitted_at + wall_offset,
+    }

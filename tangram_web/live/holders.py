@@ -1,8 +1,8 @@
-"""Who holds which cores and GPUs, by node: what the maps name under the pointer.
+"""Holders of cores and GPUs by node, for the labels of the maps.
 
-An action that holds units with numbers is here from its grant to its end, so there are never more
-rows than units, but for light actions, which share cores: a node shows at most `MOST` rows and says
-how many more there are. Rows are made at most once a second, however often frames are.
+An action that holds numbered units is a holder from its grant to its end, so there are never more
+holders than units, except for light actions, which share cores: a node lists at most `MAX_LISTED`
+holders and the number of the others. Rows are rebuilt at most once a second.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Final
 from domain.ids import ActionId
 from domain.resources import units
 from tangram_web.live.capacity import as_ranges
-from tangram_web.live.population import Live, Population
+from tangram_web.live.live_actions import LiveAction, LiveActions
 
-#: Rows of one node in a frame.
-MOST: Final = 256
-#: Between two makings of the rows.
-PAUSE_SECONDS: Final = 1.0
+#: Holders of one node in a frame.
+MAX_LISTED: Final = 256
+#: Between two rebuilds of the rows.
+REBUILD_SECONDS: Final = 1.0
 
 
 class Holders:
@@ -27,44 +27,44 @@ class Holders:
 
     def __init__(self) -> None:
         self.revision = 0
-        self._nodes: dict[str, OrderedDict[ActionId, tuple[Live, float]]] = {}
+        self._nodes: dict[str, OrderedDict[ActionId, tuple[LiveAction, float]]] = {}
         self._changed = False
-        self._made_at = float("-inf")
+        self._built_at = float("-inf")
         self._rows: list[dict[str, Any]] = []
 
-    def take(self, live: Live, at: float) -> None:
-        """Enter an action that was granted units with numbers, or other ones than before."""
-        if live.node is not None and any(held.units for held in live.allocations):
-            self._nodes.setdefault(live.node, OrderedDict())[live.id] = (live, at)
+    def add(self, action: LiveAction, at: float) -> None:
+        """Add an action that holds numbered units since ``at``."""
+        if action.node is not None and any(held.units for held in action.allocations):
+            self._nodes.setdefault(action.node, OrderedDict())[action.id] = (action, at)
             self._changed = True
 
-    def drop(self, live: Live) -> None:
-        """Strike an action out; one that holds nothing is not an error."""
-        held = self._nodes.get(live.node or "")
-        if held is not None and held.pop(live.id, None) is not None:
+    def remove(self, action: LiveAction) -> None:
+        """Remove an action; one that holds nothing is not an error."""
+        held = self._nodes.get(action.node or "")
+        if held is not None and held.pop(action.id, None) is not None:
             self._changed = True
 
-    def part(self, population: Population) -> Holders:
-        """Return what the actions of ``population`` hold, since when they hold it."""
-        part = Holders()
+    def for_actions(self, actions: LiveActions) -> Holders:
+        """Return the holders that are among ``actions``."""
+        own = Holders()
         for name, held in self._nodes.items():
-            mine = OrderedDict(
-                (id_, (population.actions[id_], since))
+            among = OrderedDict(
+                (id_, (actions.by_id[id_], since))
                 for id_, (_, since) in held.items()
-                if id_ in population.actions
+                if id_ in actions.by_id
             )
-            if mine:
-                part._nodes[name], part._changed = mine, True
-        return part
+            if among:
+                own._nodes[name], own._changed = among, True
+        return own
 
-    def of_others(self, project: str, kind: str) -> dict[str, str]:
-        """Return what other projects hold of ``kind``, by node, as ranges."""
+    def held_by_others(self, project: str, kind: str) -> dict[str, str]:
+        """Return the units of ``kind`` that other projects hold, by node, as ranges."""
         units = {
             name: {
                 unit
-                for live, _ in held.values()
-                if live.project != project
-                for allocation in live.allocations
+                for action, _ in held.values()
+                if action.project != project
+                for allocation in action.allocations
                 if allocation.resource.startswith(f"{kind}:")
                 for unit in allocation.units
             }
@@ -73,45 +73,45 @@ class Holders:
         return {name: as_ranges(tuple(sorted(found))) for name, found in units.items() if found}
 
     def rows(self, at: float, wall_offset: float) -> list[dict[str, Any]]:
-        """Return one row per node that somebody holds something of, with its holders."""
-        if self._changed and at - self._made_at >= PAUSE_SECONDS:
-            self._made_at, self._changed = at, False
-            self._rows = self.now(wall_offset)
+        """Return one row per node with holders."""
+        if self._changed and at - self._built_at >= REBUILD_SECONDS:
+            self._built_at, self._changed = at, False
+            self._rows = self.current_rows(wall_offset)
             self.revision += 1
         return self._rows
 
-    def now(self, wall_offset: float) -> list[dict[str, Any]]:
-        """Return the same rows, made anew."""
+    def current_rows(self, wall_offset: float) -> list[dict[str, Any]]:
+        """Return the same rows, always rebuilt."""
         return [self._row(name, held, wall_offset) for name, held in sorted(self._nodes.items())]
 
     @staticmethod
     def _row(
-        name: str, held: OrderedDict[ActionId, tuple[Live, float]], wall_offset: float
+        name: str, held: OrderedDict[ActionId, tuple[LiveAction, float]], wall_offset: float
     ) -> dict[str, Any]:
         return {
             "name": name,
             "holders": [
                 holder
-                for live, since in islice(held.values(), MOST)
-                for holder in _holdings(live, since + wall_offset)
+                for action, since in islice(held.values(), MAX_LISTED)
+                for holder in _holdings(action, since + wall_offset)
             ],
-            "more": max(0, len(held) - MOST),
+            "more": max(0, len(held) - MAX_LISTED),
         }
 
 
-def _holdings(live: Live, since: float) -> list[dict[str, Any]]:
+def _holdings(action: LiveAction, since: float) -> list[dict[str, Any]]:
     return [
         {
-            "id": live.id,
-            "project": live.project,
-            "task": live.task,
-            "trajectory": live.trajectory,
+            "id": action.id,
+            "project": action.project,
+            "task": action.task,
+            "trajectory": action.trajectory,
             "kind": held.resource.partition(":")[0],
             "units": as_ranges(held.units),
             "amount": units(held.amount),
             "shared": held.shared,
             "since": since,
         }
-        for held in live.allocations
+        for held in action.allocations
         if held.units
     ]

@@ -1,34 +1,80 @@
-"""Send frames out: one message per topic and moment, however many pages are open."""
+"""Publication of live frames: one message per topic and moment, however many pages are open.
+
+`LiveFeed` holds everything that is folded for pages and metrics, and the stores of its history.
+`FramePublisher` sends its frames through the channel layer.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from time import time
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 import redis
 
-from tangram_web.live.frames import Frame
-from tangram_web.live.topics import MESSAGE_TYPE, group_of, project_of, snapshot_key
+from domain.codec import JournalEntry
+from domain.redis_keys import Keys
+from tangram_web.live.frames import FrameFold
+from tangram_web.live.gpu_history import GpuHistory, GpuHistoryStore
+from tangram_web.live.project_frames import ProjectFrames
+from tangram_web.live.rollups.projects import ProjectRollups
+from tangram_web.live.rollups.rollup import RollupBuilder
+from tangram_web.live.rollups.store import RollupStore
+from tangram_web.live.topic_store import followed_projects, save_snapshots
+from tangram_web.live.topics import MESSAGE_TYPE, Frame, group_of
+from tangram_web.metrics.totals import Totals
 
-#: A topic that has nothing new still shows life this often.
+#: A topic without a change is sent this often, as a sign of life.
 HEARTBEAT_SECONDS: Final = 2.0
-#: A snapshot that nobody renewed for this long is no answer to a newcomer.
-SNAPSHOT_TTL_SECONDS: Final = 3600
-#: The same of single projects, which nobody folds when nobody watches.
-PART_TTL_SECONDS: Final = 10
 
 
 class GroupSender(Protocol):
     """The part of a channel layer that sends."""
 
     async def group_send(self, group: str, message: dict[str, Any]) -> None:
-        """Send ``message`` to everybody in ``group``."""
+        """Send ``message`` to all members of ``group``."""
+
+
+class LiveFeed:
+    """Frames of all projects and of followed ones, and the history that is stored for charts."""
+
+    def __init__(self, client: redis.Redis, keys: Keys, totals: Totals) -> None:
+        self._client = client
+        self._prefix = keys.prefix
+        self._rollup_store = RollupStore(client, keys)
+        self._gpu_store = GpuHistoryStore(client, keys)
+        self._fold = FrameFold(totals)
+        self._fold.rollups = RollupBuilder(self._rollup_store.newest())
+        self._fold.project_activity.rollups = ProjectRollups(self._rollup_store.projects())
+        _, newest = self._gpu_store.span() or (-1, -1)
+        self._fold.gpu_history = GpuHistory(newest)
+        self._projects = ProjectFrames(self._fold)
+
+    def fold(self, entry: JournalEntry, *, counted: bool) -> None:
+        """Fold one journal entry; ``counted``: the metrics contain it already."""
+        self._fold.fold(entry, counted=counted)
+        self._projects.fold(entry)
+
+    def follow_projects(self) -> None:
+        """Fold the projects that pages follow now, and no others. Raises redis.RedisError."""
+        self._projects.follow(followed_projects(self._client, self._prefix, time()))
+
+    def frames(self, at: float) -> dict[str, Frame]:
+        """Return the frame of each topic at journal time ``at``."""
+        return self._fold.frames(at) | self._projects.frames(at)
+
+    def save_history(self) -> None:
+        """Store complete rollups and GPU snapshots, if any. Raises redis.RedisError."""
+        if self._fold.rollups.due:
+            self._rollup_store.save(self._fold.rollups.take_complete())
+            self._rollup_store.save_projects(self._fold.project_activity.rollups.take_pending())
+            self._gpu_store.save(self._fold.gpu_history.take())
 
 
 class FramePublisher:
-    """Publishes frames from one thread, skipping topics that have nothing new to say.
+    """Publishes frames from one thread, and skips topics without a change.
 
     The channel layer keeps its connection per event loop, so this object owns one loop and uses
     it for every call: make, use and close it in the same thread, outside of any running loop.
@@ -53,10 +99,11 @@ class FramePublisher:
         self.close()
 
     def publish(self, frames: Mapping[str, Frame]) -> list[str]:
-        """Publish what is new or due; return the topics that were sent."""
+        """Publish the frames that changed or are due; return their topics."""
         due = [frame for frame in frames.values() if self._due(frame)]
         if due:
-            self._keep(due)
+            # Stored before it is sent: a new page's snapshot is never older than its frames.
+            save_snapshots(self._store, self._prefix, due)
             self._runner.run(self._send(due))
             self._sent |= {frame.topic: frame for frame in due}
         for topic in self._sent.keys() - frames.keys():
@@ -75,18 +122,9 @@ class FramePublisher:
             or frame.at - sent.at >= HEARTBEAT_SECONDS
         )
 
-    def _keep(self, frames: Iterable[Frame]) -> None:
-        """Store snapshots before sending, so that a newcomer's is never older than its frames."""
-        with self._store.pipeline(transaction=False) as pipeline:
-            for frame in frames:
-                key = snapshot_key(self._prefix, frame.topic)
-                lasts = PART_TTL_SECONDS if project_of(frame.topic) else SNAPSHOT_TTL_SECONDS
-                pipeline.set(key, frame.encode_snapshot(), ex=lasts)
-            pipeline.execute()
-
     async def _send(self, frames: Iterable[Frame]) -> None:
         for frame in frames:
-            # Who followed a topic before its first frame had no snapshot of it.
+            # A page that followed the topic before its first frame found no snapshot.
             known = frame.topic in self._sent
             encoded = frame.encode() if known else frame.encode_snapshot()
             message = {"type": MESSAGE_TYPE, "topic": frame.topic, "frame": encoded}

@@ -1,7 +1,7 @@
-"""Which services lie on which chunks, and what came and went: the GPU map's other half.
+"""GPU services in memory, by node and chunk, and the log of their loads and evictions.
 
-A grant says who leaves a chunk and who is brought there; a node's report says what really happened
-(`domain.events.ChunkNews`), and is believed.
+A grant names the services to evict and to load; the report of the node states the result
+(`domain.events.ChunkNews`) and takes precedence.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from domain.events import ActionFinished, ChunkNews, ServicePrepared
 from domain.inventory import NodeInventory
 from tangram_web.live.capacity import as_ranges
 
-#: Comings and goings that are kept.
-KEPT: Final = 50
+#: Entries of the log.
+MAX_LOG: Final = 50
 
 
 @dataclass
@@ -28,16 +28,16 @@ class _Resident:
     uses: int = 0
 
 
-class Residents:
+class GpuResidents:
     """Services in the memory of GPUs, by node and chunk."""
 
     def __init__(self) -> None:
         self.revision = 0
         self._nodes: dict[str, dict[Home, _Resident]] = {}
-        self._log: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._log: deque[dict[str, Any]] = deque(maxlen=MAX_LOG)
 
     def join(self, inventory: NodeInventory, at: float) -> None:
-        """Believe what a node says is in its memory when it joins."""
+        """Replace the residents of a node by those that it reports when it joins."""
         gpu = inventory.resources.get("gpu")
         found = gpu.residents if gpu is not None else ()
         if found or inventory.name in self._nodes:
@@ -45,68 +45,68 @@ class Residents:
             self._nodes[inventory.name] = {Home(*home): _Resident(at, at) for home in found}
 
     def forget(self, node: str) -> None:
-        """Nothing is said any more of what lay on a node."""
+        """Remove the residents of a node."""
         if self._nodes.pop(node, None) is not None:
             self.revision += 1
 
     def grant(self, node: str | None, allocations: Iterable[Allocation], at: float) -> None:
-        """Enter what a grant does to the memory of a chunk."""
+        """Apply the evictions and the load of a grant."""
         for allocation in allocations:
             hosting = allocation.hosting
             if node is None or hosting is None:
                 continue
             self.revision += 1
             for home in hosting.evicted:
-                self._leave(node, Home(*home), "evicted", at)
+                self._remove(node, Home(*home), "evicted", at)
             if hosting.service:
                 home = Home(hosting.service, allocation.units)
                 there = self._nodes.setdefault(node, {})
                 if home not in there:
                     there[home] = _Resident(at, at)
-                    self._note("restored", node, home, at)
+                    self._log_row("restored", node, home, at)
                 there[home].used_at = at
                 there[home].uses += 1
 
     def evict(self, decision: Evict, at: float) -> None:
-        """Somebody made a service leave."""
+        """Remove a service that an operator evicts."""
         self.revision += 1
-        self._leave(decision.node, Home(*decision.home), "evicted", at)
+        self._remove(decision.node, Home(*decision.home), "evicted", at)
 
     def prepare(self, decision: Prepare, at: float) -> None:
-        """A service is on its way to a chunk that nobody was granted for it."""
+        """Add a service that is loaded before an action is granted its chunk."""
         if not decision.awake:
             return
         self.revision += 1
         home = Home(*decision.home)
         self._nodes.setdefault(decision.node, {})[home] = _Resident(at, at)
-        self._note("ahead", decision.node, home, at)
+        self._log_row("ahead", decision.node, home, at)
 
     def report(self, event: ActionFinished, held: Iterable[Allocation], at: float) -> None:
-        """Enter what a node says against the books, and how long a restore for ``held`` took."""
+        """Apply the report of a node, and record how long a restore for ``held`` took."""
         if event.chunk is None:
             return
-        self._believe(event.node, event.chunk, at)
+        self._remove_gone(event.node, event.chunk, at)
         for each in held:
             if each.hosting is not None and each.hosting.service and not each.hosting.cached:
                 home = Home(each.hosting.service, each.units)
-                self._took(event.node, "restored", home, event.chunk.restore_seconds)
+                self._record_seconds(event.node, "restored", home, event.chunk.restore_seconds)
 
     def prepared(self, event: ServicePrepared, at: float) -> None:
-        """Enter whether a service that was brought ahead is there, and how long that took."""
+        """Apply the result of a load before a grant, and record how long it took."""
         if event.awake:
-            self._took(event.node, "ahead", Home(*event.home), event.seconds)
+            self._record_seconds(event.node, "ahead", Home(*event.home), event.seconds)
         elif not event.failed:
-            self._note("prepared", event.node, Home(*event.home), at)
-            self._took(event.node, "prepared", Home(*event.home), event.seconds)
-        self._believe(event.node, event.chunk or ChunkNews(), at)
+            self._log_row("prepared", event.node, Home(*event.home), at)
+            self._record_seconds(event.node, "prepared", Home(*event.home), event.seconds)
+        self._remove_gone(event.node, event.chunk or ChunkNews(), at)
 
-    def _believe(self, node: str, news: ChunkNews, at: float) -> None:
+    def _remove_gone(self, node: str, news: ChunkNews, at: float) -> None:
         self.revision += 1
         for home in news.gone:
-            self._leave(node, Home(*home), "gone", at)
+            self._remove(node, Home(*home), "gone", at)
 
-    def _took(self, node: str, what: str, home: Home, seconds: float) -> None:
-        """Write how long it took to the newest row of that, if it does not say so yet."""
+    def _record_seconds(self, node: str, what: str, home: Home, seconds: float) -> None:
+        """Write the duration to the newest matching log row, if it has none yet."""
         wanted = (node, what, home.service, as_ranges(home.units))
         for row in reversed(self._log):
             if (row["node"], row["what"], row["service"], row["units"]) == wanted:
@@ -114,7 +114,7 @@ class Residents:
                 return
 
     def rows(self, wall_offset: float) -> dict[str, Any]:
-        """Return who lies where, by node and chunk, and the newest comings and goings first."""
+        """Return the residents by node and chunk, and the log, newest first."""
         return {
             "residents": [
                 {
@@ -131,11 +131,11 @@ class Residents:
             "log": [row | {"at": row["at"] + wall_offset} for row in reversed(self._log)],
         }
 
-    def _leave(self, node: str, home: Home, what: str, at: float) -> None:
+    def _remove(self, node: str, home: Home, what: str, at: float) -> None:
         if self._nodes.get(node, {}).pop(home, None) is not None:
-            self._note(what, node, home, at)
+            self._log_row(what, node, home, at)
 
-    def _note(self, what: str, node: str, home: Home, at: float) -> None:
+    def _log_row(self, what: str, node: str, home: Home, at: float) -> None:
         self._log.append(
             {
                 "at": at,

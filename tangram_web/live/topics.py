@@ -1,24 +1,62 @@
-"""Names that the publisher and the consumers of frames share.
+"""Topics of the live page: their names, and the frames that carry their state.
 
-A topic is what all projects do (``overview``), or what one of them does (``overview@lab``). The
-latter are made while somebody follows them: consumers say what they follow, every few seconds, and
-the fold asks once a second what is followed (`watch_key`).
+A topic is about all projects (``overview``) or about one (``overview@lab``). Topics of one project
+exist while a page follows them: consumers record what they follow every few seconds, and the
+publisher looks once a second which projects are followed (`topic_store`).
 """
 
 from __future__ import annotations
 
 import re
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
-from tangram_web.live.frames import TOPICS
+import msgspec
+
+OVERVIEW: Final = "overview"
+NODES: Final = "nodes"
+HOLDERS: Final = "holders"
+TOPICS: Final = (OVERVIEW, NODES, HOLDERS)
 
 #: Message type on the channel layer; Channels calls the consumer's method of that name.
 MESSAGE_TYPE = "topic.frame"
-#: A consumer says so often what it follows; what nobody said for so long is not followed any more.
-WATCH_EVERY_SECONDS: Final = 5.0
-WATCH_LASTS_SECONDS: Final = 20.0
 _PROJECT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """The whole state of one topic at one moment; msgpack on the wire."""
+
+    topic: str
+    #: Grows from frame to frame, over restarts as well: journal milliseconds, at least one more.
+    seq: int
+    #: Changes when an event changed the state; the passing of time is no change.
+    revision: int
+    at: float
+    #: Wall clock at ``at``, seconds since the epoch.
+    wall: float
+    body: dict[str, Any]
+    #: Replaces parts of ``body`` in a snapshot; empty where the two are equal.
+    backlog: dict[str, Any] = {}
+
+    def encode(self) -> bytes:
+        """Return the frame for readers that follow the topic."""
+        return _encode(self._envelope(snapshot=False) | self.body)
+
+    def encode_snapshot(self) -> bytes:
+        """Return the frame for readers that begin to follow the topic."""
+        return _encode(self._envelope(snapshot=True) | self.body | self.backlog)
+
+    def _envelope(self, *, snapshot: bool) -> dict[str, Any]:
+        return {
+            "topic": self.topic,
+            "seq": self.seq,
+            "at": self.at,
+            "wall": self.wall,
+            "snapshot": snapshot,
+        }
+
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 def project_of(topic: str) -> str:
@@ -29,21 +67,11 @@ def project_of(topic: str) -> str:
 def group_of(topic: str) -> str:
     """Return the channel-layer group that carries ``topic``."""
     base, at, project = topic.partition("@")
-    # Groups have shorter names than projects, of fewer letters.
+    # Group names are shorter than project names and allow fewer characters.
     return f"topic.{base}.{sha256(project.encode()).hexdigest()[:32]}" if at else f"topic.{base}"
 
 
-def snapshot_key(prefix: str, topic: str) -> str:
-    """Return the Redis key of the newest snapshot of ``topic``."""
-    return f"{prefix}:frame:{topic}"
-
-
-def watch_key(prefix: str) -> str:
-    """Return the Redis key of the followed projects: a sorted set by wall clock, when it was said."""
-    return f"{prefix}:watched"
-
-
 def is_topic(name: str) -> bool:
-    """Say whether there may be a topic of that name."""
+    """Return whether ``name`` is the name of a topic."""
     base, at, project = name.partition("@")
     return base in TOPICS and (not at or _PROJECT.fullmatch(project) is not None)

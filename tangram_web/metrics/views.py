@@ -18,7 +18,7 @@ from rest_framework.views import APIView
 from domain.errors import Unavailable
 from domain.principals import Principal, Scope
 from tangram_web.lib import ask, bus
-from tangram_web.live.snapshots import stored_snapshot
+from tangram_web.live.topic_store import stored_snapshot
 from tangram_web.metrics.exposition import families, families_of_requests
 from tangram_web.metrics.requests import read_answered
 from tangram_web.metrics.standing import read_standing

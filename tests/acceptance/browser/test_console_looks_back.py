@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from domain.redis_keys import Keys
 from scheduler.runtime.redis.clients import connect
-from tangram_web.live.gpu_history import STEP_SECONDS, Scene, SceneStore
+from tangram_web.live.gpu_history import STEP_SECONDS, GpuHistoryStore, GpuSnapshot
 from tests.acceptance.browser.conftest import DESK, PHONE, Open, run
 from tests.acceptance.browser.test_console_is_accessible import MARKUP, violations
 from tests.acceptance.up.conftest import Tangram
@@ -88,7 +88,7 @@ def test_the_gpu_map_goes_back_and_a_link_to_it_is_frozen(
     }
     url = f"unix://{tangram.home}/redis/redis.sock"
     with connect(url) as client:
-        SceneStore(client, Keys()).save([Scene(then, [node], [], [])])
+        GpuHistoryStore(client, Keys()).save([GpuSnapshot(then, [node], [], [])])
 
     page = open_page(f"/gpu/?at={then}")
 

@@ -13,11 +13,16 @@ import pytest
 from channels_redis.pubsub import RedisPubSubChannelLayer
 
 from domain.errors import Unavailable
-from tangram_web.live.frames import Frame, FrameFold
+from tangram_web.live.frames import FrameFold
 from tangram_web.live.publisher import HEARTBEAT_SECONDS, FramePublisher
-from tangram_web.live.snapshots import newest_snapshot
-from tangram_web.live.topics import MESSAGE_TYPE, WATCH_LASTS_SECONDS, group_of, snapshot_key
-from tangram_web.live.watching import say_watched, watched
+from tangram_web.live.topic_store import (
+    FOLLOWED_TTL_SECONDS,
+    followed_projects,
+    newest_snapshot,
+    record_followed,
+    snapshot_key,
+)
+from tangram_web.live.topics import MESSAGE_TYPE, Frame, group_of
 from tests.redis_server import RedisServer
 from tests.unit.live.journal import Journal
 
@@ -77,19 +82,19 @@ async def test_what_is_watched_is_known_and_forgotten_when_nobody_says_so_again(
     settings.TANGRAM_KEY_PREFIX = PREFIX
     now = time()
 
-    await say_watched({"lab"}, seconds=120)
-    await say_watched({"lab", "x@y"}, seconds=120)
+    await record_followed({"lab"}, seconds=120)
+    await record_followed({"lab", "x@y"}, seconds=120)
 
     with redis.client() as client:
-        assert set(watched(client, PREFIX, now)) == {"lab", "x@y"}
-        assert watched(client, PREFIX, now + 2 * WATCH_LASTS_SECONDS) == []
-        assert watched(client, PREFIX, now) == []
+        assert set(followed_projects(client, PREFIX, now)) == {"lab", "x@y"}
+        assert followed_projects(client, PREFIX, now + 2 * FOLLOWED_TTL_SECONDS) == []
+        assert followed_projects(client, PREFIX, now) == []
 
 
 async def test_redis_that_is_away_does_not_end_a_page(settings, tmp_path):
     settings.TANGRAM_REDIS_URL = f"unix://{tmp_path}/none.sock"
 
-    await say_watched({"lab"})
+    await record_followed({"lab"})
 
 
 async def test_redis_that_never_answers_is_waited_for_no_longer_than_asked(settings):
@@ -108,7 +113,7 @@ async def test_redis_that_never_answers_is_waited_for_no_longer_than_asked(setti
 
         with pytest.raises(Unavailable, match="does not answer"):
             await newest_snapshot("overview", seconds=0.05)
-        await say_watched({"lab"}, seconds=0.05)
+        await record_followed({"lab"}, seconds=0.05)
         await asyncio.wait_for(asked.wait(), 120)
 
 

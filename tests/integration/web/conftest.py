@@ -12,7 +12,7 @@ from rest_framework.test import APIClient
 from domain.principals import Scope
 from tangram_web.audit.services import SYSTEM
 from tangram_web.lib import bus
-from tangram_web.live import publisher
+from tangram_web.live import topic_store
 from tangram_web.pools import services
 from tangram_web.pools.models import Project
 from tests.redis_server import RedisServer
@@ -32,7 +32,9 @@ def redis_bus(
     redis_server: RedisServer, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Any]:
     """The web side's Redis, empty; what is published stays there until the end of the test."""
-    monkeypatch.setattr(publisher, "PART_TTL_SECONDS", publisher.SNAPSHOT_TTL_SECONDS)
+    monkeypatch.setattr(
+        topic_store, "PROJECT_SNAPSHOT_TTL_SECONDS", topic_store.SNAPSHOT_TTL_SECONDS
+    )
     settings.TANGRAM_REDIS_URL = redis_server.url
     client = bus.redis_client()
     # A page gives up after 5 s; here nobody waits but for a machine that has no processor to spare.

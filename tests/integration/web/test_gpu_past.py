@@ -11,7 +11,7 @@ from django.test import Client
 
 from tangram_web.lib import bus
 from tangram_web.live import gpu_history
-from tangram_web.live.gpu_history import STEP_SECONDS, STILL_SECONDS, Scene, SceneStore
+from tangram_web.live.gpu_history import REPEAT_SECONDS, STEP_SECONDS, GpuHistoryStore, GpuSnapshot
 
 MARKUP = "<img src=x onerror=alert(1)>"
 NODE = {"name": "n1", "pool": "default", "state": "ready", "gpus": {"groups": ["0-3"]}}
@@ -26,16 +26,18 @@ def browser(defaults: None, redis_bus: Any) -> Client:
 
 
 @pytest.fixture
-def store(redis_bus: Any) -> SceneStore:
-    return SceneStore(redis_bus, bus.keys())
+def store(redis_bus: Any) -> GpuHistoryStore:
+    return GpuHistoryStore(redis_bus, bus.keys())
 
 
-def scene(ago: int, service: str) -> Scene:
+def scene(ago: int, service: str) -> GpuSnapshot:
     there = {"node": "n1", "service": service, "units": "0", "since": 0, "used": 0, "uses": 1}
-    return Scene(NOW - ago, [{**NODE, "holders": []}], [there], [])
+    return GpuSnapshot(NOW - ago, [{**NODE, "holders": []}], [there], [])
 
 
-def test_an_instant_is_answered_by_the_scene_before_it(browser: Client, store: SceneStore) -> None:
+def test_an_instant_is_answered_by_the_scene_before_it(
+    browser: Client, store: GpuHistoryStore
+) -> None:
     store.save([scene(600, "old"), scene(300, MARKUP)])
 
     said = browser.get(f"/gpu/past.json?at={NOW - 400}").json()
@@ -45,10 +47,10 @@ def test_an_instant_is_answered_by_the_scene_before_it(browser: Client, store: S
     assert browser.get(f"/gpu/past.json?at={NOW}").json()["residents"][0]["service"] == MARKUP
 
 
-def test_a_time_that_nobody_watched_is_not_made_up(browser: Client, store: SceneStore) -> None:
+def test_a_time_that_nobody_watched_is_not_made_up(browser: Client, store: GpuHistoryStore) -> None:
     store.save([scene(3000, "old"), scene(0, "new")])
 
-    answer = browser.get(f"/gpu/past.json?at={NOW - 3000 + STILL_SECONDS + STEP_SECONDS + 1}")
+    answer = browser.get(f"/gpu/past.json?at={NOW - 3000 + REPEAT_SECONDS + STEP_SECONDS + 1}")
 
     assert answer.status_code == 404
     assert "nobody knows" in answer.json()["detail"]
@@ -61,9 +63,9 @@ def test_what_is_no_instant_is_refused(browser: Client, at: str) -> None:
 
 
 def test_scenes_are_forgotten_after_hours(
-    store: SceneStore, monkeypatch: pytest.MonkeyPatch
+    store: GpuHistoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_history, "KEPT_SECONDS", 60)
+    monkeypatch.setattr(gpu_history, "RETAINED_SECONDS", 60)
 
     store.save([scene(90, "old"), scene(60, "kept")])
     store.save([scene(0, "new")])
@@ -71,7 +73,9 @@ def test_scenes_are_forgotten_after_hours(
     assert store.span() == (NOW - 60, NOW)
 
 
-def test_the_map_has_a_time_line_and_a_link_freezes_it(browser: Client, store: SceneStore) -> None:
+def test_the_map_has_a_time_line_and_a_link_freezes_it(
+    browser: Client, store: GpuHistoryStore
+) -> None:
     assert b'id="scrub"' not in browser.get("/gpu/").content
     store.save([scene(600, "old"), scene(0, "new")])
 

@@ -17,7 +17,7 @@ from domain.resources import MILLI
 from tangram_web.dashboard import maps
 from tangram_web.lib import ask
 from tangram_web.live.frames import FrameFold
-from tangram_web.live.topics import snapshot_key
+from tangram_web.live.topic_store import snapshot_key
 from tests.unit.live.journal import Journal
 
 MARKUP = "<img src=x onerror=alert(1)>"

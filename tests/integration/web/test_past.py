@@ -14,9 +14,9 @@ from django.test import Client
 from tangram_web.accounts.models import Membership, Role
 from tangram_web.lib import bus
 from tangram_web.live.frames import FrameFold
-from tangram_web.live.rings import RINGS, Moment
-from tangram_web.live.ringstore import RingStore, WeekStore
-from tangram_web.live.weeks import Changes, Weeks
+from tangram_web.live.rollups.projects import PendingRollups, ProjectRollups
+from tangram_web.live.rollups.rollup import RETAINED, Rollup
+from tangram_web.live.rollups.store import RollupStore
 from tangram_web.pools.models import Project
 from tests.unit.live.journal import WALL_OFFSET, Journal
 
@@ -29,11 +29,11 @@ def browser(defaults: None, redis_bus: Any) -> Client:
 
 
 @pytest.fixture
-def store(redis_bus: Any) -> RingStore:
-    return RingStore(redis_bus, bus.keys())
+def store(redis_bus: Any) -> RollupStore:
+    return RollupStore(redis_bus, bus.keys())
 
 
-def remember(store: RingStore, ago: float) -> None:
+def remember(store: RollupStore, ago: float) -> None:
     """Store a few minutes that lie ``ago`` seconds back."""
     journal, fold = Journal(at=time() - ago - WALL_OFFSET), FrameFold()
     for number in range(4):
@@ -43,11 +43,11 @@ def remember(store: RingStore, ago: float) -> None:
     for entry in journal.entries:
         fold.fold(entry)
     fold.frames(journal.at + 45)
-    store.save(fold.rings.take())
+    store.save(fold.rollups.take_complete())
 
 
 def test_a_range_is_answered_with_points_and_what_it_was_as_a_whole(
-    browser: Client, store: RingStore
+    browser: Client, store: RollupStore
 ) -> None:
     remember(store, 300)
 
@@ -60,7 +60,7 @@ def test_a_range_is_answered_with_points_and_what_it_was_as_a_whole(
     assert max(rate or 0 for rate in answer["columns"]["finished"]) == 1.0
 
 
-def test_a_frozen_range_does_not_see_what_came_later(browser: Client, store: RingStore) -> None:
+def test_a_frozen_range_does_not_see_what_came_later(browser: Client, store: RollupStore) -> None:
     remember(store, 300)
 
     answer = browser.get(f"/history.json?range=900&to={time() - 600}").json()
@@ -83,11 +83,11 @@ def test_nonsense_is_refused_with_a_reason(browser: Client, query: str) -> None:
     assert answer.json()["detail"]
 
 
-def test_a_ring_keeps_as_many_moments_as_it_has_room_for(store: RingStore) -> None:
-    def second(at: int) -> Moment:
-        return Moment(at, 1, 0, 0, [0.0] * 4, {}, [0.0] * 4)
+def test_a_ring_keeps_as_many_moments_as_it_has_room_for(store: RollupStore) -> None:
+    def second(at: int) -> Rollup:
+        return Rollup(at, 1, 0, 0, [0.0] * 4, {}, [0.0] * 4)
 
-    length = RINGS[1]
+    length = RETAINED[1]
     store.save({1: [second(at) for at in range(length + 50)]})
     store.save({1: [second(length + 50)]})
 
@@ -99,7 +99,7 @@ def test_a_ring_keeps_as_many_moments_as_it_has_room_for(store: RingStore) -> No
 def remember_project(project: str, ago: float) -> None:
     """Store a few minutes of a project that lie ``ago`` seconds back."""
     journal, fold = Journal(at=time() - ago - WALL_OFFSET), FrameFold()
-    fold.pasts.weeks = Weeks()
+    fold.project_activity.rollups = ProjectRollups()
     for number in range(4):
         journal.submit(f"a{number}", project=project)
         journal.finish(f"a{number}", project=project, timing=(0.0, 0.0, 2.0))
@@ -107,7 +107,9 @@ def remember_project(project: str, ago: float) -> None:
     for entry in journal.entries:
         fold.fold(entry)
     fold.frames(journal.at + 45)
-    WeekStore(bus.redis_client(), bus.keys()).save(fold.pasts.weeks.take())
+    RollupStore(bus.redis_client(), bus.keys()).save_projects(
+        fold.project_activity.rollups.take_pending()
+    )
 
 
 @pytest.fixture
@@ -123,7 +125,7 @@ def member(defaults: None, redis_bus: Any) -> Client:
 
 @pytest.mark.parametrize("seconds", [900, 86_400, 1_209_600])
 def test_a_member_has_the_past_of_his_project_and_of_no_other(
-    member: Client, store: RingStore, seconds: int
+    member: Client, store: RollupStore, seconds: int
 ) -> None:
     remember(store, 300)
     remember_project("lab", 300)
@@ -138,7 +140,7 @@ def test_a_member_has_the_past_of_his_project_and_of_no_other(
     assert member.get("/export/history.csv?range=900&project=secret").status_code == 400
 
 
-def test_staff_may_look_at_the_past_of_one_project(browser: Client, store: RingStore) -> None:
+def test_staff_may_look_at_the_past_of_one_project(browser: Client, store: RollupStore) -> None:
     Project.objects.create(name="lab", default_pool_id="default")
     remember_project("lab", 300)
 
@@ -158,12 +160,12 @@ def test_a_project_without_a_past_is_told_why(member: Client) -> None:
 
 def test_whose_place_was_taken_leaves_nothing_in_redis(redis_bus: Any) -> None:
     remember_project("lab", 300)
-    weeks = WeekStore(redis_bus, bus.keys())
-    assert 15 in weeks.kept()["lab"].newest
+    store = RollupStore(redis_bus, bus.keys())
+    assert 15 in store.projects()["lab"].newest
 
-    weeks.save(Changes(frozenset({"lab"}), {}, {}))
+    store.save_projects(PendingRollups(frozenset({"lab"}), {}, {}))
 
-    assert weeks.kept() == {}
+    assert store.projects() == {}
     assert redis_bus.keys("*history:*") == []
 
 

@@ -23,7 +23,7 @@ from simulator.request import read_request
 from tangram_web.configuration.beginning import assumptions
 from tangram_web.configuration.telling import judge
 from tangram_web.lib import ask, bus
-from tangram_web.live.gpu_history import STEP_SECONDS, Scene, SceneStore
+from tangram_web.live.gpu_history import STEP_SECONDS, GpuHistoryStore, GpuSnapshot
 from tangram_web.pools.applying import Change
 from tangram_web.pools.models import ConfigRevision
 from tangram_web.records.models import NodeRecord
@@ -278,7 +278,7 @@ def test_services_that_are_in_memory_are_not_restored_again(
     admin.post("/configuration/review/", {"text": both, "revision": "1", "save": "1"})
     there = {"node": "n2", "service": "judge", "units": "1", "since": 0, "used": 0, "uses": 1}
     at = int(time() - 30) // STEP_SECONDS * STEP_SECONDS
-    SceneStore(redis_bus, bus.keys()).save([Scene(at, [], [there], [])])
+    GpuHistoryStore(redis_bus, bus.keys()).save([GpuSnapshot(at, [], [there], [])])
     journal = Journal()
     for number, service in enumerate(("reward", "reward", "judge")):
         call = an_action(number, kind=Kind.CALL, cost={"gpu": (1000,)}, key="gpu",

@@ -19,8 +19,8 @@ from tangram_web.accounts.models import Membership, Role
 from tangram_web.lib import ask, bus
 from tangram_web.live.access import Sight, sight_of
 from tangram_web.live.frames import FrameFold
-from tangram_web.live.gpu_history import Scene, SceneStore
-from tangram_web.live.topics import snapshot_key
+from tangram_web.live.gpu_history import GpuHistoryStore, GpuSnapshot
+from tangram_web.live.topic_store import snapshot_key
 from tangram_web.pools.models import Project
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
 from tests.unit.live.journal import Journal
@@ -207,7 +207,7 @@ def test_gpus_that_others_held_are_units_without_a_name(member: Client, redis_bu
     node = {"name": "n1", "pool": "default", "state": "ready", "gpus": {"groups": ["0-3"]},
             "holders": [ours, theirs]}  # fmt: skip
     at = int(datetime.now(UTC).timestamp())
-    SceneStore(redis_bus, bus.keys()).save([Scene(at, [node], [], [])])
+    GpuHistoryStore(redis_bus, bus.keys()).save([GpuSnapshot(at, [node], [], [])])
 
     (said,) = member.get(f"/gpu/past.json?at={at}").json()["nodes"]
 

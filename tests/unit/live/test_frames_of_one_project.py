@@ -16,7 +16,7 @@ from domain.decisions import Forget
 from domain.inventory import ProjectConfig
 from tangram_web.live.capacity import EXCLUSIVE, OTHERS
 from tangram_web.live.frames import FrameFold
-from tangram_web.live.project_frames import MOST, Parts
+from tangram_web.live.project_frames import MAX_FOLDED, ProjectFrames
 from tests.unit.live.journal import Journal, environment
 
 PROJECTS = ("lab", "secret")
@@ -25,14 +25,14 @@ PROJECTS = ("lab", "secret")
 def told(entries: list[JournalEntry], at: float, watched_from: int = 0) -> dict[str, Any]:
     """Fold a journal, with the projects watched from one of its entries on."""
     whole = FrameFold()
-    parts = Parts(whole)
+    parts = ProjectFrames(whole)
     for number, entry in enumerate(entries):
         if number == watched_from:
-            parts.watch(PROJECTS)
+            parts.follow(PROJECTS)
         whole.fold(entry)
         parts.fold(entry)
     if watched_from >= len(entries):
-        parts.watch(PROJECTS)
+        parts.follow(PROJECTS)
     frames = whole.frames(at) | parts.frames(at)
     return {
         topic: msgspec.msgpack.decode(frame.encode_snapshot()) for topic, frame in frames.items()
@@ -154,27 +154,27 @@ def test_who_comes_later_is_told_the_same(journal: Journal, late: int) -> None:
 
 def test_who_looks_away_is_folded_no_more_and_begins_anew() -> None:
     journal, whole = a_journal(), FrameFold()
-    parts = Parts(whole)
+    parts = ProjectFrames(whole)
     for entry in journal.entries:
         whole.fold(entry)
-    parts.watch(["lab"])
+    parts.follow(["lab"])
     assert parts.frames(journal.at).keys() == {"overview@lab", "nodes@lab", "holders@lab"}
 
-    parts.watch([])
+    parts.follow([])
     assert parts.frames(journal.at) == {}
     whole.fold(journal.finish("lab-waits", project="lab"))
-    parts.watch(["lab"])
+    parts.follow(["lab"])
 
     overview = parts.frames(journal.at)["overview@lab"].body
     assert overview["counts"] == {"queued": 0, "granted": 0, "running": 1}
 
 
 def test_of_very_many_projects_those_watched_last_are_folded() -> None:
-    parts = Parts(FrameFold())
+    parts = ProjectFrames(FrameFold())
 
-    parts.watch([f"p{number}" for number in range(MOST + 5)])
+    parts.follow([f"p{number}" for number in range(MAX_FOLDED + 5)])
 
-    assert len(parts.frames(1.0)) == 3 * MOST
+    assert len(parts.frames(1.0)) == 3 * MAX_FOLDED
     assert "overview@p0" in parts.frames(1.0)
 
 
@@ -183,11 +183,11 @@ def test_a_project_that_did_nothing_has_a_past_without_actions() -> None:
     journal.at += 20.5
     journal.submit("lab-late", project="lab")
     whole = FrameFold()
-    parts = Parts(whole)
+    parts = ProjectFrames(whole)
     for entry in journal.entries:
         whole.fold(entry)
 
-    parts.watch(["quiet"])
+    parts.follow(["quiet"])
 
     frame = parts.frames(journal.at)["overview@quiet"]
     everything = whole.frames(journal.at)["overview"]
@@ -198,14 +198,14 @@ def test_a_project_that_did_nothing_has_a_past_without_actions() -> None:
 
 
 def test_of_a_project_that_was_let_go_nothing_is_claimed() -> None:
-    journal, whole = a_journal(), FrameFold(projects=1)
-    parts = Parts(whole)
+    journal, whole = a_journal(), FrameFold(recent_projects=1)
+    parts = ProjectFrames(whole)
     journal.at += 20.0
     journal.submit("secret-more", project="secret")
     for entry in journal.entries:
         whole.fold(entry)
 
-    parts.watch(["lab"])
+    parts.follow(["lab"])
 
     overview = parts.frames(journal.at)["overview@lab"]
     assert overview.backlog["points"]["count"] == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 from domain.resources import MILLI
 from tangram_web.live.frames import FrameFold
-from tangram_web.live.holders import MOST
+from tangram_web.live.holders import MAX_LISTED
 from tests.unit.live.journal import WALL_OFFSET, Journal
 
 
@@ -54,12 +54,12 @@ def test_a_resized_action_is_named_with_what_it_has_now():
 
 def test_light_actions_beyond_the_most_are_counted_only():
     journal = Journal()
-    for number in range(MOST + 3):
+    for number in range(MAX_LISTED + 3):
         journal.submit(f"a{number}")
         journal.grant(f"a{number}", (0,), milli=MILLI // 1000)
     fold = FrameFold()
 
-    assert len(holders(journal, fold)) == MOST
+    assert len(holders(journal, fold)) == MAX_LISTED
     assert fold.frames(journal.at)["holders"].body["nodes"][0]["more"] == 3
 
 

@@ -7,32 +7,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.action import Timing
-from tangram_web.live.histogram import (
+from domain.action import Outcome, Timing
+from domain.decisions import Finish
+from domain.ids import ActionId
+from tangram_web.live.rollups.histogram import (
     BINS,
     HIGHEST_SECONDS,
     LOWEST_SECONDS,
-    PhaseWindow,
+    PhaseHistogram,
     bin_of,
     percentile,
     seconds_of,
 )
+from tangram_web.live.rollups.recent import WINDOW_SECONDS, RecentActivity
 
 durations = st.floats(min_value=0.0, max_value=2 * HIGHEST_SECONDS)
 
 
-def window_of(samples: list[float], width: int = 60) -> PhaseWindow:
-    window = PhaseWindow(width)
+def histogram_of(samples: list[float]) -> PhaseHistogram:
+    histogram = PhaseHistogram()
     for seconds in samples:
-        window.add(Timing(0.0, 0.0, seconds, seconds))
-    return window
+        histogram.add(Timing(0.0, 0.0, seconds, seconds))
+    histogram.flush()
+    return histogram
+
+
+def finished(seconds: float) -> Finish:
+    timing = Timing(0.0, 0.0, seconds, seconds)
+    return Finish(ActionId("a1"), "default", "t1", Outcome.COMPLETED, timing=timing)
 
 
 @given(st.lists(durations, min_size=1, max_size=300), st.sampled_from((0.5, 0.95, 0.99, 1.0)))
 def test_percentile_lies_in_the_bin_of_the_true_one(samples, share):
     true = np.quantile(samples, share, method="inverted_cdf")
 
-    found = percentile(window_of(samples).counts(60)[-1], share)
+    found = percentile(histogram_of(samples).counts[-1], share)
 
     assert found == seconds_of(int(bin_of(np.array([true]))[0]))
 
@@ -55,30 +64,35 @@ def test_odd_durations_have_a_bin(seconds, expected):
 
 @given(st.lists(durations, max_size=50), st.lists(durations, max_size=50))
 def test_counts_merge_by_addition(first, second):
-    merged = window_of(first).counts(60) + window_of(second).counts(60)
+    merged = histogram_of(first).counts + histogram_of(second).counts
 
-    assert (merged == window_of(first + second).counts(60)).all()
-
-
-def test_samples_leave_with_their_second():
-    window = window_of([1.0], width=3)
-    kept = []
-    for _ in range(4):
-        kept.append(int(window.counts(3)[-1].sum()))
-        window.advance()
-
-    assert kept == [1, 1, 1, 0]
+    assert (merged == histogram_of(first + second).counts).all()
 
 
-def test_counts_of_fewer_seconds_leave_older_samples_out():
-    window = window_of([1.0], width=60)
-    window.advance()
-    window.add(Timing(0.0, 0.0, 2.0, 2.0))
+def test_samples_leave_the_window_with_their_second():
+    recent = RecentActivity()
+    recent.begin(100)
+    recent.finish(finished(1.0), at=100.0)
+    samples = []
+    for second in range(100, 101 + WINDOW_SECONDS):
+        samples.append(recent.durations()["samples"])
+        recent.close_second({}, second)
 
-    assert int(window.counts(1)[-1].sum()) == 1
-    assert window.sums(1)[-1] == 2.0
-    assert window.sums(2)[-1] == 3.0
+    assert samples == [1] * WINDOW_SECONDS + [0]
+
+
+def test_a_rollup_has_the_samples_of_its_second_alone():
+    recent = RecentActivity()
+    recent.begin(100)
+    recent.finish(finished(1.0), at=100.0)
+    recent.close_second({}, 100)
+    recent.finish(finished(2.0), at=101.0)
+    second = recent.close_second({}, 101)
+
+    assert (second.finished, second.sums[-1]) == (1, 2.0)
+    assert recent.durations()["samples"] == 2
+    assert recent.durations()["phases"]["act"]["mean"] == 1.5
 
 
 def test_percentile_of_nothing_is_none():
-    assert percentile(PhaseWindow(60).counts(60)[-1], 0.5) is None
+    assert percentile(PhaseHistogram().counts[-1], 0.5) is None

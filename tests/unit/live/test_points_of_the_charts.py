@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from tangram_web.live.frames import FrameFold
-from tangram_web.live.history import LENGTH, TAIL
+from tangram_web.live.rollups.recent import CHART_SECONDS, FRAME_POINTS
 from tests.unit.live.journal import WALL_OFFSET, Journal
 
 
@@ -46,8 +46,8 @@ def test_frame_repeats_the_newest_points_and_a_snapshot_has_all():
     journal.submit("a1")
     frame = fold_of(journal).frames(100.0 + 50)["overview"]
 
-    assert frame.body["points"]["count"] == TAIL
-    assert frame.body["points"]["first"] == 150 - TAIL
+    assert frame.body["points"]["count"] == FRAME_POINTS
+    assert frame.body["points"]["first"] == 150 - FRAME_POINTS
     assert frame.backlog["points"]["count"] == 50
 
 
@@ -62,8 +62,8 @@ def test_silence_longer_than_all_windows_leaves_levels_and_no_rates():
     points = body.backlog["points"]
 
     assert points["first"] + points["count"] == 1e6
-    assert column(points, "queued") == [1.0] * LENGTH
-    assert column(points, "finished") == [0.0] * LENGTH
+    assert column(points, "queued") == [1.0] * CHART_SECONDS
+    assert column(points, "finished") == [0.0] * CHART_SECONDS
     assert body.body["durations"]["samples"] == 0
     assert body.body["finished_per_second"] == 0.0
 

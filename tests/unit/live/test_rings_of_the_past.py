@@ -10,9 +10,14 @@ from hypothesis import strategies as st
 
 from domain.action import Outcome
 from tangram_web.live.frames import FrameFold
-from tangram_web.live.histogram import PHASES, PhaseWindow, bin_of, percentile, seconds_of
-from tangram_web.live.recall import recall, rows_of, whole_of
-from tangram_web.live.rings import RINGS, Moment, Rings, merge
+from tangram_web.live.rollups.histogram import (
+    PHASES,
+    bin_of,
+    percentile,
+    seconds_of,
+)
+from tangram_web.live.rollups.query import point_rows, query_range, summarize
+from tangram_web.live.rollups.rollup import RETAINED, Rollup, RollupBuilder, merge
 from tests.unit.live.journal import WALL_OFFSET, Journal
 
 WALL = int(WALL_OFFSET)
@@ -21,10 +26,10 @@ WALL = int(WALL_OFFSET)
 class Shelf:
     """Keeps moments as the store does."""
 
-    def __init__(self, *taken: dict[int, list[Moment]]) -> None:
-        self.moments = {step: [one for each in taken for one in each[step]] for step in RINGS}
+    def __init__(self, *taken: dict[int, list[Rollup]]) -> None:
+        self.moments = {step: [one for each in taken for one in each[step]] for step in RETAINED}
 
-    def read(self, step: int, first: float, last: float) -> list[Moment]:
+    def read(self, step: int, first: float, last: float) -> list[Rollup]:
         return [one for one in self.moments[step] if first <= one.at < last]
 
 
@@ -51,9 +56,9 @@ def durations_at(seconds: Mapping[int, Sequence[float]], until: int) -> FrameFol
 )  # fmt: skip
 def test_percentiles_of_a_range_are_those_of_all_its_durations(seconds):
     fold = durations_at(seconds, 760)
-    shelf = Shelf(fold.rings.take())
+    shelf = Shelf(fold.rollups.take_complete())
 
-    recalled = recall(shelf.read, WALL + 600, WALL + 800, WALL + 3600)
+    recalled = query_range(shelf.read, WALL + 600, WALL + 800, WALL + 3600)
 
     everything = [one for durations in seconds.values() for one in durations]
     counts = np.bincount(bin_of(np.array(everything)), minlength=256)
@@ -64,7 +69,7 @@ def test_percentiles_of_a_range_are_those_of_all_its_durations(seconds):
 
 def test_all_sizes_tell_of_the_same_actions():
     fold = durations_at({700: [0.5], 715: [0.5, 2.0], 999: [3.0]}, 1300)
-    taken = fold.rings.take()
+    taken = fold.rollups.take_complete()
 
     (five_minutes,) = [one for one in taken[300] if one.at == WALL + 700]
     parts = [one for one in taken[15] if WALL + 700 <= one.at < WALL + 1000]
@@ -76,12 +81,12 @@ def test_all_sizes_tell_of_the_same_actions():
 
 def test_a_fold_that_begins_anew_leaves_out_what_is_stored():
     seconds = {600: [0.5], 700: [0.5], 950: [1.0]}
-    first = durations_at(seconds, 930).rings.take()
+    first = durations_at(seconds, 930).rollups.take_complete()
     again = durations_at(seconds, 1000)
-    resumed = Rings({step: moments[-1].at for step, moments in first.items() if moments})
-    for one in again.rings.take()[1]:
+    resumed = RollupBuilder({step: moments[-1].at for step, moments in first.items() if moments})
+    for one in again.rollups.take_complete()[1]:
         resumed.add(one)
-    second = resumed.take()
+    second = resumed.take_complete()
 
     shelf = Shelf(first, second)
 
@@ -93,9 +98,9 @@ def test_a_fold_that_begins_anew_leaves_out_what_is_stored():
 
 def test_the_newest_part_of_a_long_range_comes_from_finer_rings():
     fold = durations_at({600: [0.5], 905: [0.5], 921: [0.5]}, 925)
-    shelf = Shelf(fold.rings.take())
+    shelf = Shelf(fold.rollups.take_complete())
 
-    recalled = recall(shelf.read, WALL + 600 - 86_400, WALL + 1000, WALL + 1000)
+    recalled = query_range(shelf.read, WALL + 600 - 86_400, WALL + 1000, WALL + 1000)
 
     assert recalled.whole["finished"] == 3
 
@@ -106,28 +111,26 @@ def test_points_carry_rates_levels_and_gaps():
     for entry in journal.entries:
         fold.fold(entry)
     fold.frames(660.0)
-    shelf = Shelf(fold.rings.take())
+    shelf = Shelf(fold.rollups.take_complete())
 
-    rows = list(rows_of(recall(shelf.read, WALL + 585, WALL + 630, WALL + 700)))
+    points = list(point_rows(query_range(shelf.read, WALL + 585, WALL + 630, WALL + 700)))
 
-    by_second = {row["at"] - WALL: row for row in rows}
+    by_second = {row["at"] - WALL: row for row in points}
     assert by_second[590]["queued"] is None
     assert (by_second[600]["submitted"], by_second[600]["queued"]) == (1.0, 1.0)
     assert by_second[610]["submitted"] == 0.0
 
 
 def test_nothing_known_is_no_number():
-    whole = whole_of(merge([], 0))
+    whole = summarize(merge([], 0))
 
     assert whole["phases"]["act"] == {"p50": None, "p95": None, "p99": None, "mean": None}
 
 
-def test_a_moment_holds_what_the_window_of_its_second_held():
-    window = PhaseWindow(5)
+def test_a_rollup_has_the_histogram_of_its_second():
     fold = durations_at({600: [0.25, 0.25]}, 602)
-    (second,) = [one for one in fold.rings.take()[1] if one.at == WALL + 600]
+    (second,) = [one for one in fold.rollups.take_complete()[1] if one.at == WALL + 600]
 
-    assert second.durations().shape == window.counts(1).shape
-    act = second.durations()[PHASES.index("act")]
+    act = second.durations().counts[PHASES.index("act")]
     assert (act.sum(), seconds_of(int(act.argmax()))) == (2, percentile(act, 0.5))
     assert second.sums[PHASES.index("act")] == 0.5

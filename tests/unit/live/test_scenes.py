@@ -1,4 +1,4 @@
-"""Scenes say how the GPUs stood: taken when they changed, told again while they do not."""
+"""GpuHistory say how the GPUs stood: taken when they changed, told again while they do not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from domain.events import ActionFinished, ChunkNews, NodeJoined
 from domain.ids import ActionId, node_resource
 from domain.inventory import NodeInventory, ResourceInventory
 from tangram_web.live.frames import FrameFold
-from tangram_web.live.gpu_history import STEP_SECONDS, STILL_SECONDS, Scene, Scenes
+from tangram_web.live.gpu_history import REPEAT_SECONDS, STEP_SECONDS, GpuHistory, GpuSnapshot
 from tests.unit.live.journal import WALL_OFFSET, Journal
 
 
@@ -32,13 +32,13 @@ def call(journal: Journal, name: str, units: tuple[int, ...], service: str = "re
     journal.write([], [Grant(ActionId(name), "n1", (held,))])
 
 
-def folded(journal: Journal, until: float, newest: int = -1) -> list[Scene]:
+def folded(journal: Journal, until: float, newest: int = -1) -> list[GpuSnapshot]:
     fold = FrameFold()
-    fold.scenes = Scenes(newest)
+    fold.gpu_history = GpuHistory(newest)
     for entry in journal.entries:
         fold.fold(entry)
     fold.frames(until)
-    return fold.scenes.take()
+    return fold.gpu_history.take()
 
 
 def test_a_scene_says_who_held_which_chunk_and_which_services_lay_where() -> None:
@@ -59,9 +59,9 @@ def test_what_does_not_change_is_told_again_only_now_and_then() -> None:
     journal = with_gpus()
     call(journal, "a1", (0, 1))
 
-    scenes = folded(journal, journal.at + STILL_SECONDS + 2 * STEP_SECONDS)
+    scenes = folded(journal, journal.at + REPEAT_SECONDS + 2 * STEP_SECONDS)
 
-    assert [scene.at - scenes[0].at for scene in scenes] == [0, STILL_SECONDS]
+    assert [scene.at - scenes[0].at for scene in scenes] == [0, REPEAT_SECONDS]
     assert scenes[1].log == []
 
 

@@ -53,9 +53,9 @@ class Page:
         self.redis_is_away = False
         self.layer = InMemoryChannelLayer()
         channel_layers.backends["default"] = self.layer
-        self.watched: list[set[str]] = []
+        self.followed: list[set[str]] = []
         application = LiveConsumer.as_asgi(
-            **{"snapshot": self._snapshot, "watch": self._watch, **consumer}
+            **{"snapshot": self._snapshot, "follow": self._follow, **consumer}
         )
         # Not channels.testing: importing it needs daphne.
         self.scope = {"type": "websocket", "path": "/ws/live/", "user": user}
@@ -67,8 +67,8 @@ class Page:
             raise Unavailable("redis does not answer")
         return self.snapshots.get(topic)
 
-    async def _watch(self, projects: set[str]) -> None:
-        self.watched.append(projects)
+    async def _follow(self, projects: set[str]) -> None:
+        self.followed.append(projects)
 
     async def open(self) -> None:
         await self.socket.send_input({"type": "websocket.connect"})
@@ -262,7 +262,7 @@ async def test_a_member_follows_topics_of_his_project_and_their_watching_is_said
     await page.publish("overview@lab", b"frame")
 
     assert await page.hear() == b"frame"
-    assert page.watched == [{"lab"}]
+    assert page.followed == [{"lab"}]
     await page.leave()
 
 
@@ -280,7 +280,7 @@ async def test_what_a_member_may_not_follow_does_not_exist(monkeypatch, topic):
     await page.say(resync="?")
 
     assert "'?'" in await page.hear_error()
-    assert page.watched == []
+    assert page.followed == []
     await page.leave()
 
 
@@ -317,7 +317,7 @@ async def test_a_lost_cancellation_holds_no_ending_up() -> None:
     """Redis' client may lose one that meets a reply: what it was to end asks for itself."""
     watching, asked = asyncio.Event(), 0
 
-    async def watch(_: set[str]) -> None:
+    async def follow(_: set[str]) -> None:
         nonlocal asked
         asked += 1
         watching.set()
@@ -327,7 +327,7 @@ async def test_a_lost_cancellation_holds_no_ending_up() -> None:
         else:
             await asyncio.Event().wait()
 
-    page = Page(watch=watch)
+    page = Page(follow=follow)
     await page.open()
     await page.say(sub=["overview@lab"])
     await asyncio.wait_for(watching.wait(), 120)

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tangram_web.live.frames import FrameFold
-from tangram_web.live.recall import recall
-from tangram_web.live.rings import Moment
-from tangram_web.live.weeks import QUIET_SECONDS, SIZES, Changes, Kept, Weeks
+from tangram_web.live.rollups.projects import (
+    IDLE_SECONDS,
+    PROJECT_SIZES,
+    PendingRollups,
+    ProjectRollups,
+    StoredProject,
+)
+from tangram_web.live.rollups.query import query_range
+from tangram_web.live.rollups.rollup import Rollup
 from tests.unit.live.journal import WALL_OFFSET, Journal
 
 
-def folded(journal: Journal, weeks: Weeks) -> Changes:
+def folded(journal: Journal, rollups: ProjectRollups) -> PendingRollups:
     fold = FrameFold()
-    fold.pasts.weeks = weeks
+    fold.project_activity.rollups = rollups
     for entry in journal.entries:
         fold.fold(entry)
     fold.frames(journal.at)
-    return weeks.take()
+    return rollups.take_pending()
 
 
 def an_hour(projects: Sequence[str], every: float = 40.0) -> Journal:
@@ -32,85 +38,85 @@ def an_hour(projects: Sequence[str], every: float = 40.0) -> Journal:
     return journal
 
 
-def second(at: int) -> Moment:
-    return Moment(at, 1, 1, 0, [0.0] * 4, {}, [0.0] * 4)
+def second(at: int) -> Rollup:
+    return Rollup(at, 1, 1, 0, [0.0] * 4, {}, [0.0] * 4)
 
 
 def test_both_sizes_tell_of_a_projects_own_actions_alone() -> None:
-    changes = folded(an_hour(("lab", "secret")), Weeks())
+    pending = folded(an_hour(("lab", "secret")), ProjectRollups())
 
     for number, project in enumerate(("lab", "secret")):
-        for step in SIZES:
-            moments = changes.moments[project][step]
+        for step in PROJECT_SIZES:
+            moments = pending.rollups[project][step]
             finished = sum(one.finished for one in moments)
             assert 80 <= finished <= 90
             assert sum(one.sums[-1] for one in moments) == finished * (number + 1)
 
 
 def test_a_range_of_a_project_is_recalled_without_seconds() -> None:
-    changes = folded(an_hour(("lab",)), Weeks())
+    pending = folded(an_hour(("lab",)), ProjectRollups())
     asked: list[int] = []
 
-    def read(step: int, first: float, last: float) -> list[Moment]:
+    def read(step: int, first: float, last: float) -> list[Rollup]:
         asked.append(step)
-        return [one for one in changes.moments["lab"][step] if first <= one.at < last]
+        return [one for one in pending.rollups["lab"][step] if first <= one.at < last]
 
     began = 900_000.0 + WALL_OFFSET
-    recalled = recall(read, began, began + 900, began + 3600, SIZES)
+    recalled = query_range(read, began, began + 900, began + 3600, PROJECT_SIZES)
 
     assert (recalled.width, set(asked)) == (15, {15})
     assert recalled.whole["finished"] == sum(
-        one.finished for one in changes.moments["lab"][15] if one.at < began + 900
+        one.finished for one in pending.rollups["lab"][15] if one.at < began + 900
     )
 
 
 def test_a_quiet_project_gives_its_place_to_one_that_stirs() -> None:
-    weeks = Weeks(most=2)
-    assert weeks.takes("a", 0.0, stirs=True)
-    assert weeks.takes("b", 1.0, stirs=True)
+    rollups = ProjectRollups(most=2)
+    assert rollups.admit("a", 0.0, active=True)
+    assert rollups.admit("b", 1.0, active=True)
 
-    assert not weeks.takes("c", QUIET_SECONDS - 1, stirs=True)
-    assert not weeks.takes("c", QUIET_SECONDS, stirs=False)
-    assert weeks.takes("c", QUIET_SECONDS, stirs=True)
+    assert not rollups.admit("c", IDLE_SECONDS - 1, active=True)
+    assert not rollups.admit("c", IDLE_SECONDS, active=False)
+    assert rollups.admit("c", IDLE_SECONDS, active=True)
 
-    changes = weeks.take()
-    assert changes.forgotten == {"a"}
-    assert changes.stirred.keys() == {"b", "c"}
-    assert weeks.take().forgotten == frozenset()
+    pending = rollups.take_pending()
+    assert pending.dropped == {"a"}
+    assert pending.active_at.keys() == {"b", "c"}
+    assert rollups.take_pending().dropped == frozenset()
 
 
 def test_more_busy_projects_than_places_do_not_push_each_other_out() -> None:
-    weeks = Weeks(most=2)
+    rollups = ProjectRollups(most=2)
     for at in range(3600):
         for project in ("a", "b", "c"):
-            if weeks.takes(project, float(at), stirs=True):
-                weeks.add(project, second(at))
+            if rollups.admit(project, float(at), active=True):
+                rollups.add(project, second(at))
 
-    changes = weeks.take()
+    pending = rollups.take_pending()
 
-    assert changes.moments.keys() == {"a", "b"}
-    assert changes.forgotten == frozenset()
+    assert pending.rollups.keys() == {"a", "b"}
+    assert pending.dropped == frozenset()
 
 
 def test_a_kept_project_that_does_nothing_has_moments_in_which_nothing_happened() -> None:
     """After a restart the journal no longer tells of it; what is stored is gone on from."""
     newest = int(900_000.0 + WALL_OFFSET) // 15 * 15
-    kept = {"quiet": Kept(float(newest), {15: newest, 300: newest})}
+    kept = {"quiet": StoredProject(float(newest), {15: newest, 300: newest})}
 
-    changes = folded(an_hour(("lab",)), Weeks(kept))
+    pending = folded(an_hour(("lab",)), ProjectRollups(kept))
 
-    moments = changes.moments["quiet"][15]
+    moments = pending.rollups["quiet"][15]
     assert [one.at for one in moments] == list(range(newest + 15, moments[-1].at + 1, 15))
     assert len(moments) >= 230
     assert {(one.seconds, one.submitted, one.finished) for one in moments} == {(15, 0, 0)}
-    assert changes.stirred["quiet"] == newest
+    assert pending.active_at["quiet"] == newest
 
 
 def test_what_is_stored_is_not_stored_again() -> None:
     journal = an_hour(("lab",))
-    first = folded(journal, Weeks())
-    newest = {step: moments[-1].at for step, moments in first.moments["lab"].items()}
+    first = folded(journal, ProjectRollups())
+    newest = {step: moments[-1].at for step, moments in first.rollups["lab"].items()}
 
-    again = folded(journal, Weeks({"lab": Kept(first.stirred["lab"], newest)}))
+    again = folded(journal, ProjectRollups({"lab": StoredProject(first.active_at["lab"], newest)}))
 
-    assert not any(again.moments["lab"].values())
+    assert not any(again.rollups["lab"].values())
