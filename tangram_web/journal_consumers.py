@@ -42,7 +42,7 @@ def projector(stop: Event) -> None:
 
     def consume(entries: Entries) -> None:
         close_old_connections()
-        projection.project(entries, also=outbox.feed)
+        projection.project(entries, also=outbox.store_events)
 
     Follower(
         connect(settings.TANGRAM_REDIS_URL),

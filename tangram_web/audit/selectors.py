@@ -25,7 +25,7 @@ COLUMNS: Final = (
 _LOOKUPS: Final = {"kind": "target__startswith", "since": "at__gte", "until": "at__lt"}
 
 
-class Mistake(ValueError):
+class AuditFilterError(ValueError):
     """A filter has a value that no entry can have."""
 
 
@@ -36,7 +36,7 @@ def entries_seen_by(principal: Principal) -> QuerySet[AuditEntry]:
 
 
 def filtered(rows: QuerySet[AuditEntry], query: Mapping[str, str]) -> QuerySet[AuditEntry]:
-    """Return the entries that an address asks for. Raises Mistake."""
+    """Return the entries that an address asks for. Raises AuditFilterError."""
     return rows.filter(**{_LOOKUPS.get(k, k): _read(k, v) for k, v in given(query).items()})
 
 
@@ -63,7 +63,7 @@ def page(query: Mapping[str, str]) -> AuditPage:
         rows = filtered(AuditEntry.objects.order_by("-id"), query)
         if before:
             rows = rows.filter(id__lt=_number(before))
-    except Mistake as error:
+    except AuditFilterError as error:
         return AuditPage([], filters, mistake=str(error))
     found = list(rows[: PAGE + 1])
     older = ""
@@ -80,18 +80,18 @@ def verbs() -> list[str]:
 
 def _read(name: str, value: str) -> Any:
     if "\0" in value:
-        raise Mistake(f"{value!r} is no {name}")
+        raise AuditFilterError(f"{value!r} is no {name}")
     if name == "kind":
         return f"{value}/"
     if name not in ("since", "until"):
         return value
     moment = instant_of(value)
     if moment is None:
-        raise Mistake(f"{value!r} is no instant: write 2026-11-20T12:00:00Z")
+        raise AuditFilterError(f"{value!r} is no instant: write 2026-11-20T12:00:00Z")
     return moment
 
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise Mistake(f"{text!r} is no entry")
+        raise AuditFilterError(f"{text!r} is no entry")
     return int(text)

@@ -22,8 +22,8 @@ from domain.resources import MILLI
 from tangram_web.lib import ask, bus
 from tangram_web.live.gpu_history import GpuHistoryStore
 from tangram_web.records.models import NodeRecord
-from tangram_web.simulations.in_memory import Residents
-from tangram_web.simulations.inputs import Window, WindowReader
+from tangram_web.simulations.inputs import JournalWindow, WindowReader
+from tangram_web.simulations.resident_services import Residents
 
 #: Kinds that the simulator has ledgers of.
 _KINDS: Final = ("cpu", "memory", "gpu")
@@ -58,7 +58,7 @@ def residents_of(reader: WindowReader) -> Residents:
 
 
 def used_before(
-    config: Config, window: Window
+    config: Config, window: JournalWindow
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
     """Return milli-units of each quota that count when the play begins, and what nobody knows."""
     played = window.before_seconds

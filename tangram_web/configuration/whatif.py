@@ -27,9 +27,9 @@ from tangram_web.pools import applying
 from tangram_web.pools.manifests import Wanted
 from tangram_web.pools.selectors import current_config
 from tangram_web.records.models import NodeRecord
-from tangram_web.simulations.in_memory import Residents
-from tangram_web.simulations.inputs import TooLarge, Window, WindowReader
+from tangram_web.simulations.inputs import JournalWindow, WindowReader, WindowTooLarge
 from tangram_web.simulations.models import Simulation
+from tangram_web.simulations.resident_services import Residents
 from tangram_web.simulations.services import simulation_create
 
 T = TypeVar("T")
@@ -127,15 +127,15 @@ def _nodes(pool: str) -> QuerySet[NodeRecord]:
     return NodeRecord.objects.filter(pool=pool).exclude(state="lost").order_by("name")
 
 
-def _window(config: Config, pool: str) -> Window:
+def _window(config: Config, pool: str) -> JournalWindow:
     """Return the window with what the journal has of the time before; without it if it is too much."""
     try:
         return _read(config, pool, BEFORE_SECONDS)
-    except TooLarge:
+    except WindowTooLarge:
         return _read(config, pool, 0)
 
 
-def _read(config: Config, pool: str, before_seconds: int) -> Window:
+def _read(config: Config, pool: str, before_seconds: int) -> JournalWindow:
     names = {name for name, each in config.projects.items() if each.default_pool == pool}
     known = {"cpu", *(name for name, milli in config.resources.items() if milli >= 1000)}
     if any("gpu" in node.resources for node in _nodes(pool)):
@@ -145,7 +145,7 @@ def _read(config: Config, pool: str, before_seconds: int) -> Window:
     )
     content = reader.read(WINDOW_SECONDS, f"no action of pool {pool}", before_seconds)
     limits = dict.fromkeys(reader.used - {"cpu", "gpu"}, 0)
-    return Window(
+    return JournalWindow(
         content, reader.actions, reader.foreign, limits, reader.restores, reader.services,
         reader.counts_from, reader.before, reader.before_seconds,
         {name: reader.granted[name] for name in sorted(limits)},
@@ -158,7 +158,7 @@ def _of_pool(residents: Residents, pool: str) -> Residents:
     return {node: homes for node, homes in residents.items() if node in names}
 
 
-def _variant(config: Config, pool: str, window: Window) -> Variant:
+def _variant(config: Config, pool: str, window: JournalWindow) -> Variant:
     """Return the pool of ``config`` as a cluster; its sizes are for people, `machines_of` has them."""
     if pool not in config.pools:
         raise InvalidRequest(f"pool {pool} is deleted: what waits there would wait for ever")

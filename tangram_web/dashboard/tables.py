@@ -128,7 +128,7 @@ def audit(_: Sight, query: QueryDict) -> Rows:
     """Yield who did what, newest first, as the list filters it. Raises a Mistake."""
     try:
         rows = entries.filtered(AuditEntry.objects.all(), query)
-    except entries.Mistake as error:
+    except entries.AuditFilterError as error:
         raise selectors.Mistake(str(error)) from error
     return _by_key(rows, "id", entries.COLUMNS)
 

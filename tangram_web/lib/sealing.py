@@ -2,7 +2,7 @@
 
 Fernet (AES-128-CBC and HMAC-SHA256) seals them under a key that HKDF derives from ``SECRET_KEY``
 and the purpose. What was sealed under a key that moved to ``SECRET_KEY_FALLBACKS`` opens still, and
-`sealed_anew` brings it under the present one.
+`reseal` brings it under the present one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def unseal(sealed: str, purpose: str) -> str:
     return _opened(sealed, purpose)[0] if sealed.startswith(PREFIX) else sealed
 
 
-def sealed_anew(sealed: str, purpose: str) -> str:
+def reseal(sealed: str, purpose: str) -> str:
     """Return ``sealed`` under the present key: the same text where it is already. Raises Unsealable."""
     if not sealed.startswith(PREFIX):
         return seal(sealed, purpose)

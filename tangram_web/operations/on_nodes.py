@@ -22,9 +22,9 @@ from tangram_web.operations import forms
 from tangram_web.operations.counting import live, live_rows, open_trajectories
 from tangram_web.operations.verbs import Effect, Target, Values, Verb, said
 from tangram_web.pools import applying, services
-from tangram_web.pools.forgetting import node_forget
 from tangram_web.pools.manifests import NodeSpec
 from tangram_web.pools.models import NodeDrain
+from tangram_web.pools.services import node_forget
 from tangram_web.records.models import NodeRecord, NodeState, TrajectoryRecord
 
 #: The reason of nodes that a smaller pool does without.
@@ -170,7 +170,7 @@ def _resize(request: HttpRequest, target: Target, values: Values) -> None:
     applying.apply(
         wanted,
         actor=actor_at(request),
-        told=applying.Told(
+        told=applying.AuditNote(
             "resize", f"pool/{target.name}", {"nodes": plan.serving}, {"nodes": values["nodes"]}
         ),
     )

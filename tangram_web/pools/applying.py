@@ -11,7 +11,8 @@ import msgspec
 from django.db.models import ProtectedError
 
 from domain.errors import Conflict, InvalidRequest, NotFound
-from domain.inventory import Config
+from domain.host_memory import why_no_room
+from domain.inventory import Config, ResourceInventory
 from tangram_web.audit.services import Actor
 from tangram_web.pools.manifests import KINDS, NodeSpec, Wanted, spec_as_data, specs_of
 from tangram_web.pools.models import (
@@ -22,9 +23,9 @@ from tangram_web.pools.models import (
     Project,
     Resource,
 )
-from tangram_web.pools.room import check_host_memory
 from tangram_web.pools.selectors import current_config
 from tangram_web.pools.services import change, check
+from tangram_web.records.models import NodeRecord, NodeState
 
 #: What a fresh installation has, and cannot be without.
 _KEPT = frozenset({("Pool", "default"), ("Project", "default")})
@@ -44,7 +45,7 @@ class Change(NamedTuple):
     after: dict[str, Any] | None
 
 
-class Told(NamedTuple):
+class AuditNote(NamedTuple):
     """What the audit says of it: a verb on a target, with values beside those that changed."""
 
     verb: str = "apply"
@@ -53,7 +54,7 @@ class Told(NamedTuple):
     after: dict[str, Any] = {}
 
 
-APPLIED: Final = Told()
+APPLIED: Final = AuditNote()
 
 
 class Stale(Conflict):
@@ -96,7 +97,7 @@ def _change(verb: str, key: tuple[str, str], before: Any, after: Any) -> Change:
 
 def apply(
     wanted: Wanted, *, actor: Actor, prune: bool = False, expected: int | None = None,
-    told: Told = APPLIED,
+    told: AuditNote = APPLIED,
 ) -> tuple[Config, list[Change]]:  # fmt: skip
     """Bring ``wanted`` in force; return the configuration then, and what changed.
 
@@ -187,3 +188,20 @@ def _store(row: Row, each: Change) -> None:
         return
     fields = [f for f in row._meta.concrete_fields if f.name not in ("created_at", "since")]
     known.update(**{f.attname: getattr(row, f.attname) for f in fields if not f.primary_key})
+
+
+def check_host_memory(config: Config, changed: set[str]) -> None:
+    """Raise InvalidRequest when the host memory of nodes cannot hold the ``changed`` GPU services.
+
+    The message names service, node and cure. Nodes that are lost do not count.
+    """
+    if not changed & config.services.keys():
+        return
+    rows = NodeRecord.objects.exclude(state=NodeState.LOST)
+    nodes = {
+        row.name: msgspec.convert(row.resources["gpu"], ResourceInventory)
+        for row in rows
+        if "gpu" in row.resources
+    }
+    if why := why_no_room(changed, config.services, nodes):
+        raise InvalidRequest(why, pointer="/spec/host_memory_bytes")

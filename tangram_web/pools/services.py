@@ -24,6 +24,7 @@ from domain.policies import DEFAULT_POLICY, parse_policy
 from domain.principals import Scope
 from domain.resources import MILLI
 from tangram_web.audit.services import SYSTEM, Actor, record
+from tangram_web.lib import ask
 from tangram_web.lib.bus import publish_config, wait_until_in_force
 from tangram_web.pools.models import (
     NAME_LENGTH,
@@ -162,6 +163,21 @@ def node_resume(*, actor: Actor, node: str) -> None:
         if drain is not None:
             audit.before = _described(drain)
             drain.delete()
+
+
+def node_forget(*, actor: Actor, node: str, before: dict[str, Any] | None = None) -> bool:
+    """Forget a node that does not come back; return False when the scheduler has not done so yet.
+
+    The audit entry, the end of the drain and the scheduler's answer are one transaction: if the
+    scheduler refuses, nothing changes. Without a leader the request waits for the next one.
+    ``before`` is the audit's earlier value. Raises NotFound, Conflict while the node is alive or holds
+    work, Unavailable without Redis.
+    """
+    with transaction.atomic():
+        # A node that joins under this name later is a new one, without a drain.
+        node_resume(actor=actor, node=node)
+        record(actor, "forget", f"node/{node}", before, None)
+        return ask.forget_node(node)
 
 
 def token_create(

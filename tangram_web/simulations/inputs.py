@@ -28,7 +28,7 @@ from tangram_client.traces.recording import TraceError
 from tangram_web.lib import bus
 from tangram_web.pools.selectors import current_config
 from tangram_web.records.models import NodeRecord
-from tangram_web.simulations.in_memory import InMemory, Residents
+from tangram_web.simulations.resident_services import Residents, ResidentServices
 
 MOST_BYTES: Final = 8 * 2**20
 #: Of a journal, before it is deflated.
@@ -41,11 +41,11 @@ _PARSERS: Final = {"ai-coding": parse_recordings, "deep-search": parse_requests}
 _encode = msgspec.json.Encoder().encode
 
 
-class TooLarge(InvalidRequest):
+class WindowTooLarge(InvalidRequest):
     """A window has more in it than one simulation may have."""
 
 
-class Window(NamedTuple):
+class JournalWindow(NamedTuple):
     """Some minutes of the journal, as the simulator reads them."""
 
     content: bytes
@@ -91,7 +91,7 @@ def inflated(content: bytes) -> bytes:
     return zlib.decompress(content)
 
 
-def live_window(project: str, seconds: int) -> Window:
+def live_window(project: str, seconds: int) -> JournalWindow:
     """Return what the journal has of the last ``seconds``, of one project's actions.
 
     Raises InvalidRequest when nothing ran or it is too much, Unavailable without Redis.
@@ -101,7 +101,7 @@ def live_window(project: str, seconds: int) -> Window:
     reader = WindowReader(lambda action: action.project == project, {"cpu", *known})
     content = reader.read(seconds, f"no action of {project}")
     limits = {name: known[name] for name in sorted(reader.used) if name in known}
-    return Window(content, reader.actions, reader.foreign, limits)
+    return JournalWindow(content, reader.actions, reader.foreign, limits)
 
 
 def present_cluster() -> tuple[int, int]:
@@ -142,7 +142,7 @@ class WindowReader:
         #: Where the window begins, in journal time, and how much of the time before is known.
         self.counts_from, self.before_seconds = inf, 0.0
         self.granted: Counter[str] = Counter()
-        self.in_memory = InMemory(self.ids)
+        self.in_memory = ResidentServices(self.ids)
         #: Wall clock at which the first of these actions came.
         self.began_at: float | None = None
         self._services: dict[str, str] = {}
@@ -167,7 +167,9 @@ class WindowReader:
                 lines.append(_encode(kept))
                 size += len(lines[-1])
             if size > MOST_JOURNAL_BYTES:
-                raise TooLarge("the window is too large; choose a shorter one", pointer="/window")
+                raise WindowTooLarge(
+                    "the window is too large; choose a shorter one", pointer="/window"
+                )
         if not self.actions:
             raise InvalidRequest(f"{nothing} was submitted in this window", pointer="/window")
         return b"\n".join(lines)

@@ -16,7 +16,7 @@ from tangram_web.lib.fields import JsonText
 from tangram_web.pools.models import Project
 
 
-class State(models.TextChoices):
+class SimulationState(models.TextChoices):
     """How a simulation stands."""
 
     QUEUED = "queued"  # -> RUNNING | CANCELLED
@@ -26,7 +26,7 @@ class State(models.TextChoices):
     CANCELLED = "cancelled"
 
 
-OPEN = (State.QUEUED, State.RUNNING)
+OPEN = (SimulationState.QUEUED, SimulationState.RUNNING)
 
 
 def new_simulation_id() -> str:
@@ -45,7 +45,9 @@ class Simulation(models.Model):
     request = JsonText(default=dict)
     #: What the input is, for people; its content is in `SimulationInput`.
     source = models.CharField(max_length=200, blank=True, default="")
-    state = models.CharField(max_length=16, choices=State.choices, default=State.QUEUED)
+    state = models.CharField(
+        max_length=16, choices=SimulationState.choices, default=SimulationState.QUEUED
+    )
     cancel_wished = models.BooleanField(default=False)
     #: ``{"policy", "seed", "done", "total", "runs_done", "runs"}`` of the run in progress.
     progress = JsonText(default=dict)

@@ -33,7 +33,7 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from tangram_web.simulations.inputs import inflated
-from tangram_web.simulations.models import Simulation, SimulationInput, State
+from tangram_web.simulations.models import Simulation, SimulationInput, SimulationState
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,9 @@ _libc = ctypes.CDLL(None)
 
 def is_due() -> bool:
     """Return whether a simulation waits, or lost its runner."""
-    waiting = Q(state=State.QUEUED) | Q(state=State.RUNNING, alive_at__lt=_silent_since())
+    waiting = Q(state=SimulationState.QUEUED) | Q(
+        state=SimulationState.RUNNING, alive_at__lt=_silent_since()
+    )
     return Simulation.objects.filter(waiting).exists()
 
 
@@ -58,15 +60,15 @@ def _silent_since() -> datetime:
     return timezone.now() - timedelta(seconds=SILENT_SECONDS)
 
 
-def play_next(stop: Event) -> bool:
+def run_next(stop: Event) -> bool:
     """Play the oldest simulation that waits; False when there is none."""
-    give_back_abandoned()
-    waiting = Simulation.objects.filter(state=State.QUEUED).order_by("created_at").first()
+    requeue_abandoned()
+    waiting = Simulation.objects.filter(state=SimulationState.QUEUED).order_by("created_at").first()
     if waiting is None:
         return False
     now = timezone.now()
-    claimed = Simulation.objects.filter(pk=waiting.pk, state=State.QUEUED).update(
-        state=State.RUNNING, started_at=now, alive_at=now, attempts=F("attempts") + 1
+    claimed = Simulation.objects.filter(pk=waiting.pk, state=SimulationState.QUEUED).update(
+        state=SimulationState.RUNNING, started_at=now, alive_at=now, attempts=F("attempts") + 1
     )
     if claimed == 1:
         try:
@@ -75,17 +77,23 @@ def play_next(stop: Event) -> bool:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             # A full disk, or words that nobody understands: no matter of the others in this process.
             log.exception("simulation %s could not be played", waiting.pk)
-            _end(waiting.pk, State.FAILED, f"it could not be played: {error}"[:2000], None)
+            _end(
+                waiting.pk, SimulationState.FAILED, f"it could not be played: {error}"[:2000], None
+            )
     return True  # perhaps another one got there first; there may be more work
 
 
-def give_back_abandoned() -> None:
+def requeue_abandoned() -> None:
     """Let simulations whose runner died wait again, or fail when that happened before."""
-    abandoned = Simulation.objects.filter(state=State.RUNNING, alive_at__lt=_silent_since())
-    abandoned.filter(attempts__gte=MOST_ATTEMPTS).update(
-        state=State.FAILED, finished_at=timezone.now(), problem="its process was lost, twice"
+    abandoned = Simulation.objects.filter(
+        state=SimulationState.RUNNING, alive_at__lt=_silent_since()
     )
-    abandoned.filter(attempts__lt=MOST_ATTEMPTS).update(state=State.QUEUED, progress={})
+    abandoned.filter(attempts__gte=MOST_ATTEMPTS).update(
+        state=SimulationState.FAILED,
+        finished_at=timezone.now(),
+        problem="its process was lost, twice",
+    )
+    abandoned.filter(attempts__lt=MOST_ATTEMPTS).update(state=SimulationState.QUEUED, progress={})
 
 
 def _play(simulation: Simulation, folder: Path, stop: Event) -> None:
@@ -175,27 +183,31 @@ class _Watch:
         return not row.filter(cancel_wished=False).exists()
 
 
-def _ending(why: str, code: int, folder: Path) -> tuple[State, str, Any]:
+def _ending(why: str, code: int, folder: Path) -> tuple[SimulationState, str, Any]:
     if why == "stopped":
-        return State.QUEUED, "", None
+        return SimulationState.QUEUED, "", None
     if why == "cancelled":
-        return State.CANCELLED, "", None
+        return SimulationState.CANCELLED, "", None
     limit = f"it took longer than {settings.TANGRAM_SIMULATION_SECONDS:g} s; ask for less"
     if why == "too long":
-        return State.FAILED, limit, None
+        return SimulationState.FAILED, limit, None
     result = folder / "result.json"
     if code == 0 and result.exists():
         if result.stat().st_size > MOST_OUTCOME_BYTES:
-            return State.FAILED, "what came out is too large to be kept; ask for less", None
-        return State.FINISHED, "", msgspec.json.decode(result.read_bytes())
+            return (
+                SimulationState.FAILED,
+                "what came out is too large to be kept; ask for less",
+                None,
+            )
+        return SimulationState.FINISHED, "", msgspec.json.decode(result.read_bytes())
     said = (folder / "errors").read_text(errors="replace").strip().splitlines()
     if said:
-        return State.FAILED, said[-1][:2000], None
-    return State.FAILED, f"its process ended with {code}: out of memory or time", None
+        return SimulationState.FAILED, said[-1][:2000], None
+    return SimulationState.FAILED, f"its process ended with {code}: out of memory or time", None
 
 
-def _end(key: str, state: State, problem: str, outcome: Any) -> None:
-    finished = None if state is State.QUEUED else timezone.now()
-    Simulation.objects.filter(pk=key, state=State.RUNNING).update(
+def _end(key: str, state: SimulationState, problem: str, outcome: Any) -> None:
+    finished = None if state is SimulationState.QUEUED else timezone.now()
+    Simulation.objects.filter(pk=key, state=SimulationState.RUNNING).update(
         state=state, problem=problem, outcome=outcome, finished_at=finished
     )

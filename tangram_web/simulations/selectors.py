@@ -14,7 +14,7 @@ from tangram_web.simulations.models import Simulation
 
 
 @dataclass(frozen=True)
-class Row:
+class PolicyRow:
     """One policy of a comparison: means over its seeds, in simulated seconds."""
 
     policy: str
@@ -49,7 +49,7 @@ def simulation_seen_by(user: Any, key: str) -> Simulation:
     return found
 
 
-def rows_of(outcome: dict[str, Any]) -> list[Row]:
+def rows_of(outcome: dict[str, Any]) -> list[PolicyRow]:
     """Return a row for each policy, in the order in which they were asked for."""
     by_policy: dict[str, list[dict[str, Any]]] = {}
     for run in outcome["runs"]:
@@ -58,7 +58,7 @@ def rows_of(outcome: dict[str, Any]) -> list[Row]:
     return [_row(policy, runs, best) for policy, runs in by_policy.items()]
 
 
-def _row(policy: str, runs: list[dict[str, Any]], best: float) -> Row:
+def _row(policy: str, runs: list[dict[str, Any]], best: float) -> PolicyRow:
     act = {
         name: _mean([run["whole"]["act"][name] for run in runs])
         for name in ("mean", "p50", "p95", "p99")
@@ -67,7 +67,7 @@ def _row(policy: str, runs: list[dict[str, Any]], best: float) -> Row:
         name: _mean([run["whole"][name]["mean"] for run in runs])
         for name in ("queue", "overhead", "execution")
     }
-    return Row(
+    return PolicyRow(
         policy=policy,
         actions=sum(run["whole"]["actions"] for run in runs),
         trajectory=_mean([run["trajectory_act"]["mean"] for run in runs]),

@@ -16,12 +16,12 @@ from tangram_web.accounts.models import Role
 from tangram_web.audit.services import record
 from tangram_web.simulations.inputs import (
     WINDOWS,
-    Window,
+    JournalWindow,
     check_trace,
     deflated,
     live_window,
 )
-from tangram_web.simulations.models import OPEN, Simulation, SimulationInput, State
+from tangram_web.simulations.models import OPEN, Simulation, SimulationInput, SimulationState
 
 #: Of one project: waiting and running, and kept in all.
 MOST_OPEN: Final = 5
@@ -36,7 +36,7 @@ def simulation_create(
     title: str = "",
     trace: bytes | None = None,
     window_seconds: int | None = None,
-    window: Window | None = None,
+    window: JournalWindow | None = None,
     source: str = "made up",
 ) -> Simulation:
     """Keep a request to be played. Raises InvalidRequest, Conflict when the project has its fill.
@@ -76,9 +76,9 @@ def simulation_create(
 def simulation_cancel(*, http: HttpRequest, simulation: Simulation) -> None:
     """End a simulation; one that is over stays as it is."""
     with transaction.atomic():
-        waiting = Simulation.objects.filter(pk=simulation.pk, state=State.QUEUED)
-        running = Simulation.objects.filter(pk=simulation.pk, state=State.RUNNING)
-        changed = waiting.update(state=State.CANCELLED, finished_at=timezone.now())
+        waiting = Simulation.objects.filter(pk=simulation.pk, state=SimulationState.QUEUED)
+        running = Simulation.objects.filter(pk=simulation.pk, state=SimulationState.RUNNING)
+        changed = waiting.update(state=SimulationState.CANCELLED, finished_at=timezone.now())
         changed += running.update(cancel_wished=True)
         if changed:
             target = f"simulation/{simulation.pk}"

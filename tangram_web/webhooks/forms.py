@@ -8,14 +8,14 @@ from typing import Any
 from django import forms
 
 from domain.errors import InvalidRequest
-from tangram_web.webhooks.models import Event
+from tangram_web.webhooks.models import WebhookEvent
 
 
 class EndpointForm(forms.Form):
     """Where to tell what; ``projects`` None: of an endpoint that has one already."""
 
     url = forms.CharField(max_length=500)
-    events = forms.MultipleChoiceField(choices=Event.choices)
+    events = forms.MultipleChoiceField(choices=WebhookEvent.choices)
     enabled = forms.BooleanField(required=False)
 
     def __init__(self, projects: Iterable[str] | None, *args: Any, **kwargs: Any) -> None:

@@ -11,8 +11,8 @@ from django.conf import settings
 
 from managers.common.api_calls.driver import open_connections
 from tangram_web.lib.jobs import job, stopping
-from tangram_web.webhooks.delivering import deliver_due, is_due, prune
-from tangram_web.webhooks.services import secrets_seal_anew
+from tangram_web.webhooks.delivery import deliver_due, is_due, prune
+from tangram_web.webhooks.services import reseal_secrets
 
 EVERY_SECONDS: Final = 1.0
 MAINTAIN_EVERY_SECONDS: Final = 3600.0
@@ -40,5 +40,5 @@ async def _deliver() -> None:
 @job("webhooks.maintain", every_seconds=MAINTAIN_EVERY_SECONDS)
 def maintain_webhooks() -> None:
     """Seal secrets under the present key, and delete deliveries beyond `TANGRAM_RETENTION_DAYS`."""
-    secrets_seal_anew()
+    reseal_secrets()
     prune(settings.TANGRAM_RETENTION_DAYS)

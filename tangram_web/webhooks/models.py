@@ -17,7 +17,7 @@ from tangram_web.lib.sealing import unseal
 from tangram_web.pools.models import Project
 
 
-class Event(models.TextChoices):
+class WebhookEvent(models.TextChoices):
     """What there is to be told of."""
 
     TRAJECTORY_FINISHED = "trajectory.finished", "a trajectory finished"
@@ -32,7 +32,7 @@ PURPOSE = "webhook"
 PING = "endpoint.ping"
 
 
-class State(models.TextChoices):
+class DeliveryState(models.TextChoices):
     """How a delivery stands."""
 
     PENDING = "pending"  # -> DELIVERED | DEAD
@@ -51,7 +51,7 @@ class Endpoint(models.Model):
     id = models.CharField(primary_key=True, max_length=32, default=new_endpoint_id)
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="endpoints")
     url = models.CharField(max_length=500)
-    #: Values of `Event`.
+    #: Values of `WebhookEvent`.
     events = JsonText(default=list)
     #: Needed to sign, so they are sealed and not hashed (`tangram_web.lib.sealing`); shown once.
     secret = models.TextField()
@@ -88,7 +88,9 @@ class Delivery(models.Model):
     subject = models.CharField(max_length=400)
     #: The exact text that is signed and sent.
     body = models.TextField()
-    state = models.CharField(max_length=16, choices=State.choices, default=State.PENDING)
+    state = models.CharField(
+        max_length=16, choices=DeliveryState.choices, default=DeliveryState.PENDING
+    )
     attempts = models.PositiveSmallIntegerField(default=0)
     #: When it is due; whoever sends it moves this ahead first.
     next_at = models.DateTimeField()
@@ -106,7 +108,7 @@ class Delivery(models.Model):
         return f"{self.message_id}: {self.event}"
 
 
-class Attempt(models.Model):
+class DeliveryAttempt(models.Model):
     """One request and what came back."""
 
     delivery = models.ForeignKey(Delivery, on_delete=models.CASCADE, related_name="tries")
@@ -118,15 +120,21 @@ class Attempt(models.Model):
     seconds = models.FloatField(default=0.0)
     at = models.DateTimeField(auto_now_add=True)
 
+    class Meta:
+        db_table = "webhooks_attempt"
+
     def __str__(self) -> str:
         return f"{self.status}: {self.said}"
 
 
-class Standing(models.Model):
+class LastTurn(models.Model):
     """When something that is told when it turns bad last did."""
 
     name = models.CharField(primary_key=True, max_length=200)
     turned_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "webhooks_standing"
 
     def __str__(self) -> str:
         return f"{self.name} since {self.turned_at}"

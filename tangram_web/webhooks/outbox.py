@@ -1,7 +1,7 @@
 """What is to be told: from journal entries to rows of the outbox.
 
 Rules
-1. `feed` runs in the transaction that moves the projection: an entry is either both in the rows and
+1. `store_events` runs in the transaction that moves the projection: an entry is either both in the rows and
    in the outbox or in neither, so nothing is lost and an entry never counts twice.
 2. A trajectory goes to the endpoints of its project; what befalls the system to all that want it.
 3. The end of a trajectory is told once, although the journal may say it in two places: when its
@@ -27,7 +27,7 @@ from domain.events import NodeLost, TrajectoryFinished
 from domain.ids import trajectory_key
 from domain.limits import Turn
 from domain.resources import units
-from tangram_web.webhooks.models import Delivery, Endpoint, Event, Standing
+from tangram_web.webhooks.models import Delivery, Endpoint, LastTurn, WebhookEvent
 
 #: Within this the same trajectory does not end twice.
 ONE_END: Final = timedelta(hours=1)
@@ -39,18 +39,18 @@ CALM: Final = timedelta(minutes=1)
 class Message(NamedTuple):
     """Something to tell; ``project`` None: it is about the whole system."""
 
-    event: Event
+    event: WebhookEvent
     subject: str
     project: str | None
     at: datetime
     data: dict[str, Any]
 
 
-def feed(entries: Sequence[JournalEntry]) -> None:
+def store_events(entries: Sequence[JournalEntry]) -> None:
     """Put what ``entries`` say into the outbox. Called inside the projection's transaction."""
     found = [message for entry in entries for message in messages_of(entry)]
     if found and Endpoint.objects.filter(enabled=True).exists():
-        put(_after_calm(_told_once(found)))
+        store_messages(_after_calm(_told_once(found)))
 
 
 def messages_of(entry: JournalEntry) -> Iterator[Message]:
@@ -61,7 +61,7 @@ def messages_of(entry: JournalEntry) -> Iterator[Message]:
             case TrajectoryFinished(project=project, trajectory=name, reason=reason):
                 yield _finished(project, name, reason, at)
             case NodeLost(node=node):
-                yield Message(Event.NODE_LOST, f"node/{node}", None, at, {"node": node})
+                yield Message(WebhookEvent.NODE_LOST, f"node/{node}", None, at, {"node": node})
     for decision in entry.decisions:
         match decision:
             case RemoveEnvironment(trajectory=key, reason=reason):
@@ -74,35 +74,35 @@ def messages_of(entry: JournalEntry) -> Iterator[Message]:
 def _finished(project: str, name: str, reason: str, at: datetime) -> Message:
     data = {"project": project, "trajectory": name, "reason": reason}
     subject = f"trajectory/{trajectory_key(project, name)}"[:MOST_SUBJECT]
-    return Message(Event.TRAJECTORY_FINISHED, subject, project, at, data)
+    return Message(WebhookEvent.TRAJECTORY_FINISHED, subject, project, at, data)
 
 
 def _turned(resource: str, turn: Turn, at: datetime) -> Message:
     if turn.quota is None:
         data: dict[str, Any] = {"resource": resource, "detail": turn.detail}
-        return Message(Event.BREAKER_OPENED, f"breaker/{resource}", None, at, data)
+        return Message(WebhookEvent.BREAKER_OPENED, f"breaker/{resource}", None, at, data)
     quota = turn.quota.quota
     period: dict[str, Any] = {"window_seconds": quota.window_seconds or None,
               "zone": None if quota.window_seconds else quota.zone}  # fmt: skip
     data = {"resource": resource, "units": units(quota.amount), **period,
             "used": units(turn.quota.used), "left": units(turn.quota.left)}  # fmt: skip
     subject = f"quota/{resource}/{quota.window_seconds or quota.zone}"
-    return Message(Event.QUOTA_EXHAUSTED, subject, None, at, data)
+    return Message(WebhookEvent.QUOTA_EXHAUSTED, subject, None, at, data)
 
 
 def _after_calm(found: Iterable[Message]) -> list[Message]:
     """Leave out quotas that ran out again before they were calm for a while."""
-    known = dict(Standing.objects.values_list("name", "turned_at"))
+    known = dict(LastTurn.objects.values_list("name", "turned_at"))
     last, told = dict(known), []
     for message in found:
-        if message.event is Event.QUOTA_EXHAUSTED:
+        if message.event is WebhookEvent.QUOTA_EXHAUSTED:
             before = last.get(message.subject)
             last[message.subject] = message.at
             if before is not None and message.at - before < CALM:
                 continue
         told.append(message)
-    Standing.objects.bulk_create(
-        [Standing(name=n, turned_at=at) for n, at in last.items() if known.get(n) != at],
+    LastTurn.objects.bulk_create(
+        [LastTurn(name=n, turned_at=at) for n, at in last.items() if known.get(n) != at],
         update_conflicts=True,
         unique_fields=["name"],
         update_fields=["turned_at"],
@@ -114,7 +114,7 @@ def _told_once(found: Iterable[Message]) -> list[Message]:
     first: dict[str, Message] = {}
     others: list[Message] = []
     for message in found:
-        if message.event is Event.TRAJECTORY_FINISHED:
+        if message.event is WebhookEvent.TRAJECTORY_FINISHED:
             first.setdefault(message.subject, message)
         else:
             others.append(message)
@@ -126,7 +126,7 @@ def _told_once(found: Iterable[Message]) -> list[Message]:
     return [*first.values(), *others]
 
 
-def put(messages: Iterable[Message]) -> int:
+def store_messages(messages: Iterable[Message]) -> int:
     """Write one row for each endpoint that wants a message; return how many."""
     endpoints = list(Endpoint.objects.filter(enabled=True))
     now = timezone.now()

@@ -14,12 +14,19 @@ from django.utils import timezone
 
 from domain.errors import Conflict, InvalidRequest
 from tangram_web.audit.services import record
-from tangram_web.lib.sealing import Unsealable, seal, sealed_anew
-from tangram_web.webhooks.delivering import disable
-from tangram_web.webhooks.models import PING, PURPOSE, Delivery, Endpoint, Event, State
+from tangram_web.lib.sealing import Unsealable, reseal, seal
+from tangram_web.webhooks.delivery import disable
+from tangram_web.webhooks.models import (
+    PING,
+    PURPOSE,
+    Delivery,
+    DeliveryState,
+    Endpoint,
+    WebhookEvent,
+)
 from tangram_web.webhooks.outbox import body_of, new_message_id
-from tangram_web.webhooks.sending import check_url
 from tangram_web.webhooks.signing import new_secret
+from tangram_web.webhooks.transport import check_url
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +78,7 @@ def endpoint_rotate(*, http: HttpRequest, endpoint: Endpoint) -> str:
     return secret
 
 
-def secrets_seal_anew() -> int:
+def reseal_secrets() -> int:
     """Bring secrets under the present key of the installation; return how many were not.
 
     A secret that no known key opens stays as it is: it can be read again once its key is known.
@@ -80,7 +87,7 @@ def secrets_seal_anew() -> int:
     for endpoint in Endpoint.objects.only("secret", "former_secret"):
         known = (endpoint.secret, endpoint.former_secret)
         try:
-            anew = tuple(sealed_anew(each, PURPOSE) for each in known)
+            anew = tuple(reseal(each, PURPOSE) for each in known)
         except Unsealable as error:
             log.warning("webhook %s: %s; give it a new secret", endpoint.pk, error)
             continue
@@ -119,8 +126,8 @@ def delivery_replay(*, http: HttpRequest, delivery: Delivery) -> None:
     if not delivery.endpoint.enabled:
         raise Conflict("the endpoint is disabled; enable it first")
     with transaction.atomic():
-        again = Delivery.objects.filter(pk=delivery.pk).exclude(state=State.PENDING)
-        if again.update(state=State.PENDING, attempts=0, next_at=timezone.now()):
+        again = Delivery.objects.filter(pk=delivery.pk).exclude(state=DeliveryState.PENDING)
+        if again.update(state=DeliveryState.PENDING, attempts=0, next_at=timezone.now()):
             record(http, "replay", f"delivery/{delivery.message_id}",
                    project=delivery.endpoint.project_id)  # fmt: skip
 
@@ -130,8 +137,8 @@ def _checked(url: str, events: Iterable[str]) -> list[str]:
     wanted = sorted(set(events))
     if not wanted:
         raise InvalidRequest("choose at least one event", pointer="/events")
-    if not set(wanted) <= set(Event.values):
-        raise InvalidRequest(f"known are {', '.join(Event.values)}", pointer="/events")
+    if not set(wanted) <= set(WebhookEvent.values):
+        raise InvalidRequest(f"known are {', '.join(WebhookEvent.values)}", pointer="/events")
     return wanted
 
 

@@ -15,7 +15,7 @@ from tangram_web.accounts.access import for_members, may, require, roles_of
 from tangram_web.accounts.models import Role
 from tangram_web.webhooks import services
 from tangram_web.webhooks.forms import EndpointForm
-from tangram_web.webhooks.models import Endpoint, State
+from tangram_web.webhooks.models import DeliveryState, Endpoint
 
 SHOWN: Final = 100
 
@@ -146,7 +146,7 @@ def _one(
     }
     state = request.GET.get("state", "")
     deliveries = found.deliveries.order_by("-id").prefetch_related("tries")
-    if state in State.values:
+    if state in DeliveryState.values:
         deliveries = deliveries.filter(state=state)
     context = {
         "page": "webhooks",
@@ -155,7 +155,7 @@ def _one(
         "form": form or EndpointForm(None, initial=initial),
         "may_change": may(request.user, found.project_id, Role.ADMIN),
         "deliveries": deliveries[:SHOWN],
-        "states": State.values,
+        "states": DeliveryState.values,
         "state": state,
     }
     return render(request, "webhooks/one.html", context, status=status)

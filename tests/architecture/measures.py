@@ -21,6 +21,16 @@ REGISTERED = (
     "scheduler.core.handlers.",
     "scheduler.core.policies.",
     "tangram_web.dashboard.views.",
+    # URL tables name them.
+    "tangram_web.accounts.views",
+    "tangram_web.audit.api.views",
+    "tangram_web.pools.api.configuration",
+    "tangram_web.simulations.views",
+    "tangram_web.webhooks.views",
+    # The table of worker roles, and Django's table of commands, load them by name.
+    "tangram_web.job_schedule",
+    "tangram_web.journal_consumers",
+    "tangram_web.management.commands.",
     "tangram_client.cli.",
 )
 

@@ -49,5 +49,5 @@ class AuditViewSet(ListModelMixin, GenericViewSet[Any]):
         rows = selectors.entries_seen_by(self.request.auth)  # type: ignore[arg-type]
         try:
             return selectors.filtered(rows, self.request.query_params)
-        except selectors.Mistake as error:
+        except selectors.AuditFilterError as error:
             raise ValidationError({"filter": [str(error)]}) from error

@@ -11,7 +11,6 @@ from domain.inventory import NODE_DEAD_SECONDS, NODE_GRACE_SECONDS
 from domain.policies import DEFAULT_POLICY
 from domain.principals import Scope
 from domain.resources import MAX_UNITS
-from tangram_web.lib.serializers import StrictSerializer
 from tangram_web.pools.models import (
     LEAST_SILENCE_SECONDS,
     MOST_SILENCE_SECONDS,
@@ -22,6 +21,26 @@ from tangram_web.pools.models import (
 from tangram_web.pools.selectors import spec_of
 
 _SCOPES = [scope.value for scope in Scope]
+
+
+class StrictSerializer(serializers.Serializer[Any]):
+    """Refuses unknown members of the body, naming them: a misspelt field must not be ignored."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Check the names before the values."""
+        if isinstance(data, dict):
+            unknown = sorted(set(data) - set(self.fields))
+            if unknown:
+                known = ", ".join(sorted(self.fields))
+                raise serializers.ValidationError(
+                    {_escaped(name): [f"unknown field; known are {known}"] for name in unknown}
+                )
+        return super().to_internal_value(data)
+
+
+def _escaped(name: str) -> str:
+    """Return ``name`` as part of a JSON Pointer."""
+    return name.replace("~", "~0").replace("/", "~1")
 
 
 def _plain(shown: dict[str, Any]) -> dict[str, Any]:

@@ -34,9 +34,9 @@ from tangram_web.pools.api.serializers import (
     TokenView,
 )
 from tangram_web.pools.authentication import actor_of
-from tangram_web.pools.forgetting import node_forget
 from tangram_web.pools.models import Pool, Project, Resource, Token
 from tangram_web.pools.selectors import projects_seen_by, tokens_seen_by
+from tangram_web.pools.services import node_forget
 
 NAME_IN_PATH = r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db import migrations, models
 
-from tangram_web.lib.sealing import sealed_anew, unseal
+from tangram_web.lib.sealing import reseal, unseal
 
 PURPOSE = "webhook"
 
@@ -19,7 +19,7 @@ def _each(apps: Any, change: Any) -> None:
 
 
 def _seal(apps: Any, editor: Any) -> None:
-    _each(apps, sealed_anew)
+    _each(apps, reseal)
 
 
 def _open(apps: Any, editor: Any) -> None:

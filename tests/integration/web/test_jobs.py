@@ -19,7 +19,7 @@ from tangram_web.job_schedule import JobScheduler, stand_in
 from tangram_web.lib import bus, jobs
 from tangram_web.lib.job_runs import JobRuns
 from tangram_web.simulations import runner
-from tangram_web.webhooks import delivering
+from tangram_web.webhooks import delivery
 
 
 @pytest.fixture
@@ -240,7 +240,7 @@ def test_the_workers_page_shows_the_last_run_of_each_job(defaults: None, redis_b
 
 
 def test_the_checks_of_idle_jobs_find_nothing_due(db: None) -> None:
-    assert not delivering.is_due()
+    assert not delivery.is_due()
     assert not runner.is_due()
 
 

@@ -17,7 +17,7 @@ from tangram_web.accounts.models import Membership
 from tangram_web.audit.services import SYSTEM
 from tangram_web.pools.services import token_create
 from tangram_web.simulations.models import Simulation
-from tangram_web.webhooks.models import Attempt, Delivery, Endpoint
+from tangram_web.webhooks.models import Delivery, DeliveryAttempt, Endpoint
 from tests.integration.web.test_pages_take_nonsense import MARKUP, NONSENSE
 
 HOOK = "whk_0000000000000000"
@@ -46,7 +46,7 @@ def rows(first: int, last: int) -> None:
         told = Delivery.objects.create(
             endpoint_id=HOOK, message_id=f"m{number}", event="node.lost", next_at=timezone.now()
         )
-        Attempt.objects.create(delivery=told, status=500)
+        DeliveryAttempt.objects.create(delivery=told, status=500)
 
 
 def count_of(browser: Client, page: str) -> int:

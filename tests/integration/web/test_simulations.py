@@ -21,7 +21,7 @@ from tangram_web.accounts.models import Membership, Role
 from tangram_web.audit.models import AuditEntry
 from tangram_web.pools.models import Project
 from tangram_web.simulations import inputs, runner, services
-from tangram_web.simulations.models import Simulation, State
+from tangram_web.simulations.models import Simulation, SimulationState
 from tests.integration.web.journal import Journal, an_action
 
 ASKED = {
@@ -70,10 +70,10 @@ def test_what_goes_wrong_around_a_simulation_fails_it_alone(submitter, monkeypat
         raise trouble
 
     monkeypatch.setattr(runner, "_play", goes_wrong)
-    assert runner.play_next(Event())
+    assert runner.run_next(Event())
 
     made.refresh_from_db()
-    assert made.state == State.FAILED
+    assert made.state == SimulationState.FAILED
     assert str(trouble) in made.problem
     assert made.finished_at is not None
 
@@ -84,10 +84,10 @@ def test_a_simulation_is_played_and_its_comparison_shown(submitter):
     assert "It waits for its turn" in page
     assert MARKUP not in page
 
-    assert runner.play_next(Event())
+    assert runner.run_next(Event())
 
     made.refresh_from_db()
-    assert (made.state, made.problem) == (State.FINISHED, "")
+    assert (made.state, made.problem) == (SimulationState.FINISHED, "")
     page = submitter.get(f"/simulate/{made.pk}/").content.decode()
     assert "kubernetes" in page
     assert page.count("<svg") == 3
@@ -95,7 +95,7 @@ def test_a_simulation_is_played_and_its_comparison_shown(submitter):
     kept = submitter.get(f"/simulate/{made.pk}/result.json").json()
     assert kept["outcome"]["simulated"] is True
     assert [run["policy"] for run in kept["outcome"]["runs"]] == ["minimum", "kubernetes"]
-    assert not runner.play_next(Event())
+    assert not runner.run_next(Event())
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_live_window_is_what_the_journal_has_of_the_project(submitter, redis_b
     content = inputs.inflated(bytes(made.input.content))
     assert mine.id.encode() in content
     assert theirs.id.encode() not in content
-    runner.play_next(Event())
+    runner.run_next(Event())
     made.refresh_from_db()
     assert made.problem == ""
     assert made.outcome["actions"] == 1
@@ -176,7 +176,7 @@ def test_one_that_waits_is_cancelled_at_once_and_then_deleted(submitter):
     submitter.post(f"/simulate/{made.pk}/cancel")
 
     made.refresh_from_db()
-    assert made.state == State.CANCELLED
+    assert made.state == SimulationState.CANCELLED
     assert submitter.post(f"/simulate/{made.pk}/delete").status_code == 302
     assert not Simulation.objects.exists()
     verbs = list(AuditEntry.objects.order_by("id").values_list("verb", flat=True))
@@ -194,10 +194,10 @@ def test_one_that_runs_is_cancelled_while_it_runs(submitter, monkeypatch):
         return began[0]
 
     monkeypatch.setattr(subprocess, "Popen", wished)
-    runner.play_next(Event())
+    runner.run_next(Event())
 
     made.refresh_from_db()
-    assert made.state == State.CANCELLED
+    assert made.state == SimulationState.CANCELLED
     assert began[0].returncode is not None
 
 
@@ -205,10 +205,10 @@ def test_one_that_takes_too_long_fails_and_says_so(submitter, settings):
     settings.TANGRAM_SIMULATION_SECONDS = 0.01
     made = asked(submitter)
 
-    runner.play_next(Event())
+    runner.run_next(Event())
 
     made.refresh_from_db()
-    assert made.state == State.FAILED
+    assert made.state == SimulationState.FAILED
     assert "longer than 0.01 s" in made.problem
 
 
@@ -217,19 +217,19 @@ def test_one_waits_again_when_its_worker_stops_and_fails_when_that_goes_on(submi
     stop = Event()
     stop.set()
 
-    runner.play_next(stop)
+    runner.run_next(stop)
     made.refresh_from_db()
-    assert (made.state, made.attempts) == (State.QUEUED, 1)
+    assert (made.state, made.attempts) == (SimulationState.QUEUED, 1)
 
     long_ago = timezone.now() - timedelta(hours=1)
-    Simulation.objects.update(state=State.RUNNING, alive_at=long_ago)
-    runner.give_back_abandoned()
+    Simulation.objects.update(state=SimulationState.RUNNING, alive_at=long_ago)
+    runner.requeue_abandoned()
     made.refresh_from_db()
-    assert made.state == State.QUEUED
-    Simulation.objects.update(state=State.RUNNING, alive_at=long_ago, attempts=2)
-    runner.give_back_abandoned()
+    assert made.state == SimulationState.QUEUED
+    Simulation.objects.update(state=SimulationState.RUNNING, alive_at=long_ago, attempts=2)
+    runner.requeue_abandoned()
     made.refresh_from_db()
-    assert made.state == State.FAILED
+    assert made.state == SimulationState.FAILED
 
 
 @pytest.mark.parametrize(

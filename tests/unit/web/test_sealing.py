@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram_web.lib.sealing import PREFIX, Unsealable, seal, sealed_anew, unseal
+from tangram_web.lib.sealing import PREFIX, Unsealable, reseal, seal, unseal
 
 SECRET = "whsec_" + "a" * 44
 
@@ -39,11 +39,11 @@ def test_another_key_another_purpose_and_a_changed_text_open_nothing(settings: A
 
 def test_a_key_is_rotated_without_losing_what_it_sealed(settings: Any) -> None:
     sealed = seal(SECRET, "test")
-    assert sealed_anew(sealed, "test") == sealed
+    assert reseal(sealed, "test") == sealed
 
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "the next key", [settings.SECRET_KEY]
     assert unseal(sealed, "test") == SECRET
-    anew = sealed_anew(sealed, "test")
+    anew = reseal(sealed, "test")
 
     settings.SECRET_KEY_FALLBACKS = []
     assert unseal(anew, "test") == SECRET
@@ -53,4 +53,4 @@ def test_a_key_is_rotated_without_losing_what_it_sealed(settings: Any) -> None:
 
 def test_a_secret_from_before_is_taken_as_it_is_and_sealed() -> None:
     assert unseal(SECRET, "test") == SECRET
-    assert unseal(sealed_anew(SECRET, "test"), "test") == SECRET
+    assert unseal(reseal(SECRET, "test"), "test") == SECRET

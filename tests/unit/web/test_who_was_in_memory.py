@@ -16,7 +16,7 @@ from simulator.cluster import GIB, Cluster
 from simulator.compare import Scene, run
 from simulator.overheads import NONE
 from simulator.workloads.services import Arrival, ServiceCalls, models
-from tangram_web.simulations.in_memory import InMemory, Residents
+from tangram_web.simulations.resident_services import Residents, ResidentServices
 
 
 class Story:
@@ -24,7 +24,7 @@ class Story:
 
     def __init__(self) -> None:
         self.played: set[str] = set()
-        self.reader = InMemory(self.played)
+        self.reader = ResidentServices(self.played)
         self._at = 0.0
 
     def write(self, *said: Event | Decision) -> None:
@@ -154,7 +154,7 @@ def test_a_simulated_journal_from_its_middle_on_tells_what_the_books_had():
     assert len(begins) == len(order)
     for begin in begins:
         played: set[str] = set()
-        reader = InMemory(played)
+        reader = ResidentServices(played)
         for entry in entries[begin:]:
             played |= {e.action.id for e in entry.events if isinstance(e, ActionSubmitted)}
             reader.take(entry)

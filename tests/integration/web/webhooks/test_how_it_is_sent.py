@@ -16,9 +16,17 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.utils import timezone
 
 from managers.common.api_calls.driver import open_connections
-from tangram_web.webhooks.delivering import CLAIM_SECONDS, OF_ONE, claim_due, deliver_due, prune
-from tangram_web.webhooks.models import Attempt, Delivery, Endpoint, State
-from tangram_web.webhooks.schedule import MOST_ATTEMPTS, PAUSES_SECONDS, pause_seconds
+from tangram_web.webhooks.delivery import (
+    CLAIM_SECONDS,
+    MOST_ATTEMPTS,
+    OF_ONE,
+    PAUSES_SECONDS,
+    claim_due,
+    deliver_due,
+    pause_seconds,
+    prune,
+)
+from tangram_web.webhooks.models import Delivery, DeliveryAttempt, DeliveryState, Endpoint
 from tangram_web.webhooks.signing import signature
 from tests.api_server import LocalApi, answer, local_api
 from tests.integration.web.webhooks.helpers import a_delivery
@@ -50,7 +58,7 @@ def test_a_message_is_signed_so_that_its_receiver_can_check_it(endpoint):
     assert said == f"v1,{expected}"
     assert asked.headers["webhook-id"] == row.message_id
     assert (asked.method, asked.path) == ("POST", "/hook?a=1")
-    assert (row.state, row.attempts) == (State.DELIVERED, 1)
+    assert (row.state, row.attempts) == (DeliveryState.DELIVERED, 1)
 
 
 def test_the_signature_is_that_of_the_specifications_example():
@@ -77,7 +85,7 @@ def test_a_failure_is_tried_again_later(endpoint, response, said):
     before = timezone.now()
     row, api = sent(lambda api: api.says(response), endpoint)
 
-    assert (row.state, row.attempts) == (State.PENDING, 1)
+    assert (row.state, row.attempts) == (DeliveryState.PENDING, 1)
     assert said in row.last_said
     assert row.next_at >= before + timedelta(seconds=PAUSES_SECONDS[0])
     assert row.endpoint.failing_since is not None
@@ -95,14 +103,14 @@ def test_a_receiver_that_hangs_is_given_up_in_time(endpoint, settings):
     row, _ = sent(behave, endpoint)
 
     assert row.last_said == "no whole answer within 0.2 s"
-    assert row.state == State.PENDING
+    assert row.state == DeliveryState.PENDING
 
 
 def test_of_a_long_answer_only_the_beginning_is_kept(endpoint):
     row, _ = sent(lambda api: api.says(answer(200, b"x\0" * 50_000)), endpoint)
 
     assert len(row.tries.get().body) == 2048
-    assert row.state == State.DELIVERED
+    assert row.state == DeliveryState.DELIVERED
 
 
 def test_a_message_whose_secret_no_key_opens_fails_and_is_not_sent(endpoint, settings):
@@ -113,14 +121,14 @@ def test_a_message_whose_secret_no_key_opens_fails_and_is_not_sent(endpoint, set
     async_to_sync(deliver_due)(open_connections, Random(0))
 
     told = Delivery.objects.get()
-    assert (told.state, told.attempts) == (State.PENDING, 1)
+    assert (told.state, told.attempts) == (DeliveryState.PENDING, 1)
     assert "its secret cannot be read" in told.last_said
 
 
 def test_410_disables_the_endpoint_and_leaves_the_rest_dead(endpoint):
     row, _ = sent(lambda api: api.says(answer(410, b"", reason="Gone")), endpoint)
 
-    assert row.state == State.DEAD
+    assert row.state == DeliveryState.DEAD
     assert not row.endpoint.enabled
     assert "410" in row.endpoint.notice
 
@@ -167,7 +175,7 @@ def test_the_last_failure_leaves_a_message_dead(endpoint):
     async_to_sync(deliver_due)(open_connections, Random(0))
 
     made.refresh_from_db()
-    assert made.state == State.DEAD
+    assert made.state == DeliveryState.DEAD
 
 
 def test_an_endpoint_that_fails_for_days_is_disabled_and_says_so(endpoint):
@@ -207,8 +215,8 @@ def test_one_with_much_to_be_told_keeps_nobody_waiting(endpoint):
 
 def test_old_messages_are_deleted_but_not_those_that_wait(endpoint):
     made = endpoint()
-    old, waits = a_delivery(made, state=State.DEAD), a_delivery(made)
-    Attempt.objects.create(delivery=old)
+    old, waits = a_delivery(made, state=DeliveryState.DEAD), a_delivery(made)
+    DeliveryAttempt.objects.create(delivery=old)
     Delivery.objects.update(created_at=timezone.now() - timedelta(days=40))
 
     prune(0)

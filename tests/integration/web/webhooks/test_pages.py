@@ -11,8 +11,8 @@ from django.utils import timezone
 
 from tangram_web.accounts.models import Role
 from tangram_web.audit.models import AuditEntry
-from tangram_web.webhooks.models import Attempt, Delivery, Endpoint, State
-from tangram_web.webhooks.services import secrets_seal_anew
+from tangram_web.webhooks.models import Delivery, DeliveryAttempt, DeliveryState, Endpoint
+from tangram_web.webhooks.services import reseal_secrets
 from tests.integration.web.webhooks.helpers import ALL, a_delivery, signed_in
 
 MARKUP = "<script>alert(1)</script>"
@@ -42,16 +42,16 @@ def test_the_database_holds_no_secret_and_follows_a_rotated_key(admin, settings)
                                      "events": ALL[:1]}).content.decode()  # fmt: skip
     made, secret = Endpoint.objects.get(), shown_once(page)
     assert secret.removeprefix("whsec_") not in made.secret
-    assert secrets_seal_anew() == 0
+    assert reseal_secrets() == 0
 
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "the next key", [settings.SECRET_KEY]
-    assert secrets_seal_anew() == 1
+    assert reseal_secrets() == 1
     settings.SECRET_KEY_FALLBACKS = []
     made.refresh_from_db()
     assert made.secrets_at(timezone.now()) == [secret]
 
     settings.SECRET_KEY = "a key without the former one"
-    assert secrets_seal_anew() == 0  # left as it is, for the key may come back
+    assert reseal_secrets() == 0  # left as it is, for the key may come back
     made.refresh_from_db()
     settings.SECRET_KEY = "the next key"
     assert made.secrets_at(timezone.now()) == [secret]
@@ -89,8 +89,8 @@ def test_addresses_that_must_not_be_called_are_refused_at_the_form(admin, url):
 
 def test_a_dead_message_is_sent_again_by_hand_under_its_own_id(endpoint, admin):
     made = endpoint()
-    dead = a_delivery(made, state=State.DEAD, attempts=10, last_said=MARKUP, subject=MARKUP)
-    Attempt.objects.create(delivery=dead, status=500, said=MARKUP, body=MARKUP)
+    dead = a_delivery(made, state=DeliveryState.DEAD, attempts=10, last_said=MARKUP, subject=MARKUP)
+    DeliveryAttempt.objects.create(delivery=dead, status=500, said=MARKUP, body=MARKUP)
     page = admin.get(f"/webhooks/{made.pk}/?state=dead").content.decode()
     assert dead.message_id in page
     assert MARKUP not in page
@@ -99,7 +99,7 @@ def test_a_dead_message_is_sent_again_by_hand_under_its_own_id(endpoint, admin):
 
     before = dead.message_id
     dead.refresh_from_db()
-    assert (dead.state, dead.attempts, dead.message_id) == (State.PENDING, 0, before)
+    assert (dead.state, dead.attempts, dead.message_id) == (DeliveryState.PENDING, 0, before)
 
 
 def test_a_test_message_is_sent_unless_the_endpoint_is_disabled(endpoint, admin):

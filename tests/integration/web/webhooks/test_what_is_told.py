@@ -27,9 +27,9 @@ def test_the_end_of_a_trajectory_is_told_to_its_project_alone_and_once(endpoint)
     gone = RemoveEnvironment(trajectory_key("default", "t1"), "n1", "done")
     journal.write([], [gone])
 
-    projection.project(journal.entries[:1], also=outbox.feed)
-    projection.project(journal.entries, also=outbox.feed)
-    projection.project(journal.entries, also=outbox.feed)
+    projection.project(journal.entries[:1], also=outbox.store_events)
+    projection.project(journal.entries, also=outbox.store_events)
+    projection.project(journal.entries, also=outbox.store_events)
 
     told = Delivery.objects.get()
     assert told.endpoint == mine
@@ -43,7 +43,7 @@ def test_a_lost_node_is_told_to_all_that_want_it(endpoint):
     journal = Journal()
     journal.write([NodeLost(node="n1", incarnation=1)])
 
-    projection.project(journal.entries, also=outbox.feed)
+    projection.project(journal.entries, also=outbox.store_events)
 
     assert Delivery.objects.get().event == "node.lost"
 
@@ -58,11 +58,11 @@ def test_what_is_not_projected_is_not_told(endpoint, monkeypatch):
 
     monkeypatch.setattr(projection, "fold_nodes", breaks)
     with pytest.raises(RuntimeError):
-        projection.project(journal.entries, also=outbox.feed)
+        projection.project(journal.entries, also=outbox.store_events)
     assert not Delivery.objects.exists()
 
     monkeypatch.undo()
-    projection.project(journal.entries, also=outbox.feed)
+    projection.project(journal.entries, also=outbox.store_events)
     assert Delivery.objects.count() == 1
 
 
@@ -78,8 +78,8 @@ def test_a_circuit_that_opens_is_told_each_time(endpoint):
         turn = Turn(detail="its circuit is open after failures, for another 5 s")
         journal.write([], [TurnedBad(ResourceId("api:search"), turn)])
 
-    projection.project(journal.entries, also=outbox.feed)
-    projection.project(journal.entries, also=outbox.feed)  # read again after a crash
+    projection.project(journal.entries, also=outbox.store_events)
+    projection.project(journal.entries, also=outbox.store_events)  # read again after a crash
 
     told = list(Delivery.objects.values_list("event", "subject"))
     assert told == [("breaker.opened", "breaker/api:search")] * 2
@@ -91,15 +91,15 @@ def test_a_quota_in_constant_use_is_told_once_until_it_was_calm(endpoint):
     journal = Journal()
     for _ in range(4):  # half a second between them
         journal.write([], [a_quota()])
-    projection.project(journal.entries, also=outbox.feed)
+    projection.project(journal.entries, also=outbox.store_events)
     journal.write([], [a_quota(), a_quota(seconds=1.0)])
-    projection.project(journal.entries, also=outbox.feed)
+    projection.project(journal.entries, also=outbox.store_events)
     subjects = ["quota/api:search/60.0", "quota/api:search/1.0"]
     assert list(Delivery.objects.order_by("id").values_list("subject", flat=True)) == subjects
 
     journal.at += outbox.CALM.total_seconds()
     journal.write([], [a_quota()])
-    projection.project(journal.entries, also=outbox.feed)
+    projection.project(journal.entries, also=outbox.store_events)
 
     assert Delivery.objects.count() == 3
     assert json.loads(Delivery.objects.order_by("id")[0].body)["data"] == {

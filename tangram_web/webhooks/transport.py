@@ -29,7 +29,7 @@ OpenConnections = Callable[[Reach], httpcore.AsyncConnectionPool]
 
 
 @dataclass(frozen=True)
-class Answer:
+class PostResult:
     """How an attempt ended."""
 
     status: int | None
@@ -89,7 +89,7 @@ async def post(
     body: bytes,
     *,
     timeout_seconds: float = TIMEOUT_SECONDS,
-) -> Answer:
+) -> PostResult:
     """Make one attempt. Raises nothing but cancellation."""
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -97,17 +97,17 @@ async def post(
         async with asyncio.timeout(timeout_seconds):
             answer = await _ask(pool, url, headers, body)
     except TimeoutError:
-        answer = Answer(None, f"no whole answer within {timeout_seconds:g} s")
+        answer = PostResult(None, f"no whole answer within {timeout_seconds:g} s")
     except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError,
             httpcore.UnsupportedProtocol, ssl.SSLError, OSError) as error:  # fmt: skip
-        answer = Answer(None, f"{type(error).__name__}: {error}"[:300])
+        answer = PostResult(None, f"{type(error).__name__}: {error}"[:300])
     seconds = loop.time() - began
-    return Answer(answer.status, answer.said, answer.body, seconds, answer.wished_seconds)
+    return PostResult(answer.status, answer.said, answer.body, seconds, answer.wished_seconds)
 
 
 async def _ask(
     pool: httpcore.AsyncConnectionPool, url: str, headers: Mapping[str, str], body: bytes
-) -> Answer:
+) -> PostResult:
     sent = {"User-Agent": "tangram", "Content-Type": "application/json", **headers,
             "Accept-Encoding": "identity", "Content-Length": str(len(body))}  # fmt: skip
     request = httpcore.Request("POST", url, headers=_with_host(url, sent), content=body)
@@ -123,7 +123,7 @@ async def _ask(
     wished = _header(response, b"retry-after")
     seconds = float(wished) if wished.isdigit() and len(wished) < 8 else 0.0
     text = bytes(kept).decode(errors="replace").replace("\0", "�")
-    return Answer(response.status, f"HTTP {response.status}", text, wished_seconds=seconds)
+    return PostResult(response.status, f"HTTP {response.status}", text, wished_seconds=seconds)
 
 
 def _header(response: httpcore.Response, name: bytes) -> bytes:

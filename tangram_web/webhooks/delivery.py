@@ -23,10 +23,17 @@ from django.db.models import F, Min, QuerySet
 from django.utils import timezone
 
 from tangram_web.lib.sealing import Unsealable
-from tangram_web.webhooks.models import Attempt, Delivery, Endpoint, State
-from tangram_web.webhooks.schedule import FAILING_SECONDS, pause_seconds
-from tangram_web.webhooks.sending import Answer, OpenConnections, post, reach_of
+from tangram_web.webhooks.models import Delivery, DeliveryAttempt, DeliveryState, Endpoint
 from tangram_web.webhooks.signing import signed_headers
+from tangram_web.webhooks.transport import OpenConnections, PostResult, post, reach_of
+
+PAUSES_SECONDS: Final = (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 50400.0, 72000.0, 86400.0)
+MOST_ATTEMPTS: Final = len(PAUSES_SECONDS) + 1
+JITTER: Final = 0.1
+#: What ``Retry-After`` may ask for at most.
+LONGEST_WISH_SECONDS: Final = 86400.0
+#: An endpoint that answered nothing well for so long is disabled.
+FAILING_SECONDS: Final = 5 * 86400.0
 
 #: Sent at once; one endpoint gets at most `OF_ONE` of them, so that one that hangs delays no other
 #: for long.
@@ -49,14 +56,16 @@ def is_due() -> bool:
 
 
 def _due(now: datetime) -> QuerySet[Delivery]:
-    return Delivery.objects.filter(state=State.PENDING, next_at__lte=now, endpoint__enabled=True)
+    return Delivery.objects.filter(
+        state=DeliveryState.PENDING, next_at__lte=now, endpoint__enabled=True
+    )
 
 
 def claim_due(now: datetime) -> list[Delivery]:
     """Return rows that are due and now ours to send, the oldest of each endpoint first."""
     claimed: list[Delivery] = []
     for row in _in_turn(_due(now)):
-        ours = Delivery.objects.filter(pk=row.pk, state=State.PENDING, next_at=row.next_at)
+        ours = Delivery.objects.filter(pk=row.pk, state=DeliveryState.PENDING, next_at=row.next_at)
         if ours.update(next_at=now + timedelta(seconds=CLAIM_SECONDS)) == 1:
             claimed.append(row)
         if len(claimed) == BATCH:
@@ -81,8 +90,10 @@ async def _deliver(open_connections: OpenConnections, row: Delivery, chooser: Ra
     try:
         known = endpoint.secrets_at(now)
     except Unsealable:
-        unknown = Answer(None, "its secret cannot be read: the key of the installation is another")
-        await sync_to_async(settle)(row, unknown, timezone.now(), chooser)
+        unknown = PostResult(
+            None, "its secret cannot be read: the key of the installation is another"
+        )
+        await sync_to_async(record_result)(row, unknown, timezone.now(), chooser)
         return
     headers = signed_headers(known, row.message_id, int(now.timestamp()), body)
     reach = reach_of(endpoint.url, loopback=settings.TANGRAM_WEBHOOKS_LOOPBACK)
@@ -90,22 +101,22 @@ async def _deliver(open_connections: OpenConnections, row: Delivery, chooser: Ra
         answer = await post(
             pool, endpoint.url, headers, body, timeout_seconds=settings.TANGRAM_WEBHOOK_SECONDS
         )
-    await sync_to_async(settle)(row, answer, timezone.now(), chooser)
+    await sync_to_async(record_result)(row, answer, timezone.now(), chooser)
 
 
-def settle(row: Delivery, answer: Answer, now: datetime, chooser: Random) -> None:
+def record_result(row: Delivery, answer: PostResult, now: datetime, chooser: Random) -> None:
     """Write what came back, and what follows from it."""
     attempts = row.attempts + 1
     pause = pause_seconds(attempts, answer.wished_seconds, chooser)
-    state, next_at = State.PENDING, now
+    state, next_at = DeliveryState.PENDING, now
     if answer.good:
-        state = State.DELIVERED
+        state = DeliveryState.DELIVERED
     elif answer.gone or pause is None:
-        state = State.DEAD
+        state = DeliveryState.DEAD
     else:
         next_at = now + timedelta(seconds=pause)
     with transaction.atomic():
-        Attempt.objects.create(
+        DeliveryAttempt.objects.create(
             delivery=row,
             status=answer.status,
             said=answer.said,
@@ -115,10 +126,10 @@ def settle(row: Delivery, answer: Answer, now: datetime, chooser: Random) -> Non
         Delivery.objects.filter(pk=row.pk).update(
             state=state, attempts=F("attempts") + 1, next_at=next_at, last_said=answer.said
         )
-        _judge(row.endpoint_id, answer, now)
+        _update_endpoint(row.endpoint_id, answer, now)
 
 
-def _judge(key: str, answer: Answer, now: datetime) -> None:
+def _update_endpoint(key: str, answer: PostResult, now: datetime) -> None:
     endpoint = Endpoint.objects.filter(pk=key, enabled=True)
     if answer.good:
         endpoint.exclude(failing_since=None).update(failing_since=None)
@@ -133,8 +144,8 @@ def _judge(key: str, answer: Answer, now: datetime) -> None:
 def disable(key: str, notice: str) -> None:
     """Tell an endpoint nothing more; what it had not been told is dead."""
     Endpoint.objects.filter(pk=key).update(enabled=False, notice=notice[:300])
-    waiting = Delivery.objects.filter(endpoint_id=key, state=State.PENDING)
-    waiting.update(state=State.DEAD, last_said="the endpoint was disabled")
+    waiting = Delivery.objects.filter(endpoint_id=key, state=DeliveryState.PENDING)
+    waiting.update(state=DeliveryState.DEAD, last_said="the endpoint was disabled")
 
 
 def prune(days: float) -> int:
@@ -142,4 +153,15 @@ def prune(days: float) -> int:
     if not days:
         return 0
     old = Delivery.objects.filter(created_at__lt=timezone.now() - timedelta(days=days))
-    return old.exclude(state=State.PENDING).delete()[0]
+    return old.exclude(state=DeliveryState.PENDING).delete()[0]
+
+
+def pause_seconds(attempts: int, wished_seconds: float, chooser: Random) -> float | None:
+    """Return how long to wait after so many attempts; None when there shall be no further one.
+
+    ``wished_seconds`` is what the receiver asked for by ``Retry-After``; the longer one holds.
+    """
+    if attempts >= MOST_ATTEMPTS:
+        return None
+    planned = PAUSES_SECONDS[attempts - 1] * (1.0 + JITTER * chooser.random())
+    return max(planned, min(wished_seconds, LONGEST_WISH_SECONDS))

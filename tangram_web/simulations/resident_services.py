@@ -27,7 +27,7 @@ from domain.events import ActionFinished, ChunkNews, Event, NodeJoined, ServiceP
 Residents = dict[str, tuple[Home, ...]]
 
 
-class InMemory:
+class ResidentServices:
     """Reads entries in their order."""
 
     def __init__(self, played: Iterable[str]) -> None:
