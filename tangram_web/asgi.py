@@ -1,4 +1,4 @@
-"""Composition root of the web process: the gateway in front, Django and Channels behind it."""
+"""Composition root of the web process: the gateway and its facades in front of Django and Channels."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from channels.security.websocket import AllowedHostsOriginValidator
 from django.core.asgi import get_asgi_application
 
 from domain.errors import Unavailable
+from facades import registry
 from scheduler.runtime.gateway.app import Gateway
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.dependencies import Backing
@@ -21,12 +22,12 @@ from scheduler.runtime.gateway.http import Receive, Scope, Send
 from scheduler.runtime.redis.clients import connect_async, going_on
 from tangram_web.metrics.requests import CountedRequests, RequestCounts, keep_storing
 
-#: Workers without which an action is accepted but not run, or run but not shown.
+#: Roles that an action needs to run and to be shown.
 NEEDED_ROLES = ("loop", "node", "projector")
 
 
 def django_application() -> ProtocolTypeRouter:
-    """Return Django for HTTP, and the live topics for websockets of our own pages."""
+    """Return Django for HTTP, and the live topics of the pages for websockets."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tangram_web.settings")
     http = get_asgi_application()
     # Consumers reach models, which exist only once Django is set up.
@@ -37,7 +38,7 @@ def django_application() -> ProtocolTypeRouter:
 
 
 def _in_thread(call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-    """Return an ORM call as a coroutine that leaves no stale connection behind."""
+    """Return an ORM call as a coroutine; stale database connections are closed first."""
     from django.db import DatabaseError, InterfaceError, close_old_connections
 
     def guarded(*args: Any) -> Any:
@@ -116,7 +117,7 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     )
     context = Context(connect_async(settings.TANGRAM_REDIS_URL), bus.keys(), backing)
     counts = RequestCounts()
-    counted = CountedRequests(Gateway(context, behind, NEEDED_ROLES), counts)
+    counted = CountedRequests(Gateway(context, behind, NEEDED_ROLES, registry.load()), counts)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -134,7 +135,7 @@ async def _lifespan(
     receive: Receive,
     send: Send,
 ) -> None:
-    """Follow the journal and keep the counts from the start of the process to its end."""
+    """Follow the journal and store the request counts while the process runs."""
     storing = asyncio.ensure_future(
         keep_storing(context.client, context.keys.web_requests, counts, going_on)
     )
@@ -142,13 +143,13 @@ async def _lifespan(
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
-            # Redis may come up later than this process; the first request tries again.
+            # Redis may start later than this process; the first request tries again.
             starting = asyncio.ensure_future(context.start())
             await asyncio.wait({starting}, timeout=5.0)
             if starting.done() and not starting.cancelled():
                 starting.exception()
             await send({"type": "lifespan.startup.complete"})
-            # From here on requests are answered, though pages only when they are loaded.
+            # The API is served from here on, pages once they are loaded.
             loading = asyncio.ensure_future(asyncio.to_thread(load_pages))
         else:
             storing.cancel()

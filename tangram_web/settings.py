@@ -201,7 +201,8 @@ DRF_STANDARDIZED_ERRORS = {
     "NESTED_FIELD_SEPARATOR": "/",
 }
 SPECTACULAR_SETTINGS = {
-    "TITLE": "Tangram",
+    # Generators of clients name their package after it: not `tangram_client`, which is the SDK.
+    "TITLE": "Tangram API",
     "DESCRIPTION": "Grants CPU cores, GPU chunks and API quota to the actions of agentic RL.",
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
@@ -215,7 +216,7 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "tangram_web.lib.schema.add_hot_endpoints",
+        "tangram_web.lib.schema.add_routes",
     ],
 }
 

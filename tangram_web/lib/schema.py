@@ -1,35 +1,31 @@
-"""The one OpenAPI document: what Django serves and what the gateway serves."""
+"""OpenAPI document of everything that the web process serves.
+
+Django's generator finds the views of Django; the routes of the gateway and of its facades, which
+stand in front of Django, are rendered from their tables (`contract.routes`, `facades.registry`).
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from drf_spectacular.openapi import AutoSchema
 
-from contract.requests import MAX_BATCH
+from contract.requests import MAX_BATCH, ActionRequest, BatchRequest
 from contract.responses import ProblemDetails
+from contract.routes import API_PREFIX, IDEMPOTENCY_KEY, ROUTES, Binary, Body, Parameter, Route
 from tangram_web.lib.access import needed_scope
-from tangram_web.lib.openapi_hot import (
-    HOT_ENDPOINTS,
-    IDEMPOTENCY_KEY,
-    WIRE_STRUCTS,
-    BatchBody,
-    Body,
-    Bytes,
-    HotEndpoint,
-    Parameter,
-)
 from tangram_web.lib.problems import CONTENT_TYPE
 
-API_PREFIX = "/api/v1"
 _REF = "#/components/schemas/{name}"
-_PROBLEMS_OF_ALL = (400, 401, 403)
-#: Whatever reaches the loop may find it far behind, or away.
-_PROBLEMS_OF_HOT = (*_PROBLEMS_OF_ALL, 429, 503)
+_COMMON_ERRORS = (400, 401, 403)
+#: The scheduler may be overloaded or away.
+_ROUTE_ERRORS = (*_COMMON_ERRORS, 429, 503)
 _BEARER: list[dict[str, list[str]]] = [{"bearer": []}]
+_PROBLEM = {CONTENT_TYPE: {"schema": {"$ref": _REF.format(name=ProblemDetails.__name__)}}}
 _PATH_PARAMETER = re.compile(r"\{(\w+)\}")
 
 
@@ -43,12 +39,12 @@ class ProblemAutoSchema(AutoSchema):
             return None
         scope = needed_scope(self.method, self.view)
         operation["x-scope"] = scope
-        codes = {*_PROBLEMS_OF_ALL, 404, 422}
+        codes = {*_COMMON_ERRORS, 404, 422}
         if self.method != "GET":
             codes |= {409, 413, 415, 503}
         if any(given["name"] == "If-Match" for given in operation.get("parameters", ())):
             codes.add(412)
-        operation["responses"].update(_problems(codes))
+        operation["responses"].update(_errors(codes, _PROBLEM))
         operation["security"] = [*_BEARER, {"session": []}]
         return operation
 
@@ -57,73 +53,70 @@ class ProblemAutoSchema(AutoSchema):
         return []
 
 
-def add_hot_endpoints(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """Merge the gateway's endpoints and structs into the document of Django."""
+def add_routes(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """Merge the routes of the gateway and of its facades into the document of Django."""
+    from facades import registry  # loads packages of others: only when the document is requested
+
     components = result.setdefault("components", {})
-    schemas = components.setdefault("schemas", {})
-    schemas.update(_wire_schemas())
+    components.setdefault("schemas", {}).update(_struct_schemas(ROUTES))
     components["securitySchemes"] = {
         "bearer": {"type": "http", "scheme": "bearer", "description": "A token, `tgm_…`."},
         "session": {"type": "apiKey", "in": "cookie", "name": "sessionid"},
     }
     paths = result["paths"]
-    for endpoint in HOT_ENDPOINTS:
-        paths.setdefault(API_PREFIX + endpoint.path, {})[endpoint.method] = _operation(endpoint)
+    for route in ROUTES:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, _PROBLEM)
     for methods in paths.values():
         if "post" in methods:
             _add_idempotency_key(methods["post"])
+    for facade in registry.load():
+        for route in facade.routes:
+            operation = _operation(route, _content(facade.error))
+            operation["description"] = "`/trajectories/ID` before the path names the trajectory."
+            paths.setdefault(route.path, {})[route.method.lower()] = operation
     result["paths"] = dict(sorted(paths.items()))
     return result
 
 
 def _add_idempotency_key(operation: dict[str, Any]) -> None:
     operation.setdefault("parameters", []).append(_parameter(IDEMPOTENCY_KEY))
-    for code, problem in _problems({409, 422, 503}).items():
+    for code, problem in _errors({409, 422, 503}, _PROBLEM).items():
         operation["responses"].setdefault(code, problem)
 
 
-def _wire_schemas() -> dict[str, Any]:
-    _, components = msgspec.json.schema_components(
-        [*WIRE_STRUCTS, ProblemDetails], ref_template=_REF
+def _struct_schemas(routes: Iterable[Route]) -> dict[str, Any]:
+    """Return the schemas of all structs in bodies of ``routes``, by name."""
+    bodies = [body for route in routes for body in (route.body, *route.responses.values())]
+    structs = [body for body in bodies if isinstance(body, type)]
+    _, schemas = msgspec.json.schema_components(
+        [*structs, ActionRequest, ProblemDetails], ref_template=_REF
     )
-    components["BatchRequest"] = {
-        "type": "object",
-        "title": "BatchRequest",
-        "description": "Up to 1,000 actions; each is accepted or refused on its own.",
-        "properties": {
-            "actions": {
-                "type": "array",
-                "items": {"$ref": _REF.format(name="ActionRequest")},
-                "maxItems": MAX_BATCH,
-            }
-        },
-        "required": ["actions"],
-        "additionalProperties": False,
-    }
-    return components
+    # Items are checked one by one, so the struct does not type them.
+    actions = schemas[BatchRequest.__name__]["properties"]["actions"]
+    actions |= {"items": {"$ref": _REF.format(name=ActionRequest.__name__)}, "maxItems": MAX_BATCH}
+    return schemas
 
 
-def _operation(endpoint: HotEndpoint) -> dict[str, Any]:
+def _operation(route: Route, error: Mapping[str, Any]) -> dict[str, Any]:
     in_path = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in _PATH_PARAMETER.findall(endpoint.path)
+        for name in _PATH_PARAMETER.findall(route.path)
     ]
     operation: dict[str, Any] = {
-        "operationId": endpoint.operation,
-        "summary": endpoint.summary,
-        "tags": [endpoint.path.split("/")[1]],
-        "security": _BEARER,
-        "x-scope": endpoint.scope,
-        "parameters": [*in_path, *(_parameter(given) for given in endpoint.parameters)],
-        "responses": {
-            **{str(status): _answer(status, body) for status, body in endpoint.answers.items()},
-            **_problems({*_PROBLEMS_OF_HOT, *endpoint.problems}),
-        },
+        "operationId": route.operation,
+        "summary": route.summary,
+        "tags": [route.path.removeprefix(API_PREFIX).split("/")[1]],
+        "security": [],
+        "parameters": [*in_path, *map(_parameter, route.parameters)],
+        "responses": {str(code): _response(code, body) for code, body in route.responses.items()},
     }
-    if endpoint.body is not None:
+    if route.scope is not None:
+        operation |= {"security": _BEARER, "x-scope": route.scope}
+        operation["responses"] |= _errors({*_ROUTE_ERRORS, *route.errors}, error)
+    if route.body is not None:
         operation["requestBody"] = {
-            "required": endpoint.body_required,
-            "content": _content(endpoint.body),
+            "required": route.body_required,
+            "content": _content(route.body),
         }
     return operation
 
@@ -137,30 +130,21 @@ def _parameter(given: Parameter) -> dict[str, Any]:
     }
 
 
-def _answer(status: int, body: Body) -> dict[str, Any]:
-    answer: dict[str, Any] = {"description": HTTPStatus(status).phrase}
-    if body is not None:
-        answer["content"] = _content(body)
-    if isinstance(body, Bytes):
-        answer["description"] = body.description
-    return answer
+def _response(status: int, body: Body) -> dict[str, Any]:
+    described = body.description if isinstance(body, Binary) else HTTPStatus(status).phrase
+    return {"description": described, "content": _content(body)}
 
 
 def _content(body: Body) -> dict[str, Any]:
-    if isinstance(body, Bytes):
+    if isinstance(body, Binary):
         schema: dict[str, Any] = {"type": "string", "contentMediaType": body.media_type}
         return {body.media_type: {"schema": schema}}
-    if isinstance(body, dict):
-        return {"application/json": {"schema": body}}
-    name = "BatchRequest" if body is BatchBody else getattr(body, "__name__", "")
-    return {"application/json": {"schema": {"$ref": _REF.format(name=name)}}}
+    schema = body if isinstance(body, dict) else {"$ref": _REF.format(name=body.__name__)}
+    return {"application/json": {"schema": schema}}
 
 
-def _problems(codes: set[int]) -> dict[str, Any]:
+def _errors(codes: Iterable[int], content: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        str(code): {
-            "description": HTTPStatus(code).phrase,
-            "content": {CONTENT_TYPE: {"schema": {"$ref": _REF.format(name="ProblemDetails")}}},
-        }
+        str(code): {"description": HTTPStatus(code).phrase, "content": content}
         for code in sorted(codes)
     }

@@ -7,8 +7,10 @@ from time import time
 
 import msgspec
 
+from contract.receipts import AcceptedAction
 from contract.requests import MAX_BATCH, ActionRequest, BatchRequest, CancelRequest
 from contract.responses import ActionResponse, BatchItemResponse, BatchResponse, ProblemDetails
+from contract.routes import API_PREFIX
 from domain.action import Action, ActionState
 from domain.codec import encode
 from domain.errors import InvalidRequest, TangramError
@@ -41,7 +43,7 @@ class Actions:
         seconds = wait_seconds(request.query(), request.header(b"prefer"))
         payload = decode(_payload, body)
         action = await self._admitted(payload, principal)
-        context, message = self._context, message_of(action)
+        context, message = self._context, submission(action)
         future = context.tail.finish_of(action.id) if seconds else None
         try:
             before = await self._append_once(
@@ -99,7 +101,7 @@ class Actions:
         for item in items:
             try:
                 action = await self._admitted(decode(_payload, bytes(item)), principal)
-                messages.append(message_of(action))
+                messages.append(submission(action))
                 results.append(BatchItemResponse(202, action.id, ActionState.QUEUED))
             except TangramError as error:
                 refused = problem_of(error, request)
@@ -130,10 +132,10 @@ class Actions:
             asked=asked_by(request, principal),
         )
         await self._context.submitter.append([encode(event)])
-        return Response(202, {"id": action_id, "state": view.state, "cancelling": True})
+        return Response(202, AcceptedAction(action_id, view.state, cancelling=True))
 
 
-def message_of(action: Action) -> bytes:
+def submission(action: Action) -> bytes:
     """Return what enters the inbox for ``action``. Raises InvalidRequest for metadata it cannot hold."""
     try:
         return encode(ActionSubmitted(action=action, accepted_at=time()))
@@ -144,8 +146,8 @@ def message_of(action: Action) -> bytes:
 
 
 def _accepted(action_id: str, state: ActionState) -> Response:
-    headers = {"Location": f"/api/v1/actions/{action_id}"}
-    return Response(202, {"id": action_id, "state": state}, headers=headers)
+    headers = {"Location": f"{API_PREFIX}/actions/{action_id}"}
+    return Response(202, AcceptedAction(action_id, state), headers=headers)
 
 
 def _shown(view: ActionResponse, waited: float, *, replayed: bool = False) -> Response:

@@ -26,6 +26,7 @@ from domain.inventory import Config
 from domain.principals import Principal
 from domain.resources import MILLI, Cost, parse_units
 from scheduler.core.state.demand import PoolCapacity, check_feasible
+from scheduler.runtime.gateway.request_parsing import json_text
 from scheduler.runtime.gateway.service_calls import RESOURCE, ask_for_chunk, find_service
 from scheduler.runtime.loop.housekeeping import CapacityView
 
@@ -236,18 +237,10 @@ def _call(payload: CallRequest) -> CallSpec:
         raise InvalidRequest("give json or body, not both", pointer="/call/body")
     headers, body = payload.headers, payload.body or ""
     if given:
-        body = written(payload.json, "/call/json")
+        body = json_text(payload.json, "/call/json")
         if "content-type" not in {name.lower() for name in headers}:
             headers = {**headers, "Content-Type": "application/json"}
     return CallSpec(payload.target, payload.method, payload.path, headers, body, payload.stream)
-
-
-def written(value: Any, pointer: str) -> str:
-    """Return ``value`` as JSON. Raises InvalidRequest for what was read and cannot be written."""
-    try:
-        return msgspec.json.encode(value).decode()
-    except (OverflowError, RecursionError, TypeError) as error:
-        raise InvalidRequest(f"this cannot be passed on: {error}", pointer=pointer) from None
 
 
 def _check_reward(rule: RewardRule, kind: Kind) -> None:

@@ -1,24 +1,25 @@
-"""The ASGI application: finds the handler, turns errors into problems, passes the rest on."""
+"""ASGI application of the gateway: routes requests to handlers, and the others to Django.
+
+Errors become problems (RFC 9457), or what the clients of a facade expect.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Sequence
+from typing import Final
 
 import redis
 
 from contract.requests import ROUTE
+from contract.routes import API_PREFIX, ROUTES
 from domain.errors import TangramError, Unavailable
-from domain.principals import Principal
 from domain.principals import Scope as TokenScope
-from facades import openai
-from facades.openai import OpenAi
 from scheduler.runtime.gateway.actions import Actions
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.event_feeds import Feeds
+from scheduler.runtime.gateway.facade import Facade, FacadePort
 from scheduler.runtime.gateway.health import Health
 from scheduler.runtime.gateway.http import (
     Application,
@@ -35,120 +36,89 @@ from scheduler.runtime.gateway.http import (
 )
 from scheduler.runtime.gateway.idempotency import Replays
 from scheduler.runtime.gateway.leases import Leases
+from scheduler.runtime.gateway.route_table import Handler, Match, RouteTable
 from scheduler.runtime.gateway.stream_endpoint import Streams
-from scheduler.runtime.gateway.task_control import Steering
+from scheduler.runtime.gateway.task_control import TaskControl
 from scheduler.runtime.gateway.trajectories import Trajectories
 
 log = logging.getLogger(__name__)
 
-PREFIX = "/api/v1"
-Handler = Callable[..., Awaitable[Response | None]]
+#: Submissions check their idempotency keys in the script that appends them.
+_OWN_KEYS: Final = (f"{API_PREFIX}/actions", f"{API_PREFIX}/actions/batch")
 
 
-_STREAM = re.compile(PREFIX + r"/actions/([^/]+)/stream/?")
-
-#: Submissions check their keys where they are appended.
-_OWN_KEYS = frozenset({PREFIX + "/actions", PREFIX + "/actions/batch"})
-
-
-def _may_repeat(request: Request) -> bool:
-    """Say whether a key on this request is for `Replays`."""
+def _is_replayable(request: Request) -> bool:
+    """Whether the answer to this request is stored under its idempotency key by `Replays`."""
+    path = request.path
     return (
         request.method == "POST"
-        and request.path.startswith(PREFIX + "/")
-        and request.path not in _OWN_KEYS
+        and path.startswith(f"{API_PREFIX}/")
+        and path.rstrip("/") not in _OWN_KEYS
     )
 
 
-class Route(NamedTuple):
-    """One hot endpoint; groups of ``pattern`` become arguments."""
-
-    method: str
-    template: str
-    pattern: re.Pattern[str]
-    scope: TokenScope
-    handler: Handler
-
-
-def _compiled(template: str) -> re.Pattern[str]:
-    """Return what matches ``template``: an id is one segment, a path the rest."""
-    return re.compile(template.replace("{id}", "([^/]+)").replace("{path}", "(.+)") + "/?")
-
-
-def _named(request: Request, route: str) -> Request:
-    """Say which route answers, for whoever counts."""
-    request.scope[ROUTE] = route
-    return request
-
-
-def _refusal(error: TangramError, request: Request) -> Response:
-    """Return an error of ours as the clients of this address read it."""
-    shaped = openai.refusal if openai.owns(request.path) else problem_of
-    return shaped(error, request)
-
-
-def _problem_with(error: Exception, request: Request) -> Response:
-    """Return what is told of an error; one that is our fault is logged."""
-    if isinstance(error, TangramError):
-        return _refusal(error, request)
-    if isinstance(error, redis.RedisError):
-        return _refusal(Unavailable(f"redis does not answer: {error}"), request)
-    log.error("request %s failed", request.id, exc_info=error)
-    return _refusal(HttpError(500, "internal", "this is our fault"), request)
+def _handlers(
+    context: Context, streams: Streams, needed_roles: tuple[str, ...]
+) -> dict[str, Handler]:
+    """Return the handler of each operation of `contract.routes.ROUTES`."""
+    actions, leases, feeds = Actions(context), Leases(context), Feeds(context)
+    tasks, trajectories = TaskControl(context), Trajectories(context)
+    health = Health(context, needed_roles)
+    return {
+        "actions_submit": actions.submit,
+        "actions_submit_batch": actions.batch,
+        "actions_retrieve": actions.show,
+        "actions_stream": streams.stream,
+        "actions_cancel": actions.cancel,
+        "leases_renew": leases.renew,
+        "leases_release": leases.release,
+        "events_stream": feeds.events,
+        "completions_list": feeds.completions,
+        "tasks_open": trajectories.open_task,
+        "tasks_pause": tasks.pause,
+        "tasks_resume": tasks.resume,
+        "tasks_priority": tasks.prioritise,
+        "tasks_cancel": tasks.cancel,
+        "services_evict": tasks.evict,
+        "trajectories_open": trajectories.open,
+        "trajectories_finish": trajectories.finish,
+        "files_put": trajectories.put_file,
+        "files_get": trajectories.get_file,
+        "livez": health.live,
+        "readyz": health.ready,
+        "status_retrieve": health.status,
+        "queues_list": health.queues,
+        "decisions_list": health.decisions,
+    }
 
 
 class Gateway:
-    """The hot endpoints in front of another ASGI application."""
+    """The routes of the gateway and of its facades, in front of another ASGI application."""
 
     def __init__(
-        self, context: Context, behind: Application, needed_roles: tuple[str, ...] = ()
+        self,
+        context: Context,
+        behind: Application,
+        needed_roles: tuple[str, ...] = (),
+        facades: Sequence[Facade] = (),
     ) -> None:
         self._context = context
         self._behind = behind
-        self._feeds = Feeds(context)
-        self._streams = Streams(context)
-        self._door = OpenAi(context, self._streams)
-        self._health = Health(context, needed_roles)
-        self._actions = Actions(context)
+        self._facades = facades
         self._replays = Replays(context.client, context.keys)
-        self._routes = self._table()
-
-    def _table(self) -> list[Route]:
-        leases, trajectories = Leases(self._context), Trajectories(self._context)
-        read, submit, operate = TokenScope.READ, TokenScope.SUBMIT, TokenScope.OPERATE
-        steering = Steering(self._context)
-        rows: list[tuple[str, str, TokenScope, Handler]] = [
-            ("GET", "/actions/{id}", read, self._actions.show),
-            ("POST", "/actions/{id}/cancel", submit, self._actions.cancel),
-            ("POST", "/leases/{id}/renew", submit, leases.renew),
-            ("POST", "/leases/{id}/release", submit, leases.release),
-            ("GET", "/completions", read, self._feeds.completions),
-            ("GET", "/status", read, self._health.status),
-            ("GET", "/queues", read, self._health.queues),
-            ("GET", "/decisions", read, self._health.decisions),
-            ("POST", "/tasks", submit, trajectories.open_task),
-            ("POST", "/tasks/{id}/pause", operate, steering.pause),
-            ("POST", "/tasks/{id}/resume", operate, steering.resume),
-            ("POST", "/tasks/{id}/priority", operate, steering.prioritise),
-            ("POST", "/tasks/{id}/cancel", submit, steering.cancel),
-            ("POST", "/services/{id}/evict", operate, steering.evict),
-            ("POST", "/trajectories", submit, trajectories.open),
-            ("POST", "/trajectories/{id}/finish", submit, trajectories.finish),
-            ("PUT", "/trajectories/{id}/files/{path}", submit, trajectories.put_file),
-            ("GET", "/trajectories/{id}/files/{path}", read, trajectories.get_file),
-        ]
-        door = self._door
-        return [
-            *(Route(m, PREFIX + t, _compiled(PREFIX + t), s, h) for m, t, s, h in rows),
-            Route("GET", "/v1/models", openai.MODELS, read, door.models),
-        ]
+        streams = Streams(context)
+        self._table = RouteTable()
+        self._table.add(ROUTES, _handlers(context, streams, needed_roles))
+        port = FacadePort(context, streams)
+        for facade in facades:
+            self._table.add_facade(facade.prefix, facade.routes, facade.handlers(port))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._behind(scope, receive, send)
             return
         request = Request(scope, receive)
-        if b"idempotency-key" not in request.headers or not _may_repeat(request):
+        if b"idempotency-key" not in request.headers or not _is_replayable(request):
             await self._serve(request, send)
             return
         sending = Sending(send)
@@ -170,78 +140,61 @@ class Gateway:
     async def _settle(
         self, request: Request, send: Sending, answering: Awaitable[Response | None]
     ) -> None:
-        """Send what comes of ``answering``: a response, a problem, or nothing any more.
+        """Send the result of ``answering``: a response, a problem, or nothing more.
 
-        An answer that has begun cannot become another one: it breaks off, without its end.
+        A response that has begun cannot be replaced: it breaks off, without its end.
         """
         try:
             response = await answering
         except ClientGone:
             return
         except asyncio.CancelledError:
-            # The server ends and gives up what takes longer than its patience. Whoever waits here
-            # is told to come again: another process, or the next one, has the answer.
+            # The server shuts down and cancels requests that take longer than its grace period.
+            # Clients retry: another process, or the next one, has the result.
             if not send.begun:
-                ending = _refusal(Unavailable("this web process is ending"), request)
+                ending = self._refusal(Unavailable("this web process is ending"), request)
                 await last_words(ending.send(send, request.id))
             return
         except Exception as error:
-            response = _problem_with(error, request)
+            response = self._error_response(error, request)
         if response is not None and not send.begun:
             await response.send(send, request.id)
 
     def _answer(self, request: Request, send: Send) -> Awaitable[Response | None] | None:
-        """Return the work of answering, or None when this request is not for us."""
-        path, method = request.path, request.method
-        if path == PREFIX + "/actions" and method == "POST":
-            return self._guarded(_named(request, path), TokenScope.SUBMIT, self._actions.submit)
-        if path == PREFIX + "/actions/batch" and method == "POST":
-            return self._guarded(_named(request, path), TokenScope.SUBMIT, self._actions.batch)
-        if path == "/livez" and method == "GET":
-            _named(request, path)
-            return self._health.live()
-        if path == "/readyz" and method == "GET":
-            return self._health.ready(_named(request, path))
-        passing = self._passing(request, send)
-        if passing is not None:
-            return passing
-        if path.startswith((PREFIX + "/", "/v1/", "/trajectories/")):
-            for route in self._routes:
-                match = route.pattern.fullmatch(path)
-                if match is not None and route.method == method:
-                    named = _named(request, route.template)
-                    return self._guarded(named, route.scope, route.handler, *match.groups())
-        return self._door.nowhere(request) if path.startswith("/v1/") else None
+        """Return the work of answering, or None when the gateway does not serve this request."""
+        match = self._table.find(request.method, request.path)
+        if match is None:
+            facade = self._facade_of(request.path)
+            below = facade is not None and request.path.startswith(f"{facade.prefix}/")
+            return facade.unknown(request) if facade is not None and below else None
+        request.scope[ROUTE] = match.route.path
+        if match.route.scope is None:
+            return match.handler(request)
+        return self._authorized(request, match, match.route.scope, send)
 
-    def _passing(self, request: Request, send: Send) -> Awaitable[Response | None] | None:
-        """Return the work of answering piece by piece, or None when this is no request for it."""
-        path, method = request.path, request.method
-        if path == PREFIX + "/events" and method == "GET":
-            return self._stream(_named(request, path), send)
-        if method == "GET" and (answer := _STREAM.fullmatch(path)):
-            named = _named(request, PREFIX + "/actions/{id}/stream")
-            return self._answer_stream(named, answer[1], send)
-        if method == "POST" and (asked := openai.ASK.fullmatch(path)):
-            named = _named(request, "/v1/{path}")
-            return self._guarded(named, TokenScope.SUBMIT, self._door.ask, *asked.groups(), send)
-        return None
-
-    async def _guarded(
-        self, request: Request, scope: TokenScope, handler: Handler, *args: Any
+    async def _authorized(
+        self, request: Request, match: Match, scope: TokenScope, send: Send
     ) -> Response | None:
         if not self._context.started:
             await self._context.start()
-        principal: Principal = await self._context.identity.principal(request, scope)
-        return await handler(request, principal, *args)
+        principal = await self._context.tokens.principal(request, scope)
+        if match.route.streams:
+            return await match.handler(request, principal, *match.parameters, send)
+        return await match.handler(request, principal, *match.parameters)
 
-    async def _answer_stream(self, request: Request, action_id: str, send: Send) -> None:
-        if not self._context.started:
-            await self._context.start()
-        principal = await self._context.identity.principal(request, TokenScope.READ)
-        await self._streams.stream(request, principal, action_id, send)
+    def _facade_of(self, path: str) -> Facade | None:
+        return next((facade for facade in self._facades if facade.owns(path)), None)
 
-    async def _stream(self, request: Request, send: Send) -> None:
-        if not self._context.started:
-            await self._context.start()
-        principal = await self._context.identity.principal(request, TokenScope.READ)
-        await self._feeds.events(request, principal, send)
+    def _error_response(self, error: Exception, request: Request) -> Response:
+        """Return the response to an error; an error that is not the client's is logged."""
+        if isinstance(error, TangramError):
+            return self._refusal(error, request)
+        if isinstance(error, redis.RedisError):
+            return self._refusal(Unavailable(f"redis does not answer: {error}"), request)
+        log.error("request %s failed", request.id, exc_info=error)
+        return self._refusal(HttpError(500, "internal", "internal error of Tangram"), request)
+
+    def _refusal(self, error: TangramError, request: Request) -> Response:
+        """Return an error in the shape that the clients of this path read."""
+        facade = self._facade_of(request.path)
+        return problem_of(error, request) if facade is None else facade.refusal(error, request)

@@ -1,4 +1,4 @@
-"""Who is asking: bearer tokens, looked up elsewhere and remembered for a few seconds."""
+"""Authentication by bearer token, with a cache of a few seconds in front of the database."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ log = logging.getLogger(__name__)
 
 #: A revoked token is refused after this long at the latest.
 REVOCATION_SECONDS = 5.0
-#: A token in use is looked up again this long after the last time, while the old answer serves.
+#: A token in use is looked up again at this age, in the background.
 REFRESH_SECONDS = REVOCATION_SECONDS / 2
-#: Tokens remembered, good and bad ones.
-REMEMBERED = 10_000
+#: Tokens in the cache, valid and invalid ones.
+MAX_TOKENS = 10_000
 
 Authenticate = Callable[[str], Awaitable[Principal | None]]
 
 
-class _Known(NamedTuple):
+class _CachedToken(NamedTuple):
     asked_at: float
     principal: Principal | None
 
 
-class Identity:
-    """Bearer tokens to principals. However many requests carry a token, it is looked up once."""
+class TokenCache:
+    """Principals by bearer token. Concurrent requests with one token share one look-up."""
 
     def __init__(self, authenticate: Authenticate) -> None:
         self._authenticate = authenticate
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._known: OrderedDict[str, _CachedToken] = OrderedDict()
         self._lookups: dict[str, asyncio.Task[Principal | None]] = {}
 
     async def principal(self, request: Request, scope: Scope) -> Principal:
-        """Return who asks. Raises HttpError 401 without a good token, 403 without ``scope``."""
+        """Return the principal of a request. Raises HttpError 401 without a valid token, 403 without ``scope``."""
         kind, _, token = request.header(b"authorization").partition(" ")
         if kind.lower() != "bearer" or not token:
             raise _unauthorized("send a token: Authorization: Bearer tgm_…")
@@ -72,9 +72,9 @@ class Identity:
     async def _look_up(self, token: str) -> Principal | None:
         asked_at = monotonic()
         principal = await self._authenticate(token)
-        self._known[token] = _Known(asked_at, principal)
+        self._known[token] = _CachedToken(asked_at, principal)
         self._known.move_to_end(token)
-        if len(self._known) > REMEMBERED:
+        if len(self._known) > MAX_TOKENS:
             self._known.popitem(last=False)
         return principal
 
@@ -84,6 +84,6 @@ def _unauthorized(detail: str) -> HttpError:
 
 
 def asked_by(request: Request, principal: Principal) -> Asked:
-    """Return who asks, as the audit shall name them."""
+    """Return the author of a request, as the audit names it."""
     via = "cli" if request.header(b"user-agent").startswith("tangram-cli") else "api"
     return Asked(by=principal.name, request_id=request.id, via=via)

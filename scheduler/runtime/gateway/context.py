@@ -20,7 +20,7 @@ from domain.errors import InvalidRequest, NotFound, Unavailable
 from domain.principals import Principal
 from domain.redis_keys import Keys
 from scheduler.runtime.gateway.admission import Admission
-from scheduler.runtime.gateway.authentication import Identity
+from scheduler.runtime.gateway.authentication import TokenCache
 from scheduler.runtime.gateway.dependencies import Backing
 from scheduler.runtime.gateway.http import ClientGone, Request
 from scheduler.runtime.gateway.journal_tail import JournalTail
@@ -74,7 +74,7 @@ class Context:
         self.client = client
         self.keys = keys
         self.backing = backing
-        self.identity = Identity(backing.authenticate)
+        self.tokens = TokenCache(backing.authenticate)
         self.admission = Admission()
         self.submitter = Submitter(client, keys)
         self.tail = JournalTail(client, keys, self._capacity_changed)

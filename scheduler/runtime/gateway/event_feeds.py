@@ -11,6 +11,7 @@ from time import monotonic
 
 import redis
 
+from contract.routes import MAX_COMPLETIONS
 from domain.codec import JournalEntry, read_entry
 from domain.decisions import Finish, Grant
 from domain.errors import CapacityError, InvalidRequest, Unavailable, Unreadable
@@ -39,7 +40,6 @@ HEARTBEAT_SECONDS = 15.0
 READ_ENTRIES = 64
 MAX_STREAMS = 128
 BLOCK_SECONDS = 1.0
-MAX_PAGE = 500
 #: A stream outlives the revocation of its token for about this long.
 RECHECK_SECONDS = REVOCATION_SECONDS
 #: Completions are numbered by journal sequence and place in the entry.
@@ -67,7 +67,7 @@ class Feeds:
         ``after`` empty: from the first; ``now``: from here on.
         """
         query = request.query()
-        limit = int(number(query.get("limit", "100"), "limit", MAX_PAGE)) or 1
+        limit = int(number(query.get("limit", "100"), "limit", MAX_COMPLETIONS)) or 1
         after = query.get("after", "")
         if after == "now":
             cursor = str(self._context.tail.seq * PLACES + PLACES - 1)
@@ -123,7 +123,7 @@ class Feeds:
     async def _still_welcome(self, request: Request, principal: Principal) -> bool:
         """Look the token up again: it may be revoked, or be another project's by now."""
         try:
-            found = await self._context.identity.principal(request, Scope.READ)
+            found = await self._context.tokens.principal(request, Scope.READ)
         except Unavailable:
             return True  # nobody can tell for now: whoever listens goes on
         except HttpError:

@@ -1,4 +1,4 @@
-"""Is this process alive, is the system ready, how does it stand, what did it decide."""
+"""Endpoints of liveness, readiness, status, waiting lines and decisions."""
 
 from __future__ import annotations
 
@@ -9,38 +9,34 @@ from typing import Any, cast
 import redis
 
 from contract.responses import WaitDetails
+from contract.routes import MAX_DECISIONS, MAX_QUEUES
+from contract.status import SystemStatus
 from domain.principals import Principal
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.http import Request, Response
 from scheduler.runtime.gateway.request_parsing import number
 from scheduler.runtime.loop.housekeeping import REFUSING
 
-#: A worker that has not shown life for this long is counted as gone.
+#: A worker without a sign of life for this long counts as dead.
 WORKER_SECONDS = 10.0
 
 
-#: Decisions that the core remembers.
-MOST_DECISIONS = 256
-#: Lines shown at most; each costs the loop a look at its head.
-MOST_LINES = 500
-
-
 class Health:
-    """Handlers of ``/livez``, ``/readyz`` and ``/api/v1/status``."""
+    """Handlers of ``/livez``, ``/readyz``, ``/status``, ``/queues`` and ``/decisions``."""
 
     def __init__(self, context: Context, needed_roles: tuple[str, ...]) -> None:
         self._context = context
         self._needed_roles = needed_roles
 
-    async def live(self) -> Response:
+    async def live(self, request: Request) -> Response:
         """GET /livez: this process answers."""
         return Response(200, {"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
         """GET /readyz[?verbose]: 200 when actions can be accepted and run, else 503.
 
-        ``verbose`` adds every check, and facts: who leads since when, how far the loop and the
-        readers of the journal are behind.
+        ``verbose`` adds every check, and facts: the leader and its epoch, the lag of the loop and of
+        the readers of the journal.
         """
         checks = await self._checks()
         wrong = {name: problem for name, problem in checks.items() if problem}
@@ -60,7 +56,7 @@ class Health:
         except redis.RedisError as error:
             return {**checks, "redis": str(error) or "does not answer"}
         checks["redis"] = ""
-        checks["leader"] = "" if leader else _why_nobody_leads(workers)
+        checks["leader"] = "" if leader else _no_leader(workers)
         if leader and not any(worker["name"] == leader.decode() for worker in workers):
             checks["leader"] = f"{leader.decode()} leads but has not shown life for a while"
         for role in self._needed_roles:
@@ -78,52 +74,52 @@ class Health:
         return [worker for worker in found if time() - worker["at"] <= WORKER_SECONDS]
 
     async def decisions(self, request: Request, principal: Principal) -> Response:
-        """GET /api/v1/decisions?limit=: what policies decided lately, latest first.
+        """GET /api/v1/decisions?limit=: recent decisions of policies, latest first.
 
-        Only of groups in which somebody had a choice. Ids of actions are shown whoever they belong
-        to; what an action is remains its project's.
+        Only groups with an action that has several feasible unit counts. Ids of actions of all
+        projects are shown; an action itself is visible to its own project alone.
         """
-        limit = number(request.query().get("limit", "100"), "limit", MOST_DECISIONS)
+        limit = number(request.query().get("limit", "100"), "limit", MAX_DECISIONS)
         return Response(200, await self._context.questions.decisions(max(1, int(limit))))
 
     async def queues(self, request: Request, principal: Principal) -> Response:
-        """GET /api/v1/queues?limit=: what waits and for what, the longest lines first.
+        """GET /api/v1/queues?limit=: waiting actions by what they need, the longest line first.
 
-        Whose they are is told of the caller's own project alone.
+        Names of project, task and trajectory are shown to their own project alone.
         """
-        limit = number(request.query().get("limit", "100"), "limit", MOST_LINES)
+        limit = number(request.query().get("limit", "100"), "limit", MAX_QUEUES)
         view = await self._context.questions.queues(max(1, int(limit)))
         for line in view.items:
             if not principal.sees(line.project):
                 line.project, line.task, line.trajectory = "", "", None
-                line.why = WaitDetails(line.why.code, "why in words is told to its own project")
+                line.why = WaitDetails(line.why.code, "the reason is shown to its own project")
         return Response(200, view)
 
     async def status(self, request: Request, principal: Principal) -> Response:
         """GET /api/v1/status: pools, resources, nodes and the loop, as the leader sees them.
 
-        Shares and tasks are told of the caller's own project alone.
+        Shares and tasks are shown to their own project alone.
         """
         status = await self._context.questions.status()
         if principal.project is not None:
             _keep_own(status, principal.project)
-        status["workers"] = [_for_people(worker) for worker in await self._workers()]
+        status.workers = [_without_histograms(worker) for worker in await self._workers()]
         return Response(200, status)
 
 
-def _why_nobody_leads(workers: list[dict[str, Any]]) -> str:
+def _no_leader(workers: list[dict[str, Any]]) -> str:
     refusals = [f"{w['name']}: {w.get('why')}" for w in workers if w["role"] == REFUSING]
     return "; ".join(["no scheduler loop leads", *refusals])
 
 
-def _keep_own(status: dict[str, Any], project: str) -> None:
-    """Leave out what is other projects': they do not exist for a token that is bound to one."""
-    status["shares"] = [each for each in status.get("shares", ()) if each["project"] == project]
-    for member in ("steered_tasks", "durations"):  # by ``project/task``
-        of_tasks = status.get(member, {})
-        status[member] = {k: v for k, v in of_tasks.items() if k.startswith(f"{project}/")}
+def _keep_own(status: SystemStatus, project: str) -> None:
+    """Remove shares and tasks of other projects."""
+    own = f"{project}/"
+    status.shares = [share for share in status.shares if share.project == project]
+    status.steered_tasks = {k: v for k, v in status.steered_tasks.items() if k.startswith(own)}
+    status.durations = {k: v for k, v in status.durations.items() if k.startswith(own)}
 
 
-def _for_people(worker: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what only `/metrics` understands."""
+def _without_histograms(worker: dict[str, Any]) -> dict[str, Any]:
+    """Leave out lists, which only ``/metrics`` reads."""
     return {name: fact for name, fact in worker.items() if not isinstance(fact, list)}

@@ -6,6 +6,7 @@ import asyncio
 
 import msgspec
 
+from contract.receipts import RenewedLease
 from contract.requests import LeaseReleaseRequest, LeaseRenewRequest
 from contract.responses import ActionResponse, rfc3339
 from domain.action import ActionState, Kind
@@ -49,7 +50,7 @@ class Leases:
             raise Unavailable("the renewal was not confirmed; look at the lease") from None
         finally:
             self._context.tail.forget(action_id, renewal)
-        return Response(200, {"id": action_id, "expires_at": rfc3339(ends)})
+        return Response(200, RenewedLease(action_id, rfc3339(ends)))
 
     async def release(self, request: Request, principal: Principal, action_id: str) -> Response:
         """POST /leases/{id}/release. Repeats change nothing."""

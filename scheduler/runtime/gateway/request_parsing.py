@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -33,6 +33,14 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise InvalidRequest(_PATH.sub("", text), pointer=pointer) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HttpError(400, "malformed_json", f"the body is not valid JSON: {error}") from None
+
+
+def json_text(value: Any, pointer: str) -> str:
+    """Return ``value`` as JSON. Raises InvalidRequest for a value that was read but cannot be written."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except (OverflowError, RecursionError, TypeError) as error:
+        raise InvalidRequest(f"this cannot be passed on: {error}", pointer=pointer) from None
 
 
 def checked_name(name: str, what: str) -> str:

@@ -11,7 +11,9 @@ import msgspec
 import redis
 import redis.asyncio
 
+from contract.receipts import TrajectoryState
 from contract.responses import ActionResponse, DecisionsResponse, QueuesResponse
+from contract.status import SystemStatus
 from domain.codec import Reply, decode_reply, encode
 from domain.errors import CapacityError, Conflict, InvalidRequest, NotFound, Unavailable
 from domain.events import (
@@ -37,6 +39,8 @@ RETRY_SECONDS = 0.2
 _views = msgspec.msgpack.Decoder(ActionResponse)
 _decisions = msgspec.msgpack.Decoder(DecisionsResponse)
 _queues = msgspec.msgpack.Decoder(QueuesResponse)
+_trajectories = msgspec.msgpack.Decoder(TrajectoryState)
+_statuses = msgspec.msgpack.Decoder(SystemStatus)
 
 
 class NotLive(Exception):
@@ -106,8 +110,8 @@ class Questions:
             raise NotLive(reply.detail)
         return _views.decode(reply.body)
 
-    async def trajectory(self, project: str, name: str) -> dict[str, Any]:
-        """Return how a trajectory stands. Raises NotFound, Unavailable."""
+    async def trajectory(self, project: str, name: str) -> TrajectoryState:
+        """Return the state of a trajectory. Raises NotFound, Unavailable."""
         request_id = secrets.token_hex(8)
         question = TrajectoryQueried(
             project=project, trajectory=name, request_id=request_id, reply_to=self.channel
@@ -115,16 +119,14 @@ class Questions:
         reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
         if not reply.ok:
             raise NotFound(f"there is no trajectory {name!r} open or finished lately")
-        body: dict[str, Any] = msgspec.msgpack.decode(reply.body)
-        return body
+        return _trajectories.decode(reply.body)
 
-    async def status(self) -> dict[str, Any]:
-        """Return how the system stands. Raises Unavailable."""
+    async def status(self) -> SystemStatus:
+        """Return the status of the system. Raises Unavailable."""
         request_id = secrets.token_hex(8)
         question = StatusQueried(request_id=request_id, reply_to=self.channel)
         reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
-        status: dict[str, Any] = msgspec.msgpack.decode(reply.body or b"\x80")
-        return status
+        return _statuses.decode(reply.body)
 
     async def decisions(self, limit: int) -> DecisionsResponse:
         """Return what policies decided lately. Raises Unavailable."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from contract.receipts import ChangedTask, EvictedService
 from contract.requests import CancelRequest, PriorityRequest
 from domain.codec import encode
 from domain.errors import NotFound
@@ -18,7 +19,7 @@ _cancel = msgspec.json.Decoder(CancelRequest)
 _priority = msgspec.json.Decoder(PriorityRequest)
 
 
-class Steering:
+class TaskControl:
     """Handlers of ``/tasks/{id}/…`` and of evictions. A task need not be known yet: what is said holds for later."""
 
     def __init__(self, context: Context) -> None:
@@ -40,7 +41,7 @@ class Steering:
         asked = asked_by(request, principal)
         event = TaskPaused(project=project, task=task, paused=paused, asked=asked)
         await self._context.submitter.append([encode(event)])
-        return Response(202, {"id": task, "project": project, "paused": paused})
+        return Response(202, ChangedTask(task, project, paused=paused))
 
     async def prioritise(self, request: Request, principal: Principal, task: str) -> Response:
         """POST /tasks/{id}/priority: serve all its actions at this one; null: each at its own."""
@@ -49,7 +50,7 @@ class Steering:
         asked = asked_by(request, principal)
         event = TaskPrioritised(project=project, task=task, priority=priority, asked=asked)
         await self._context.submitter.append([encode(event)])
-        return Response(202, {"id": task, "project": project, "priority": priority})
+        return Response(202, ChangedTask(task, project, priority=priority))
 
     async def cancel(self, request: Request, principal: Principal, task: str) -> Response:
         """POST /tasks/{id}/cancel: end what it has now; what is submitted later is accepted."""
@@ -60,7 +61,7 @@ class Steering:
             project=project, task=task, reason=reason, asked=asked_by(request, principal)
         )
         await self._context.submitter.append([encode(event)])
-        return Response(202, {"id": task, "project": project, "cancelling": True})
+        return Response(202, ChangedTask(task, project, cancelling=True))
 
     async def evict(self, request: Request, principal: Principal, service: str) -> Response:
         """POST /services/{id}/evict: let it leave the chunks where it does not work."""
@@ -72,7 +73,7 @@ class Steering:
             )
         event = ServiceEvictionAsked(service=service, asked=asked_by(request, principal))
         await self._context.submitter.append([encode(event)])
-        return Response(202, {"id": service, "evicting": True})
+        return Response(202, EvictedService(service, evicting=True))
 
     def _known(self, service: str) -> None:
         if service not in self._context.admission.view.services:

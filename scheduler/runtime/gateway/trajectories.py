@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import asdict, replace
 
+from contract.receipts import OpenedTask, TrajectoryReceipt, TrajectoryState, WrittenFile
 from contract.requests import TaskRequest, TrajectoryRequest
 from domain.codec import encode
 from domain.errors import Conflict, InvalidRequest
@@ -32,7 +34,7 @@ class Trajectories:
         project, pool = await self._place(payload, principal)
         event = TaskOpened(project=project, task=payload.id, pool=pool, metadata=payload.metadata)
         await self._context.submitter.append([_packed(event)])
-        return Response(201, {"id": payload.id, "project": project, "pool": pool or None})
+        return Response(201, OpenedTask(payload.id, project, pool or None))
 
     async def open(self, request: Request, principal: Principal) -> Response:
         """POST /trajectories: declare a trajectory and its environment."""
@@ -50,25 +52,25 @@ class Trajectories:
             metadata=payload.metadata,
         )
         await self._context.submitter.append([_packed(event)])
-        standing = await self._context.questions.trajectory(project, payload.id)
-        if standing["state"] != "open":
+        found = await self._context.questions.trajectory(project, payload.id)
+        if found.state != "open":
             raise Conflict(
-                f"trajectory {payload.id!r} is {standing['state']}; choose another id",
+                f"trajectory {payload.id!r} is {found.state}; choose another id",
                 pointer="/id",
             )
-        return Response(201, {"id": payload.id, "project": project, **standing})
+        return Response(201, _receipt(payload.id, project, found))
 
     async def finish(self, request: Request, principal: Principal, name: str) -> Response:
         """POST /trajectories/{id}/finish: cancel what waits, end what runs, remove the environment."""
         await request.body()
         checked_name(name, "trajectory")
         project = await self._context.project(request, principal)
-        standing = await self._context.questions.trajectory(project, name)
-        if standing["state"] != "open":
-            return Response(200, {"id": name, "project": project, **standing})
+        found = await self._context.questions.trajectory(project, name)
+        if found.state != "open":
+            return Response(200, _receipt(name, project, found))
         event = TrajectoryFinished(project=project, trajectory=name)
         await self._context.submitter.append([encode(event)])
-        return Response(202, {"id": name, "project": project, **standing, "state": "finishing"})
+        return Response(202, _receipt(name, project, replace(found, state="finishing")))
 
     async def put_file(
         self, request: Request, principal: Principal, name: str, path: str
@@ -79,7 +81,7 @@ class Trajectories:
         checked_name(name, "trajectory")
         project = await self._context.project(request, principal)
         await self._context.questions.put_file(project, name, path, content)
-        return Response(201, {"path": path, "bytes": len(content)})
+        return Response(201, WrittenFile(path, len(content)))
 
     async def get_file(
         self, request: Request, principal: Principal, name: str, path: str
@@ -102,6 +104,10 @@ class Trajectories:
             return project, admission.pool(payload.pool, project)
 
         return await self._context.admitted(place)
+
+
+def _receipt(name: str, project: str, found: TrajectoryState) -> TrajectoryReceipt:
+    return TrajectoryReceipt(id=name, project=project, **asdict(found))
 
 
 def _packed(event: TaskOpened | TrajectoryOpened) -> bytes:

@@ -25,6 +25,7 @@ from domain.inventory import Config, PoolConfig, ProjectConfig, ResourceInventor
 from domain.ports import Driver
 from domain.principals import Principal, Scope
 from domain.redis_keys import Keys
+from facades import registry
 from managers.cpu.fake import FakeDriver
 from managers.registry import load
 from scheduler.runtime.gateway.app import Gateway
@@ -185,7 +186,7 @@ class Rig:
         context = Context(connect_async(self.url), self.keys, backing)
         await context.start()
         try:
-            yield Gateway(context, nothing_behind)
+            yield Gateway(context, nothing_behind, facades=registry.load())
         finally:
             await context.stop()
 

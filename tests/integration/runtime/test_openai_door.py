@@ -209,7 +209,7 @@ async def test_who_leaves_a_stream_cancels_its_action(gpus: GpuRig) -> None:
             assert await anext(answered.aiter_bytes()) == b"data: 3\n\n"
         action = await finished_action(client, answered)
 
-    assert (action["outcome"], action["detail"]) == ("cancelled", "its client went away")
+    assert (action["outcome"], action["detail"]) == ("cancelled", "its client disconnected")
 
 
 async def test_models_are_the_services_that_are_declared(gpus: GpuRig) -> None:

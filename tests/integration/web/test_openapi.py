@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from django.test import Client
 from drf_spectacular.validation import validate_schema
 from jsonschema import Draft202012Validator
 
-from tangram_web.lib.openapi_hot import HOT_ENDPOINTS
+from contract.routes import ROUTES
+from facades import registry
+from tests.architecture.tree import PACKAGES
 
 
 @pytest.fixture
@@ -27,6 +30,11 @@ def operations(document):
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             yield path, method, operation
+
+
+def reference(name):
+    """Return the reference to a component."""
+    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def references(value):
@@ -57,14 +65,53 @@ def test_every_reference_leads_somewhere(document):
     assert set(references(document)) <= known
 
 
-@pytest.mark.parametrize("endpoint", HOT_ENDPOINTS, ids=lambda e: f"{e.method} {e.path}")
-def test_endpoint_of_the_gateway_is_listed(document, endpoint):
-    operation = document["paths"]["/api/v1" + endpoint.path][endpoint.method]
+FACADE_ROUTES = [route for facade in registry.load() for route in facade.routes]
 
-    assert operation["operationId"] == endpoint.operation
-    assert {str(status) for status in endpoint.answers} <= set(operation["responses"])
-    assert operation["security"] == [{"bearer": []}]
-    assert ("requestBody" in operation) is (endpoint.body is not None)
+
+def test_every_route_of_the_gateway_and_of_its_facades_is_listed(document):
+    for route in (*ROUTES, *FACADE_ROUTES):
+        operation = document["paths"][route.path][route.method.lower()]
+
+        assert operation["operationId"] == route.operation
+        assert {str(status) for status in route.responses} <= set(operation["responses"])
+        assert operation["security"] == ([{"bearer": []}] if route.scope else [])
+        assert ("requestBody" in operation) is (route.body is not None)
+
+
+def test_status_and_accepted_bodies_are_typed(document):
+    schemas = document["components"]["schemas"]
+    status = document["paths"]["/api/v1/status"]["get"]["responses"]["200"]
+    assert status["content"]["application/json"]["schema"] == reference("SystemStatus")
+    assert schemas["SystemStatus"]["properties"]["nodes"]["items"] == reference("NodeStatus")
+
+    for path, method, operation in operations(document):
+        accepted = operation["responses"].get("202")
+        if accepted and path.startswith("/api/v1/"):
+            (content,) = accepted["content"].values()
+            assert "$ref" in content["schema"], (path, method)
+
+
+def test_a_generated_client_is_no_package_of_ours(document):
+    """Generators name the package ``<title>_client`` and import it beside `tangram_client`."""
+    package = "_".join([*document["info"]["title"].lower().split(), "client"])
+
+    assert package.isidentifier()
+    assert package not in PACKAGES
+
+
+def test_a_generator_can_name_every_operation_and_every_body(document):
+    """Each operation becomes a function, each JSON body a model or a dictionary."""
+    for path, method, operation in operations(document):
+        assert operation["operationId"].isidentifier(), (path, method)
+        bodies = [operation.get("requestBody", {}), *operation["responses"].values()]
+        contents = [content for body in bodies for content in body.get("content", {}).items()]
+        for media_type, content in contents:
+            if "json" in media_type:
+                assert content["schema"], (path, method, media_type)
+        placed = {
+            given["name"] for given in operation.get("parameters", ()) if given["in"] == "path"
+        }
+        assert placed == set(re.findall(r"{(\w+)}", path)), (path, method)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +137,8 @@ def test_each_operation_has_a_name_of_its_own(document):
 
 def test_each_operation_says_its_scope_and_its_problems(document):
     for path, method, operation in operations(document):
+        if not path.startswith("/api/v1/"):
+            continue
         assert operation["x-scope"] in {"read", "submit", "operate", "config", "admin"}, path
         for status, answer in operation["responses"].items():
             if status >= "4":

@@ -1,0 +1,78 @@
+"""Receipts: bodies of the answers to changes that the scheduler has accepted.
+
+The change itself follows: a receipt of 202 says that the request is stored, not that it is done.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from domain.action import ActionState
+
+
+class AcceptedAction(msgspec.Struct):
+    """An action that was submitted, or is about to be cancelled."""
+
+    id: str
+    state: ActionState
+    #: Only in the answer to a cancellation.
+    cancelling: bool | UnsetType = UNSET
+
+
+class RenewedLease(msgspec.Struct):
+    """A lease and its new end, as UTC RFC 3339."""
+
+    id: str
+    expires_at: str
+
+
+class OpenedTask(msgspec.Struct):
+    """A task and the pool that it is bound to; null: the default pool of its project."""
+
+    id: str
+    project: str
+    pool: str | None
+
+
+class ChangedTask(msgspec.Struct):
+    """A task and what was asked for it."""
+
+    id: str
+    project: str
+    paused: bool | UnsetType = UNSET
+    priority: int | UnsetType | None = UNSET
+    cancelling: bool | UnsetType = UNSET
+
+
+class EvictedService(msgspec.Struct):
+    """A GPU service that leaves the chunks on which no action runs."""
+
+    id: str
+    evicting: bool
+
+
+class TrajectoryState(msgspec.Struct):
+    """State of a trajectory: ``open``, ``finishing`` or ``finished``; a finished one has ``detail``."""
+
+    state: str
+    task: str | UnsetType = UNSET
+    pool: str | UnsetType = UNSET
+    #: The node of its environment; null until its first action starts.
+    node: str | UnsetType | None = UNSET
+    live_actions: int | UnsetType = UNSET
+    detail: str | UnsetType = UNSET
+
+
+class TrajectoryReceipt(TrajectoryState, kw_only=True):
+    """A trajectory that was opened or finished."""
+
+    id: str
+    project: str
+
+
+class WrittenFile(msgspec.Struct):
+    """A file of a trajectory's workspace, and its size."""
+
+    path: str
+    bytes: int

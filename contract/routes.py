@@ -1,0 +1,409 @@
+"""Routes of the gateway: one table for the handlers that serve them and for the OpenAPI document.
+
+The gateway binds a handler to each route by its operation; `tangram_web.lib.schema` renders the
+same routes. A facade has a table of its own and no prefix of ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from contract.receipts import (
+    AcceptedAction,
+    ChangedTask,
+    EvictedService,
+    OpenedTask,
+    RenewedLease,
+    TrajectoryReceipt,
+    WrittenFile,
+)
+from contract.requests import (
+    MAX_WAIT_SECONDS,
+    ActionRequest,
+    BatchRequest,
+    CancelRequest,
+    LeaseReleaseRequest,
+    LeaseRenewRequest,
+    PriorityRequest,
+    TaskRequest,
+    TrajectoryRequest,
+)
+from contract.responses import (
+    ActionResponse,
+    BatchResponse,
+    CompletionsResponse,
+    DecisionsResponse,
+    QueuesResponse,
+)
+from contract.status import SystemStatus
+from domain.ports.drivers import MAX_FILE_BYTES
+from domain.principals import Scope
+
+API_PREFIX = "/api/v1"
+#: Most items on a page of completions, of waiting lines, and of decisions.
+MAX_COMPLETIONS = 500
+MAX_QUEUES = 500
+MAX_DECISIONS = 256
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A body that is not JSON."""
+
+    media_type: str
+    description: str
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter in the query or in a header."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+    place: str = "query"
+
+
+#: A struct, bytes, or the JSON schema of an object.
+Body = type | Binary | dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """One method of one path, with everything that a client needs to know of it."""
+
+    method: str
+    #: ``{path}`` takes the rest of the path, any other parameter one segment.
+    path: str
+    #: Name of the operation, which its handler is bound by.
+    operation: str
+    summary: str
+    #: Scope that the token needs; None: no token.
+    scope: Scope | None
+    responses: dict[int, Body]
+    body: Body | None = None
+    body_required: bool = True
+    parameters: tuple[Parameter, ...] = ()
+    #: Statuses of problems, beside those that every route has.
+    errors: tuple[int, ...] = ()
+    #: The handler sends the answer itself, piece by piece.
+    streams: bool = False
+
+
+def _limit(most: int, description: str) -> Parameter:
+    return Parameter("limit", description, {"type": "integer", "minimum": 1, "maximum": most})
+
+
+TEXT: dict[str, Any] = {"type": "string"}
+WAIT = Parameter(
+    "wait",
+    "Seconds to wait for the end of the action, or for the grant of a lease.",
+    {"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS},
+)
+IDEMPOTENCY_KEY = Parameter(
+    "Idempotency-Key",
+    "The same key with the same body gets the first answer again; with another body: 409.",
+    {"type": "string", "minLength": 1, "maxLength": 255},
+    "header",
+)
+PROJECT = Parameter(
+    "project",
+    "Project of the object, for tokens that are bound to none; without it, project `default`.",
+    TEXT,
+)
+FILE = Binary("application/octet-stream", f"The file, up to {MAX_FILE_BYTES} bytes.")
+_READINESS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "status": {"type": "string", "enum": ["ready", "not ready"]},
+        "checks": {"type": "object", "additionalProperties": {"type": "string"}},
+        "facts": {"type": "object", "additionalProperties": True},
+    },
+    "required": ["status"],
+}
+_LIVENESS: dict[str, Any] = {
+    "type": "object",
+    "properties": {"status": {"type": "string", "enum": ["ok"]}},
+    "required": ["status"],
+}
+
+ACTIONS = (
+    Route(
+        method="POST",
+        path=f"{API_PREFIX}/actions",
+        operation="actions_submit",
+        summary="Submit an action",
+        scope=Scope.SUBMIT,
+        body=ActionRequest,
+        parameters=(WAIT,),
+        responses={200: ActionResponse, 202: AcceptedAction},
+        errors=(404, 409, 413, 422),
+    ),
+    Route(
+        method="POST",
+        path=f"{API_PREFIX}/actions/batch",
+        operation="actions_submit_batch",
+        summary="Submit up to 1,000 actions; each is accepted or refused on its own",
+        scope=Scope.SUBMIT,
+        body=BatchRequest,
+        responses={202: BatchResponse},
+        errors=(409, 413, 422),
+    ),
+    Route(
+        method="GET",
+        path=f"{API_PREFIX}/actions/{{id}}",
+        operation="actions_retrieve",
+        summary="State of an action, and why it waits",
+        scope=Scope.READ,
+        parameters=(WAIT,),
+        responses={200: ActionResponse},
+        errors=(404, 422),
+    ),
+    Route(
+        method="GET",
+        path=f"{API_PREFIX}/actions/{{id}}/stream",
+        operation="actions_stream",
+        summary='Response of a call with `"stream": true`, while it arrives; for one reader',
+        scope=Scope.READ,
+        responses={200: Binary("*/*", "Status, headers and body are those of the API.")},
+        errors=(404, 409),
+        streams=True,
+    ),
+    Route(
+        method="POST",
+        path=f"{API_PREFIX}/actions/{{id}}/cancel",
+        operation="actions_cancel",
+        summary="Cancel an action; may be repeated",
+        scope=Scope.SUBMIT,
+        body=CancelRequest,
+        body_required=False,
+        responses={200: ActionResponse, 202: AcceptedAction},
+        errors=(404, 413, 422),
+    ),
+    Route(
+        method="POST",
+        path=f"{API_PREFIX}/leases/{{id}}/renew",
+        operation="leases_renew",
+        summary="Renew a lease",
+        scope=Scope.SUBMIT,
+        body=LeaseRenewRequest,
+        body_required=False,
+        responses={200: RenewedLease},
+        errors=(404, 409, 413, 422),
+    ),
+    Route(
+        method="POST",
+        path=f"{API_PREFIX}/leases/{{id}}/release",
+        operation="leases_release",
+        summary="Release a lease; may be repeated",
+        scope=Scope.SUBMIT,
+        body=LeaseReleaseRequest,
+        body_required=False,
+        responses={200: ActionResponse, 202: ActionResponse},
+        errors=(404, 409, 413, 422),
+    ),
+)
+
+FEEDS = (
+    Route(
+        method="GET",
+        path=f"{API_PREFIX}/events",
+        operation="events_stream",
+        summary="Changes of actions as server-sent events",
+        scope=Scope.READ,
+        parameters=(
+            Parameter("Last-Event-ID", "Continue after this event.", TEXT, "header"),
+            Parameter("after", "The same, for clients without headers.", TEXT),
+            Parameter("task", "Only actions of this task.", TEXT),
+            Parameter("trajectory", "Only actions of this trajectory.", TEXT),
+            Parameter(
+                "types",
+                "Only these types of events, by comma: submitted, granted, finished.",
+                TEXT,
+            ),
+        ),
+        responses={
+            200: Binary(
+                "text/event-stream",
+                "`submitted`, `granted` and `finished` of the actions of the token's project (of all, "
+                "for a token of none). `gap`: an event that this server cannot read is missing.",
+            )
+        },
+        errors=(422,),
+        streams=True,
+    ),
+    Route(
+        method="GET",
+        path=f"{API_PREFIX}/completions",
+        operation="completions_list",
+        summary="The log of finished actions",
+        scope=Scope.READ,
+        parameters=(
+            Parameter("after", "`next` of the page before, or `now`.", TEXT),
+            _limit(MAX_COMPLETIONS, "Actions on a page."),
+            WAIT,
+        ),
+        responses={200: CompletionsResponse},
+        errors=(410, 422),
+    ),
+)
+
+TASKS = (
+    Route(
+        method="POST",
+        path=f"{API_PREFIX}/tasks",
+        operation="tasks_open",
+        summary="Declare a task and bind it to a pool",
+        scope=Scope.SUBMIT,
+        body=TaskRequest,
+        responses={201: OpenedTask},
+        errors=(404, 409, 413, 422),
+    ),
+    Route(
+        method="POST",
+        path=f"{API_PREFIX}/tasks/{{id}}/pause",
+        operation="tasks_pause",
+        summary="Pause a task: its running actions continue, its waiting ones get no grant",
+        scope=Scope.OPERATE,
+        parameters=(PROJECT,),
+        responses={202: ChangedTask},
+        errors=(404, 413, 422),
+    ),
+    Route(
+        method="POST",
+        path=f"{API_PREFIX}/tasks/{{id}}/resume",
+        operation="tasks_resume",
+        summary="Resume a paused task",
+        scope=Scope.OPERATE,
+        parameters=(PROJECT,),
+        responses={202: ChangedTask},
+        errors=(404, 413, 422),
+    ),
+    Route(
+        method="POST",
+        path=f"{API_PREFIX}/tasks/{{id}}/priority",
+        operation="tasks_priority",
+        summary="Serve all actions of a task at one priority; null: each at its own",
+        scope=Scope.OPERATE,
+        body=PriorityRequest,
+        parameters=(PROJECT,),
+        responses={202: ChangedTask},
+        errors=(404, 413, 422),
+    ),
+    Route(
+        method="POST",
+        path=f"{API_PREFIX}/tasks/{{id}}/cancel",
+        operation="tasks_cancel",
+        summary="Cancel the present actions of a task; later submissions are accepted",
+        scope=Scope.SUBMIT,
+        body=CancelRequest,
+        body_required=False,
+        parameters=(PROJECT,),
+        responses={202: ChangedTask},
+        errors=(404, 413, 422),
+    ),
+    Route(
+        method="POST",
+        path=f"{API_PREFIX}/services/{{id}}/evict",
+        operation="services_evict",
+        summary="Evict a GPU service from the chunks on which no action runs",
+        scope=Scope.OPERATE,
+        responses={202: EvictedService},
+        errors=(404, 413),
+    ),
+)
+
+TRAJECTORIES = (
+    Route(
+        method="POST",
+        path=f"{API_PREFIX}/trajectories",
+        operation="trajectories_open",
+        summary="Declare a trajectory before its first action",
+        scope=Scope.SUBMIT,
+        body=TrajectoryRequest,
+        responses={201: TrajectoryReceipt},
+        errors=(404, 409, 413, 422),
+    ),
+    Route(
+        method="POST",
+        path=f"{API_PREFIX}/trajectories/{{id}}/finish",
+        operation="trajectories_finish",
+        summary="Finish a trajectory: its actions are cancelled, its environment is removed",
+        scope=Scope.SUBMIT,
+        parameters=(PROJECT,),
+        responses={200: TrajectoryReceipt, 202: TrajectoryReceipt},
+        errors=(404, 422),
+    ),
+    Route(
+        method="PUT",
+        path=f"{API_PREFIX}/trajectories/{{id}}/files/{{path}}",
+        operation="files_put",
+        summary="Write a file below the workspace of a trajectory",
+        scope=Scope.SUBMIT,
+        body=FILE,
+        parameters=(PROJECT,),
+        responses={201: WrittenFile},
+        errors=(404, 409, 413, 422),
+    ),
+    Route(
+        method="GET",
+        path=f"{API_PREFIX}/trajectories/{{id}}/files/{{path}}",
+        operation="files_get",
+        summary="Read a file below the workspace of a trajectory",
+        scope=Scope.READ,
+        parameters=(PROJECT,),
+        responses={200: FILE},
+        errors=(404, 409, 413, 422),
+    ),
+)
+
+STATUS = (
+    Route(
+        method="GET",
+        path="/livez",
+        operation="livez",
+        summary="Whether this web process answers",
+        scope=None,
+        responses={200: _LIVENESS},
+    ),
+    Route(
+        method="GET",
+        path="/readyz",
+        operation="readyz",
+        summary="Whether actions can be accepted and run",
+        scope=None,
+        parameters=(Parameter("verbose", "Show every check, and facts about the leader.", TEXT),),
+        responses={200: _READINESS, 503: _READINESS},
+    ),
+    Route(
+        method="GET",
+        path=f"{API_PREFIX}/status",
+        operation="status_retrieve",
+        summary="Queues, capacity and the leader, in numbers",
+        scope=Scope.READ,
+        responses={200: SystemStatus},
+    ),
+    Route(
+        method="GET",
+        path=f"{API_PREFIX}/queues",
+        operation="queues_list",
+        summary="Lines of waiting actions that can be admitted in one way only, longest first",
+        scope=Scope.READ,
+        parameters=(_limit(MAX_QUEUES, "Number of lines."),),
+        responses={200: QueuesResponse},
+        errors=(422,),
+    ),
+    Route(
+        method="GET",
+        path=f"{API_PREFIX}/decisions",
+        operation="decisions_list",
+        summary="Recent decisions of policies: candidates, evictions tried, objectives, units",
+        scope=Scope.READ,
+        parameters=(_limit(MAX_DECISIONS, "Number of decisions."),),
+        responses={200: DecisionsResponse},
+        errors=(422,),
+    ),
+)
+
+ROUTES: tuple[Route, ...] = (*ACTIONS, *FEEDS, *TASKS, *TRAJECTORIES, *STATUS)
