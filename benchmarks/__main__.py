@@ -19,10 +19,11 @@ HERE = Path(__file__).parent
 def benchmarks() -> dict[str, str]:
     """Return name → first line of its docstring, for every module here that is a command."""
     found = {}
-    for path in sorted(HERE.glob("*.py")):
+    for path in sorted([*HERE.glob("*.py"), *HERE.glob("*/__main__.py")]):
         text = path.read_text()
-        if path.stem != "__main__" and 'if __name__ == "__main__"' in text:
-            found[path.stem] = (ast.get_docstring(ast.parse(text)) or "").splitlines()[0]
+        name = path.parent.name if path.stem == "__main__" else path.stem
+        if path.parent != HERE or (path.stem != "__main__" and 'if __name__ == "__main__"' in text):
+            found[name] = (ast.get_docstring(ast.parse(text)) or "").splitlines()[0]
     return found
 
 

@@ -21,8 +21,7 @@ from scheduler.core.cycle.arranger import HORIZON
 from scheduler.core.policies.choices import Choices, elastic, grained
 from scheduler.core.policies.eviction import evict
 from scheduler.core.policies.group import Group
-from simulator.report.figure import Figure, Interval, Series
-from simulator.report.svg import plot
+from simulator.figures import Figure, Interval, Series, plot
 from tests.oracles import literal
 
 CANDIDATES, FREE, WIDEST, RUNNING = 128, 256, 32, 100

@@ -33,8 +33,7 @@ from domain.ids import ActionId, ResourceId, trajectory_key
 from domain.ports import DriverContext, RunOrder
 from managers.cpu.containers import ContainerDriver
 from managers.cpu.probe import usable_cores
-from simulator.report.figure import Figure, Interval, Series
-from simulator.report.svg import plot
+from simulator.figures import Figure, Interval, Series, plot
 from tangram_client.aio import AsyncClient
 from tangram_client.payloads import exec_action
 from tangram_client.replay.burn import burn_command, recorded_cost

@@ -20,8 +20,7 @@ import uvloop
 
 from benchmarks.load import NOOP, Load, connection, post
 from benchmarks.record import RESULTS, quantiles, store
-from simulator.report.figure import Figure, Interval, Series
-from simulator.report.svg import plot
+from simulator.figures import Figure, Interval, Series, plot
 from tangram_web.supervisor.stack import Address
 from tests.faults.system import System
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,13 +28,14 @@ from simulator.compare import POLICIES, Progress, Scene, check_policies, compare
 from simulator.crew import end_when_told
 from simulator.decided import decide_again
 from simulator.engine import Watch
-from simulator.report.commands import report, with_report_options
 from simulator.result import encode
 from simulator.scenes import build, foreign, with_options
 from simulator.show import decision_text, plan_table, tables, trial_text
 from simulator.workloads.recorded import JournalWriter, read_journal
 from tangram_client.traces.recording import TraceError
 
+#: Module of the evaluation's verb. The installed distribution does not contain it.
+EVALUATION: Final = "benchmarks.evaluation.commands"
 #: Columns of a table that goes into a pipe: it is never cut.
 PIPE_WIDTH: Final = 200
 
@@ -85,7 +88,7 @@ def plan_command(
     Exit code 1 when not even they are enough.
     """
     as_json, quiet = options.pop("as_json"), options.pop("quiet")
-    with _one_line_errors():
+    with one_line_errors():
         wish, scene = Wish(act_seconds, measure, of_rewards), _scene(**options)
         say = None if quiet else lambda trial: click.echo(trial_text(trial), err=True)
         answer = fewest_nodes(scene, policy, wish, scene.cluster.nodes, say)
@@ -110,7 +113,7 @@ def decisions_command(
     Exit code 1 when other decisions come out than the journal has.
     """
     others, lines = 0, list[str]()
-    with _one_line_errors():
+    with one_line_errors():
         for decided in decide_again(read_journal(journal)):
             others += not decided.same
             for view in decided.arranged:
@@ -125,23 +128,21 @@ def decisions_command(
         sys.exit(1)
 
 
-@verbs.command("report")
-@with_report_options
-def report_command(**options: Any) -> None:
-    """Simulate the evaluation of ARL-Tangram again: one page, the paper's numbers beside ours."""
-    with _one_line_errors():
-        page, _ = report(**options)
-    click.echo(page)
-
-
 def main() -> None:
     """Run the command line."""
     end_when_told()
+    add_evaluation()
     verbs(prog_name="tangram sim")
 
 
+def add_evaluation() -> None:
+    """Add the verb ``report`` and the evaluation's baselines where the repository has them."""
+    if find_spec("benchmarks") is not None:
+        verbs.add_command(import_module(EVALUATION).report_command)
+
+
 @contextmanager
-def _one_line_errors() -> Iterator[None]:
+def one_line_errors() -> Iterator[None]:
     """End with exit code 2 when the input is bad, 1 when the simulation itself is."""
     try:
         yield
@@ -158,7 +159,7 @@ def _simulate(
     journal: Path | None = None,
     **options: Any,
 ) -> None:
-    with _one_line_errors():
+    with one_line_errors():
         check_policies(policies)
         scene = _scene(**options)
         shown = _shown(scene.workload.actions, quiet=quiet)

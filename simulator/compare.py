@@ -13,7 +13,7 @@ import msgspec
 from domain.errors import InvalidRequest
 from domain.ids import ActionId
 from domain.policies import KNOWN_POLICIES, parse_policy
-from simulator.baselines import kubernetes, serverless_llm, static_services, unmanaged
+from simulator.baselines import kubernetes, unmanaged
 from simulator.cluster import Cluster
 from simulator.engine import Simulation, Switch, Watch
 from simulator.overheads import Overheads
@@ -28,10 +28,6 @@ POLICIES = tuple(
     for known in KNOWN_POLICIES
     for name in (("fixed(4)", "fixed(16)") if known == "fixed(k)" else (known,))
 )
-#: Rivals that are modelled without the core (`simulator.baselines`).
-BASELINES = (*kubernetes.RULES, *unmanaged.RULES, *static_services.RULES, serverless_llm.NAME)
-#: Those of them that serve models on GPUs, and nothing else.
-SERVING = (*static_services.RULES, serverless_llm.NAME)
 
 #: Called with the policy and how many of its actions have finished.
 Progress = Callable[[str, int], None]
@@ -82,6 +78,21 @@ class Runnable(Finished, Protocol):
     def run(self) -> Tally: ...
 
 
+class MakeBaseline(Protocol):
+    """Prepare a baseline for a workload on a cluster; ``progress`` counts finished actions."""
+
+    def __call__(
+        self, workload: Workload, cluster: Cluster, *, progress: Callable[[int], None] | None
+    ) -> Runnable: ...
+
+
+#: Systems that are modelled without the core, by the name that stands for a policy. The evaluation
+#: adds those that only it compares with.
+BASELINES: dict[str, MakeBaseline] = {
+    name: partial(kubernetes.Kubernetes, rules=rules) for name, rules in kubernetes.RULES.items()
+} | {name: partial(unmanaged.Unmanaged, rules=rules) for name, rules in unmanaged.RULES.items()}
+
+
 def check_policies(policies: Sequence[str]) -> None:
     """Raise InvalidRequest for a policy that the core does not know, or that is named twice."""
     for policy in policies:
@@ -108,15 +119,8 @@ def _prepare(
     scene: Scene, policy: str, tell: Callable[[int], None] | None, watch: Watch | None
 ) -> Runnable:
     workload, cluster = scene.workload, scene.cluster
-    if policy in kubernetes.RULES:
-        return kubernetes.Kubernetes(workload, cluster, kubernetes.RULES[policy], tell)
-    if policy in unmanaged.RULES:
-        return unmanaged.Unmanaged(workload, cluster, unmanaged.RULES[policy], tell)
-    if policy in static_services.RULES:
-        gpus = static_services.RULES[policy]
-        return static_services.StaticServices(workload, cluster, gpus, tell)
-    if policy == serverless_llm.NAME:
-        return serverless_llm.ServerlessLlm(workload, cluster, tell)
+    if policy in BASELINES:
+        return BASELINES[policy](workload, cluster, progress=tell)
     began, switch = scene.prelude, None
     if began is not None:
         config = msgspec.structs.replace(cluster.config(policy), revision=2)

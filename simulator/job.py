@@ -20,8 +20,7 @@ from domain.resources import MILLI
 from simulator.cluster import GIB, POOL, Cluster
 from simulator.compare import Prelude, Progress, Scene, run
 from simulator.engine import Stalled
-from simulator.report.figure import Figure, Series, interval
-from simulator.report.svg import plot
+from simulator.figures import Figure, Series, interval, plot
 from simulator.request import MOST_ACTIONS, Request, Variant, read_request
 from simulator.result import WINDOWS, Result
 from simulator.scenes import build

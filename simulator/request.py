@@ -14,8 +14,7 @@ from domain.errors import InvalidRequest
 from domain.inventory import Config, ResourceInventory
 from domain.policies import parse_policy
 
-#: Rivals that are modelled without the core, as `simulator.compare.BASELINES` has them; no workload
-#: here calls models, so those that serve them are left out.
+#: Baselines of a comparison: the names of `simulator.compare.BASELINES`.
 RIVALS: Final = ("kubernetes", "kubernetes(110)", "unmanaged")
 #: Simulated actions, over all policies and seeds of one request.
 MOST_ACTIONS: Final = 1_000_000

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.evaluation.cases import Inputs, Scale
+from benchmarks.evaluation.report import chosen, evaluate
 from simulator.llm_trace import make_requests
-from simulator.report.cases import Inputs, Scale
-from simulator.report.evaluation import chosen, evaluate
 from simulator.traces import make_recordings
 
 RANGES = tomllib.loads((Path(__file__).parent / "ranges.toml").read_text())["range"]

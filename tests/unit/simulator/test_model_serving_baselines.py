@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.evaluation.serverless_llm import ServerlessLlm
+from benchmarks.evaluation.static_services import StaticServices, place
 from domain.apis import CallSpec
 from domain.errors import InvalidRequest
-from simulator.baselines.serverless_llm import ServerlessLlm
-from simulator.baselines.static_services import StaticServices, place
 from simulator.cluster import GIB, Cluster
 from simulator.llm_trace import make_requests
 from simulator.work import Work

@@ -11,13 +11,15 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from simulator.cli import verbs
-from simulator.report.cases import FULL, QUICK, Case, Scale
-from simulator.report.evaluation import LEFT_OUT, PLANS, Beside, Measured, Report
-from simulator.report.figure import Claim, Context, Figure, Series, interval
-from simulator.report.gpus import fewest
-from simulator.report.page import html
-from simulator.report.svg import plot
+from benchmarks.evaluation.cases import FULL, QUICK, Case, Scale
+from benchmarks.evaluation.gpus import fewest
+from benchmarks.evaluation.page import html
+from benchmarks.evaluation.plans import Context
+from benchmarks.evaluation.report import LEFT_OUT, PLANS, Beside, Measured, Report
+from simulator.cli import add_evaluation, verbs
+from simulator.figures import Claim, Figure, Series, interval, plot
+
+add_evaluation()
 
 LINES = Series("a <b>", ((1, interval([1.0, 3.0])), (10, interval([200.0]))))
 CLAIM = Claim("ACT of x & y", "4.3", interval([2.0]), "less <than> it")

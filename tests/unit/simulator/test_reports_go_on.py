@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.evaluation.cases import Case, Inputs, Scale
+from benchmarks.evaluation.checkpoint import Kept
+from benchmarks.evaluation.runs import Done, Results, simulate
 from simulator.compare import Timed
 from simulator.llm_trace import make_requests
-from simulator.report.cases import Case, Inputs, Scale
-from simulator.report.kept import Kept
-from simulator.report.runs import Done, Results, simulate
 from simulator.traces import make_recordings
 
 SCALE = Scale("tiny", seeds=1, interactions=2)

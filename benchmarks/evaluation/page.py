@@ -9,10 +9,9 @@ from typing import Final
 
 import msgspec
 
-from simulator.report.cases import FULL
-from simulator.report.evaluation import Measured, Report
-from simulator.report.figure import OURS, Claim, Figure
-from simulator.report.svg import plot
+from benchmarks.evaluation.cases import FULL
+from benchmarks.evaluation.report import Measured, Report
+from simulator.figures import OURS, Claim, Figure, plot
 
 POLICY: Final = rf"\b({'|'.join(OURS)})\b"
 STYLE: Final = """

@@ -6,20 +6,9 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, Final
 
-from simulator.report.cases import Scale, scene
-from simulator.report.figure import (
-    OURS,
-    Claim,
-    Context,
-    Grid,
-    Interval,
-    Plan,
-    act,
-    interval,
-    point,
-    step,
-    trajectory_act,
-)
+from benchmarks.evaluation.cases import Scale, scene
+from benchmarks.evaluation.plans import Context, Grid, Plan, act, point, step, trajectory_act
+from simulator.figures import OURS, Claim, Interval, interval
 from simulator.result import Result
 from simulator.work import Work
 from simulator.workloads.program import Act, Think

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
+from benchmarks.evaluation import serverless_llm, static_services
 from simulator.cluster import GIB, Cluster
-from simulator.compare import Scene
+from simulator.compare import BASELINES, MakeBaseline, Scene
 from simulator.llm_trace import LlmRequest
 from simulator.sweep import shortened
 from simulator.workloads.ai_coding import AiCoding
@@ -16,6 +18,14 @@ from simulator.workloads.mopd import GPUS, ROLLOUT_SECONDS, TEACHERS, Mopd, teac
 from simulator.workloads.mopd_search import JUDGE, JudgedSearch, MopdSearch, judge, services
 from simulator.workloads.rewards import PRESETS
 from tangram_client.traces.recording import Recording
+
+#: Baselines that serve models on GPUs and nothing else.
+SERVING: Final[dict[str, MakeBaseline]] = {
+    name: partial(static_services.StaticServices, gpus=gpus)
+    for name, gpus in static_services.RULES.items()
+} | {serverless_llm.NAME: serverless_llm.ServerlessLlm}
+# `simulator.compare` runs them by name, in worker processes too: those import this module.
+BASELINES.update(SERVING)
 
 #: Workloads whose services are on GPUs.
 ON_GPUS: Final = frozenset({"mopd", "mopd-search", "judged-search"})

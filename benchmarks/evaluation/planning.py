@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from simulator.report.cases import Scale
-from simulator.report.coding import BATCH, by_cores
-from simulator.report.figure import OURS, Claim, Context, Grid, Interval, Plan, act, trajectory_act
-from simulator.report.gpus import fewest
+from benchmarks.evaluation.cases import Scale
+from benchmarks.evaluation.coding import BATCH, by_cores
+from benchmarks.evaluation.gpus import fewest
+from benchmarks.evaluation.plans import Context, Grid, Plan, act, trajectory_act
+from simulator.figures import OURS, Claim, Interval
 from simulator.sweep import LOADS, NOT_WORSE, REWARDS
 
 RIVALS: Final = ("minimum", "fixed(4)", "fixed(16)", "paper")

@@ -1,13 +1,17 @@
-"""Plots as inline SVG: lines with intervals, and bars. No script, no font, no file beside it."""
+"""Figures as values that become JSON, and their plots as inline SVG.
+
+A figure has series of intervals over seeds. Its plot needs no script, no font and no file beside it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-from simulator.report.figure import Figure, Interval, Series
+import msgspec
 
 WIDTH, HEIGHT = 680, 340
 LEFT, RIGHT, TOP, BOTTOM = 64, 150, 16, 44
@@ -23,7 +27,76 @@ COLOUR_OF: Final = {
     "kubernetes(110)": "#b8860b", "sglang(4)": "#8a8a8a", "sglang(8)": "#8a8a8a",
     "serverlessllm": "#b8860b", "unmanaged": "#8a8a8a",
 }  # fmt: skip
-OURS: Final = frozenset({"paper", "balanced", "malleable"})
+#: Our policies; what is claimed of the first one is what the paper claims.
+OURS: Final = ("paper", "balanced", "malleable")
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """A mean over seeds, with the smallest and the largest."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return f"{self.mean:.3g}"
+        return f"{self.mean:.3g} ({self.low:.3g} to {self.high:.3g})"
+
+
+class Series(msgspec.Struct, frozen=True):
+    """One line, or one colour of bars."""
+
+    name: str
+    points: tuple[tuple[float | str, Interval], ...]
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What the paper says, and what came out here."""
+
+    what: str
+    #: As the paper prints it; None where it prints no number, or says nothing.
+    paper: str | None
+    ours: Interval
+    note: str = ""
+    #: ``higher`` or ``lower``: which way is better than the paper; empty where neither is.
+    better: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """Say how ours stands to the number that the paper prints; empty where that says nothing."""
+        return self.against(self.paper)
+
+    def against(self, paper: str | None) -> str:
+        """Say how ours stands to what the paper prints of its own policy."""
+        found = re.search(r"\d+(\.\d+)?", paper or "")
+        if found is None or not self.better:
+            return ""
+        wanted = float(found[0])
+        short = wanted - self.ours.mean if self.better == "higher" else self.ours.mean - wanted
+        if short <= 0:
+            return "reached"
+        return f"falls short: {self.ours.mean / wanted:.2f} times the paper's"
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure or table of the paper, simulated again."""
+
+    id: str
+    title: str
+    x: str
+    y: str
+    series: tuple[Series, ...]
+    claims: tuple[Claim, ...] = ()
+    notes: str = ""
+    kind: str = "lines"
+    log_y: bool = False
+
+
+def interval(values: Iterable[float]) -> Interval:
+    """Return the mean of ``values`` and their bounds."""
+    known = list(values)
+    return Interval(sum(known) / len(known), min(known), max(known))
 
 
 def plot(figure: Figure) -> str:

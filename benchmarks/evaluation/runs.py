@@ -12,10 +12,10 @@ from contextlib import closing
 from dataclasses import replace
 from typing import NamedTuple
 
+from benchmarks.evaluation.cases import Case, Inputs, Scale, scene
+from benchmarks.evaluation.checkpoint import Kept
 from simulator.compare import Timed, run
 from simulator.crew import crew
-from simulator.report.cases import Case, Inputs, Scale, scene
-from simulator.report.kept import Kept
 from simulator.result import Result
 
 Results = Mapping[Case, Result]

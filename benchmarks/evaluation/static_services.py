@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from simulator.baselines.own_services import Instance, OwnServices
+from benchmarks.evaluation.model_servers import Instance, OwnServices
 from simulator.baselines.unmanaged import Call
 from simulator.cluster import Cluster
 from simulator.gpus import GpuModel

@@ -21,13 +21,14 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 
+from benchmarks.evaluation.cases import SCALES, Inputs
+from benchmarks.evaluation.checkpoint import Kept
+from benchmarks.evaluation.page import write
+from benchmarks.evaluation.report import Measured, Report, chosen, evaluate
+from benchmarks.evaluation.runs import Done, Progress
 from domain.errors import InvalidRequest
+from simulator.cli import one_line_errors
 from simulator.llm_trace import make_requests, read_requests
-from simulator.report.cases import SCALES, Inputs
-from simulator.report.evaluation import Measured, Report, chosen, evaluate
-from simulator.report.kept import Kept
-from simulator.report.page import write
-from simulator.report.runs import Done, Progress
 from simulator.scenes import RECORDINGS, REQUESTS
 from simulator.traces import make_recordings, read_recordings
 
@@ -38,7 +39,7 @@ KEPT: Final = "simulated.jsonl"
 #: Where nobody sees a bar, how far it is is said so often.
 SAID_EVERY_SECONDS: Final = 30.0
 #: Where `benchmarks.predicted` stores; there in a clone, not in an installed package.
-STORED: Final = Path(__file__).parents[2] / "benchmarks" / "results" / "predicted.json"
+STORED: Final = Path(__file__).parents[1] / "results" / "predicted.json"
 
 OPTIONS: Final = (
     click.option("--trace", type=click.Path(path_type=Path),
@@ -111,6 +112,15 @@ def _measured(path: Path | None) -> Measured | None:
         raise InvalidRequest(f"{path}: {error.strerror}") from None
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"{path or STORED}: {error}") from None
+
+
+@click.command("report")
+@with_report_options
+def report_command(**options: Any) -> None:
+    """Simulate the evaluation of ARL-Tangram again: one page, the paper's numbers beside ours."""
+    with one_line_errors():
+        page, _ = report(**options)
+    click.echo(page)
 
 
 @contextmanager

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from simulator.report.cases import Scale
-from simulator.report.figure import Grid, Plan, act
+from benchmarks.evaluation.cases import Scale
+from benchmarks.evaluation.plans import Grid, Plan, act
 
 POLICIES: Final = ("minimum", "fixed(4)", "paper", "balanced", "malleable")
 #: A crowded cluster with long rewards: where decisions matter most.

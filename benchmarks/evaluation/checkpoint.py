@@ -15,15 +15,17 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.evaluation.cases import Case, Inputs, Scale
 from domain.errors import InvalidRequest
 from simulator.compare import Timed
-from simulator.report.cases import Case, Inputs, Scale
 from simulator.result import Result
 
 #: What results follow from; how a report looks is no part of that.
-_SOURCES = ("domain", "managers", "scheduler/core", "simulator", "tangram_client/replay")
-_LOOKS = "simulator/report/"
-_CASES = "simulator/report/cases.py"
+_SOURCES = (
+    "domain", "managers", "scheduler/core", "simulator", "tangram_client/traces",
+    "benchmarks/evaluation/cases.py", "benchmarks/evaluation/model_servers.py",
+    "benchmarks/evaluation/serverless_llm.py", "benchmarks/evaluation/static_services.py",
+)  # fmt: skip
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -81,9 +83,8 @@ class Kept:
 def _version() -> str:
     """Return a digest of the source of whatever is simulated."""
     root, digest = Path(__file__).parents[2], sha256()
-    for package in _SOURCES:
-        for path in sorted((root / package).rglob("*.py")):
-            name = path.relative_to(root).as_posix()
-            if name == _CASES or not name.startswith(_LOOKS):
-                digest.update(name.encode() + path.read_bytes())
+    for source in _SOURCES:
+        place = root / source
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()

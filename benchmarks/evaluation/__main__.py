@@ -15,15 +15,15 @@ from typing import Any, Final
 
 import msgspec
 
+from benchmarks.evaluation.cases import SCALES, Case, Inputs
+from benchmarks.evaluation.checkpoint import Kept
+from benchmarks.evaluation.commands import CORES, shown
+from benchmarks.evaluation.report import Report, chosen, evaluate
 from benchmarks.record import RESULTS, store
 from simulator.compare import Timed
 from simulator.crew import end_when_told
+from simulator.figures import plot
 from simulator.llm_trace import make_requests, read_requests
-from simulator.report.cases import SCALES, Case, Inputs
-from simulator.report.commands import CORES, shown
-from simulator.report.evaluation import Report, chosen, evaluate
-from simulator.report.kept import Kept
-from simulator.report.svg import plot
 from simulator.scenes import RECORDINGS, REQUESTS
 from simulator.traces import make_recordings, read_recordings
 

@@ -7,12 +7,13 @@ from typing import Final
 
 import msgspec
 
+from benchmarks.evaluation import coding, gpus, planning, search, sensitivity
+from benchmarks.evaluation.cases import Inputs, Scale
+from benchmarks.evaluation.checkpoint import Kept
+from benchmarks.evaluation.plans import Context, Plan
+from benchmarks.evaluation.runs import Progress, Watch, simulate
 from domain.errors import InvalidRequest
-from simulator.report import coding, gpus, planning, search, sensitivity
-from simulator.report.cases import Inputs, Scale
-from simulator.report.figure import Context, Figure, Plan
-from simulator.report.kept import Kept
-from simulator.report.runs import Progress, Watch, simulate
+from simulator.figures import Figure
 
 PLANS: Final[tuple[Plan, ...]] = (
     *coding.PLANS,

@@ -9,7 +9,7 @@ Rules
 1. All of it is simulated, by `simulator`, and says so. What was measured stands elsewhere
    (`benchmarks/results`), and no number here is mixed with one from there.
 2. Nothing is tuned per figure: workloads and baselines are those of `simulator.workloads` and
-   `simulator.baselines`, whose parameters carry their sources.
+   `simulator.baselines` (and the model servers beside this page), whose parameters carry their sources.
 3. An interval is the smallest and the largest over the seeds; the number is their mean.
 4. Where we fall short of the paper the claim says so; what cannot be simulated yet is listed.
 """

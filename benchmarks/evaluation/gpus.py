@@ -5,21 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from simulator.report.cases import Case, Scale
-from simulator.report.figure import (
-    OURS,
-    Claim,
-    Context,
-    Grid,
-    Interval,
-    Measure,
-    Plan,
-    act,
-    interval,
-    point,
-    step,
-)
-from simulator.report.search import effective_step, swing
+from benchmarks.evaluation.cases import Case, Scale
+from benchmarks.evaluation.plans import Context, Grid, Measure, Plan, act, point, step
+from benchmarks.evaluation.search import effective_step, swing
+from simulator.figures import OURS, Claim, Interval, interval
 from simulator.result import Result
 from simulator.workloads.mopd import GPUS
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from simulator.report.cases import Scale
-from simulator.report.figure import OURS, Claim, Context, Grid, Plan, act, point, step
+from benchmarks.evaluation.cases import Scale
+from benchmarks.evaluation.plans import Context, Grid, Plan, act, point, step
+from simulator.figures import OURS, Claim
 from simulator.result import Result
 
 #: ARL-Tangram §6.1.

@@ -1,86 +1,16 @@
-"""What a report is made of: plans of figures, and figures as values that become JSON."""
+"""Plans of figures: the cases that a figure needs, and the claims that follow from their results."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
-import msgspec
-
-from simulator.report.cases import Case, Inputs, Scale
-from simulator.report.runs import Results
+from benchmarks.evaluation.cases import Case, Inputs, Scale
+from benchmarks.evaluation.runs import Results
+from simulator.figures import Claim, Figure, Interval, Series, interval
 from simulator.result import Result
 
 Measure = Callable[[Result], float]
-
-
-class Interval(msgspec.Struct, frozen=True):
-    """A mean over seeds, with the smallest and the largest."""
-
-    mean: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        if self.low == self.high:
-            return f"{self.mean:.3g}"
-        return f"{self.mean:.3g} ({self.low:.3g} to {self.high:.3g})"
-
-
-class Series(msgspec.Struct, frozen=True):
-    """One line, or one colour of bars."""
-
-    name: str
-    points: tuple[tuple[float | str, Interval], ...]
-
-
-class Claim(msgspec.Struct, frozen=True):
-    """What the paper says, and what came out here."""
-
-    what: str
-    #: As the paper prints it; None where it prints no number, or says nothing.
-    paper: str | None
-    ours: Interval
-    note: str = ""
-    #: ``higher`` or ``lower``: which way is better than the paper; empty where neither is.
-    better: str = ""
-
-    @property
-    def verdict(self) -> str:
-        """Say how ours stands to the number that the paper prints; empty where that says nothing."""
-        return self.against(self.paper)
-
-    def against(self, paper: str | None) -> str:
-        """Say how ours stands to what the paper prints of its own policy."""
-        found = re.search(r"\d+(\.\d+)?", paper or "")
-        if found is None or not self.better:
-            return ""
-        wanted = float(found[0])
-        short = wanted - self.ours.mean if self.better == "higher" else self.ours.mean - wanted
-        if short <= 0:
-            return "reached"
-        return f"falls short: {self.ours.mean / wanted:.2f} times the paper's"
-
-
-#: Our policies; what is claimed of the first one is what the paper claims.
-OURS: Final = ("paper", "balanced", "malleable")
-
-
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure or table of the paper, simulated again."""
-
-    id: str
-    title: str
-    x: str
-    y: str
-    series: tuple[Series, ...]
-    claims: tuple[Claim, ...] = ()
-    notes: str = ""
-    kind: str = "lines"
-    log_y: bool = False
-
 
 #: One line of a figure: its name, and the cases of each of its points.
 Grid = dict[str, list[tuple[float | str, list[Case]]]]
@@ -152,12 +82,6 @@ class Plan:
 def point(grid: Grid, name: str, x: float | str) -> list[Case]:
     """Return the cases of one point."""
     return next(cases for at, cases in grid[name] if at == x)
-
-
-def interval(values: Iterable[float]) -> Interval:
-    """Return the mean of ``values`` and their bounds."""
-    known = list(values)
-    return Interval(sum(known) / len(known), min(known), max(known))
 
 
 def act(result: Result) -> float:
