@@ -59,7 +59,8 @@ app.autodiscover_tasks(lambda: settings.INSTALLED_APPS, related_name="jobs")
 
 def _loop() -> list[tuple[str, Work]]:
     from managers.registry import load
-    from scheduler.runtime.loop.leadership import Leadership, process_name
+    from scheduler.runtime.liveness import process_name
+    from scheduler.runtime.loop.leadership import Leadership
     from scheduler.runtime.loop.scheduler_loop import SchedulerLoop
     from scheduler.runtime.redis.clients import connect
     from tangram_web.pools.selectors import current_config

@@ -23,8 +23,7 @@ from django.db import close_old_connections, connections
 from kombu.exceptions import OperationalError
 
 from domain.redis_keys import Keys
-from scheduler.runtime.loop.housekeeping import LIFE_SECONDS, show_life
-from scheduler.runtime.loop.leadership import process_name
+from scheduler.runtime.liveness import LIFE_SECONDS, process_name, show_life
 from scheduler.runtime.redis.clients import connect
 from tangram_web.lib import bus
 from tangram_web.lib.jobs import QUEUE, SCHEDULES, Schedule, stopping, visibility_seconds

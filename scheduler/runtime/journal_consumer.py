@@ -13,8 +13,7 @@ import redis
 from domain.codec import JournalEntry
 from domain.errors import Unreadable
 from domain.redis_keys import Keys
-from scheduler.runtime.loop.housekeeping import LIFE_SECONDS, show_life
-from scheduler.runtime.loop.leadership import process_name
+from scheduler.runtime.liveness import LIFE_SECONDS, process_name, show_life
 from scheduler.runtime.redis.journal import Journal
 
 log = logging.getLogger(__name__)

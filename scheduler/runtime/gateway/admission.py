@@ -26,9 +26,9 @@ from domain.inventory import Config
 from domain.principals import Principal
 from domain.resources import MILLI, Cost, parse_units
 from scheduler.core.state.demand import PoolCapacity, check_feasible
+from scheduler.runtime.capacity import CapacityView
 from scheduler.runtime.gateway.request_parsing import json_text
 from scheduler.runtime.gateway.service_calls import RESOURCE, ask_for_chunk, find_service
-from scheduler.runtime.loop.housekeeping import CapacityView
 
 MAX_OUTPUT_BYTES = 1024 * 1024
 MAX_COMMAND_BYTES = 128 * 1024

@@ -19,6 +19,7 @@ from domain.action import ActionState, Kind
 from domain.errors import InvalidRequest, NotFound, Unavailable
 from domain.principals import Principal
 from domain.redis_keys import Keys
+from scheduler.runtime.capacity import CapacityView
 from scheduler.runtime.gateway.admission import Admission
 from scheduler.runtime.gateway.authentication import TokenCache
 from scheduler.runtime.gateway.dependencies import Backing
@@ -26,8 +27,7 @@ from scheduler.runtime.gateway.http import ClientGone, Request
 from scheduler.runtime.gateway.journal_tail import JournalTail
 from scheduler.runtime.gateway.scheduler_queries import NotLive, Questions
 from scheduler.runtime.gateway.submitter import Submitter
-from scheduler.runtime.loop.housekeeping import CapacityView
-from scheduler.runtime.loop.leadership import process_name
+from scheduler.runtime.liveness import process_name
 from scheduler.runtime.redis.clients import going_on
 from scheduler.runtime.redis.journal import id_parts
 

@@ -15,7 +15,7 @@ from domain.principals import Principal
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.http import Request, Response
 from scheduler.runtime.gateway.request_parsing import number
-from scheduler.runtime.loop.housekeeping import REFUSING
+from scheduler.runtime.liveness import REFUSING
 
 #: A worker without a sign of life for this long counts as dead.
 WORKER_SECONDS = 10.0

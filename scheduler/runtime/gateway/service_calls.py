@@ -11,7 +11,7 @@ from domain.apis import CallSpec
 from domain.errors import InvalidRequest, NeverFits
 from domain.resources import MILLI, Cost
 from domain.services import GpuService, check_service_call, service_name
-from scheduler.runtime.loop.housekeeping import CapacityView
+from scheduler.runtime.capacity import CapacityView
 
 RESOURCE = "gpu"
 

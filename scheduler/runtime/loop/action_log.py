@@ -1,8 +1,8 @@
-"""What became of each action, in the log of the leader.
+"""Log of actions: one line for each step of each action, written by the leader.
 
 Steps are DEBUG lines of the logger ``tangram.actions``, which `TANGRAM_LOG_ACTIONS` turns on: at
-thousands of actions a second they would be most of the log. Ends that are our side's fault are
-always told. Ids are fields (``action_id``, ``trajectory``, ``node``), not only words.
+thousands of actions a second they would be most of the log. Outcomes that are not the trainer's
+fault are always logged. Ids are fields (``action_id``, ``trajectory``, ``node``) of the record.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from domain.events import ActionStarted, ActionSubmitted, Event
 
 log = logging.getLogger("tangram.actions")
 
-#: Ends that somebody who runs the system should hear of.
-OUR_FAULT = frozenset({Outcome.INFRA_FAILED, Outcome.UNKNOWN})
+#: Outcomes that an operator needs to see.
+SYSTEM_FAULTS = frozenset({Outcome.INFRA_FAILED, Outcome.UNKNOWN})
 
 
-def follow(events: Iterable[Event], decisions: Iterable[Decision]) -> None:
-    """Tell what one committed pass did to its actions."""
-    wordy = log.isEnabledFor(logging.DEBUG)
-    if wordy:
+def record(events: Iterable[Event], decisions: Iterable[Decision]) -> None:
+    """Log the steps that one committed pass made."""
+    debug = log.isEnabledFor(logging.DEBUG)
+    if debug:
         for event in events:
-            _tell_event(event)
+            _log_event(event)
     for decision in decisions:
         if isinstance(decision, Finish):
-            _tell_end(decision)
-        elif wordy:
-            _tell_decision(decision)
+            _log_finish(decision)
+        elif debug:
+            _log_decision(decision)
 
 
-def _tell_event(event: Event) -> None:
+def _log_event(event: Event) -> None:
     if isinstance(event, ActionSubmitted):
         action = event.action
         log.debug("submitted", extra={
@@ -46,7 +46,7 @@ def _tell_event(event: Event) -> None:
         })  # fmt: skip
 
 
-def _tell_decision(decision: Decision) -> None:
+def _log_decision(decision: Decision) -> None:
     if isinstance(decision, Grant):
         log.debug("granted", extra={
             "action_id": decision.action_id, "node": decision.node, "attempt": decision.attempt,
@@ -58,11 +58,11 @@ def _tell_decision(decision: Decision) -> None:
         log.debug(name, extra={"action_id": decision.action_id, "reason": decision.reason})
 
 
-def _tell_end(end: Finish) -> None:
-    level = logging.WARNING if end.outcome in OUR_FAULT else logging.DEBUG
+def _log_finish(finish: Finish) -> None:
+    level = logging.WARNING if finish.outcome in SYSTEM_FAULTS else logging.DEBUG
     if log.isEnabledFor(level):
         log.log(level, "finished", extra={
-            "action_id": end.action_id, "project": end.project, "task": end.task,
-            "trajectory": end.trajectory, "node": end.node, "outcome": end.outcome.value,
-            "detail": end.detail, "act_seconds": end.timing.act_seconds,
+            "action_id": finish.action_id, "project": finish.project, "task": finish.task,
+            "trajectory": finish.trajectory, "node": finish.node, "outcome": finish.outcome.value,
+            "detail": finish.detail, "act_seconds": finish.timing.act_seconds,
         })  # fmt: skip

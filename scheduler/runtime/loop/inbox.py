@@ -1,12 +1,12 @@
-"""The leader's end of the inbox: what to decide on next, and up to where it is done with.
+"""Inbox of the leader: reads messages in order and keeps the place up to which they are settled.
 
-Two places must not be mixed up. Up to the *read* place messages were handed out; up to the *settled*
-place they are in the journal, or were questions and are answered. Snapshots, trimming and signs of
-life go by the settled one: whoever takes over reads on from there, and would miss everything between
-the two. A pass that takes less than what came (`care`) may end within an entry: a place says so by a
-part of the entry behind it.
+Two places differ. Messages up to the *read* place were handed to the loop; messages up to the
+*settled* place are in the journal, or were queries and are answered. Snapshots, trimming and signs
+of life use the settled place: a successor continues there, and would miss everything between the
+two. A pass that takes fewer messages (`poison_messages`) may end within an entry; then the place
+has a part of the entry behind it.
 
-A message that cannot be read (damaged, or of another version) is set aside, and the others go on.
+A message that cannot be read (damaged, or of another version) is set aside; the others are handled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH_ENTRIES = 256
 
 
 class Handed(NamedTuple):
-    """A message as it lay there."""
+    """A message, and its place in the inbox."""
 
     entry_id: str
     place: bytes
@@ -41,7 +41,7 @@ class Handed(NamedTuple):
 
 
 class Inbox:
-    """Reads the inbox for one loop; `begin` anew with each term."""
+    """Reads the inbox for one loop; each term starts with `begin`."""
 
     def __init__(self, client: redis.Redis, keys: Keys, leadership: Leadership) -> None:
         self._lane = Lane(client)
@@ -50,24 +50,24 @@ class Inbox:
         self.begin(START)
 
     def begin(self, after: str, part: InboxPart | None = None) -> None:
-        """Read on behind ``after`` and ``part`` of the next entry: so much is settled."""
+        """Continue behind ``after`` and ``part`` of the next entry: so much is settled."""
         self.read_id = self.settled_id = after
         self.read_part = self.settled_part = part
-        #: What was handed out last, when it was not all that came.
+        #: Messages of the last `read`, when it was limited.
         self.handed: list[Handed] = []
-        #: When everything that had come was read; None before.
+        #: Time of the last `read` that emptied the inbox; None before the first.
         self._drained_at: float | None = None
 
     def settle(self) -> None:
-        """Note that all that was handed out is in the journal, or is answered."""
+        """Record that all messages that were read are in the journal, or are answered."""
         self.settled_id, self.settled_part = self.read_id, self.read_part
 
     def close(self) -> None:
-        """Give the connection up; the next reading opens another one."""
+        """Close the connection; the next `read` opens another one."""
         self._lane.close()
 
     def read(self, wait_seconds: float, limit: int | None = None) -> list[Command]:
-        """Return what came, waiting for the first of it; no more than ``limit`` messages.
+        """Return new messages, at most ``limit`` of them, waiting for the first one.
 
         Raises Fenced and redis.RedisError.
         """
@@ -97,7 +97,7 @@ class Inbox:
     def _cut(
         self, entries: Entries, limit: int | None
     ) -> tuple[Entries, tuple[str, InboxPart | None]]:
-        """Return what of ``entries`` is handed out now, and the place behind it."""
+        """Return the messages of ``entries`` within ``limit``, and the place behind them."""
         self.handed = []
         taken: Entries = []
         before, part = self.read_id, self.read_part
@@ -115,7 +115,7 @@ class Inbox:
         return taken, (before, part)
 
     def _longest_lag(self) -> float | None:
-        """Bound how long a message can have waited here, whatever wall clocks say."""
+        """Return an upper bound of the time that a message has waited, independent of wall clocks."""
         return None if self._drained_at is None else monotonic() - self._drained_at
 
     def _decoded(self, stream_id: str, place: bytes, message: bytes) -> Command | None:

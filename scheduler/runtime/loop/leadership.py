@@ -1,25 +1,37 @@
-"""One leader, fenced for real.
+"""Leadership: one leader, fenced by an epoch.
 
-The epoch in Redis only grows. Whoever raised it last is the leader; its writes carry the epoch and
-are refused once somebody else has raised it. The *leader* key only says whether the leader shows
-life: it expires, and a standby then raises the epoch. A leader that was stopped and goes on later
-finds itself fenced by its first write, whatever it believes.
+The epoch in Redis only grows. The process that raised it last is the leader; its writes carry the
+epoch and are refused once another process has raised it. The *leader* key only shows that the
+leader is alive: it expires, and a standby then raises the epoch. A leader that was stopped and
+continues later is fenced by its first write.
+
+A pass over a hundred thousand deadlines, the replay of a long journal or the decoding of a large
+snapshot may take longer than the lease. Without a renewal meanwhile, a standby would take over,
+begin the same work and lose the lease in its turn. So a thread renews it (`LeaseRenewal`), unless
+the loop makes no progress for ``hung_after_seconds``: a loop that hangs is replaced, too. Safety
+does not rest on the lease, but on the epoch.
+
+A loop that must not lead waits: `Refused` while this version cannot read or replay what is stored
+(repeated attempts would keep the leadership from a loop of another version), `Paused` after the core
+raised and no message is to blame.
 """
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
+import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from threading import Event
+from threading import Event, Thread
+from time import monotonic
+from types import TracebackType
+from typing import Any, Final
 
 import redis
 from redis.commands.core import Script
 
 from domain.dead_letters import DeadLetter, encode_letter
-from domain.errors import Fenced
+from domain.errors import Fenced, Unreadable
 from domain.redis_keys import Keys
 from scheduler.runtime.redis.connection import Argument, Lane
 from scheduler.runtime.redis.lua_scripts import (
@@ -32,27 +44,31 @@ from scheduler.runtime.redis.lua_scripts import (
     SET_ASIDE,
 )
 
-#: How often a standby looks whether the leader is gone.
+#: Period in which a standby checks whether the leader is gone.
 STANDBY_SECONDS = 0.2
 
 
-def process_name(role: str) -> str:
-    """Return a name that no other process has ever had."""
-    return f"{role}@{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+#: Longest that one pass, or one step of a recovery, may take before the loop counts as hung.
+HUNG_AFTER_SECONDS: Final = 60.0
+
+#: A stored snapshot begins with its place in the journal: these bytes tell it from another.
+_HEAD_BYTES: Final = 256
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
 class Leadership:
-    """The right to write, and the writes that need it."""
+    """The right to write, and the writes that need it. All raise Fenced once another process leads."""
 
     client: redis.Redis
     keys: Keys
     name: str
     lease_seconds: float = 2.0
     epoch: int = 0
-    #: Epoch that a wiped Redis must not fall behind, kept elsewhere (the database).
+    #: Least epoch of a Redis that lost its data, stored elsewhere (the database).
     epoch_floor: Callable[[], int] = lambda: 0
-    #: Called with each epoch that was won, to keep it there.
+    #: Called with each epoch that was won, to store it there.
     epoch_won: Callable[[int], None] = lambda _: None
 
     def __post_init__(self) -> None:
@@ -66,7 +82,7 @@ class Leadership:
         self._resign = self.client.register_script(RESIGN)
 
     def try_elect(self) -> bool:
-        """Become leader unless another one shows life."""
+        """Become leader unless another one is alive."""
         keys = [self.keys.epoch, self.keys.leader]
         self.epoch = int(self._elect(keys=keys, args=[*self._mine()[1:], self.epoch_floor()]))
         if self.epoch > 0:
@@ -74,39 +90,39 @@ class Leadership:
         return self.epoch > 0
 
     def wait(self, stop: Event, waiting: Callable[[], None] = lambda: None) -> bool:
-        """Wait as a standby until elected, ``waiting`` each round; False when ``stop`` was set."""
+        """Wait as a standby until elected, calling ``waiting`` in each round; False when ``stop`` is set."""
         while not self.try_elect():
             waiting()
             if stop.wait(STANDBY_SECONDS):
                 return False
         return True
 
-    def let_go(self) -> None:
-        """Give the connection up: after an outage it is dead, and would end the next term too."""
+    def disconnect(self) -> None:
+        """Close the connection: after an outage it is dead, and would end the next term too."""
         self._lane.close()
 
     def renew(self) -> None:
-        """Show life. Raises Fenced when another leader has taken over."""
+        """Renew the lease."""
         self._fenced(self._renew, [self.keys.epoch, self.keys.leader], [])
 
     def renew_aside(self) -> None:
-        """Do what `renew` does, from another thread than the loop's. Raises Fenced."""
+        """Renew the lease from another thread than the loop's."""
         try:
             self._renew(keys=[self.keys.epoch, self.keys.leader], args=self._mine())
         except redis.ResponseError as error:
             raise self._judged(error) from error
 
     def put(self, key: str, value: bytes) -> None:
-        """Set ``key`` as leader. Raises Fenced."""
+        """Set ``key``."""
         self._fenced(self._put, [self.keys.epoch, self.keys.leader, key], [value])
 
     def set_aside(self, letter: DeadLetter) -> None:
-        """Keep a message that cannot be read, once, as leader. Raises Fenced."""
+        """Store a message that cannot be read, once."""
         keys = [self.keys.epoch, self.keys.leader, self.keys.dead_letters]
         self._fenced(self._set_aside, keys, [letter.name, encode_letter(letter)])
 
     def commit(self, entry: bytes, inbox_id: str, commands: Sequence[tuple[str, bytes]]) -> str:
-        """Write one journal entry and its commands to nodes; return the entry's id. Raises Fenced."""
+        """Write one journal entry and its commands to nodes; return the entry's id."""
         keys = [
             self.keys.epoch,
             self.keys.leader,
@@ -125,7 +141,7 @@ class Leadership:
         commands: Sequence[tuple[str, bytes]],
         letter: DeadLetter,
     ) -> str:
-        """Do what `commit` does, and keep the message that the entry sets aside. Raises Fenced."""
+        """Commit, and store the message that the entry sets aside."""
         keys = [
             self.keys.epoch,
             self.keys.leader,
@@ -157,3 +173,82 @@ class Leadership:
         if "FENCED" in str(error):
             return Fenced(f"epoch {self.epoch} is over: another leader writes")
         return error
+
+
+class LeaseRenewal:
+    """Renews a lease in a thread while the loop makes progress (a context manager)."""
+
+    def __init__(
+        self, leadership: Leadership, hung_after_seconds: float = HUNG_AFTER_SECONDS
+    ) -> None:
+        self._leadership = leadership
+        self._hung_after_seconds = hung_after_seconds
+        self._progress_at = monotonic()
+        self._over = Event()
+        self._thread = Thread(target=self._renew, name="lease-renewal", daemon=True)
+
+    def __enter__(self) -> LeaseRenewal:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # Joined, so that no late renewal undoes a resignation.
+        self._over.set()
+        self._thread.join()
+
+    def progress(self) -> None:
+        """Record that the loop makes progress."""
+        self._progress_at = monotonic()
+
+    def _renew(self) -> None:
+        period = self._leadership.lease_seconds / 4
+        while not self._over.wait(period):
+            if monotonic() - self._progress_at > self._hung_after_seconds:
+                log.error(
+                    "no progress for %.0f s: this loop renews its lease no more, so that another leads",
+                    self._hung_after_seconds,
+                )
+                return
+            with suppress(redis.RedisError):  # the loop meets the same error and starts over
+                try:
+                    self._leadership.renew_aside()
+                except Fenced:
+                    return  # the loop's next write is fenced
+
+
+class Refused:
+    """A loop that cannot read what is stored: it waits until that is replaced."""
+
+    def __init__(self, client: redis.Redis, keys: Keys, error: Unreadable) -> None:
+        self.reason = str(error)
+        self._client = client
+        self._keys = keys
+        self._entry_id = error.entry_id
+        self._read = self._stored()
+
+    def over(self) -> bool:
+        """Whether another snapshot or entry is stored now."""
+        return self._stored() != self._read
+
+    def _stored(self) -> tuple[Any, Any]:
+        head = self._client.getrange(self._keys.snapshot, 0, _HEAD_BYTES - 1)
+        if not self._entry_id:
+            return head, None
+        return head, self._client.xrange(self._keys.journal, self._entry_id, self._entry_id)
+
+
+class Paused:
+    """A loop that stands back for some seconds."""
+
+    def __init__(self, reason: str, seconds: float) -> None:
+        self.reason = reason
+        self._until = monotonic() + seconds
+
+    def over(self) -> bool:
+        """Whether the loop may lead again."""
+        return monotonic() >= self._until

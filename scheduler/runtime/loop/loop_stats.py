@@ -1,4 +1,4 @@
-"""How the loop does: a few numbers over its last passes."""
+"""Statistics of the loop over its last passes."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from bisect import bisect_left
 from collections import deque
 from typing import Final
 
-#: Passes kept.
+#: Passes in the statistics.
 WINDOW = 1024
 #: Upper bounds of the histogram over all passes, seconds; above the last one there is one more bin.
 PASS_BOUNDS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class LoopStats:
-    """Durations of the last passes that had something to do."""
+    """Durations of the last passes with work to do."""
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=WINDOW)
         self._deciding: deque[float] = deque(maxlen=WINDOW)
-        #: Passes since the process began, by bin, and how long they took together.
+        #: Passes since the process began, by bin, and their total time.
         self.pass_counts = [0] * (len(PASS_BOUNDS) + 1)
         self.pass_sum_seconds = 0.0
-        #: What the machine took over everything; a replay takes about as long, and decodes besides.
+        #: Time of the machine over all passes; a replay takes about as long, plus the decoding.
         self.decided_seconds = 0.0
         self.passes = 0
         self.events = 0
 
     def record_pass(self, seconds: float, events: int) -> None:
-        """Note one pass: deciding, committing and answering, without waiting."""
+        """Record one pass: deciding, committing and answering, without waiting."""
         self._seconds.append(seconds)
         self.pass_counts[bisect_left(PASS_BOUNDS, seconds)] += 1
         self.pass_sum_seconds += seconds
@@ -35,7 +35,7 @@ class LoopStats:
         self.events += events
 
     def record_decision(self, seconds: float) -> None:
-        """Note how long the machine took over one batch of events, its cycle included."""
+        """Record the time of the machine for one batch of events, its cycle included."""
         self._deciding.append(seconds)
         self.decided_seconds += seconds
 

@@ -1,4 +1,4 @@
-"""What nodes are told of a pass: its decisions, as commands for their streams."""
+"""Commands to nodes that follow from the decisions of one pass."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from domain.redis_keys import Keys
 from scheduler.core.machine import Machine
 from scheduler.core.residency.services import service_of
 
-#: Decisions that nodes are told as they are, by the field of `NodeCommand`.
-_AS_DECIDED: Final[dict[type, str]] = {
+#: Decisions that are commands themselves, by the field of `NodeCommand`.
+_FIELDS: Final[dict[type, str]] = {
     Abort: "abort",
     Resize: "resize",
     RemoveEnvironment: "remove",
@@ -32,15 +32,15 @@ _AS_DECIDED: Final[dict[type, str]] = {
     TransferFile: "transfer",
     Forget: "forget",
 }
-_TOLD_AS_DECIDED: Final = (Abort, Resize, RemoveEnvironment, Evict, TransferFile, Forget)
+_COMMANDS: Final = (Abort, Resize, RemoveEnvironment, Evict, TransferFile, Forget)
 
 
 def node_commands(
     machine: Machine, keys: Keys, epoch: int, decisions: Iterable[Decision]
 ) -> list[tuple[str, bytes]]:
-    """Return (stream, body) for each node that is told something."""
+    """Return (stream, body) for each node with commands."""
     by_node: dict[str, list[NodeCommand]] = defaultdict(list)
-    #: Forgotten in this pass: what is decided for them is told to those that they were.
+    #: Nodes that are forgotten in this pass: their commands use their former identities.
     identities: dict[str, str] = {}
     for decision in decisions:
         if isinstance(decision, Grant):
@@ -48,13 +48,13 @@ def node_commands(
                 order = _order(machine, decision)
                 if order is not None:
                     by_node[decision.node].append(NodeCommand(epoch, run=order))
-        elif isinstance(decision, _TOLD_AS_DECIDED):
-            field: dict[str, Any] = {_AS_DECIDED[type(decision)]: decision}
+        elif isinstance(decision, _COMMANDS):
+            field: dict[str, Any] = {_FIELDS[type(decision)]: decision}
             by_node[decision.node].append(NodeCommand(epoch, **field))
             if isinstance(decision, Forget):
                 identities[decision.node] = decision.identity
-        elif isinstance(decision, Prepare) and (told := _prepare_order(machine, decision)):
-            by_node[decision.node].append(NodeCommand(epoch, prepare=told))
+        elif isinstance(decision, Prepare) and (prepare := _prepare_order(machine, decision)):
+            by_node[decision.node].append(NodeCommand(epoch, prepare=prepare))
     nodes = machine.state.nodes
     for name in by_node.keys() - identities.keys():
         identities[name] = nodes[name].inventory.identity
@@ -78,7 +78,7 @@ def _order(machine: Machine, granted: Grant) -> RunOrder | None:
 
 
 def _prepare_order(machine: Machine, decided: Prepare) -> PrepareOrder | None:
-    """Return what the node is told; None for a service that was taken away in the same pass."""
+    """Return the order to the node; None for a service that was removed in the same pass."""
     service = machine.state.config.services.get(decided.home.service)
     if service is None:
         return None

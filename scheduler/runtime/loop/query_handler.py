@@ -1,16 +1,18 @@
-"""Answers of the loop to questions of web processes. Questions come in order with everything else
-in the inbox, so whoever asks after it has submitted sees what it submitted."""
+"""Answers to the queries of web processes.
+
+Queries pass through the inbox in order with everything else, so a client that submits and then
+queries sees its submission.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import redis
 
 from contract.receipts import TrajectoryState
-from contract.status import SystemStatus
 from domain.codec import Reply, encode
 from domain.decisions import Forget, Refuse
 from domain.events import (
@@ -23,79 +25,77 @@ from domain.events import (
 )
 from domain.ids import trajectory_key
 from scheduler.runtime.action_views import live_view
-from scheduler.runtime.loop.status import Leader, system_status
+from scheduler.runtime.loop.leadership import Leadership
+from scheduler.runtime.loop.loop_stats import LoopStats
+from scheduler.runtime.loop.status import system_status
+from scheduler.runtime.loop.term import Term
 from scheduler.runtime.rendering import decisions_response, queues_response
-
-if TYPE_CHECKING:
-    from scheduler.runtime.loop.scheduler_loop import SchedulerLoop
 
 log = logging.getLogger(__name__)
 
 
-class Answers:
-    """Publishes answers on the channel of the process that asked."""
+class QueryHandler:
+    """Publishes answers on the channel of the process that sent the query."""
 
-    def __init__(self, loop: SchedulerLoop, client: redis.Redis) -> None:
-        self._loop = loop
+    def __init__(
+        self, client: redis.Redis, term: Term, leadership: Leadership, stats: LoopStats
+    ) -> None:
         self._client = client
+        self._term = term
+        self._leadership = leadership
+        self._stats = stats
 
-    def answer(self, question: Question) -> None:
-        """Answer one question, or say that it cannot be: that is nobody's end."""
+    def answer(self, query: Question) -> None:
+        """Answer one query; an error of its handler is answered and logged, and ends nothing else."""
         try:
-            self._answer(question)
+            reply = self._reply(query)
         except (redis.RedisError, MemoryError):
             raise
         except Exception as error:
-            log.exception("a question could not be answered: %s", type(question).__name__)
+            log.exception("a query could not be answered: %s", type(query).__name__)
             why = f"the scheduler could not answer ({type(error).__name__})"
-            self.refuse(Refuse(question.request_id, question.reply_to, "failed", why))
-
-    def _answer(self, question: Question) -> None:
-        """Answer one question; an action that is not live is ``not_live``, with the journal's end."""
-        if isinstance(question, StatusQueried):
-            self._send(question.reply_to, Reply(question.request_id, body=_raw(self._status())))
-            return
-        if isinstance(question, DecisionsQueried):
-            self._send(
-                question.reply_to, Reply(question.request_id, body=self._decisions(question))
-            )
-            return
-        if isinstance(question, QueuesQueried):
-            queues = self._loop.machine.queues(question.limit, question.projects)
-            view = queues_response(queues)
-            self._send(question.reply_to, Reply(question.request_id, body=_raw(view)))
-            return
-        if isinstance(question, TrajectoryQueried):
-            self._send(question.reply_to, self._trajectory(question))
-            return
-        self._send(question.reply_to, self._standing(question))
+            reply = Reply(query.request_id, ok=False, code="failed", detail=why)
+        self._send(query.reply_to, reply)
 
     def refuse(self, refusal: Refuse) -> None:
-        """Tell a requester why its request was not honoured."""
+        """Tell a requester why its request was refused."""
         reply = Reply(refusal.request_id, ok=False, code=refusal.code, detail=refusal.detail)
         self._send(refusal.reply_to, reply)
 
     def confirm(self, done: Forget) -> None:
-        """Tell a requester, if there is one, that it was honoured."""
+        """Tell the requester, if there is one, that a node is forgotten."""
         if done.reply_to:
             self._send(done.reply_to, Reply(done.request_id))
 
-    def _standing(self, question: ActionQueried) -> Reply:
-        standing = self._loop.machine.explain(question.action_id)
-        if standing is None or question.project not in ("", standing.live.action.project):
-            return Reply(
-                question.request_id, ok=False, code="not_live", detail=self._loop.journal_id
-            )
-        view = live_view(standing, self._loop.clock.wall_offset())
-        return Reply(question.request_id, body=_raw(view))
+    def _reply(self, query: Question) -> Reply:
+        term = self._term
+        if isinstance(query, ActionQueried):
+            return self._action(query)
+        if isinstance(query, TrajectoryQueried):
+            return self._trajectory(query)
+        body: Any
+        if isinstance(query, DecisionsQueried):
+            decisions = term.machine.decisions(query.limit)
+            body = decisions_response(decisions, term.clock.wall_offset())
+        elif isinstance(query, QueuesQueried):
+            body = queues_response(term.machine.queues(query.limit, query.projects))
+        else:
+            assert isinstance(query, StatusQueried)
+            body = system_status(term, self._leadership, self._stats)
+        return Reply(query.request_id, body=_raw(body))
 
-    def _decisions(self, question: DecisionsQueried) -> msgspec.Raw:
-        decisions = self._loop.machine.decisions(question.limit)
-        return _raw(decisions_response(decisions, self._loop.clock.wall_offset()))
+    def _action(self, query: ActionQueried) -> Reply:
+        """Return a live action; one that is not live is ``not_live``, with the journal's end."""
+        status = self._term.machine.explain(query.action_id)
+        if status is None or query.project not in ("", status.live.action.project):
+            end = self._term.journal_id
+            return Reply(query.request_id, ok=False, code="not_live", detail=end)
+        view = live_view(status, self._term.clock.wall_offset())
+        return Reply(query.request_id, body=_raw(view))
 
-    def _trajectory(self, question: TrajectoryQueried) -> Reply:
-        state = self._loop.machine.state
-        key = trajectory_key(question.project, question.trajectory)
+    def _trajectory(self, query: TrajectoryQueried) -> Reply:
+        state = self._term.machine.state
+        key = trajectory_key(query.project, query.trajectory)
         trajectory = state.trajectories.get(key)
         if trajectory is not None:
             found = TrajectoryState(
@@ -108,23 +108,11 @@ class Answers:
         elif key in state.tombstones:
             found = TrajectoryState("finished", detail=state.tombstones[key].why)
         else:
-            return Reply(question.request_id, ok=False, code="not_found")
-        return Reply(question.request_id, body=_raw(found))
+            return Reply(query.request_id, ok=False, code="not_found")
+        return Reply(query.request_id, body=_raw(found))
 
     def _send(self, channel: str, reply: Reply) -> None:
         self._client.publish(channel, encode(reply))
-
-    def _status(self) -> SystemStatus:
-        loop = self._loop
-        leader = Leader(
-            loop.leadership.name,
-            loop.leadership.epoch,
-            loop.seq,
-            loop.clock.now(),
-            loop.clock.wall_offset(),
-            loop.stats,
-        )
-        return system_status(loop.machine, leader)
 
 
 def _raw(value: Any) -> msgspec.Raw:

@@ -1,8 +1,8 @@
-"""Making a machine from what is in Redis: the snapshot, then the journal behind it.
+"""Recovery of the machine from Redis: the snapshot, then a replay of the journal behind it.
 
-The journal holds decisions too. A machine that decides otherwise than the journal says (it was
-written by another version) must not go on from there: nodes have been told what the journal says.
-Neither may it go on over a hole, be it an entry that cannot be read or one that is missing.
+The journal holds decisions, too. A machine that decides otherwise than the journal (which another
+version wrote) must not continue: nodes have already read the commands that follow from it. Nor may
+it continue over a hole, which is an entry that is missing or cannot be read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from scheduler.runtime.redis.journal import START, Journal
 
 
 class StoredSnapshot(msgspec.Struct):
-    """The core's state and the place in journal and inbox at which it was taken."""
+    """State of the core, and its place in the journal and in the inbox."""
 
     journal_id: str
     inbox_id: str
@@ -49,7 +49,7 @@ class Recovered:
     inbox_id: str = START
     seq: int = 0
     replayed: int = 0
-    #: What is handled of the inbox entry behind ``inbox_id``.
+    #: The settled part of the inbox entry behind ``inbox_id``.
     inbox_part: InboxPart | None = None
 
 
@@ -60,7 +60,7 @@ def recover(
     config: Config,
     progress: Callable[[], None] = lambda: None,
 ) -> Recovered:
-    """Return a machine level with the journal; ``config`` is for the very first start.
+    """Return a machine level with the journal; ``config`` is used at the very first start.
 
     ``progress`` is called after every entry. Raises Unreadable when what is stored cannot be read,
     has a hole, or when the journal's decisions are not the machine's; StandBack when the core raises.
@@ -94,14 +94,14 @@ def _replay(recovered: Recovered, stream_id: str, entry: JournalEntry) -> None:
     if entry.seq != recovered.seq + 1:
         raise Unreadable(
             f"the journal has a hole before entry {stream_id}: number {recovered.seq + 1} should "
-            f"come and {entry.seq} does. What was decided in between is lost; restore the last "
+            f"follow and {entry.seq} does. The decisions in between are lost; restore the last "
             "backup (docs/operations.md)",
             entry_id=stream_id,
         )
     if _decided(recovered.machine, stream_id, entry) != entry.decisions:
         raise Unreadable(
-            f"replay of journal entry {stream_id} (seq {entry.seq}) decides otherwise than it "
-            "did: another version wrote it. Start that version once more and stop it cleanly; "
+            f"replay of journal entry {stream_id} (seq {entry.seq}) differs from its "
+            "decisions: another version wrote it. Start that version once more and stop it cleanly; "
             "a clean stop leaves a snapshot and nothing to replay.",
             entry_id=stream_id,
         )

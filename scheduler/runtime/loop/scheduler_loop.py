@@ -1,9 +1,9 @@
-"""The scheduler loop: inbox in, journal and commands out.
+"""Scheduler loop: reads the inbox, asks the core, commits its decisions to the journal.
 
-One pass: read a batch from the inbox (or wait until a timer, at most), stamp journal time, ask the
-machine once, commit once, answer questions. Everything else (liveness of nodes, snapshots,
-trimming) is done between passes, at most twice a second. A pass in which the core raises leaves
-nothing behind, and those after it take less at a time (`care`).
+One pass: read a batch from the inbox (or wait until the next timer), stamp journal time, ask the
+machine once, commit once, answer queries. Housekeeping is done between passes, at most twice a
+second. A pass in which the core raises leaves nothing behind; the passes after it take fewer
+messages at a time (`poison_messages`).
 """
 
 from __future__ import annotations
@@ -32,40 +32,42 @@ from domain.inventory import Config
 from domain.redis_keys import Keys
 from scheduler.core.machine import Machine
 from scheduler.core.state.model import MakeLedger
+from scheduler.runtime.liveness import LIFE_SECONDS, REFUSING, show_life
 from scheduler.runtime.loop import action_log
-from scheduler.runtime.loop.core_restart import begin_anew
-from scheduler.runtime.loop.housekeeping import (
-    JOURNAL_RETENTION_SECONDS,
-    LIFE_SECONDS,
-    REFUSING,
-    Housekeeping,
-    show_life,
-)
+from scheduler.runtime.loop.housekeeping import JOURNAL_RETENTION_SECONDS, Housekeeping, Retention
 from scheduler.runtime.loop.inbox import Inbox
-from scheduler.runtime.loop.journal_clock import JournalClock
-from scheduler.runtime.loop.leadership import Leadership
-from scheduler.runtime.loop.leadership_backoff import Pause, Refusal
-from scheduler.runtime.loop.lease_renewal import Breath
+from scheduler.runtime.loop.leadership import Leadership, LeaseRenewal, Paused, Refused
 from scheduler.runtime.loop.loop_stats import LoopStats
 from scheduler.runtime.loop.node_commands import node_commands
-from scheduler.runtime.loop.poison_messages import Care, Condemned, CoreRaised, StandBack
-from scheduler.runtime.loop.query_handler import Answers
+from scheduler.runtime.loop.poison_messages import (
+    Caution,
+    Condemned,
+    CoreRaised,
+    StandBack,
+    restart_core,
+)
+from scheduler.runtime.loop.query_handler import QueryHandler
 from scheduler.runtime.loop.recovery import recover
+from scheduler.runtime.loop.term import JournalClock, Term
 
 log = logging.getLogger(__name__)
 
-#: A pass waits no longer than this, so that housekeeping is done in time.
+#: Longest wait of a pass, so that housekeeping is done in time.
 MAX_WAIT_SECONDS = 0.5
 RETRY_SECONDS = 0.2
-#: How often a loop that must not lead looks whether it may by now.
+#: Period in which a loop that must not lead checks whether it may.
 REFUSED_SECONDS = 1.0
 
-#: What may change how much there is.
+#: Events that may change the capacity.
 _OF_CAPACITY: Final = (NodeJoined, NodeForgetAsked, ConfigApplied)
 
 
 class SchedulerLoop:
     """The one reader of the inbox and writer of the journal, while it is leader."""
+
+    term: Term
+    housekeeping: Housekeeping
+    queries: QueryHandler
 
     def __init__(
         self,
@@ -83,94 +85,104 @@ class SchedulerLoop:
         self._keys = keys
         self._make_ledger = make_ledger
         self._config = config
-        self._journal_seconds = journal_seconds
-        self.consumers = consumers
+        self._retention = Retention(journal_seconds, consumers)
         self.leadership = leadership
         self.inbox = Inbox(client, keys, leadership)
         self._stood_by_at = float("-inf")
-        self._refusal: Refusal | Pause | None = None
-        self.care = Care()
+        self._refused: Refused | Paused | None = None
+        self.caution = Caution()
         self.stats = LoopStats()
 
     def run(self, stop: Event) -> None:
         """Lead whenever possible until ``stop`` is set; survives the loss of Redis and of epochs."""
         while not stop.is_set():
             try:
-                self._serve_a_term(stop)
+                self._serve_term(stop)
             except Fenced as error:
                 log.warning("stepping down: %s", error)
             except redis.RedisError as error:
                 log.warning("redis does not answer, starting over: %s", error)
                 self.inbox.close()
-                self.leadership.let_go()
+                self.leadership.disconnect()
                 stop.wait(RETRY_SECONDS)
             except Unavailable as error:
-                log.warning("cannot lead, the epoch's second place is away: %s", error)
+                log.warning("cannot lead, the second store of the epoch is away: %s", error)
                 stop.wait(RETRY_SECONDS)
 
-    def _serve_a_term(self, stop: Event) -> None:
-        """Stand by, then lead; or wait, as one who must not lead."""
-        if self._refusal is not None and not self._refusal.over():
+    def _serve_term(self, stop: Event) -> None:
+        """Stand by, then lead; a loop that must not lead waits."""
+        if self._refused is not None and not self._refused.over():
             self._stand_by()
             stop.wait(REFUSED_SECONDS)
             return
-        self._refusal = None
+        self._refused = None
         if not self.leadership.wait(stop, self._stand_by):
             return
         try:
             self._lead(stop)
         except Unreadable as error:
             log.error("this loop does not lead: %s", error)
-            self._withdraw(Refusal(self._client, self._keys, error))
+            self._withdraw(Refused(self._client, self._keys, error))
         except StandBack as error:
-            seconds = self.care.pause_seconds(monotonic())
+            seconds = self.caution.pause_seconds(monotonic())
             log.exception("%s; this loop stands back for %g s", error, seconds)
-            self._withdraw(Pause(str(error), seconds))
+            self._withdraw(Paused(str(error), seconds))
 
-    def _withdraw(self, refusal: Refusal | Pause) -> None:
-        self._refusal = refusal
+    def _withdraw(self, refused: Refused | Paused) -> None:
+        self._refused = refused
         self._stood_by_at = float("-inf")
-        self.leadership.resign()  # a loop of another version may be able to
+        self.leadership.resign()  # a loop of another version may be able to lead
 
     def _stand_by(self) -> None:
-        """Let people see that there is a standby: its absence shows only when it is too late."""
+        """Store a sign of life, so that the absence of a standby is visible before it matters."""
         if monotonic() - self._stood_by_at >= LIFE_SECONDS:
             self._stood_by_at = monotonic()
             name = self.leadership.name
-            if self._refusal is None:
+            if self._refused is None:
                 show_life(self._client, self._keys, name, "standby")
             else:
-                show_life(self._client, self._keys, name, REFUSING, why=self._refusal.reason)
+                show_life(self._client, self._keys, name, REFUSING, why=self._refused.reason)
 
     def _lead(self, stop: Event) -> None:
-        with Breath(self.leadership) as breath:
-            self.take_over(breath.progress)
+        with LeaseRenewal(self.leadership) as renewal:
+            self.take_over(renewal.progress)
             while not stop.is_set():
-                breath.progress()
+                renewal.progress()
                 try:
                     self.run_once()
                 except CoreRaised as raised:
-                    begin_anew(self, raised, breath.progress)
+                    self.restart_core(raised, renewal.progress)
             self.housekeeping.snapshot()
         self.leadership.resign()
 
+    def restart_core(self, raised: CoreRaised, progress: Callable[[], None] = lambda: None) -> None:
+        """Recover after a pass in which the core raised. Raises what `take_over` does, and StandBack."""
+
+        def recovered() -> Machine:
+            self.take_over(progress)
+            return self.term.machine
+
+        restart_core(raised, self.caution, self.inbox.handed, recovered)
+
     def take_over(self, progress: Callable[[], None] = lambda: None) -> None:
-        """Become level with the journal. The first thing a new leader does."""
+        """Recover the machine from the journal. The first thing a new leader does."""
         started = perf_counter()
         recovered = recover(self._client, self._keys, self._make_ledger, self._config, progress)
-        self.machine: Machine = recovered.machine
-        self.journal_id, self.seq = recovered.journal_id, recovered.seq
+        clock = JournalClock(recovered.machine.state.now)
+        self.term = Term(recovered.machine, clock, recovered.journal_id, recovered.seq)
         self.inbox.begin(recovered.inbox_id, recovered.inbox_part)
-        self.clock = JournalClock(recovered.machine.state.now)
         self.housekeeping = Housekeeping(
-            self,
             self._client,
             self._keys,
-            self._journal_seconds,
+            self.term,
+            self.inbox,
+            self.leadership,
+            self.stats,
+            self._retention,
             recovered.replayed,
             perf_counter() - started,
         )
-        self.answers = Answers(self, self._client)
+        self.queries = QueryHandler(self._client, self.term, self.leadership, self.stats)
         self._wake_at = recovered.machine.state.asked_wake
         self.housekeeping.publish_capacity()
         self.housekeeping.show_life()
@@ -179,19 +191,19 @@ class SchedulerLoop:
             self.leadership.epoch,
             recovered.replayed,
             perf_counter() - started,
-            len(self.machine.state.actions),
+            len(self.term.machine.state.actions),
         )
 
     def run_once(self, max_wait_seconds: float = MAX_WAIT_SECONDS) -> None:
-        """Do one pass. Raises Fenced, CoreRaised or a Redis error; the machine is then of no more use."""
-        limit = self.care.limit
+        """Do one pass. Raises Fenced, CoreRaised or a Redis error: then the machine is unusable."""
+        limit = self.caution.limit
         commands = self.inbox.read(self._patience(max_wait_seconds), limit)
         began = perf_counter()
-        questions = [command for command in commands if isinstance(command, Question)]
+        queries = [command for command in commands if isinstance(command, Question)]
         events: list[DomainEvent] = [c for c in commands if not isinstance(c, Question)]
         messages = len(events)
         events += self.housekeeping.due()
-        now = self.clock.now()
+        now = self.term.clock.now()
         if self._wake_at is not None and self._wake_at <= now:
             self._wake_at = None
             events.append(TimeAdvanced())
@@ -199,43 +211,33 @@ class SchedulerLoop:
             self._handle_carefully(events[:messages], events[messages:], now)
         elif events:
             self._handle(events, now, messages)
-            if self.care.in_a_row:
-                self.care.went_well(events[:messages], all_taken=False)
-        for question in questions:
-            self.answers.answer(question)
+            if self.caution.in_a_row:
+                self.caution.went_well(events[:messages], all_taken=False)
+        for query in queries:
+            self.queries.answer(query)
         self.inbox.settle()
         if commands:
             self.stats.record_pass(perf_counter() - began, len(events))
 
-    @property
-    def inbox_id(self) -> str:
-        """Place in the inbox up to which everything is in the journal, or was answered."""
-        return self.inbox.settled_id
-
-    @property
-    def inbox_part(self) -> InboxPart | None:
-        """What of the next entry is, too."""
-        return self.inbox.settled_part
-
     def _patience(self, max_wait_seconds: float) -> float:
         if self._wake_at is None:
             return max_wait_seconds
-        return min(max_wait_seconds, max(0.001, self._wake_at - self.clock.now()))
+        return min(max_wait_seconds, max(0.001, self._wake_at - self.term.clock.now()))
 
     def _handle_carefully(
         self, messages: Sequence[DomainEvent], noticed: Sequence[DomainEvent], now: float
     ) -> None:
-        """Handle what this loop noticed itself first and apart: no message answers for that."""
-        inbox, condemned = self.inbox, self.care.condemned
+        """Handle the loop's own events first and apart: no message is to blame for those."""
+        inbox, condemned = self.inbox, self.caution.condemned
         settled = inbox.settled_id, inbox.settled_part
         self._handle([*noticed, TimeAdvanced()], now, 0, place=settled)
-        self.care.condemned = None
+        self.caution.condemned = None
         if condemned is not None and inbox.handed == [condemned.handed]:
             self._set_aside(condemned, now)
             messages = ()
         elif messages:
             self._handle(messages, now, len(messages))
-        self.care.went_well(messages, all_taken=not inbox.handed)
+        self.caution.went_well(messages, all_taken=not inbox.handed)
 
     def _set_aside(self, condemned: Condemned, now: float) -> None:
         letter, instead = condemned.letter, condemned.stand_in or TimeAdvanced()
@@ -245,7 +247,7 @@ class SchedulerLoop:
             extra={"kind": letter.kind, "action_id": letter.action_id},
         )  # fmt: skip
         if condemned.refusal is not None:
-            self.answers.refuse(condemned.refusal)
+            self.queries.refuse(condemned.refusal)
 
     def _handle(
         self,
@@ -256,32 +258,33 @@ class SchedulerLoop:
         place: tuple[str, InboxPart | None] | None = None,
         letter: DeadLetter | None = None,
     ) -> None:
-        """Decide on ``events`` and commit. The first so many are messages of the inbox.
+        """Decide on ``events`` and commit; the first ``messages`` of them are from the inbox.
 
-        ``place``: up to where the inbox is handled then, unless it is all that was read.
+        ``place``: how far the inbox is settled by this commit; by default all that was read.
         """
         for event in events:
             event.at = now
+        term, epoch = self.term, self.leadership.epoch
         inbox_id, part = place or (self.inbox.read_id, self.inbox.read_part)
         began = perf_counter()
         try:
-            decisions = self.machine.handle(*events)
+            decisions = term.machine.handle(*events)
             self.stats.record_decision(perf_counter() - began)
-            self.seq += 1
-            epoch, offset = self.leadership.epoch, self.clock.wall_offset()
+            term.seq += 1
+            offset = term.clock.wall_offset()
             entry = encode(
-                JournalEntry(self.seq, epoch, now, offset, inbox_id, list(events), decisions, part)
+                JournalEntry(term.seq, epoch, now, offset, inbox_id, list(events), decisions, part)
             )
-            commands = node_commands(self.machine, self._keys, epoch, decisions)
+            commands = node_commands(term.machine, self._keys, epoch, decisions)
         except MemoryError:
-            raise  # that says nothing of what was handled
+            raise  # no event is to blame
         except Exception as error:
-            over, alone = self.machine.stumbled_over, self.care.limit == 1
+            over, alone = term.machine.stumbled_over, self.caution.limit == 1
             raise CoreRaised(events[:messages], over, alone) from error
         if letter is None:
-            self.journal_id = self.leadership.commit(entry, inbox_id, commands)
+            term.journal_id = self.leadership.commit(entry, inbox_id, commands)
         else:
-            self.journal_id = self.leadership.commit_aside(entry, inbox_id, commands, letter)
+            term.journal_id = self.leadership.commit_aside(entry, inbox_id, commands, letter)
         self._after_commit(events, decisions)
 
     def _after_commit(self, events: Iterable[DomainEvent], decisions: Iterable[Decision]) -> None:
@@ -289,10 +292,10 @@ class SchedulerLoop:
             if isinstance(decision, Wake):
                 self._wake_at = decision.wake_at
             elif isinstance(decision, Refuse):
-                self.answers.refuse(decision)
+                self.queries.refuse(decision)
             elif isinstance(decision, Forget):
                 self.housekeeping.forget(decision)
-                self.answers.confirm(decision)
-        action_log.follow(events, decisions)
+                self.queries.confirm(decision)
+        action_log.record(events, decisions)
         if any(isinstance(event, _OF_CAPACITY) for event in events):
             self.housekeeping.publish_capacity()

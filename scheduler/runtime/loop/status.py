@@ -1,9 +1,8 @@
-"""Status of the system, as the leader reads it off its machine."""
+"""Status of the system, read from the machine of the leader."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from heapq import nlargest
 
 from contract.responses import rfc3339
@@ -21,37 +20,24 @@ from contract.status import (
 from domain.ids import ResourceId
 from domain.resources import units
 from domain.version import VERSION
-from scheduler.core.machine import Machine
 from scheduler.core.state.model import State
+from scheduler.runtime.loop.leadership import Leadership
 from scheduler.runtime.loop.loop_stats import LoopStats
+from scheduler.runtime.loop.term import Term
 
 #: Families of actions whose learned durations are shown.
 MAX_FAMILIES = 100
 
 
-@dataclass(frozen=True)
-class Leader:
-    """What the status says of the loop itself."""
-
-    name: str
-    epoch: int
-    #: Number of the newest journal entry.
-    seq: int
-    #: Journal time, and wall clock minus journal time.
-    now: float
-    wall_offset: float
-    stats: LoopStats
-
-
-def system_status(machine: Machine, leader: Leader) -> SystemStatus:
+def system_status(term: Term, leadership: Leadership, stats: LoopStats) -> SystemStatus:
     """Return the status of everything; workers are added by the web process."""
-    state, stats = machine.state, leader.stats
+    state, now = term.machine.state, term.clock.now()
     return SystemStatus(
-        at=rfc3339(leader.now + leader.wall_offset),
+        at=rfc3339(now + term.clock.wall_offset()),
         version=VERSION,
-        leader=leader.name,
-        epoch=leader.epoch,
-        seq=leader.seq,
+        leader=leadership.name,
+        epoch=leadership.epoch,
+        seq=term.seq,
         revision=state.config.revision,
         pass_seconds=PassQuantiles(stats.quantile_seconds(0.5), stats.quantile_seconds(0.99)),
         cycle_seconds=PassQuantiles(
@@ -59,11 +45,11 @@ def system_status(machine: Machine, leader: Leader) -> SystemStatus:
         ),
         pools=_pools(state),
         resources={
-            resource: _resource(state, resource, leader.now)
+            resource: _resource(state, resource, now)
             for resource in state.ledgers
             if not resource.startswith("memory:")
         },
-        shares=machine.shares(),
+        shares=term.machine.shares(),
         nodes=[_node(state, name) for name in state.nodes],
         trajectories=len(state.trajectories),
         steered_tasks={

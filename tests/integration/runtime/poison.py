@@ -22,7 +22,8 @@ from managers.registry import load
 from scheduler.core.cycle import admission
 from scheduler.core.cycle.pool_policies import needs_in
 from scheduler.core.handlers import actions
-from scheduler.runtime.loop.leadership import Leadership, process_name
+from scheduler.runtime.liveness import process_name
+from scheduler.runtime.loop.leadership import Leadership
 from scheduler.runtime.loop.scheduler_loop import SchedulerLoop
 from scheduler.runtime.redis.clients import connect
 from tests.integration.runtime.rig import CONFIG

@@ -31,7 +31,8 @@ from managers.registry import load
 from scheduler.runtime.gateway.app import Gateway
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.dependencies import Backing
-from scheduler.runtime.loop.leadership import Leadership, process_name
+from scheduler.runtime.liveness import process_name
+from scheduler.runtime.loop.leadership import Leadership
 from scheduler.runtime.loop.scheduler_loop import SchedulerLoop
 from scheduler.runtime.node.worker import NodeOptions, NodeWorker
 from scheduler.runtime.redis.clients import connect, connect_async

@@ -49,7 +49,7 @@ def before_the_commit(loop: SchedulerLoop, patch: pytest.MonkeyPatch) -> None:
 
 
 def while_it_decides(loop: SchedulerLoop, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(loop.machine, "handle", die)
+    patch.setattr(loop.term.machine, "handle", die)
 
 
 def after_the_commit(loop: SchedulerLoop, patch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_what_was_read_is_neither_trimmed_nor_passed_over(
         submit(redis_client, keys, name)
     leader.housekeeping._next = 0.0
     if snapshot:
-        monkeypatch.setattr(leader.housekeeping, "_much_to_replay", lambda: True)
+        monkeypatch.setattr(leader.housekeeping, "_needs_snapshot", lambda: True)
     with monkeypatch.context() as patch:
         moment(leader, patch)
         with pytest.raises((Died, CoreRaised)):
@@ -86,4 +86,4 @@ def test_what_was_read_is_neither_trimmed_nor_passed_over(
     successor = a_leader(redis_client, keys, "second")
     successor.run_once(0.01)
 
-    assert sorted(successor.machine.state.actions) == NAMES
+    assert sorted(successor.term.machine.state.actions) == NAMES

@@ -72,7 +72,7 @@ def test_a_commit_is_in_the_journal_with_its_orders_or_not_at_all(
         client.xadd(keys.inbox, {"0": b"first"})
         second = cast("bytes", client.xadd(keys.inbox, {"0": b"second"})).decode()
     wrote = last_step(server, lambda _: leader.commit(b"entry" * 50, second, ORDERS))
-    leader.let_go()
+    leader.disconnect()
     for number, lost in enumerate(cuts(wrote)):
         with torn(server.directory, tmp_path / str(number), lost) as client:
             assert client.xlen(keys.journal) == 0
@@ -104,7 +104,7 @@ def test_a_snapshot_is_the_old_one_or_the_new_one(
         leader.try_elect()
         leader.put(keys.snapshot, b"old")
     wrote = last_step(server, lambda _: leader.put(keys.snapshot, b"new" * 100_000))
-    leader.let_go()
+    leader.disconnect()
     for number, lost in enumerate(cuts(wrote)):
         with torn(server.directory, tmp_path / str(number), lost) as client:
             assert client.get(keys.snapshot) == b"old"

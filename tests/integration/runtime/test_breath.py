@@ -14,8 +14,7 @@ from domain.events import TimeAdvanced
 from domain.redis_keys import Keys
 from managers.registry import load
 from scheduler.runtime.loop import housekeeping, scheduler_loop
-from scheduler.runtime.loop.leadership import Leadership
-from scheduler.runtime.loop.lease_renewal import Breath
+from scheduler.runtime.loop.leadership import Leadership, LeaseRenewal
 from scheduler.runtime.loop.recovery import recover
 from scheduler.runtime.loop.scheduler_loop import SchedulerLoop
 from tests.integration.runtime.rig import CONFIG
@@ -82,14 +81,14 @@ def test_a_recovery_that_takes_longer_than_the_lease_keeps_it(
 def test_a_loop_that_makes_no_progress_is_replaced(redis_client: redis.Redis, keys: Keys) -> None:
     hung = leader_of(redis_client, keys, "hung")
     assert hung.try_elect()
-    with Breath(hung, hung_after_seconds=0.1):
+    with LeaseRenewal(hung, hung_after_seconds=0.1):
         wait_until_elected(leader_of(redis_client, keys, "standby"))
 
 
 def test_who_was_replaced_shows_no_more_life(redis_client: redis.Redis, keys: Keys) -> None:
     replaced = leader_of(redis_client, keys, "replaced")
     assert replaced.try_elect()
-    with Breath(replaced) as breath:
+    with LeaseRenewal(replaced) as breath:
         standby = Leadership(redis_client, keys, "standby", lease_seconds=LONG_SECONDS)
         until = time.monotonic() + 120
         while not standby.try_elect():  # between two signs of life

@@ -52,7 +52,7 @@ async def test_an_environment_that_cannot_be_removed_yet_is_removed_later(
 
     monkeypatch.setattr(rig.driver, "remove_environment", at_the_third_time)
     assert rig.loop is not None
-    state = rig.loop.loop.machine.state
+    state = rig.loop.loop.term.machine.state
     async with rig.client() as client:
         await client.post("/actions?wait=60", json={**TRUE, "trajectory": "a"})
         await client.post("/trajectories/a/finish")

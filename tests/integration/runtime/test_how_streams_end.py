@@ -113,7 +113,7 @@ async def test_a_process_that_ends_cancels_streams_that_have_begun(gpus: GpuRig)
         await asyncio.wait({serving}, timeout=120)
         assert gpus.loop is not None
         async with asyncio.timeout(120):
-            while gpus.loop.loop.machine.state.actions:
+            while gpus.loop.loop.term.machine.state.actions:
                 await asyncio.sleep(0.005)
     assert [message["type"] for message in sent].count("http.response.start") == 1
     assert all(message.get("more_body") for message in sent[1:]), (

@@ -239,7 +239,7 @@ async def test_a_process_that_ends_cancels_what_its_clients_will_ask_for_again(
         answered = await asyncio.wait_for(asking, 120)
         assert gpus.loop is not None
         async with asyncio.timeout(120):
-            while gpus.loop.loop.machine.state.actions:
+            while gpus.loop.loop.term.machine.state.actions:
                 await asyncio.sleep(0.005)
 
     assert answered.status_code == 503
@@ -277,5 +277,5 @@ async def test_a_client_that_goes_away_cancels_its_action(gpus: GpuRig) -> None:
         await asyncio.wait_for(transport.app(scope, receive, send), 120)
         assert gpus.loop is not None
         async with asyncio.timeout(120):
-            while gpus.loop.loop.machine.state.actions:
+            while gpus.loop.loop.term.machine.state.actions:
                 await asyncio.sleep(0.005)

@@ -15,12 +15,12 @@ from domain.errors import Unavailable
 from domain.events import LeaseRenewed
 from domain.principals import Principal
 from domain.redis_keys import Keys
+from scheduler.runtime.capacity import CapacityView
 from scheduler.runtime.gateway import authentication, event_feeds, leases
 from scheduler.runtime.gateway import context as gateway_context
 from scheduler.runtime.gateway.context import Context
 from scheduler.runtime.gateway.dependencies import Backing
 from scheduler.runtime.gateway.submitter import Submitter
-from scheduler.runtime.loop.housekeeping import CapacityView
 from scheduler.runtime.redis.clients import connect_async
 from tests.integration.runtime.rig import TOKENS, Rig
 from tests.redis_server import RedisServer

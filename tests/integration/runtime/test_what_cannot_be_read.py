@@ -79,7 +79,7 @@ def orders_of_tomorrow(action_id: str) -> bytes:
 async def test_a_node_gives_orders_back_that_it_cannot_read(rig: Rig) -> None:
     """1. Something damaged comes. 2. Orders that it knows only the names of. 3. It goes on."""
     assert rig.loop is not None
-    identity = rig.loop.loop.machine.state.nodes["n1"].inventory.identity
+    identity = rig.loop.loop.term.machine.state.nodes["n1"].inventory.identity
     stream = rig.keys.commands("n1", identity)
     rig.redis.xadd(stream, {"c": DAMAGED})
     rig.redis.xadd(stream, {"c": orders_of_tomorrow("act_7")})
@@ -126,7 +126,7 @@ def test_nobody_leads_over_a_hole(redis_client: redis.Redis, keys: Keys) -> None
     for seq in (1, 3):
         empty = JournalEntry(seq, 1, 1.0, 0.0, "0-0", [TimeAdvanced(at=1.0)], [])
         redis_client.xadd(keys.journal, {"e": encode(empty)})
-    with pytest.raises(Unreadable, match=r"hole before entry .*: number 2 should come"):
+    with pytest.raises(Unreadable, match=r"hole before entry .*: number 2 should follow"):
         recover(redis_client, keys, load(()).make_ledger, CONFIG)
 
 

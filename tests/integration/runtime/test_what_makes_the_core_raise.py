@@ -27,7 +27,6 @@ from scheduler.core.cycle import admission
 from scheduler.core.handlers import HANDLERS, actions
 from scheduler.core.machine import Machine
 from scheduler.core.state import invariants
-from scheduler.runtime.loop.core_restart import begin_anew
 from scheduler.runtime.loop.leadership import Leadership
 from scheduler.runtime.loop.poison_messages import CoreRaised, StandBack
 from scheduler.runtime.loop.recovery import recover
@@ -150,14 +149,14 @@ def a_step(loop: SchedulerLoop) -> None:
     try:
         loop.run_once(0.01)
     except CoreRaised as raised:
-        begin_anew(loop, raised)
+        loop.restart_core(raised)
 
 
 def steps_until_done(loop: SchedulerLoop, client: redis.Redis, keys: Keys, most: int = 200) -> int:
     """Go on until the inbox is handled and passes are as ever; return how many steps that took."""
     for step in range(most):
         newest = cast("list[Any]", client.xrevrange(keys.inbox, count=1))
-        if loop.care.limit is None and loop.inbox_id == newest[0][0].decode():
+        if loop.caution.limit is None and loop.inbox.settled_id == newest[0][0].decode():
             return step
         a_step(loop)
     raise AssertionError("the search does not end")
@@ -170,7 +169,7 @@ def check_what_became(client: redis.Redis, keys: Keys, loop: SchedulerLoop) -> N
     every = [family for batch in BATCHES for family in batch]
     bad = sorted(f"act_{n}" for n, family in enumerate(every) if family != "well")
     ends = replayed(client, keys)
-    assert sorted(loop.machine.state.actions) == sorted(
+    assert sorted(loop.term.machine.state.actions) == sorted(
         {f"act_{n}" for n in range(len(every))} - set(bad)
     )
     assert sorted(end.action_id for end in ends) == bad
@@ -211,11 +210,11 @@ def test_a_snapshot_within_the_search_keeps_the_place_within_a_request(
     submit(redis_client, keys, BATCHES[0])
     submit(redis_client, keys, BATCHES[1], first=len(BATCHES[0]))
     first = a_leader(redis_client, keys, "first")
-    while first.inbox_part is None:
+    while first.inbox.settled_part is None:
         a_step(first)
     first.housekeeping.snapshot()
     recovered = recover(redis_client, keys, load(()).make_ledger, CONFIG)
-    assert (recovered.inbox_part, recovered.replayed) == (first.inbox_part, 0)
+    assert (recovered.inbox_part, recovered.replayed) == (first.inbox.settled_part, 0)
 
     successor = a_leader(redis_client, keys, "second")
     steps_until_done(successor, redis_client, keys)
@@ -241,7 +240,7 @@ async def test_a_standby_goes_on_after_kill_9_within_the_search(
     standby = LoopThread(runtime_redis.url, keys)
     try:
         await until(lambda: len(letters(redis_client, keys)) == 3)
-        await until(lambda: standby.loop.care.limit is None)
+        await until(lambda: standby.loop.caution.limit is None)
     finally:
         standby.stop()
     check_what_became(redis_client, keys, standby.loop)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from scheduler.runtime.loop.journal_clock import JournalClock
+from scheduler.runtime.loop.term import JournalClock
 
 
 def test_clock_goes_on_from_the_last_journalled_time_when_the_wall_clock_was_set_back():

@@ -42,7 +42,7 @@ def finish(outcome: Outcome) -> Finish:
 
 def test_json_lines_have_ids_as_fields(speak: Any) -> None:
     lines = speak("json")
-    action_log.follow([], [finish(Outcome.UNKNOWN)])
+    action_log.record([], [finish(Outcome.UNKNOWN)])
     told = json.loads(lines()[0])
     assert told["event"] == "finished"
     assert (told["action_id"], told["trajectory"], told["node"]) == ("act_1", "t1", "n1")
@@ -53,7 +53,7 @@ def test_json_lines_have_ids_as_fields(speak: Any) -> None:
 
 def test_lines_for_people_show_the_same_fields(speak: Any) -> None:
     lines = speak("text")
-    action_log.follow([], [finish(Outcome.UNKNOWN)])
+    action_log.record([], [finish(Outcome.UNKNOWN)])
     assert "WARNING tangram.actions finished" in (line := lines()[0])
     assert "action_id=act_1" in line
     assert "outcome=unknown" in line
@@ -62,10 +62,10 @@ def test_lines_for_people_show_the_same_fields(speak: Any) -> None:
 def test_steps_are_told_only_when_asked_for(speak: Any) -> None:
     decisions: list[Decision] = [Grant(ActionId("act_1"), "n1", ()), finish(Outcome.COMPLETED)]
     lines = speak("json")
-    action_log.follow([], decisions)
+    action_log.record([], decisions)
     assert lines() == []
     lines = speak("json", actions=True)
-    action_log.follow([], decisions)
+    action_log.record([], decisions)
     assert [json.loads(line)["event"] for line in lines()] == ["granted", "finished"]
 
 

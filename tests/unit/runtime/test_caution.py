@@ -24,7 +24,7 @@ from scheduler.runtime.loop.poison_messages import (
     LONGEST_PAUSE_SECONDS,
     MOST_IN_A_ROW,
     WELL_SECONDS,
-    Care,
+    Caution,
     CoreRaised,
     stand_in,
 )
@@ -55,7 +55,7 @@ def lone(message: Event, *, handler: bool = True) -> CoreRaised:
 
 
 def test_less_is_taken_until_one_is_left_and_all_again_when_all_is_well() -> None:
-    care, taken = Care(), [SUBMITTED] * 20
+    care, taken = Caution(), [SUBMITTED] * 20
     limits = []
     while care.limit != 1:
         care.take_less(raised(*taken[: care.limit]))
@@ -67,7 +67,7 @@ def test_less_is_taken_until_one_is_left_and_all_again_when_all_is_well() -> Non
 
 
 def test_what_came_before_a_handler_that_raised_is_taken_next() -> None:
-    care, bad = Care(), ActionStarted(action_id=A, node="n2")
+    care, bad = Caution(), ActionStarted(action_id=A, node="n2")
     care.take_less(raised(STARTED, RELEASED, bad, FINISHED, over=bad))
     assert care.limit == 2
     care.take_less(raised(bad, FINISHED, over=bad))
@@ -75,7 +75,7 @@ def test_what_came_before_a_handler_that_raised_is_taken_next() -> None:
 
 
 def test_the_search_is_over_when_nothing_waits() -> None:
-    care = Care(limit=1)
+    care = Caution(limit=1)
     care.went_well([], all_taken=True)
     assert care.limit is None
 
@@ -99,12 +99,12 @@ def test_the_search_is_over_when_nothing_waits() -> None:
     ],
 )  # fmt: skip
 def test_only_what_is_proven_is_blamed(error: CoreRaised, blamed: bool) -> None:
-    assert Care().may_blame(error) is blamed
+    assert Caution().may_blame(error) is blamed
 
 
 def test_too_many_of_a_kind_in_a_row_are_not_to_blame() -> None:
     """1. So many were blamed. 2. No more, but one after each pause. 3. One of them goes well."""
-    care, handed = Care(), Handed("1-0", b"0", encode(SUBMITTED))
+    care, handed = Caution(), Handed("1-0", b"0", encode(SUBMITTED))
     for _ in range(MOST_IN_A_ROW):
         assert care.may_blame(lone(SUBMITTED))
         care.condemn(handed, lone(SUBMITTED), 0.0)
@@ -121,7 +121,7 @@ def test_too_many_of_a_kind_in_a_row_are_not_to_blame() -> None:
 
 
 def test_what_went_well_in_an_ordinary_pass_counts_too() -> None:
-    care = Care()
+    care = Caution()
     care.condemn(Handed("1-0", b"0", encode(SUBMITTED)), lone(SUBMITTED), 0.0)
     assert care.in_a_row
     care.went_well([STARTED, SUBMITTED], all_taken=False)
@@ -132,7 +132,7 @@ def test_what_went_well_in_an_ordinary_pass_counts_too() -> None:
 def test_the_letter_says_what_was_raised_and_whether_it_is_settled() -> None:
     for message, settled in ((SUBMITTED, True), (FILE, True), (RELEASED, False)):
         handed = Handed("5-0", b"3", encode(message))
-        condemned = Care().condemn(handed, lone(message), 7.0)
+        condemned = Caution().condemn(handed, lone(message), 7.0)
         letter = condemned.letter
         assert (letter.name, letter.at, letter.settled) == ("inbox|5-0|3", 7.0, settled)
         assert letter.reason == "made the core raise ValueError: poison"
@@ -159,7 +159,7 @@ def test_a_report_that_is_set_aside_keeps_the_news_of_gpu_memory() -> None:
 
 
 def test_pauses_grow_and_begin_anew_after_quiet() -> None:
-    care, now = Care(), 1000.0
+    care, now = Caution(), 1000.0
     pauses = []
     for _ in range(8):
         pauses.append(care.pause_seconds(now))

@@ -1,0 +1,56 @@
+"""Capacity of the system, as the leader stores it for the admission of web processes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from domain.apis import ApiConfig
+from domain.services import GpuService
+from scheduler.core.state.model import State
+
+
+class CapacityView(msgspec.Struct):
+    """Most that each pool can give; the admission refuses what can never fit."""
+
+    revision: int
+    #: Project → its default pool.
+    projects: dict[str, str]
+    #: Pool → capacities of each of its nodes, by resource.
+    pools: dict[str, list[dict[str, int]]]
+    resources: dict[str, int]
+    apis: dict[str, ApiConfig] = {}
+    services: dict[str, GpuService] = {}
+    #: Pool → memory of its largest GPU.
+    gpu_memory_bytes: dict[str, int] = {}
+    #: Pool → most host memory that one of its nodes keeps for services; a pool with a node that does
+    #: not count it is left out.
+    service_memory_bytes: dict[str, int] = {}
+
+
+def capacity_of(state: State) -> CapacityView:
+    """Return the capacity of all nodes that are known, and what the configuration declares."""
+    pools: dict[str, list[dict[str, int]]] = {name: [] for name in state.config.pools}
+    gpu_memory: dict[str, int] = {}
+    service_memory: dict[str, int] = {}
+    uncounted: set[str] = set()
+    for node in state.nodes.values():
+        pool, resources = node.inventory.pool, node.inventory.resources
+        pools.setdefault(pool, []).append({kind: r.capacity for kind, r in resources.items()})
+        if (gpus := resources.get("gpu")) is None:
+            continue
+        gpu_memory[pool] = max(gpu_memory.get(pool, 0), gpus.memory_bytes)
+        if gpus.host_memory_bytes is None:
+            uncounted.add(pool)
+        else:
+            service_memory[pool] = max(service_memory.get(pool, 0), gpus.host_memory_bytes)
+    config = state.config
+    return CapacityView(
+        revision=config.revision,
+        projects={project.name: project.default_pool for project in config.projects.values()},
+        pools=pools,
+        resources={name: config.most(name) or 0 for name in config.resources},
+        apis=config.apis,
+        services=config.services,
+        gpu_memory_bytes=gpu_memory,
+        service_memory_bytes={n: most for n, most in service_memory.items() if n not in uncounted},
+    )
