@@ -1,9 +1,8 @@
-"""``python -m tangram_web.healthcheck``: does the worker of this container show life? For health checks.
+"""``python -m tangram_web.healthcheck``: the container health check of a worker.
 
-A worker that hangs is still a process, and a worker that is still starting is one already. So the
-check asks where everybody else looks: for the worker's own row in Redis. It is asked every few seconds
-for ever, and is therefore cheap: 0.04 s of CPU. Django alone takes a second to start, and the client for
-Redis a quarter of one, so the three commands that are needed are spoken here.
+A process that hangs or is still starting exists as well, so the check reads the worker's heartbeat in
+Redis. It runs every few seconds and is therefore cheap: 0.04 s of CPU. Importing Django takes a second
+and the Redis client a quarter of one, so the three Redis commands are implemented here.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from urllib.parse import unquote, urlsplit
 
 from domain.redis_keys import Keys
 
-#: A worker shows life every few seconds; as `/readyz` counts.
+#: Largest age of a heartbeat; the same as for `/readyz`.
 WITHIN_SECONDS: Final = 10.0
-_PATIENCE_SECONDS: Final = 3.0
+_TIMEOUT_SECONDS: Final = 3.0
 
 
-def shows_life(rows: Mapping[str, str], role: str, host: str, node: str, now: float) -> bool:
-    """Say whether the worker of ``role`` on this host (a node: of that name) was alive just now.
+def is_alive(rows: Mapping[str, str], role: str, host: str, node: str, now: float) -> bool:
+    """Return whether the worker of ``role`` on this host (a node: of that name) has a fresh heartbeat.
 
-    ``rows``: `Keys.workers` as Redis has it; ``now``: seconds since 1970, as in the rows.
+    ``rows``: the hash `Keys.workers`; ``now``: seconds since the epoch, as in the rows.
     """
     own = f"node@{node}" if role == "node" else f"{role}@{host}:"
     return any(
@@ -39,7 +38,7 @@ def shows_life(rows: Mapping[str, str], role: str, host: str, node: str, now: fl
 
 
 def read_hash(url: str, key: str) -> dict[str, str]:
-    """Return a hash of the Redis at ``url``. Raises OSError or ValueError with what went wrong."""
+    """Return a hash of the Redis at ``url``. Raises OSError, and ValueError for an error reply."""
     parts = urlsplit(url)
     commands = [["HGETALL", key]]
     if database := parts.path.strip("/") if parts.scheme != "unix" else "":
@@ -58,11 +57,11 @@ def _connect(url: str) -> socket.socket:
     parts = urlsplit(url)
     if parts.scheme == "unix":
         connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(_PATIENCE_SECONDS)
+        connection.settimeout(_TIMEOUT_SECONDS)
         connection.connect(parts.path)
         return connection
     host = parts.hostname or "localhost"
-    connection = socket.create_connection((host, parts.port or 6379), _PATIENCE_SECONDS)
+    connection = socket.create_connection((host, parts.port or 6379), _TIMEOUT_SECONDS)
     if parts.scheme == "rediss":
         return ssl.create_default_context().wrap_socket(connection, server_hostname=host)
     return connection
@@ -74,7 +73,7 @@ def _packed(words: list[str]) -> bytes:
 
 
 def _reply(answers: BinaryIO) -> str | list[str]:
-    """Read one answer of Redis' protocol, version 2: a line, a string or a list of strings."""
+    """Read one reply of the protocol RESP2: a line, a string or a list of strings."""
     line = answers.readline().rstrip(b"\r\n").decode()
     kind, rest = line[:1], line[1:]
     if kind == "$":
@@ -87,7 +86,7 @@ def _reply(answers: BinaryIO) -> str | list[str]:
 
 
 def main() -> int:
-    """Return 0 when it shows life, else 1 with a line that says what is missing."""
+    """Return 0 for a fresh heartbeat, else print the reason and return 1."""
     role, host = os.environ.get("TANGRAM_ROLE", ""), socket.gethostname()
     node = os.environ.get("TANGRAM_NODE") or host
     keys = Keys(os.environ.get("TANGRAM_KEY_PREFIX") or Keys().prefix)
@@ -96,9 +95,9 @@ def main() -> int:
     except (OSError, ValueError) as error:
         sys.stderr.write(f"Redis does not answer: {error}\n")
         return 1
-    if shows_life(rows, role, host, node, time.time()):
+    if is_alive(rows, role, host, node, time.time()):
         return 0
-    sys.stderr.write(f"no {role or 'worker (TANGRAM_ROLE is empty)'} shows life here\n")
+    sys.stderr.write(f"no {role or 'worker (TANGRAM_ROLE is empty)'} sends heartbeats here\n")
     return 1
 
 

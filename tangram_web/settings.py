@@ -1,4 +1,4 @@
-"""All settings of the web side. The environment is read here and nowhere else."""
+"""Django settings; the environment is read only here."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ TANGRAM_NODE_CPUS = env_text("TANGRAM_NODE_CPUS", "")
 #: A declared count; empty: what NVML finds.
 TANGRAM_NODE_GPUS = env_text("TANGRAM_NODE_GPUS", "")
 TANGRAM_NODE_GPU_MEMORY_BYTES = env_text("TANGRAM_NODE_GPU_MEMORY_BYTES", "")
-#: A list like ``0-1``: kept for the machine and for idle containers, never granted.
+#: A list like ``0-1``: reserved for the machine and idle containers, never granted.
 TANGRAM_NODE_RESERVED_CPUS = env_text("TANGRAM_NODE_RESERVED_CPUS", "")
-#: Parts of its memory for environments and for GPU services; empty: `managers.common.memory_shares` says.
+#: Memory of the node for environments and for GPU services; empty: see `managers.common.memory_shares`.
 TANGRAM_NODE_MEMORY_BYTES = env_text("TANGRAM_NODE_MEMORY_BYTES", "")
 TANGRAM_NODE_SERVICE_MEMORY_BYTES = env_text("TANGRAM_NODE_SERVICE_MEMORY_BYTES", "")
 TANGRAM_CPU_BACKEND = env_text("TANGRAM_CPU_BACKEND", "process")
 TANGRAM_SECRETS_DIRECTORY = env_text("TANGRAM_SECRETS_DIRECTORY", "")
-#: Finished actions and trajectories are deleted after so many days; 0 keeps them for ever.
+#: Finished actions and trajectories are deleted after this many days; 0 keeps them.
 TANGRAM_RETENTION_DAYS = env_float("TANGRAM_RETENTION_DAYS", 30.0)
-#: The journal keeps this much of the past, beyond what its readers still need.
+#: Retention of the journal, beyond the entries that its readers still need.
 TANGRAM_JOURNAL_SECONDS = env_float("TANGRAM_JOURNAL_SECONDS", 900.0)
-#: A simulation that somebody asked for at a page may take so long.
+#: Time limit of a simulation.
 TANGRAM_SIMULATION_SECONDS = env_float("TANGRAM_SIMULATION_SECONDS", 300.0, minimum=1.0)
-#: Webhooks may go to this machine itself, and there by plain HTTP: for trying them out.
+#: Allow webhooks to this machine, by plain HTTP as well: for trials.
 TANGRAM_WEBHOOKS_LOOPBACK = env_bool("TANGRAM_WEBHOOKS_LOOPBACK", default=False)
-#: A receiver answers within this.
+#: Time limit of a webhook request.
 TANGRAM_WEBHOOK_SECONDS = env_float("TANGRAM_WEBHOOK_SECONDS", 15.0, minimum=0.1)
-#: What the container driver may be told (managers/cpu/containers/settings.py), as ``docker_…``.
+#: Settings of the container driver (managers/cpu/containers/settings.py), as ``docker_…``.
 TANGRAM_DOCKER = env_prefixed("TANGRAM_DOCKER_", "docker_")
 
 DEBUG = env_bool("TANGRAM_DEBUG", default=False)
 SECRET_KEY = env_secret("TANGRAM_SECRET_KEY", TANGRAM_HOME / "secret_key")
-#: Keys from before a rotation, split at commas: what they signed and sealed is still read.
+#: Former keys, separated by commas: signatures and encrypted secrets of theirs stay valid.
 SECRET_KEY_FALLBACKS = env_list("TANGRAM_SECRET_KEY_FALLBACKS", [])
 ALLOWED_HOSTS = env_list("TANGRAM_ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
 
@@ -139,7 +139,7 @@ USE_TZ = True
 
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "frontend"]
-# Files are served from where they lie: no collection step between a pull and a start.
+# Files are served from the source tree: no collectstatic between a pull and a start.
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
 
@@ -148,7 +148,7 @@ LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "login"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
-#: Browsers reach us by TLS alone: cookies go nowhere else, and browsers remember that for a month.
+#: Browsers use TLS only: secure cookies, and HSTS for a month.
 TANGRAM_HTTPS = env_bool("TANGRAM_HTTPS", default=False)
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = TANGRAM_HTTPS
 SECURE_HSTS_SECONDS = 30 * 86400 if TANGRAM_HTTPS else 0
@@ -161,13 +161,13 @@ AUTH_PASSWORD_VALIDATORS = [
     for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator")
 ]
 
-#: The first one counts failures and refuses; the second one looks at passwords.
+#: The first backend counts failures and locks; the second one checks passwords.
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",
     "django.contrib.auth.backends.ModelBackend",
 ]
-#: So many failures lock an account, or an address, for so long; both are counted in the database,
-#: for all web processes together. Trying on while locked does not make it longer.
+#: Failures that lock an account or an address, and the duration of the lock; counted in the database
+#: for all web processes. Attempts during a lock do not extend it.
 AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = timedelta(minutes=5)
 AXES_LOCKOUT_PARAMETERS = ["username", "ip_address"]

@@ -1,11 +1,11 @@
-"""Who may do what. Pages of projects ask here and nowhere else.
+"""Roles and permissions of accounts in projects; every page of a project checks them here.
 
 Rules
 1. viewer < submitter < operator < admin, per project; a role includes those below it.
 2. A superuser is admin of every project. Staff, who watch the whole console, are operators of every
    project; a membership can only add to that.
-3. Whoever is nothing in a project is not told that it exists: its objects are 404, not 403.
-4. A role stands for scopes (`scopes_of`): nobody hands out a token that may more than he does.
+3. For an account without a role in a project its objects do not exist: 404, not 403.
+4. A role includes scopes (`scopes_of`): an account can only create tokens within its own scopes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ADDS: Final = {
 
 
 def scopes_of(role: Role) -> frozenset[Scope]:
-    """Return the scopes that a role stands for in its project."""
+    """Return the scopes that a role includes in its project."""
     return frozenset(_ADDS[each] for each in ORDER[: ORDER.index(role) + 1])
 
 
@@ -48,7 +48,7 @@ def role_everywhere(user: Any) -> Role | None:
 
 
 def roles_of(user: Any, least: Role = Role.VIEWER) -> dict[str, Role]:
-    """Return project → role, by name, where that role is at least ``least``."""
+    """Return project → role, ordered by name, where the role is at least ``least``."""
     if not (user.is_authenticated and user.is_active):
         return {}
     found: dict[str, Role] = {}
@@ -61,27 +61,27 @@ def roles_of(user: Any, least: Role = Role.VIEWER) -> dict[str, Role]:
 
 
 def role_of(user: Any, project: str) -> Role | None:
-    """Return the role of ``user`` in ``project``; None for a stranger."""
+    """Return the role of ``user`` in ``project``; None without one."""
     return roles_of(user).get(project)
 
 
 def may(user: Any, project: str, least: Role) -> bool:
-    """Say whether ``user`` has at least that role there."""
+    """Return whether ``user`` has at least the role ``least`` in ``project``."""
     role = role_of(user, project)
     return role is not None and _reaches(role, least)
 
 
 def powers(user: Any, project: str) -> frozenset[Role]:
-    """Return the roles of ``user`` in ``project``, those below included: what pages offer.
+    """Return the role of ``user`` in ``project`` and all roles below it, for the verbs a page offers.
 
-    Who has a role everywhere costs no query; a membership that adds to it is not looked up here.
+    Staff and superusers cost no query; a membership that adds to their role is not considered.
     """
     role = role_everywhere(user) or role_of(user, project)
     return frozenset() if role is None else frozenset(ORDER[: ORDER.index(role) + 1])
 
 
 def require(user: Any, project: str, least: Role) -> None:
-    """Raise Http404 for a stranger to ``project``, PermissionDenied for a role below ``least``."""
+    """Raise Http404 without a role in ``project``, PermissionDenied for a role below ``least``."""
     role = role_of(user, project)
     if role is None:
         raise Http404("there is no such thing, or you may not see it")
@@ -90,7 +90,7 @@ def require(user: Any, project: str, least: Role) -> None:
 
 
 def for_members(view: View[P]) -> View[P]:
-    """Ask people to sign in; say in words what is refused to them, and what is not there."""
+    """Require a sign-in and a role in some project; render 403 and 404 as pages."""
 
     @wraps(view)
     def guarded(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:

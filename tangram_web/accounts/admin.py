@@ -1,4 +1,4 @@
-"""Memberships in the admin site, to look at: roles are given at the page, which writes the audit."""
+"""Memberships in the admin site, read only: the members page changes them and writes the audit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tangram_web.lib.admin import ReadOnlyAdmin
 
 @admin.register(Membership)
 class MembershipAdmin(ReadOnlyAdmin):
-    """Who is what where."""
+    """Accounts with their roles."""
 
     list_display = ("user", "project", "role", "since")
     list_filter = ("project", "role")

@@ -1,4 +1,4 @@
-"""What somebody is told who failed to sign in too often."""
+"""The response to a sign-in while the account or the address is locked."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tangram_web.dashboard.guards import refuse
 
 
 def locked_out(request: HttpRequest, *_: Any) -> HttpResponse:
-    """Answer 429 with the time after which another try makes sense."""
+    """Answer 429 with the time after which sign-in is possible again."""
     seconds = round(settings.AXES_COOLOFF_TIME.total_seconds())
-    cure = f"There were too many failures for this name or address. Try again in {seconds // 60} minutes."
-    answer = refuse(request, "Too many tries", cure, 429)
+    cure = f"Sign-in failed too often for this account or address. Try again in {seconds // 60} minutes."
+    answer = refuse(request, "Too many attempts", cure, 429)
     answer.headers["Retry-After"] = str(seconds)
     return answer

@@ -1,4 +1,4 @@
-"""Noting where people are signed in, and when they were last there."""
+"""Records address, browser and last use of each session."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from django.utils import timezone
 
 from tangram_web.accounts.models import SeenSession
 
-#: A session is noted again after this: looking at pages stays reading.
+#: Least time between two writes for one session: viewing pages causes few writes.
 NOTED_EVERY: Final = timedelta(minutes=5)
 _MARK: Final = "noted_at"
 
 
 class SessionSeenMiddleware:
-    """Notes again, every few minutes, that a session is in use."""
+    """Updates the last use of a session every few minutes."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
@@ -29,7 +29,7 @@ class SessionSeenMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         response = self._get_response(request)
         session = getattr(request, "session", None)
-        # Who asks with a token has no session, and is not asked for one.
+        # A request with a bearer token has no session; reading it here would create one.
         if session is not None and session.accessed and session.session_key:
             due = time() - NOTED_EVERY.total_seconds()
             if session.get(_MARK, 0.0) < due and SESSION_KEY in session:
@@ -39,7 +39,7 @@ class SessionSeenMiddleware:
 
 @receiver(user_logged_in)
 def _signed_in(request: HttpRequest, user: Any, **_: Any) -> None:
-    """Note a session that begins; one without a key yet is noted by its first request."""
+    """Record a new session; a session without a key is recorded by its first request."""
     request.session[_MARK] = 0.0
     if request.session.session_key:
         _note(request, user.pk)

@@ -1,4 +1,4 @@
-"""Memberships: which person has which role in which project."""
+"""Memberships (an account's role in a project) and recorded sessions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tangram_web.pools.models import Project
 
 
 class Role(models.TextChoices):
-    """What somebody may do in a project; each includes those above it here."""
+    """A role in a project; each includes the roles before it."""
 
     VIEWER = "viewer"
     SUBMITTER = "submitter"
@@ -20,7 +20,7 @@ class Role(models.TextChoices):
 
 
 class Membership(models.Model):
-    """One person's role in one project."""
+    """The role of one account in one project."""
 
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships"
@@ -39,7 +39,7 @@ class Membership(models.Model):
 
 
 class SeenSession(models.Model):
-    """A session of somebody, as he may tell it from others. It ends with the session itself."""
+    """Address, browser and last use of a session, for the account's list of sessions."""
 
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="seen_sessions"

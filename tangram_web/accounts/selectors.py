@@ -1,4 +1,4 @@
-"""Reading members, tokens and sessions."""
+"""Queries for members, tokens and sessions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tangram_web.pools.models import Token
 
 
 def members_seen_by(user: Any) -> QuerySet[Membership]:
-    """Select who is what in the projects in which ``user`` is somebody."""
+    """Select the memberships of all projects in which ``user`` has a role."""
     members = Membership.objects.filter(project__in=roles_of(user)).select_related("user")
     return members.order_by("project", "user__username")
 
 
 def tokens_shown_to(user: Any) -> QuerySet[Token]:
-    """Select one's own tokens, and those of the projects of which one is admin; newest first."""
+    """Select the tokens of ``user`` and of projects that ``user`` administers, newest first."""
     administered = Q(project__in=roles_of(user, Role.ADMIN))
     if user.is_superuser:
         administered |= Q(project=None)
@@ -29,7 +29,7 @@ def tokens_shown_to(user: Any) -> QuerySet[Token]:
 
 
 def sessions_of(user: Any) -> list[SeenSession]:
-    """Return where ``user`` is signed in, the latest first; what has ended is forgotten."""
+    """Return the open sessions of ``user``, latest first; rows of ended sessions are deleted."""
     seen = SeenSession.objects.filter(user=user)
     keys = seen.values_list("session_key", flat=True)
     live = Session.objects.filter(session_key__in=list(keys), expire_date__gt=timezone.now())

@@ -1,4 +1,4 @@
-"""Changing who may do what: each is one transaction with its audit entry."""
+"""Changes to memberships, personal tokens and sessions; each is one transaction with an audit entry."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from tangram_web.audit.services import actor_at, record
 from tangram_web.pools.models import Token
 from tangram_web.pools.services import token_create, token_revoke
 
-#: Days after which a token ends.
+#: Lifetimes that a personal token can have, in days.
 LIVES_DAYS: Final = (7, 30, 90, 365)
 
 
 def membership_set(*, http: HttpRequest, project: str, username: str, role: Role) -> Membership:
-    """Give somebody a role in a project; tokens of his that may more than it are revoked."""
+    """Give an account a role in a project; revoke its tokens that exceed the role.
+
+    Raises InvalidRequest for an unknown account.
+    """
     with transaction.atomic():
         accounts = get_user_model()._default_manager.filter(is_active=True)
         # PostgreSQL takes no U+0000, not even to look for it.
@@ -46,7 +49,7 @@ def membership_set(*, http: HttpRequest, project: str, username: str, role: Role
 
 
 def membership_end(*, http: HttpRequest, membership: Membership) -> None:
-    """Take somebody's role away, and his tokens of that project."""
+    """Remove an account's role in a project and revoke its tokens for that project."""
     with transaction.atomic():
         user, project = membership.user, membership.project_id
         target = f"member/{user.get_username()}"
@@ -58,9 +61,9 @@ def membership_end(*, http: HttpRequest, membership: Membership) -> None:
 def own_token_create(
     *, http: HttpRequest, name: str, project: str, role: Role, scopes: list[str], days: int
 ) -> str:
-    """Make a token for the person at the page and return it; it dies with the account.
+    """Create a token that is bound to the signed-in account, and return it.
 
-    Raises InvalidRequest for scopes beyond ``role``, which is what the person is there.
+    Raises InvalidRequest for scopes beyond ``role``, the account's role in ``project``.
     """
     if days not in LIVES_DAYS:
         raise InvalidRequest(f"choose one of {', '.join(map(str, LIVES_DAYS))}", pointer="/days")
@@ -83,17 +86,17 @@ def own_token_create(
 
 
 def end_session(*, http: HttpRequest, session: SeenSession) -> None:
-    """Sign a session out, at once."""
+    """End a session immediately."""
     with transaction.atomic():
         _end([session.session_key])
         record(http, "sign out", f"session/{session.address or session.pk}")
 
 
 def end_other_sessions(*, http: HttpRequest) -> int:
-    """Sign the person out everywhere but here; return in how many places that was."""
+    """End all other sessions of the signed-in account; return how many there were."""
     here = http.session.session_key
     with transaction.atomic():
-        others = sessions_noted_of(http).exclude(session_key=here)
+        others = recorded_sessions_of(http).exclude(session_key=here)
         keys = list(others.values_list("session_key", flat=True))
         _end(keys)
         if keys:
@@ -101,8 +104,8 @@ def end_other_sessions(*, http: HttpRequest) -> int:
     return len(keys)
 
 
-def sessions_noted_of(http: HttpRequest) -> QuerySet[SeenSession]:
-    """Select the sessions of the person at the page."""
+def recorded_sessions_of(http: HttpRequest) -> QuerySet[SeenSession]:
+    """Select the recorded sessions of the signed-in account."""
     return SeenSession.objects.filter(user=cast("User", http.user))
 
 
@@ -112,7 +115,7 @@ def _end(keys: list[str]) -> None:
 
 
 def _narrow_tokens(http: HttpRequest, user: Any, project: str, role: Role | None) -> None:
-    """Revoke the tokens of ``user`` that may more in ``project`` than he himself does now."""
+    """Revoke the tokens of ``user`` in ``project`` that exceed the scopes ``user`` has now."""
     general = role_everywhere(user)
     allowed = scopes_of(role) if role is not None else frozenset()
     if general is not None:

@@ -1,4 +1,4 @@
-"""Pages about people: members of projects, tokens, sessions."""
+"""Pages of accounts: project members, tokens and sessions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOWN: Final = 200
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_members
 def members(request: HttpRequest) -> HttpResponse:
-    """Show who is what in one's projects; admins give roles."""
+    """Show the members of the projects of the account; admins assign roles."""
     problem = ""
     if request.method == "POST":
         given = request.POST
@@ -57,13 +57,15 @@ def members(request: HttpRequest) -> HttpResponse:
 @require_POST
 @for_members
 def remove(request: HttpRequest, number: int) -> HttpResponse:
-    """Take a role away."""
+    """Remove a membership."""
     found = Membership.objects.filter(pk=number).select_related("user").first()
     if found is None:
         raise Http404("there is no such member")
     require(request.user, found.project_id, Role.ADMIN)
     services.membership_end(http=request, membership=found)
-    messages.success(request, f"{found.user.get_username()} is no member any more.")
+    messages.success(
+        request, f"{found.user.get_username()} is no longer a member of {found.project_id}."
+    )
     return redirect("accounts:members")
 
 
@@ -71,7 +73,7 @@ def remove(request: HttpRequest, number: int) -> HttpResponse:
 @never_cache
 @for_members
 def tokens(request: HttpRequest) -> HttpResponse:
-    """Show tokens, and make one; it is shown in this answer and never again."""
+    """Show tokens, and create one; its value is part of this response only."""
     raw, problem = "", ""
     if request.method == "POST":
         try:
@@ -98,7 +100,7 @@ def _create(request: HttpRequest) -> str:
     project = given.get("project", "")
     role = role_of(request.user, project)
     if role is None:
-        raise Http404("there is no such project, or you are no member of it")
+        raise Http404("there is no such project, or you are not a member of it")
     days = given.get("days", "")
     return services.own_token_create(
         http=request,
@@ -113,12 +115,12 @@ def _create(request: HttpRequest) -> str:
 @require_POST
 @for_members
 def revoke(request: HttpRequest, key: str) -> HttpResponse:
-    """End a token of one's own, or of a project of which one is admin."""
+    """Revoke a token of the account, or of a project that it administers."""
     found = tokens_shown_to(request.user).filter(public_id=key).first()
     if found is None:
         raise Http404("there is no such token, or it is not yours")
     token_revoke(actor=actor_at(request), public_id=key)
-    messages.success(request, f"{found.name} opens nothing any more.")
+    messages.success(request, f"{found.name} is revoked.")
     return redirect("accounts:tokens")
 
 
@@ -126,7 +128,7 @@ def revoke(request: HttpRequest, key: str) -> HttpResponse:
 @never_cache
 @login_required
 def sessions(request: HttpRequest) -> HttpResponse:
-    """Show where one is signed in."""
+    """Show the sessions of the account."""
     context = {
         "page": "people",
         "sessions": sessions_of(request.user),
@@ -138,10 +140,10 @@ def sessions(request: HttpRequest) -> HttpResponse:
 @require_POST
 @login_required
 def end(request: HttpRequest) -> HttpResponse:
-    """Sign out elsewhere: in one place, or everywhere but here."""
+    """End one other session, or all other sessions."""
     if "session" in request.POST:
         number = request.POST["session"]
-        own = services.sessions_noted_of(request)
+        own = services.recorded_sessions_of(request)
         found = own.filter(pk=int(number)).first() if number.isdecimal() else None
         if found is not None:
             services.end_session(http=request, session=found)

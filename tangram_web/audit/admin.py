@@ -1,4 +1,4 @@
-"""The audit in the admin site: to look at."""
+"""The audit in the admin site, read only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tangram_web.lib.admin import ReadOnlyAdmin
 
 @admin.register(AuditEntry)
 class AuditEntryAdmin(ReadOnlyAdmin):
-    """Who did what."""
+    """Audited verbs."""
 
     list_display = ("at", "actor", "via", "verb", "target", "request_id")
     list_filter = ("verb", "via")

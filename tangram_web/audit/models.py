@@ -1,4 +1,4 @@
-"""The audit's rows. Written by `services.record` and by the projection of the journal alone."""
+"""Audit entries; only `services.record` and the projection of the journal write them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tangram_web.lib.fields import JsonText
 
 
 class Via(models.TextChoices):
-    """The door through which somebody came."""
+    """The interface that a verb came through."""
 
     WEB = "web"
     API = "api"
@@ -21,7 +21,7 @@ class Via(models.TextChoices):
 
 
 class AuditEntry(AppendOnly):
-    """Who did what to what, and what it was before and after."""
+    """One verb: its actor, its target, and the target before and after."""
 
     actor = models.CharField(max_length=150)
     token_name = models.CharField(max_length=128, blank=True, default="")
@@ -29,7 +29,7 @@ class AuditEntry(AppendOnly):
     verb = models.CharField(max_length=64)
     #: ``kind/name``.
     target = models.CharField(max_length=300)
-    #: Whose it is; empty for what all projects share.
+    #: Owner of the target; empty for what all projects share.
     project = models.CharField(max_length=128, blank=True, default="")
     before = JsonText(null=True)
     after = JsonText(null=True)

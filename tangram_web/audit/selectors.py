@@ -1,4 +1,4 @@
-"""Reading the audit: one set of filters for the page, its files and REST."""
+"""Queries of the audit: one set of filters for the page, its exports and REST."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def entries_seen_by(principal: Principal) -> QuerySet[AuditEntry]:
 
 
 def filtered(rows: QuerySet[AuditEntry], query: Mapping[str, str]) -> QuerySet[AuditEntry]:
-    """Return the entries that an address asks for. Raises AuditFilterError."""
+    """Return the entries that match the filters of a query string. Raises AuditFilterError."""
     return rows.filter(**{_LOOKUPS.get(k, k): _read(k, v) for k, v in given(query).items()})
 
 
 def given(query: Mapping[str, str]) -> dict[str, str]:
-    """Return the filters that an address has."""
+    """Return the filters of a query string."""
     return {name: value for name in FILTERS if (value := query.get(name, "").strip())}
 
 
 @dataclass(frozen=True)
 class AuditPage:
-    """Some entries, newest first, and where to go on."""
+    """A page of entries, newest first, with the query string of the next page."""
 
     rows: list[AuditEntry]
     filters: dict[str, str]
@@ -57,7 +57,7 @@ class AuditPage:
 
 
 def page(query: Mapping[str, str]) -> AuditPage:
-    """Return the page of entries that an address asks for."""
+    """Return the page of entries for a query string."""
     filters, before = given(query), query.get("before", "")
     try:
         rows = filtered(AuditEntry.objects.order_by("-id"), query)
@@ -74,24 +74,24 @@ def page(query: Mapping[str, str]) -> AuditPage:
 
 
 def verbs() -> list[str]:
-    """Return every verb that was ever done, for a list to choose from."""
+    """Return every recorded verb, for the filter list."""
     return list(AuditEntry.objects.order_by("verb").values_list("verb", flat=True).distinct())
 
 
 def _read(name: str, value: str) -> Any:
     if "\0" in value:
-        raise AuditFilterError(f"{value!r} is no {name}")
+        raise AuditFilterError(f"{value!r} is not a valid {name}")
     if name == "kind":
         return f"{value}/"
     if name not in ("since", "until"):
         return value
     moment = instant_of(value)
     if moment is None:
-        raise AuditFilterError(f"{value!r} is no instant: write 2026-11-20T12:00:00Z")
+        raise AuditFilterError(f"{value!r} is not a time: write 2026-11-20T12:00:00Z")
     return moment
 
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise AuditFilterError(f"{text!r} is no entry")
+        raise AuditFilterError(f"{text!r} is not an entry number")
     return int(text)

@@ -1,8 +1,8 @@
-"""Writing the audit: one function, called in the transaction of what it tells of.
+"""Audit entries are written here, in the transaction of the effect that they describe.
 
-Verbs of people at pages and of tokens over REST come through `record`. What the gateway takes (it
-knows no database) carries who asked in its journalled event; `record_asked` writes those entries
-when the journal is projected, in the transaction that moves the projection's position: each once.
+Verbs from pages and REST are written by `record`. The gateway has no database: its journalled events
+carry the actor, and the projection writes their entries by `record_asked`, in the transaction that
+moves its position, so each entry is written once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ JsonObject = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Actor:
-    """Who changes something, for the audit."""
+    """The author of a change."""
 
     name: str
     token_name: str = ""
@@ -36,13 +36,13 @@ SYSTEM = Actor(name="tangram", via=Via.SYSTEM)
 
 
 def actor_at(request: HttpRequest) -> Actor:
-    """Return the person who is signed in at a page."""
+    """Return the account that is signed in."""
     name = request.user.get_username()
     return Actor(name=name, request_id=request_id_of(request), via=Via.WEB)
 
 
 def actor_with_token(request: HttpRequest, name: str) -> Actor:
-    """Return who shows the token called ``name`` over REST."""
+    """Return the token called ``name`` as the author of a REST request."""
     via = Via.CLI if comes_from_cli(request) else Via.API
     return Actor(name=name, token_name=name, request_id=request_id_of(request), via=via)
 
@@ -56,10 +56,10 @@ def record(
     *,
     project: str = "",
 ) -> AuditEntry:
-    """Write that ``who`` did ``verb`` to ``target`` (``kind/name``), changing ``before`` to ``after``.
+    """Write an entry: ``who`` did ``verb`` to ``target`` (``kind/name``), from ``before`` to ``after``.
 
-    A request stands for the person signed in. Call it inside the transaction of the effect, so
-    that both stay or neither does; an effect outside the database comes after it, in the same block.
+    A request means its signed-in account. Call this inside the transaction of the effect, so that
+    both are committed or neither; an effect outside the database follows in the same block.
     """
     actor = who if isinstance(who, Actor) else actor_at(who)
     with transaction.atomic():
@@ -78,7 +78,7 @@ def record(
 
 @dataclass(frozen=True, kw_only=True)
 class AskedVerb:
-    """A verb that came through the gateway, as the journal has it."""
+    """A verb that came through the gateway, as journalled."""
 
     asked: Asked
     verb: str
@@ -90,7 +90,7 @@ class AskedVerb:
 
 
 def record_asked(verbs: Iterable[AskedVerb]) -> None:
-    """Write what was asked of the gateway."""
+    """Write the entries of verbs that came through the gateway."""
     AuditEntry.objects.bulk_create(
         AuditEntry(
             actor=each.asked.by,

@@ -1,16 +1,15 @@
-"""Backup and restore: one folder with the database and what Redis holds.
+"""Backup and restore: one folder with the database and the lasting keys of Redis.
 
-A backup is taken while everything runs. The database comes first and Redis second: the rows then
-stand at an earlier place of the journal than Redis does, and the projector goes on from there. (The
-other way round it would skip what the journal no longer has.) Redis is read in one transaction.
+A backup is taken while the system runs. The database is saved first, so its rows have an earlier
+journal position than Redis and the projector continues from there. (In the other order it would skip
+entries.) Redis is read in one transaction.
 
-A restore goes back in time, and says so:
+A restore goes back in time:
 
-- It refuses to work while somebody leads, and into a Redis that holds a Tangram, unless told to.
-- The epoch jumps ahead, so whoever still follows a leader of before the restore is fenced (I8).
-- What was accepted but not finished at the time of the backup may have run since. What ran then
-  ends as ``unknown``, what waited as ``cancelled``, with that reason; only what its trainer
-  declared ``replay_safe`` begins anew. So nothing runs twice that must not (I3).
-- Commands to nodes, signs of life and frames are left out: they are about processes, and those are
-  other ones now.
+- It refuses to run while a loop leads, and to overwrite the data of a system without ``--replace``.
+- The epoch jumps ahead, so a leader from before the restore is fenced (I8).
+- Actions that were accepted but not finished at the backup may have run since. Those that ran then end
+  as ``unknown``, those that waited as ``cancelled``, both with that reason; only actions that are
+  declared ``replay_safe`` start again. So no action runs twice against its declaration (I3).
+- Commands to nodes, heartbeats and frames are left out: they concern processes that have ended.
 """

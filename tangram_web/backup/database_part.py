@@ -1,4 +1,4 @@
-"""The database, as one file: a copy of SQLite's, or what ``pg_dump`` makes of PostgreSQL."""
+"""The database as one file: a copy of SQLite, or a custom dump of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from domain.errors import InvalidRequest
 
 
 def save(path: Path) -> str:
-    """Copy the database as it is at one instant to ``path``; return what kind it is."""
+    """Write a consistent copy of the database to ``path``; return ``sqlite`` or ``postgresql``."""
     if connection.vendor == "sqlite":
         with (
             closing(sqlite3.connect(connection.settings_dict["NAME"], timeout=60)) as source,
@@ -29,7 +29,7 @@ def save(path: Path) -> str:
 
 
 def check(path: Path, kind: str) -> None:
-    """Raise InvalidRequest when what was saved cannot be put back here."""
+    """Raise InvalidRequest when the copy cannot be restored into this database."""
     if kind != connection.vendor:
         raise InvalidRequest(f"the backup is of {kind}, this database is {connection.vendor}")
     if kind == "sqlite":
@@ -39,7 +39,7 @@ def check(path: Path, kind: str) -> None:
 
 
 def load(path: Path) -> None:
-    """Replace the database's content by what was saved, which was checked."""
+    """Replace the content of the database by a checked copy."""
     connection.close()
     if connection.vendor == "sqlite":
         with (
@@ -71,7 +71,7 @@ def _find(program: str) -> str:
 
 
 def _run(program: str, *arguments: str) -> None:
-    """Run a program of PostgreSQL's on our database; the password goes by environment."""
+    """Run a PostgreSQL program on our database; the environment passes the password."""
     at: dict[str, Any] = connection.settings_dict
     named = {"PGHOST": "HOST", "PGPORT": "PORT", "PGUSER": "USER", "PGPASSWORD": "PASSWORD"}
     given = {variable: str(at[field]) for variable, field in named.items() if at[field]}

@@ -1,4 +1,4 @@
-"""A backup's folder: what is in it, and that it is whole."""
+"""The folder of a backup, with a manifest of checksums."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MANIFEST = "manifest.json"
 
 
 class Manifest(msgspec.Struct):
-    """What a backup says of itself. Written last: a folder without it is not a backup."""
+    """The manifest. It is written last: a folder without it is not a backup."""
 
     at: str
     version: str
@@ -32,7 +32,7 @@ class Manifest(msgspec.Struct):
 
 
 def make(folder: Path) -> Path:
-    """Return a new private folder. Raises Conflict when it holds something."""
+    """Create a private folder. Raises Conflict when it is not empty."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise Conflict(f"{folder} is not empty; a backup needs a folder of its own")
@@ -41,7 +41,7 @@ def make(folder: Path) -> Path:
 
 @contextmanager
 def whole(folder: Path) -> Iterator[Path]:
-    """Give a new private folder; when the backup fails, nothing is left that forbids another one."""
+    """Create a private folder, and empty it again when the backup fails."""
     place = make(folder)
     try:
         yield place
@@ -52,7 +52,7 @@ def whole(folder: Path) -> Iterator[Path]:
 
 
 def seal(folder: Path, *, prefix: str, database: str, redis_keys: int) -> Manifest:
-    """Write the manifest of a backup whose files are there."""
+    """Write the manifest of a backup with complete files."""
     files = {name: _digest(folder / name) for name in (DATABASE, REDIS)}
     at = datetime.now(UTC).isoformat(timespec="seconds")
     manifest = Manifest(at, VERSION, prefix, database, redis_keys, files)
@@ -63,7 +63,7 @@ def seal(folder: Path, *, prefix: str, database: str, redis_keys: int) -> Manife
 
 
 def check(folder: Path) -> Manifest:
-    """Return the manifest of a backup that is whole. Raises InvalidRequest for any other folder."""
+    """Return the manifest of a complete backup. Raises InvalidRequest for any other folder."""
     try:
         manifest = msgspec.json.decode((folder / _MANIFEST).read_bytes(), type=Manifest)
         found = {name: _digest(folder / name) for name in manifest.files}
@@ -71,7 +71,9 @@ def check(folder: Path) -> Manifest:
         raise InvalidRequest(f"{folder} is not a backup: {error}") from error
     for name, digest in manifest.files.items():
         if found[name] != digest:
-            raise InvalidRequest(f"{folder / name} is not what was saved: its checksum differs")
+            raise InvalidRequest(
+                f"{folder / name} is damaged: its checksum differs from the manifest"
+            )
     return manifest
 
 

@@ -1,4 +1,4 @@
-"""What Redis holds, as one file: key, time to live and Redis' own serialisation of each value."""
+"""Lasting Redis keys as one file: key, time to live and the output of DUMP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import redis
 from domain.errors import Conflict, InvalidRequest
 from domain.redis_keys import Keys
 
-#: How far a restored epoch jumps ahead of the saved one: beyond any that was elected meanwhile.
+#: Added to a restored epoch, so that it exceeds every epoch elected since the backup.
 EPOCH_JUMP = 1_000_000
 
 
@@ -20,13 +20,13 @@ class Saved(msgspec.Struct, array_like=True):
     """One key."""
 
     key: bytes
-    #: Milliseconds; 0 for ever, as RESTORE takes it.
+    #: Milliseconds, 0 without expiry, as RESTORE expects it.
     ttl: int
     value: bytes
 
 
 def lasting_keys(client: redis.Redis, keys: Keys) -> list[bytes]:
-    """Return our keys that mean something to other processes than those that run now."""
+    """Return the keys that are meaningful to later processes."""
     named = (
         keys.inbox, keys.journal, keys.epoch, keys.snapshot, keys.config, keys.capacity,
         keys.positions, keys.metrics, keys.dead_letters,
@@ -36,7 +36,7 @@ def lasting_keys(client: redis.Redis, keys: Keys) -> list[bytes]:
 
 
 def save(client: redis.Redis, keys: Keys, path: Path) -> int:
-    """Write our lasting keys, as they are at one instant, to ``path``; return how many there are."""
+    """Write a consistent copy of the lasting keys to ``path``; return their number."""
     chosen = lasting_keys(client, keys)
     with client.pipeline(transaction=True) as pipeline:
         for key in chosen:
@@ -53,17 +53,16 @@ def save(client: redis.Redis, keys: Keys, path: Path) -> int:
 
 
 def load(client: redis.Redis, keys: Keys, path: Path, *, replace: bool) -> int:
-    """Put saved keys back, with the epoch ahead of its time; return how many.
+    """Restore saved keys, with the epoch raised by `EPOCH_JUMP`; return their number.
 
-    Raises Conflict while somebody leads, and when there is a Tangram already and ``replace`` is
-    not given.
+    Raises Conflict while a loop leads, and when keys exist and ``replace`` is not given.
     """
     leader = cast("bytes | None", client.get(keys.leader))
     if leader is not None:
         raise Conflict(f"{leader.decode()} leads: stop all loops before a restore")
     present = list(_ours(client, keys))
     if present and not replace:
-        raise Conflict(f"Redis holds {len(present)} keys of a Tangram; --replace deletes them")
+        raise Conflict(f"Redis holds {len(present)} keys of a system; --replace deletes them")
     entries = _read(path)
     with client.pipeline(transaction=True) as pipeline:
         for key in present:
@@ -83,7 +82,7 @@ def _read(path: Path) -> list[Saved]:
 
 
 def _ours(client: redis.Redis, keys: Keys) -> Iterator[bytes]:
-    """Yield every key of this Tangram but those of the broker, which has its own prefix below it."""
+    """Yield every key below the prefix except those of the Celery broker."""
     for key in client.scan_iter(match=f"{keys.prefix}:*", count=1000):
         if not bytes(key).startswith(f"{keys.prefix}:jobs:".encode()):
             yield bytes(key)

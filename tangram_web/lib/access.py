@@ -1,4 +1,4 @@
-"""Who may do what over REST."""
+"""Permissions over REST: scopes of tokens and of signed-in staff."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from domain.principals import Principal, Scope
 class HasScope(BasePermission):
     """The caller's token holds the scope that the view names.
 
-    A view says ``read_scope`` and ``write_scope``; without one of them it has no such methods.
+    A view sets ``read_scope`` and ``write_scope``; without one of them it has no such methods.
     """
 
     code = "missing_scope"
 
     def has_permission(self, request: Any, view: Any) -> bool:
-        """Compare the scope that this method needs with what the caller has."""
+        """Return whether the caller has the scope that this method needs."""
         principal: Principal | None = request.auth
         if principal is None:
             return False
@@ -31,21 +31,21 @@ class HasScope(BasePermission):
 
 
 def needed_scope(method: str, view: Any) -> Scope | None:
-    """Return the scope that ``method`` of ``view`` asks for."""
+    """Return the scope that ``method`` of ``view`` needs."""
     name = "read_scope" if method in SAFE_METHODS else "write_scope"
     scope: Scope | None = getattr(view, name, None)
     return scope
 
 
 class SessionScopes:
-    """What people in the browser may do: staff watch and operate, superusers everything."""
+    """Scopes of browser sessions: staff read and operate, superusers administer."""
 
     STAFF = frozenset({Scope.READ, Scope.OPERATE})
     SUPERUSER = frozenset({Scope.ADMIN})
 
 
 def principal_of_user(user: Any) -> Principal | None:
-    """Return what a logged-in person may do over all projects; None for those who are not staff."""
+    """Return the principal of a signed-in staff account, over all projects; None for other accounts."""
     if not (user.is_active and user.is_staff):
         return None
     scopes = SessionScopes.SUPERUSER if user.is_superuser else SessionScopes.STAFF

@@ -1,4 +1,4 @@
-"""Admin pages for rows that the admin site does not write."""
+"""Read-only admin pages, with bounded counts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ else:
     _Paginator = Paginator
 
 
-#: Rows that can be paged through; filters and searches lead to the others.
+#: Rows that pages can reach; filters and searches reach the others.
 MOST_ROWS: Final = 10_000
 
 
@@ -26,14 +26,14 @@ class BoundedPaginator(_Paginator):
 
     @cached_property
     def count(self) -> int:
-        """Rows that there are, or `MOST_ROWS`."""
+        """The number of rows, at most `MOST_ROWS`."""
         rows: Any = self.object_list
         counted: int = rows.order_by()[:MOST_ROWS].count()
         return counted
 
 
 class ReadOnlyAdmin(_ModelAdmin):
-    """Shows rows that something else writes."""
+    """Shows rows that other code writes."""
 
     paginator = BoundedPaginator
     show_full_result_count = False

@@ -1,4 +1,4 @@
-"""Rows that are written once: no code of ours can change or delete them, and no admin page can."""
+"""Append-only models: neither our code nor the admin site changes or deletes their rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from domain.errors import InvariantViolation
 
 
 class WrittenOnce(models.QuerySet[Any]):
-    """Selects and inserts; refuses to change or delete many rows at once."""
+    """A query set that refuses bulk updates and deletes."""
 
     def update(self, **kwargs: Any) -> NoReturn:
         """Refuse."""
@@ -22,7 +22,7 @@ class WrittenOnce(models.QuerySet[Any]):
 
 
 class AppendOnly(models.Model):
-    """A row that is written once."""
+    """An append-only row."""
 
     objects = WrittenOnce.as_manager()
 

@@ -1,11 +1,12 @@
-"""Questions of pages to the scheduler: sent through the inbox like everything else, answered once.
+"""Queries of pages to the scheduler loop: sent through its inbox, answered on a pub/sub channel.
 
-Pages are few and people are slow, so a question has a connection of its own for as long as it lasts.
+Page views are rare, so each query uses a connection of its own.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
 
@@ -34,30 +35,30 @@ _status = msgspec.msgpack.Decoder(dict[str, Any])
 
 
 def live_action(action_id: str) -> ActionResponse | None:
-    """Return an action that is not over, with why it waits; None for any other."""
+    """Return an unfinished action with the reason it waits; None for any other."""
     body = _ask(ActionQueried, action_id=ActionId(action_id), project="")
     return None if body is None else _action.decode(body)
 
 
 def queues(limit: int = 200, projects: tuple[str, ...] | None = None) -> QueuesResponse:
-    """Return what waits and for what, the longest lines first; of some projects, or of all."""
+    """Return waiting actions by queue, the longest queues first; of ``projects``, or of all."""
     return _queues.decode(_ask(QueuesQueried, limit=limit, projects=projects) or b"")
 
 
 def decisions(limit: int = 100) -> DecisionsResponse:
-    """Return what policies decided lately, latest first."""
+    """Return recent decisions of the policies, latest first."""
     return _decisions.decode(_ask(DecisionsQueried, limit=limit) or b"")
 
 
 def status() -> dict[str, Any]:
-    """Return how the system stands, as the leader sees it."""
+    """Return the leader's view of pools, nodes, resources and the loop."""
     return _status.decode(_ask(StatusQueried) or b"\x80")
 
 
 def forget_node(name: str) -> bool:
-    """Have a node forgotten that does not come back; False: nobody leads, so it is done later.
+    """Forget a node that does not come back; return False without a leader: the next one does it.
 
-    Raises NotFound, Conflict with the reason why it cannot be, and Unavailable when nobody was told.
+    Raises NotFound, Conflict with the reason of the refusal, Unavailable when Redis does not answer.
     """
     try:
         reply = _reply(NodeForgetAsked, node=name)
@@ -69,32 +70,32 @@ def forget_node(name: str) -> bool:
 
 
 class NoAnswer(Unavailable):
-    """The scheduler was asked and does not answer."""
+    """The query is in the inbox and the scheduler does not answer."""
 
 
-def _ask(question: Any, **about: Any) -> bytes | None:
-    """Ask, and return the answer's body; None when there is no such thing.
+def _ask(question: Callable[..., object], **about: Any) -> bytes | None:
+    """Send a query and return the body of its reply; None when its subject does not exist.
 
-    Raises Unavailable when nobody answers in time.
+    Raises Unavailable when no reply arrives in time.
     """
     reply = _reply(question, **about)
     return bytes(reply.body) if reply.ok else None
 
 
-def _reply(question: Any, **about: Any) -> Reply:
+def _reply(question: Callable[..., object], **about: Any) -> Reply:
     client, names, process = bus.redis_client(), bus.keys(), secrets.token_hex(8)
     channel = names.replies(f"page:{process}")
-    message = encode(question(request_id=process, reply_to=channel, **about))
+    query = encode(question(request_id=process, reply_to=channel, **about))
     try:
         with client.pubsub(ignore_subscribe_messages=True) as replies:  # type: ignore[no-untyped-call]
             replies.subscribe(channel)
             replies.get_message(timeout=ANSWER_SECONDS)  # the subscription is in place
-            client.xadd(names.inbox, {"0": message})
+            client.xadd(names.inbox, {"0": query})
             until = monotonic() + ANSWER_SECONDS
             while (left := until - monotonic()) > 0:
-                told = replies.get_message(timeout=left)
-                if told is not None:
-                    return decode_reply(told["data"])
+                message = replies.get_message(timeout=left)
+                if message is not None:
+                    return decode_reply(message["data"])
     except redis.RedisError as error:
         raise Unavailable(f"redis does not answer: {error}") from error
     raise NoAnswer("the scheduler does not answer; is a loop running?")

@@ -1,4 +1,4 @@
-"""The web side's way to Redis: one factory for clients, and the publication of configuration."""
+"""Redis clients of the web processes, and the publication of the configuration."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from domain.events import ConfigApplied
 from domain.inventory import Config
 from domain.redis_keys import Keys
 
-#: Sets the configuration and tells the scheduler, unless a newer revision is out already: two
-#: processes may commit in one order and come here in the other.
+#: Sets the configuration and notifies the scheduler, unless a newer revision is published already:
+#: two processes may commit in one order and publish in the other.
 _PUBLISH: Final = """
 local present = redis.call('GET', KEYS[1])
 if present and (cmsgpack.unpack(present).revision or 0) > tonumber(ARGV[1]) then
@@ -33,19 +33,19 @@ redis.call('XADD', KEYS[2], '*', '0', ARGV[3])
 return 1
 """
 
-#: Longest wait for the leader to take a configuration up.
+#: Longest wait for the leader to apply a configuration.
 IN_FORCE_SECONDS: Final = 2.0
 IN_FORCE_POLL_SECONDS: Final = 0.01
 
 
-#: Longest wait of a websocket for Redis: who hears nothing for longer is better off coming again.
+#: Longest wait of a websocket for Redis; after that the browser had better reconnect.
 PATIENCE_SECONDS: Final = 4.0
 
 T = TypeVar("T")
 
 
 class _Revision(msgspec.Struct):
-    """The part of the leader's view of capacity that says which configuration it goes by."""
+    """The part of the leader's capacity view that names the applied configuration."""
 
     revision: int
 
@@ -54,7 +54,7 @@ _revision = msgspec.json.Decoder(_Revision)
 
 
 def redis_client() -> redis.Redis:
-    """Return this process's client; it connects when it is first used."""
+    """Return this process's client; it connects on first use."""
     return _client(settings.TANGRAM_REDIS_URL)
 
 
@@ -64,7 +64,7 @@ def _client(url: str) -> redis.Redis:
 
 
 async def in_time(answer: Awaitable[T], seconds: float = PATIENCE_SECONDS) -> T:
-    """Return what Redis answers. Raises Unavailable when it does not, in time or at all."""
+    """Return the reply of Redis. Raises Unavailable without one in time."""
     try:
         async with asyncio.timeout(seconds):
             return await answer
@@ -75,9 +75,9 @@ async def in_time(answer: Awaitable[T], seconds: float = PATIENCE_SECONDS) -> T:
 async def ask_once(
     question: Callable[[redis.asyncio.Redis], Awaitable[T]], seconds: float = PATIENCE_SECONDS
 ) -> T:
-    """Return the answer to a rare question, over a connection that lives as long as it.
+    """Return the result of a rare query, over a connection that is closed after it.
 
-    Nothing is shared between event loops. Raises Unavailable as `in_time` does.
+    No connection is shared between event loops. Raises Unavailable as `in_time` does.
     """
     client = redis.asyncio.Redis.from_url(
         settings.TANGRAM_REDIS_URL, retry=Retry(NoBackoff(), 0), socket_connect_timeout=seconds
@@ -94,9 +94,9 @@ def keys() -> Keys:
 
 
 def wait_until_in_force(revision: int, seconds: float = IN_FORCE_SECONDS) -> None:
-    """Return when the leader goes by ``revision``; soon, when there is no leader or it is slow.
+    """Wait until the leader has applied ``revision``, at most ``seconds``, and not without a leader.
 
-    So that whoever was answered can count on what was changed.
+    So a caller that gets its response can rely on the change.
     """
     names, client, until = keys(), redis_client(), monotonic() + seconds
     try:
@@ -106,14 +106,14 @@ def wait_until_in_force(revision: int, seconds: float = IN_FORCE_SECONDS) -> Non
                 return
             sleep(IN_FORCE_POLL_SECONDS)
     except redis.RedisError:
-        return  # it is published, and will be taken up
+        return  # it is published, so the leader applies it later
 
 
 def publish_config(config: Config) -> bool:
     """Put ``config`` in force; False when a newer revision is in force already.
 
-    Raises Unavailable when Redis does not answer: the configuration is saved, and is published
-    by the next start or the next change.
+    Raises Unavailable when Redis does not answer: the configuration is saved, and the next start
+    or the next change publishes it.
     """
     names = keys()
     event = encode(ConfigApplied(config=config))

@@ -1,4 +1,4 @@
-"""What differs between two JSON objects, member by member, for people."""
+"""Differences between two JSON objects, member by member, as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Difference(NamedTuple):
-    """One member that is not the same; texts are JSON, or plain where the value is text."""
+    """One member that differs; values are JSON text, strings without quotes."""
 
     name: str
     had: bool
@@ -41,5 +41,5 @@ def _flat(members: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def text_of(value: Any) -> str:
-    """Return a value for people: a text as it is, anything else as JSON."""
+    """Return a string as it is, any other value as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,4 +1,4 @@
-"""Typed reading of the environment: a bad value stops the start and names its variable."""
+"""Typed environment variables; a bad value stops the start with an error that names the variable."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from django.core.exceptions import ImproperlyConfigured
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off", ""})
 
-#: Readers see a steady picture while the one writer commits; a crash loses no commit, and the
-#: last ones before a power cut are projected again from the journal.
+#: Readers keep a snapshot while the writer commits. A crash loses no commit; commits lost in a power
+#: cut are projected again from the journal.
 _SQLITE_PRAGMAS = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-65536;"
 
 
@@ -25,7 +25,7 @@ def env_text(name: str, default: str) -> str:
 
 
 def env_bool(name: str, *, default: bool) -> bool:
-    """Return the variable as a yes or no."""
+    """Return the variable as a boolean."""
     value = os.environ.get(name)
     if value is None:
         return default
@@ -77,7 +77,7 @@ def env_prefixed(prefix: str, renamed: str) -> dict[str, str]:
 
 
 def env_directory(name: str, default: Path) -> Path:
-    """Return a private directory, made when it is missing."""
+    """Return a private directory; it is created if it is missing."""
     path = Path(os.environ.get(name) or default).expanduser().absolute()
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def env_database(name: str, default: Path) -> dict[str, Any]:
         "PASSWORD": unquote(parts.password or ""),
         "HOST": unquote(parts.hostname or ""),
         "PORT": str(port or ""),
-        # A server that hangs must not hang us; the URL's own options win.
+        # A server that hangs must not block the start; options of the URL have priority.
         "OPTIONS": {"connect_timeout": "5", **dict(parse_qsl(parts.query))},
         "CONN_HEALTH_CHECKS": True,
     }
@@ -128,7 +128,7 @@ def _sqlite(path: str) -> dict[str, Any]:
     return {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": path,
-        # IMMEDIATE: a write waits its turn at its start instead of failing half way.
+        # IMMEDIATE: a transaction takes the write lock at its start and cannot fail for it later.
         "OPTIONS": {
             "timeout": 20,
             "transaction_mode": "IMMEDIATE",
@@ -138,7 +138,7 @@ def _sqlite(path: str) -> dict[str, Any]:
 
 
 def env_secret(name: str, keep_in: Path) -> str:
-    """Return the variable, or a secret made once and kept in ``keep_in``."""
+    """Return the variable, or a secret that is generated once and stored in ``keep_in``."""
     given = os.environ.get(name)
     if given:
         if len(given) < 32:
@@ -153,7 +153,7 @@ def env_secret(name: str, keep_in: Path) -> str:
 
 
 def _make_secret(path: Path) -> str:
-    """Write a new secret; of two processes that start at once, both use the first one's."""
+    """Write a new secret; two processes that start together both use the first one."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     draft.touch(mode=0o600, exist_ok=False)
     draft.write_text(secrets.token_urlsafe(48), encoding="ascii")

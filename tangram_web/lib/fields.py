@@ -1,4 +1,4 @@
-"""Columns that Django does not bring."""
+"""A column of JSON as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.db import models
 if TYPE_CHECKING:
 
     class _TextField(models.TextField[Any, Any]):
-        """Says to the checker that any value goes in and comes out."""
+        """Declares to the type checker that the field takes and returns any value."""
 
         _pyi_private_set_type: Any
         _pyi_private_get_type: Any
@@ -21,7 +21,7 @@ else:
 
 
 class JsonText(_TextField):
-    """A value kept as JSON in a text column.
+    """A value stored as JSON in a text column.
 
     Not ``JSONField``: PostgreSQL's jsonb refuses U+0000, which commands do print, and the
     projection writes these columns as text that it has encoded already.

@@ -1,4 +1,4 @@
-"""Instants that people write."""
+"""Parsing of times with a zone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.utils.dateparse import parse_datetime
 
 
 def instant_of(text: str) -> datetime | None:
-    """Return the instant that ``text`` is, with its zone; None for what is none."""
+    """Return the time in ``text``, which must have a zone; None for any other text."""
     try:
         moment = parse_datetime(text)
     except ValueError:  # the 45th of the 13th month
@@ -18,7 +18,7 @@ def instant_of(text: str) -> datetime | None:
 
 
 def _in_calendar(moment: datetime) -> bool:
-    """Say whether ``moment`` has a date in UTC: one at the edge of the calendar may have none."""
+    """Return whether ``moment`` has a date in UTC; times at the edge of the calendar have none."""
     try:
         moment.astimezone(UTC)
     except OverflowError:
@@ -27,6 +27,6 @@ def _in_calendar(moment: datetime) -> bool:
 
 
 def check_in_calendar(moment: datetime) -> None:
-    """Raise ValidationError for an instant that no row can have."""
+    """Raise ValidationError for a time that the database cannot store."""
     if not _in_calendar(moment):
-        raise ValidationError("this lies outside the calendar")
+        raise ValidationError("this time is outside the calendar")

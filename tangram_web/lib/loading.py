@@ -1,8 +1,8 @@
-"""Load what the first page of a fresh process would wait for: addresses, views, templates.
+"""Preloading of URLs, views and templates in a new web process.
 
-Django loads views with the first request that needs one, which took that request 0.8 s and, in a
-list that is asked for often, everybody who came meanwhile. So a web process loads them in a thread
-as soon as it serves; it answers from the start, and says that it is ready when they are there.
+Django loads views with the first request that needs one, which delayed that request and those
+behind it by 0.8 s. So a web process loads them in a thread as soon as it serves; ``/readyz`` reports
+it ready once they are loaded.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _OURS: Final = "tangram_web"
 
 
 class Pages:
-    """Whether the views of this process are loaded."""
+    """The loading state of the pages of this process."""
 
     def __init__(self) -> None:
         self._problem = "the pages are being loaded"
 
     def check(self) -> dict[str, str]:
-        """Return what is wrong, as a check of ``/readyz``; empty when the views are there."""
+        """Return the check of ``/readyz``; its text is empty once the views are loaded."""
         return {"pages": self._problem}
 
     def load(self) -> None:
-        """Load everything; blocks, and raises nothing: what cannot be loaded stays not ready."""
+        """Load views and templates; an error is logged and leaves the process not ready."""
         try:
             load_views()
             load_templates()
@@ -44,14 +44,14 @@ class Pages:
 
 
 def load_views() -> None:
-    """Import every view, and learn the addresses in both directions."""
+    """Import every view and build the URL resolver's tables."""
     resolver = get_resolver()
     assert resolver.url_patterns
     assert resolver.reverse_dict is not None
 
 
 def load_templates() -> None:
-    """Read our own templates, which the loader keeps, and import what every page adds to them."""
+    """Load our templates into the loader's cache and import the context processors."""
     assert Engine.get_default().template_context_processors
     for app in apps.get_app_configs():
         if app.name.partition(".")[0] == _OURS:

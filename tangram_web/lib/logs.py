@@ -1,7 +1,7 @@
-"""Logging of every process: lines for people, or one JSON object a line for machines.
+"""Logging of every process: text lines, or one JSON object a line.
 
-All code logs through the standard library and passes what is worth searching for as ``extra``;
-structlog renders both forms, so that the two never say different things.
+All code logs through the standard library and passes searchable fields as ``extra``; structlog
+renders both forms from the same record.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 def logging_config(form: str, level: str, *, actions: bool) -> dict[str, Any]:
-    """Return the configuration of `logging`. ``actions`` tells every step of every action."""
+    """Return the configuration of `logging`. ``actions`` logs every step of every action."""
     renderer = structlog.processors.JSONRenderer() if form == "json" else _line
     shared: list[Processor] = [
         structlog.stdlib.add_log_level,
@@ -43,14 +43,14 @@ def logging_config(form: str, level: str, *, actions: bool) -> dict[str, Any]:
         "root": {"handlers": ["stderr"], "level": level},
         "loggers": {
             "tangram.actions": {"level": "DEBUG" if actions else level},
-            # The server brings handlers of its own; one form is enough.
+            # Without the handlers of uvicorn, every line has the same form.
             "uvicorn": {"handlers": [], "propagate": True},
         },
     }
 
 
 def _add_process(_: Any, __: str, event: EventDict) -> EventDict:
-    """Say which process speaks: a role such as ``loop``, or ``web``, and its pid."""
+    """Add the role of the process (``loop``, ``web`` …) and its pid."""
     event["role"] = os.environ.get("TANGRAM_ROLE") or "web"
     event["pid"] = os.getpid()
     return event

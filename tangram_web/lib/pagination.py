@@ -1,4 +1,4 @@
-"""Pages of lists that stay steady while rows arrive."""
+"""Cursor pagination: pages stay stable while rows arrive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LimitedCursorPagination(CursorPagination):
     ordering = "-pk"
 
     def get_page_size(self, request: Any) -> int:
-        """Return the asked-for size; refuse what is not one instead of guessing."""
+        """Return the requested page size. Raises ValidationError for anything else than a size."""
         given = request.query_params.get(self.page_size_query_param)
         if given is None:
             return self.page_size
@@ -31,13 +31,15 @@ class LimitedCursorPagination(CursorPagination):
         return min(int(given), MAX_LIMIT)
 
     def decode_cursor(self, request: Any) -> Any:
-        """Read the cursor; one that we did not write is the caller's mistake, not a missing page."""
+        """Return the decoded cursor. Raises ValidationError for a cursor that this server did not issue."""
         if not _CURSOR.fullmatch(request.query_params.get(self.cursor_query_param, "")):
-            raise ValidationError({"cursor": ["this is not a cursor of ours"]})
+            raise ValidationError({"cursor": ["this cursor was not issued by this server"]})
         try:
             cursor = super().decode_cursor(request)
         except NotFound:
-            raise ValidationError({"cursor": ["this is not a cursor of ours"]}) from None
+            raise ValidationError(
+                {"cursor": ["this cursor was not issued by this server"]}
+            ) from None
         if cursor is not None and cursor.position is not None and "\0" in str(cursor.position):
-            raise ValidationError({"cursor": ["this is not a cursor of ours"]})
+            raise ValidationError({"cursor": ["this cursor was not issued by this server"]})
         return cursor

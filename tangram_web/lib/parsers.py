@@ -1,4 +1,4 @@
-"""Reading JSON bodies strictly."""
+"""A strict parser of JSON bodies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rest_framework.parsers import BaseParser
 
 
 class StrictJsonParser(BaseParser):
-    """JSON as the standard has it: UTF-8, no NaN, no lone surrogates, no bottomless nesting."""
+    """Standard JSON: UTF-8, no NaN, no lone surrogates, bounded nesting."""
 
     media_type = "application/json"
 
@@ -21,7 +21,7 @@ class StrictJsonParser(BaseParser):
         media_type: str | None = None,
         parser_context: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Return the body's value, or say where it is broken."""
+        """Return the value of the body. Raises ParseError with the place of an error."""
         try:
             return msgspec.json.decode(stream.read())
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

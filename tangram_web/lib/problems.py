@@ -1,4 +1,4 @@
-"""Every error below ``/api/`` as RFC 9457 problem details, whoever raised it."""
+"""Problem details (RFC 9457) for every error below ``/api/``."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _CODES = {
 }
 
 
-class Refusal(exceptions.APIException):
-    """An error of the domain on its way to the caller."""
+class ApiError(exceptions.APIException):
+    """A domain error with its HTTP status."""
 
     def __init__(self, status: int, detail: str, code: str, pointer: str = "") -> None:
         super().__init__(detail, code)
@@ -74,23 +74,23 @@ def problem(
 
 
 class ProblemHandler(ExceptionHandler):
-    """Turns what a view raised into an answer; domain errors keep their blame."""
+    """Turns exceptions of a view into responses; domain errors keep their JSON Pointer."""
 
     def convert_known_exceptions(self, exc: Exception) -> Exception:
-        """Give domain errors their HTTP status; a value that is not valid is 422, not 400."""
+        """Give domain errors their HTTP status; an invalid value is 422, not 400."""
         converted = super().convert_known_exceptions(exc)
         match converted:
             case NotFound():
-                return Refusal(404, str(exc), "not_found")
+                return ApiError(404, str(exc), "not_found")
             case Gone():
-                return Refusal(410, str(exc), "gone", converted.pointer)
+                return ApiError(410, str(exc), "gone", converted.pointer)
             case Conflict():
-                return Refusal(409, str(exc), converted.code, converted.pointer)
+                return ApiError(409, str(exc), converted.code, converted.pointer)
             case InvalidRequest():
-                return Refusal(422, str(exc), converted.code, converted.pointer)
+                return ApiError(422, str(exc), converted.code, converted.pointer)
             case CapacityError():
                 status = 503 if isinstance(converted, Unavailable) else 429
-                refusal = Refusal(status, str(exc), "unavailable")
+                refusal = ApiError(status, str(exc), "unavailable")
                 refusal.wait = converted.retry_after_seconds  # type: ignore[attr-defined]
                 return refusal
             case exceptions.ValidationError():
@@ -111,7 +111,7 @@ class ProblemFormatter(ExceptionFormatter):
         errors = error_response.errors
         in_query = request is not None and request.method in SAFE_METHODS
         more: dict[str, Any] = {"errors": _pointed(self.exc, errors, in_query=in_query)}
-        if errors and (isinstance(self.exc, Refusal) or errors[0].code == "missing_scope"):
+        if errors and (isinstance(self.exc, ApiError) or errors[0].code == "missing_scope"):
             more["code"] = errors[0].code
         found = problem(
             request._request if request is not None else None,
@@ -126,8 +126,8 @@ class ProblemFormatter(ExceptionFormatter):
 def _pointed(
     exc: exceptions.APIException, errors: list[Error], *, in_query: bool
 ) -> list[dict[str, str]]:
-    """Return the errors that are about one member: ``/name`` of the body, ``?name`` of the query."""
-    pointer = exc.pointer if isinstance(exc, Refusal) else ""
+    """Return the errors that concern one member: ``/name`` of the body, ``?name`` of the query."""
+    pointer = exc.pointer if isinstance(exc, ApiError) else ""
     if pointer:
         return [{"pointer": pointer, "detail": error.detail} for error in errors]
     mark = "?" if in_query else "/"
@@ -150,7 +150,7 @@ def _sentence(errors: list[Error]) -> str:
 
 
 class ProblemMiddleware:
-    """Covers what never reached a view: unknown addresses, broken requests, crashes."""
+    """Problem details for responses without a view: unknown URLs, broken requests, crashes."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response

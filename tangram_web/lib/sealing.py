@@ -1,8 +1,8 @@
-"""Secrets that are needed again, sealed for the database under Django's ``SECRET_KEY``. Pure but for it.
+"""Encryption of stored secrets under Django's ``SECRET_KEY``. Pure but for the settings.
 
-Fernet (AES-128-CBC and HMAC-SHA256) seals them under a key that HKDF derives from ``SECRET_KEY``
-and the purpose. What was sealed under a key that moved to ``SECRET_KEY_FALLBACKS`` opens still, and
-`reseal` brings it under the present one.
+Fernet (AES-128-CBC and HMAC-SHA256) with a key that HKDF derives from ``SECRET_KEY`` and the purpose.
+Secrets sealed under a key in ``SECRET_KEY_FALLBACKS`` can be opened; `reseal` encrypts them under the
+current key.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ _KEY_BYTES: Final = 32
 
 
 class Unsealable(Exception):
-    """No key that is known opens it."""
+    """None of the known keys opens the secret."""
 
 
 def seal(text: str, purpose: str) -> str:
-    """Return ``text`` so that only who has the key reads it; an empty text stays empty."""
+    """Return ``text`` encrypted; an empty text stays empty."""
     return PREFIX + _keys(purpose)[0].encrypt(text.encode()).decode() if text else ""
 
 
 def unseal(sealed: str, purpose: str) -> str:
-    """Return what was sealed, an unsealed text as it is. Raises Unsealable."""
+    """Return the decrypted text; a text that is not sealed is returned as it is. Raises Unsealable."""
     return _opened(sealed, purpose)[0] if sealed.startswith(PREFIX) else sealed
 
 
 def reseal(sealed: str, purpose: str) -> str:
-    """Return ``sealed`` under the present key: the same text where it is already. Raises Unsealable."""
+    """Return ``sealed`` under the current key; unchanged if it is already. Raises Unsealable."""
     if not sealed.startswith(PREFIX):
         return seal(sealed, purpose)
-    text, present = _opened(sealed, purpose)
-    return sealed if present else seal(text, purpose)
+    text, current = _opened(sealed, purpose)
+    return sealed if current else seal(text, purpose)
 
 
 def _opened(sealed: str, purpose: str) -> tuple[str, bool]:
-    """Return the text, and whether the present key opened it."""
+    """Return the text, and whether the current key opened it."""
     for number, key in enumerate(_keys(purpose)):
         try:
             return key.decrypt(sealed.removeprefix(PREFIX)).decode(), number == 0
@@ -52,12 +52,12 @@ def _opened(sealed: str, purpose: str) -> tuple[str, bool]:
 
 
 def _keys(purpose: str) -> list[Fernet]:
-    """Return the present key, then those of before."""
+    """Return the current key, then the former ones."""
     return [_derived(key, purpose) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)]
 
 
 def _derived(secret_key: str | bytes, purpose: str) -> Fernet:
     key = secret_key.encode() if isinstance(secret_key, str) else secret_key
-    # The secret key is long and random: HKDF without a salt is made for this.
+    # The secret key is long and random, so HKDF needs no salt.
     about = f"tangram.sealing.{purpose}".encode()
     return Fernet(base64.urlsafe_b64encode(HKDF(SHA256(), _KEY_BYTES, None, about).derive(key)))

@@ -1,4 +1,4 @@
-"""Static files from the finders, as whole responses."""
+"""Static files as complete responses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from whitenoise.responders import StaticFile
 
 
 class StaticFilesMiddleware(WhiteNoiseMiddleware):
-    """WhiteNoise for ASGI: its streamed answers are synchronous, and Django would warn of each."""
+    """WhiteNoise for ASGI: its streamed responses are synchronous, and Django would warn about each."""
 
     @staticmethod
     def serve(static_file: StaticFile, request: HttpRequest) -> HttpResponse:
-        """Answer with the file's bytes; our files are small."""
+        """Return the file's bytes in one response; our files are small."""
         found = static_file.get_response(request.method, request.META)
         body = b"" if found.file is None else found.file.read()
         response = HttpResponse(body, status=int(found.status))

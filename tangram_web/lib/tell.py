@@ -1,4 +1,4 @@
-"""Telling the scheduler what somebody at a page wants: through its inbox, as everybody does."""
+"""Commands of pages to the scheduler, sent through its inbox."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tangram_web.lib import bus
 
 
 def tell(*events: Any) -> None:
-    """Put events into the inbox, in order and all at once. Raises Unavailable; then none is there."""
+    """Append events to the inbox as one entry. Raises Unavailable; then none of them is appended."""
     packed = {str(number): encode(event) for number, event in enumerate(events)}
     if not packed:
         return

@@ -1,4 +1,4 @@
-"""What goes wrong in a command, in one line for whoever runs it."""
+"""One-line errors of commands."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from domain.errors import TangramError
 
 @contextmanager
 def one_line_errors(*, but: type[TangramError] | tuple[()] = ()) -> Iterator[None]:
-    """End the command with what the world refused; a defect of ours keeps its traceback.
+    """Turn errors of the database, Redis, files and the domain into a CommandError.
 
-    The command has words of its own for ``but``.
+    Other exceptions keep their traceback. The command handles ``but`` itself.
     """
     try:
         yield
@@ -25,8 +25,8 @@ def one_line_errors(*, but: type[TangramError] | tuple[()] = ()) -> Iterator[Non
         raise
     except DatabaseError as error:
         raise CommandError(
-            f"the database does not have what it should ({str(error).strip()}): are TANGRAM_HOME and "
-            "DATABASE_URL right? manage.py setup prepares a new one"
+            f"the database cannot be used ({str(error).strip()}): check TANGRAM_HOME and DATABASE_URL;"
+            " manage.py setup prepares a new database"
         ) from error
     except (TangramError, OSError, redis.RedisError, sqlite3.Error) as error:
         raise CommandError(str(error)) from error

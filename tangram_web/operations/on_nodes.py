@@ -170,7 +170,7 @@ def _resize(request: HttpRequest, target: Target, values: Values) -> None:
     applying.apply(
         wanted,
         actor=actor_at(request),
-        told=applying.AuditNote(
+        note=applying.AuditNote(
             "resize", f"pool/{target.name}", {"nodes": plan.serving}, {"nodes": values["nodes"]}
         ),
     )

@@ -31,8 +31,8 @@ def _of_service(says: str) -> Any:
 def _quarantine(verb: str, *, shut: bool) -> Any:
     def do(request: HttpRequest, target: Target, _: Values) -> None:
         spec = msgspec.convert({**target.now, "quarantined": shut}, GpuService)
-        told = applying.AuditNote(verb, f"service/{target.name}")
-        applying.apply({("GpuService", target.name): spec}, actor=actor_at(request), told=told)
+        note = applying.AuditNote(verb, f"service/{target.name}")
+        applying.apply({("GpuService", target.name): spec}, actor=actor_at(request), note=note)
 
     return do
 

@@ -1,6 +1,6 @@
-"""The configuration in the admin site.
+"""The configuration in the admin site, read only.
 
-To look at: changes go through the services, which write the audit and tell the scheduler.
+Changes are made by the services, which write the audit and publish to the scheduler.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ResourceAdmin(ReadOnlyAdmin):
 
 @admin.register(GpuServiceRow)
 class GpuServiceAdmin(ReadOnlyAdmin):
-    """Models that actions call."""
+    """GPU services."""
 
     list_display = ("name", "created_at")
 

@@ -1,6 +1,6 @@
-"""Putting a whole configuration in force: what would change, changing it, and going back.
+"""Apply, diff and rollback of the whole configuration.
 
-However many objects change, it is one transaction, one revision and one `ConfigApplied`.
+All changed objects are one transaction, one revision and one `ConfigApplied`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tangram_web.pools.selectors import current_config
 from tangram_web.pools.services import change, check
 from tangram_web.records.models import NodeRecord, NodeState
 
-#: What a fresh installation has, and cannot be without.
+#: Objects of a new installation that cannot be deleted.
 _KEPT = frozenset({("Pool", "default"), ("Project", "default")})
 
 
@@ -36,7 +36,7 @@ Row = Pool | Project | Resource | GpuServiceRow | NodeDrain
 
 
 class Change(NamedTuple):
-    """What becomes of one object; specs as plain data, None where there is none."""
+    """The change of one object; specs as plain data, None before creation and after deletion."""
 
     verb: str
     kind: str
@@ -46,7 +46,7 @@ class Change(NamedTuple):
 
 
 class AuditNote(NamedTuple):
-    """What the audit says of it: a verb on a target, with values beside those that changed."""
+    """The verb and target of the audit entry, with values beside those that changed."""
 
     verb: str = "apply"
     target: str = "configuration"
@@ -58,16 +58,16 @@ APPLIED: Final = AuditNote()
 
 
 class Stale(Conflict):
-    """The configuration is not the one that was looked at."""
+    """The configuration has changed since the caller read it."""
 
 
 def changes(wanted: Wanted, config: Config, *, prune: bool) -> list[Change]:
-    """Return what leads from ``config`` to ``wanted``, in an order in which it can be done."""
+    """Return the changes from ``config`` to ``wanted``, in an order that keeps references valid."""
     there = specs_of(config)
     found = []
     for key in sorted(wanted, key=_order):
         before, after = there.get(key), wanted[key]
-        gone = isinstance(after, NodeSpec) and not after.drained  # it needs no row then
+        gone = isinstance(after, NodeSpec) and not after.drained  # only a drain has a row
         if _same(before, after) or (gone and before is None):
             continue
         found.append(_change("delete" if gone else "update" if before else "create", key, before,
@@ -80,7 +80,7 @@ def changes(wanted: Wanted, config: Config, *, prune: bool) -> list[Change]:
 
 def _same(before: Any, after: Any) -> bool:
     if isinstance(before, NodeSpec) and isinstance(after, NodeSpec):
-        return before.drained == after.drained  # a reason is for people
+        return before.drained == after.drained  # the reason has no effect
     return bool(before == after)
 
 
@@ -97,38 +97,38 @@ def _change(verb: str, key: tuple[str, str], before: Any, after: Any) -> Change:
 
 def apply(
     wanted: Wanted, *, actor: Actor, prune: bool = False, expected: int | None = None,
-    told: AuditNote = APPLIED,
+    note: AuditNote = APPLIED,
 ) -> tuple[Config, list[Change]]:  # fmt: skip
-    """Bring ``wanted`` in force; return the configuration then, and what changed.
+    """Apply ``wanted``; return the resulting configuration and the changes.
 
-    ``expected`` is the revision that the caller has looked at: Stale when it is another one now.
-    Raises InvalidRequest and Conflict for what cannot be; then nothing has changed.
+    ``expected`` is the revision that the caller has read: Stale when the current one differs.
+    Raises InvalidRequest and Conflict; then nothing has changed.
     """
-    with change(actor, told.verb, told.target) as audit:
+    with change(actor, note.verb, note.target) as audit:
         config = current_config()
         if expected is not None and config.revision != expected:
             raise Stale(f"the configuration is at revision {config.revision}, not {expected}")
         _check_references(wanted, config)
         todo = changes(wanted, config, prune=prune)
         for each in todo:
-            _carry_out(each, wanted)
+            _apply_change(each, wanted)
         declared = {each.name for each in todo if each.kind == "GpuService" and each.after}
         check_host_memory(current_config(), declared)
         if todo:
-            audit.before = {**told.before, **{f"{c.kind}/{c.name}": c.before for c in todo}}
-            audit.after = {**told.after, **{f"{c.kind}/{c.name}": c.after for c in todo}}
+            audit.before = {**note.before, **{f"{c.kind}/{c.name}": c.before for c in todo}}
+            audit.after = {**note.after, **{f"{c.kind}/{c.name}": c.after for c in todo}}
     return current_config(), todo
 
 
 def roll_back(
     number: int, *, actor: Actor, expected: int | None = None
 ) -> tuple[Config, list[Change]]:
-    """Bring an earlier revision in force once more, as a new one."""
+    """Apply an earlier revision as a new one."""
     return apply(specs_of(revision(number)), actor=actor, prune=True, expected=expected)
 
 
 def revision(number: int) -> Config:
-    """Return an applied state. Raises NotFound."""
+    """Return the configuration of a revision. Raises NotFound."""
     row = ConfigRevision.objects.filter(number=number).first()
     if row is None:
         raise NotFound(f"there is no revision {number}")
@@ -142,7 +142,7 @@ def _check_references(wanted: Wanted, config: Config) -> None:
             raise InvalidRequest(f"Project {name!r}: there is no pool {spec.default_pool!r}")
 
 
-def _carry_out(each: Change, wanted: Wanted) -> None:
+def _apply_change(each: Change, wanted: Wanted) -> None:
     spec = wanted.get((each.kind, each.name))
     row: Row
     if each.kind == "Pool":
@@ -191,9 +191,9 @@ def _store(row: Row, each: Change) -> None:
 
 
 def check_host_memory(config: Config, changed: set[str]) -> None:
-    """Raise InvalidRequest when the host memory of nodes cannot hold the ``changed`` GPU services.
+    """Raise InvalidRequest when the host memory of the nodes cannot hold the ``changed`` GPU services.
 
-    The message names service, node and cure. Nodes that are lost do not count.
+    The message names the service, the node and a remedy. Lost nodes do not count.
     """
     if not changed & config.services.keys():
         return

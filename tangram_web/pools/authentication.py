@@ -1,4 +1,4 @@
-"""Telling who calls the REST resources. ``request.auth`` is always a `Principal`."""
+"""Authentication of REST requests. ``request.auth`` is always a `Principal`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tangram_web.pools.selectors import principal_of
 
 
 class TokenCaller:
-    """The user of a request that came with a token: not a person with an account."""
+    """The user of a request with a bearer token; it has no account."""
 
     is_authenticated = True
     is_active = True
@@ -32,7 +32,7 @@ class TokenAuthentication(BaseAuthentication):
     """``Authorization: Bearer tgm_…``."""
 
     def authenticate(self, request: Request) -> tuple[TokenCaller, Principal] | None:
-        """Return the caller; None when there is no bearer token to judge."""
+        """Return the caller; None without a bearer token. Raises AuthenticationFailed."""
         scheme, _, raw = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return None
@@ -42,15 +42,15 @@ class TokenAuthentication(BaseAuthentication):
         return TokenCaller(principal.name), principal
 
     def authenticate_header(self, request: Request) -> str:
-        """Say how to authenticate."""
+        """Return the challenge of a 401 response."""
         return "Bearer"
 
 
 class StaffSessionAuthentication(SessionAuthentication):
-    """The browser session of a staff member, guarded against forged requests."""
+    """The browser session of a staff account, with CSRF protection."""
 
     def authenticate(self, request: Request) -> tuple[Any, Principal] | None:
-        """Return the person; CSRF is checked by the parent."""
+        """Return the account; the parent class checks CSRF."""
         found = super().authenticate(request)
         user = found[0] if found else None
         principal = principal_of_user(user) if user else None
@@ -58,7 +58,7 @@ class StaffSessionAuthentication(SessionAuthentication):
 
 
 def actor_of(request: Request) -> Actor:
-    """Return the caller as the audit names it."""
+    """Return the caller as an actor of the audit."""
     principal: Principal = request.auth  # type: ignore[assignment]
     caller: object = request.user
     if isinstance(caller, TokenCaller):

@@ -1,4 +1,4 @@
-"""The configuration as a file: one document for each pool, project, resource, service and node.
+"""Configuration files: one document for each pool, project, resource, service and node.
 
     apiVersion: tangram/v1
     kind: Resource
@@ -7,8 +7,8 @@
       limit_units: 20
       quotas: [{units: 50, window_seconds: 1}]
 
-What a spec leaves out has its default, so a document says everything about its object. Objects that
-a file does not name stay as they are, unless they are to be pruned.
+A member that a spec omits has its default, so a document declares its object completely. Objects
+that a file does not name stay as they are, unless the file is applied with prune.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _Silence = Annotated[float, Meta(ge=LEAST_SILENCE_SECONDS, le=MOST_SILENCE_SECON
 
 
 class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an object is called."""
+    """The name of an object."""
 
     name: _Name
 
@@ -58,13 +58,13 @@ class PoolSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     policy: str = DEFAULT_POLICY
     paused: bool = False
-    #: Actions that name no cpu run on shared cores where their family's history says so.
+    #: Actions that declare no cpu run on shared cores if the history of their family suggests it.
     light_by_default: bool = True
-    #: Actions of a node that is silent for so long end as unknown.
+    #: After this time without a heartbeat, the actions of a node end as unknown.
     node_grace_seconds: _Silence = NODE_GRACE_SECONDS
-    #: Its trajectories end after so long.
+    #: After this time, its trajectories end.
     node_dead_seconds: _Silence = NODE_DEAD_SECONDS
-    #: Of what its nodes have, by kind (``cpu``, ``gpu``): project → its part of all nodes together.
+    #: Kind of resource (``cpu``, ``gpu``) → project → its share of all nodes of the pool together.
     shares: PoolShares = {}
 
 
@@ -75,7 +75,7 @@ class ProjectSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
 
 
 class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A wish about a node, which need not have joined yet."""
+    """The desired state of a node, which need not have joined yet."""
 
     drained: bool = False
     reason: Annotated[str, Meta(max_length=500, pattern=r"^[^\x00]*$")] = ""
@@ -84,7 +84,7 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 class _Manifest(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"
 ):
-    apiVersion: Literal["tangram/v1"]  # noqa: N815 - as everybody writes it
+    apiVersion: Literal["tangram/v1"]  # noqa: N815 - the name in Kubernetes manifests
     metadata: Metadata
 
 
@@ -133,7 +133,7 @@ Wanted = dict[tuple[str, str], Any]
 
 
 def parse(text: str) -> Wanted:
-    """Return what a file says. Raises InvalidRequest with line and column; nothing is half read."""
+    """Return the specs in a file. Raises InvalidRequest with line and column."""
     wanted: Wanted = {}
     for document in documents(text):
         try:
@@ -143,7 +143,7 @@ def parse(text: str) -> Wanted:
             raise InvalidRequest(f"{place}: {error}", pointer=error.pointer) from None
         kind, name = type(manifest).__struct_config__.tag, manifest.metadata.name
         if (kind, name) in wanted:
-            raise InvalidRequest(f"{document.place('')}: {kind} {name!r} is here twice")
+            raise InvalidRequest(f"{document.place('')}: {kind} {name!r} appears twice")
         wanted[str(kind), name] = manifest.spec
     return wanted
 
@@ -171,7 +171,7 @@ def _manifest(value: Any) -> Manifest:
 
 
 def specs_of(config: Config) -> Wanted:
-    """Return what leads to ``config``."""
+    """Return the specs that ``config`` is made of."""
     found: Wanted = {}
     for pool in config.pools.values():
         found["Pool", pool.name] = PoolSpec(
@@ -208,12 +208,12 @@ def plain(wanted: Wanted) -> list[dict[str, Any]]:
 
 
 def spec_as_data(spec: Any) -> dict[str, Any]:
-    """Return what a spec says beyond its defaults."""
+    """Return the members of a spec that differ from their defaults."""
     return {name: value for name, value in msgspec.to_builtins(spec).items() if value != {}}
 
 
 def to_yaml(manifests: Iterable[dict[str, Any]]) -> str:
-    """Return documents as a file."""
+    """Return documents as YAML text."""
     return yaml.safe_dump_all(manifests, sort_keys=False, allow_unicode=True, explicit_start=True)
 
 

@@ -1,7 +1,7 @@
-"""What users configure.
+"""The configuration: pools, projects, resources, services, drains, tokens, revisions.
 
-Rows here are the truth of the configuration; `services.py` alone changes them. The scheduler
-knows them as `domain.inventory.Config`, of which each applied state is kept as a `ConfigRevision`.
+These rows are the truth of the configuration; only `services` and `applying` change them. The
+scheduler gets them as `domain.inventory.Config`; each applied state is stored as a `ConfigRevision`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tangram_web.lib.append_only import AppendOnly
 from tangram_web.lib.fields import JsonText
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@+-]*\Z"
-#: What third parties count over the whole cluster: a kind and a name.
+#: Name of a resource that is counted over the whole cluster: a kind and a name.
 RESOURCE_PATTERN = r"^[a-z][a-z0-9_-]*:[A-Za-z0-9][A-Za-z0-9._@+-]*\Z"
 NAME_LENGTH = 128
 
 _named = RegexValidator(NAME_PATTERN, "letters, digits and . _ : @ + - only")
 
-#: A node shows life every second or so; a week of silence is silence.
+#: Limits of the two timeouts: a node sends a heartbeat every second or so.
 LEAST_SILENCE_SECONDS = 5.0
 MOST_SILENCE_SECONDS = 7 * 86_400.0
 _SILENCE = [MinValueValidator(LEAST_SILENCE_SECONDS), MaxValueValidator(MOST_SILENCE_SECONDS)]
@@ -41,13 +41,13 @@ class Pool(models.Model):
 
     name = models.CharField(primary_key=True, max_length=NAME_LENGTH, validators=[_named])
     policy = models.CharField(max_length=NAME_LENGTH, default=DEFAULT_POLICY)
-    #: Queued actions stay queued; running ones go on.
+    #: Queued actions stay queued; running actions continue.
     paused = models.BooleanField(default=False)
-    #: Actions that name no cpu run on shared cores where their family's history says so.
+    #: Actions that declare no cpu run on shared cores if the history of their family suggests it.
     light_by_default = models.BooleanField(default=True)
-    #: Actions of a node that is silent for so long end as unknown.
+    #: After this time without a heartbeat, the actions of a node end as unknown.
     node_grace_seconds = models.FloatField(default=NODE_GRACE_SECONDS, validators=_SILENCE)
-    #: So do its trajectories, after so long.
+    #: After this time, the trajectories of the node end, too.
     node_dead_seconds = models.FloatField(default=NODE_DEAD_SECONDS, validators=_SILENCE)
     #: Kind of resource of its nodes → project → `domain.manifest.ShareSpec`.
     shares = JsonText(default=dict, blank=True)
@@ -57,7 +57,7 @@ class Pool(models.Model):
         return self.name
 
     def clean(self) -> None:
-        """Refuse that trajectories end before their actions, and what is no number."""
+        """Raise ValidationError for times that are not finite, or end trajectories before actions."""
         for field in ("node_grace_seconds", "node_dead_seconds"):
             if not math.isfinite(getattr(self, field)):
                 raise ValidationError({field: "a number of seconds"})
@@ -104,7 +104,7 @@ class Resource(models.Model):
 
 
 class GpuServiceRow(models.Model):
-    """A model that actions call as ``service:<name>``."""
+    """A model on GPUs that actions call as ``service:<name>``."""
 
     name = models.CharField(primary_key=True, max_length=NAME_LENGTH, validators=[_named])
     #: `domain.services.GpuService`.
@@ -119,7 +119,7 @@ class GpuServiceRow(models.Model):
 
 
 class NodeDrain(models.Model):
-    """A wish that a node takes no new actions. The node need not have joined yet."""
+    """A drain: the node gets no new actions. The node need not have joined yet."""
 
     node = models.CharField(primary_key=True, max_length=NAME_LENGTH, validators=[_named])
     reason = models.CharField(max_length=500, blank=True, default="")
@@ -130,12 +130,12 @@ class NodeDrain(models.Model):
 
 
 def new_token_id() -> str:
-    """Return a name by which a token can be spoken of without telling it."""
+    """Return a public id, which names a token without revealing it."""
     return f"tok_{secrets.token_hex(8)}"
 
 
 class Token(AbstractAuthToken):
-    """A bearer token. Only its hash is kept; the token itself is shown once."""
+    """A bearer token. Only its hash is stored; the token itself is shown once."""
 
     public_id = models.CharField(max_length=32, unique=True, default=new_token_id)
     name = models.CharField(max_length=NAME_LENGTH)
@@ -144,7 +144,7 @@ class Token(AbstractAuthToken):
         Project, null=True, blank=True, on_delete=models.PROTECT, related_name="+"
     )
     scopes = JsonText(default=list)
-    #: The person it acts for, if any: it dies with that account.
+    #: The account it acts for, if any: it is deleted with that account.
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE
     )
@@ -159,7 +159,7 @@ class Token(AbstractAuthToken):
 
     @property
     def scope_set(self) -> frozenset[Scope]:
-        """Scopes as the domain knows them."""
+        """The scopes as `Scope` values."""
         return frozenset(Scope(scope) for scope in self.scopes)
 
 

@@ -1,4 +1,4 @@
-"""Reading the configuration, and telling callers by their tokens."""
+"""Queries of the configuration, and the authentication of tokens."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tangram_web.pools.models import (
     Token,
 )
 
-#: ``last_used_at`` is this old at least before it is written again: reading stays reading.
+#: Least time between two writes of ``last_used_at``: reading causes few writes.
 _USE_NOTED_EVERY: Final = timedelta(minutes=1)
 _LONGEST_TOKEN: Final = 256
 
 
 def spec_of(resource: Resource) -> ResourceSpec:
-    """Return what is declared about a cluster-wide resource."""
+    """Return the declaration of a cluster-wide resource."""
     declared = {"limit_units": resource.limit_units, **resource.spec}
     return msgspec.convert(declared, ResourceSpec)
 
@@ -81,7 +81,7 @@ def _shares_of(pool: Pool) -> dict[str, dict[str, Share]]:
 
 
 def principal_of(raw_token: str) -> Principal | None:
-    """Return who shows ``raw_token``; None when it is unknown, expired or revoked."""
+    """Return the principal of ``raw_token``; None when it is unknown, expired or revoked."""
     if not raw_token.isascii() or len(raw_token) > _LONGEST_TOKEN:
         return None
     now = timezone.now()
@@ -93,7 +93,7 @@ def principal_of(raw_token: str) -> Principal | None:
 
 
 def live_tokens(now: datetime) -> QuerySet[Token]:
-    """Select the tokens that open something at ``now``."""
+    """Select the tokens that are valid at ``now``."""
     tokens: QuerySet[Token] = Token.objects.filter(
         Q(expiry=None) | Q(expiry__gt=now),
         Q(user=None) | Q(user__is_active=True),

@@ -1,7 +1,7 @@
-"""Changing the configuration.
+"""Changes to the configuration and to tokens.
 
-Each service is one transaction that leaves an audit entry and, when the configuration became
-another one, a new revision; after the commit the scheduler is told.
+Each is one transaction with an audit entry and, if the configuration differs, a new revision; after
+the commit the configuration is published to the scheduler.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tangram_web.pools.models import (
 )
 from tangram_web.pools.selectors import current_config
 
-#: Kinds of resources that nodes bring; a cluster-wide one under such a name would never be found.
+#: Kinds of resources that nodes report; a cluster-wide one of such a kind could never be granted.
 _NODE_KINDS = frozenset({"cpu", "memory", "gpu"})
 
 
@@ -79,9 +79,9 @@ def pool_update(
     node_dead_seconds: float | None = None,
     shares: dict[str, Any] | None = None,
 ) -> Pool:
-    """Change what is declared about a pool; None leaves a value as it is.
+    """Change a pool; None leaves a value as it is.
 
-    Actions that run keep what they have; ``shares`` are replaced whole. Raises NotFound, InvalidRequest.
+    Running actions keep their units; ``shares`` are replaced as a whole. Raises NotFound, InvalidRequest.
     """
     if policy is not None:
         parse_policy(policy)
@@ -121,12 +121,12 @@ def project_create(*, actor: Actor, name: str, default_pool: str = "default") ->
 
 
 def resource_set(*, actor: Actor, name: str, **declared: Any) -> Resource:
-    """Add a cluster-wide resource, or change it: members that are not given stay as they are.
+    """Add or change a cluster-wide resource; members that are not given keep their values.
 
     ``declared`` are members of `domain.manifest.ResourceSpec`.
     """
     if name.partition(":")[0] in _NODE_KINDS:
-        raise InvalidRequest("nodes bring this kind of resource themselves", pointer="/name")
+        raise InvalidRequest("nodes report this kind of resource themselves", pointer="/name")
     with change(actor, "set", f"resource/{name}") as audit:
         resource = Resource.objects.filter(name=name).first()
         new, before = resource is None, resource or Resource(name=name)
@@ -146,7 +146,7 @@ def resource_set(*, actor: Actor, name: str, **declared: Any) -> Resource:
 
 
 def node_drain(*, actor: Actor, node: str, reason: str = "") -> NodeDrain:
-    """Let a node take no new actions; a repeat changes nothing."""
+    """Stop grants on a node; repeating it changes nothing."""
     with change(actor, "drain", f"node/{node}") as audit:
         drain = NodeDrain.objects.filter(node=node).first()
         if drain is None:
@@ -157,7 +157,7 @@ def node_drain(*, actor: Actor, node: str, reason: str = "") -> NodeDrain:
 
 
 def node_resume(*, actor: Actor, node: str) -> None:
-    """Let a node take actions again; a repeat changes nothing."""
+    """Allow grants on a node again; repeating it changes nothing."""
     with change(actor, "resume", f"node/{node}") as audit:
         drain = NodeDrain.objects.filter(node=node).first()
         if drain is not None:
@@ -189,14 +189,14 @@ def token_create(
     expires_at: datetime | None = None,
     user: Any = None,
 ) -> tuple[Token, str]:
-    """Make a token; the second value is the token itself, which nobody can read again."""
+    """Create a token; the second value is the token itself, which cannot be read later."""
     if not 0 < len(name) <= NAME_LENGTH or not name.isprintable() or name.isspace():
         raise InvalidRequest(f"give 1 to {NAME_LENGTH} printable characters", pointer="/name")
     granted = sorted(set(scopes))
     if not granted:
         raise InvalidRequest("give at least one scope", pointer="/scopes")
     if expires_at is not None and expires_at <= timezone.now():
-        raise InvalidRequest("expires_at lies in the past", pointer="/expires_at")
+        raise InvalidRequest("expires_at is in the past", pointer="/expires_at")
     with transaction.atomic():
         if project is not None and not Project.objects.filter(name=project).exists():
             raise InvalidRequest(f"there is no project {project!r}", pointer="/project")
@@ -213,7 +213,7 @@ def token_create(
 
 
 def token_revoke(*, actor: Actor, public_id: str) -> Token:
-    """End a token at once; the gateway's cache forgets it within seconds. Repeats are harmless."""
+    """Revoke a token; gateways refuse it within seconds, when their cache expires. Idempotent."""
     with transaction.atomic():
         token: Token | None = Token.objects.filter(public_id=public_id).first()
         if token is None:
@@ -246,7 +246,7 @@ def ensure_defaults() -> None:
 
 
 def publish_current() -> None:
-    """Put the saved configuration in force; called at every start."""
+    """Publish the stored configuration; called at every start."""
     publish_config(current_config())
 
 
@@ -287,7 +287,7 @@ def _new_revision(actor: Actor) -> None:
 
 
 def insert(row: models.Model) -> None:
-    """Add a row by the model's own rules. Raises Conflict for a name that is taken."""
+    """Validate and add a row. Raises InvalidRequest, Conflict for a name that is taken."""
     check(row)
     if type(row)._default_manager.filter(pk=row.pk).exists():
         raise Conflict(f"there is a {row._meta.verbose_name} {row.pk!r} already", pointer="/name")
@@ -295,7 +295,7 @@ def insert(row: models.Model) -> None:
 
 
 def check(row: models.Model) -> None:
-    """Apply the model's own rules, and blame the member of the request that breaks one."""
+    """Validate a row. Raises InvalidRequest that points at the member of the request."""
     try:
         row.clean_fields()
         row.clean()

@@ -1,7 +1,7 @@
-"""Reading YAML so that every error has its line and column.
+"""A strict YAML reader whose errors have a line and a column.
 
-Plain YAML only: no anchors (a small file could become a huge one), no tags, no key twice. JSON is
-YAML, so it is read as well.
+No anchors (a small file could expand to a huge one), no tags, no duplicate keys. JSON is YAML, so it
+is read as well.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from domain.errors import InvalidRequest
 
 MAX_CHARACTERS: Final = 1024 * 1024
 MAX_DEPTH: Final = 64
-#: libyaml reads fifteen times as fast where PyYAML was built with it; else a megabyte takes a web process minutes.
+#: libyaml is fifteen times as fast; without it a megabyte can take minutes.
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Document(NamedTuple):
-    """One document, and where its parts stand."""
+    """One document, with the places of its members."""
 
     value: Any
     node: yaml.Node
 
     def place(self, pointer: str) -> str:
-        """Return ``line 3, column 5`` of the innermost part that ``pointer`` leads to."""
+        """Return ``line 3, column 5`` of the innermost member on the path ``pointer``."""
         node = self.node
         for name in pointer.split("/")[1:]:
             following = _below(node, name.replace("~1", "/").replace("~0", "~"))
@@ -41,13 +41,13 @@ def documents(text: str) -> list[Document]:
     if len(text) > MAX_CHARACTERS:
         raise InvalidRequest(f"at most {MAX_CHARACTERS} characters")
     try:
-        _refuse_traps(text)
+        _refuse_anchors_and_nesting(text)
         nodes = list(yaml.compose_all(text, _LOADER))
         for node in nodes:
-            _refuse_twins(node)
+            _refuse_duplicate_keys(node)
         found = [Document(_value(node), node) for node in nodes]
         for document in found:
-            _refuse_odd(document, document.value, "")
+            _refuse_non_json(document, document.value, "")
         return found
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -64,8 +64,8 @@ def _value(node: yaml.Node) -> Any:
         loader.dispose()
 
 
-def _refuse_traps(text: str) -> None:
-    """Refuse anchors, and nesting: it takes time by its square, before anybody could recurse into it."""
+def _refuse_anchors_and_nesting(text: str) -> None:
+    """Refuse anchors and deep nesting, whose parsing time grows with the square of the depth."""
     depth = 0
     for event in yaml.parse(text, _LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -77,53 +77,53 @@ def _refuse_traps(text: str) -> None:
             )
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             place = _place(event.start_mark)
-            raise InvalidRequest(f"{place}: anchors are not read here", code="broken_yaml")
+            raise InvalidRequest(f"{place}: anchors are not supported", code="broken_yaml")
 
 
-def _refuse_twins(node: yaml.Node) -> None:
+def _refuse_duplicate_keys(node: yaml.Node) -> None:
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 place = _place(key.start_mark)
-                raise InvalidRequest(f"{place}: a key is a word", code="broken_yaml")
+                raise InvalidRequest(f"{place}: a key must be a scalar", code="broken_yaml")
             if key.value in seen:
                 place = _place(key.start_mark)
-                raise InvalidRequest(f"{place}: {key.value!r} is here twice", code="broken_yaml")
+                raise InvalidRequest(f"{place}: {key.value!r} appears twice", code="broken_yaml")
             seen.add(key.value)
-            _refuse_twins(value)
+            _refuse_duplicate_keys(value)
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
-            _refuse_twins(value)
+            _refuse_duplicate_keys(value)
 
 
-def _refuse_odd(document: Document, value: Any, pointer: str) -> None:
-    """Refuse what JSON has no word for: it could not be kept."""
+def _refuse_non_json(document: Document, value: Any, pointer: str) -> None:
+    """Refuse values that JSON cannot express: they could not be stored."""
     if isinstance(value, dict):
         for name, part in value.items():
-            _refuse_odd(document, part, f"{pointer}/{name}")
-            _refuse_half_characters(document, name, pointer)
+            _refuse_non_json(document, part, f"{pointer}/{name}")
+            _refuse_lone_surrogates(document, name, pointer)
     elif isinstance(value, list):
         for number, part in enumerate(value):
-            _refuse_odd(document, part, f"{pointer}/{number}")
+            _refuse_non_json(document, part, f"{pointer}/{number}")
     elif isinstance(value, str):
-        _refuse_half_characters(document, value, pointer)
+        _refuse_lone_surrogates(document, value, pointer)
     elif isinstance(value, float) and not math.isfinite(value):
         place = document.place(pointer)
-        raise InvalidRequest(f"{place}: {value} is no number here", code="broken_yaml")
+        raise InvalidRequest(f"{place}: {value} is not a finite number", code="broken_yaml")
     elif value is not None and not isinstance(value, (int, float, bool)):
         place = document.place(pointer)
         raise InvalidRequest(f"{place}: write this as text, in quotes", code="broken_yaml")
 
 
-def _refuse_half_characters(document: Document, text: Any, pointer: str) -> None:
-    """Refuse half of a surrogate pair, which an escape can write and nothing can keep."""
+def _refuse_lone_surrogates(document: Document, text: Any, pointer: str) -> None:
+    """Refuse half of a surrogate pair, which UTF-8 cannot encode."""
     try:
         str(text).encode()
     except UnicodeEncodeError:
         place = document.place(pointer)
         raise InvalidRequest(
-            f"{place}: this has half a character in it", code="broken_yaml"
+            f"{place}: this contains half of a surrogate pair", code="broken_yaml"
         ) from None
 
 
@@ -137,4 +137,6 @@ def _below(node: yaml.Node, name: str) -> yaml.Node | None:
 
 
 def _place(mark: Any) -> str:
-    return f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "somewhere"
+    return (
+        f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "unknown place"
+    )

@@ -1,4 +1,4 @@
-"""Simulations in the admin site, to look at."""
+"""Simulations in the admin site, read only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tangram_web.simulations.models import Simulation
 
 @admin.register(Simulation)
 class SimulationAdmin(ReadOnlyAdmin):
-    """What was simulated."""
+    """Simulations."""
 
     list_display = ("id", "project", "owner", "title", "state", "created_at", "finished_at")
     list_filter = ("state", "project")

@@ -1,4 +1,4 @@
-"""Simulations as an app."""
+"""Django app of the simulations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class SimulationsConfig(AppConfig):
-    """What was simulated, and what came out."""
+    """Simulation requests and their results."""
 
     name = "tangram_web.simulations"
     label = "simulations"

@@ -1,4 +1,4 @@
-"""The form that asks for a simulation."""
+"""The form of a simulation request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from domain.policies import KNOWN_POLICIES
 from simulator.request import RIVALS, Request, read_request
 from tangram_web.simulations.inputs import WINDOWS
 
-#: As `simulator.compare` shows them; the simulator itself is loaded by nobody but the runner.
+#: As in `simulator.compare`, which the web process does not import.
 POLICIES: Final = tuple(
     shown
     for known in KNOWN_POLICIES
@@ -20,14 +20,14 @@ POLICIES: Final = tuple(
 )
 _NUMBERS: Final = ("batch", "steps", "nodes", "cores")
 _WORKLOADS: Final = (
-    ("ai-coding", "AI coding: recorded agents, or made up"),
-    ("deep-search", "Deep search: recorded LLM requests, or made up"),
-    ("recorded", "Live window: what this system just served"),
+    ("ai-coding", "AI coding: recorded or generated agents"),
+    ("deep-search", "Deep search: recorded or generated LLM requests"),
+    ("recorded", "Live window: recent actions of this system"),
 )
 
 
 class SimulationForm(forms.Form):
-    """What `read_request` reads, and where the input comes from."""
+    """Members of `simulator.request.Request`, and the source of the input."""
 
     project = forms.ChoiceField()
     title = forms.CharField(max_length=120, required=False)
@@ -51,26 +51,26 @@ class SimulationForm(forms.Form):
         self.fields["project"].choices = [(name, name) for name in projects]  # type: ignore[attr-defined]
 
     def clean(self) -> dict[str, Any]:
-        """Read the request; what is wrong with it stands at its field."""
+        """Build the request; errors are shown at their fields."""
         given = self.cleaned_data
         if self.errors:
             return given
         try:
             given["request"] = self._request(given)
         except InvalidRequest as error:
-            self.blame(error)
+            self.add_pointed_error(error)
         return given
 
     def content(self) -> bytes | None:
-        """Return the trace that came along, if any; a file goes before pasted text."""
+        """Return the trace, if any; an uploaded file has priority over pasted text."""
         file = self.cleaned_data.get("trace")
         if file is not None:
             read: bytes = file.read()
             return read
         return self.cleaned_data.get("pasted", "").encode() or None
 
-    def blame(self, error: InvalidRequest) -> None:
-        """Put ``error`` at the field that it points at."""
+    def add_pointed_error(self, error: InvalidRequest) -> None:
+        """Show ``error`` at the field that it points at."""
         field = (error.pointer or "").removeprefix("/").partition("/")[0]
         self.add_error(field if field in self.fields else None, str(error))
 

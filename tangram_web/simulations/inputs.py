@@ -1,6 +1,6 @@
-"""Where the input of a simulation comes from: a file, pasted text, or a window of the journal.
+"""Inputs of simulations: an uploaded or pasted trace, or a window of the journal.
 
-Kept deflated and within limits, and judged before it is kept: a bad line is named at once.
+Inputs are limited in size, checked before they are stored (errors name the line) and compressed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tangram_web.records.models import NodeRecord
 from tangram_web.simulations.resident_services import Residents, ResidentServices
 
 MOST_BYTES: Final = 8 * 2**20
-#: Of a journal, before it is deflated.
+#: Size of a journal window before compression.
 MOST_JOURNAL_BYTES: Final = 64 * 2**20
-#: Windows that the journal is asked for; it keeps 15 minutes unless told otherwise.
+#: Seconds → label; the journal retains 15 minutes by default.
 WINDOWS: Final = {60: "last minute", 300: "last 5 minutes", 900: "last 15 minutes"}
 _PAGE: Final = 500
 _PARSERS: Final = {"ai-coding": parse_recordings, "deep-search": parse_requests}
@@ -42,34 +42,33 @@ _encode = msgspec.json.Encoder().encode
 
 
 class WindowTooLarge(InvalidRequest):
-    """A window has more in it than one simulation may have."""
+    """The window exceeds the limit of one simulation."""
 
 
 class JournalWindow(NamedTuple):
-    """Some minutes of the journal, as the simulator reads them."""
+    """Some minutes of the journal in the form that the simulator reads."""
 
     content: bytes
     actions: int
-    #: Actions left out because they need what the simulated cluster does not have.
+    #: Actions left out because the simulated cluster lacks a resource that they need.
     foreign: int
     limits: dict[str, int]
-    #: Service → mean seconds of its restores in the window.
+    #: Service → mean duration of its restores in the window, in seconds.
     restores: dict[str, float] = {}
     #: Services that were called.
     services: frozenset[str] = frozenset()
-    #: Of what lies before: from when on the window counts (journal time), and how many actions that
-    #: lead up to it are there, over how many seconds.
+    #: The lead-in before the window: its end in journal time, its number of actions and its length.
     counts_from: float | None = None
     before: int = 0
     before_seconds: float = 0.0
-    #: Cluster-wide resource → milli-units that were granted of it to all of these actions.
+    #: Cluster-wide resource → milli-units granted to all of these actions together.
     granted: dict[str, int] = {}
-    #: Services that lay in GPU memory when what is played began.
+    #: Services in GPU memory at the start.
     residents: Residents = {}
 
 
 def check_trace(workload: str, content: bytes) -> None:
-    """Raise InvalidRequest that names the line and what is wrong with it."""
+    """Raise InvalidRequest with the line and the error in it."""
     if len(content) > MOST_BYTES:
         raise InvalidRequest(
             f"the trace has {len(content) / 2**20:.1f} MiB; at most {MOST_BYTES // 2**20} MiB",
@@ -82,19 +81,19 @@ def check_trace(workload: str, content: bytes) -> None:
 
 
 def deflated(content: bytes) -> bytes:
-    """Return ``content`` as it is kept."""
+    """Return ``content`` compressed, as it is stored."""
     return zlib.compress(content, 6)
 
 
 def inflated(content: bytes) -> bytes:
-    """Return what was kept."""
+    """Return the stored content decompressed."""
     return zlib.decompress(content)
 
 
 def live_window(project: str, seconds: int) -> JournalWindow:
-    """Return what the journal has of the last ``seconds``, of one project's actions.
+    """Return the journal's last ``seconds`` with the actions of one project.
 
-    Raises InvalidRequest when nothing ran or it is too much, Unavailable without Redis.
+    Raises InvalidRequest for an empty window, WindowTooLarge, Unavailable without Redis.
     """
     config = current_config()
     known = {name: milli // 1000 for name, milli in config.resources.items() if milli >= 1000}
@@ -105,7 +104,7 @@ def live_window(project: str, seconds: int) -> JournalWindow:
 
 
 def present_cluster() -> tuple[int, int]:
-    """Return how many nodes there are, and the most cores that one of them has; 1 and 1 of none."""
+    """Return the number of nodes and the most cores of one node; 1 and 1 without nodes."""
     cores = [
         int(node.resources.get("cpu", {}).get("capacity", 0)) // 1000
         for node in NodeRecord.objects.exclude(state="lost")
@@ -114,7 +113,7 @@ def present_cluster() -> tuple[int, int]:
 
 
 def _entries(seconds: int) -> Iterator[tuple[float, JournalEntry]]:
-    """Yield what was written in the last ``seconds``, with the wall clock of Redis at that moment."""
+    """Yield the entries of the last ``seconds``, each with the wall clock of Redis at its writing."""
     client, after = bus.redis_client(), f"{int((time() - seconds) * 1000)}-0"
     try:
         while page := cast(
@@ -128,28 +127,28 @@ def _entries(seconds: int) -> Iterator[tuple[float, JournalEntry]]:
 
 
 class WindowReader:
-    """Keeps of entries what a simulation reads: declarations, grants and ends, without results."""
+    """Reduces journal entries to what a simulation reads: submissions, grants and ends, without results."""
 
     def __init__(self, ours: Callable[[Action], bool], known: Set[str]) -> None:
-        """``ours``: which actions are kept; those that need more than ``known`` are left out."""
+        """``ours`` selects actions; those that need other resources than ``known`` are left out."""
         self._ours = ours
         self._known = known
         self.ids: set[str] = set()
         self.used: set[str] = set()
         self.foreign = 0
-        #: Actions of the window itself, and those that lead up to it.
+        #: Actions in the window and in its lead-in.
         self.actions = self.before = 0
-        #: Where the window begins, in journal time, and how much of the time before is known.
+        #: Start of the window in journal time, and the known length of the lead-in.
         self.counts_from, self.before_seconds = inf, 0.0
         self.granted: Counter[str] = Counter()
         self.in_memory = ResidentServices(self.ids)
-        #: Wall clock at which the first of these actions came.
+        #: Wall clock of the first of these actions.
         self.began_at: float | None = None
         self._services: dict[str, str] = {}
         self._restored: dict[str, list[float]] = {}
 
     def read(self, seconds: int, nothing: str, before_seconds: int = 0) -> bytes:
-        """Return the last ``seconds`` as lines, and what there is of the time before.
+        """Return the last ``seconds`` and the lead-in before them, one entry a line.
 
         Raises InvalidRequest, Unavailable.
         """
@@ -176,12 +175,12 @@ class WindowReader:
 
     @property
     def services(self) -> frozenset[str]:
-        """Which services were called."""
+        """The services that were called."""
         return frozenset(self._services.values()) - {""}
 
     @property
     def restores(self) -> dict[str, float]:
-        """How long restores took in the window, by service."""
+        """Service → mean duration of its restores in the window."""
         return {name: fmean(seconds) for name, seconds in self._restored.items()}
 
     def _kept(self, entry: JournalEntry) -> JournalEntry | None:
@@ -199,7 +198,7 @@ class WindowReader:
 
     def _takes(self, event: Event) -> bool:
         if isinstance(event, ActionFinished):
-            self._learn(event)
+            self._record_restore(event)
         if not isinstance(event, ActionSubmitted) or not self._ours(event.action):
             return False
         needs = set(event.action.cost)
@@ -215,7 +214,7 @@ class WindowReader:
             self._services[event.action.id] = service_name(event.action.call.target) or ""
         return True
 
-    def _learn(self, event: ActionFinished) -> None:
+    def _record_restore(self, event: ActionFinished) -> None:
         name = self._services.get(event.action_id)
         if name and event.chunk is not None and event.chunk.restore_seconds:
             self._restored.setdefault(name, []).append(event.chunk.restore_seconds)

@@ -1,7 +1,7 @@
-"""Simulations and what came out of them.
+"""Simulation requests with their state and result.
 
-A row is the job: `runner` claims it by a conditional update, keeps a sign of life in it while its
-process runs, and writes the end. Nothing about it lies anywhere else (decision 0027).
+The row is the job: `runner` claims it by a conditional update, stores a heartbeat in it while the
+simulator runs, and writes the result (decision 0027).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tangram_web.pools.models import Project
 
 
 class SimulationState(models.TextChoices):
-    """How a simulation stands."""
+    """State of a simulation."""
 
     QUEUED = "queued"  # -> RUNNING | CANCELLED
-    RUNNING = "running"  # -> FINISHED | FAILED | CANCELLED | QUEUED (its runner died)
+    RUNNING = "running"  # -> FINISHED | FAILED | CANCELLED | QUEUED (its runner stopped)
     FINISHED = "finished"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -30,12 +30,12 @@ OPEN = (SimulationState.QUEUED, SimulationState.RUNNING)
 
 
 def new_simulation_id() -> str:
-    """Return a name that nobody guesses and that can stand in a link."""
+    """Return a new id, random and usable in a URL."""
     return f"sim_{secrets.token_hex(8)}"
 
 
 class Simulation(models.Model):
-    """One comparison of policies."""
+    """One simulated comparison of policies or configurations."""
 
     id = models.CharField(primary_key=True, max_length=32, default=new_simulation_id)
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="simulations")
@@ -43,7 +43,7 @@ class Simulation(models.Model):
     title = models.CharField(max_length=120, blank=True, default="")
     #: `simulator.request.Request`.
     request = JsonText(default=dict)
-    #: What the input is, for people; its content is in `SimulationInput`.
+    #: Description of the input, for display; its content is in `SimulationInput`.
     source = models.CharField(max_length=200, blank=True, default="")
     state = models.CharField(
         max_length=16, choices=SimulationState.choices, default=SimulationState.QUEUED
@@ -54,7 +54,7 @@ class Simulation(models.Model):
     #: `simulator.job.Outcome`; null until it is finished.
     outcome = JsonText(null=True)
     problem = models.TextField(blank=True, default="")
-    #: How often it was begun; a runner that dies gives it back.
+    #: How often a runner has claimed it.
     attempts = models.PositiveSmallIntegerField(default=0)
     alive_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(auto_now_add=True, db_index=True)
@@ -69,20 +69,20 @@ class Simulation(models.Model):
 
     @property
     def open(self) -> bool:
-        """It waits or runs."""
+        """Whether it is queued or running."""
         return self.state in OPEN
 
     @property
     def share(self) -> float:
-        """How much of it is done, from 0 to 1."""
-        told: dict[str, Any] = self.progress or {}
-        runs, total = told.get("runs", 0), told.get("total", 0)
-        within = told.get("done", 0) / total if total else 0.0
-        return min(1.0, (told.get("runs_done", 0) + within) / runs) if runs else 0.0
+        """Progress from 0 to 1."""
+        progress: dict[str, Any] = self.progress or {}
+        runs, total = progress.get("runs", 0), progress.get("total", 0)
+        within = progress.get("done", 0) / total if total else 0.0
+        return min(1.0, (progress.get("runs_done", 0) + within) / runs) if runs else 0.0
 
 
 class SimulationInput(models.Model):
-    """The trace of a simulation, deflated; apart, so that lists do not read it."""
+    """The compressed trace of a simulation; a table of its own, so that lists do not read it."""
 
     simulation = models.OneToOneField(
         Simulation, primary_key=True, on_delete=models.CASCADE, related_name="input"

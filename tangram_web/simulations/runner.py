@@ -1,13 +1,13 @@
 """Runner of simulations: one at a time, each in a process of its own (decision 0027).
 
 Rules
-1. Whoever changes ``queued`` to ``running`` by a conditional update plays it; nobody else does.
-2. The simulator runs in a process of its own, at the lowest priority, with limits on its time and
-   memory, and dies with us. Rows, frames and webhooks of this worker do not wait for it.
-3. While it runs the row shows life. A row that shows none for `SILENT_SECONDS` lost its runner: it
-   waits again, and fails after `MOST_ATTEMPTS`.
-4. A wish to cancel, the time limit and the end of this worker end the process; in the last case the
-   row waits again.
+1. A conditional update from ``queued`` to ``running`` claims a simulation for one runner.
+2. The simulator runs in a process of its own, at the lowest priority, with limits on time and memory,
+   and ends with its worker. Other jobs do not wait for it.
+3. While it runs, the row gets a heartbeat. A row without one for `SILENT_SECONDS` has lost its runner:
+   it is queued again, and fails after `MOST_ATTEMPTS`.
+4. A request to cancel, the time limit and the end of the worker end the process; in the last case the
+   row is queued again.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from tangram_web.simulations.models import Simulation, SimulationInput, Simulati
 
 log = logging.getLogger(__name__)
 
-SHOW_LIFE_SECONDS: Final = 1.0
+HEARTBEAT_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 60.0
 MOST_ATTEMPTS: Final = 2
 MOST_MEMORY_BYTES: Final = 4 * 2**30
-#: The child's outcome may not be larger than this.
+#: Largest result of the simulator that is stored.
 MOST_OUTCOME_BYTES: Final = 16 * 2**20
 _KEPT_VARIABLES: Final = ("PATH", "HOME", "LANG", "PYTHONPATH")
 _PR_SET_PDEATHSIG: Final = 1
@@ -49,7 +49,7 @@ _libc = ctypes.CDLL(None)
 
 
 def is_due() -> bool:
-    """Return whether a simulation waits, or lost its runner."""
+    """Return whether a simulation is queued, or has lost its runner."""
     waiting = Q(state=SimulationState.QUEUED) | Q(
         state=SimulationState.RUNNING, alive_at__lt=_silent_since()
     )
@@ -61,7 +61,7 @@ def _silent_since() -> datetime:
 
 
 def run_next(stop: Event) -> bool:
-    """Play the oldest simulation that waits; False when there is none."""
+    """Run the oldest queued simulation; return False when there is none."""
     requeue_abandoned()
     waiting = Simulation.objects.filter(state=SimulationState.QUEUED).order_by("created_at").first()
     if waiting is None:
@@ -73,30 +73,28 @@ def run_next(stop: Event) -> bool:
     if claimed == 1:
         try:
             with tempfile.TemporaryDirectory(prefix="tangram-simulation-") as folder:
-                _play(waiting, Path(folder), stop)
+                _simulate(waiting, Path(folder), stop)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            # A full disk, or words that nobody understands: no matter of the others in this process.
-            log.exception("simulation %s could not be played", waiting.pk)
-            _end(
-                waiting.pk, SimulationState.FAILED, f"it could not be played: {error}"[:2000], None
-            )
-    return True  # perhaps another one got there first; there may be more work
+            # A full disk or broken output concerns this simulation alone.
+            log.exception("simulation %s could not run", waiting.pk)
+            _end(waiting.pk, SimulationState.FAILED, f"it could not run: {error}"[:2000], None)
+    return True  # even if another runner has claimed it: more may be queued
 
 
 def requeue_abandoned() -> None:
-    """Let simulations whose runner died wait again, or fail when that happened before."""
+    """Queue simulations that lost their runner again, or fail them after `MOST_ATTEMPTS`."""
     abandoned = Simulation.objects.filter(
         state=SimulationState.RUNNING, alive_at__lt=_silent_since()
     )
     abandoned.filter(attempts__gte=MOST_ATTEMPTS).update(
         state=SimulationState.FAILED,
         finished_at=timezone.now(),
-        problem="its process was lost, twice",
+        problem="its worker was lost twice",
     )
     abandoned.filter(attempts__lt=MOST_ATTEMPTS).update(state=SimulationState.QUEUED, progress={})
 
 
-def _play(simulation: Simulation, folder: Path, stop: Event) -> None:
+def _simulate(simulation: Simulation, folder: Path, stop: Event) -> None:
     (folder / "request.json").write_bytes(msgspec.json.encode(simulation.request))
     trace = SimulationInput.objects.filter(simulation=simulation).first()
     if trace is not None:
@@ -122,7 +120,7 @@ def _play(simulation: Simulation, folder: Path, stop: Event) -> None:
 
 
 def _limited() -> None:
-    """Make this process modest; runs in the child before it becomes the simulator."""
+    """Lower the priority and set limits; runs in the child before the simulator starts."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.nice(19)
     seconds = int(settings.TANGRAM_SIMULATION_SECONDS) + 5
@@ -131,21 +129,21 @@ def _limited() -> None:
 
 
 class _Watch:
-    """Follows a process that plays, and says why it is over."""
+    """Reads the progress of a simulator process until it ends or has to end."""
 
     def __init__(self, simulation: Simulation, process: subprocess.Popen[bytes]) -> None:
         self._simulation = simulation
         self._process = process
         self._until = monotonic() + settings.TANGRAM_SIMULATION_SECONDS
-        self._shown_at = 0.0
+        self._heartbeat_at = 0.0
         self._rest = b""
         request = simulation.request
         self._runs = len(request["policies"]) * len(request["seeds"])
-        self._told: dict[str, Any] = {"runs": self._runs, "runs_done": 0}
+        self._progress: dict[str, Any] = {"runs": self._runs, "runs_done": 0}
         self._seen: list[tuple[str, int]] = []
 
     def until_over(self, stop: Event) -> str:
-        """Return ``ended``, ``cancelled``, ``too long`` or ``stopped``."""
+        """Return the reason of the end: ``ended``, ``cancelled``, ``too long`` or ``stopped``."""
         out = self._process.stdout
         if out is None:
             return "ended"
@@ -154,32 +152,32 @@ class _Watch:
             selector.register(out, selectors.EVENT_READ)
             while not stop.is_set():
                 selector.select(timeout=0.2)
-                said = out.read()
-                if said == b"":
+                output = out.read()
+                if output == b"":
                     return "ended"
-                self._take(said or b"")
+                self._take(output or b"")
                 if monotonic() > self._until:
                     return "too long"
                 if self._cancelled():
                     return "cancelled"
         return "stopped"
 
-    def _take(self, said: bytes) -> None:
-        *lines, self._rest = (self._rest + said).split(b"\n")
+    def _take(self, output: bytes) -> None:
+        *lines, self._rest = (self._rest + output).split(b"\n")
         for line in lines:
-            told = msgspec.json.decode(line)
-            run = (told["policy"], told["seed"])
+            report = msgspec.json.decode(line)
+            run = (report["policy"], report["seed"])
             if run not in self._seen:
                 self._seen.append(run)
-            self._told = {**told, "runs": self._runs, "runs_done": len(self._seen) - 1}
+            self._progress = {**report, "runs": self._runs, "runs_done": len(self._seen) - 1}
 
     def _cancelled(self) -> bool:
-        """Show life once a second; the row may have been cancelled, or be gone."""
-        if monotonic() - self._shown_at < SHOW_LIFE_SECONDS:
+        """Store a heartbeat once a second; return whether the row is cancelled or deleted."""
+        if monotonic() - self._heartbeat_at < HEARTBEAT_SECONDS:
             return False
-        self._shown_at = monotonic()
+        self._heartbeat_at = monotonic()
         row = Simulation.objects.filter(pk=self._simulation.pk)
-        row.update(alive_at=timezone.now(), progress=self._told)
+        row.update(alive_at=timezone.now(), progress=self._progress)
         return not row.filter(cancel_wished=False).exists()
 
 
@@ -188,7 +186,7 @@ def _ending(why: str, code: int, folder: Path) -> tuple[SimulationState, str, An
         return SimulationState.QUEUED, "", None
     if why == "cancelled":
         return SimulationState.CANCELLED, "", None
-    limit = f"it took longer than {settings.TANGRAM_SIMULATION_SECONDS:g} s; ask for less"
+    limit = f"it took longer than {settings.TANGRAM_SIMULATION_SECONDS:g} s; request less"
     if why == "too long":
         return SimulationState.FAILED, limit, None
     result = folder / "result.json"
@@ -196,13 +194,13 @@ def _ending(why: str, code: int, folder: Path) -> tuple[SimulationState, str, An
         if result.stat().st_size > MOST_OUTCOME_BYTES:
             return (
                 SimulationState.FAILED,
-                "what came out is too large to be kept; ask for less",
+                "its result is too large to be stored; request less",
                 None,
             )
         return SimulationState.FINISHED, "", msgspec.json.decode(result.read_bytes())
-    said = (folder / "errors").read_text(errors="replace").strip().splitlines()
-    if said:
-        return SimulationState.FAILED, said[-1][:2000], None
+    errors = (folder / "errors").read_text(errors="replace").strip().splitlines()
+    if errors:
+        return SimulationState.FAILED, errors[-1][:2000], None
     return SimulationState.FAILED, f"its process ended with {code}: out of memory or time", None
 
 

@@ -1,4 +1,4 @@
-"""Reading simulations."""
+"""Queries of simulations."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class PolicyRow:
     granted: dict[str, float]
     efficiency: float
     not_completed: int
-    #: Times the best policy's mean ACT.
+    #: Ratio to the best policy's mean ACT.
     times_best: float
 
 
 def simulations_seen_by(user: Any) -> QuerySet[Simulation]:
-    """Select the simulations of the projects in which ``user`` is somebody, newest first."""
+    """Select the simulations of the projects in which ``user`` has a role, newest first."""
     seen = Simulation.objects.filter(project__in=roles_of(user)).select_related("owner")
     return seen.defer("outcome").order_by("-created_at")
 
 
 def simulation_seen_by(user: Any, key: str) -> Simulation:
-    """Return one; Http404 for one that is not there or whose project is not the user's."""
+    """Return a simulation. Raises Http404 for an unknown one, or one of a foreign project."""
     found = Simulation.objects.filter(pk=key).select_related("owner").first()
     if found is None:
         raise Http404("there is no such simulation, or you may not see it")
@@ -50,7 +50,7 @@ def simulation_seen_by(user: Any, key: str) -> Simulation:
 
 
 def rows_of(outcome: dict[str, Any]) -> list[PolicyRow]:
-    """Return a row for each policy, in the order in which they were asked for."""
+    """Return a row for each policy, in the order of the request."""
     by_policy: dict[str, list[dict[str, Any]]] = {}
     for run in outcome["runs"]:
         by_policy.setdefault(run["policy"], []).append(run["result"])

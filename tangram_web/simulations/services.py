@@ -1,4 +1,4 @@
-"""Changing simulations: each is one transaction."""
+"""Changes of simulations; each is one transaction with an audit entry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tangram_web.simulations.inputs import (
 )
 from tangram_web.simulations.models import OPEN, Simulation, SimulationInput, SimulationState
 
-#: Of one project: waiting and running, and kept in all.
+#: Limits of one project: queued and running simulations, and all stored ones.
 MOST_OPEN: Final = 5
 MOST_KEPT: Final = 200
 
@@ -37,11 +37,11 @@ def simulation_create(
     trace: bytes | None = None,
     window_seconds: int | None = None,
     window: JournalWindow | None = None,
-    source: str = "made up",
+    source: str = "generated",
 ) -> Simulation:
-    """Keep a request to be played. Raises InvalidRequest, Conflict when the project has its fill.
+    """Queue a simulation. Raises InvalidRequest, and Conflict at the limits of the project.
 
-    Of a recorded workload give ``window_seconds``, or the ``window`` with its ``source``.
+    A recorded workload needs ``window_seconds``, or a ``window`` with its ``source``.
     """
     content = None
     if window is not None:
@@ -59,7 +59,7 @@ def simulation_create(
         check_trace(request.workload, trace)
         content, source = trace, f"trace of {len(trace) / 1024:,.0f} KiB"
     with transaction.atomic():
-        _check_room(project)
+        _check_limits(project)
         made = Simulation.objects.create(
             project_id=project,
             owner_id=http.user.pk,
@@ -74,7 +74,7 @@ def simulation_create(
 
 
 def simulation_cancel(*, http: HttpRequest, simulation: Simulation) -> None:
-    """End a simulation; one that is over stays as it is."""
+    """Cancel a queued or running simulation; other states do not change."""
     with transaction.atomic():
         waiting = Simulation.objects.filter(pk=simulation.pk, state=SimulationState.QUEUED)
         running = Simulation.objects.filter(pk=simulation.pk, state=SimulationState.RUNNING)
@@ -86,28 +86,30 @@ def simulation_cancel(*, http: HttpRequest, simulation: Simulation) -> None:
 
 
 def simulation_delete(*, http: HttpRequest, simulation: Simulation) -> None:
-    """Delete a simulation that is over. Raises Conflict for one that waits or runs."""
+    """Delete a simulation that has ended. Raises Conflict for one that is queued or running."""
     with transaction.atomic():
         over = Simulation.objects.filter(pk=simulation.pk).exclude(state__in=OPEN).first()
         if over is None:
-            raise Conflict("it still waits or runs; cancel it first")
+            raise Conflict("it is still queued or running; cancel it first")
         target, project = f"simulation/{over.pk}", over.project_id
         record(http, "delete", target, _described(over), None, project=project)
         over.delete()
 
 
-def may_end(user: Any, simulation: Simulation) -> bool:
-    """Say whether ``user`` may cancel and delete: its owner may, and operators of its project."""
+def may_change(user: Any, simulation: Simulation) -> bool:
+    """Return whether ``user`` may cancel and delete: the owner may, and operators of the project."""
     own = simulation.owner_id is not None and simulation.owner_id == user.pk
     return may(user, simulation.project_id, Role.SUBMITTER if own else Role.OPERATOR)
 
 
-def _check_room(project: str) -> None:
+def _check_limits(project: str) -> None:
     known = Simulation.objects.filter(project_id=project)
     if known.filter(state__in=OPEN).count() >= MOST_OPEN:
-        raise Conflict(f"{MOST_OPEN} simulations of {project} wait or run; wait for one to end")
+        raise Conflict(
+            f"{MOST_OPEN} simulations of {project} are queued or running; wait for one to end"
+        )
     if known.count() >= MOST_KEPT:
-        raise Conflict(f"{project} keeps {MOST_KEPT} simulations; delete one first")
+        raise Conflict(f"{project} has {MOST_KEPT} stored simulations; delete one first")
 
 
 def _described(simulation: Simulation) -> dict[str, Any]:

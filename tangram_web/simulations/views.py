@@ -1,4 +1,4 @@
-"""Pages of simulations. Each view asks one selector or service and renders."""
+"""Pages of simulations. Each view calls one selector or service and renders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHOWN: Final = 100
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_members
 def simulations(request: HttpRequest) -> HttpResponse:
-    """List what was simulated, and take what is to be."""
+    """List simulations, and create one."""
     projects = roles_of(request.user, Role.SUBMITTER)
     if request.method == "POST":
         form = SimulationForm(projects, request.POST, request.FILES)
@@ -49,14 +49,14 @@ def _create(request: HttpRequest, form: SimulationForm) -> Simulation | None:
             window_seconds=given["window"],
         )
     except InvalidRequest as error:
-        form.blame(error)
+        form.add_pointed_error(error)
     except (Conflict, Unavailable) as error:
         form.add_error(None, str(error))
     return None
 
 
 def _initial(request: HttpRequest) -> dict[str, Any]:
-    """Return what the form begins with: the present cluster, and whatever the address says."""
+    """Return the initial values of the form: the current cluster, and the query string."""
     nodes, cores = present_cluster()
     said = request.GET
     chosen = said.getlist("policies") or ["malleable", "minimum", "kubernetes"]
@@ -79,7 +79,7 @@ def _list(request: HttpRequest, form: SimulationForm, status: int = 200) -> Http
 @require_safe
 @for_members
 def simulation(request: HttpRequest, key: str) -> HttpResponse:
-    """Show one: how far it is, or what came out."""
+    """Show the progress or the result of a simulation."""
     found = simulation_seen_by(request.user, key)
     again = {**found.request, "project": found.project_id, "title": found.title,
              "seeds": ", ".join(map(str, found.request["seeds"]))}  # fmt: skip
@@ -100,7 +100,7 @@ def simulation(request: HttpRequest, key: str) -> HttpResponse:
         "simulation": found,
         "percent": round(100 * found.share),
         "rows": rows_of(found.outcome) if found.outcome else [],
-        "may_end": services.may_end(request.user, found),
+        "may_end": services.may_change(request.user, found),
         "again": urlencode(again, doseq=True),
     }
     return render(request, "simulations/one.html", context)
@@ -109,7 +109,7 @@ def simulation(request: HttpRequest, key: str) -> HttpResponse:
 @require_safe
 @for_members
 def result(request: HttpRequest, key: str) -> HttpResponse:
-    """Answer with the request and everything that came out, as a file."""
+    """Return the request and the whole result as a file."""
     found = simulation_seen_by(request.user, key)
     body = {
         "id": found.pk,
@@ -128,10 +128,10 @@ def result(request: HttpRequest, key: str) -> HttpResponse:
 @require_POST
 @for_members
 def cancel(request: HttpRequest, key: str) -> HttpResponse:
-    """End one that waits or runs."""
+    """Cancel a simulation."""
     found = simulation_seen_by(request.user, key)
-    if not services.may_end(request.user, found):
-        return _not_yours(request)
+    if not services.may_change(request.user, found):
+        return _refused(request)
     services.simulation_cancel(http=request, simulation=found)
     return redirect("simulations:one", found.pk)
 
@@ -139,10 +139,10 @@ def cancel(request: HttpRequest, key: str) -> HttpResponse:
 @require_POST
 @for_members
 def delete(request: HttpRequest, key: str) -> HttpResponse:
-    """Delete one that is over."""
+    """Delete a simulation."""
     found = simulation_seen_by(request.user, key)
-    if not services.may_end(request.user, found):
-        return _not_yours(request)
+    if not services.may_change(request.user, found):
+        return _refused(request)
     try:
         services.simulation_delete(http=request, simulation=found)
     except Conflict as error:
@@ -150,6 +150,6 @@ def delete(request: HttpRequest, key: str) -> HttpResponse:
     return redirect("simulations:list")
 
 
-def _not_yours(request: HttpRequest) -> HttpResponse:
-    cure = "Its owner, and operators of its project, may do this."
-    return refuse(request, "Not permitted", cure, 403)
+def _refused(request: HttpRequest) -> HttpResponse:
+    remedy = "Its owner and operators of its project may do this."
+    return refuse(request, "Not permitted", remedy, 403)

@@ -1,4 +1,4 @@
-"""Webhooks in the admin site, to look at; never a secret."""
+"""Webhooks in the admin site, read only and without secrets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class EndpointAdmin(ReadOnlyAdmin):
 
 @admin.register(Delivery)
 class DeliveryAdmin(ReadOnlyAdmin):
-    """What was told."""
+    """Deliveries."""
 
     list_display = ("message_id", "endpoint", "event", "subject", "state", "attempts", "last_said")
     list_filter = ("state", "event")

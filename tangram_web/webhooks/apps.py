@@ -1,4 +1,4 @@
-"""Webhooks as an app."""
+"""Django app of the webhooks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class WebhooksConfig(AppConfig):
-    """Endpoints, and what was told to them."""
+    """Endpoints, deliveries and their attempts."""
 
     name = "tangram_web.webhooks"
     label = "webhooks"

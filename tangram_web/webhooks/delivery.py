@@ -1,11 +1,14 @@
-"""Working the outbox off.
+"""Delivery of the outbox: claims, attempts and retries.
 
 Rules
-1. Whoever moves ``next_at`` of a due row ahead by a conditional update sends it. Should the process
-   die before it wrote what came back, the row is due again after `CLAIM_SECONDS`: at least once.
-2. An attempt, the row and the endpoint's standing change in one transaction.
-3. 410 disables an endpoint at once, and so does failing for `schedule.FAILING_SECONDS`. What was
-   still to be told to it is dead, visible, and can be sent again by hand.
+1. A conditional update that moves ``next_at`` of a due row ahead claims it. If the process dies before
+   it stores the result, the row is due again after `CLAIM_SECONDS`: delivery is at least once.
+2. An attempt, its delivery and the state of the endpoint change in one transaction.
+3. The pauses between attempts are those that the Standard Webhooks specification recommends: 5 s,
+   5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h and 24 h; ten attempts over three days. Each is stretched
+   by up to a tenth, so that endpoints which fail together are not retried together.
+4. A 410 response disables the endpoint, and so do failures for `FAILING_SECONDS`. Its pending
+   deliveries become dead; a user can send them again.
 """
 
 from __future__ import annotations
@@ -30,20 +33,20 @@ from tangram_web.webhooks.transport import OpenConnections, PostResult, post, re
 PAUSES_SECONDS: Final = (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 50400.0, 72000.0, 86400.0)
 MOST_ATTEMPTS: Final = len(PAUSES_SECONDS) + 1
 JITTER: Final = 0.1
-#: What ``Retry-After`` may ask for at most.
-LONGEST_WISH_SECONDS: Final = 86400.0
-#: An endpoint that answered nothing well for so long is disabled.
+#: Longest accepted ``Retry-After``.
+MOST_RETRY_AFTER_SECONDS: Final = 86400.0
+#: After failures for this time, an endpoint is disabled.
 FAILING_SECONDS: Final = 5 * 86400.0
 
-#: Sent at once; one endpoint gets at most `OF_ONE` of them, so that one that hangs delays no other
-#: for long.
+#: Deliveries sent concurrently; at most `OF_ONE` of them to one endpoint, so that an endpoint that
+#: hangs delays the others little.
 BATCH: Final = 32
 OF_ONE: Final = 8
 CLAIM_SECONDS: Final = 60.0
 
 
 async def deliver_due(open_connections: OpenConnections, chooser: Random) -> int:
-    """Send what is due now, once each; return how much that was."""
+    """Make one attempt for up to `BATCH` due deliveries; return how many there were."""
     claimed = await sync_to_async(claim_due)(timezone.now())
     if claimed:
         await asyncio.gather(*(_deliver(open_connections, each, chooser) for each in claimed))
@@ -62,9 +65,9 @@ def _due(now: datetime) -> QuerySet[Delivery]:
 
 
 def claim_due(now: datetime) -> list[Delivery]:
-    """Return rows that are due and now ours to send, the oldest of each endpoint first."""
+    """Claim due rows and return them, the oldest of each endpoint first."""
     claimed: list[Delivery] = []
-    for row in _in_turn(_due(now)):
+    for row in _round_robin(_due(now)):
         ours = Delivery.objects.filter(pk=row.pk, state=DeliveryState.PENDING, next_at=row.next_at)
         if ours.update(next_at=now + timedelta(seconds=CLAIM_SECONDS)) == 1:
             claimed.append(row)
@@ -73,8 +76,8 @@ def claim_due(now: datetime) -> list[Delivery]:
     return claimed
 
 
-def _in_turn(due: QuerySet[Delivery]) -> list[Delivery]:
-    """Return the first of each endpoint, then the second of each: however long its own line is."""
+def _round_robin(due: QuerySet[Delivery]) -> list[Delivery]:
+    """Return the first row of each endpoint, then the second of each, and so on."""
     waiting = due.values("endpoint_id").annotate(first=Min("next_at")).order_by("first")
     keys = waiting.values_list("endpoint_id", flat=True)[:BATCH]
     lines = [
@@ -90,78 +93,76 @@ async def _deliver(open_connections: OpenConnections, row: Delivery, chooser: Ra
     try:
         known = endpoint.secrets_at(now)
     except Unsealable:
-        unknown = PostResult(
-            None, "its secret cannot be read: the key of the installation is another"
-        )
+        unknown = PostResult(None, "its secret cannot be read: TANGRAM_SECRET_KEY has changed")
         await sync_to_async(record_result)(row, unknown, timezone.now(), chooser)
         return
     headers = signed_headers(known, row.message_id, int(now.timestamp()), body)
     reach = reach_of(endpoint.url, loopback=settings.TANGRAM_WEBHOOKS_LOOPBACK)
     async with open_connections(reach) as pool:
-        answer = await post(
+        result = await post(
             pool, endpoint.url, headers, body, timeout_seconds=settings.TANGRAM_WEBHOOK_SECONDS
         )
-    await sync_to_async(record_result)(row, answer, timezone.now(), chooser)
+    await sync_to_async(record_result)(row, result, timezone.now(), chooser)
 
 
-def record_result(row: Delivery, answer: PostResult, now: datetime, chooser: Random) -> None:
-    """Write what came back, and what follows from it."""
+def record_result(row: Delivery, result: PostResult, now: datetime, chooser: Random) -> None:
+    """Store the result of an attempt, and the next attempt, death or success that follows."""
     attempts = row.attempts + 1
-    pause = pause_seconds(attempts, answer.wished_seconds, chooser)
+    pause = pause_seconds(attempts, result.retry_after_seconds, chooser)
     state, next_at = DeliveryState.PENDING, now
-    if answer.good:
+    if result.ok:
         state = DeliveryState.DELIVERED
-    elif answer.gone or pause is None:
+    elif result.gone or pause is None:
         state = DeliveryState.DEAD
     else:
         next_at = now + timedelta(seconds=pause)
     with transaction.atomic():
         DeliveryAttempt.objects.create(
             delivery=row,
-            status=answer.status,
-            said=answer.said,
-            body=answer.body,
-            seconds=answer.seconds,
+            status=result.status,
+            said=result.said,
+            body=result.body,
+            seconds=result.seconds,
         )
         Delivery.objects.filter(pk=row.pk).update(
-            state=state, attempts=F("attempts") + 1, next_at=next_at, last_said=answer.said
+            state=state, attempts=F("attempts") + 1, next_at=next_at, last_said=result.said
         )
-        _update_endpoint(row.endpoint_id, answer, now)
+        _update_endpoint(row.endpoint_id, result, now)
 
 
-def _update_endpoint(key: str, answer: PostResult, now: datetime) -> None:
+def _update_endpoint(key: str, result: PostResult, now: datetime) -> None:
     endpoint = Endpoint.objects.filter(pk=key, enabled=True)
-    if answer.good:
+    if result.ok:
         endpoint.exclude(failing_since=None).update(failing_since=None)
-    elif answer.gone:
-        disable(key, "it answered 410: it wants nothing more")
+    elif result.gone:
+        disable(key, "it answered 410 Gone")
     else:
         endpoint.filter(failing_since=None).update(failing_since=now)
         if endpoint.filter(failing_since__lte=now - timedelta(seconds=FAILING_SECONDS)).exists():
-            disable(key, f"it has failed for {FAILING_SECONDS / 86400:g} days: {answer.said}")
+            disable(key, f"it has failed for {FAILING_SECONDS / 86400:g} days: {result.said}")
 
 
 def disable(key: str, notice: str) -> None:
-    """Tell an endpoint nothing more; what it had not been told is dead."""
+    """Disable an endpoint; its pending deliveries become dead."""
     Endpoint.objects.filter(pk=key).update(enabled=False, notice=notice[:300])
     waiting = Delivery.objects.filter(endpoint_id=key, state=DeliveryState.PENDING)
     waiting.update(state=DeliveryState.DEAD, last_said="the endpoint was disabled")
 
 
 def prune(days: float) -> int:
-    """Delete what was delivered, or given up, more than ``days`` ago; 0 keeps all."""
+    """Delete delivered and dead rows that are older than ``days``; 0 keeps all."""
     if not days:
         return 0
     old = Delivery.objects.filter(created_at__lt=timezone.now() - timedelta(days=days))
     return old.exclude(state=DeliveryState.PENDING).delete()[0]
 
 
-def pause_seconds(attempts: int, wished_seconds: float, chooser: Random) -> float | None:
-    """Return how long to wait after so many attempts; None when there shall be no further one.
+def pause_seconds(attempts: int, retry_after_seconds: float, chooser: Random) -> float | None:
+    """Return the pause after ``attempts`` attempts; None after the last one.
 
-    ``wished_seconds`` is what the receiver asked for by ``Retry-After``; the longer one holds.
+    ``retry_after_seconds`` is the receiver's ``Retry-After``; the longer of the two counts.
     """
     if attempts >= MOST_ATTEMPTS:
         return None
     planned = PAUSES_SECONDS[attempts - 1] * (1.0 + JITTER * chooser.random())
-    return max(planned, min(wished_seconds, LONGEST_WISH_SECONDS))
+    return max(planned, min(retry_after_seconds, MOST_RETRY_AFTER_SECONDS))

@@ -1,4 +1,4 @@
-"""Forms of endpoints. What may stand in them is judged by the services."""
+"""Forms of endpoints; the services validate their values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tangram_web.webhooks.models import WebhookEvent
 
 
 class EndpointForm(forms.Form):
-    """Where to tell what; ``projects`` None: of an endpoint that has one already."""
+    """Address and events of an endpoint; ``projects`` is None for an endpoint that exists."""
 
     url = forms.CharField(max_length=500)
     events = forms.MultipleChoiceField(choices=WebhookEvent.choices)
@@ -24,7 +24,7 @@ class EndpointForm(forms.Form):
             names = [(name, name) for name in projects]
             self.fields["project"] = forms.ChoiceField(choices=names)
 
-    def blame(self, error: InvalidRequest) -> None:
-        """Put ``error`` at the field that it points at."""
+    def add_pointed_error(self, error: InvalidRequest) -> None:
+        """Show ``error`` at the field that it points at."""
         field = (error.pointer or "").removeprefix("/")
         self.add_error(field if field in self.fields else None, str(error))

@@ -1,7 +1,7 @@
-"""Endpoints, what is to be told to them, and each attempt at that.
+"""Webhook endpoints, deliveries and attempts.
 
-`Delivery` is the outbox: its rows are written in the transaction that moves the projection of the
-journal, so what happened is told at least once, or stays visible as dead.
+`Delivery` is the outbox: its rows are written in the transaction that moves the position of the
+journal's projection, so each event is delivered at least once, or stays visible as dead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tangram_web.pools.models import Project
 
 
 class WebhookEvent(models.TextChoices):
-    """What there is to be told of."""
+    """Events that endpoints can subscribe to."""
 
     TRAJECTORY_FINISHED = "trajectory.finished", "a trajectory finished"
     BREAKER_OPENED = "breaker.opened", "the circuit of an API opened"
@@ -26,42 +26,42 @@ class WebhookEvent(models.TextChoices):
     NODE_LOST = "node.lost", "a node was lost"
 
 
-#: What secrets are sealed for.
+#: Purpose of the encryption of secrets (`tangram_web.lib.sealing`).
 PURPOSE = "webhook"
-#: The type of what the page sends on demand; nobody subscribes to it.
+#: Event of the test message; endpoints get it without a subscription.
 PING = "endpoint.ping"
 
 
 class DeliveryState(models.TextChoices):
-    """How a delivery stands."""
+    """State of a delivery."""
 
     PENDING = "pending"  # -> DELIVERED | DEAD
     DELIVERED = "delivered"
-    DEAD = "dead"  # -> PENDING, by hand
+    DEAD = "dead"  # -> PENDING, when a user sends it again
 
 
 def new_endpoint_id() -> str:
-    """Return a name for an endpoint."""
+    """Return a new id of an endpoint."""
     return f"whk_{secrets.token_hex(8)}"
 
 
 class Endpoint(models.Model):
-    """An address that is told of events of one project, and of the whole system."""
+    """A URL that receives events of one project and of the whole system."""
 
     id = models.CharField(primary_key=True, max_length=32, default=new_endpoint_id)
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="endpoints")
     url = models.CharField(max_length=500)
     #: Values of `WebhookEvent`.
     events = JsonText(default=list)
-    #: Needed to sign, so they are sealed and not hashed (`tangram_web.lib.sealing`); shown once.
+    #: Signing key, encrypted (`tangram_web.lib.sealing`); shown once.
     secret = models.TextField()
     former_secret = models.TextField(blank=True, default="")
-    #: Until then the former secret signs as well.
+    #: Until then, messages are signed with the former secret as well.
     former_until = models.DateTimeField(null=True)
     enabled = models.BooleanField(default=True)
-    #: Why it was disabled, when nobody did that by hand.
+    #: Reason of an automatic disabling.
     notice = models.CharField(max_length=300, blank=True, default="")
-    #: Since when every attempt has failed.
+    #: Start of the present series of failures.
     failing_since = models.DateTimeField(null=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -69,7 +69,7 @@ class Endpoint(models.Model):
         return self.url
 
     def secrets_at(self, now: datetime) -> list[str]:
-        """Return the secrets that sign at ``now``, the newest first. Raises Unsealable."""
+        """Return the signing secrets at ``now``, the newest first. Raises Unsealable."""
         known = [unseal(self.secret, PURPOSE)]
         if self.former_secret and self.former_until is not None and now < self.former_until:
             known.append(unseal(self.former_secret, PURPOSE))
@@ -80,11 +80,11 @@ class Delivery(models.Model):
     """One message to one endpoint."""
 
     id = models.BigAutoField(primary_key=True)
-    #: The ``webhook-id``: the same in every attempt, for receivers to know repeats by.
+    #: The ``webhook-id``: the same in every attempt, so that receivers recognise repeats.
     message_id = models.CharField(max_length=64, unique=True)
     endpoint = models.ForeignKey(Endpoint, on_delete=models.CASCADE, related_name="deliveries")
     event = models.CharField(max_length=40)
-    #: What it is about, as in ``trajectory/default/t1``.
+    #: Object of the event, as in ``trajectory/default/t1``.
     subject = models.CharField(max_length=400)
     #: The exact text that is signed and sent.
     body = models.TextField()
@@ -92,7 +92,7 @@ class Delivery(models.Model):
         max_length=16, choices=DeliveryState.choices, default=DeliveryState.PENDING
     )
     attempts = models.PositiveSmallIntegerField(default=0)
-    #: When it is due; whoever sends it moves this ahead first.
+    #: Time of the next attempt; claiming the row moves it ahead.
     next_at = models.DateTimeField()
     last_said = models.CharField(max_length=300, blank=True, default="")
     created_at = models.DateTimeField(auto_now_add=True)
@@ -109,13 +109,13 @@ class Delivery(models.Model):
 
 
 class DeliveryAttempt(models.Model):
-    """One request and what came back."""
+    """One HTTP request and its response."""
 
     delivery = models.ForeignKey(Delivery, on_delete=models.CASCADE, related_name="tries")
-    #: None: no answer came.
+    #: None: no response.
     status = models.PositiveSmallIntegerField(null=True)
     said = models.CharField(max_length=300, blank=True, default="")
-    #: The beginning of the answer's body, as text.
+    #: The beginning of the response body, as text.
     body = models.TextField(blank=True, default="")
     seconds = models.FloatField(default=0.0)
     at = models.DateTimeField(auto_now_add=True)
@@ -128,7 +128,7 @@ class DeliveryAttempt(models.Model):
 
 
 class LastTurn(models.Model):
-    """When something that is told when it turns bad last did."""
+    """The last time that a quota ran out, by the subject of its event."""
 
     name = models.CharField(primary_key=True, max_length=200)
     turned_at = models.DateTimeField()

@@ -1,14 +1,13 @@
-"""What is to be told: from journal entries to rows of the outbox.
+"""Transactional outbox: journal entries become deliveries.
 
 Rules
-1. `store_events` runs in the transaction that moves the projection: an entry is either both in the rows and
-   in the outbox or in neither, so nothing is lost and an entry never counts twice.
-2. A trajectory goes to the endpoints of its project; what befalls the system to all that want it.
-3. The end of a trajectory is told once, although the journal may say it in two places: when its
-   trainer asked for it, and when its environment goes.
-4. A circuit that opened and a quota that ran out are in the journal as the core saw them turn, so
-   none is missed. A quota in constant use runs out again with each grant: it is told when it was
-   calm for `CALM` before.
+1. `store_events` runs in the transaction that moves the projection's position: an entry is in the rows
+   and in the outbox, or in neither, so no event is lost or stored twice.
+2. Trajectory events go to the endpoints of their project, system events to every subscribed endpoint.
+3. The end of a trajectory is one event, although the journal can contain it twice: as the trainer's
+   request and as the removal of its environment.
+4. The journal contains each opened circuit and each exhausted quota. A quota in constant use runs out
+   with every grant, so its event is repeated only after `CALM` without one.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from domain.limits import Turn
 from domain.resources import units
 from tangram_web.webhooks.models import Delivery, Endpoint, LastTurn, WebhookEvent
 
-#: Within this the same trajectory does not end twice.
+#: Two ends of one trajectory within this time are one event.
 ONE_END: Final = timedelta(hours=1)
 MOST_SUBJECT: Final = 400
-#: A quota that ran out is told again once it did not for so long.
+#: Least time between two events of one exhausted quota.
 CALM: Final = timedelta(minutes=1)
 
 
 class Message(NamedTuple):
-    """Something to tell; ``project`` None: it is about the whole system."""
+    """An event to deliver; ``project`` is None for the whole system."""
 
     event: WebhookEvent
     subject: str
@@ -47,14 +46,14 @@ class Message(NamedTuple):
 
 
 def store_events(entries: Sequence[JournalEntry]) -> None:
-    """Put what ``entries`` say into the outbox. Called inside the projection's transaction."""
+    """Store deliveries for the events in ``entries``. Call it in the projection's transaction."""
     found = [message for entry in entries for message in messages_of(entry)]
     if found and Endpoint.objects.filter(enabled=True).exists():
-        store_messages(_after_calm(_told_once(found)))
+        store_messages(_without_frequent_quotas(_without_repeated_ends(found)))
 
 
 def messages_of(entry: JournalEntry) -> Iterator[Message]:
-    """Yield what there is to tell of one entry."""
+    """Yield the events of one entry."""
     at = datetime.fromtimestamp(entry.at + entry.wall_offset_seconds, UTC)
     for event in entry.events:
         match event:
@@ -90,27 +89,27 @@ def _turned(resource: str, turn: Turn, at: datetime) -> Message:
     return Message(WebhookEvent.QUOTA_EXHAUSTED, subject, None, at, data)
 
 
-def _after_calm(found: Iterable[Message]) -> list[Message]:
-    """Leave out quotas that ran out again before they were calm for a while."""
+def _without_frequent_quotas(found: Iterable[Message]) -> list[Message]:
+    """Drop events of quotas that ran out less than `CALM` ago."""
     known = dict(LastTurn.objects.values_list("name", "turned_at"))
-    last, told = dict(known), []
+    last, kept = dict(known), []
     for message in found:
         if message.event is WebhookEvent.QUOTA_EXHAUSTED:
             before = last.get(message.subject)
             last[message.subject] = message.at
             if before is not None and message.at - before < CALM:
                 continue
-        told.append(message)
+        kept.append(message)
     LastTurn.objects.bulk_create(
         [LastTurn(name=n, turned_at=at) for n, at in last.items() if known.get(n) != at],
         update_conflicts=True,
         unique_fields=["name"],
         update_fields=["turned_at"],
     )
-    return told
+    return kept
 
 
-def _told_once(found: Iterable[Message]) -> list[Message]:
+def _without_repeated_ends(found: Iterable[Message]) -> list[Message]:
     first: dict[str, Message] = {}
     others: list[Message] = []
     for message in found:
@@ -127,7 +126,7 @@ def _told_once(found: Iterable[Message]) -> list[Message]:
 
 
 def store_messages(messages: Iterable[Message]) -> int:
-    """Write one row for each endpoint that wants a message; return how many."""
+    """Store one delivery for each message and subscribed endpoint; return how many."""
     endpoints = list(Endpoint.objects.filter(enabled=True))
     now = timezone.now()
     rows = [
@@ -148,11 +147,11 @@ def store_messages(messages: Iterable[Message]) -> int:
 
 
 def new_message_id() -> str:
-    """Return a name for a message."""
+    """Return a new message id."""
     return f"msg_{secrets.token_hex(12)}"
 
 
 def body_of(event: str, at: datetime, data: Mapping[str, Any]) -> str:
-    """Return a payload as the specification recommends: type, timestamp, data."""
-    said = {"type": str(event), "timestamp": at.isoformat().replace("+00:00", "Z"), "data": data}
-    return msgspec.json.encode(said).decode()
+    """Return a payload in the recommended form of Standard Webhooks: type, timestamp, data."""
+    payload = {"type": str(event), "timestamp": at.isoformat().replace("+00:00", "Z"), "data": data}
+    return msgspec.json.encode(payload).decode()

@@ -1,4 +1,4 @@
-"""Changing endpoints and sending again: each is one transaction with its audit entry."""
+"""Changes of endpoints, test messages and repeats; each is one transaction with an audit entry."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from tangram_web.webhooks.transport import check_url
 log = logging.getLogger(__name__)
 
 MOST_ENDPOINTS: Final = 20
-#: For so long the former secret signs beside the new one.
+#: How long messages are signed with the former secret, too.
 ROTATION: Final = timedelta(hours=24)
 
 
 def endpoint_create(
     *, http: HttpRequest, project: str, url: str, events: Iterable[str]
 ) -> tuple[Endpoint, str]:
-    """Add an endpoint; the second value is its secret, which no page shows again."""
+    """Add an endpoint; the second value is its secret, which is shown only once."""
     wanted = _checked(url, events)
     with transaction.atomic():
         if Endpoint.objects.filter(project_id=project).count() >= MOST_ENDPOINTS:
@@ -47,14 +47,14 @@ def endpoint_create(
         made = Endpoint.objects.create(
             project_id=project, url=url, events=wanted, secret=seal(secret, PURPOSE)
         )
-        _told(http, "create", made, None, _described(made))
+        _record(http, "create", made, None, _described(made))
     return made, secret
 
 
 def endpoint_update(
     *, http: HttpRequest, endpoint: Endpoint, url: str, events: Iterable[str], enabled: bool
 ) -> None:
-    """Change where an endpoint is, what it is told, and whether it is."""
+    """Change the URL and the events of an endpoint, and enable or disable it."""
     before = _described(endpoint)
     endpoint.url, endpoint.events = url, _checked(url, events)
     with transaction.atomic():
@@ -64,53 +64,53 @@ def endpoint_update(
         endpoint.save(update_fields=["url", "events", "enabled", "notice", "failing_since"])
         if not enabled:
             disable(endpoint.pk, endpoint.notice)
-        _told(http, "update", endpoint, before, _described(endpoint))
+        _record(http, "update", endpoint, before, _described(endpoint))
 
 
 def endpoint_rotate(*, http: HttpRequest, endpoint: Endpoint) -> str:
-    """Give an endpoint a new secret and return it; the former one signs as well for a day."""
+    """Replace the secret of an endpoint and return the new one; the former one stays valid for a day."""
     secret = new_secret()
     with transaction.atomic():
         endpoint.former_secret, endpoint.secret = endpoint.secret, seal(secret, PURPOSE)
         endpoint.former_until = timezone.now() + ROTATION
         endpoint.save(update_fields=["secret", "former_secret", "former_until"])
-        _told(http, "rotate", endpoint)
+        _record(http, "rotate", endpoint)
     return secret
 
 
 def reseal_secrets() -> int:
-    """Bring secrets under the present key of the installation; return how many were not.
+    """Encrypt secrets under the current key; return how many were under a former one.
 
-    A secret that no known key opens stays as it is: it can be read again once its key is known.
+    A secret that no known key opens is left as it is: it can be read once its key is configured.
     """
     changed = 0
     for endpoint in Endpoint.objects.only("secret", "former_secret"):
         known = (endpoint.secret, endpoint.former_secret)
         try:
-            anew = tuple(reseal(each, PURPOSE) for each in known)
+            current = tuple(reseal(each, PURPOSE) for each in known)
         except Unsealable as error:
-            log.warning("webhook %s: %s; give it a new secret", endpoint.pk, error)
+            log.warning("webhook %s: %s; replace its secret", endpoint.pk, error)
             continue
-        if anew != known:
+        if current != known:
             same = Endpoint.objects.filter(pk=endpoint.pk, secret=known[0])
-            changed += same.update(secret=anew[0], former_secret=anew[1])
+            changed += same.update(secret=current[0], former_secret=current[1])
     return changed
 
 
 def endpoint_delete(*, http: HttpRequest, endpoint: Endpoint) -> None:
-    """Delete an endpoint with all that was told to it."""
+    """Delete an endpoint with its deliveries."""
     with transaction.atomic():
-        _told(http, "delete", endpoint, _described(endpoint), None)
+        _record(http, "delete", endpoint, _described(endpoint), None)
         endpoint.delete()
 
 
 def endpoint_ping(*, http: HttpRequest, endpoint: Endpoint) -> Delivery:
-    """Send a message that says nothing. Raises Conflict for an endpoint that is disabled."""
+    """Send a test message. Raises Conflict for a disabled endpoint."""
     if not endpoint.enabled:
         raise Conflict("the endpoint is disabled; enable it first")
     now = timezone.now()
     with transaction.atomic():
-        _told(http, "ping", endpoint)
+        _record(http, "ping", endpoint)
         return Delivery.objects.create(
             message_id=new_message_id(),
             endpoint=endpoint,
@@ -122,7 +122,7 @@ def endpoint_ping(*, http: HttpRequest, endpoint: Endpoint) -> Delivery:
 
 
 def delivery_replay(*, http: HttpRequest, delivery: Delivery) -> None:
-    """Send a message again, under its own id, so that receivers may know it."""
+    """Send a delivery again under the same id. Raises Conflict for a disabled endpoint."""
     if not delivery.endpoint.enabled:
         raise Conflict("the endpoint is disabled; enable it first")
     with transaction.atomic():
@@ -138,11 +138,11 @@ def _checked(url: str, events: Iterable[str]) -> list[str]:
     if not wanted:
         raise InvalidRequest("choose at least one event", pointer="/events")
     if not set(wanted) <= set(WebhookEvent.values):
-        raise InvalidRequest(f"known are {', '.join(WebhookEvent.values)}", pointer="/events")
+        raise InvalidRequest(f"events are {', '.join(WebhookEvent.values)}", pointer="/events")
     return wanted
 
 
-def _told(
+def _record(
     http: HttpRequest,
     verb: str,
     endpoint: Endpoint,
@@ -154,5 +154,5 @@ def _told(
 
 
 def _described(endpoint: Endpoint) -> dict[str, Any]:
-    """Return what the audit keeps: never a secret."""
+    """Return the audited values, without secrets."""
     return {"url": endpoint.url, "events": endpoint.events, "enabled": endpoint.enabled}

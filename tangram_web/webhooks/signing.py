@@ -1,8 +1,8 @@
 """Signatures of the Standard Webhooks specification, version 1. Pure.
 
-What is signed is ``{id}.{timestamp}.{body}``, by HMAC-SHA256 under the bytes that ``whsec_`` stands
-before in base64. During a rotation the header holds a signature for each secret, split by a space,
-so that a receiver may know either.
+The signed text is ``{id}.{timestamp}.{body}``; the algorithm is HMAC-SHA256; the key is the base64
+text after ``whsec_``. During a rotation the header has one signature for each secret, separated by
+spaces, so that a receiver can use either secret.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from hashlib import sha256
 from typing import Final
 
 PREFIX: Final = "whsec_"
-#: The specification asks for 24 to 64.
+#: The specification requires 24 to 64.
 SECRET_BYTES: Final = 32
 
 
 def new_secret() -> str:
-    """Return a fresh secret."""
+    """Return a new secret."""
     return PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
@@ -34,7 +34,7 @@ def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
 def signed_headers(
     known: Iterable[str], message_id: str, timestamp: int, body: bytes
 ) -> dict[str, str]:
-    """Return the headers of one attempt, signed under each of the ``known`` secrets."""
+    """Return the headers of one attempt, with a signature for each of the ``known`` secrets."""
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(timestamp),

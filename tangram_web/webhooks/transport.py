@@ -1,8 +1,8 @@
-"""One POST to an endpoint and what came back, typed however it ends.
+"""HTTP transport of webhooks: one POST and its typed result.
 
-Only addresses that the guard of API calls lets through are connected to (``open_connections`` is
-given by the composition root); redirects are answers like any other; what is kept of a body and how
-long all of it may take is limited.
+Connections are opened by the guard of API calls, which refuses private addresses (``open_connections``
+comes from the caller). Redirects are not followed. The stored part of a response and the total time
+are limited.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ TIMEOUT_SECONDS: Final = 15.0
 KEPT_BYTES: Final = 2048
 MOST_URL_CHARACTERS: Final = 500
 
-#: Of addresses in a reach, to a pool of connections to them.
+#: Reach of addresses → a connection pool that connects only to those.
 OpenConnections = Callable[[Reach], httpcore.AsyncConnectionPool]
 
 
 @dataclass(frozen=True)
 class PostResult:
-    """How an attempt ended."""
+    """The result of one attempt; ``status`` is None without a response."""
 
     status: int | None
     said: str
     body: str = ""
     seconds: float = 0.0
-    #: What ``Retry-After`` asks for.
-    wished_seconds: float = 0.0
+    #: The value of ``Retry-After``.
+    retry_after_seconds: float = 0.0
 
     @property
-    def good(self) -> bool:
-        """It was received."""
+    def ok(self) -> bool:
+        """Whether the receiver accepted the message."""
         return self.status is not None and 200 <= self.status < 300
 
     @property
     def gone(self) -> bool:
-        """The receiver wants nothing more, ever."""
+        """Whether the receiver refuses all further messages."""
         return self.status == 410
 
 
 def check_url(url: str, *, loopback: bool) -> None:
-    """Raise InvalidRequest for an address that nothing may be sent to.
+    """Raise InvalidRequest for a URL that messages may not be sent to.
 
-    ``loopback``: this machine's own addresses are allowed, and plain HTTP to them. Names are judged
-    by what they resolve to when something is sent.
+    ``loopback`` allows this machine's own addresses, and plain HTTP to them. A host name is checked
+    again by its addresses when a message is sent.
     """
     if len(url) > MOST_URL_CHARACTERS or not url.isascii() or not url.isprintable() or " " in url:
         raise InvalidRequest(f"give at most {MOST_URL_CHARACTERS} plain characters", pointer="/url")
@@ -73,11 +73,11 @@ def check_url(url: str, *, loopback: bool) -> None:
     except ValueError:
         public = own or host != "localhost"
     if not public:
-        raise InvalidRequest("this address is not a public one", pointer="/url")
+        raise InvalidRequest("this address is not public", pointer="/url")
 
 
 def reach_of(url: str, *, loopback: bool) -> Reach:
-    """Return which addresses the host of ``url`` may have."""
+    """Return the reach of addresses that the host of ``url`` may resolve to."""
     own = urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
     return Reach.LOOPBACK if loopback and own else Reach.PUBLIC
 
@@ -95,17 +95,17 @@ async def post(
     began = loop.time()
     try:
         async with asyncio.timeout(timeout_seconds):
-            answer = await _ask(pool, url, headers, body)
+            result = await _post(pool, url, headers, body)
     except TimeoutError:
-        answer = PostResult(None, f"no whole answer within {timeout_seconds:g} s")
+        result = PostResult(None, f"no complete response within {timeout_seconds:g} s")
     except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError,
             httpcore.UnsupportedProtocol, ssl.SSLError, OSError) as error:  # fmt: skip
-        answer = PostResult(None, f"{type(error).__name__}: {error}"[:300])
+        result = PostResult(None, f"{type(error).__name__}: {error}"[:300])
     seconds = loop.time() - began
-    return PostResult(answer.status, answer.said, answer.body, seconds, answer.wished_seconds)
+    return PostResult(result.status, result.said, result.body, seconds, result.retry_after_seconds)
 
 
-async def _ask(
+async def _post(
     pool: httpcore.AsyncConnectionPool, url: str, headers: Mapping[str, str], body: bytes
 ) -> PostResult:
     sent = {"User-Agent": "tangram", "Content-Type": "application/json", **headers,
@@ -120,10 +120,10 @@ async def _ask(
                 break
     finally:
         await response.aclose()
-    wished = _header(response, b"retry-after")
-    seconds = float(wished) if wished.isdigit() and len(wished) < 8 else 0.0
+    wait = _header(response, b"retry-after")
+    seconds = float(wait) if wait.isdigit() and len(wait) < 8 else 0.0
     text = bytes(kept).decode(errors="replace").replace("\0", "�")
-    return PostResult(response.status, f"HTTP {response.status}", text, wished_seconds=seconds)
+    return PostResult(response.status, f"HTTP {response.status}", text, retry_after_seconds=seconds)
 
 
 def _header(response: httpcore.Response, name: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Addresses of the webhooks."""
+"""URLs of the webhooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of webhooks. Admins of a project configure them; its operators see, test and replay."""
+"""Pages of webhooks: admins of a project configure them; its operators view, test and repeat."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHOWN: Final = 100
 @never_cache
 @for_members
 def endpoints(request: HttpRequest) -> HttpResponse:
-    """List the endpoints of one's projects, and add one."""
+    """List the endpoints of the projects of the account, and add one."""
     projects = roles_of(request.user, Role.ADMIN)
     if request.method != "POST":
         return _list(request, EndpointForm(projects))
@@ -37,7 +37,7 @@ def endpoints(request: HttpRequest) -> HttpResponse:
             )
             return _one(request, made, secret=secret)
         except InvalidRequest as error:
-            form.blame(error)
+            form.add_pointed_error(error)
         except Conflict as error:
             form.add_error(None, str(error))
     return _list(request, form, 422)
@@ -47,7 +47,7 @@ def endpoints(request: HttpRequest) -> HttpResponse:
 @never_cache
 @for_members
 def endpoint(request: HttpRequest, key: str) -> HttpResponse:
-    """Show one endpoint and what was told to it, and change it."""
+    """Show one endpoint with its deliveries, and change it."""
     if request.method != "POST":
         return _one(request, _found(request, key, Role.OPERATOR))
     found = _found(request, key, Role.ADMIN)
@@ -58,7 +58,7 @@ def endpoint(request: HttpRequest, key: str) -> HttpResponse:
             messages.success(request, "Saved.")
             return redirect("webhooks:one", key)
         except InvalidRequest as error:
-            form.blame(error)
+            form.add_pointed_error(error)
     return _one(request, found, form=form, status=422)
 
 
@@ -66,7 +66,7 @@ def endpoint(request: HttpRequest, key: str) -> HttpResponse:
 @never_cache
 @for_members
 def rotate(request: HttpRequest, key: str) -> HttpResponse:
-    """Make a new secret and show it, once."""
+    """Replace the secret and show the new one once."""
     found = _found(request, key, Role.ADMIN)
     return _one(request, found, secret=services.endpoint_rotate(http=request, endpoint=found))
 
@@ -74,11 +74,11 @@ def rotate(request: HttpRequest, key: str) -> HttpResponse:
 @require_POST
 @for_members
 def ping(request: HttpRequest, key: str) -> HttpResponse:
-    """Send a message that says nothing."""
+    """Send a test message."""
     found = _found(request, key, Role.OPERATOR)
     try:
         services.endpoint_ping(http=request, endpoint=found)
-        messages.success(request, "A test message is on its way.")
+        messages.success(request, "The test message is queued.")
     except Conflict as error:
         messages.error(request, f"{error}.")
     return redirect("webhooks:one", key)
@@ -87,10 +87,10 @@ def ping(request: HttpRequest, key: str) -> HttpResponse:
 @require_POST
 @for_members
 def delete(request: HttpRequest, key: str) -> HttpResponse:
-    """Delete an endpoint, once its address was typed."""
+    """Delete an endpoint after its address has been typed as a confirmation."""
     found = _found(request, key, Role.ADMIN)
     if request.POST.get("confirm", "").strip() != found.url:
-        messages.error(request, "Nothing was deleted: the address typed is another one.")
+        messages.error(request, "Nothing was deleted: the typed address differs.")
         return redirect("webhooks:one", key)
     services.endpoint_delete(http=request, endpoint=found)
     return redirect("webhooks:list")
@@ -99,14 +99,14 @@ def delete(request: HttpRequest, key: str) -> HttpResponse:
 @require_POST
 @for_members
 def replay(request: HttpRequest, key: str, number: int) -> HttpResponse:
-    """Send a message again."""
+    """Send a delivery again."""
     found = _found(request, key, Role.OPERATOR)
     delivery = found.deliveries.select_related("endpoint").filter(pk=number).first()
     if delivery is None:
         raise Http404("there is no such delivery")
     try:
         services.delivery_replay(http=request, delivery=delivery)
-        messages.success(request, f"{delivery.message_id} is sent again.")
+        messages.success(request, f"{delivery.message_id} is queued again.")
     except Conflict as error:
         messages.error(request, f"{error}.")
     return redirect("webhooks:one", key)

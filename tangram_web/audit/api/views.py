@@ -1,4 +1,4 @@
-"""The audit over REST: read only."""
+"""Audit entries over REST, read only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tangram_web.audit.models import AuditEntry
 
 
 class AuditEntryView(serializers.Serializer[Any]):
-    """One verb that somebody did."""
+    """One audited verb."""
 
     id = serializers.IntegerField()
     at = serializers.DateTimeField()
@@ -37,7 +37,7 @@ _FILTERS = [OpenApiParameter(name, str) for name in selectors.FILTERS]
 
 @extend_schema_view(list=extend_schema(parameters=_FILTERS))
 class AuditViewSet(ListModelMixin, GenericViewSet[Any]):
-    """Who did what, newest first."""
+    """Audited verbs, newest first."""
 
     read_scope = Scope.OPERATE
     queryset = AuditEntry.objects.order_by("-id")
@@ -45,7 +45,7 @@ class AuditViewSet(ListModelMixin, GenericViewSet[Any]):
     filter_backends = ()
 
     def get_queryset(self) -> QuerySet[AuditEntry]:
-        """Select what the caller may see and asks for."""
+        """Select the entries that the caller may see and that match the filters."""
         rows = selectors.entries_seen_by(self.request.auth)  # type: ignore[arg-type]
         try:
             return selectors.filtered(rows, self.request.query_params)

@@ -1,7 +1,7 @@
-"""Entries tell the door and the project; PostgreSQL refuses to change any, SQLite to rewrite one.
+"""Entries get an interface and a project; PostgreSQL refuses all changes, SQLite refuses updates.
 
-SQLite has no trigger against deleting: emptying a database between tests is a DELETE there. Whoever
-can write its file could drop the trigger as well.
+SQLite has no trigger against deletion: tests empty its tables with DELETE, and a process that can
+write the file could drop the trigger as well.
 """
 
 from django.db import migrations, models

@@ -14,13 +14,13 @@ from tangram_web.management.errors import one_line_errors
 
 
 class Command(BaseCommand):
-    """Save everything that a Tangram could not make again."""
+    """Save the database and the lasting keys of Redis."""
 
-    help = "Save the database and what Redis holds to a new folder, while everything runs."
+    help = "Save the database and Redis to a new folder while the system runs."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take where to."""
-        parser.add_argument("folder", type=Path, help="a folder that is empty or not there yet")
+        """Add the folder."""
+        parser.add_argument("folder", type=Path, help="a folder that is empty or does not exist")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Save the database, then Redis (the order matters: see the package)."""

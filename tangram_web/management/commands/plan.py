@@ -1,4 +1,4 @@
-"""``manage.py plan``: a scheduling problem in, the decision out; nothing needs to run.
+"""``manage.py plan``: decide a scheduling problem given as JSON, without a running system.
 
     python manage.py plan < problem.json
     python manage.py plan --policy "fixed(4)" < problem.json
@@ -24,17 +24,17 @@ from scheduler.core.policies.wire import parse_problem, plan_to_json
 
 
 class Command(BaseCommand):
-    """Decide one problem as a pool with that policy would."""
+    """Decide one problem by the policy of a pool."""
 
     help = "Read a scheduling problem as JSON on standard input, write the decision as JSON."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take the policy."""
+        """Add the policy."""
         parser.add_argument("--policy", default="paper", help=f"one of {', '.join(KNOWN_POLICIES)}")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Decide, and say how long that took."""
+        """Print the decision and how long it took."""
         try:
             policy_named(options["policy"])  # before waiting for input
             problem, depth = parse_problem(sys.stdin.buffer.read())

@@ -17,15 +17,17 @@ class Command(BaseCommand):
     help = "Delete finished actions and trajectories that are older than --days."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take how old is too old."""
+        """Add the age."""
         parser.add_argument(
             "--days", type=float, default=settings.TANGRAM_RETENTION_DAYS,
-            help="keep what ended within so many days (default: TANGRAM_RETENTION_DAYS)",
+            help="keep rows that ended within this many days (default: TANGRAM_RETENTION_DAYS)",
         )  # fmt: skip
-        parser.add_argument("--dry-run", action="store_true", help="only say what would go")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="only print what would be deleted"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Do it, or say what it would do."""
+        """Delete rows, or print how many would be deleted."""
         days = options["days"]
         if not 0 < days < 36_500:
             raise CommandError("--days: give a number above 0")

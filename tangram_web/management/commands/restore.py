@@ -1,4 +1,4 @@
-"""``manage.py restore FOLDER``: go back to a backup. Everything but Redis and the database stands."""
+"""``manage.py restore FOLDER``: restore a backup, while only Redis and the database run."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ CHUNK = 500
 
 
 class Command(BaseCommand):
-    """Put a backup back, so that nothing of it runs twice."""
+    """Restore a backup without running any of its actions twice."""
 
-    help = "Replace the database and what Redis holds by a backup. Stop all other parts first."
+    help = "Replace the database and the content of Redis by a backup. Stop all other parts first."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take where from."""
-        parser.add_argument("folder", type=Path, help="what manage.py backup made")
+        """Add the folder."""
+        parser.add_argument("folder", type=Path, help="a folder written by manage.py backup")
         parser.add_argument(
-            "--replace", action="store_true", help="delete the Tangram that Redis holds now"
+            "--replace", action="store_true", help="delete the data that Redis holds now"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Check everything, then Redis (which may refuse), then the database, then old actions."""
+        """Check the backup, load Redis (which may refuse) and the database, then end old actions."""
         place = options["folder"]
         client, keys = connect(settings.TANGRAM_REDIS_URL), bus.keys()
         try:
@@ -59,11 +59,11 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         self.stdout.write(
             f"as of {manifest.at}: {manifest.database} and {count} keys of Redis; "
-            f"{ended} unfinished actions are ended, {kept} replay-safe ones begin anew"
+            f"{ended} unfinished actions are ended, {kept} replay-safe ones start again"
         )
 
     def _end_unfinished(self, client: redis.Redis, at: str) -> tuple[int, int]:
-        """Tell the loop what became of everything unfinished; return (ended, kept)."""
+        """Send the loop the end of every unfinished action; return (ended, kept)."""
         keys = bus.keys()
         recovered = recover(client, keys, load_managers().make_ledger, current_config())
         live = list(recovered.machine.state.actions.values())
@@ -86,7 +86,7 @@ class Command(BaseCommand):
 def _submitted_after(
     client: redis.Redis, inbox_id: str, part: InboxPart | None
 ) -> Iterator[Action]:
-    """Yield the actions that were accepted but not yet seen by the loop."""
+    """Yield the actions that were accepted but not yet read by the loop."""
     entries = cast("list[Any]", client.xrange(bus.keys().inbox, f"({inbox_id}"))
     for entry_id, fields in entries:
         seen = part.messages if part is not None and part.entry_id == entry_id.decode() else 0
@@ -94,7 +94,7 @@ def _submitted_after(
             try:
                 event = decode_command(message)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                continue  # the loop sets it aside
+                continue  # the loop makes it a dead letter
             if isinstance(event, ActionSubmitted):
                 yield event.action
 
@@ -104,9 +104,9 @@ def _cancel(action: Action, reason: str) -> ActionCancelRequested:
 
 
 def _lose(live: LiveAction, reason: str) -> ActionCancelRequested | ActionFinished:
-    """Report the run of before for its node, which knows nothing of it any more.
+    """Return the end of a run from before the restore, which its node does not know any more.
 
-    The core lets it wait again if that is safe.
+    The core queues the action again if it is replay-safe.
     """
     if live.node is None or live.lease_expires_at is not None:
         return _cancel(live.action, reason)

@@ -1,6 +1,6 @@
-"""``manage.py setup``: bring the database up to date, and let somebody in.
+"""``manage.py setup``: migrate the database and create an administrator and a token.
 
-Safe to repeat: what is there stays. Prints one JSON object that says how to log in and submit.
+Idempotent. Prints one JSON object with a login link, a URL and a token.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tangram_web.dashboard.services import entry_link
 from tangram_web.pools.selectors import principal_of
 from tangram_web.pools.services import ensure_defaults, publish_current, token_create
 
-#: What a trainer and the CLI on this machine do. Whoever can read its file owns this Tangram anyway:
-#: the link that logs in as administrator is printed beside it.
+#: Scopes for a trainer and the CLI on this machine. An account that can read the file is an
+#: administrator anyway: the login link is printed beside the token.
 LOCAL_SCOPES = (Scope.READ, Scope.SUBMIT, Scope.OPERATE, Scope.CONFIG)
 
 
@@ -36,11 +36,13 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take the address that clients will use."""
-        parser.add_argument("--url", default="http://127.0.0.1:8000", help="where web will serve")
+        """Add the URL that clients use."""
+        parser.add_argument(
+            "--url", default="http://127.0.0.1:8000", help="URL at which web serves"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Do it, and print how to log in and submit."""
+        """Prepare everything, and print the login link and the token."""
         migrate_when_needed()
         ensure_defaults()
         publish_current()
@@ -56,14 +58,14 @@ class Command(BaseCommand):
 
 
 def migrate_when_needed() -> None:
-    """Apply the migrations that the database has not had; looking costs far less than applying."""
+    """Apply missing migrations; the check costs far less than the command ``migrate``."""
     executor = MigrationExecutor(connection)
     if executor.migration_plan(executor.loader.graph.leaf_nodes()):
         call_command("migrate", interactive=False, verbosity=0)
 
 
 def ensure_administrator() -> AbstractBaseUser:
-    """Return an administrator: the first there is, else ``admin``, who enters by link alone."""
+    """Return the first administrator; without one create ``admin``, who signs in by link only."""
     users = get_user_model()._default_manager
     found: AbstractBaseUser | None = users.filter(is_superuser=True, is_active=True).first()
     if found is not None:
@@ -73,7 +75,7 @@ def ensure_administrator() -> AbstractBaseUser:
 
 
 def ensure_token(client_file: Path, url: str) -> str:
-    """Return the token that this machine's clients use; make one when there is none that works."""
+    """Return the token of this machine's clients; create one when none is valid."""
     token = _read_token(client_file)
     principal = principal_of(token) if token is not None else None
     if token is None or principal is None or not _suffices(principal):
@@ -85,7 +87,7 @@ def ensure_token(client_file: Path, url: str) -> str:
 
 
 def _suffices(principal: Principal) -> bool:
-    """Say whether a token is as wide as one made today; configuration is every project's."""
+    """Return whether a token has all local scopes for every project."""
     return principal.project is None and all(map(principal.may, LOCAL_SCOPES))
 
 
@@ -98,7 +100,7 @@ def _read_token(client_file: Path) -> str | None:
 
 
 def _write_private(path: Path, text: str) -> None:
-    # Replaced in one step: a reader sees the old file or the new one, and nobody else any.
+    # Replaced atomically, and readable for its owner only.
     draft = path.with_name(f"{path.name}.new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w") as file:

@@ -1,4 +1,4 @@
-"""``manage.py token``: make a token from the shell of the server."""
+"""``manage.py token``: create a token on the server."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from tangram_web.pools.services import token_create
 
 
 class Command(BaseCommand):
-    """Make a token and print it, alone on its line; it cannot be read again."""
+    """Create a token and print it."""
 
-    help = "Make a token and print it. It cannot be read again."
+    help = "Create a token and print it. It cannot be read later."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take what the token is for."""
+        """Add name, scopes and project."""
         scopes = ", ".join(Scope)
-        parser.add_argument("--name", required=True, help="what people will know it by")
+        parser.add_argument("--name", required=True, help="a name to recognise the token by")
         parser.add_argument(
-            "--scope", required=True, action="append", help=f"{scopes}; may be repeated"
+            "--scope", required=True, action="append", help=f"one of {scopes}; can be repeated"
         )
-        parser.add_argument("--project", help="the only project it sees (default: all of them)")
+        parser.add_argument(
+            "--project", help="bind the token to one project (default: all projects)"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Make it."""
+        """Create the token."""
         try:
             scopes = [Scope(scope) for scope in options["scope"]]
         except ValueError as error:

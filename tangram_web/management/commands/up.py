@@ -1,4 +1,4 @@
-"""``manage.py up``: the same as ``./tangram up``, for who is inside the environment already."""
+"""``manage.py up``: ``./tangram up`` inside an environment that has the packages."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tangram_web.supervisor.options import Options, add_arguments
 
 
 class Command(BaseCommand):
-    """Start a whole Tangram and keep it up until Ctrl-C."""
+    """Start all parts on this machine and supervise them until Ctrl-C."""
 
-    help = "Start a whole Tangram here and keep it up until Ctrl-C."
+    help = "Start all parts on this machine and supervise them until Ctrl-C."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take what ./tangram up takes."""
+        """Add the options of ./tangram up."""
         add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run it, and end with its exit code."""
+        """Run until ended, and exit with the same code."""
         known = {name: options[name] for name in Options.__dataclass_fields__}
         sys.exit(run(Options(**known)))

@@ -1,7 +1,7 @@
-"""The configuration as a whole over REST: export, diff, apply, revisions, roll back.
+"""The whole configuration over REST: export, diff, apply, revisions, rollback.
 
 Bodies are YAML or JSON text, one document for each object. An answer's ETag is the revision; with
-``If-Match`` a change is refused (412) when somebody else changed something meanwhile.
+``If-Match`` a change is refused (412) when the configuration has changed since.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rest_framework.views import APIView
 from domain.errors import InvalidRequest
 from domain.inventory import Config
 from domain.principals import Scope
-from tangram_web.lib.problems import Refusal
+from tangram_web.lib.problems import ApiError
 from tangram_web.pools import applying, manifests
 from tangram_web.pools.api.views import ChangesWholeSystem
 from tangram_web.pools.authentication import actor_of
@@ -31,12 +31,12 @@ from tangram_web.pools.models import ConfigRevision
 from tangram_web.pools.selectors import current_config
 from tangram_web.pools.yaml_text import MAX_CHARACTERS
 
-_PRUNE = OpenApiParameter("prune", bool, description="Delete what the file does not name.")
+_PRUNE = OpenApiParameter("prune", bool, description="Delete objects that the file does not name.")
 _IF_MATCH = OpenApiParameter("If-Match", str, OpenApiParameter.HEADER)
 
 
 class TextParser(BaseParser):
-    """The body as it stands."""
+    """The body as text."""
 
     media_type = "application/yaml"
 
@@ -60,7 +60,7 @@ class JsonTextParser(TextParser):
 
 
 class YamlRenderer(BaseRenderer):
-    """Documents as a file."""
+    """Documents as YAML."""
 
     media_type = "application/yaml"
     format = "yaml"
@@ -71,7 +71,7 @@ class YamlRenderer(BaseRenderer):
         accepted_media_type: str | None = None,
         renderer_context: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """Return the documents of an export as YAML; anything else is small and JSON."""
+        """Return the documents of an export as YAML; other responses stay JSON."""
         if isinstance(data, dict) and "documents" in data:
             return manifests.to_yaml(data["documents"]).encode()
         rendered: bytes = JSONRenderer().render(data)
@@ -79,7 +79,7 @@ class YamlRenderer(BaseRenderer):
 
 
 class ChangeView(serializers.Serializer[Any]):
-    """What becomes of one object."""
+    """The change of one object."""
 
     verb = serializers.ChoiceField(choices=["create", "update", "delete"])
     kind = serializers.ChoiceField(choices=list(manifests.KINDS))
@@ -89,7 +89,7 @@ class ChangeView(serializers.Serializer[Any]):
 
 
 class ChangesView(serializers.Serializer[Any]):
-    """What changes, and the revision after it."""
+    """Changes, and the resulting revision."""
 
     revision = serializers.IntegerField()
     changes = ChangeView(many=True)
@@ -129,7 +129,7 @@ class Export(_View):
 
 
 class Diff(_View):
-    """What a file would change."""
+    """The changes that a file would make."""
 
     write_scope = Scope.READ
 
@@ -140,14 +140,14 @@ class Diff(_View):
         operation_id="config_diff",
     )
     def post(self, request: Request) -> Response:
-        """Compare a file with what is in force; nothing changes."""
+        """Compare a file with the configuration in force, without changing it."""
         config = current_config()
         wanted = _wanted(request)
         return _changed(config, applying.changes(wanted, config, prune=_prune(request)))
 
 
 class Apply(_View):
-    """Putting a file in force."""
+    """Applying a file."""
 
     @extend_schema(
         request={"application/yaml": OpenApiTypes.STR},
@@ -156,7 +156,7 @@ class Apply(_View):
         operation_id="config_apply",
     )
     def post(self, request: Request) -> Response:
-        """Change what differs, all of it or nothing, as one revision."""
+        """Apply all differences as one revision, or none."""
         wanted = _wanted(request)
         return _done(
             lambda: applying.apply(
@@ -185,12 +185,12 @@ class Revision(_View):
 
     @extend_schema(responses=ConfigurationView, operation_id="config_revision")
     def get(self, request: Request, number: str) -> Response:
-        """Return it as it was."""
+        """Return the configuration of the revision."""
         return _exported(applying.revision(int(number)))
 
 
 class RollBack(_View):
-    """Going back."""
+    """Rollback to a revision."""
 
     @extend_schema(
         request=None,
@@ -199,7 +199,7 @@ class RollBack(_View):
         operation_id="config_roll_back",
     )
     def post(self, request: Request, number: str) -> Response:
-        """Bring an earlier state in force once more, as a new revision."""
+        """Apply an earlier revision as a new one."""
         return _done(
             lambda: applying.roll_back(
                 int(number), actor=actor_of(request), expected=_expected(request)
@@ -208,7 +208,7 @@ class RollBack(_View):
 
 
 class Schema(_View):
-    """The form of a document."""
+    """The schema of documents."""
 
     @extend_schema(responses=OpenApiTypes.OBJECT, operation_id="config_schema")
     def get(self, request: Request) -> Response:
@@ -217,11 +217,11 @@ class Schema(_View):
 
 
 def _wanted(request: Request) -> manifests.Wanted:
-    """Return what the file says. Raises InvalidRequest, also for one that would prune everything."""
+    """Return the specs in the file. Raises InvalidRequest, also for a file that would prune everything."""
     data: Any = request.data
     wanted = manifests.parse(data if isinstance(data, str) else "")
     if not wanted and _prune(request):
-        raise InvalidRequest("nothing is in this file, so prune would delete everything")
+        raise InvalidRequest("the file is empty, so prune would delete everything")
     return wanted
 
 
@@ -235,7 +235,7 @@ def _expected(request: Request) -> int | None:
         return None
     number = re.fullmatch(r'(?:W/)?"?rev-(\d{1,18})"?', asked)
     if number is None:
-        raise Refusal(412, f'{asked} is no revision; ours look like "rev-7"', "stale")
+        raise ApiError(412, f'{asked} is not a revision; give one like "rev-7"', "stale")
     return int(number[1])
 
 
@@ -243,7 +243,7 @@ def _done(work: Any) -> Response:
     try:
         config, changed = work()
     except applying.Stale as error:
-        raise Refusal(412, str(error), "stale") from error
+        raise ApiError(412, str(error), "stale") from error
     return _changed(config, changed)
 
 

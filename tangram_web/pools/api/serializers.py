@@ -1,4 +1,4 @@
-"""What the configuration looks like over REST; bodies and answers apart."""
+"""Request bodies and responses of the configuration over REST."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SCOPES = [scope.value for scope in Scope]
 
 
 class StrictSerializer(serializers.Serializer[Any]):
-    """Refuses unknown members of the body, naming them: a misspelt field must not be ignored."""
+    """Refuses unknown members of the body by name: a misspelt field must not be ignored."""
 
     def to_internal_value(self, data: Any) -> Any:
         """Check the names before the values."""
@@ -60,7 +60,7 @@ def _whole(value: Any) -> Any:
 
 
 class _Name(serializers.RegexField):
-    """A name, as it stands: one with a space around it is another name, and not a valid one."""
+    """A name; surrounding spaces are not trimmed, so they make it invalid."""
 
     def __init__(self, pattern: str = NAME_PATTERN, **kwargs: Any) -> None:
         # JSON Schema knows no \Z; what $ lets pass here, a last line break, the services refuse.
@@ -72,7 +72,7 @@ _SILENCE: Any = {"min_value": LEAST_SILENCE_SECONDS, "max_value": MOST_SILENCE_S
 
 
 class PoolBody(StrictSerializer):
-    """A pool to make."""
+    """A pool to create."""
 
     name = _Name()
     policy = serializers.CharField(max_length=NAME_LENGTH, default=DEFAULT_POLICY)
@@ -88,7 +88,7 @@ class PoolBody(StrictSerializer):
 
 
 class PoolPatch(StrictSerializer):
-    """What shall change about a pool."""
+    """Changes of a pool."""
 
     policy = serializers.CharField(max_length=NAME_LENGTH, required=False)
     paused = serializers.BooleanField(required=False)
@@ -116,7 +116,7 @@ class PoolView(serializers.Serializer[Any]):
 
 
 class ProjectBody(StrictSerializer):
-    """A project to make."""
+    """A project to create."""
 
     name = _Name()
     default_pool = _Name(default="default")
@@ -140,7 +140,9 @@ class ResourceLimit(StrictSerializer):
         help_text="units, and window_seconds (with margin_seconds) or the zone of a calendar day.",
     )
     learn_from_units = serializers.IntegerField(
-        required=False, allow_null=True, help_text="Learn what may be open at once, from here on."
+        required=False,
+        allow_null=True,
+        help_text="Learn how many calls may be open at once, starting with this number.",
     )
     breaker = serializers.DictField(
         required=False, help_text="failures, cooldown_seconds, longest_seconds."
@@ -169,7 +171,7 @@ class ResourceView(serializers.Serializer[Any]):
     """A cluster-wide resource."""
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
-        """Show what is declared, defaults included; a secret is a name."""
+        """Return the declaration with defaults; a secret appears by name only."""
         spec = spec_of(instance)
         shown = {field: getattr(spec, field) for field in spec.__struct_fields__}
         created_at = serializers.DateTimeField().to_representation(instance.created_at)
@@ -187,9 +189,11 @@ class ResourceView(serializers.Serializer[Any]):
 
 
 class TokenBody(StrictSerializer):
-    """A token to make."""
+    """A token to create."""
 
-    name = serializers.CharField(max_length=NAME_LENGTH, help_text="For people to tell it by.")
+    name = serializers.CharField(
+        max_length=NAME_LENGTH, help_text="A name to recognise the token by."
+    )
     project = _Name(allow_null=True, required=False)
     scopes = serializers.ListField(
         child=serializers.ChoiceField(choices=_SCOPES), min_length=1, max_length=len(_SCOPES)
@@ -198,7 +202,7 @@ class TokenBody(StrictSerializer):
 
 
 class TokenView(serializers.Serializer[Any]):
-    """A token, without what makes it one."""
+    """A token without its secret."""
 
     id = serializers.CharField(source="public_id")
     name = serializers.CharField()
@@ -211,19 +215,19 @@ class TokenView(serializers.Serializer[Any]):
 
 
 class NewTokenView(TokenView):
-    """A token just made; ``token`` is shown this once."""
+    """A new token; only this response contains ``token``."""
 
     token = serializers.CharField()
 
 
 class DrainBody(StrictSerializer):
-    """Why a node is drained."""
+    """The reason of a drain."""
 
     reason = serializers.CharField(max_length=500, required=False, allow_blank=True, default="")
 
 
 class NodeForgottenView(serializers.Serializer[Any]):
-    """Whether a node is forgotten; if not yet, it is as soon as a loop leads, unless it lives then."""
+    """Whether a node is forgotten. If not, the next leader forgets it unless it is alive then."""
 
     node = serializers.CharField()
     forgotten = serializers.BooleanField()

@@ -1,4 +1,4 @@
-"""Addresses of the configuration."""
+"""URLs of the configuration."""
 
 from __future__ import annotations
 

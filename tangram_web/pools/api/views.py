@@ -1,4 +1,4 @@
-"""REST resources of the configuration. Each verb parses, calls one service, renders."""
+"""REST resources of the configuration. Each verb parses, calls one service and renders."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class ChangesWholeSystem(HasScope):
     """`HasScope`, and for changes a token that is not bound to one project."""
 
     def has_permission(self, request: Any, view: Any) -> bool:
-        """Let a project's own tokens look, but not touch what all projects share."""
+        """Allow tokens that are bound to a project to read; refuse changes that concern all projects."""
         if not super().has_permission(request, view):
             return False
         if request.auth.project is None or request.method in ("GET", "HEAD", "OPTIONS"):
             return True
-        self.message = "this changes every project: use a token that is bound to none"
+        self.message = "this changes every project: use a token that is not bound to a project"
         return False
 
 
@@ -65,12 +65,12 @@ class ConfigViewSet(GenericViewSet[Any]):
     view_serializer: ClassVar[type[serializers.Serializer[Any]]]
 
     def list(self, request: Request) -> Response:
-        """Return all that the caller may see, a page at a time."""
+        """Return a page of the objects that the caller may see."""
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
         return self.get_paginated_response(self.view_serializer(page, many=True).data)
 
     def retrieve(self, request: Request, **path: str) -> Response:
-        """Return one."""
+        """Return one object."""
         return self.shown(self.get_object())
 
     def body(self, serializer: type[serializers.Serializer[Any]]) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class PoolViewSet(ConfigViewSet):
 
     @extend_schema(request=PoolPatch)
     def partial_update(self, request: Request, name: str) -> Response:
-        """Change a pool's policy, pause or resume it."""
+        """Change a pool."""
         pool = services.pool_update(actor=actor_of(request), name=name, **self.body(PoolPatch))
         return self.shown(pool)
 
@@ -141,7 +141,7 @@ class ResourceViewSet(ConfigViewSet):
 
 
 class TokenViewSet(ConfigViewSet):
-    """Bearer tokens. A caller can hand out no more than it has."""
+    """Bearer tokens. A caller can only create tokens within its own scopes and project."""
 
     permission_classes = (HasScope,)
     read_scope = Scope.CONFIG
@@ -157,7 +157,7 @@ class TokenViewSet(ConfigViewSet):
 
     @extend_schema(request=TokenBody, responses={201: NewTokenView})
     def create(self, request: Request) -> Response:
-        """Make a token; the answer holds it, and nothing holds it later."""
+        """Create a token; only this response contains its value."""
         body = self.body(TokenBody)
         _check_not_wider(_principal(request), body)
         token, raw = services.token_create(actor=actor_of(request), **body)
@@ -173,7 +173,7 @@ class TokenViewSet(ConfigViewSet):
 
 
 class NodeControl(APIView):
-    """Draining a node, taking it back, forgetting it."""
+    """Drain, resume and forget nodes."""
 
     permission_classes = (ChangesWholeSystem,)
     read_scope = write_scope = Scope.OPERATE
@@ -184,7 +184,7 @@ class NodeDrainControl(NodeControl):
 
     @extend_schema(request=DrainBody, responses=NodeDrainView, operation_id="nodes_drain")
     def post(self, request: Request, name: str) -> Response:
-        """Let a node take no new actions; what runs there goes on."""
+        """Stop grants on a node; running actions continue."""
         body = DrainBody(data=request.data or {})
         body.is_valid(raise_exception=True)
         drain = services.node_drain(actor=actor_of(request), node=name, **body.validated_data)
@@ -196,7 +196,7 @@ class NodeResumeControl(NodeControl):
 
     @extend_schema(request=None, responses=NodeDrainView, operation_id="nodes_resume")
     def post(self, request: Request, name: str) -> Response:
-        """Let a node take actions again."""
+        """Allow grants on a node again."""
         services.node_resume(actor=actor_of(request), node=name)
         return _drained(name, drained=False)
 
@@ -206,7 +206,7 @@ class NodeForgetControl(NodeControl):
 
     @extend_schema(request=None, responses=NodeForgottenView, operation_id="nodes_forget")
     def post(self, request: Request, name: str) -> Response:
-        """Forget a node that shows no life and holds no work; 409 says why it cannot be."""
+        """Forget a node without a heartbeat and without work; 409 gives the reason of a refusal."""
         done = node_forget(actor=actor_of(request), node=name)
         return Response(NodeForgottenView({"node": name, "forgotten": done}).data)
 

@@ -1,4 +1,4 @@
-"""Secrets are sealed, and what turned bad is known by when it did."""
+"""Secrets are encrypted; exhausted quotas are stored with their last time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Migration(migrations.Migration):
             "endpoint", "former_secret", models.TextField(blank=True, default="")
         ),
         migrations.RunPython(_seal, _open),
-        # It is made anew by what turns bad next.
+        # Its rows are written again when a quota runs out.
         migrations.DeleteModel("Standing"),
         migrations.CreateModel(
             name="Standing",

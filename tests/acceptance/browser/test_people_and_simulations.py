@@ -44,5 +44,5 @@ def test_a_token_works_once_made_and_not_once_revoked(open_page: Open, tangram: 
         assert answer.status == 200
 
     page.get_by_role("button", name="Revoke from a page").click()
-    expect(page.get_by_role("status")).to_contain_text("opens nothing any more")
+    expect(page.get_by_role("status")).to_contain_text("is revoked")
     expect(page.get_by_role("button", name="Revoke from a page")).to_have_count(0)

@@ -69,7 +69,7 @@ def test_what_goes_wrong_around_a_simulation_fails_it_alone(submitter, monkeypat
     def goes_wrong(*_: Any) -> None:
         raise trouble
 
-    monkeypatch.setattr(runner, "_play", goes_wrong)
+    monkeypatch.setattr(runner, "_simulate", goes_wrong)
     assert runner.run_next(Event())
 
     made.refresh_from_db()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tangram_web.healthcheck import WITHIN_SECONDS, read_hash, shows_life
+from tangram_web.healthcheck import WITHIN_SECONDS, is_alive, read_hash
 from tests.redis_server import RedisServer
 
 NOW = 1_000_000.0
@@ -18,24 +18,24 @@ def rows(*names: str, age_seconds: float = 1.0) -> dict[str, str]:
 
 
 def test_a_worker_of_this_host_that_was_seen_just_now_is_well() -> None:
-    assert shows_life(rows("loop@here:7:ab"), "loop", "here", "n", NOW)
+    assert is_alive(rows("loop@here:7:ab"), "loop", "here", "n", NOW)
 
 
 def test_a_node_is_known_by_its_own_name_wherever_it_is() -> None:
-    assert shows_life(rows("node@n-1"), "node", "here", "n-1", NOW)
-    assert not shows_life(rows("node@n-10"), "node", "here", "n-1", NOW)
+    assert is_alive(rows("node@n-1"), "node", "here", "n-1", NOW)
+    assert not is_alive(rows("node@n-10"), "node", "here", "n-1", NOW)
 
 
 def test_another_host_or_another_role_does_not_count() -> None:
-    assert not shows_life(rows("loop@there:7:ab"), "loop", "here", "n", NOW)
-    assert not shows_life(rows("loop@here2:7:ab"), "loop", "here", "n", NOW)
-    assert not shows_life(rows("projector@here:7:ab"), "loop", "here", "n", NOW)
+    assert not is_alive(rows("loop@there:7:ab"), "loop", "here", "n", NOW)
+    assert not is_alive(rows("loop@here2:7:ab"), "loop", "here", "n", NOW)
+    assert not is_alive(rows("projector@here:7:ab"), "loop", "here", "n", NOW)
 
 
 def test_a_sign_of_life_grows_old() -> None:
     old = rows("loop@here:7:ab", age_seconds=WITHIN_SECONDS + 1)
-    assert not shows_life(old, "loop", "here", "n", NOW)
-    assert shows_life({**old, **rows("loop@here:9:cd")}, "loop", "here", "n", NOW)
+    assert not is_alive(old, "loop", "here", "n", NOW)
+    assert is_alive({**old, **rows("loop@here:9:cd")}, "loop", "here", "n", NOW)
 
 
 @pytest.mark.slow

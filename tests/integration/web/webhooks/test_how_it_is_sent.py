@@ -102,7 +102,7 @@ def test_a_receiver_that_hangs_is_given_up_in_time(endpoint, settings):
 
     row, _ = sent(behave, endpoint)
 
-    assert row.last_said == "no whole answer within 0.2 s"
+    assert row.last_said == "no complete response within 0.2 s"
     assert row.state == DeliveryState.PENDING
 
 
