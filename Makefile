@@ -14,8 +14,8 @@ setup: ## install everything that running and testing need
 run: ## start a whole Tangram here (./tangram up)
 	./tangram up
 
-test: ## the quick tests
-	./tangram test -m 'not slow'
+test: ## unit and architecture tests; needs Python packages alone
+	./tangram test --quick
 
 check: ## exactly what CI runs
 	.ci/run

@@ -7,20 +7,11 @@ import shutil
 from collections.abc import Callable, Generator
 
 import pytest
-from hypothesis import settings
+
+from tests.tiers import in_ci
 
 #: Checks of `./tangram test` that failed before the tests began.
 FAILED_CHECKS = os.environ.get("TANGRAM_FAILED_CHECKS", "")
-
-
-def in_ci() -> bool:
-    """Say whether nothing may be left out."""
-    return os.environ.get("CI", "").lower() not in {"", "0", "false"}
-
-
-# A slow machine must not fail a property, and CI must not find today what it missed yesterday.
-settings.register_profile("tangram", deadline=None, derandomize=in_ci(), print_blob=True)
-settings.load_profile("tangram")
 
 
 @pytest.fixture

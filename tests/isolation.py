@@ -1,7 +1,7 @@
-"""Loaded before everything else: no test reads or touches what this machine has of Tangram.
+"""Isolation from the machine: its settings, its Tangram, and the signals that a shell ignores.
 
-Settings are read from the environment when Django starts, which is before any conftest. So this is
-a plugin of its own, named in pyproject.toml.
+A pytest plugin, named in pyproject.toml, because Django reads settings from the environment before
+any conftest is loaded.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 
-#: Names of an outer setup that tests still may see: how the run itself is done.
+#: Names in the environment that describe the test run itself.
 _KEPT = frozenset({"TANGRAM_FAILED_CHECKS", "TANGRAM_TEST_DATABASE_URL", "TANGRAM_VENV"})
 
 
@@ -23,6 +24,9 @@ def _isolate() -> None:
     home = tempfile.mkdtemp(prefix="tangram-tests-")
     os.environ["TANGRAM_HOME"] = home
     atexit.register(shutil.rmtree, home, ignore_errors=True)
+    # A shell without job control starts background commands with SIGINT ignored, which programs under
+    # test would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 _isolate()

@@ -7,8 +7,10 @@ from typing import Final
 from tests.faults.audit import Audit
 from tests.faults.load import Load
 from tests.faults.system import System
+from tests.tiers import by_tier
 
-IN_FLIGHT: Final = 200
+#: Actions between acceptance and end when the fault happens.
+IN_FLIGHT: Final = by_tier(100, 100, 200)
 #: The promise of 5 s is measured by `benchmarks/faults.py`, on a machine of its own.
 BACK_WITHIN_SECONDS: Final = 180.0
 

@@ -18,10 +18,10 @@ from tangram_client.client import Client
 from tangram_client.errors import NotFound
 from tangram_client.payloads import exec_action
 from tangram_web.supervisor import stack
-from tests.conftest import in_ci
 from tests.faults.rounds import BACK_WITHIN_SECONDS
 from tests.faults.system import System
 from tests.postgres_server import PostgresServer, find_program
+from tests.tiers import in_ci
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

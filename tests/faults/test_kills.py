@@ -1,4 +1,4 @@
-"""Every part is killed, and stopped for a while, in the middle of 200 actions in flight.
+"""Every part is killed, and stopped for a while, while many actions run (see `rounds.IN_FLIGHT`).
 
 After each round the test counts by itself: what was accepted has ended exactly once, nothing ran
 twice, capacity held at every journal entry, and service was back soon after the restart.

@@ -9,11 +9,11 @@ from typing import Protocol
 
 import pytest
 
-from tests.conftest import in_ci
 from tests.faults.audit import Audit
 from tests.faults.rounds import play, settle
 from tests.faults.system import System
 from tests.postgres_server import PostgresServer, find_program
+from tests.tiers import in_ci
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -1,4 +1,4 @@
-"""Memory, disk, database and clock fail in the middle of 200 actions in flight.
+"""Memory, disk, database and clock fail while many actions run (see `rounds.IN_FLIGHT`).
 
 When the system cannot keep what it is given it says so (503 or 429 with Retry-After), and goes on
 with everything that it had accepted once the shortage is over.
@@ -20,11 +20,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import in_ci
 from tests.faults.audit import Audit
 from tests.faults.clock import SteppedClock
 from tests.faults.rounds import BACK_WITHIN_SECONDS, play, settle
 from tests.faults.system import System
+from tests.tiers import in_ci
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from tests.acceptance.browser.pages import PATIENCE_MS
 from tests.acceptance.up.conftest import Tangram
-from tests.conftest import in_ci
+from tests.tiers import in_ci
 
 PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1360, "height": 900}

@@ -21,8 +21,8 @@ import yaml
 from tangram_client.client import Client
 from tangram_client.payloads import exec_action, noop_action
 from tests.acceptance.up.conftest import Tangram
-from tests.conftest import in_ci
 from tests.ports import free_port
+from tests.tiers import in_ci
 from tests.unit.deploy.test_observability import DASHBOARD, DEPLOY, PANELS, RULES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

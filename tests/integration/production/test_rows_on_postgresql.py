@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from tests.architecture.tree import ROOT
-from tests.conftest import in_ci
 from tests.postgres_server import PostgresServer, find_program
+from tests.tiers import in_ci
 
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 

@@ -14,6 +14,7 @@ from contract.responses import ProblemDetails
 from domain.principals import Scope
 from tangram_web.pools import services
 from tests.integration.web.conftest import pointers
+from tests.tiers import by_tier
 
 
 def problem_in(answer) -> ProblemDetails:
@@ -152,7 +153,9 @@ TARGETS = st.sampled_from(
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=by_tier(37, 150, 1500),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(target=TARGETS, body=BODIES)
 def test_no_body_is_answered_with_a_server_error(caller, redis_bus, target, body):

@@ -41,6 +41,7 @@ from tests.integration.web.journal import (
     a_report,
     an_action,
 )
+from tests.tiers import by_tier
 
 pytestmark = pytest.mark.django_db
 
@@ -135,7 +136,9 @@ def cuts(draw: st.DrawFn) -> tuple[list[Entry], list[list[Entry]]]:
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=by_tier(37, 150, 1500),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(cuts())
 def test_any_split_of_a_journal_gives_the_same_rows(cut):
@@ -152,7 +155,9 @@ def test_any_split_of_a_journal_gives_the_same_rows(cut):
 
 
 @settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=by_tier(12, 50, 500),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(journals())
 def test_same_entries_again_change_nothing(entries):
@@ -167,7 +172,9 @@ def test_same_entries_again_change_nothing(entries):
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=by_tier(25, 100, 1000),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(cuts())
 def test_what_is_finished_stays_and_only_completed_is_rewarded(cut):

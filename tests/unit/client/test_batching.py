@@ -32,10 +32,10 @@ async def test_lone_submission_goes_alone(server: FakeServer, aclient: AsyncClie
 async def test_more_than_a_batch_holds_becomes_several(
     server: FakeServer, aclient: AsyncClient
 ) -> None:
-    await asyncio.gather(*(aclient.submit(ACTION) for _ in range(2300)))
+    await asyncio.gather(*(aclient.submit(ACTION) for _ in range(2030)))
 
     sizes = [len(json.loads(sent.body)["actions"]) for sent in server.sent]
-    assert sorted(sizes) == [300, 1000, 1000]
+    assert sorted(sizes) == [30, 1000, 1000]
 
 
 async def test_batch_stays_below_the_size_of_a_body(

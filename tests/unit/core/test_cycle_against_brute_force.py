@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
-import pytest
 from hypothesis import given, settings
 
 from domain.action import Action
 from tests.builders import a_node, a_noop, granted
 from tests.scenario import Scenario
+from tests.tiers import by_tier
 
 CAPACITY: dict[str, Any] = {"disk": 4, "fpga": 3, "tpu": 2}
 COSTS = st.dictionaries(
@@ -116,14 +116,7 @@ def live_through(steps: Sequence[tuple[str, object]]) -> None:
     assert not story.waiting, "nobody starves"
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=by_tier(15, 100, 4000), deadline=None, derandomize=True)
 @given(STEPS)
 def test_the_cycle_admits_whom_a_scan_of_everybody_admits(steps):
-    live_through(steps)
-
-
-@pytest.mark.slow
-@settings(max_examples=400, deadline=None)
-@given(STEPS)
-def test_the_cycle_admits_whom_a_scan_of_everybody_admits_at_length(steps):
     live_through(steps)

@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 from domain.elasticity import Elasticity
 from domain.inventory import PoolConfig
 from tests.builders import a_config, a_node, an_action
+from tests.tiers import by_tier
 from tests.unit.core.watched import Watched
 
 APIS = {"search": 4}
@@ -121,22 +122,16 @@ class ElasticHistories(RuleBasedStateMachine):
         self.world.replay()
 
 
-QUICK = settings(
-    max_examples=100,
-    stateful_step_count=30,
+TRIED = settings(
+    max_examples=by_tier(25, 100, 1000),
+    stateful_step_count=by_tier(30, 30, 60),
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
 
 
-@pytest.mark.timeout(600)  # seconds when it passes; a failure takes minutes to shrink
+@pytest.mark.cpu_seconds(5)  # the widest check of the core is worth it
+@pytest.mark.timeout(1800)  # a failure takes minutes to shrink
 def test_any_elastic_history_keeps_every_promise() -> None:
-    run_state_machine_as_test(ElasticHistories, settings=QUICK)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_any_long_elastic_history_keeps_every_promise() -> None:
-    thorough = settings(QUICK, max_examples=300, stateful_step_count=50)
-    run_state_machine_as_test(ElasticHistories, settings=thorough)
+    run_state_machine_as_test(ElasticHistories, settings=TRIED)

@@ -17,6 +17,7 @@ from scheduler.core.machine import Machine
 from scheduler.core.state.invariants import check
 from scheduler.runtime.rendering import wait_details
 from tests.builders import GIB, START, a_config, a_machine, only
+from tests.tiers import by_tier
 from tests.unit.core.test_services_on_chunks import a_call, a_gpu_node, a_service
 
 POLICIES = ["minimum", "paper", "balanced", "malleable"]
@@ -84,7 +85,7 @@ def test_a_node_that_does_not_say_how_much_it_has_takes_every_service() -> None:
     assert len(submit(machine, START + 1, a_call("1", "big"))) == 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=by_tier(10, 40, 400), deadline=None)
 @given(
     nodes=st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([24, 40, 80])), min_size=1, max_size=3),
     needs=st.lists(st.sampled_from([10, 24, 39, 80]), min_size=1, max_size=3),

@@ -9,11 +9,12 @@ from scheduler.core.state.demand import Needs
 from scheduler.core.state.model import LiveAction
 from scheduler.core.state.queues import QueueKey, WaitQueue
 from tests.builders import an_action
+from tests.tiers import by_tier
 
 NEEDS = Needs((("cpu", 1000),), (), True, "cpu")
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=by_tier(25, 100, 1000), deadline=None, derandomize=True)
 @given(
     st.lists(st.integers(-1, 1), max_size=40),
     st.lists(st.tuples(st.integers(0, 39), st.booleans(), st.integers(-1, 1)), max_size=60),

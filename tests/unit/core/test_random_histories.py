@@ -36,6 +36,7 @@ from tests.builders import (
     an_environment,
     only,
 )
+from tests.tiers import by_tier
 from tests.unit.core.watched import Watched
 
 NODES = st.sampled_from(["n1", "n2"])
@@ -294,22 +295,16 @@ class Histories(RuleBasedStateMachine):
         self.world.replay()
 
 
-QUICK = settings(
-    max_examples=80,
-    stateful_step_count=40,
+TRIED = settings(
+    max_examples=by_tier(20, 80, 800),
+    stateful_step_count=by_tier(40, 40, 60),
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
-THOROUGH = settings(QUICK, max_examples=150, stateful_step_count=60)
 
 
-@pytest.mark.timeout(600)  # seconds when it passes; a failure takes minutes to shrink
+@pytest.mark.cpu_seconds(5)  # the widest check of the core is worth it
+@pytest.mark.timeout(1800)  # a failure takes minutes to shrink
 def test_any_history_keeps_every_promise() -> None:
-    run_state_machine_as_test(Histories, settings=QUICK)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_any_long_history_keeps_every_promise() -> None:
-    run_state_machine_as_test(Histories, settings=THOROUGH)
+    run_state_machine_as_test(Histories, settings=TRIED)

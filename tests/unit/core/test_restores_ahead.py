@@ -20,6 +20,7 @@ from managers.gpu.residents import Resident
 from scheduler.core.state import snapshot
 from scheduler.core.state.invariants import check
 from tests.builders import GIB, START, a_config, a_machine, an_action, make_ledger, only
+from tests.tiers import by_tier
 from tests.unit.core.test_services_on_chunks import a_call, a_gpu_node, a_service
 
 
@@ -253,7 +254,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=by_tier(15, 60, 600), deadline=None)
 @given(STEPS)
 def test_whatever_comes_ahead_takes_no_chunk_and_evicts_nobody(
     steps: list[tuple[str, str, int]],

@@ -24,6 +24,7 @@ from scheduler.core.state.durations import choices_of
 from scheduler.core.state.invariants import check
 from scheduler.core.state.model import LiveAction, ServicePace
 from tests.builders import START, a_config, a_machine, an_action, make_ledger, only
+from tests.tiers import by_tier
 from tests.unit.core.test_services_on_chunks import a_call, a_gpu_node, a_service
 
 COUNTS = (2, 4, 8)
@@ -207,7 +208,7 @@ def histories(draw: st.DrawFn) -> list[tuple[str, int]]:
     restores=st.tuples(*(st.floats(0.0, 20.0) for _ in COUNTS)),
     policy=st.sampled_from(["malleable", "balanced", "minimum"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=by_tier(15, 60, 600), deadline=None)
 def test_when_a_call_would_be_done_is_the_best_of_all_free_chunks(
     history: list[tuple[str, int]], service: str, restores: tuple[float, ...], policy: str
 ) -> None:

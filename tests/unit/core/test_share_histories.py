@@ -24,6 +24,7 @@ from domain.inventory import PoolConfig
 from domain.limits import Share
 from domain.resources import MILLI
 from tests.builders import a_config, a_node, an_action, only
+from tests.tiers import by_tier
 from tests.unit.core.watched import Watched
 
 PROJECTS = ("a", "b", "c", "nobody's")
@@ -195,22 +196,16 @@ class ShareHistories(RuleBasedStateMachine):
         self.world.replay()
 
 
-QUICK = settings(
-    max_examples=40,
-    stateful_step_count=20,
+TRIED = settings(
+    max_examples=by_tier(10, 40, 400),
+    stateful_step_count=by_tier(20, 20, 60),
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
 
 
-@pytest.mark.timeout(600)  # seconds when it passes; a failure takes minutes to shrink
+@pytest.mark.cpu_seconds(5)  # the widest check of the core is worth it
+@pytest.mark.timeout(1800)  # a failure takes minutes to shrink
 def test_any_history_keeps_to_the_shares() -> None:
-    run_state_machine_as_test(ShareHistories, settings=QUICK)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_any_long_history_keeps_to_the_shares() -> None:
-    thorough = settings(QUICK, max_examples=80, stateful_step_count=40)
-    run_state_machine_as_test(ShareHistories, settings=thorough)
+    run_state_machine_as_test(ShareHistories, settings=TRIED)

@@ -85,6 +85,7 @@ def checks(alert: str) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 def test_alerts_fire_and_stop(tmp_path: Path, program: Callable[[str], str]) -> None:
     """All troubles at once, which are of different metrics; a report names the alert that fails."""
     series = {name: values for case in CASES.values() for name, values in case.items()}

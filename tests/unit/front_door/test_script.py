@@ -1,8 +1,10 @@
-"""The front door works from anywhere, and says what it needs."""
+"""The script `./tangram`: where it works, what it installs, what it starts.
+
+Each test calls it on a PATH of its own, on which every program that it might install is a stand-in.
+"""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,10 +13,35 @@ import pytest
 
 from tests.architecture.tree import ROOT
 
+TOOLS = (
+    "cat",
+    "cksum",
+    "cmp",
+    "cp",
+    "dirname",
+    "grep",
+    "id",
+    "mkdir",
+    "readlink",
+    "rm",
+    "sh",
+    "tail",
+)
+#: Programs of Debian packages that tests use.
+PROGRAMS = (
+    "bwrap cc chromium curl dockerd ip mmdebstrap prometheus redis-server strace systemd-analyze"
+).split()
+
+
+def a_command(path: Path, body: str) -> None:
+    """Write an executable script."""
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Return the front door of a fresh clone, in a folder whose name has a space."""
+    """Return a fresh clone, in a folder whose name has a space."""
     folder = tmp_path / "a clone"
     (folder / ".ci").mkdir(parents=True)
     shutil.copy(ROOT / "tangram", folder)
@@ -25,30 +52,41 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bin_folder(tmp_path: Path) -> Path:
-    """Return a PATH of its own with the few tools that the script uses."""
+    """Return a PATH with the few tools that the script uses, and without Python."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for tool in ("dirname", "readlink", "cat", "cksum", "grep", "tail", "id", "sh"):
+    for tool in TOOLS:
         found = shutil.which(tool)
         assert found is not None
         (folder / tool).symlink_to(found)
     return folder
 
 
-def a_command(path: Path, body: str) -> None:
-    """Write an executable script."""
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(0o755)
+@pytest.fixture
+def apt_calls(bin_folder: Path, tmp_path: Path) -> Path:
+    """Return a PATH's record of the calls of its `apt-get`, for a user that is root."""
+    calls = tmp_path / "apt-calls"
+    a_command(bin_folder / "apt-get", f'echo "$*" >>"{calls}"')
+    (bin_folder / "id").unlink()
+    a_command(bin_folder / "id", "echo 0")
+    return calls
 
 
-def call(script: Path, *arguments: str, path: Path | None = None, cwd: str = "/", **more: str):
-    """Run the script from another folder."""
-    environment = {key: value for key, value in os.environ.items() if key != "TANGRAM_VENV"}
-    environment |= {"PATH": str(path)} if path else {}
+@pytest.fixture
+def programs(bin_folder: Path) -> Path:
+    """Return the PATH, with a stand-in for each program of a Debian package."""
+    for name in PROGRAMS:
+        a_command(bin_folder / name, "exit 1")
+    a_command(bin_folder / "find", "echo found")  # PostgreSQL and torch
+    return bin_folder
+
+
+def call(script: Path, *arguments: str, path: Path, cwd: str = "/", **more: str):
+    """Call the script from another folder."""
     return subprocess.run(
         [script, *arguments],
         cwd=cwd,
-        env=environment | more,
+        env={"PATH": str(path), **more},
         capture_output=True,
         text=True,
         check=False,
@@ -57,7 +95,7 @@ def call(script: Path, *arguments: str, path: Path | None = None, cwd: str = "/"
 
 
 def fingerprint(checkout: Path, lock: str) -> str:
-    """Return what the script notes down after it installed a lock."""
+    """Return what the script records after it installed a lock."""
     lines = '"$1/.venv/bin/python" -V; printf "%s\\n" "$1"; cksum <"$1/requirements/$2.lock"'
     command = ["sh", "-c", lines, "sh", str(checkout), lock]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -65,7 +103,7 @@ def fingerprint(checkout: Path, lock: str) -> str:
 
 @pytest.fixture
 def installed(checkout: Path) -> Path:
-    """Return a checkout whose environment is there: its Python prints what it is asked to do."""
+    """Return a clone with an environment whose Python prints its arguments."""
     python = checkout / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     a_command(python, '[ "$1" = -V ] && { echo "Python 3.11.2"; exit; }; printf "%s|" "$@"; echo')
@@ -123,8 +161,6 @@ def test_failed_install_shows_the_end_of_pips_output(checkout, bin_folder):
         'case "$*" in *"pip install"*) echo "no such package"; exit 7 ;; '
         f'*"venv --clear"*) mkdir -p "$4/bin"; cp "{python}" "$4/bin/python" ;; esac',
     )
-    for tool in ("mkdir", "cp"):
-        (bin_folder / tool).symlink_to(str(shutil.which(tool)))
 
     called = call(checkout / "tangram", "up", path=bin_folder)
 
@@ -135,27 +171,32 @@ def test_failed_install_shows_the_end_of_pips_output(checkout, bin_folder):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "asked"),
+    ("arguments", "started"),
     [
         (("up", "--port", "9"), "-m|tangram_web.supervisor|--port|9|"),
         (("get", "a b"), "-m|tangram_client|get|a b|"),
         (("sim", "run", "a b"), "-m|simulator|run|a b|"),
         (("test", "tests/unit", "-k", "x y"), "-m|pytest|tests/unit|-k|x y|"),
+        (
+            ("test", "--long", "tests/unit"),
+            "-m|pytest|--tier|long|--timeout|1800|tests/unit|",
+        ),
+        (("test", "--quick", "-k", "x y"), "-m|pytest|--tier|quick|-k|x y|"),
     ],
-    ids=["up", "the client", "the simulator", "tests"],
+    ids=["up", "client", "simulator", "tests", "long tests", "quick tests"],
 )
-def test_verb_runs_at_once_when_all_is_installed(installed, arguments, asked):
-    called = call(installed / "tangram", *arguments)
+def test_verb_runs_at_once_when_all_is_installed(installed, programs, arguments, started):
+    called = call(installed / "tangram", *arguments, path=programs)
 
-    assert called.stdout.splitlines() == [asked]
+    assert called.stdout.splitlines() == [started]
     assert called.returncode == 0
 
 
-def test_script_can_be_called_through_a_link(installed, tmp_path):
+def test_script_can_be_called_through_a_link(installed, bin_folder, tmp_path):
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "tangram").symlink_to("../a clone/tangram")
 
-    called = call(tmp_path / "links" / "tangram", "get")
+    called = call(tmp_path / "links" / "tangram", "get", path=bin_folder)
 
     assert called.stdout == "-m|tangram_client|get|\n"
 
@@ -169,7 +210,38 @@ def test_changed_lock_is_installed_before_the_start(installed, bin_folder):
     assert "needs Python 3.11" in called.stderr, "it looked for a Python to install with"
 
 
-def test_failed_check_is_shown_and_handed_to_the_tests(installed):
+def test_quick_tests_install_no_debian_package(installed, bin_folder, apt_calls):
+    called = call(installed / "tangram", "test", "--quick", path=bin_folder)
+
+    assert called.stdout == "-m|pytest|--tier|quick|-q|-n|auto|tests/unit|tests/architecture|\n"
+    assert not apt_calls.exists()
+
+
+def test_missing_programs_are_installed_by_root(installed, programs, apt_calls):
+    (programs / "bwrap").unlink()
+    (programs / "ip").unlink()
+
+    called = call(installed / "tangram", "test", "tests/unit", path=programs)
+
+    assert called.returncode == 0
+    assert (
+        apt_calls.read_text()
+        .splitlines()[-1]
+        .endswith("install --no-install-recommends bubblewrap iproute2")
+    )
+
+
+@pytest.mark.parametrize(("ci", "code"), [("", 0), ("true", 1)], ids=["here", "on CI"])
+def test_missing_programs_are_named_to_users_and_fail_ci(installed, programs, ci, code):
+    (programs / "bwrap").unlink()
+
+    called = call(installed / "tangram", "test", "tests/unit", path=programs, CI=ci)
+
+    assert "As root: apt-get install bubblewrap" in called.stderr
+    assert called.returncode == code
+
+
+def test_failed_check_is_shown_and_passed_to_the_tests(installed, programs):
     for tool in ("ruff", "mypy", "lint-imports"):
         a_command(
             installed / ".venv" / "bin" / tool, f"[ {tool} != mypy ] || {{ echo oops; exit 1; }}"
@@ -179,16 +251,28 @@ def test_failed_check_is_shown_and_handed_to_the_tests(installed):
         '[ "$1" = -V ] && { echo "Python 3.11.2"; exit; }; echo "$2: $TANGRAM_FAILED_CHECKS"',
     )
 
-    called = call(installed / "tangram", "test")
+    called = call(installed / "tangram", "test", path=programs)
 
     assert "mypy            FAILED\noops" in called.stderr
     assert called.stdout.splitlines()[-1] == "pytest: mypy"
 
 
-def test_ci_runs_the_very_same_command_and_hands_on_its_exit_code(checkout):
+def test_a_whole_run_covers_every_folder_once(installed, programs):
+    called = call(installed / "tangram", "test", "--long", path=programs)
+
+    shared, alone = called.stdout.splitlines()[-2:]
+    ignored = [word.removeprefix("--ignore=") for word in shared.split("|") if "--ignore" in word]
+    assert ignored == [word for word in alone.split("|") if word.startswith("tests/")]
+    assert all((ROOT / folder).is_dir() for folder in ignored)
+    assert all("--tier|long|" in line for line in (shared, alone))
+
+
+def test_ci_runs_the_long_tests_and_returns_their_exit_code(checkout, bin_folder):
     a_command(checkout / "tangram", 'echo "$* CI=$CI"; exit 3')
+    for tool in ("bash", "env"):
+        (bin_folder / tool).symlink_to(str(shutil.which(tool)))
 
-    called = call(checkout / ".ci" / "run")
+    called = call(checkout / ".ci" / "run", path=bin_folder)
 
-    assert called.stdout == "test CI=true\n"
+    assert called.stdout == "test --long CI=true\n"
     assert called.returncode == 3

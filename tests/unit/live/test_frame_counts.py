@@ -14,6 +14,7 @@ from domain.decisions import Finish, Forget, Grant, Requeue
 from domain.events import ActionStarted, ActionSubmitted, NodeLost, TaskOpened, TrajectoryOpened
 from domain.inventory import ProjectConfig
 from tangram_web.live.frames import FrameFold
+from tests.tiers import by_tier
 from tests.unit.live.journal import Journal
 
 IDS = tuple(f"a{number}" for number in range(6))
@@ -98,7 +99,7 @@ def _state(story: list[Any]) -> str:
 
 
 @given(journals())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=by_tier(15, 60, 600), deadline=None)
 def test_fold_agrees_with_a_recount(entries):
     fold = FrameFold()
     for entry in entries:
@@ -126,7 +127,7 @@ def test_fold_agrees_with_a_recount(entries):
 
 
 @given(journals())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=by_tier(7, 30, 300), deadline=None)
 def test_fold_keeps_nothing_of_actions_that_are_over(entries):
     journal = Journal(at=entries[-1].at, entries=list(entries))
     fold = FrameFold()

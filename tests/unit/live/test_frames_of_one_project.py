@@ -17,6 +17,7 @@ from domain.inventory import ProjectConfig
 from tangram_web.live.capacity import EXCLUSIVE, OTHERS
 from tangram_web.live.frames import FrameFold
 from tangram_web.live.project_frames import MAX_FOLDED, ProjectFrames
+from tests.tiers import by_tier
 from tests.unit.live.journal import Journal, environment
 
 PROJECTS = ("lab", "secret")
@@ -128,7 +129,7 @@ def journals(draw: st.DrawFn) -> Journal:
     return journal
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=by_tier(5, 20, 200), deadline=None)
 @given(journals(), st.integers(0, 30))
 def test_who_comes_later_is_told_the_same(journal: Journal, late: int) -> None:
     early = told(journal.entries, journal.at, 0)

@@ -18,6 +18,7 @@ from tangram_web.live.rollups.histogram import (
 )
 from tangram_web.live.rollups.query import point_rows, query_range, summarize
 from tangram_web.live.rollups.rollup import RETAINED, Rollup, RollupBuilder, merge
+from tests.tiers import by_tier
 from tests.unit.live.journal import WALL_OFFSET, Journal
 
 WALL = int(WALL_OFFSET)
@@ -47,7 +48,7 @@ def durations_at(seconds: Mapping[int, Sequence[float]], until: int) -> FrameFol
     return fold
 
 
-@settings(max_examples=25)
+@settings(max_examples=by_tier(6, 25, 250))
 @given(
     st.dictionaries(
         st.integers(600, 700), st.lists(st.floats(0.001, 1000), min_size=1, max_size=5),

@@ -14,6 +14,7 @@ from domain.ids import ActionId, node_resource
 from domain.inventory import NodeInventory, ResourceInventory
 from tangram_web.live.frames import FrameFold
 from tangram_web.live.gpu_history import REPEAT_SECONDS, STEP_SECONDS, GpuHistory, GpuSnapshot
+from tests.tiers import by_tier
 from tests.unit.live.journal import WALL_OFFSET, Journal
 
 
@@ -94,7 +95,7 @@ def test_a_system_without_gpus_has_no_scenes() -> None:
     assert folded(journal, journal.at + 100) == []
 
 
-@settings(max_examples=20)
+@settings(max_examples=by_tier(5, 20, 200))
 @given(st.lists(st.sampled_from(range(4)), max_size=4), st.integers(0, 5))
 def test_a_fold_begun_anew_makes_the_scenes_that_are_not_stored_yet(
     chunks: list[int], stored: int

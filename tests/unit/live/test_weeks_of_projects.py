@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from tangram_web.live.frames import FrameFold
 from tangram_web.live.rollups.projects import (
     IDLE_SECONDS,
@@ -42,6 +44,7 @@ def second(at: int) -> Rollup:
     return Rollup(at, 1, 1, 0, [0.0] * 4, {}, [0.0] * 4)
 
 
+@pytest.mark.slow
 def test_both_sizes_tell_of_a_projects_own_actions_alone() -> None:
     pending = folded(an_hour(("lab", "secret")), ProjectRollups())
 
@@ -53,6 +56,7 @@ def test_both_sizes_tell_of_a_projects_own_actions_alone() -> None:
             assert sum(one.sums[-1] for one in moments) == finished * (number + 1)
 
 
+@pytest.mark.slow
 def test_a_range_of_a_project_is_recalled_without_seconds() -> None:
     pending = folded(an_hour(("lab",)), ProjectRollups())
     asked: list[int] = []
@@ -98,6 +102,7 @@ def test_more_busy_projects_than_places_do_not_push_each_other_out() -> None:
     assert pending.dropped == frozenset()
 
 
+@pytest.mark.slow
 def test_a_kept_project_that_does_nothing_has_moments_in_which_nothing_happened() -> None:
     """After a restart the journal no longer tells of it; what is stored is gone on from."""
     newest = int(900_000.0 + WALL_OFFSET) // 15 * 15
@@ -112,6 +117,7 @@ def test_a_kept_project_that_does_nothing_has_moments_in_which_nothing_happened(
     assert pending.active_at["quiet"] == newest
 
 
+@pytest.mark.slow
 def test_what_is_stored_is_not_stored_again() -> None:
     journal = an_hour(("lab",))
     first = folded(journal, ProjectRollups())

@@ -13,6 +13,7 @@ from domain.inventory import ResourceInventory
 from domain.resources import MILLI
 from managers.gpu.ledger import ChunkLedger
 from tests.oracles.chunks import Model
+from tests.tiers import by_tier
 
 #: Service → how many it takes at once.
 SEATS = {"a": 1, "b": 3}
@@ -163,4 +164,6 @@ class Chunks(RuleBasedStateMachine):
 
 
 TestChunks = Chunks.TestCase
-TestChunks.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestChunks.settings = settings(
+    max_examples=by_tier(10, 50, 1000), stateful_step_count=30, deadline=None
+)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from managers.common.start_log import MarkLog
+from tests.tiers import by_tier
 
 MARKS = st.integers(0, 9).map(lambda number: f"act_{number}#1")
 STEPS = st.lists(st.tuples(st.sampled_from(["add", "remove"]), st.lists(MARKS, max_size=4)))
@@ -23,7 +24,7 @@ def read(path: Path) -> list[str]:
     return found
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=by_tier(12, 50, 500))
 @given(STEPS)
 def test_what_was_added_and_not_removed_is_found(steps: list[tuple[str, list[str]]]) -> None:
     with tempfile.TemporaryDirectory() as directory:

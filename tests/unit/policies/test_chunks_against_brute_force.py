@@ -15,11 +15,14 @@ from scheduler.core.policies.eviction import evict
 from scheduler.core.policies.group import Group
 from tests.oracles import literal
 from tests.oracles.chunks import best_chunks, pack
+from tests.tiers import by_tier
 from tests.unit.policies.groups import SECONDS, choices, plain
 
-QUICK = settings(max_examples=60, deadline=None, derandomize=True)
-THOROUGH = settings(
-    max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck), database=None
+TRIED = settings(
+    max_examples=by_tier(15, 100, 10_000),
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+    database=None,
 )
 COUNTS = st.tuples(*(st.integers(0, most) for most in (3, 2, 2, 2)))
 LEVELS = st.lists(st.integers(0, TOP), max_size=6)
@@ -60,21 +63,13 @@ def arranges_as_trying_everything(candidates: list[Choices], free: tuple[int, in
             assert pack(free, [amount // MILLI for amount in wanted(first, chosen)])
 
 
-@QUICK
+@TRIED
 @given(FEW, COUNTS)
 def test_the_table_of_chunks_finds_what_trying_everything_finds(candidates, free):
     arranges_as_trying_everything(candidates, free)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@THOROUGH
-@given(FEW, COUNTS)
-def test_the_table_of_chunks_finds_what_trying_everything_finds_at_length(candidates, free):
-    arranges_as_trying_everything(candidates, free)
-
-
-@QUICK
+@TRIED
 @given(COUNTS, LEVELS)
 def test_what_fits_is_what_some_packing_holds(free, levels):
     packs = pack(free, [SIZES[level] for level in levels])
@@ -84,7 +79,7 @@ def test_what_fits_is_what_some_packing_holds(free, levels):
     assert ChunksOperator(free).holds(amounts) == packs
 
 
-@QUICK
+@TRIED
 @given(COUNTS, LEVELS)
 def test_taking_the_smallest_sufficient_chunk_serves_any_order(free, levels):
     assume(fit(free, levels))
@@ -97,7 +92,7 @@ def test_taking_the_smallest_sufficient_chunk_serves_any_order(free, levels):
     assert left == beside(free, [amount_at(level) for level in levels])
 
 
-@QUICK
+@TRIED
 @given(COUNTS)
 def test_states_are_what_can_come_about_and_the_last_one_is_all(free):
     operator = ChunksOperator(free)
@@ -113,7 +108,7 @@ def test_states_are_what_can_come_about_and_the_last_one_is_all(free):
             assert amounts[state] - amounts[after] == amount_at(level)
 
 
-@QUICK
+@TRIED
 @given(FEW, st.lists(services(), max_size=4), COUNTS)
 def test_eviction_works_on_chunks_as_on_units(candidates, queue, free):
     smallest = [each.smallest // MILLI for each in candidates]

@@ -15,11 +15,14 @@ from scheduler.core.policies.eviction import evict
 from scheduler.core.policies.group import Group
 from tests.oracles import literal
 from tests.oracles.brute import best_allocation
+from tests.tiers import by_tier
 from tests.unit.policies.groups import actions, by_hand, choices, convex_actions, groups, plain
 
-QUICK = settings(max_examples=60, deadline=None, derandomize=True)
-THOROUGH = settings(
-    max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck), database=None
+TRIED = settings(
+    max_examples=by_tier(15, 100, 10_000),
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+    database=None,
 )
 DEPTHS = st.integers(1, 4)
 CONVEX = groups(convex_actions)
@@ -80,13 +83,13 @@ FEW_CONVEX = st.lists(convex_actions(5), min_size=1, max_size=4).map(
 )
 
 
-@QUICK
+@TRIED
 @given(ANY, DEPTHS)
 def test_eviction_decides_as_its_transcription(group, depth):
     decides_as_the_twin(group, depth)
 
 
-@QUICK
+@TRIED
 @given(ANY, st.lists(st.integers(0, 12), min_size=6, max_size=6), DEPTHS)
 def test_eviction_decides_as_its_transcription_where_shares_cut_the_counts(group, most, depth):
     whole = [plain(each) for each in group.candidates]
@@ -101,7 +104,7 @@ def test_eviction_decides_as_its_transcription_where_shares_cut_the_counts(group
         assert plain(each) == literal.Action(kept, before.seconds[: len(kept)])
 
 
-@QUICK
+@TRIED
 @given(FEW | FEW_CONVEX, st.lists(st.integers(0, 6), min_size=4, max_size=4), st.integers(0, 12))
 def test_every_arranger_finds_what_trying_everything_finds_of_what_shares_leave(
     candidates, most, more
@@ -110,20 +113,20 @@ def test_every_arranger_finds_what_trying_everything_finds_of_what_shares_leave(
     arranges_as_trying_everything(cut, sum(each.smallest for each in cut) // MILLI + more)
 
 
-@QUICK
+@TRIED
 @given(ANY, DEPTHS)
 def test_an_arrangement_keeps_the_constraints(group, depth):
     keeps_the_constraints(group, depth)
 
 
-@QUICK
+@TRIED
 @given(FEW | FEW_CONVEX, st.integers(0, 12))
 def test_every_arranger_finds_what_trying_everything_finds(candidates, more):
     least = sum(each.smallest for each in candidates) // MILLI
     arranges_as_trying_everything(candidates, least + more)
 
 
-@QUICK
+@TRIED
 @given(
     st.lists(actions(), min_size=1, max_size=12), st.lists(st.floats(0.0, 50.0), min_size=1), DEPTHS
 )
@@ -137,21 +140,3 @@ def test_an_estimate_is_what_its_transcription_gives_or_is_given_up_above_its_bo
         assert fast.estimate(ends, first) == pytest.approx(whole, rel=1e-9, abs=1e-9)
         assert fast.estimate(ends, first, whole * 1.001) == pytest.approx(whole, rel=1e-9)
         assert fast.estimate(ends, first, whole * 0.999) == float("inf")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@THOROUGH
-@given(ANY, DEPTHS)
-def test_eviction_decides_as_its_transcription_at_length(group, depth):
-    decides_as_the_twin(group, depth)
-    keeps_the_constraints(group, depth)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@THOROUGH
-@given(FEW | FEW_CONVEX, st.integers(0, 12))
-def test_every_arranger_finds_what_trying_everything_finds_at_length(candidates, more):
-    least = sum(each.smallest for each in candidates) // MILLI
-    arranges_as_trying_everything(candidates, least + more)

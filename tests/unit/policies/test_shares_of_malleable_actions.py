@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from domain.elasticity import Elasticity, parse_elasticity
 from domain.resources import MILLI
 from scheduler.core.policies.malleable import Profile, Share, _weights, profile_of, widths
+from tests.tiers import by_tier
 
 PERFECT = Elasticity(amdahl=1.0)
 
@@ -81,7 +82,7 @@ shares_of = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=by_tier(25, 100, 1000), deadline=None, derandomize=True)
 @given(shares_of, st.integers(0, 40))
 def test_what_is_shared_out_fits_and_leaves_nothing_that_somebody_could_use(shares, more):
     total = sum(share.profile.counts[0] for share in shares) + more * MILLI
@@ -117,7 +118,7 @@ def one_step_after_the_other(shares, total, purses):
         rest[shares[i].purse] -= step
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=by_tier(25, 100, 1000), deadline=None, derandomize=True)
 @given(
     shares_of, st.integers(0, 40), st.lists(st.sampled_from("ab"), min_size=6, max_size=6),
     st.fixed_dictionaries({purse: st.integers(0, 20).map(MILLI.__mul__) for purse in "ab"}),
@@ -139,7 +140,7 @@ def test_what_projects_may_have_limits_them_and_nobody_else(shares, more, owners
         assert not wider or step > total - sum(wide) or step > rest[share.purse]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=by_tier(15, 60, 600), deadline=None, derandomize=True)
 @given(st.lists(st.floats(1.0, 100.0), min_size=2, max_size=4, unique=True), st.floats(0.5, 0.99))
 def test_of_equal_profiles_the_one_with_less_left_is_never_narrower(left, amdahl):
     profile = profile_of(counts(*range(1, 9)), Elasticity(amdahl=amdahl))

@@ -14,6 +14,7 @@ from domain.resources import MILLI
 from scheduler.core.policies import policy_named
 from scheduler.core.policies.plan import decide
 from scheduler.core.policies.problem import Plan, Problem, Resource, Waiting
+from tests.tiers import by_tier
 
 PERFECT = Elasticity(amdahl=1.0)
 
@@ -132,7 +133,7 @@ COSTS = st.dictionaries(
 )
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=by_tier(20, 80, 800), deadline=None, derandomize=True)
 @given(
     st.lists(st.tuples(COSTS, st.none() | st.floats(0.1, 20.0)), max_size=8),
     st.tuples(st.integers(-1, 9), st.integers(-1, 9), st.integers(-1, 9)),

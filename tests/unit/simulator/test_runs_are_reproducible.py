@@ -16,6 +16,7 @@ from simulator.traces import make_recordings
 from simulator.workloads.ai_coding import AiCoding
 from simulator.workloads.program import Act, Think
 from simulator.workloads.rewards import Rewards
+from tests.tiers import by_tier
 from tests.unit.simulator.scripts import act, checked, played, script
 
 RECORDINGS = [recording for recording in make_recordings(6, 0) if len(recording.steps) < 40]
@@ -78,7 +79,7 @@ moves = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=by_tier(15, 60, 600), deadline=None)
 @given(st.lists(moves, min_size=1, max_size=5), st.integers(3, 6), st.floats(0, 0.5))
 def test_every_accepted_action_is_finished_once_and_nothing_is_granted_twice(
     drawn: list[Any], cores: int, failures: float

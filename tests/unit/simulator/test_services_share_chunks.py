@@ -130,6 +130,7 @@ def test_a_restore_that_began_ahead_is_waited_for_to_its_end():
     assert result.whole.act.mean == pytest.approx((2.5 + 2.0 + 0.5) / 2)
 
 
+@pytest.mark.slow
 def test_restores_ahead_make_those_who_wait_for_an_api_sooner_done(monkeypatch: pytest.MonkeyPatch):
     arrived = Arrivals(make_requests(2000, 1), NAMES, gpus=6, load=0.8, seconds=20.0, seed=1).all()
     ahead = searching(arrived, 5.0, gpus=8, places=6)
