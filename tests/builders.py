@@ -59,7 +59,7 @@ def a_lease(name: str, *, ttl_seconds: float = 30.0, **fields: Any) -> Action:
 
 
 def a_noop(name: str, **fields: Any) -> Action:
-    """Return an action that nobody executes."""
+    """Return an action of kind noop, which no node executes."""
     return an_action(name, kind=Kind.NOOP, **fields)
 
 

@@ -18,7 +18,7 @@ class Recipe:
 
     name: str
     packages: tuple[str, ...]
-    #: Files that packages bring and nobody needs, as `dpkg` takes them.
+    #: Files of packages that no test needs, as `dpkg` names them.
     left_out: tuple[str, ...]
     #: What a shell does at the end; ``$1`` is the root of the files.
     finish: str

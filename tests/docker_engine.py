@@ -122,7 +122,7 @@ class DockerEngine:
         assert self.process is not None
         self.process.kill()
         self.process.wait(STOP_WITHIN_SECONDS)
-        # Its containerd dies with it, but nobody may wait for that one: the number stays taken.
+        # Its containerd dies with it, but may stay a zombie without a parent that reaps it.
         (self.directory / "exec" / "containerd" / "containerd.pid").unlink(missing_ok=True)
 
     def stop(self) -> None:
@@ -155,7 +155,7 @@ class DockerEngine:
 
     def _answers(self) -> bool:
         try:
-            # The SDK forgets to close a socket that nobody answers.
+            # The SDK forgets to close a socket when the server does not answer.
             with socket.socket(socket.AF_UNIX) as probe:
                 probe.connect(self.host.removeprefix("unix://"))
             with self.client() as client:

@@ -146,7 +146,7 @@ class Scenario:
         return events.NodeForgetAsked(node=node, request_id="r1", reply_to="web-1")
 
     def forget(self, node: str) -> list[Decision]:
-        """Somebody wants a node forgotten that does not come back."""
+        """Request that a node be forgotten that does not return."""
         return self.handle(self.asked_to_forget(node))
 
     def configure(self, config: Config) -> list[Decision]:

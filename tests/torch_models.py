@@ -114,7 +114,7 @@ def layered(layers: int = 6) -> tuple[Any, Handler]:
 
 
 def large() -> tuple[Any, Handler]:
-    """As above, so large that its memory can be told from that of the program."""
+    """As above, so large that its memory differs visibly from that of the program."""
     return scorer(MEBIBYTES)
 
 

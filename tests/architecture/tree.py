@@ -29,7 +29,7 @@ def files() -> tuple[Path, ...]:
 
 
 def _listed_by_git() -> list[Path]:
-    """Return what git knows, or would be told of; nothing without git or a clone."""
+    """Return the files that git tracks or would track; nothing without git or a clone."""
     command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others"]
     try:
         listed = subprocess.run(

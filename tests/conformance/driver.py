@@ -137,7 +137,7 @@ class DriverConformance(ABC):
         driver.resize(ActionId("act_1"), 1, CORE)
 
     async def test_stopping_what_does_not_run_is_ignored(self, driver: Driver) -> None:
-        driver.stop(ActionId("act_unknown"), Outcome.CANCELLED, "nobody is there")
+        driver.stop(ActionId("act_unknown"), Outcome.CANCELLED, "no such action")
         report = await driver.run(an_order("true"), lambda: None)
         driver.stop(ActionId("act_1"), Outcome.CANCELLED, "it ended by itself")
         assert report.outcome is Outcome.COMPLETED

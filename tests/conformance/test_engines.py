@@ -81,7 +81,7 @@ class TestProcessEngine(EngineConformance):
             await asyncio.sleep(0.01)
 
     def _processes(self) -> list[psutil.Process]:
-        """Return whoever works in the server's directory: only it does."""
+        """Return the processes that work in the server's directory, which are its own."""
         found = []
         for process in psutil.process_iter(["cwd", "status"]):
             there = process.info["cwd"] == str(self._directory / "server")

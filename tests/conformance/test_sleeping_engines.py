@@ -89,7 +89,7 @@ class SleepingConformance(EngineConformance):
         finally:
             await server.close()
 
-    async def test_one_that_dies_asleep_is_started_anew(self) -> None:
+    async def test_one_that_dies_asleep_is_started_again(self) -> None:
         server = self.make()
         try:
             await server.restore()
@@ -130,7 +130,7 @@ class SleepingConformance(EngineConformance):
     async def test_one_that_wakes_wrong_is_ended_with_a_failure_of_its_own_kind(
         self, trouble, failure, words
     ) -> None:
-        """It is not started anew: that would hide garbage, and find no more memory."""
+        """It is not started again: that would hide garbage, and find no more memory."""
         server = self.make(trouble)
         try:
             await server.restore()

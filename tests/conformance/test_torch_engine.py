@@ -114,7 +114,9 @@ def anonymous_bytes(process: psutil.Process) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["changing", "corrupting"])
-async def test_a_model_that_does_not_answer_as_before_is_told_and_ended(model, tmp_path) -> None:
+async def test_a_model_that_does_not_answer_as_before_is_reported_and_ended(
+    model, tmp_path
+) -> None:
     """I12: by the answer to its fixed prompt, and by the sums of its weights."""
     server = TorchServer(a_service(model), (0,), tmp_path, grace_seconds=0.3)
     try:
@@ -140,7 +142,7 @@ async def test_a_model_larger_than_declared_is_not_brought_in_and_says_what_to_d
 
 
 @pytest.mark.slow
-async def test_a_request_that_makes_no_sense_and_a_crash_are_told_apart(tmp_path) -> None:
+async def test_an_invalid_request_and_a_crash_have_different_errors(tmp_path) -> None:
     warm_up = WarmUp("POST", "/v1/score", '{"text": "warm"}', "score")
     server = TorchServer(a_service("scorer", warm_up=warm_up), (0,), tmp_path, grace_seconds=0.3)
     try:

@@ -1,4 +1,4 @@
-"""Counting after a round, from the journal, the disk and the rows; nobody's word is taken."""
+"""Audit after a round: it counts in the journal, on the disk and in the rows."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Audit:
         assert not lost, f"lost {len(lost)}: {lost[:5]}"
         twice = [action for action, count in self.finishes.items() if count != 1]
         assert not twice, f"ended more than once: {twice[:5]}"
-        told = {a: o for a, o in load.outcomes.items() if self.outcomes[a] != o}
-        assert not told, f"trainers were told otherwise than the journal says: {told}"
+        reported = {a: o for a, o in load.outcomes.items() if self.outcomes[a] != o}
+        assert not reported, f"trainers got another outcome than the journal has: {reported}"
         self._check_disk(load)
         self._check_rows(load)
 

@@ -29,6 +29,6 @@ class SteppedClock:
         return {"LD_PRELOAD": str(self._library), "STEPPED_CLOCK": str(self._ahead)}
 
     def step_to(self, seconds: int) -> None:
-        """Be ``seconds`` ahead of (or, below 0, behind) the true clock, for everybody at once."""
+        """Be ``seconds`` ahead of (or, below 0, behind) the true clock, in all processes at once."""
         with self._ahead.open("r+b") as file:  # the mapped file itself: never another in its place
             os.pwrite(file.fileno(), struct.pack("=q", seconds), 0)

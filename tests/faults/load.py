@@ -36,7 +36,7 @@ class Load:
     #: What the SDK gave up on; nothing, unless a fault outlasts its patience.
     failures: list[TangramClientError] = field(default_factory=list)
     _ending: threading.Event = field(default_factory=threading.Event)
-    #: Somebody waits for many in flight: trajectories go on until there were, however long that takes.
+    #: `wait_until_in_flight` waits: trajectories go on until it returns, however long that takes.
     _awaited: bool = False
 
     def end_early(self) -> None:

@@ -1,7 +1,7 @@
-/* Steps the wall clock of the processes that preload this, and of nobody else.
+/* Steps the wall clock of the processes that preload this, and of no others.
  *
  * STEPPED_CLOCK names a file of eight bytes: how many seconds ahead (or behind) the clock is, as a
- * signed integer of this machine. It is mapped, so that a step is seen by everybody at once.
+ * signed integer of this machine. It is mapped, so that all processes see a step at once.
  *
  * Only what tells the time of day is changed. Clocks that cannot step are left as they are, and so
  * is every wait: libfaketime, which changes those too, lets the timed waits of Python's interpreter
@@ -29,7 +29,7 @@ __attribute__((constructor)) static void map_step(void)
     void *page = MAP_FAILED;
 
     if (!path)
-        return; /* a program whose environment somebody cleaned: it keeps the true clock */
+        return; /* a program whose environment was cleaned: it keeps the true clock */
     int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file >= 0) {
         page = mmap(NULL, sizeof *ahead, PROT_READ, MAP_SHARED, file, 0);
@@ -64,13 +64,13 @@ int gettimeofday(struct timeval *now, void *zone)
     return 0;
 }
 
-time_t time(time_t *told)
+time_t time(time_t *result)
 {
     struct timespec exact;
 
     if (clock_gettime(CLOCK_REALTIME_COARSE, &exact))
         return (time_t)-1;
-    if (told)
-        *told = exact.tv_sec;
+    if (result)
+        *result = exact.tv_sec;
     return exact.tv_sec;
 }

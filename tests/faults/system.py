@@ -103,7 +103,7 @@ class System:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What its programs are told."""
+        """The environment of its programs."""
         return self._common
 
     def _use_tcp(self, server: EmbeddedRedis) -> None:
@@ -169,7 +169,7 @@ class System:
                 if isinstance(name, bytes) and f":{part.pid}:" in name.decode() and part.alive:
                     return part
             time.sleep(0.01)
-        raise AssertionError("nobody leads")
+        raise AssertionError("no loop leads")
 
     def standby(self) -> Part:
         """Return the loop that does not lead."""
@@ -199,7 +199,7 @@ class System:
                 self.wait_until_served()
                 return
             time.sleep(0.1)
-        raise AssertionError(f"not everybody shows life: {self.tails()}")
+        raise AssertionError(f"not every process shows life: {self.tails()}")
 
     def status(self) -> Any:
         """Return how everything stands, as the leader says."""
@@ -229,7 +229,7 @@ class System:
 
     @cached_property
     def operator(self) -> str:
-        """A token of somebody who steers the whole system."""
+        """A token with the scope to operate the whole system."""
         command = (sys.executable, "manage.py", "token", "--name", "operator")
         made = subprocess.run(
             (*command, "--scope", "read", "--scope", "operate"), cwd=stack.ROOT, check=True,

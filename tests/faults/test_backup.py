@@ -123,7 +123,7 @@ def test_what_was_not_finished_is_ended_unless_it_may_run_again(
         later = client.submit(exec_action("backup", "true")).id
         client.wait(later)
 
-    told = restart(system, saved)
+    reported = restart(system, saved)
 
     with gates_open(system), Client(system.address.url, system.token) as client:
         assert client.get(done.id).outcome == "completed"
@@ -132,7 +132,7 @@ def test_what_was_not_finished_is_ended_unless_it_may_run_again(
             client.get(later)
     ended = [n for n in range(UNFINISHED) if ends[n].outcome in {"cancelled", "unknown"}]
     assert ended == list(range(1, UNFINISHED, 2))
-    assert f"{len(ended)} unfinished actions are ended" in told
+    assert f"{len(ended)} unfinished actions are ended" in reported
     assert all("restored from a backup" in (ends[n].detail or "") for n in ended)
     assert {str(ends[n].outcome) for n in range(0, UNFINISHED, 2)} == {"completed"}
     assert [runs(system, n) for n in range(1, UNFINISHED, 2)] == [1] * (UNFINISHED // 2)

@@ -1,4 +1,4 @@
-"""Several nodes and several web processes at once: faults, and an upgrade that nobody notices."""
+"""Several nodes and web processes at once: faults, and an upgrade that disturbs no action."""
 
 from __future__ import annotations
 

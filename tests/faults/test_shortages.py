@@ -68,7 +68,7 @@ def test_rows_wait_while_the_database_is_away(system: System, audit: Audit) -> N
     database.execute("pragma busy_timeout = 30000")
     database.execute("begin exclusive")
     try:
-        # Nobody can write; actions are scheduled and carried out all the same.
+        # No process can write rows; actions are scheduled and executed all the same.
         assert system.wait_until_served() < BACK_WITHIN_SECONDS
         time.sleep(DATABASE_AWAY_SECONDS)
     finally:
@@ -146,8 +146,8 @@ def wait_until_ahead(system: System, seconds: int) -> None:
     until = time.monotonic() + 240
     while time.monotonic() < until:  # its web server dates answers by the second before
         with urllib.request.urlopen(f"{system.address.url}/livez", timeout=120) as answer:
-            told = parsedate_to_datetime(answer.headers["Date"]).timestamp()
-        if abs(told - time.time() - seconds) < 60:
+            reported = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+        if abs(reported - time.time() - seconds) < 60:
             return
     raise AssertionError("the clock did not step")
 

@@ -45,7 +45,7 @@ class Model:
                 yield tuple(node[first : first + size])
 
     def free(self) -> list[Block]:
-        """Return the largest blocks of healthy GPUs that nobody holds."""
+        """Return the largest blocks of healthy GPUs without a holder."""
         taken = self.unhealthy.union(*self.held.values())
         open_ = [block for block in self.aligned() if not taken & set(block)]
         return [block for block in open_ if not any(set(block) < set(other) for other in open_)]
@@ -83,7 +83,7 @@ class Model:
         return [each for node in self.nodes for each in node].index(unit)
 
     def room(self, unit: int) -> int:
-        """Return the memory of a GPU that nobody needs."""
+        """Return the memory of a GPU that no service needs."""
         return self.memory - sum(each.memory for each in self.cached if unit in each.units)
 
     def occupy(self, holder: str, service: str, memory: int) -> tuple[bool, list[str]]:

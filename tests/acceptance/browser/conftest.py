@@ -45,7 +45,7 @@ def cookies() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def signed_in(browser: Browser, tangram: Tangram, cookies: dict[str, Any]) -> Any:
-    """The cookies of somebody who opened the link that `up` printed."""
+    """Cookies of a session that began with the link that `up` printed."""
     if not cookies:
         context = browser.new_context()
         context.set_default_timeout(PATIENCE_MS)

@@ -43,7 +43,7 @@ def apply(page: Page, text: str) -> None:
 
 
 def audited(page: Page, target: str, verb: str, by: str = "admin") -> None:
-    """See in the audit that somebody did it, at a page."""
+    """Check that the audit page names the actor and the verb."""
     visit(page, f"/audit/?target={target}")
     row = page.locator("#rows tbody tr", has_text=verb).first
     expect(row).to_contain_text(by)

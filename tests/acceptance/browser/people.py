@@ -68,7 +68,7 @@ def sign_in(context: BrowserContext, tangram: Tangram, name: str, path: str = "/
 def signed_in_people(
     browser: Browser, tangram: Tangram, names: Iterable[str]
 ) -> Iterator[dict[str, Page]]:
-    """A page for each name, of somebody signed in; the last word of a name is the role."""
+    """One signed-in page for each name; the last word of the name is the role."""
     make_people(tangram, *names)
     contexts = {name: browser.new_context(viewport=DESK) for name in names}
     yield {name: sign_in(context, tangram, name) for name, context in contexts.items()}

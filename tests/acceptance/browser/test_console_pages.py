@@ -1,4 +1,4 @@
-"""The console in Chromium: somebody who has never seen it finds why an action waits."""
+"""The console in Chromium: a first-time user finds why an action waits."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_a_form_sent_from_elsewhere_does_nothing(admin: Page, tangram: Tangram) 
     elsewhere = {"Origin": "https://evil.example"}
     assert send(f"{url}/act/pool/pause/", form=with_token, headers=elsewhere).status == 403
 
-    # As a browser does it: a page of somebody else, in the same browser.
+    # As a browser sends it: from a page of another site, in the same browser.
     page = admin.context.new_page()
     page.set_content(
         f"<form method=post action='{url}/act/pool/pause/'><input name=target value=default>"

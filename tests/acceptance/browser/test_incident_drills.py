@@ -57,7 +57,7 @@ def test_a_quota_is_exhausted(open_page: Any, tangram: Tangram) -> None:
     tangram.post("/api/v1/actions?wait=60", body)
     waits = tangram.post("/api/v1/actions", body)["id"]
 
-    # Seen: somebody waits. Understood: for what, and until when.
+    # Seen: an action waits. Understood: for what, and until when.
     listed(page, waits)
     until(page, "/queues/", lambda p: "api:drill" in p.inner_text("main"))
     until(page, f"/actions/{waits}/", lambda p: "Why it waits" in p.inner_text("main"))
@@ -101,7 +101,7 @@ def test_a_node_falls_silent(open_page: Any, tangram: Tangram) -> None:
         until(page, f"/actions/{waits}/", lambda p: "May start in" in p.inner_text("main"))
         expect(page.locator("#why")).to_contain_text("lost")
 
-        # Cured, first half: it takes nothing while somebody looks into it.
+        # Cured, first half: the node gets no action while the cause is sought.
         visit(page, f"/act/node/drain/?target={name}")
         picture(page, "drill-node-drain")
         page.get_by_label("Reason").fill("it fell silent")

@@ -29,7 +29,7 @@ Membership.objects.create(user=user, project_id="lab", role="viewer")
 
 @pytest.fixture(scope="module")
 def member(browser: Browser, tangram: Tangram) -> Iterator[Page]:
-    """A page of somebody who signed in and is a viewer of the project ``lab``."""
+    """A page of a signed-in viewer of the project ``lab``."""
     tangram.post("/api/v1/projects", {"name": "lab", "default_pool": "default"})
     subprocess.run(
         [sys.executable, "manage.py", "shell", "-c", MAKE], cwd=ROOT, check=True,

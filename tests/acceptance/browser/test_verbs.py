@@ -137,7 +137,7 @@ def aim(tangram: Tangram, people: dict[str, Page], node: str) -> Any:
 
 
 def a_node_that_fell_silent(tangram: Tangram, admin: Page) -> str:
-    """Return a node that has joined and then shown no life: nobody is there."""
+    """Return a node that has joined and then sent no sign of life."""
     with Redis(unix_socket_path=str(tangram.home / "redis" / "redis.sock")) as client:
         cpu = {"cpu": ResourceInventory(1000, ((0,),))}
         gone = NodeInventory("gone", "a disk", 1, "away", cpu)
@@ -164,7 +164,7 @@ def confirm(page: Page, kind: str, name: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("verb", CASES, ids="-".join)
-def test_a_verb_is_previewed_confirmed_told_undone_and_refused_below_its_role(
+def test_a_verb_is_previewed_confirmed_audited_undone_and_refused_below_its_role(
     people: dict[str, Page], aim: Any, verb: tuple[str, str]
 ) -> None:
     (kind, name), case, role = verb, CASES[verb], VERBS[verb].role
@@ -197,8 +197,8 @@ def test_a_verb_is_previewed_confirmed_told_undone_and_refused_below_its_role(
     if case.shows:
         until(admin, "/operate/", lambda p: case.shows in p.inner_text("main"))
 
-    # Told.
-    told(admin, f"verbs-{role}", case.written or name, f"{kind}/{target}")
+    # Audited.
+    reported(admin, f"verbs-{role}", case.written or name, f"{kind}/{target}")
 
     # Undone, where that can be.
     assert bool(VERBS[verb].undo) is bool(undo_address)
@@ -212,7 +212,7 @@ def test_a_verb_is_previewed_confirmed_told_undone_and_refused_below_its_role(
 
 
 def refused(page: Page, admin: Page, kind: str, name: str, target: str) -> None:
-    """See that somebody may not, neither at the page nor behind it, and that nothing is told."""
+    """Check that a role is refused, at the page and behind it, and that the audit has no entry."""
     look(page, kind, name, target)
     expect(page.get_by_role("heading", name="Not permitted")).to_be_visible()
     cookie = next(c["value"] for c in page.context.cookies() if c["name"] == "csrftoken")
@@ -224,7 +224,7 @@ def refused(page: Page, admin: Page, kind: str, name: str, target: str) -> None:
     assert admin.locator("#rows tbody tr", has_text=name).count() == 0
 
 
-def told(page: Page, who: str, verb: str, target: str) -> None:
+def reported(page: Page, who: str, verb: str, target: str) -> None:
     visit(page, f"/audit/?actor={who}&target={target}")
     row = page.locator("#rows tbody tr").first
     for cell in (who, "web", verb, target, "req_"):

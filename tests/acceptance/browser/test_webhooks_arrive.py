@@ -1,4 +1,4 @@
-"""A webhook, from the page where it is asked for to its receiver: a quota that runs out is told."""
+"""A webhook, from the page that creates it to its receiver: the event is a quota that runs out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 QUOTA = """apiVersion: tangram/v1
 kind: Resource
-metadata: {name: "api:told"}
+metadata: {name: "api:notified"}
 spec: {limit_units: 4, quotas: [{units: 1, window_seconds: 3600}]}
 """
 
@@ -65,7 +65,7 @@ def test_a_quota_that_runs_out_reaches_its_receiver_signed(
         page.get_by_role("button", name="Add").click()
         secret = page.locator("#secret").inner_text()
 
-        body = {"task": "told", "kind": "noop", "cost": {"api:told": 1}}
+        body = {"task": "notified", "kind": "noop", "cost": {"api:notified": 1}}
         tangram.post("/api/v1/actions?wait=60", body)
 
         headers, said = received.get(timeout=120)
@@ -75,9 +75,9 @@ def test_a_quota_that_runs_out_reaches_its_receiver_signed(
         assert headers["webhook-signature"] == f"v1,{expected}"
         message = json.loads(said)
         assert message["type"] == "quota.exhausted"
-        assert message["data"]["resource"] == "api:told"
+        assert message["data"]["resource"] == "api:notified"
 
-        # Its page tells of it, and shows the secret no more.
+        # Its page lists the delivery, and shows the secret no more.
         page.goto(tangram.access["url"] + "/webhooks/")
         page.get_by_role("link", name=url).click()
         expect(page.get_by_role("heading", name=url)).to_be_visible()

@@ -67,7 +67,7 @@ def submit(stack: Stack, command: str, trajectory: str = "story") -> str:
     return str(body["id"])
 
 
-def test_every_part_is_healthy_and_nobody_is_root(stack: Stack) -> None:
+def test_every_part_is_healthy_and_none_runs_as_root(stack: Stack) -> None:
     names = {name.rpartition("-")[0] for name in stack.containers()}
 
     assert names == {

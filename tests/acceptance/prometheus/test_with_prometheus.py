@@ -152,7 +152,7 @@ def test_the_annotation_of_new_leaders_is_a_query(prometheus: Prometheus) -> Non
     assert "result" in prometheus.get("query", query=expression)
 
 
-def test_all_alerts_are_evaluated_and_a_healthy_system_pages_nobody(
+def test_all_alerts_are_evaluated_and_a_healthy_system_fires_none(
     prometheus: Prometheus,
 ) -> None:
     prometheus.wait_for("tangram_scheduler_leader == 1")

@@ -70,15 +70,15 @@ def test_a_project_out_of_its_share_waits_alone_and_says_so(
         second = left.submit(lease_action("swe", {"cpu": 1}))
         done = right.run(exec_action("swe", ["true"], cpu=1), patience_seconds=180)
         why = left.get(second.id).waiting
-        told = {each["project"]: each for each in tangram.get("/api/v1/status")["shares"]}
+        reported = {each["project"]: each for each in tangram.get("/api/v1/status")["shares"]}
 
     assert done.outcome == "completed"
     assert why is not None
     assert (why.code, why.resource) == ("share", "cpu")
     assert "project left has 1 of cpu in pool default and may take 0 more" in why.reason
     expected: dict[str, Any] = {"pool": "default", "resource": "cpu", "nominal": 1, "used": 1}
-    assert expected.items() <= told["left"].items()
-    assert (told["left"]["waiting"], told["right"]["waiting"]) == (1, 0)
+    assert expected.items() <= reported["left"].items()
+    assert (reported["left"]["waiting"], reported["right"]["waiting"]) == (1, 0)
     while left.get(second.id, wait_seconds=0.2).state == "queued":
         pass  # the first one was given back, which frees the share
     left.cancel(second.id)

@@ -101,7 +101,7 @@ def processes_with(text: str) -> list[int]:
 
 @pytest.fixture
 def sleep() -> Iterator[str]:
-    """A sleep that can be told from all others; none may be there when the test is over."""
+    """A sleep with a duration of its own; none may run when the test is over."""
     seconds = f"600.{uuid.uuid4().int % 10**12:012d}"
     yield f"sleep {seconds}"
     assert processes_with(seconds) == []

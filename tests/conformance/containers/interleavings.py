@@ -1,7 +1,7 @@
 """Lives of trajectories on one driver, many at once, each a random sequence of moves.
 
 A move begins an action, if any, and disturbs it at a random moment: it is stopped before its container
-is there, while it runs, or as it ends; whoever waits for it gives up; its trajectory is finished under
+is there, while it runs, or as it ends; the client that waits for it gives up; its trajectory is finished under
 it. The next action of a finished trajectory makes a new environment. What a seed leads to still depends
 on the machine's timing: that is the point.
 """
@@ -30,7 +30,7 @@ COMMANDS = {
     "leave": ("sh", "-c", "sleep 600 & sleep 600 & exit 0"),
 }
 FOREVER = ("sleep", "600")
-#: What may come of an action that somebody ended.
+#: Possible outcomes of an action that was cancelled.
 ENDED = frozenset({Outcome.CANCELLED, Outcome.COMPLETED})
 
 

@@ -1,4 +1,4 @@
-"""Cores are what they should be whoever meddles, and a lost engine is never guessed about."""
+"""Cores stay as granted when others change them, and a lost engine gives no made-up outcome."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ async def test_who_is_granted_a_core_after_an_action_without_one_gives_way_no_mo
     assert seen == [2, 1024]
 
 
-async def test_cores_that_somebody_else_changed_are_restored_and_counted(
+async def test_cores_that_another_program_changed_are_restored_and_counted(
     engine: DockerEngine, tmp_path: Path
 ) -> None:
     driver = a_driver(engine, tmp_path, "direct", sweep_seconds="0.02")

@@ -1,4 +1,4 @@
-"""Containers live exactly as long as they should, whoever meddles, and foreign ones survive."""
+"""Containers live exactly as long as they should, whatever others do to them; foreign ones survive."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ async def test_a_successor_adopts_environments_and_ends_what_ran(
     assert report.result.stdout == "/tmp/kept\n"
 
 
-async def test_nobody_knows_how_an_action_ended_whose_container_was_removed_by_hand(
+async def test_the_outcome_is_unknown_when_the_container_was_removed_by_hand(
     engine: DockerEngine, driver: ContainerDriver
 ) -> None:
     performance = Performance(driver, an_order(*FOREVER))
@@ -170,7 +170,7 @@ async def test_nobody_knows_how_an_action_ended_whose_container_was_removed_by_h
     assert fresh.outcome is Outcome.COMPLETED
 
 
-async def test_what_nobody_owns_is_removed_and_what_is_foreign_is_not(
+async def test_containers_without_an_owner_are_removed_and_foreign_ones_are_not(
     engine: DockerEngine, driver: ContainerDriver
 ) -> None:
     await driver.run(an_order("true"), lambda: None)
@@ -179,11 +179,11 @@ async def test_what_nobody_owns_is_removed_and_what_is_foreign_is_not(
     foreign = {
         "tangram-0123456789abcdef": {},
         f"{mine['Names'][0].lstrip('/')}x": {creation.ENVIRONMENT: "tangram-0"},
-        "tangram-other": {creation.OWNER: "somebody", creation.EXPIRES: "99999999999"},
+        "tangram-other": {creation.OWNER: "another", creation.EXPIRES: "99999999999"},
     }
     orphans = {
         "innocent-name": labels,
-        "tangram-expired": {creation.OWNER: "somebody", creation.EXPIRES: "1"},
+        "tangram-expired": {creation.OWNER: "another", creation.EXPIRES: "1"},
     }
     with engine.client() as client:
         for name, own in {**foreign, **orphans}.items():

@@ -1,4 +1,4 @@
-"""Containers are ready before they are needed, and belong to nobody until then."""
+"""Warm containers: ready before they are needed, without a trajectory until then."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ async def driver(tmp_path: Path, isolation: str) -> AsyncIterator[ProcessDriver]
 
 @pytest.fixture
 def foreign() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of somebody else that carries an action's names in arguments and environment."""
+    """A foreign process that carries an action's names in arguments and environment."""
     process = subprocess.Popen(
         ["sh", "-c", "read line", "act_1#1", "TANGRAM_ACTION_ID=act_1", "sleep"],
         env={**os.environ, "TANGRAM_ACTION_ID": "act_1"},

@@ -32,7 +32,7 @@ ESCAPES = {
 
 @pytest.fixture
 def sleep(tmp_path: Path) -> Iterator[str]:
-    """A sleep that can be told from all others; none may be there when the test is over."""
+    """A sleep with a duration of its own; none may run when the test is over."""
     seconds = f"600.{uuid.uuid4().int % 10**12:012d}"
     yield f"sleep {seconds}"
     assert processes_with(seconds) == []
@@ -132,7 +132,7 @@ async def test_execution_time_is_counted_from_the_spawn(shell: Shell) -> None:
     assert "timeout_seconds = 1; ended 1 process" in (report.detail or "")
 
 
-async def test_a_signal_is_told_by_the_exit_code(shell: Shell) -> None:
+async def test_the_exit_code_shows_a_signal(shell: Shell) -> None:
     report = await shell("kill -9 $$")
     assert report.outcome is Outcome.COMPLETED
     assert report.result is not None

@@ -58,7 +58,7 @@ async def test_input_is_read_to_its_end(output: Output) -> None:
     assert (await output("wc -l", stdin=text)).stdout.strip() == "100000"
 
 
-async def test_input_that_nobody_reads_harms_nothing(output: Output) -> None:
+async def test_unread_input_harms_nothing(output: Output) -> None:
     assert (await output("true", stdin="x" * 10_000_000)).exit_code == 0
 
 

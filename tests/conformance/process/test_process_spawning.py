@@ -115,7 +115,7 @@ async def test_declared_variables_reach_the_command_as_they_are(driver: ProcessD
     assert result.stdout == "a b\n$c x /elsewhere act_1\n"
 
 
-async def test_units_are_told_and_put_in_place(driver: ProcessDriver) -> None:
+async def test_units_are_reported_and_put_in_place(driver: ProcessDriver) -> None:
     real = usable_cores()
     beyond = max(real) + 1
     action = Action(
@@ -209,14 +209,14 @@ async def test_a_full_machine_is_not_the_commands_fault(
     assert (await driver.run(an_order("true"), lambda: None)).outcome is Outcome.COMPLETED
 
 
-async def test_a_start_that_cannot_be_told_ends_what_was_started(driver: ProcessDriver) -> None:
+async def test_a_start_that_cannot_be_reported_ends_the_process(driver: ProcessDriver) -> None:
     def cannot_tell() -> None:
-        raise RuntimeError("nobody listens")
+        raise RuntimeError("connection lost")
 
     report = await driver.run(an_order("sleep", "600"), cannot_tell)
     assert report.outcome is Outcome.INFRA_FAILED
     assert not report.never_started
-    assert "nobody listens" in (report.detail or "")
+    assert "connection lost" in (report.detail or "")
 
 
 async def test_a_command_sees_the_gpus_that_it_was_granted(driver: ProcessDriver) -> None:

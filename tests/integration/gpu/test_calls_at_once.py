@@ -89,7 +89,7 @@ async def test_calls_reach_one_instance_at_once_after_one_restore(
     assert engine.restores == 1
     assert driver.residents() == (HOME,)
     (instance,) = driver.keeper.instances()
-    assert instance.evictable, "nobody keeps it awake any more"
+    assert instance.evictable, "no call uses it any more"
 
 
 async def test_a_call_that_breaks_off_does_not_end_the_service_under_the_others(
@@ -109,7 +109,7 @@ async def test_a_call_that_breaks_off_does_not_end_the_service_under_the_others(
     assert engine.restores == 1
 
 
-async def test_another_declaration_waits_until_nobody_is_with_the_service(
+async def test_another_declaration_waits_until_no_call_uses_the_service(
     driver: GpuDriver, engine: Batching
 ) -> None:
     other = replace(SERVICE, env={"A": "1"})

@@ -89,7 +89,7 @@ async def test_what_a_dead_predecessor_left_is_ended_before_the_node_joins(
 
 
 @pytest.mark.slow
-async def test_a_service_that_is_declared_otherwise_is_started_anew(driver: GpuDriver) -> None:
+async def test_a_service_that_is_declared_otherwise_is_started_again(driver: GpuDriver) -> None:
     other = replace(SERVICE, command=(*SERVICE.command, "--seed", "8"))
     answers = []
     for name, declared in (("1", SERVICE), ("2", SERVICE), ("3", other)):
@@ -106,11 +106,11 @@ async def test_declared_memory_is_counted_and_the_books_hear_of_who_had_to_leave
     driver: GpuDriver,
 ) -> None:
     await driver.run(an_order("1", "a"), lambda: None)
-    told = await driver.run(an_order("2", "b"), lambda: None)  # nobody was told to leave
+    reported = await driver.run(an_order("2", "b"), lambda: None)  # no eviction was ordered
 
-    assert told.outcome is Outcome.COMPLETED
-    assert told.chunk is not None
-    assert told.chunk.gone == (Home("a", (0,)),)
+    assert reported.outcome is Outcome.COMPLETED
+    assert reported.chunk is not None
+    assert reported.chunk.gone == (Home("a", (0,)),)
     assert driver.residents() == (Home("b", (0,)),)
 
 
@@ -118,7 +118,7 @@ async def test_declared_memory_is_counted_and_the_books_hear_of_who_had_to_leave
     ("trouble", "words", "stuck"),
     [("leaks", "memory of GPUs (0,) was not free in time", (0,)), ("dies", "declare memory", ())],
 )
-async def test_what_cannot_be_brought_in_is_told_with_the_gpus_to_keep_out_of_use(
+async def test_a_failed_restore_is_reported_with_the_gpus_to_keep_out_of_use(
     tmp_path: Path, trouble: str, words: str, stuck: tuple[int, ...]
 ) -> None:
     """I11: an eviction that frees nothing; and a service for which there is not enough memory."""
@@ -139,12 +139,12 @@ async def test_what_cannot_be_brought_in_is_told_with_the_gpus_to_keep_out_of_us
         first = an_order("1", "a")
         await driver.bring(SERVICE, Home("a", (0,)), 50 * GIB, first, ())
         driver.keeper.let_go(first.mark, ("a", (0,)))
-        told = await driver.run(an_order("2", "b", SERVICE, "a"), lambda: None)
-        assert (told.outcome, told.never_started) == (Outcome.INFRA_FAILED, True)
-        assert words in (told.detail or "")
-        assert told.chunk is not None
-        assert told.chunk.stuck == stuck
-        assert told.chunk.failed == (() if stuck else (Home("b", (0,)),))
+        reported = await driver.run(an_order("2", "b", SERVICE, "a"), lambda: None)
+        assert (reported.outcome, reported.never_started) == (Outcome.INFRA_FAILED, True)
+        assert words in (reported.detail or "")
+        assert reported.chunk is not None
+        assert reported.chunk.stuck == stuck
+        assert reported.chunk.failed == (() if stuck else (Home("b", (0,)),))
         assert driver.residents() == ()
     finally:
         await driver.close()
@@ -168,7 +168,7 @@ async def test_models_of_torch_take_turns_on_a_gpu_and_stay_in_host_memory(
     assert driver.residents() == (Home("a", (0,)),)
 
 
-async def test_memory_that_somebody_else_has_is_respected_and_its_process_named(
+async def test_memory_of_a_foreign_process_is_respected_and_the_process_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nvml = FakeNvml({"used_gib": 60, "pids": (4711,), "busy": 90})
@@ -177,15 +177,15 @@ async def test_memory_that_somebody_else_has_is_respected_and_its_process_named(
     driver = GpuDriver(DriverContext("n1", tmp_path, {"gpu": have}, {}), patience_seconds=0.05)
     await driver.open()
     try:
-        told = await driver.run(an_order("1", "a"), lambda: None)
+        reported = await driver.run(an_order("1", "a"), lambda: None)
         assert driver.measured() == {0: UnitUse(0.9, 60 * GIB)}
     finally:
         await driver.close()
-    assert (told.outcome, told.never_started) == (Outcome.INFRA_FAILED, True)
-    assert told.detail is not None
-    assert told.detail.endswith("was not free in time; processes there: 4711")
-    assert told.chunk is not None
-    assert told.chunk.stuck == (0,)
+    assert (reported.outcome, reported.never_started) == (Outcome.INFRA_FAILED, True)
+    assert reported.detail is not None
+    assert reported.detail.endswith("was not free in time; processes there: 4711")
+    assert reported.chunk is not None
+    assert reported.chunk.stuck == (0,)
 
 
 class SilentServer(FakeEngineServer):
@@ -243,7 +243,7 @@ async def test_a_call_of_a_service_that_is_declared_no_more_fails_and_says_so(
 
 
 @pytest.mark.slow
-async def test_a_service_that_answers_otherwise_is_ended_and_kept_out_until_declared_anew(
+async def test_a_service_that_answers_otherwise_is_ended_and_kept_out_until_declared_again(
     driver: GpuDriver,
 ) -> None:
     """I12, where every start draws other weights."""
@@ -255,11 +255,11 @@ async def test_a_service_that_answers_otherwise_is_ended_and_kept_out_until_decl
     assert (await driver.run(an_order("1", "a", changing), lambda: None)).outcome == "completed"
     assert (await driver.run(an_order("2", "b", SERVICE, "a"), lambda: None)).outcome == "completed"
 
-    told = await driver.run(an_order("3", "a", changing, "b"), lambda: None)
+    reported = await driver.run(an_order("3", "a", changing, "b"), lambda: None)
     again = await driver.run(an_order("4", "a", changing), lambda: None)
     mended = await driver.run(an_order("5", "a"), lambda: None)
 
-    for report, words in ((told, "answered otherwise"), (again, "in quarantine on GPUs (0,)")):
+    for report, words in ((reported, "answered otherwise"), (again, "in quarantine on GPUs (0,)")):
         assert (report.outcome, report.never_started) == (Outcome.INFRA_FAILED, True)
         assert words in (report.detail or "")
         assert report.chunk is not None
@@ -271,14 +271,19 @@ async def test_a_service_that_answers_otherwise_is_ended_and_kept_out_until_decl
 @pytest.mark.slow
 async def test_a_service_that_was_prepared_is_there_when_it_is_called(driver: GpuDriver) -> None:
     home = Home("a", (0,))
-    told = await driver.prepare(PrepareOrder(SERVICE, home, 50 * GIB))
+    reported = await driver.prepare(PrepareOrder(SERVICE, home, 50 * GIB))
     other = await driver.prepare(PrepareOrder(SERVICE, Home("b", (0,)), 50 * GIB))
     report = await driver.run(an_order("1", "a"), lambda: None)
 
-    assert (told.node, told.home, told.failed, told.chunk) == ("n1", home, "", ChunkNews())
-    assert told.seconds > 0
+    assert (reported.node, reported.home, reported.failed, reported.chunk) == (
+        "n1",
+        home,
+        "",
+        ChunkNews(),
+    )
+    assert reported.seconds > 0
     assert other.failed == "the memory that it needs is not free"
     assert other.chunk == ChunkNews(gone=(Home("b", (0,)),))
     assert report.outcome is Outcome.COMPLETED
     assert isinstance(report.answer, ServiceResult)
-    assert report.answer.restore_seconds < told.seconds
+    assert report.answer.restore_seconds < reported.seconds

@@ -77,7 +77,7 @@ def test_snapshot_is_there_for_newcomers(redis, publisher, settings):
         assert client.ttl(snapshot_key(PREFIX, "overview")) > 0
 
 
-async def test_what_is_watched_is_known_and_forgotten_when_nobody_says_so_again(redis, settings):
+async def test_watched_projects_are_known_and_expire_without_renewal(redis, settings):
     settings.TANGRAM_REDIS_URL = redis.url
     settings.TANGRAM_KEY_PREFIX = PREFIX
     now = time()

@@ -26,8 +26,8 @@ from tests.redis_server import RedisServer
 _prefixes = itertools.count()
 
 
-#: For whom a node that shows no life is dead at once. Tests take its sign of life away themselves:
-#: it would not go by itself (`nodes_live_on`), however long nobody has a processor.
+#: Counts a node that shows no life as dead at once. Tests take its sign of life away themselves:
+#: it would not go by itself (`nodes_live_on`), however busy the machine is.
 IMPATIENT = replace(CONFIG, node_grace_seconds=0.1, node_dead_seconds=0.3)
 
 
@@ -95,7 +95,7 @@ async def gpus(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncI
 async def impatient(
     runtime_redis: RedisServer, keys: Keys, tmp_path: Path, nodes_live_on: None
 ) -> AsyncIterator[Rig]:
-    """A leader for whom a silent node is soon dead, and a node."""
+    """A leader that soon counts a silent node as dead, and a node."""
     rig = Rig(runtime_redis.url, keys, tmp_path)
     rig.loop = LoopThread(rig.url, keys, IMPATIENT)
     await rig.start_node()

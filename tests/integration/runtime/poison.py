@@ -5,7 +5,7 @@ of actions say where: ``handler`` while it is taken in, ``cycle`` while it is pl
 before it is granted.
 
     python -m tests.integration.runtime.poison URL PREFIX N     a leader that is killed as it begins
-                                                                anew for the N-th time
+                                                                again for the N-th time
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def poison(patch: SetAttribute) -> None:
             raise ValueError("poison")
         return needs_in(state, action, *rest)
 
-    def planned(state: Any, scan: Any, elastic: Any, queue: Any, live: Any, told: Any) -> bool:
+    def planned(state: Any, scan: Any, elastic: Any, queue: Any, live: Any, reported: Any) -> bool:
         if live.action.family == "cycle":
             raise ZeroDivisionError("poison")
-        granted = try_admit(state, scan, elastic, queue, live, told)
+        granted = try_admit(state, scan, elastic, queue, live, reported)
         if granted and live.action.family == "grant":
             raise ZeroDivisionError("poison")
         return granted

@@ -91,7 +91,7 @@ class Rows:
         return CompletionsResponse([], str(after))
 
     async def facts(self) -> dict[str, Any]:
-        return {"leader": "somebody"}
+        return {"leader": "other"}
 
     async def checks(self) -> dict[str, str]:
         return {"database": ""}

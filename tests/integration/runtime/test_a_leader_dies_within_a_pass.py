@@ -1,4 +1,4 @@
-"""A leader is gone between any two steps of a pass: whoever takes over misses nothing."""
+"""A leader dies between any two steps of a pass: its successor misses nothing."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def loop_of(client: redis.Redis, keys: Keys, name: str) -> SchedulerLoop:
 def wait_until_renewed(client: redis.Redis, keys: Keys, below_seconds: float) -> None:
     until = time.monotonic() + 120
     while client.pttl(keys.leader) <= 1000 * below_seconds:
-        assert time.monotonic() < until, "nobody renews the lease"
+        assert time.monotonic() < until, "the lease is not renewed"
         time.sleep(0.02)
 
 

@@ -99,7 +99,7 @@ async def test_what_may_not_be_called_is_refused_at_the_door(
 
 
 async def test_a_crashed_worker_does_not_repeat_a_call_that_must_not_be(calls: CallRig) -> None:
-    """1. A call is under way. 2. The worker dies. 3. Another takes over: nobody can tell."""
+    """1. A call is under way. 2. The worker dies. 3. Another takes over: the outcome is unknown."""
     asked = asyncio.Event()
 
     async def hangs(_: Any, writer: asyncio.StreamWriter) -> None:
@@ -125,7 +125,7 @@ async def _nothing() -> None:
     pass
 
 
-async def test_a_refusal_slows_everybody_and_nobody_fails(calls: CallRig) -> None:
+async def test_a_refusal_slows_all_calls_and_fails_none(calls: CallRig) -> None:
     """The API refuses once and names a pause: nothing comes in it, and then everything does."""
     refused_at, came = [0.0], list[float]()
 

@@ -28,15 +28,15 @@ def shown(rig: Rig, token: str, **query: str) -> list[tuple[str, dict[str, Any]]
     """Return (kind, body) of everything in the journal that a client is shown."""
 
     async def nothing() -> Any:
-        raise AssertionError("nobody reads a body")
+        raise AssertionError("the feed reads no body")
 
     search = urlencode(query).encode()
     scope = {"method": "GET", "path": "/api/v1/events", "query_string": search, "headers": []}
     feed = _Feed(Request(scope, nothing), TOKENS[token], "0-0")
     entries: Any = rig.redis.xrange(rig.keys.journal)
-    told = b"".join(feed.lines(key.decode(), fields) for key, fields in entries).decode()
+    reported = b"".join(feed.lines(key.decode(), fields) for key, fields in entries).decode()
     found = []
-    for event in filter(None, told.split("\n\n")):
+    for event in filter(None, reported.split("\n\n")):
         fields = dict(line.split(": ", 1) for line in event.splitlines())
         found.append((fields["event"], json.loads(fields["data"])))
     return found
@@ -71,7 +71,7 @@ async def test_a_token_of_a_project_sees_no_other_project(rig: Rig) -> None:
     assert {body["project"] for _, body in shown(rig, "stranger")} == {"other"}
 
 
-async def test_what_cannot_be_read_is_told_as_a_gap_and_passed(rig: Rig) -> None:
+async def test_an_unreadable_entry_is_sent_as_a_gap_and_passed(rig: Rig) -> None:
     rig.redis.xadd(rig.keys.journal, {JOURNAL_FIELD: b"\xc1"})
     async with rig.client() as client:
         await client.post("/actions", json=an_exec("c"), params=WAIT)

@@ -1,4 +1,4 @@
-"""A node is forgotten, and its worker comes back: it cleans up and joins as somebody else."""
+"""A node is forgotten and its worker returns: it cleans up and joins under another identity."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def forget(rig: Rig) -> Reply:
         replies.get_message(timeout=120)
         asked = NodeForgetAsked(node="n1", request_id="r1", reply_to=channel)
         rig.redis.xadd(rig.keys.inbox, {"0": encode(asked)})
-        told: Any = replies.get_message(timeout=120)
-        assert told is not None
-        return decode_reply(told["data"])
+        reported: Any = replies.get_message(timeout=120)
+        assert reported is not None
+        return decode_reply(reported["data"])
 
 
 async def forgotten(rig: Rig) -> None:
@@ -85,7 +85,7 @@ async def test_a_worker_that_comes_back_removes_what_it_has_and_is_new(rig: Rig)
     assert not rig.redis.exists(rig.keys.commands("n1", first.identity))
 
 
-async def test_nothing_of_a_forgotten_node_stays_but_what_it_was_told_last(rig: Rig) -> None:
+async def test_nothing_of_a_forgotten_node_stays_but_the_last_message_to_it(rig: Rig) -> None:
     (first,) = journalled(rig, NodeJoined)
     await rig.crash_node()
     rig.redis.delete(rig.keys.alive("n1"))
@@ -101,7 +101,7 @@ async def test_nothing_of_a_forgotten_node_stays_but_what_it_was_told_last(rig: 
 async def test_a_worker_that_was_only_cut_off_ends_when_it_hears_that_it_was_forgotten(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever started it starts it again; then it begins anew."""
+    """Its supervisor starts it again; then it joins without state."""
     await rig.stop_node()
     worker = await rig.start_node()
     running = rig.node_task

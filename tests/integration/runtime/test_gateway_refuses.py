@@ -71,7 +71,7 @@ async def test_bad_action_is_refused_naming_the_field(
 async def test_tokens_are_needed_and_must_be_wide_enough(rig: Rig) -> None:
     body = {"task": "t", "kind": "noop"}
     async with rig.client() as client:
-        nobody = await client.post("/actions", json=body, headers={"Authorization": ""})
+        anonymous = await client.post("/actions", json=body, headers={"Authorization": ""})
         forged = await client.post("/actions", json=body, headers={"Authorization": "Bearer x"})
         mine = (await client.post("/actions?wait=60", json=body)).json()["id"]
     async with rig.client("reader") as client:
@@ -80,7 +80,7 @@ async def test_tokens_are_needed_and_must_be_wide_enough(rig: Rig) -> None:
     async with rig.client("stranger") as client:
         hidden = await client.get(f"/actions/{mine}")
         cancel = await client.post(f"/actions/{mine}/cancel")
-    statuses = [a.status_code for a in (nobody, forged, narrow, hidden, cancel)]
+    statuses = [a.status_code for a in (anonymous, forged, narrow, hidden, cancel)]
     assert statuses == [401, 401, 403, 404, 404]
     assert seen.status_code in (200, 404)  # 404: this gateway started after it had finished
 
@@ -157,7 +157,7 @@ async def test_what_is_not_hot_is_passed_on(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["plain", "with a key"])
-async def test_who_waits_at_a_server_that_ends_is_told_to_come_again(
+async def test_clients_that_wait_at_a_server_that_ends_are_asked_to_retry(
     rig: Rig, *, keyed: bool
 ) -> None:
     body = {"task": "t", "kind": "exec", "exec": {"command": ["sleep", "600"]}}

@@ -41,7 +41,7 @@ async def test_an_error_reply_fails_its_own_command_alone(lane: AsyncLane) -> No
     assert await right == b"on"
 
 
-async def test_the_reply_of_a_cancelled_command_reaches_nobody_else(lane: AsyncLane) -> None:
+async def test_the_reply_of_a_cancelled_command_reaches_no_other_command(lane: AsyncLane) -> None:
     await lane.call("PING")
     cancelled = asyncio.ensure_future(lane.call("ECHO", "old"))
     await asyncio.sleep(0)

@@ -83,7 +83,7 @@ async def test_a_trajectory_is_named_in_the_body_or_a_header_or_the_path(gpus: G
 @pytest.mark.parametrize(
     ("body", "status", "code", "param"),
     [
-        (a_chat("nobody"), 404, "model_not_found", None),
+        (a_chat("unknown"), 404, "model_not_found", None),
         (a_chat("huge"), 422, "never_fits", "call.target"),
         (a_chat(stream="yes"), 422, "invalid", "stream"),
         ({"messages": []}, 422, "invalid", "model"),
@@ -105,7 +105,7 @@ async def test_errors_have_the_shape_that_clients_read(
 @pytest.mark.parametrize(
     ("method", "path", "token", "status", "code"),
     [
-        ("POST", "chat/completions", "Bearer nobody", 401, "unauthorized"),
+        ("POST", "chat/completions", "Bearer unknown", 401, "unauthorized"),
         ("POST", "embeddings", "Bearer reader", 403, "missing_scope"),
         ("GET", "models", "", 401, "unauthorized"),
         ("POST", "responses", "Bearer trainer", 404, "unknown_url"),
@@ -266,7 +266,7 @@ async def test_a_client_that_goes_away_cancels_its_action(gpus: GpuRig) -> None:
             return {"type": "http.disconnect"}
 
         async def send(_: Any) -> None:
-            raise AssertionError("nobody is there to be answered")
+            raise AssertionError("the client has left")
 
         scope = {
             "type": "http",

@@ -151,7 +151,7 @@ async def test_finished_trajectory_takes_no_more_actions(rig: Rig) -> None:
         await client.post("/actions?wait=60", json=an_exec("true", trajectory="a"))
         finish = await client.post("/trajectories/a/finish")
         late = (await client.post("/actions?wait=60", json=an_exec("true", trajectory="a"))).json()
-        unknown = await client.post("/trajectories/nobody/finish")
+        unknown = await client.post("/trajectories/unknown/finish")
     assert finish.status_code == 202
     assert late["outcome"] == "cancelled"
     assert unknown.status_code == 404

@@ -80,7 +80,7 @@ async def test_keys_of_different_callers_do_not_meet(maker: Maker) -> None:
     assert await maker.post(token="b") == (201, b"made", False)
 
 
-async def test_a_repetition_while_the_first_is_under_way_is_told_to_come_again(
+async def test_a_repetition_while_the_first_is_under_way_is_asked_to_retry(
     maker: Maker,
 ) -> None:
     maker.go_on.clear()
@@ -120,7 +120,7 @@ async def test_a_request_keeps_its_claim_for_as_long_as_it_takes(
     assert maker.bodies == [b"{}"]
 
 
-async def test_who_comes_back_too_late_takes_nobody_elses_claim_or_answer(
+async def test_a_late_repetition_takes_no_claim_or_answer_of_another(
     maker: Maker, redis_client: redis.Redis, keys: Keys
 ) -> None:
     """1. The first stands still until its claim is over. 2. A repetition is under way. 3. It ends."""
@@ -137,10 +137,10 @@ async def test_who_comes_back_too_late_takes_nobody_elses_claim_or_answer(
     assert redis_client.exists(name)
     with pytest.raises(HttpError):
         await maker.post()
-    maker.content = b"made anew"
+    maker.content = b"made again"
     maker.go_on.set()
-    assert await second == (201, b"made anew", False)
-    assert await maker.post() == (201, b"made anew", True)
+    assert await second == (201, b"made again", False)
+    assert await maker.post() == (201, b"made again", True)
 
 
 async def test_a_process_that_ends_over_the_work_leaves_its_claim(maker: Maker) -> None:

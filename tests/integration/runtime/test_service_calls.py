@@ -79,7 +79,7 @@ async def test_a_restarted_node_begins_with_what_it_really_has(gpus: GpuRig) -> 
 @pytest.mark.parametrize(
     ("payload", "pointer", "says"),
     [
-        (a_call("nobody"), "/call/target", "there are: a, huge, wide"),
+        (a_call("unknown"), "/call/target", "there are: a, huge, wide"),
         (a_call("huge"), "/call/target", "bytes of each GPU"),
         (a_call("wide"), "/cost/gpu", "4 asked, the largest node"),
         (a_call("a", cost={"gpu": 2}), "/cost/gpu", "runs on 1 GPUs"),

@@ -103,7 +103,7 @@ async def test_a_slow_reader_slows_the_api_and_nothing_piles_up(calls: CallRig) 
                 await asyncio.sleep(0.005)
             while calls.redis.xlen(found[0]) < MOST_ENTRIES:
                 await asyncio.sleep(0.005)
-        # Nobody reads yet: what the API has got rid of lies here or in buffers of the network.
+        # The client does not read yet: what the API has sent is here or in buffers of the network.
         most = calls.redis.xlen(found[0])
         assert written < count
         got = 0

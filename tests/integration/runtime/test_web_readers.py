@@ -77,7 +77,7 @@ async def test_capacity_is_followed_after_an_error_of_redis(
 async def test_a_reader_that_dies_is_not_mourned_in_silence(
     runtime_redis: RedisServer, redis_client: redis.Redis, keys: Keys
 ) -> None:
-    """Whoever waits at this process would wait for ever: the next process reads on."""
+    """A client of this process would wait for ever: the next process reads on."""
     ended: list[str] = []
     context = a_context(runtime_redis, keys, end_process=lambda: ended.append("ended"))
     context.tail.reduce = None  # type: ignore[assignment, method-assign]
@@ -149,7 +149,7 @@ async def test_a_stream_of_events_ends_in_order_when_redis_goes(rig: Rig, monkey
     assert (answer.status_code, answer.text.splitlines()[0]) == (200, "retry: 1000")
 
 
-async def test_a_renewal_that_nobody_confirms_is_forgotten(rig: Rig, monkeypatch: Any) -> None:
+async def test_an_unconfirmed_renewal_is_forgotten(rig: Rig, monkeypatch: Any) -> None:
     lease = {"task": "t", "kind": "lease", "cost": {"cpu": 1}, "lease": {"ttl_seconds": 600}}
     append = Submitter.append
 
@@ -183,7 +183,7 @@ async def test_an_action_is_not_denied_while_rows_are_behind(
     async with rig.client() as client:
         behind = await client.get(f"/actions/{name}")
         rig.redis.hset(rig.keys.positions, "projector", f"{10**15}-0")
-        nobody = await client.get(f"/actions/{name}")
+        hidden = await client.get(f"/actions/{name}")
     assert behind.status_code == 503
     assert int(behind.headers["retry-after"]) > 0
-    assert nobody.status_code == 404
+    assert hidden.status_code == 404

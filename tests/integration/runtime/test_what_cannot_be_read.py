@@ -1,4 +1,4 @@
-"""A message that nobody can read is set aside, and the others go on; the journal is another matter."""
+"""An unreadable message is set aside and the others go on; an unreadable journal entry stops its readers."""
 
 from __future__ import annotations
 
@@ -114,15 +114,13 @@ async def test_an_order_that_was_given_back_is_not_run_by_a_later_version(
     await client.aclose()
 
 
-def test_nobody_leads_over_an_entry_that_cannot_be_read(
-    redis_client: redis.Redis, keys: Keys
-) -> None:
+def test_no_loop_leads_over_an_unreadable_entry(redis_client: redis.Redis, keys: Keys) -> None:
     entry = cast("bytes", redis_client.xadd(keys.journal, {"e": DAMAGED}))
     with pytest.raises(Unreadable, match=f"entry {entry.decode()} cannot be read"):
         recover(redis_client, keys, load(()).make_ledger, CONFIG)
 
 
-def test_nobody_leads_over_a_hole(redis_client: redis.Redis, keys: Keys) -> None:
+def test_no_loop_leads_over_a_hole(redis_client: redis.Redis, keys: Keys) -> None:
     for seq in (1, 3):
         empty = JournalEntry(seq, 1, 1.0, 0.0, "0-0", [TimeAdvanced(at=1.0)], [])
         redis_client.xadd(keys.journal, {"e": encode(empty)})
@@ -130,9 +128,7 @@ def test_nobody_leads_over_a_hole(redis_client: redis.Redis, keys: Keys) -> None
         recover(redis_client, keys, load(()).make_ledger, CONFIG)
 
 
-def test_nobody_leads_from_a_snapshot_that_cannot_be_read(
-    redis_client: redis.Redis, keys: Keys
-) -> None:
+def test_no_loop_leads_from_an_unreadable_snapshot(redis_client: redis.Redis, keys: Keys) -> None:
     redis_client.set(keys.snapshot, DAMAGED)
     with pytest.raises(Unreadable, match="the snapshot cannot be read"):
         recover(redis_client, keys, load(()).make_ledger, CONFIG)
@@ -145,12 +141,12 @@ async def test_a_loop_that_must_not_lead_says_so_and_lets_others_lead(
     entry = cast("bytes", redis_client.xadd(keys.journal, {"e": DAMAGED}))
     loop = LoopThread(runtime_redis.url, keys)
 
-    def told() -> bool:
+    def reported() -> bool:
         rows = cast("dict[bytes, bytes]", redis_client.hgetall(keys.workers))
         return any(b'"refusing"' in row and entry in row for row in rows.values())
 
     try:
-        await until(told)
+        await until(reported)
         other = Leadership(redis_client, keys, "other", lease_seconds=600.0)
         await until(other.try_elect)
         epoch = other.epoch
@@ -167,7 +163,7 @@ def an_entry(seq: int) -> bytes:
     return encode(JournalEntry(seq, 1, 1.0, 0.0, "0-0", [], []))
 
 
-async def test_what_makes_rows_waits_at_a_hole_until_somebody_lays_it_aside(
+async def test_the_projector_waits_at_a_hole_until_an_operator_sets_it_aside(
     redis_client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "UNREADABLE_SECONDS", 0.01)
@@ -182,12 +178,12 @@ async def test_what_makes_rows_waits_at_a_hole_until_somebody_lays_it_aside(
     thread = threading.Thread(target=follower.run, args=(stop,), daemon=True)
     thread.start()
 
-    def told() -> bool:
+    def reported() -> bool:
         rows = cast("dict[bytes, bytes]", redis_client.hgetall(keys.workers))
         return any(hole.encode() in row for row in rows.values())
 
     try:
-        await until(told)
+        await until(reported)
         assert seen == [1]
         letter = dead_letter("journal", hole, "e", DAMAGED, ValueError("damaged"), 0.0)
         redis_client.hset(keys.dead_letters, letter.name, encode_letter(letter))
@@ -197,7 +193,7 @@ async def test_what_makes_rows_waits_at_a_hole_until_somebody_lays_it_aside(
         thread.join(120)
 
 
-async def test_a_web_process_goes_past_and_sends_whoever_waits_to_look(rig: Rig) -> None:
+async def test_a_web_process_goes_past_and_waiting_clients_read_the_state(rig: Rig) -> None:
     lease = {"task": "t", "kind": "lease", "cost": {"api:search": 2}}
     lease["lease"] = {"ttl_seconds": 600}
     async with rig.client() as client:

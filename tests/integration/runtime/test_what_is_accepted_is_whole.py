@@ -107,7 +107,7 @@ def test_nothing_is_answered_that_could_not_be_synced(
         server.stop()
 
 
-def test_a_redis_that_would_forget_is_told(tmp_path: Path) -> None:
+def test_a_redis_that_would_forget_is_reported(tmp_path: Path) -> None:
     server = RedisServer(tmp_path / "r").start()
     try:
         with server.client() as client:

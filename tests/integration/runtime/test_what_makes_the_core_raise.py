@@ -129,7 +129,7 @@ def submit(client: redis.Redis, keys: Keys, families: list[str], first: int = 0)
     named = [(ActionId(f"act_{first + n}"), family) for n, family in enumerate(families)]
     fields: dict[str, bytes] = {}
     for place, (name, family) in enumerate(named):
-        # In a line of its own, or nobody would plan it while another one waits before it.
+        # In a queue of its own, because one that waits before it would keep it from the plan.
         cores = 2000 if family == "cycle" else 1000
         action = Action(
             id=name,
@@ -271,7 +271,7 @@ async def test_a_fault_of_the_state_sets_nothing_aside(
     assert not letters(rig.redis, rig.keys)
 
 
-async def test_whoever_frees_units_does_not_answer_for_the_plan_that_follows(
+async def test_an_event_that_frees_units_is_not_blamed_for_the_plan_that_follows(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. One holds all. 2. One waits that cannot be planned. 3. The first gives back. 4. A cure."""
@@ -290,7 +290,7 @@ async def test_whoever_frees_units_does_not_answer_for_the_plan_that_follows(
         await given_back
         async with asyncio.timeout(60):
             while (await client.get(f"/actions/{waits}")).json().get("state") != "running":
-                await asyncio.sleep(0.05)  # a loop that stands back answers nobody
+                await asyncio.sleep(0.05)  # a loop without the lease answers no query
     assert not letters(rig.redis, rig.keys)
 
 

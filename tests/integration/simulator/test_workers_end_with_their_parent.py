@@ -85,7 +85,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def gone(process: psutil.Process) -> bool:
-    """Say whether it has ended; whoever adopted it may not have looked yet."""
+    """Say whether it has ended; the process that adopted it may not have reaped it yet."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -102,7 +102,7 @@ def test_workers_of_a_killed_command_end(command: Command):
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT], ids=lambda each: each.name)
-def test_a_command_that_is_told_to_end_leaves_what_is_done_and_no_worker(
+def test_a_signal_to_end_leaves_the_results_so_far_and_no_worker(
     command: Command, ending: signal.Signals
 ):
     workers = command.working()

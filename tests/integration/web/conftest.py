@@ -37,7 +37,7 @@ def redis_bus(
     )
     settings.TANGRAM_REDIS_URL = redis_server.url
     client = bus.redis_client()
-    # A page gives up after 5 s; here nobody waits but for a machine that has no processor to spare.
+    # A page gives up after 5 s, which a busy machine can exceed.
     client.connection_pool.connection_kwargs["socket_timeout"] = 120.0
     client.flushall()
     yield client

@@ -97,7 +97,7 @@ def world(defaults: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture
 def browser(world: None) -> Callable[..., Client]:
-    """A browser of somebody with a role; everywhere, or in the default project alone."""
+    """A browser of a user with a role, everywhere or in the default project alone."""
 
     def sign_in(role: Role, *, everywhere: bool = False, **options: Any) -> Client:
         staff = everywhere and role in (Role.OPERATOR, Role.ADMIN)
@@ -117,7 +117,7 @@ def address(verb: tuple[str, str]) -> str:
     return f"/act/{verb[0]}/{verb[1]}/"
 
 
-def told(client: Any) -> list[Any]:
+def reported(client: Any) -> list[Any]:
     return [
         decode_command(message)
         for _, fields in client.xrange(bus.keys().inbox)
@@ -132,7 +132,7 @@ def test_every_verb_is_asked_here() -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("verb", VERBS, ids="-".join)
-def test_a_verb_is_shown_done_and_told(
+def test_a_verb_is_shown_done_and_audited(
     browser: Any, redis_bus: Any, verb: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if verb == ("task", "resume"):
@@ -152,7 +152,7 @@ def test_a_verb_is_shown_done_and_told(
     assert (entry.verb, entry.actor, entry.via) == (written, "admin", "web")
     assert entry.request_id
     assert "Done" in done.content.decode()
-    assert told(redis_bus)
+    assert reported(redis_bus)
 
 
 @pytest.mark.parametrize("role", Role)
@@ -172,7 +172,7 @@ def test_a_role_does_what_it_may_and_no_more(browser: Any, verb: Any, role: Role
         assert AuditEntry.objects.count() == 0
 
 
-def test_a_stranger_is_not_told_that_there_is_such_an_action(browser: Any) -> None:
+def test_a_stranger_does_not_learn_that_the_action_exists(browser: Any) -> None:
     ActionRecord.objects.filter(pk="act_1").update(project="secret")
     member = browser(Role.ADMIN)
 
@@ -199,20 +199,20 @@ def test_the_effect_is_counted_by_the_server(browser: Any) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_is_told_is_what_was_asked(browser: Any, redis_bus: Any) -> None:
+def test_the_audit_has_what_was_requested(browser: Any, redis_bus: Any) -> None:
     admin = browser(Role.ADMIN, everywhere=True)
     for verb in (("action", "cancel"), ("task", "pause"), ("task", "priority"), ("task", "cancel"),
                  ("node", "retire"), ("pool", "policy")):  # fmt: skip
         target, given, _ = ASKED[verb]
         admin.post(address(verb), {"target": target, **given})
 
-    kinds = [type(each) for each in told(redis_bus)]
+    kinds = [type(each) for each in reported(redis_bus)]
 
     assert kinds == [
         ActionCancelRequested, TaskPaused, TaskPrioritised, TaskCancelRequested,
         TrajectoryFinished, ActionCancelRequested, ConfigApplied, ConfigApplied,
     ]  # fmt: skip
-    assert all(getattr(each, "asked", None) is None for each in told(redis_bus))
+    assert all(getattr(each, "asked", None) is None for each in reported(redis_bus))
 
 
 @pytest.mark.parametrize("verb", [v for v in VERBS if VERBS[v].heavy], ids="-".join)
@@ -239,7 +239,7 @@ def test_an_action_that_vanished_under_the_click_is_said_so(browser: Any, redis_
     assert answer.status_code == 409
     assert "is over: completed. Nothing was done." in answer.content.decode()
     assert AuditEntry.objects.count() == 0
-    assert told(redis_bus) == []
+    assert reported(redis_bus) == []
 
 
 def test_the_line_for_a_shell_says_all_that_the_object_has(browser: Any) -> None:
@@ -284,7 +284,7 @@ def test_a_quarantined_service_is_not_restored(browser: Any, redis_bus: Any) -> 
 
     assert answer.status_code == 409
     assert "lift that first" in answer.content.decode()
-    (submitted,) = told(redis_bus)
+    (submitted,) = reported(redis_bus)
     assert submitted.action.call.target == "service:reward"
     assert submitted.action.cost == {"gpu": (1000,)}
 
@@ -332,14 +332,14 @@ def test_a_pool_is_made_smaller_by_nodes_with_the_least_to_lose_and_larger_by_th
     assert set(NodeDrain.objects.values_list("node", flat=True)) == {"n2", "n3"}
     assert "/act/pool/resize/?target=default&amp;nodes=2" in smaller.content.decode()
 
-    # n2 was drained by somebody for a reason of his own.
+    # n2 was drained by an operator for another reason.
     too_large = admin.post("/act/pool/resize/", {**asked, "nodes": "3"})
     assert too_large.status_code == 409
     admin.post("/act/pool/resize/", {**asked, "nodes": "2"})
     assert list(NodeDrain.objects.values_list("node", flat=True)) == ["n2"]
 
 
-def test_a_lower_quota_says_whom_it_strands_and_shares_what_they_add_up_to(browser: Any) -> None:
+def test_a_lower_quota_names_the_actions_it_strands_and_shares_name_their_sum(browser: Any) -> None:
     admin = browser(Role.ADMIN, everywhere=True)
     ActionRecord.objects.filter(pk="act_2").update(cost={"api:metered": [3]})
 
@@ -367,7 +367,7 @@ def test_a_verb_whose_word_does_not_reach_the_scheduler_is_not_written(
     browser: Any, settings: Any, tmp_path: Any
 ) -> None:
     admin = browser(Role.ADMIN, everywhere=True)
-    settings.TANGRAM_REDIS_URL = f"unix://{tmp_path}/nobody.sock"
+    settings.TANGRAM_REDIS_URL = f"unix://{tmp_path}/missing.sock"
 
     answer = admin.post("/act/task/pause/", {"target": "default/swe"})
 

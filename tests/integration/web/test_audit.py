@@ -83,7 +83,7 @@ def test_rest_tells_the_door_of_the_command_line_from_others(redis_bus: Any, cal
     assert found == {"node/n1": "cli", "node/n2": "api"}
 
 
-def test_a_cancel_through_the_gateway_is_told_once(defaults: None) -> None:
+def test_a_cancel_through_the_gateway_is_audited_once(defaults: None) -> None:
     asked = Asked(by="trainer", request_id="req-9", via="cli")
     journal = Journal()
     journal.write(
@@ -103,7 +103,7 @@ def test_a_cancel_through_the_gateway_is_told_once(defaults: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "told"),
+    ("event", "audited"),
     [
         (TaskPaused(project="p", task="t"), ("pause", "task/p/t", "p")),
         (TaskPaused(project="p", task="t", paused=False), ("resume", "task/p/t", "p")),
@@ -113,8 +113,8 @@ def test_a_cancel_through_the_gateway_is_told_once(defaults: None) -> None:
     ],
     ids=lambda each: type(each).__name__,
 )
-def test_each_verb_of_the_gateway_is_told_with_its_target(
-    defaults: None, event: Any, told: tuple[str, str, str]
+def test_each_verb_of_the_gateway_is_audited_with_its_target(
+    defaults: None, event: Any, reported: tuple[str, str, str]
 ) -> None:
     event.asked = Asked(by="ops", request_id="req-1", via="api")
     journal = Journal()
@@ -123,7 +123,7 @@ def test_each_verb_of_the_gateway_is_told_with_its_target(
     project(journal.entries)
 
     entry = AuditEntry.objects.get()
-    assert (entry.verb, entry.target, entry.project) == told
+    assert (entry.verb, entry.target, entry.project) == reported
 
 
 def test_the_page_filters_and_shows_markup_as_text(browser: Client) -> None:

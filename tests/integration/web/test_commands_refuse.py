@@ -38,8 +38,8 @@ def test_a_database_that_was_never_set_up_is_said_with_its_cure(
 
 
 def test_what_is_wrong_with_a_token_names_the_option(defaults: None) -> None:
-    with pytest.raises(CommandError, match=r"^--project: there is no project 'nobody'"):
-        call_command(*TOKEN, "--project", "nobody")
+    with pytest.raises(CommandError, match=r"^--project: there is no project 'unknown'"):
+        call_command(*TOKEN, "--project", "unknown")
 
 
 @pytest.mark.django_db(transaction=True)

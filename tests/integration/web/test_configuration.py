@@ -23,15 +23,15 @@ ADA = Actor(name="ada", token_name="laptop", request_id="req-1")
 
 
 def published(client: Any) -> tuple[Config, list[Config]]:
-    """Return the configuration in force, and those that the scheduler was told of."""
+    """Return the configuration in force, and those that the scheduler was notified of."""
     names = bus.keys()
-    told = [
+    reported = [
         decode_command(message)
         for _, fields in client.xrange(names.inbox)
         for message in unpack_fields(fields)
     ]
-    assert all(isinstance(command, ConfigApplied) for command in told)
-    return decode_config(client.get(names.config)), [command.config for command in told]
+    assert all(isinstance(command, ConfigApplied) for command in reported)
+    return decode_config(client.get(names.config)), [command.config for command in reported]
 
 
 def test_fresh_installation_has_the_defaults_once(db):
@@ -53,10 +53,10 @@ def test_change_reaches_the_scheduler_after_its_commit(redis_bus):
     services.resource_set(actor=ADA, name="api:search", limit_units=3)
     services.node_drain(actor=ADA, node="n7", reason="disk")
 
-    in_force, told = published(redis_bus)
+    in_force, reported = published(redis_bus)
 
-    assert in_force == current_config() == told[-1]
-    assert [config.revision for config in told] == [2, 3, 4, 5]
+    assert in_force == current_config() == reported[-1]
+    assert [config.revision for config in reported] == [2, 3, 4, 5]
     assert in_force.pools["big"] == PoolConfig("big")
     assert in_force.projects["vision"] == ProjectConfig("vision", "big")
     assert in_force.resources["api:search"] == 3000
@@ -93,13 +93,13 @@ def test_older_revision_does_not_replace_a_newer_one(redis_bus):
     assert not bus.publish_config(Config(revision=6))
     assert bus.publish_config(Config(revision=7))
 
-    in_force, told = published(redis_bus)
+    in_force, reported = published(redis_bus)
     assert in_force.revision == 7
-    assert [config.revision for config in told] == [7, 7]
+    assert [config.revision for config in reported] == [7, 7]
 
 
 def test_change_without_redis_is_saved_and_says_that_it_is_not_in_force(settings, tmp_path):
-    settings.TANGRAM_REDIS_URL = f"unix://{tmp_path}/nobody.sock"
+    settings.TANGRAM_REDIS_URL = f"unix://{tmp_path}/missing.sock"
 
     with pytest.raises(Unavailable, match="revision 4 is saved but not in force"):
         bus.publish_config(Config(revision=4))
@@ -133,9 +133,9 @@ def test_change_that_changes_nothing_leaves_no_trace(defaults):
         (lambda: services.pool_create(actor=SYSTEM, name="no spaces"), InvalidRequest, "/name"),
         (lambda: services.pool_create(actor=SYSTEM, name="x" * 129), InvalidRequest, "/name"),
         (lambda: services.pool_create(actor=SYSTEM, name="default"), Conflict, "/name"),
-        (lambda: services.pool_update(actor=SYSTEM, name="nobody"), NotFound, ""),
+        (lambda: services.pool_update(actor=SYSTEM, name="unknown"), NotFound, ""),
         (
-            lambda: services.project_create(actor=SYSTEM, name="p", default_pool="nobody"),
+            lambda: services.project_create(actor=SYSTEM, name="p", default_pool="unknown"),
             InvalidRequest,
             "/default_pool",
         ),
@@ -248,7 +248,7 @@ def test_rest_declares_shares_of_a_pool(caller: Any, redis_bus: Any, defaults: N
 
 @pytest.mark.django_db(transaction=True)
 def test_rest_says_when_a_change_is_saved_but_not_in_force(caller, settings, tmp_path):
-    settings.TANGRAM_REDIS_URL = f"unix://{tmp_path}/nobody.sock"
+    settings.TANGRAM_REDIS_URL = f"unix://{tmp_path}/missing.sock"
     client = caller(Scope.ADMIN)
 
     answer = client.post("/api/v1/pools", {"name": "big"})

@@ -90,12 +90,12 @@ def test_a_file_is_put_in_force_as_one_revision(
     assert config.shares["api:search"]["vision"] == Share(15_000, lend=5000)
     assert config.apis["api:search"].paths == ("/search",)
     assert config.drained_nodes == {"n7"}
-    told = [
+    reported = [
         decode_command(message)
         for _, fields in redis_bus.xrange(bus.keys().inbox)
         for message in unpack_fields(fields)
     ]
-    assert [command.config for command in told] == [config]
+    assert [command.config for command in reported] == [config]
     assert AuditEntry.objects.filter(verb="apply").count() == 1
 
 
@@ -155,7 +155,7 @@ def test_an_earlier_revision_comes_back_as_a_new_one(admin: Any) -> None:
     assert "api:search" in [each["metadata"]["name"] for each in kept]
 
 
-def test_who_looked_at_another_revision_is_told(admin: Any) -> None:
+def test_an_edit_of_another_revision_is_refused(admin: Any) -> None:
     tag = admin.get("/api/v1/config")["ETag"]
     assert post(admin, "apply", FILE, IF_MATCH=tag).status_code == 200
 

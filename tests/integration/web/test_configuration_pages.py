@@ -86,9 +86,9 @@ def test_every_member_is_explained_and_every_example_is_taken(kind: str) -> None
     }  # fmt: skip
 
     assert list(HELPS[kind]) == list(members_of(kind)[0])
-    for member, told in HELPS[kind].items():
-        if told.example:
-            spec = needed.get(kind, {}) | {member: yaml.safe_load(told.example)}
+    for member, reported in HELPS[kind].items():
+        if reported.example:
+            spec = needed.get(kind, {}) | {member: yaml.safe_load(reported.example)}
             document = {
                 "apiVersion": "tangram/v1",
                 "kind": kind,
@@ -194,9 +194,9 @@ def test_what_would_strand_waiting_work_is_refused_or_as_chosen(
     answer = save(admin, SHRINK, stranded=choice)
 
     limit = Resource.objects.get(name="api:demo").limit_units
-    told = [decode_command(m) for _, f in redis_bus.xrange(bus.keys().inbox)
+    reported = [decode_command(m) for _, f in redis_bus.xrange(bus.keys().inbox)
             for m in unpack_fields(f)]  # fmt: skip
-    cancelled = [each.action_id for each in told if isinstance(each, ActionCancelRequested)]
+    cancelled = [each.action_id for each in reported if isinstance(each, ActionCancelRequested)]
     assert (answer.status_code, limit) == ((409, 8) if choice == "refuse" else (302, 2))
     assert cancelled == (["act_1"] if choice == "cancel" else [])
 
@@ -246,7 +246,7 @@ def test_going_back_to_what_would_strand_waiting_work_is_refused_or_as_chosen(
 
 
 def test_an_edit_is_merged_with_a_revision_that_was_rolled_back_under_it(admin: Client) -> None:
-    """1. Somebody edits at revision 2. 2. Revision 1 comes back as 3. 3. His edit is merged with it."""
+    """1. A user edits at revision 2. 2. Revision 1 is restored as 3. 3. The edit is merged with it."""
     save(admin, POLICY)
     services.pool_update(actor=ADA, name="default", policy="malleable")
     edited = POLICY.replace("policy: paper", "policy: paper, paused: true")
@@ -260,7 +260,7 @@ def test_an_edit_is_merged_with_a_revision_that_was_rolled_back_under_it(admin: 
     assert (pool.policy, pool.paused) == ("malleable", True)
 
 
-def test_a_merge_does_not_delete_what_somebody_made_meanwhile(admin: Client) -> None:
+def test_a_merge_does_not_delete_what_was_created_meanwhile(admin: Client) -> None:
     whole = admin.get("/configuration/").context["text"]
     services.pool_create(actor=ADA, name="new")
 

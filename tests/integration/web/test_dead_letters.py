@@ -20,7 +20,7 @@ CANCEL = ActionCancelRequested(action_id=ActionId("act_7"), project="default")
 OF_TOMORROW = msgspec.msgpack.encode({"event": "ActionFolded", "action_id": "act_8"})
 
 
-def told(*arguments: str) -> str:
+def reported(*arguments: str) -> str:
     out = StringIO()
     call_command("deadletters", *arguments, stdout=out)
     return out.getvalue()
@@ -32,9 +32,9 @@ def lay(client: Any, source: str, entry_id: str, body: bytes) -> DeadLetter:
     return letter
 
 
-def test_letters_are_shown_with_what_can_be_told_of_them(redis_bus: Any) -> None:
+def test_letters_are_shown_with_what_can_be_read_of_them(redis_bus: Any) -> None:
     lay(redis_bus, "inbox", "5-0", OF_TOMORROW)
-    line = told()
+    line = reported()
     for part in ("inbox|5-0|0", "2023-11-14T22:13:20", "ActionFolded", "act_8", "no such kind"):
         assert part in line
 
@@ -44,8 +44,8 @@ def test_what_can_be_read_by_now_is_delivered_once(redis_bus: Any) -> None:
     lay(redis_bus, "inbox", "5-0", encode(CANCEL))
     lay(redis_bus, "inbox", "6-0", OF_TOMORROW)
     lay(redis_bus, "node/n1", "7-0", encode(CANCEL))
-    assert "[delivered]" in told("--deliver")
-    assert "[delivered]" not in told("--deliver")
+    assert "[delivered]" in reported("--deliver")
+    assert "[delivered]" not in reported("--deliver")
     ((_, fields),) = redis_bus.xrange(KEYS.inbox)
     assert decode_command(fields[b"0"]) == CANCEL
     assert sorted(redis_bus.hkeys(KEYS.dead_letters)) == [b"inbox|6-0|0", b"node/n1|7-0|0"]
@@ -56,25 +56,25 @@ def test_what_is_settled_is_not_delivered(redis_bus: Any) -> None:
     letter = dead_letter("inbox", "5-0", "0", encode(CANCEL), ValueError("poison"), 1_700_000_000.0)
     letter.settled = True
     redis_bus.hset(KEYS.dead_letters, letter.name, encode_letter(letter))
-    assert "[settled: its action has ended]" in told("--deliver")
+    assert "[settled: its action has ended]" in reported("--deliver")
     assert not redis_bus.exists(KEYS.inbox)
     assert redis_bus.hlen(KEYS.dead_letters) == 1
 
 
 def test_a_letter_is_dropped_by_name(redis_bus: Any) -> None:
     letter = lay(redis_bus, "inbox", "5-0", OF_TOMORROW)
-    told("--drop", letter.name)
+    reported("--drop", letter.name)
     assert not redis_bus.exists(KEYS.dead_letters)
     with pytest.raises(CommandError, match="there is no dead letter"):
-        told("--drop", letter.name)
+        reported("--drop", letter.name)
 
 
-def test_only_an_entry_that_nobody_can_read_is_laid_aside(redis_bus: Any) -> None:
+def test_only_an_unreadable_entry_is_set_aside(redis_bus: Any) -> None:
     damaged = redis_bus.xadd(KEYS.journal, {"e": b"\xc1"}).decode()
     empty = redis_bus.xadd(KEYS.journal, {"other": b""}).decode()
-    told("--pass-entry", damaged)
-    told("--pass-entry", empty)
+    reported("--pass-entry", damaged)
+    reported("--pass-entry", empty)
     names = {f"journal|{damaged}|e".encode(), f"journal|{empty}|e".encode()}
     assert set(redis_bus.hkeys(KEYS.dead_letters)) == names
     with pytest.raises(CommandError, match="has no entry"):
-        told("--pass-entry", "9-9")
+        reported("--pass-entry", "9-9")

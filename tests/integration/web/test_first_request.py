@@ -67,11 +67,11 @@ def test_a_process_loads_its_views_before_anybody_asks_and_after_it_serves(tmp_p
         [sys.executable, "-c", PROBE], cwd=ROOT, check=True, capture_output=True, text=True,
         env={**os.environ, **settings, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    told = json.loads(asked.stdout.splitlines()[-1])
+    reported = json.loads(asked.stdout.splitlines()[-1])
 
-    assert not told["early"]  # the start does not wait for them
-    assert told["statuses"] == [200, 302, 401]
-    assert [name for name in told["late"] if name.startswith(VIEWS)] == []
+    assert not reported["early"]  # the start does not wait for them
+    assert reported["statuses"] == [200, 302, 401]
+    assert [name for name in reported["late"] if name.startswith(VIEWS)] == []
 
 
 def test_a_process_is_not_ready_before_its_pages_are_loaded() -> None:

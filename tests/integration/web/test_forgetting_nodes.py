@@ -1,4 +1,4 @@
-"""A node is forgotten, over REST or at its page: done, refused with the reason, or asked while nobody leads."""
+"""A node is forgotten, over REST or at its page: done, refused with the reason, or requested while no loop leads."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def admin(defaults: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch) -> Cl
     return client
 
 
-def told(redis_bus: Any) -> list[Any]:
+def reported(redis_bus: Any) -> list[Any]:
     entries = redis_bus.xrange(bus.keys().inbox)
     messages = [each for _, fields in entries for each in unpack_fields(fields)]
     return [decode_command(each) for each in messages]
 
 
-def told_of_the_node() -> list[str]:
+def audited_verbs_of_the_node() -> list[str]:
     return list(AuditEntry.objects.filter(target="node/n1").values_list("verb", flat=True))
 
 
@@ -53,7 +53,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, **reply: Any) -> None:
     monkeypatch.setattr(ask, "_reply", lambda *_, **__: Reply("r", **reply))
 
 
-def test_a_forgotten_node_is_told_in_the_audit_and_drained_no_more(
+def test_a_forgotten_node_is_audited_and_drained_no_more(
     operator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answered(monkeypatch)
@@ -62,7 +62,7 @@ def test_a_forgotten_node_is_told_in_the_audit_and_drained_no_more(
     answer = operator.post(PATH)
 
     assert (answer.status_code, answer.json()) == (200, {"node": "n1", "forgotten": True})
-    assert told_of_the_node() == ["resume", "forget"]
+    assert audited_verbs_of_the_node() == ["resume", "forget"]
     assert not NodeDrain.objects.exists()
 
 
@@ -79,11 +79,11 @@ def test_a_refusal_says_why_and_changes_nothing(
     assert (answer.json()["code"], answer.json()["detail"]) == (
         code, "2 actions hold units of node n1",
     )  # fmt: skip
-    assert told_of_the_node() == []
+    assert audited_verbs_of_the_node() == []
     assert NodeDrain.objects.exists()
 
 
-def test_while_nobody_leads_it_is_asked_and_not_done_yet(
+def test_without_a_leader_it_is_requested_and_not_done_yet(
     operator: Any, redis_bus: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ask, "ANSWER_SECONDS", 0.01)
@@ -91,15 +91,15 @@ def test_while_nobody_leads_it_is_asked_and_not_done_yet(
     answer = operator.post(PATH)
 
     assert answer.json() == {"node": "n1", "forgotten": False}
-    assert told_of_the_node() == ["forget"]
+    assert audited_verbs_of_the_node() == ["forget"]
     assert redis_bus.xlen("tangram:inbox") == 1
 
 
 def test_without_redis_nothing_is_written(operator: Any, settings: Any, tmp_path: Any) -> None:
-    settings.TANGRAM_REDIS_URL = f"unix://{tmp_path}/nobody.sock"
+    settings.TANGRAM_REDIS_URL = f"unix://{tmp_path}/missing.sock"
 
     assert operator.post(PATH).status_code == 503
-    assert told_of_the_node() == []
+    assert audited_verbs_of_the_node() == []
 
 
 def test_a_node_that_is_not_drained_makes_no_revision(
@@ -127,7 +127,7 @@ def test_a_node_is_forgotten_with_its_drain_at_its_page(admin: Client, redis_bus
     }
     assert "cannot be undone" in done.content.decode()
     assert not NodeDrain.objects.filter(node="n9").exists()
-    asked, config = told(redis_bus)
+    asked, config = reported(redis_bus)
     assert (type(asked), asked.node) == (NodeForgetAsked, "n9")
     assert "n9" not in config.config.drained_nodes
 
@@ -145,7 +145,7 @@ def test_what_the_scheduler_refuses_is_said_at_the_page_and_not_written(
     assert why in answer.content.decode()
     assert AuditEntry.objects.count() == 0
     assert NodeDrain.objects.filter(node="n9").exists()
-    assert told(redis_bus) == []
+    assert reported(redis_bus) == []
 
 
 def test_forgetting_a_node_that_lives_or_holds_work_is_warned_of(admin: Client) -> None:

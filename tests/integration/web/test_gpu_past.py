@@ -1,4 +1,4 @@
-"""The GPU map shows how it was: any instant of hours, or that nobody knows."""
+"""The GPU map at an instant of the past hours, or that no record of it exists."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_instant_is_answered_by_the_scene_before_it(
     assert browser.get(f"/gpu/past.json?at={NOW}").json()["residents"][0]["service"] == MARKUP
 
 
-def test_a_time_that_nobody_watched_is_not_made_up(browser: Client, store: GpuHistoryStore) -> None:
+def test_an_unrecorded_time_is_not_made_up(browser: Client, store: GpuHistoryStore) -> None:
     store.save([scene(3000, "old"), scene(0, "new")])
 
     answer = browser.get(f"/gpu/past.json?at={NOW - 3000 + REPEAT_SECONDS + STEP_SECONDS + 1}")

@@ -154,7 +154,7 @@ def test_a_leader_that_shows_life_is_described(redis_bus: Any, scrape: Callable[
     assert found["tangram_workers", (("role", "node"),)] == 0
 
 
-def test_how_long_a_leader_has_been_silent_is_told_for_as_long_as_it_leads(
+def test_the_silence_of_a_leader_is_exported_while_it_leads(
     redis_bus: Any, scrape: Callable[..., Any]
 ) -> None:
     """A hung loop keeps its lease for a minute: the alert needs its silence all that time."""
@@ -194,7 +194,7 @@ def test_the_newest_frames_give_depths_and_capacity(
     assert found["tangram_resource_allocated_units", (("resource", "api:search"),)] == 3
 
 
-def test_quotas_shares_and_what_hinders_an_api_are_told(
+def test_quotas_shares_and_circuits_are_exported(
     redis_bus: Any, scrape: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     day = {"units": 1000, "window_seconds": None, "zone": "Europe/Berlin", "used": 3}
@@ -228,7 +228,7 @@ def test_openmetrics_is_answered_to_who_asks_for_it(scrape: Callable[..., Any]) 
     assert answer.content.endswith(b"# EOF\n")
 
 
-def test_metrics_are_not_for_everybody(redis_bus: Any, token: Callable[..., str]) -> None:
+def test_metrics_need_a_scope(redis_bus: Any, token: Callable[..., str]) -> None:
     client = APIClient()
     assert client.get("/metrics").status_code == 401
     of_project = token(Scope.READ, project="alpha", name="of alpha")
@@ -273,7 +273,9 @@ def test_a_reader_that_never_began_is_behind_from_the_first_entry_on(
     assert found["tangram_stream_lag_seconds", (("reader", "projector"),)] == 8.0
 
 
-def test_totals_of_another_version_begin_anew(redis_bus: Any, scrape: Callable[..., Any]) -> None:
+def test_totals_of_another_version_begin_at_zero(
+    redis_bus: Any, scrape: Callable[..., Any]
+) -> None:
     redis_bus.set(KEYS.metrics, b"\xc1")
     assert scrape().status_code == 200
     assert MetricsStore(redis_bus, KEYS).load() == Totals()

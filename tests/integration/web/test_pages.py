@@ -60,7 +60,7 @@ def browser(defaults: None, redis_bus: Any) -> Client:
 
 @pytest.fixture
 def scheduler(redis_bus: Any) -> Iterator[None]:
-    """Somebody who answers questions as a loop would."""
+    """A stand-in that answers queries as a loop does."""
     stop = threading.Event()
 
     def serve() -> None:

@@ -43,10 +43,10 @@ def rows(first: int, last: int) -> None:
         request = {"workload": "ai-coding", "policies": ["minimum"]}
         Simulation.objects.create(project_id="default", owner=user, request=request)
         Endpoint.objects.create(project_id="default", url="https://b.example/", secret="whsec_")
-        told = Delivery.objects.create(
+        reported = Delivery.objects.create(
             endpoint_id=HOOK, message_id=f"m{number}", event="node.lost", next_at=timezone.now()
         )
-        DeliveryAttempt.objects.create(delivery=told, status=500)
+        DeliveryAttempt.objects.create(delivery=reported, status=500)
 
 
 def count_of(browser: Client, page: str) -> int:

@@ -151,7 +151,7 @@ def test_staff_may_look_at_the_past_of_one_project(browser: Client, store: Rollu
     assert any(float(row["finished"] or 0) for row in csv.DictReader(io.StringIO(rows)))
 
 
-def test_a_project_without_a_past_is_told_why(member: Client) -> None:
+def test_a_project_without_a_past_is_given_the_reason(member: Client) -> None:
     answer = member.get("/history.json?range=900").json()
 
     assert answer["whole"]["seconds"] == 0

@@ -107,8 +107,8 @@ def test_admins_give_and_take_roles(person):
     client.post(f"/people/{Membership.objects.get(user=ben).pk}/remove")
     assert roles_of(ben) == {}
 
-    told = AuditEntry.objects.filter(target="member/ben").order_by("id")
-    assert list(told.values_list("verb", "project")) == [
+    reported = AuditEntry.objects.filter(target="member/ben").order_by("id")
+    assert list(reported.values_list("verb", "project")) == [
         ("set", "default"), ("set", "default"), ("remove", "default"),
     ]  # fmt: skip
 
@@ -136,7 +136,7 @@ def test_only_admins_of_a_project_give_its_roles(person, role, project, sees, gi
     assert client.post(f"/people/{number}/remove").status_code == gives
 
 
-@pytest.mark.parametrize("wrong", [{"username": "nobody"}, {"role": "king"}])
+@pytest.mark.parametrize("wrong", [{"username": "unknown"}, {"role": "king"}])
 def test_what_cannot_be_given_is_said(person, wrong):
     client = browser_of(person("ada", default=Role.ADMIN))
     given = {"username": "ada", "project": "default", "role": "viewer", **wrong}
@@ -202,7 +202,7 @@ def test_a_token_of_ones_own_is_shown_once_and_ends(person):
         ({"project": "other"}, 404),
     ],
 )
-def test_nobody_makes_a_token_that_may_more_than_he(person, given, status):
+def test_no_user_makes_a_token_with_more_rights_than_their_own(person, given, status):
     Project.objects.get_or_create(name="other", defaults={"default_pool_id": "default"})
     client = browser_of(person("ada", default=Role.SUBMITTER))
 

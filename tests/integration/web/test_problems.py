@@ -1,4 +1,4 @@
-"""Errors below /api/ are problem details, whoever raised them and whatever came in."""
+"""Errors below /api/ are problem details, whichever layer raised them and whatever was sent."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ def test_trajectory_has_its_environment_node_and_end(journal):
 
 
 def test_end_of_an_unknown_trajectory_makes_no_row(journal):
-    journal.write([TrajectoryFinished(project="default", trajectory="nobody")])
+    journal.write([TrajectoryFinished(project="default", trajectory="unknown")])
 
     project(journal.entries)
 

@@ -232,7 +232,7 @@ def test_of_two_projectors_one_writes_a_batch():
     assert ActionRecord.objects.get().state == "queued"
 
 
-def test_a_hole_in_what_came_is_told(caplog):
+def test_a_hole_in_the_journal_is_logged(caplog):
     journal = Journal()
     journal.run(an_action())
     project(journal.entries[:1])

@@ -1,7 +1,7 @@
 """How many SQL queries each page asks, whatever it shows: the committed baseline.
 
 A count may go down; one that goes up is a page that asks for each row. `query_counts.json` is
-written anew by running this module with ``RECORD_QUERY_COUNTS=1``.
+rewritten by running this module with ``RECORD_QUERY_COUNTS=1``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PAGES = (
 def browser(defaults: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch) -> Client:
     client = Client()
     client.force_login(get_user_model().objects.create_user("ops", is_staff=True))
-    # Nobody answers: what a page asks the scheduler is no query.
+    # No loop answers: a request to the scheduler is no query.
     monkeypatch.setattr(ask, "ANSWER_SECONDS", 0.01)
     return client
 

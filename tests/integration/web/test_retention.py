@@ -57,7 +57,7 @@ def test_a_long_action_that_ended_lately_stays() -> None:
     assert prune(cutoff(30)) == (0, 0)
 
 
-def test_a_cursor_before_what_was_deleted_is_told_so() -> None:
+def test_a_cursor_before_deleted_rows_is_refused_with_the_reason() -> None:
     for seq, days in ((10, 40), (20, 35), (30, 1)):
         action(days, seq)
     prune(cutoff(30))

@@ -64,7 +64,7 @@ def test_token_of_a_project_cannot_change_what_all_share(caller, redis_bus, targ
 
 
 @pytest.mark.parametrize("name", READS)
-def test_nobody_gets_in_without_a_token(db, name):
+def test_every_route_needs_a_token(db, name):
     answer = APIClient().get(f"/api/v1/{name}")
 
     assert answer.status_code == 401
@@ -87,7 +87,7 @@ def test_staff_in_the_browser_watch_but_do_not_configure(defaults):
     assert client.post("/api/v1/pools", {"name": "p"}).status_code == 403
 
 
-def test_somebody_who_is_not_staff_stays_outside(defaults):
+def test_a_user_who_is_not_staff_stays_outside(defaults):
     client = APIClient()
     client.force_login(get_user_model().objects.create_user("guest", password="x"))
 

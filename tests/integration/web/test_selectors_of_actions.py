@@ -38,7 +38,7 @@ def test_view_of_a_finished_action_is_complete():
     assert view.finished_at == "2023-11-14T22:30:02Z"
 
 
-@pytest.mark.parametrize("unknown", ["act_nobody", "", "a\0b", "ä" * 1000])
+@pytest.mark.parametrize("unknown", ["act_unknown", "", "a\0b", "ä" * 1000])
 def test_unknown_action_has_no_view(unknown):
     a_history(1)
 

@@ -33,7 +33,7 @@ MARKUP = "<script>alert(1)</script>"
 
 @pytest.fixture
 def person(defaults: None) -> Callable[..., Client]:
-    """Sign in somebody with a role in a project."""
+    """Sign in a user with a role in a project."""
 
     def make(role: Role | None, project: str = "default", name: str = "") -> Client:
         Project.objects.get_or_create(name=project, defaults={"default_pool_id": "default"})
@@ -245,7 +245,7 @@ def test_one_waits_again_when_its_worker_stops_and_fails_when_that_goes_on(submi
 )
 def test_each_role_may_what_it_may(submitter, person, role, project, sees, asks, ends):
     made = asked(submitter)
-    other = person(role, project, name="somebody")
+    other = person(role, project, name="other")
 
     assert other.get(f"/simulate/{made.pk}/").status_code == sees
     assert other.get(f"/simulate/{made.pk}/result.json").status_code == sees

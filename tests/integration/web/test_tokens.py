@@ -16,7 +16,7 @@ from tangram_web.pools.selectors import principal_of
 from tangram_web.pools.services import token_create, token_revoke
 
 
-def test_token_is_told_by_its_hash_alone(token):
+def test_token_is_found_by_its_hash_alone(token):
     raw = token(Scope.READ, project="default", name="verl on n1")
 
     stored = Token.objects.values().get()
@@ -26,7 +26,7 @@ def test_token_is_told_by_its_hash_alone(token):
 
 
 @pytest.mark.parametrize("other", ["", "tgm_", "Bearer", "\0", "\udcff", "x" * 300])
-def test_other_text_is_nobody(token, other):
+def test_other_text_is_no_principal(token, other):
     token(Scope.READ)
 
     assert principal_of(other) is None
@@ -109,7 +109,7 @@ def test_revoked_token_opens_nothing(caller):
     ],
     ids=["a scope it lacks", "another project"],
 )
-def test_nobody_hands_out_more_than_it_has(caller, project, body):
+def test_no_token_creates_one_with_more_rights(caller, project, body):
     caller(Scope.READ, project="other")
     client = caller(Scope.CONFIG, project=project)
 

@@ -1,4 +1,4 @@
-"""What-if: which changes a replay of the last minutes tells of, and the simulation that is asked for."""
+"""What-if: the changes that a replay of the last minutes can show, and the simulation that is started."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_without_anything_played_it_says_so(admin: Client) -> None:
 
 
 @pytest.mark.usefixtures("minutes")
-def test_what_nobody_used_and_what_others_do_is_not_played(admin: Client) -> None:
+def test_unused_resources_and_other_projects_are_not_replayed(admin: Client) -> None:
     def refused(said: str) -> str:
         answer = admin.post("/configuration/try/", {"text": said, "project": "default"})
         assert answer.status_code == 422
@@ -198,7 +198,7 @@ def test_each_change_that_is_not_played_says_why() -> None:
     def change(kind: str, name: str, before: Any, after: Any) -> Change:
         return Change("update", kind, name, before, after)
 
-    told = judge(
+    reported = judge(
         [
             change("Pool", "other", {}, {"policy": "paper"}),
             change("Pool", "default", {}, {"paused": True}),
@@ -213,10 +213,10 @@ def test_each_change_that_is_not_played_says_why() -> None:
         {"Resource": {"api:gone", "api:shut"}, "GpuService": {"s"}, "Node": {"n1"}},
     )
 
-    assert not told.anything
-    assert len(told.untold) == 8
-    assert "Pool default paused: " in told.untold[1]
-    assert told.untold[5].endswith("what uses it would wait for ever")
+    assert not reported.anything
+    assert len(reported.untold) == 8
+    assert "Pool default paused: " in reported.untold[1]
+    assert reported.untold[5].endswith("what uses it would wait for ever")
 
 
 @pytest.mark.usefixtures("minutes")
@@ -331,7 +331,7 @@ def test_a_long_quota_begins_with_what_the_scheduler_says_and_the_journal_does_n
                for said in found.request["assumed"])  # fmt: skip
 
 
-def test_where_nobody_tells_what_was_used_the_page_says_so(admin: Client, minutes: None) -> None:
+def test_the_page_says_where_usage_is_not_reported(admin: Client, minutes: None) -> None:
     found = played(admin, QUOTA.replace("window_seconds: 60", "window_seconds: 86400"))
     admin.post("/configuration/review/", {
         "text": QUOTA.replace("window_seconds: 60", "window_seconds: 86400"),

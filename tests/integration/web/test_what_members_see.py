@@ -56,7 +56,7 @@ def rows(defaults: None) -> None:
 def member(
     request: pytest.FixtureRequest, rows: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Client:
-    """Somebody of one project: a viewer, where a test does not ask for another role."""
+    """A user of one project, a viewer unless a test names another role."""
     monkeypatch.setattr(ask, "ANSWER_SECONDS", 0.01)
     user = get_user_model().objects.create_user("ada")
     Membership.objects.create(
@@ -128,9 +128,9 @@ def test_buttons_are_offered_to_those_who_may_press_them(
     assert bool(ways) is (list(Role).index(role) >= list(Role).index(least))
 
 
-def test_strangers_see_nothing_and_are_told_what_to_do(rows: None, redis_bus: Any) -> None:
+def test_strangers_see_nothing_but_what_to_do(rows: None, redis_bus: Any) -> None:
     client = Client()
-    client.force_login(get_user_model().objects.create_user("nobody"))
+    client.force_login(get_user_model().objects.create_user("stranger"))
     for page in ("/", "/actions/", "/cpu/", f"/actions/{OURS}/", "/export/actions.csv"):
         answer = client.get(page)
         assert answer.status_code == 403

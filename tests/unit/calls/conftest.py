@@ -35,7 +35,7 @@ def a_driver(directory: Path) -> CallDriver:
 
 @pytest.fixture
 async def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[CallDriver]:
-    # However long nobody has a processor, connections are not idle for too long.
+    # On a busy machine connections are not closed as idle.
     monkeypatch.setattr("managers.common.api_calls.driver.IDLE_SECONDS", 600.0)
     driver = a_driver(tmp_path)
     assert await driver.open() == []
@@ -84,5 +84,5 @@ def self_signed(tmp_path: Path, program: Callable[[str], str]) -> ssl.SSLContext
     return context
 
 
-def nobody() -> None:
+def ignore() -> None:
     """Take no note of the start."""

@@ -16,7 +16,7 @@ from domain.ids import ActionId
 from domain.ports import Leftover, RunReport
 from managers.common.api_calls import CallDriver, guard
 from tests.api_server import LocalApi, answer, local_api
-from tests.unit.calls.conftest import SECRET, MakeOrder, a_driver, nobody
+from tests.unit.calls.conftest import SECRET, MakeOrder, a_driver, ignore
 
 WITH_SECRET = {
     "secret": "search-key",
@@ -57,7 +57,7 @@ async def test_connections_are_used_again(
     driver: CallDriver, api: LocalApi, an_order: MakeOrder
 ) -> None:
     for n in range(3):
-        await driver.run(an_order(name=f"act_{n}"), nobody)
+        await driver.run(an_order(name=f"act_{n}"), ignore)
     assert (len(api.asked), api.connections) == (3, 1)
 
 
@@ -66,7 +66,7 @@ async def test_the_secret_goes_out_and_nothing_of_it_comes_back(
 ) -> None:
     caplog.set_level("DEBUG", logger="tangram")
     api.says(answer(200, f"you sent Bearer {SECRET}".encode(), f"X-Echo: {SECRET}\r\n"))
-    report = await driver.run(an_order(declared=WITH_SECRET), nobody)
+    report = await driver.run(an_order(declared=WITH_SECRET), ignore)
     assert api.asked[0].headers["authorization"] == f"Bearer {SECRET}"
     assert result_of(report).body == "you sent Bearer [secret]"
     assert SECRET not in repr(report)
@@ -76,7 +76,7 @@ async def test_the_secret_goes_out_and_nothing_of_it_comes_back(
 async def test_a_secret_that_the_node_has_not_is_named_by_its_name(
     driver: CallDriver, api: LocalApi, an_order: MakeOrder
 ) -> None:
-    report = await driver.run(an_order(declared={**WITH_SECRET, "secret": "other"}), nobody)
+    report = await driver.run(an_order(declared={**WITH_SECRET, "secret": "other"}), ignore)
     assert report.outcome is Outcome.INFRA_FAILED
     assert "TANGRAM_API_SECRET_OTHER" in (report.detail or "")
     assert api.asked == []
@@ -96,26 +96,26 @@ async def test_a_long_answer_is_kept_up_to_the_limit_and_not_read_further(
             await writer.drain()
 
     api.behave = endless
-    report = await driver.run(an_order(declared={"response_limit_bytes": 1000}), nobody)
+    report = await driver.run(an_order(declared={"response_limit_bytes": 1000}), ignore)
     result = result_of(report)
     assert (len(result.body), result.truncated) == (1000, True)
     assert written < 20_000_000
     api.says(answer())
-    again = await driver.run(an_order(name="act_2"), nobody)
+    again = await driver.run(an_order(name="act_2"), ignore)
     assert result_of(again).status == 200
 
 
 async def test_chunks_make_one_body(driver: CallDriver, api: LocalApi, an_order: MakeOrder) -> None:
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
     api.says(chunked)
-    assert result_of(await driver.run(an_order(), nobody)).body == "{}"
+    assert result_of(await driver.run(an_order(), ignore)).body == "{}"
 
 
 async def test_a_limit_inside_a_character_leaves_it_out(
     driver: CallDriver, api: LocalApi, an_order: MakeOrder
 ) -> None:
     api.says(answer(200, "aé".encode() * 10))
-    result = result_of(await driver.run(an_order(declared={"response_limit_bytes": 5}), nobody))
+    result = result_of(await driver.run(an_order(declared={"response_limit_bytes": 5}), ignore))
     assert (result.body, result.truncated) == ("aéa", True)
 
 
@@ -123,7 +123,7 @@ async def test_what_is_no_text_is_kept_in_base64(
     driver: CallDriver, api: LocalApi, an_order: MakeOrder
 ) -> None:
     api.says(answer(200, b"\xff\xfe"))
-    result = result_of(await driver.run(an_order(), nobody))
+    result = result_of(await driver.run(an_order(), ignore))
     assert (result.body, result.encoding) == ("//4=", "base64")
 
 
@@ -147,7 +147,7 @@ async def test_an_answer_that_breaks_off_is_nobodys_answer(
         writer.close()
 
     api.behave = breaks
-    report = await driver.run(an_order(), nobody)
+    report = await driver.run(an_order(), ignore)
     assert report.outcome is Outcome.UNKNOWN
     assert feedback_of(report) == (Verdict.FAILING, True)
     assert (report.answer, report.never_started) == (None, False)
@@ -160,12 +160,12 @@ async def test_an_api_that_hangs_is_left_in_time(
         await asyncio.sleep(600)
 
     api.behave = hangs
-    report = await driver.run(an_order(declared={"timeout_seconds": 0.05}), nobody)
+    report = await driver.run(an_order(declared={"timeout_seconds": 0.05}), ignore)
     assert report.outcome is Outcome.TIMEOUT
     assert feedback_of(report) == (Verdict.FAILING, True)
     assert report.execution_seconds >= 0.05
     order = an_order(name="act_2", timeout_seconds=0.05)
-    assert (await driver.run(order, nobody)).outcome is Outcome.TIMEOUT
+    assert (await driver.run(order, ignore)).outcome is Outcome.TIMEOUT
 
 
 async def test_an_answer_that_drips_is_left_in_time_as_well(
@@ -178,7 +178,7 @@ async def test_an_answer_that_drips_is_left_in_time_as_well(
             await asyncio.sleep(0.01)
 
     api.behave = drips
-    report = await driver.run(an_order(declared={"timeout_seconds": 0.1}), nobody)
+    report = await driver.run(an_order(declared={"timeout_seconds": 0.1}), ignore)
     assert report.outcome is Outcome.TIMEOUT
 
 
@@ -188,7 +188,7 @@ async def test_no_connection_means_that_nothing_was_sent(
     async with local_api() as gone:
         port = gone.port
     order = an_order(declared={"base_url": f"http://127.0.0.1:{port}"})
-    report = await driver.run(order, nobody)
+    report = await driver.run(order, ignore)
     assert (report.outcome, report.never_started) == (Outcome.INFRA_FAILED, True)
     assert feedback_of(report) == (Verdict.FAILING, False)
 
@@ -197,7 +197,7 @@ async def test_a_redirect_is_an_answer_and_is_not_followed(
     driver: CallDriver, api: LocalApi, an_order: MakeOrder
 ) -> None:
     api.says(answer(302, b"", "Location: http://169.254.169.254/latest\r\n"))
-    result = result_of(await driver.run(an_order(), nobody))
+    result = result_of(await driver.run(an_order(), ignore))
     assert (result.status, len(api.asked)) == (302, 1)
 
 
@@ -205,7 +205,7 @@ async def test_a_redirect_is_an_answer_and_is_not_followed(
 async def test_loopback_is_called_only_where_that_is_declared(
     driver: CallDriver, api: LocalApi, an_order: MakeOrder, reach: Reach
 ) -> None:
-    report = await driver.run(an_order(declared={"reach": reach}), nobody)
+    report = await driver.run(an_order(declared={"reach": reach}), ignore)
     assert report.outcome is Outcome.INFRA_FAILED
     assert (report.detail or "").startswith("refused: 127.0.0.1 is at 127.0.0.1")
     assert (api.connections, report.feedback) == (0, None)
@@ -219,7 +219,7 @@ async def test_a_name_that_resolves_to_a_bad_address_among_good_ones_is_refused(
 
     monkeypatch.setattr(guard, "resolve", resolve)
     order = an_order(declared={"base_url": "http://api.example.com", "reach": Reach.PUBLIC})
-    report = await driver.run(order, nobody)
+    report = await driver.run(order, ignore)
     assert "api.example.com is at 10.0.0.1" in (report.detail or "")
 
 
@@ -243,12 +243,12 @@ async def test_what_was_judged_is_what_is_connected_to(
         await network.connect_unix_socket("/run/x")
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused(
+async def test_an_untrusted_certificate_is_refused(
     driver: CallDriver, an_order: MakeOrder, self_signed: ssl.SSLContext
 ) -> None:
     async with local_api(self_signed) as api:
         order = an_order(declared={"base_url": f"https://127.0.0.1:{api.port}"})
-        report = await driver.run(order, nobody)
+        report = await driver.run(order, ignore)
         assert (report.outcome, report.never_started) == (Outcome.INFRA_FAILED, True)
         assert "certificate" in (report.detail or "").lower()
         assert feedback_of(report) == (Verdict.FAILING, False)
@@ -265,7 +265,7 @@ async def test_a_plain_server_behind_https_is_refused(
     async with await asyncio.start_server(speak, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         order = an_order(declared={"base_url": f"https://127.0.0.1:{port}"})
-        report = await driver.run(order, nobody)
+        report = await driver.run(order, ignore)
     assert (report.outcome, report.never_started) == (Outcome.INFRA_FAILED, True)
 
 
@@ -274,8 +274,8 @@ async def test_an_api_that_is_not_declared_any_more_is_not_called(
 ) -> None:
     order = an_order()
     order.api = None
-    assert "not an API" in ((await driver.run(order, nobody)).detail or "")
-    narrowed = await driver.run(an_order(declared={"paths": ("/other",)}), nobody)
+    assert "not an API" in ((await driver.run(order, ignore)).detail or "")
+    narrowed = await driver.run(an_order(declared={"paths": ("/other",)}), ignore)
     assert (narrowed.outcome, len(api.asked)) == (Outcome.INFRA_FAILED, 0)
 
 
@@ -291,7 +291,7 @@ async def test_a_stopped_call_closes_its_connection(
         gone.set()
 
     api.behave = waits
-    report = await driver.run(an_order(), nobody)
+    report = await driver.run(an_order(), ignore)
     assert (report.outcome, report.detail) == (Outcome.CANCELLED, "the user left")
     assert (report.never_started, report.feedback) == (False, None)
 
@@ -299,7 +299,7 @@ async def test_a_stopped_call_closes_its_connection(
 async def test_the_same_order_twice_is_one_call(
     driver: CallDriver, api: LocalApi, an_order: MakeOrder
 ) -> None:
-    reports = await asyncio.gather(*(driver.run(an_order(), nobody) for _ in range(2)))
+    reports = await asyncio.gather(*(driver.run(an_order(), ignore) for _ in range(2)))
     assert (len(api.asked), reports[0]) == (1, reports[1])
 
 
@@ -309,7 +309,7 @@ async def test_what_may_not_be_called_twice_is_marked_before_it_is_sent(
     driver = a_driver(tmp_path)
     await driver.open()
     for name, safe in (("act_once", False), ("act_safe", True), ("act_known", False)):
-        await driver.run(an_order(name=name, replay_safe=safe), nobody)
+        await driver.run(an_order(name=name, replay_safe=safe), ignore)
     driver.forget(["act_known#1"])
     await driver.close()
     successor = a_driver(tmp_path)
@@ -321,7 +321,7 @@ async def test_many_calls_at_once_all_end_and_leave_nothing(
     driver: CallDriver, api: LocalApi, an_order: MakeOrder
 ) -> None:
     orders = [an_order(name=f"act_{n}") for n in range(50)]
-    reports = await asyncio.gather(*(driver.run(order, nobody) for order in orders))
+    reports = await asyncio.gather(*(driver.run(order, ignore) for order in orders))
     assert [report.outcome for report in reports] == [Outcome.COMPLETED] * 50
     assert len(api.asked) == 50
 
@@ -338,7 +338,7 @@ async def test_closing_ends_what_is_under_way(
     api.behave = hangs
     driver = a_driver(tmp_path)
     await driver.open()
-    call = asyncio.create_task(driver.run(an_order(), nobody))
+    call = asyncio.create_task(driver.run(an_order(), ignore))
     await asked.wait()
     await driver.close()
     assert (await call).outcome is Outcome.INFRA_FAILED

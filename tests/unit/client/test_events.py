@@ -42,7 +42,7 @@ def test_reader_who_saw_nothing_yet_resumes_where_the_stream_began(
     server: FakeServer, client: Client
 ) -> None:
     """1. The stream opens at the present and breaks before any event.
-    2. An action finishes while nobody is connected.
+    2. An action finishes while the client is not connected.
     3. The reader comes back and must see it."""
     client.submit(ACTION)
     events = client.events()

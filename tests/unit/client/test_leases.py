@@ -113,7 +113,7 @@ async def test_async_lease_that_was_taken_away_is_said_at_the_end(
         await work()
 
 
-def test_nobody_renews_after_the_end(server: FakeServer, client: Client) -> None:
+def test_no_renewal_is_sent_after_the_end(server: FakeServer, client: Client) -> None:
     with client.lease("reward", COST) as lease:
         until(lambda: server.world.renewals[lease.id] >= 1)
     renewals = server.world.renewals[lease.id]

@@ -20,14 +20,14 @@ from tangram_client.traces.recording import Recording, Step
 from tests.unit.client.cli_runner import tangram
 
 
-def ran_as_told(payload: Payload) -> Ran:
+def ran_as_declared(payload: Payload) -> Ran:
     command = payload["exec"]["command"]
     return Ran(seconds=float(command[1]) if command[0] == "sleep" else int(command[-3]) / 100)
 
 
 @pytest.fixture
 def server() -> FakeServer:
-    return FakeServer(run=ran_as_told)
+    return FakeServer(run=ran_as_declared)
 
 
 def a_session(

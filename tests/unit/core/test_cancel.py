@@ -1,4 +1,4 @@
-"""Somebody wants an action ended."""
+"""Cancellation of an action by a client."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_queued_action_is_cancelled_at_once(core):
 
 
 @pytest.mark.parametrize("started", [False, True], ids=["granted", "running"])
-def test_a_node_is_told_to_end_what_it_runs_and_its_report_is_the_end(core, started):
+def test_a_node_is_asked_to_end_what_it_runs_and_its_report_is_the_end(core, started):
     scenario = core(a_node("n1", cpus=1))
     scenario.submit(an_action("a"))
     if started:

@@ -1,4 +1,4 @@
-"""The cycle admits exactly whom a scan over every single waiting action would admit.
+"""The cycle admits exactly the actions that a scan over every waiting action would admit.
 
 The cycle looks at the heads of lines alone and asks ledgers; here every action is looked at, and
 amounts are plain numbers. One node, counted resources.
@@ -89,9 +89,9 @@ class Story:
         assert decided == [one.name for one in going]
         self.waiting = [one for one in self.waiting if one not in going]
         self.running += going
-        self.nobody_was_overtaken(going)
+        self.no_action_was_overtaken(going)
 
-    def nobody_was_overtaken(self, going: Sequence[Waiting]) -> None:
+    def no_action_was_overtaken(self, going: Sequence[Waiting]) -> None:
         for one in self.waiting:
             waits_for = self.scenario.why(one.name).resource
             assert waits_for is not None
@@ -113,10 +113,10 @@ def live_through(steps: Sequence[tuple[str, object]]) -> None:
         getattr(story, verb)(argument)
     while story.running:
         story.finish(range(len(story.running)))
-    assert not story.waiting, "nobody starves"
+    assert not story.waiting, "no action starves"
 
 
 @settings(max_examples=by_tier(15, 100, 4000), deadline=None, derandomize=True)
 @given(STEPS)
-def test_the_cycle_admits_whom_a_scan_of_everybody_admits(steps):
+def test_the_cycle_admits_the_actions_that_a_scan_of_all_admits(steps):
     live_through(steps)

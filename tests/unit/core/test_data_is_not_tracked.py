@@ -1,4 +1,4 @@
-"""What is made for every action is data: nobody looks at it for cycles of references (decision 0041)."""
+"""Objects made for every action are data, which the garbage collector does not track (decision 0041)."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def joining(config: Config, *nodes: NodeInventory) -> tuple[Machine, list[Decisi
 
 
 def prepared(decisions: list[Decision]) -> dict[tuple[int, ...], int]:
-    """Return which chunks somebody is prepared for, and with how many GiB of each GPU."""
+    """Return the chunks with a preparation, and its GiB on each GPU."""
     found = only(Prepare, decisions)
     assert not any(each.awake for each in found)
     return {each.home.units: each.memory_bytes // GIB for each in found}

@@ -42,7 +42,7 @@ def test_a_chunk_that_is_free_in_pieces_only_is_waited_for(core):
 
 
 def test_an_action_that_declares_itself_malleable_keeps_its_chunk(core):
-    """A service lives on its chunk: nobody can move it to another while it works."""
+    """A service stays on its chunk: it cannot move to another while it works."""
     scenario = core(a_node("n1", gpu=4), config=with_policy("malleable"))
     scenario.submit(on_gpus("a", [1, 2, 4], malleable=True))
     scenario.start("a")
@@ -72,7 +72,7 @@ def test_more_gpus_than_a_chunk_of_any_node_has_are_refused_at_once(core):
 
 
 def test_malleable_actions_share_free_chunks_by_their_shapes(core):
-    """A sum of 8 GPUs is free, in pieces of 1 + 1 + 2 + 4: not everybody can have 3."""
+    """A sum of 8 GPUs is free, in pieces of 1 + 1 + 2 + 4: not every call can have 3."""
     scenario = core(a_node("n1", gpu=8), config=with_policy("malleable"))
 
     scenario.submit(*(on_gpus(name, [1, 3], malleable=True) for name in "abcd"))

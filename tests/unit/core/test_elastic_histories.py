@@ -113,8 +113,8 @@ class ElasticHistories(RuleBasedStateMachine):
         event(f"held back: {bool(self.world.machine.state.deferrals)}")
 
     @invariant()
-    def nobody_waits_who_could_go(self) -> None:
-        self.world.nobody_could_go()
+    def no_action_waits_that_could_be_granted(self) -> None:
+        self.world.no_waiting_action_fits()
 
     def teardown(self) -> None:
         self.world.wind_up()

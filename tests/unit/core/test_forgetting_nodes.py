@@ -47,7 +47,7 @@ def test_a_node_that_shows_no_life_is_forgotten_with_all_its_books(core):
     assert not [resource for resource in state.ledgers if resource.endswith(":n1")]
 
 
-def test_whoever_asked_is_named_in_the_answer(core):
+def test_the_answer_names_who_asked(core):
     scenario = core(a_node("n1"))
     (refused,) = only(Refuse, scenario.forget("n1"))
     scenario.lose("n1")
@@ -68,7 +68,7 @@ def test_a_node_that_lives_is_not_forgotten(core):
     assert scenario.the_grant("a").node == "n1"
 
 
-def test_a_node_that_nobody_knows_is_not_found(core):
+def test_an_unknown_node_is_not_found(core):
     assert refusal(core().forget("n9")) == ("not_found", "there is no node 'n9'")
 
 
@@ -111,7 +111,7 @@ def test_a_node_is_not_forgotten_while_open_trajectories_are_at_home_there(core)
 def test_a_trajectory_that_still_runs_elsewhere_keeps_its_dead_node(core):
     """1. Its environment is on n1, a call of it runs on n2. 2. n1 is dead: the call is being ended.
 
-    3. Only when that is over is the environment told to go, and the node free to be forgotten.
+    3. Only when that is over is the environment removed, and the node free to be forgotten.
     """
     scenario = core(a_node("n1", cpus=1), a_node("n2", cpus=1))
     scenario.submit(an_action("a", trajectory="t"))
@@ -161,13 +161,13 @@ def test_what_comes_back_under_the_name_is_new(core):
     lose_and_forget(scenario)
 
     scenario.submit(an_action("next", cost={"cpu": 2}))
-    decisions = scenario.join(a_node("n1", cpus=2, identity="began anew", incarnation=2))
+    decisions = scenario.join(a_node("n1", cpus=2, identity="second", incarnation=2))
 
     assert granted(decisions) == ["next"], "no unit is kept for what ran before"
     assert scenario.outcomes == {"a": Outcome.UNKNOWN}
 
 
-def test_a_worker_that_joins_under_the_forgotten_identity_is_told_again(core):
+def test_a_worker_that_joins_under_the_forgotten_identity_is_refused_again(core):
     """It read its commands before it was forgotten, and may be about to run one of them."""
     scenario = core(a_node("n1", cpus=1))
     lose_and_forget(scenario)
@@ -177,7 +177,7 @@ def test_a_worker_that_joins_under_the_forgotten_identity_is_told_again(core):
 
     assert [each.node for each in only(Forget, decisions)] == ["n1"]
     assert scenario.machine.state.nodes == {}
-    assert granted(scenario.join(a_node("n1", cpus=1, identity="anew", incarnation=3))) == ["a"]
+    assert granted(scenario.join(a_node("n1", cpus=1, identity="third", incarnation=3))) == ["a"]
 
 
 def test_news_of_a_forgotten_node_are_ignored(core):

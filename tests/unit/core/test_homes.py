@@ -31,7 +31,7 @@ def test_a_later_action_gets_cores_where_the_first_one_had_them(core):
     )  # fmt: skip
     scenario.finish("a")
     assert cores(scenario.submit(an_action("b")), "b") == (4,), (
-        "whoever is at home nowhere: best fit"
+        "an action without a home node: best fit"
     )
     assert cores(scenario.submit(an_action("c", trajectory="t")), "c") == (0,)
 

@@ -34,7 +34,7 @@ DAMAGES: list[object] = []
 
 @damage("units leak", "cpu:n1: the ledger says")
 def _leak(state: State) -> None:
-    state.ledgers[CPU].adopt("nobody", Allocation(CPU, 1000))
+    state.ledgers[CPU].adopt("unknown", Allocation(CPU, 1000))
 
 
 @damage("units are lost", "cpu:n1: the ledger says")

@@ -149,7 +149,7 @@ def test_a_lease_is_its_trainers_so_the_silence_of_its_node_does_not_end_it(core
     assert scenario.free("cpu:n1") == 1
 
 
-def test_a_replay_safe_lease_on_a_node_that_lost_its_state_is_granted_anew_for_its_full_time(core):
+def test_a_replay_safe_lease_on_a_node_that_lost_its_state_is_granted_again_for_its_full_time(core):
     scenario = core(a_node("n1", cpus=1))
     scenario.submit(a_lease("l", cost={"cpu": 1}, ttl_seconds=30, replay_safe=True))
     scenario.now += 20

@@ -37,7 +37,7 @@ def test_who_waits_keeps_the_names_that_others_of_its_task_came_with(core):
         assert all(task is tasks[0] for task in tasks)
 
 
-def test_only_the_longest_lines_are_told_and_all_are_counted(core):
+def test_only_the_longest_queues_are_shown_and_all_are_counted(core):
     scenario = core(a_node("n1", cpus=4))
     scenario.submit(an_action("running", cost={"cpu": 4}))
     scenario.submit(*(an_action(f"a{n}", cost={"cpu": n}) for n in (1, 2, 3)), an_action("b"))
@@ -59,13 +59,13 @@ def test_memory_of_a_first_grant_is_part_of_what_a_line_needs(core):
     assert line.why.resource == "memory:n1"
 
 
-def test_nobody_waits_in_an_idle_system(core):
+def test_no_action_waits_in_an_idle_system(core):
     scenario = core(a_node("n1"))
     scenario.submit(an_action("a"))
     assert scenario.machine.queues(10).items == []
 
 
-def test_a_project_is_told_of_its_own_part_of_each_line(core):
+def test_a_project_sees_its_own_part_of_each_queue(core):
     scenario = core(a_node("n1", cpus=4))
     scenario.submit(an_action("running", cost={"cpu": 4}))
     scenario.submit(an_action("theirs0"), an_action("theirs1"), an_action("wide", cost={"cpu": 2}))

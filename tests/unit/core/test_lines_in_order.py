@@ -1,4 +1,4 @@
-"""A line is read in order as far as somebody asks, whoever has left it and come back."""
+"""A queue is read in order as far as needed, whichever actions have left it and returned."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def malleable_pool(**fields: Any) -> Config:
 def supple(name: str, widest: int = 8, seconds: float | None = 40.0, **fields: Any) -> Any:
     """Return a malleable action that is as many times faster as it has cores.
 
-    Nobody knows how long it takes when ``seconds`` is None.
+    Its duration is unknown when ``seconds`` is None.
     """
     return an_action(
         name,
@@ -87,7 +87,7 @@ def test_what_comes_free_goes_to_who_has_the_least_left_to_do(pool):
     assert finish.allocations[0].amount == 5000
 
 
-def test_actions_of_which_nobody_knows_how_long_they_take_are_equally_wide(pool):
+def test_actions_of_unknown_duration_are_equally_wide(pool):
     pool.submit(*(supple(name, seconds=None) for name in "abcd"))
 
     assert [width(pool, name) for name in "abcd"] == [2, 2, 2, 2]
@@ -104,7 +104,7 @@ def test_an_action_that_is_not_malleable_takes_its_smallest_count_from_malleable
     assert width(pool, "a") == 5
 
 
-def test_nobody_is_squeezed_for_an_action_that_would_not_fit_even_then(pool):
+def test_no_action_is_squeezed_for_one_that_would_not_fit_even_then(pool):
     pool.submit(an_action("steady", cost={"cpu": 6}), supple("a"))
 
     decisions = pool.submit(an_action("wide", cost={"cpu": 2}))
@@ -152,7 +152,7 @@ def test_who_would_wait_is_served_whatever_the_rate(pool):
     assert width(pool, "a") == 1
 
 
-def test_nobody_grows_past_the_width_from_which_on_it_gets_no_faster(pool):
+def test_no_action_grows_past_the_width_beyond_which_it_gets_no_faster(pool):
     flat = Elasticity(table=((1000, 1.0), (2000, 1.0), (3000, 0.5), (8000, 0.1)))
     pool.submit(
         an_action(
@@ -176,7 +176,7 @@ def test_a_malleable_action_without_a_profile_is_resized_all_the_same(pool):
     assert (width(pool, "a"), width(pool, "b")) == (4, 4)
 
 
-def test_what_a_resized_action_has_cost_is_told_at_its_end(pool):
+def test_the_end_of_a_resized_action_reports_its_cost(pool):
     """Ten seconds on eight cores, then ten on one: 90 core seconds."""
     pool.submit(supple("a"))
     pool.start("a")

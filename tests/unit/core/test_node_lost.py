@@ -96,7 +96,7 @@ def test_i4_what_a_silent_node_may_still_run_keeps_its_units(core):
     assert scenario.outcomes == {"a": Outcome.UNKNOWN}
 
 
-def test_i4_a_restarted_worker_is_told_to_end_what_it_may_yet_read_the_order_for(core):
+def test_i4_a_restarted_worker_is_asked_to_end_actions_whose_order_it_may_yet_read(core):
     """The order of a given-up action can still stand unread in the node's command stream.
 
     1. The node died before it read the order; the action is given up.
@@ -265,10 +265,10 @@ def test_a_changed_grace_holds_for_nodes_that_are_silent_already(core, seconds):
 def test_news_about_unknown_nodes_is_ignored(core):
     scenario = core()
 
-    assert scenario.lose("nobody") + scenario.bring_back("nobody") == []
+    assert scenario.lose("unknown") + scenario.bring_back("unknown") == []
 
 
-def test_a_silent_node_holds_up_nobody_elsewhere(core):
+def test_a_silent_node_holds_up_no_action_elsewhere(core):
     scenario = core(a_node("n1", cpus=1), a_node("n2", cpus=1))
     scenario.submit(an_action("x"), an_action("y"))
     scenario.submit(a_noop("ping"), a_lease("l", cost={"cpu": 1}))

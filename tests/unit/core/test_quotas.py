@@ -39,7 +39,7 @@ def test_ending_gives_nothing_of_a_quota_back() -> None:
     assert granted(scenario.advance(10.0)) == ["c2"]
 
 
-def test_nobody_waits_longer_than_the_slower_of_quota_and_capacity() -> None:
+def test_no_action_waits_longer_than_the_slower_of_quota_and_capacity() -> None:
     scenario = a_scenario(a_quota(2, 10.0), at_once=2)
     scenario.submit(*calls(3))
     assert granted(scenario.advance(20.0)) == []

@@ -267,7 +267,7 @@ class Histories(RuleBasedStateMachine):
             self.world.lose(node, self.incarnations[node])
             self.world.advance(self.world.machine.state.config.node_dead_seconds)
         if only(Forget, self.world.forget(node)):
-            self.identities[node] += 1  # what comes back is told, and begins anew
+            self.identities[node] += 1  # a worker that returns is asked to start without state
 
     @rule(data=st.data())
     def configure(self, data: st.DataObject) -> None:
@@ -286,8 +286,8 @@ class Histories(RuleBasedStateMachine):
             self.world.fork()
 
     @invariant()
-    def nobody_waits_who_could_go(self) -> None:
-        self.world.nobody_could_go()
+    def no_action_waits_that_could_be_granted(self) -> None:
+        self.world.no_waiting_action_fits()
 
     def teardown(self) -> None:
         self.world.wind_up()

@@ -1,4 +1,4 @@
-"""Which calls are made again, by whom that is paid, and what the others notice."""
+"""Repeated calls: which ones are repeated, which quota they use, and their effect on other calls."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_cancelled_call_is_not_made_again() -> None:
     assert scenario.outcomes == {"c0": Outcome.UNKNOWN}
 
 
-def test_an_open_circuit_keeps_everybody_waiting_and_one_probes() -> None:
+def test_an_open_circuit_keeps_all_calls_waiting_and_one_probes() -> None:
     scenario = a_scenario(at_once=4, breaker=Breaker(failures=2, cooldown_seconds=5.0))
     scenario.submit(*(a_call(f"c{n}") for n in range(4)))
     scenario.submit(*(a_call(f"d{n}") for n in range(4)))
@@ -152,7 +152,7 @@ def test_feedback_on_a_resource_that_is_gone_ends_the_call() -> None:
     assert "not declared" in (scenario.the_finish("c0").detail or "")
 
 
-def test_what_the_holder_of_a_lease_heard_slows_everybody() -> None:
+def test_a_refusal_to_the_holder_of_a_lease_slows_all_calls() -> None:
     scenario = a_scenario()
     scenario.submit(a_lease("mine", cost={"api:search": 1}), a_call("c0"), a_call("c1"))
     said = Feedback("", Verdict.LIMITED, pause_seconds=4.0)

@@ -118,7 +118,7 @@ def test_i3_what_may_have_run_is_not_run_again(core, outcome):
 
 
 @pytest.mark.parametrize("outcome", [Outcome.UNKNOWN, Outcome.INFRA_FAILED])
-def test_i3_a_replay_safe_action_runs_again_when_nobody_can_tell(core, outcome):
+def test_i3_a_replay_safe_action_runs_again_when_its_outcome_is_unknown(core, outcome):
     scenario = core()
     scenario.submit(an_action("a", replay_safe=True))
     scenario.start("a")
@@ -163,5 +163,5 @@ def test_an_action_that_waits_again_has_its_old_place(core):
 def test_reports_of_actions_that_never_were_are_ignored(core):
     scenario = core()
 
-    assert scenario.finish("nobody", node="n1", attempt=1) == []
-    assert scenario.finish("nobody", node="nowhere", attempt=1) == []
+    assert scenario.finish("unknown", node="n1", attempt=1) == []
+    assert scenario.finish("unknown", node="nowhere", attempt=1) == []

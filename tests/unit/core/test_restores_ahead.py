@@ -164,7 +164,7 @@ def test_who_waits_for_the_chunk_of_its_service_has_the_other_when_that_is_soone
     assert granted == {"a2": Hosting("a", 50 * GIB, cached=True, ahead=True)}
 
 
-def test_nobody_leaves_for_who_is_not_granted() -> None:
+def test_no_service_is_evicted_for_a_call_that_is_not_granted() -> None:
     play = Ahead("a", "b", "c")
     play.submit(a_call("c1", "c"))
     play.submit(a_searching_call("a1", "a"))
@@ -174,7 +174,7 @@ def test_nobody_leaves_for_who_is_not_granted() -> None:
     assert sorted(play.cached()) == ["a", "c"]
 
 
-def test_nothing_is_brought_where_somebody_waits_for_gpus() -> None:
+def test_nothing_is_prefetched_where_an_action_waits_for_gpus() -> None:
     play = waiting()
     play.submit(an_action("wide", cost={"gpu": 2}))
 
@@ -205,7 +205,7 @@ def test_a_service_that_cannot_be_brought_is_not_tried_again_before_it_was_calle
     assert len(homes(play.submit(a_searching_call("b3", "b")))) == 1
 
 
-def test_whoever_comes_has_the_chunk_and_what_is_on_its_way_leaves() -> None:
+def test_a_granted_call_has_the_chunk_and_a_prefetch_is_evicted() -> None:
     play = Ahead("a", "b", "c", default=Share(MILLI, borrow=0), other=Share(MILLI, lend=0))
     play.submit(a_call("a1", "a"))
     (home,) = homes(play.submit(a_call("b1", "b")))
@@ -217,11 +217,11 @@ def test_whoever_comes_has_the_chunk_and_what_is_on_its_way_leaves() -> None:
     assert play.cached() == ["a", "c"]
 
 
-def test_a_failure_is_believed_only_where_nobody_was_granted_meanwhile() -> None:
+def test_a_failure_counts_only_where_no_call_was_granted_meanwhile() -> None:
     play = waiting()
     (home,) = homes(play.submit(a_searching_call("b1", "b")))
     play.end("a1")
-    play.arrived(home, failed="it made room for somebody else")
+    play.arrived(home, failed="it made room for another service")
 
     assert "b" in play.cached(), "it is being brought there for b1"
 
@@ -256,10 +256,10 @@ STEPS = st.lists(
 
 @settings(max_examples=by_tier(15, 60, 600), deadline=None)
 @given(STEPS)
-def test_whatever_comes_ahead_takes_no_chunk_and_evicts_nobody(
+def test_a_prefetch_takes_no_chunk_and_evicts_no_service(
     steps: list[tuple[str, str, int]],
 ) -> None:
-    """What is brought lies on a free chunk, beside everybody who was cached; and all calls are served."""
+    """A prefetched service is on a free chunk, beside all cached ones; and all calls are served."""
     play, brought = Ahead("a", "b", "c", gpus=3), 0
     running: list[str] = []
     coming: list[Home] = []

@@ -92,7 +92,7 @@ def gpus_of(grants: dict[str, Grant]) -> dict[str, int]:
     return {name: len(grant.allocations[0].units) for name, grant in grants.items()}
 
 
-def test_a_burst_is_spread_over_the_nodes_and_everybody_gets_more():
+def test_a_burst_is_spread_over_the_nodes_and_every_call_gets_more():
     """Two on each node get four GPUs each; four on one node would get two each."""
     grants = Pool(nodes=2).submit(*(a_wide_call(name, name) for name in NAMES))
 
@@ -101,7 +101,7 @@ def test_a_burst_is_spread_over_the_nodes_and_everybody_gets_more():
 
 
 def test_who_has_a_home_in_a_larger_block_goes_home_when_several_go_at_once():
-    """Two free GPUs are the smallest block: for who has no home, whoever is first in line."""
+    """Two free GPUs are the smallest block: for the first call in the queue without a home."""
     pool = Pool()
     pool.submit(an_action("command", cost={"gpu": 2}, duration_seconds=1000.0))
     grants = pool.submit(*(a_call(f"{name}1", name, (2,)) for name in "abc"))
@@ -123,7 +123,7 @@ def test_who_has_a_home_in_a_larger_block_goes_home_when_several_go_at_once():
 
 
 @pytest.mark.parametrize(("others", "gpus"), [(2, 4), (4, 2)])
-def test_a_long_call_gets_more_while_everybody_could_be_served_at_once(others, gpus):
+def test_a_long_call_gets_more_while_all_could_be_served_at_once(others, gpus):
     """A fair share of 8 GPUs is 2 already among three; it counts when a fifth finds no place."""
     long = replace(a_wide_call("long", "a"), duration_seconds=80.0)
     short = [

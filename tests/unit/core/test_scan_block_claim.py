@@ -1,4 +1,4 @@
-"""Scan, block, claim: who may overtake whom, and who never starves (design of the algorithm)."""
+"""Scan, block, claim: which actions may overtake others, and that none starves."""
 
 from __future__ import annotations
 

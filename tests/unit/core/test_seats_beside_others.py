@@ -73,7 +73,7 @@ def test_a_service_that_declares_nothing_works_for_one_at_a_time() -> None:
     assert list(play.submit(*calls("b", "1", "2"))) == ["1"]
 
 
-def test_nobody_sits_down_while_somebody_overdue_waits_for_the_chunk() -> None:
+def test_no_call_shares_a_chunk_while_an_overdue_one_waits_for_it() -> None:
     play = a_play()
     play.submit(*calls("a", "1"))
     play.submit(*calls("b", "b1"))
@@ -87,7 +87,7 @@ def test_nobody_sits_down_while_somebody_overdue_waits_for_the_chunk() -> None:
     assert list(play.end("2")) == ["b1"]
 
 
-def test_nobody_of_lower_priority_sits_down_before_who_waits_for_the_chunk() -> None:
+def test_no_call_of_lower_priority_shares_a_chunk_that_another_waits_for() -> None:
     play = a_play()
     play.submit(*calls("a", "1"))
     urgent = a_call("b1", "b")
@@ -97,7 +97,7 @@ def test_nobody_of_lower_priority_sits_down_before_who_waits_for_the_chunk() -> 
     assert play.submit(*calls("a", "2")) == {}
 
 
-def test_nobody_sits_down_in_a_pool_that_is_paused() -> None:
+def test_no_call_shares_a_chunk_in_a_paused_pool() -> None:
     play = a_play()
     play.submit(*calls("a", "1"))
     play.at += 1

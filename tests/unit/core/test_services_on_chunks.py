@@ -1,4 +1,4 @@
-"""What the core tells the books of GPUs, and what nodes are told for it."""
+"""GPU services in the core: its calls of the chunk ledger and its orders to nodes."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_service_that_a_node_reports_as_gone_is_cached_no_more() -> None:
     assert hosting(play.submit(a_call("2", "a"))["2"]) == Hosting("a", 50 * GIB)
 
 
-def test_nothing_is_granted_on_a_gpu_whose_memory_is_stuck_until_the_node_joins_anew() -> None:
+def test_nothing_is_granted_on_a_gpu_whose_memory_is_stuck_until_the_node_joins_again() -> None:
     play = Play("a", gpus=1)
     play.submit(a_call("1", "a"))
     play.end("1", ChunkNews(stuck=(0,)))
@@ -172,7 +172,7 @@ def test_a_snapshot_knows_what_is_cached() -> None:
     assert restored.handle(event) == play.machine.handle(event)
 
 
-def test_a_node_that_joins_anew_has_only_what_it_says_and_what_works_for_holders() -> None:
+def test_a_node_that_joins_again_has_what_it_reports_and_what_works_for_holders() -> None:
     play = Play("a", "b", "c", gpus=4)
     play.submit(a_call("1", "a"), a_call("2", "b"), a_call("3", "c"))
     play.end("1")
@@ -219,7 +219,7 @@ def test_calls_of_a_quarantined_service_wait_and_others_go_on():
     assert status.waiting.code == "service_quarantined"
 
 
-def test_a_service_leaves_where_it_does_not_work_when_somebody_asks() -> None:
+def test_a_service_is_evicted_on_request_where_it_does_not_work() -> None:
     play = Play("a", "b", gpus=2)
     play.submit(a_call("a1", "a"), a_call("b1", "b"))
     play.end("a1")

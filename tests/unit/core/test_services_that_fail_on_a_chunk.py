@@ -67,7 +67,7 @@ def test_it_goes_into_a_larger_block_before_it_goes_where_it_failed() -> None:
 
 
 def test_where_it_failed_on_all_chunks_it_is_tried_again_and_ends() -> None:
-    """Three grants, as for whatever could not be brought; nobody waits for ever."""
+    """Three grants, as after any failed restore; no call waits for ever."""
     play = failed(1)
     assert list(fail(play, "a1")) == ["a1"]
     live = play.machine.state.actions[ActionId("a1")]
@@ -79,7 +79,7 @@ def test_where_it_failed_on_all_chunks_it_is_tried_again_and_ends() -> None:
     assert finished(play.machine.handle(event)) == {"a1": Outcome.INFRA_FAILED}
 
 
-def test_it_waits_for_a_chunk_on_which_it_did_not_fail_and_blocks_nobody() -> None:
+def test_it_waits_for_a_chunk_on_which_it_did_not_fail_and_blocks_no_other() -> None:
     play = failed(2, "b")
     play.submit(a_call("b0", "b"))
     assert (units(play, "a1"), units(play, "b0")) == ((1,), (0,))
@@ -103,12 +103,12 @@ def an_own_program(name: str) -> Action:
     return replace(a_call(name, "a"), call=None)
 
 
-@pytest.mark.parametrize("anew", ["declared", "joined"])
-def test_it_is_cured_by_what_begins_anew(anew: str) -> None:
+@pytest.mark.parametrize("again", ["declared", "joined"])
+def test_a_new_declaration_or_a_new_join_cures_it(again: str) -> None:
     play = failed()
     play.end("a1", ChunkNews(gone=(Home("a", (1,)),)))
     play.at += 1
-    if anew == "declared":
+    if again == "declared":
         other = replace(services("a").services["a"], restore_timeout_seconds=7.0)
         config = replace(services("a"), services={"a": other}, revision=1)
         play.machine.handle(events.ConfigApplied(config=config, at=play.at))

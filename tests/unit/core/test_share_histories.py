@@ -27,7 +27,7 @@ from tests.builders import a_config, a_node, an_action, only
 from tests.tiers import by_tier
 from tests.unit.core.watched import Watched
 
-PROJECTS = ("a", "b", "c", "nobody's")
+PROJECTS = ("a", "b", "c", "without-share")
 CORES = 12
 AMOUNT = st.integers(0, 4).map(lambda units: units * MILLI)
 SHARES = st.fixed_dictionaries(
@@ -98,7 +98,7 @@ class ShareHistories(RuleBasedStateMachine):
         self.world.restart() if go_on_with_it else self.world.fork()
 
     def judge(self, step: Any) -> None:
-        """Take one step and raise when it gave somebody what is not due."""
+        """Take one step, and raise when it granted more than is due."""
         before, order = self.used(), self.waiting()
         decisions = step()
         used = self.used()
@@ -121,7 +121,7 @@ class ShareHistories(RuleBasedStateMachine):
         kept = sum(
             max(0, self.of(other).kept - used[other]) for other in PROJECTS if other != project
         )
-        if used[project] > share.kept:  # else it takes what nobody else could have had
+        if used[project] > share.kept:  # else it takes what no other project could have had
             assert sum(used.values()) + kept <= max(CORES * MILLI, self.everything())
             event("shares bind")
 
@@ -129,7 +129,7 @@ class ShareHistories(RuleBasedStateMachine):
         return sum(share.nominal for share in self.shares.values())
 
     def judge_order(self, granted: list[Grant], order: list[str]) -> None:
-        """First come, first served inside a project: on one node nobody is overtaken."""
+        """First come, first served inside a project: on one node no action is overtaken."""
         still = self.waiting()
         for grant in granted:
             earlier = order[: order.index(grant.action_id)]
@@ -138,7 +138,7 @@ class ShareHistories(RuleBasedStateMachine):
 
     @invariant()
     def owners_have_what_is_never_lent(self) -> None:
-        """Nobody waits for its share who asks for no more than what others never get."""
+        """No action waits for its share when it needs no more than what others never get."""
         if self.policy != "minimum" or self.everything() > CORES * MILLI:
             return
         used = self.used()
@@ -156,8 +156,8 @@ class ShareHistories(RuleBasedStateMachine):
         return sum(used.values()) + kept > CORES * MILLI
 
     @invariant()
-    def nobody_waits_who_could_go(self) -> None:
-        self.world.nobody_could_go()
+    def no_action_waits_that_could_be_granted(self) -> None:
+        self.world.no_waiting_action_fits()
 
     def waits_within_its_own(self, project: str) -> bool:
         head = next((n for n in self.waiting() if self.project_of(n) == project), None)

@@ -1,4 +1,4 @@
-"""Shares of projects: what each may take, who waits for whom, and that nobody is ended for it."""
+"""Shares of projects: their limits, waiting for a share, and that no action is ended for one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_borrowing_limit_holds() -> None:
     assert len(granted(scenario.submit(*leases("b", 20)))) == 5
 
 
-def test_who_waits_for_its_share_holds_up_nobody_else() -> None:
+def test_an_action_that_waits_for_its_share_holds_up_no_other() -> None:
     scenario = a_scenario(a=Share(2000, borrow=0), b=Share(8000))
     scenario.submit(*leases("a", 5))
     assert granted(scenario.submit(*leases("b", 1))) == ["b0"]
@@ -78,7 +78,7 @@ def test_who_waits_for_its_share_keeps_no_cores_from_others() -> None:
     assert granted(scenario.submit(an_action("cores", project="b", cost={"cpu": 8}))) == ["cores"]
 
 
-def test_what_was_lent_comes_back_as_actions_end_and_nobody_is_ended() -> None:
+def test_lent_units_return_as_actions_end_and_no_action_is_ended() -> None:
     scenario = a_scenario(a=Share(4000), b=Share(6000))
     scenario.submit(*leases("a", 10))
     assert granted(scenario.submit(*leases("b", 8))) == []
@@ -153,7 +153,7 @@ TAKES = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 3)), max_size
 
 
 @given(shares=SHARES, spare=AMOUNT, takes=TAKES)
-def test_whatever_is_taken_nobody_passes_a_limit(shares, spare: int, takes) -> None:
+def test_no_project_passes_its_limit(shares, spare: int, takes) -> None:
     """Only the formula decides here; the sums of what it allows never pass what there is."""
     capacity = sum(share.nominal for share in shares.values()) + spare
     cohort = Cohort(shares)

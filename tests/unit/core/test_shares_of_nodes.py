@@ -54,7 +54,7 @@ def test_a_share_of_cores_is_of_all_nodes_of_the_pool_together() -> None:
     assert len(granted(scenario.submit(*of("b", *range(9))))) == 5
 
 
-def test_who_waits_for_its_share_of_cores_holds_up_nobody_else() -> None:
+def test_an_action_that_waits_for_its_share_of_cores_holds_up_no_other() -> None:
     scenario = a_scenario(a=Share(2000, borrow=0), b=Share(8000))
     scenario.submit(*of("a", *range(5)))
     assert len(granted(scenario.submit(*of("b", *range(8))))) == 8
@@ -204,7 +204,7 @@ def test_malleable_actions_grow_when_a_share_is_free_again_on_another_node() -> 
     assert cores(scenario, "a0") == [6]
 
 
-def test_a_cut_share_lets_malleable_actions_shrink_and_nobody_end() -> None:
+def test_a_smaller_share_shrinks_malleable_actions_and_ends_none() -> None:
     scenario = a_scenario("malleable", a=Share(6000, borrow=0))
     scenario.submit(*wide("a", 0, malleable=True))
     scenario.advance(1.0)
@@ -243,13 +243,13 @@ def test_what_one_node_gives_of_a_share_is_missing_on_the_next() -> None:
     assert sum(cores(scenario, "a0", "a1")) == 4
 
 
-def test_how_projects_stand_is_told() -> None:
+def test_the_status_has_the_usage_of_projects() -> None:
     scenario = a_scenario(a=Share(2000), b=Share(4000, borrow=1000, lend=3000))
     scenario.submit(*of("a", *range(10)), *of("c", 20))
-    told = {view.project: view for view in scenario.machine.shares()}
-    assert told["a"] == ShareUsage("default", "cpu", "a", 2, None, None, 9, 7, 0, 1)
-    assert told["b"] == ShareUsage("default", "cpu", "b", 4, 1, 3, 0, 0, 1, 0)
-    assert (told["c"].nominal, told["c"].waiting) == (0, 1)
+    reported = {view.project: view for view in scenario.machine.shares()}
+    assert reported["a"] == ShareUsage("default", "cpu", "a", 2, None, None, 9, 7, 0, 1)
+    assert reported["b"] == ShareUsage("default", "cpu", "b", 4, 1, 3, 0, 0, 1, 0)
+    assert (reported["c"].nominal, reported["c"].waiting) == (0, 1)
     assert scenario.why("c20").position == 0
 
 
@@ -266,7 +266,7 @@ def test_a_call_gets_the_largest_chunk_that_its_share_allows(own: int, given: in
 
 
 @pytest.mark.parametrize("policy", ["paper", "balanced", "malleable"])
-def test_nobody_gets_less_because_others_wait_for_their_share(policy: str) -> None:
+def test_no_action_gets_less_because_others_wait_for_their_share(policy: str) -> None:
     """Units that are free are not for them, so policies do not save any up for them."""
     widths = []
     for waiting in (0, 40):

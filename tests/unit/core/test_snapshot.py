@@ -102,7 +102,7 @@ def test_what_is_held_of_a_resource_that_is_gone_survives():
 
 @pytest.mark.slow
 def test_equal_states_give_equal_bytes_in_every_process(pytestconfig):
-    """Sets of names have another order in another process, unless somebody sees to it."""
+    """Sets of names have another order in another process, unless they are sorted."""
     script = (
         "import hashlib; from tests.unit.core.test_snapshot import a_busy_scenario, snapshot;"
         "print(hashlib.sha256(snapshot.dump(a_busy_scenario().machine)).hexdigest())"

@@ -1,4 +1,4 @@
-"""Somebody pauses a task, serves it earlier or later, or ends all that it has."""
+"""Task control: a client pauses a task, changes its priority, or ends all its actions."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_renewals_of_a_lease_do_not_each_wake_the_machine(core):
     assert scenario.wakes() == [10, 19]
 
 
-def test_what_is_over_wakes_nobody(core):
+def test_a_past_timer_causes_no_wake_up(core):
     """A thousand actions with a time limit on waiting leave no thousand wakes behind."""
     scenario = core(a_node("n1", cpus=8))
     for n in range(50):

@@ -131,7 +131,7 @@ def test_a_name_may_be_used_again_after_a_while(core):
     assert granted(scenario.submit(a_step("b"))) == ["b"]
 
 
-def test_a_removal_that_nobody_asked_for_is_ignored(core):
+def test_a_removal_without_a_request_is_ignored(core):
     scenario = core()
     scenario.submit(a_step("a", memory_bytes=GIB))
     scenario.finish("a")
@@ -147,4 +147,4 @@ def test_a_removal_that_nobody_asked_for_is_ignored(core):
 def test_the_end_of_an_unknown_trajectory_changes_nothing(core):
     scenario = core()
 
-    assert scenario.finish_trajectory("nobody") == []
+    assert scenario.finish_trajectory("unknown") == []

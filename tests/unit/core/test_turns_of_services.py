@@ -33,7 +33,7 @@ def overdue(play: Play, action: str) -> float:
     return overdue_seconds(play.machine.state, queue)
 
 
-def test_the_service_that_is_there_goes_on_until_nobody_waits_for_it() -> None:
+def test_a_resident_service_goes_on_until_no_call_waits_for_it() -> None:
     play = a_play()
 
     assert list(play.end("a1", RESTORED_IN_2)) == ["a2"]
@@ -68,12 +68,12 @@ def test_an_action_with_its_own_program_is_overdue_at_last() -> None:
     while served[-1] != "own":
         play.submit(a_call(f"later{len(served)}", "a"))
         served += play.end(served[-1])
-        assert len(served) < 30, "somebody is overtaken for ever"
+        assert len(served) < 30, "a call is overtaken for ever"
 
     assert len(served) > 2
 
 
-def test_the_paper_serves_whoever_came_first() -> None:
+def test_the_paper_serves_calls_in_order_of_arrival() -> None:
     play = a_play("paper")
 
     assert list(play.end("a1", RESTORED_IN_2)) == ["b1"]
@@ -87,7 +87,7 @@ def test_calls_that_come_meanwhile_do_not_put_off_who_is_overdue() -> None:
         play.submit(a_call(name, "a"))
         news = RESTORED_IN_2 if served[-1] == "a1" else None
         served += play.end(served[-1], news)
-        assert len(served) < 30, "somebody is overtaken for ever"
+        assert len(served) < 30, "a call is overtaken for ever"
 
     assert len(served) > 2
 
@@ -102,7 +102,7 @@ def test_a_higher_priority_goes_before_a_turn() -> None:
     assert list(play.end("a1")) == ["b1"]
 
 
-def test_who_has_to_leave_is_somebody_for_whom_nobody_waits() -> None:
+def test_the_evicted_service_is_one_without_waiting_calls() -> None:
     play = Play("a", "b", "c", gpus=2)
     play.submit(a_call("a1", "a"))
     play.submit(a_call("b1", "b"))
@@ -157,7 +157,7 @@ def test_calls_wait_for_the_chunk_of_their_service_until_the_line_is_worth_a_res
     assert (why := wait_details(waiting)) is not None
     assert why.code == "deferred"
     assert "service 'a' works for others on gpu:n1" in why.reason
-    assert list(play.submit(a_call("b1", "b"))) == ["b1"], "they block nobody"
+    assert list(play.submit(a_call("b1", "b"))) == ["b1"], "they block no other call"
     play.end("b1")
     assert play.submit(a_call("a4", "a"), a_call("a5", "a")) == {}
     grants = play.submit(a_call("a6", "a"))
@@ -182,7 +182,7 @@ def test_calls_wait_less_where_a_chunk_has_room_for_their_service() -> None:
 
 
 def test_calls_wait_less_the_more_chunks_are_idle() -> None:
-    """One call of 1 s in line is worth one restore of 1 s: of many idle services nobody misses one."""
+    """One call of 1 s in line is worth one restore of 1 s: of many idle services one is not missed."""
     for gpus, goes in ((2, False), (4, False), (8, True)):
         others = [f"s{number}" for number in range(1, gpus)]
         play = Play("a", *others, gpus=gpus)
@@ -265,7 +265,7 @@ def test_a_call_whose_node_is_lost_is_restored_elsewhere_if_it_may_be_repeated()
     assert [home.service for home in there.evicted] == ["b"]
 
 
-def test_a_call_goes_to_the_node_where_nobody_has_to_leave() -> None:
+def test_a_call_goes_to_the_node_without_an_eviction() -> None:
     nodes = [replace(a_gpu_node(), name=name, identity=name) for name in ("n1", "n2")]
     machine, where = a_machine(nodes, services("a", "b")), {}
     for number, service in enumerate("ab"):

@@ -21,7 +21,7 @@ def why(machine, name: str) -> WaitDetails:
     return found
 
 
-def test_who_waits_for_a_quota_is_told_what_is_left_and_when_it_comes_back() -> None:
+def test_the_hint_for_a_quota_has_what_is_left_and_when_it_returns() -> None:
     scenario = a_scenario(a_quota(2, 10.0))
     scenario.submit(*calls(1))
     scenario.advance(3.0)
@@ -46,7 +46,7 @@ def test_who_waits_for_calls_to_end_is_not_sent_to_the_quota() -> None:
     assert why(scenario.machine, "c1").relief is None
 
 
-def test_who_waits_for_memory_is_told_of_environments_that_nobody_uses(core) -> None:
+def test_the_hint_for_memory_names_idle_environments(core) -> None:
     scenario = core(a_node("n1", cpus=8, memory_bytes=8 * GIB))
     for name, gib, ttl in (("idle", 3, 600.0), ("busy", 2, 60.0), ("small", 1, 900.0)):
         spec = an_environment(gib * GIB, ttl_seconds=ttl)
@@ -72,7 +72,7 @@ def test_who_waits_for_memory_is_told_of_environments_that_nobody_uses(core) -> 
     assert (after.missing, after.enough_in_seconds) == (3 * GIB, 590.0)
 
 
-def test_an_action_that_is_too_large_is_told_how_large_the_largest_is(core) -> None:
+def test_the_hint_for_an_action_that_is_too_large_has_the_largest_size(core) -> None:
     scenario = core(a_node("n1", cpus=8, memory_bytes=8 * GIB))
     scenario.submit(an_action("runs", cost={"cpu": 8}))
     scenario.submit(an_action("huge", trajectory="t", cost={"cpu": 8}, memory_bytes=6 * GIB))
@@ -87,7 +87,7 @@ def test_an_action_that_is_too_large_is_told_how_large_the_largest_is(core) -> N
     assert found.relief.sizes == [UnmetSize("cpu", 8, 4), UnmetSize("memory", 6 * GIB, 4 * GIB)]
 
 
-def test_a_call_whose_service_fits_no_gpu_is_told_how_much_memory_the_largest_has() -> None:
+def test_the_hint_for_a_service_that_fits_no_gpu_has_the_memory_of_the_largest() -> None:
     machine = a_pool_machine("minimum", {"big": a_service((1, 70))}, (1, 24), (2, 40))
     machine.handle(events.ActionSubmitted(action=a_call("1", "big"), at=START + 1))
 

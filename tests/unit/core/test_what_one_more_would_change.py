@@ -34,7 +34,7 @@ def test_one_more_core_starts_the_next_one_at_once(core):
     )
 
 
-def test_whoever_is_before_it_takes_the_unit_first(core):
+def test_an_earlier_action_takes_the_unit_first(core):
     """Without: first at 30, second at 35. With: first at once, second when that one ends."""
     scenario = core(a_node("n1", cpus=1), config=MINIMUM)
     scenario.submit(an_action("running", duration_seconds=30.0))
@@ -58,7 +58,7 @@ def test_one_unit_that_is_not_enough_changes_nothing_and_says_how_many_are(core)
     assert found.starts_in_seconds == pytest.approx(30.0)
 
 
-def test_nothing_is_told_of_memory_which_trajectories_keep(core):
+def test_there_is_no_advice_on_memory_that_trajectories_keep(core):
     scenario = core(a_node("n1", memory_bytes=GIB), config=MINIMUM)
     scenario.submit(an_action("x", trajectory="t1", memory_bytes=GIB, duration_seconds=9.0))
     scenario.submit(an_action("y", trajectory="t2", memory_bytes=GIB))
@@ -81,7 +81,7 @@ def test_of_gpus_the_chunk_that_it_needs_is_asked_about(core):
     assert (found.units, found.missing, found.starts_in_seconds) == (2, 2, 0.0)
 
 
-def test_nothing_is_told_of_who_waits_for_its_turn(core):
+def test_there_is_no_advice_on_an_action_that_waits_for_its_turn(core):
     scenario = core(a_node("n1", cpus=8), config=MINIMUM)
     scenario.submit(*(an_action(name, trajectory="t1") for name in "ab"))
 

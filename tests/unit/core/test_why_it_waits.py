@@ -31,7 +31,7 @@ def test_i14_short_of_a_cluster_resource_names_no_node(core):
     assert scenario.why("a").reason == "waits for 1 of api:search, 0 free"
 
 
-def test_i14_short_of_memory_is_told_in_bytes(core):
+def test_i14_the_reason_gives_missing_memory_in_bytes(core):
     scenario = core(a_node("n1", memory_bytes=2 * GIB))
     scenario.submit(an_action("x", trajectory="t1", memory_bytes=GIB))
 
@@ -119,7 +119,7 @@ def test_i14_a_step_behind_a_waiting_step_says_so(core):
     ],
     ids=["no node", "paused pool"],
 )
-def test_i14_an_action_that_nobody_may_serve_says_so(core, config, reason):
+def test_i14_an_action_that_no_node_may_serve_says_so(core, config, reason):
     scenario = core(empty=True, config=config)
 
     scenario.submit(an_action("a"))
@@ -145,7 +145,7 @@ def test_only_waiting_actions_have_a_reason(core):
 
     assert status is not None
     assert status.waiting is None
-    assert scenario.machine.explain(ActionId("nobody")) is None
+    assert scenario.machine.explain(ActionId("unknown")) is None
 
 
 def test_a_wait_is_said_in_the_unit_that_fits():

@@ -55,7 +55,7 @@ class Watched(Scenario):
         #: What each node really runs.
         self.physical: dict[str, dict[Attempt, Grant]] = defaultdict(dict)
         self.granted_on: dict[Attempt, str] = {}
-        #: Who was ever granted, and whose work a node was told to cancel.
+        #: Actions that were ever granted, and those that a node was asked to cancel.
         self.granted: set[str] = set()
         self.cancelled: set[str] = set()
         self.removing: dict[TrajectoryKey, str] = {}
@@ -83,8 +83,8 @@ class Watched(Scenario):
         self.machine = snapshot.load(snapshot.dump(self.machine), make_ledger)
         self.check()
 
-    def nobody_could_go(self) -> None:
-        """I8: raise if another look at everything would admit somebody."""
+    def no_waiting_action_fits(self) -> None:
+        """I8: raise if a scan of all waiting actions would admit one."""
         machine = snapshot.load(snapshot.dump(self.machine), make_ledger)
         machine.state.dirty = True
         assert granted(machine.handle()) == []
@@ -137,7 +137,7 @@ class Watched(Scenario):
             assert decision.trajectory not in self.removing
             self.removing[decision.trajectory] = decision.node
         elif isinstance(decision, Forget):
-            # Whatever it runs is over for everybody else; it ends it before it joins again.
+            # Its actions are over for all others; it ends them before it joins again.
             self._forget_machine(decision.node)
 
     def _judge_grant(self, grant: Grant) -> None:
@@ -164,7 +164,7 @@ class Watched(Scenario):
         runs[attempt] = grant
 
     def _judge_resize(self, resize: Resize) -> None:
-        """A node that hears this goes on with these units at once, and nobody else has them."""
+        """A node that gets this message goes on with these units at once, and no other action has them."""
         action = self.submitted[resize.action_id]
         assert action.malleable
         assert resize.allocation.amount >= action.cost[resize.allocation.resource.split(":")[0]][0]

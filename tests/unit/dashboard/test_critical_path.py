@@ -1,4 +1,4 @@
-"""A trajectory's makespan is told apart by what it waited on and ran on."""
+"""The makespan of a trajectory, divided by what it waited for and ran on."""
 
 from __future__ import annotations
 

@@ -20,18 +20,18 @@ def test_a_duration_is_rounded_and_never_reads_zero_minutes(
     assert duration(seconds) == words
 
 
-def test_whoever_is_in_the_way_is_a_link_and_the_rest_of_the_reason_is_text():
+def test_actions_in_a_reason_are_links_and_the_rest_is_text():
     why = WaitDetails("behind", "act_0123456789 came before it <b>", blocked_by="act_0123456789")
 
-    told = conditional_escape(reason(why))
+    reported = conditional_escape(reason(why))
 
-    assert told == (
+    assert reported == (
         '<a class="mono" href="/actions/act_0123456789/" title="act_0123456789">…23456789</a>'
         " came before it &lt;b&gt;"
     )
 
 
-def test_a_reason_that_names_nobody_is_text():
+def test_a_reason_without_actions_is_text():
     for why in (
         WaitDetails("short_of", "waits for 2 of <cpu>"),
         WaitDetails("x", "2 of <cpu>", blocked_by="a"),

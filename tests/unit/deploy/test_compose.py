@@ -64,7 +64,7 @@ def test_every_setting_can_be_given_in_the_environment_file() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
-def test_a_service_is_told_what_it_cannot_guess(name: str) -> None:
+def test_a_service_has_the_settings_that_it_cannot_guess(name: str) -> None:
     given = SERVICES[name]["environment"]
     assert {"TANGRAM_REDIS_URL", "DATABASE_URL", "TANGRAM_SECRET_KEY"} <= set(given)
 
@@ -121,7 +121,7 @@ def test_data_live_in_named_volumes() -> None:
     assert all((ROOT / name).exists() for name in files)
 
 
-def test_nobody_is_root() -> None:
+def test_no_service_runs_as_root() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text()
     assert re.search(r"^USER tangram$", dockerfile, re.MULTILINE)
     for name in set(SERVICES) - OURS:

@@ -1,4 +1,4 @@
-"""The systemd units are sound, run as nobody in particular, and start what `up` starts."""
+"""The systemd units are valid, run as a user of their own, and start what `up` starts."""
 
 from __future__ import annotations
 

@@ -68,15 +68,17 @@ def test_copies_of_all_eager_services_must_fit_together() -> None:
 @pytest.mark.parametrize(
     "nodes",
     [{}, {"n1": gpus(2, None)}, {"n1": gpus(0, 1)}, {"n1": gpus(2, 1), "n2": gpus(2, 60)}],
-    ids=["no node yet", "nobody counts", "no GPUs", "one node can"],
+    ids=["no node yet", "no node counts", "no GPUs", "one node can"],
 )
 def test_what_some_node_may_hold_is_declared(nodes: dict[str, ResourceInventory]) -> None:
     assert why_no_room({"a"}, {"a": LAZY}, nodes) == ""
 
 
-def test_what_was_not_changed_or_serves_nobody_is_not_refused() -> None:
+def test_services_that_are_unchanged_or_unused_are_not_refused() -> None:
     nodes = {"n1": gpus(2, 1)}
     assert why_no_room({"b"}, {"a": LAZY}, nodes) == ""
     assert why_no_room({"a"}, {"a": replace(LAZY, quarantined=True)}, nodes) == ""
     too_wide = replace(LAZY, degrees=(Degree(1, 90 * GIB),))
-    assert why_no_room({"a"}, {"a": too_wide}, nodes) == "", "its calls are told that no GPU fits"
+    assert why_no_room({"a"}, {"a": too_wide}, nodes) == "", (
+        "its calls wait with the reason that no GPU fits"
+    )

@@ -1,4 +1,4 @@
-"""What one project is told: its own actions by name, what others hold as capacity that is taken."""
+"""Frames of one project: its own actions by name, those of others as used capacity."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.live.journal import Journal, environment
 PROJECTS = ("lab", "secret")
 
 
-def told(entries: list[JournalEntry], at: float, watched_from: int = 0) -> dict[str, Any]:
+def reported(entries: list[JournalEntry], at: float, watched_from: int = 0) -> dict[str, Any]:
     """Fold a journal, with the projects watched from one of its entries on."""
     whole = FrameFold()
     parts = ProjectFrames(whole)
@@ -45,7 +45,7 @@ def points(overview: dict[str, Any], name: str) -> Any:
 
 
 def a_journal() -> Journal:
-    """Two projects on one node: each holds a core, each has somebody waiting."""
+    """Two projects on one node: each holds a core, each has an action that waits."""
     journal = Journal()
     journal.join("n1", groups=((0, 1, 2, 3),))
     projects = {name: ProjectConfig(name, default_pool="default") for name in PROJECTS}
@@ -60,13 +60,13 @@ def a_journal() -> Journal:
 
 
 @pytest.mark.parametrize("watched_from", [0, 99], ids=["watched first", "watched last"])
-def test_a_project_is_told_nothing_of_the_actions_of_others(watched_from: int) -> None:
+def test_a_project_gets_nothing_of_the_actions_of_others(watched_from: int) -> None:
     journal = a_journal()
     journal.finish("secret-waits", Outcome.CANCELLED, project="secret", task="hidden")
     journal.submit("secret-more", project="secret", task="hidden")
     journal.at += 30.0
 
-    frames = told(journal.entries, journal.at, watched_from)
+    frames = reported(journal.entries, journal.at, watched_from)
 
     for base in ("overview", "nodes", "holders"):
         frame = frames[f"{base}@lab"]
@@ -87,7 +87,7 @@ def test_what_others_hold_is_taken_and_has_no_name() -> None:
     journal.submit("secret-light", project="secret")
     journal.grant("secret-light", (2,), milli=100)
 
-    frames = told(journal.entries, journal.at)
+    frames = reported(journal.entries, journal.at)
 
     (node,) = frames["nodes@lab"]["nodes"]
     assert list(node["cores"]) == [EXCLUSIVE, OTHERS, OTHERS, 0]
@@ -131,9 +131,9 @@ def journals(draw: st.DrawFn) -> Journal:
 
 @settings(max_examples=by_tier(5, 20, 200), deadline=None)
 @given(journals(), st.integers(0, 30))
-def test_who_comes_later_is_told_the_same(journal: Journal, late: int) -> None:
-    early = told(journal.entries, journal.at, 0)
-    frames = told(journal.entries, journal.at, late)
+def test_a_later_subscriber_gets_the_same(journal: Journal, late: int) -> None:
+    early = reported(journal.entries, journal.at, 0)
+    frames = reported(journal.entries, journal.at, late)
 
     for project in PROJECTS:
         for member in (
@@ -153,7 +153,7 @@ def test_who_comes_later_is_told_the_same(journal: Journal, late: int) -> None:
         assert count == sum(part["counts"][state] for part in parts)
 
 
-def test_who_looks_away_is_folded_no_more_and_begins_anew() -> None:
+def test_an_unwatched_project_is_folded_no_more_and_begins_again() -> None:
     journal, whole = a_journal(), FrameFold()
     parts = ProjectFrames(whole)
     for entry in journal.entries:
@@ -192,9 +192,9 @@ def test_a_project_that_did_nothing_has_a_past_without_actions() -> None:
 
     frame = parts.frames(journal.at)["overview@quiet"]
     everything = whole.frames(journal.at)["overview"]
-    told = frame.backlog["points"]
-    assert (told["first"], told["count"]) == (everything.backlog["points"]["first"], 20)
-    assert not np.frombuffer(told["columns"]["running"], "<f4").any()
+    reported = frame.backlog["points"]
+    assert (reported["first"], reported["count"]) == (everything.backlog["points"]["first"], 20)
+    assert not np.frombuffer(reported["columns"]["running"], "<f4").any()
     assert int(frame.body["since"]) == int(everything.body["since"])
 
 
@@ -220,5 +220,5 @@ def test_a_forgotten_node_is_gone_for_a_project_that_is_watched() -> None:
     journal.write([], [Forget("n2", "i1")])
 
     for watched_from in (0, len(journal.entries)):
-        frames = told(journal.entries, journal.at, watched_from)
+        frames = reported(journal.entries, journal.at, watched_from)
         assert [node["name"] for node in frames["nodes@lab"]["nodes"]] == ["n1"]

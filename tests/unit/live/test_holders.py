@@ -32,7 +32,7 @@ def test_a_granted_action_is_named_with_its_units_since_its_grant():
     assert (held["shared"], held["since"]) == (False, 101.0 + WALL_OFFSET)
 
 
-def test_nobody_is_named_after_the_end_or_when_it_waits_again():
+def test_no_holder_is_named_after_the_end_or_when_it_waits_again():
     journal = Journal()
     for name in ("a1", "a2"):
         journal.submit(name)

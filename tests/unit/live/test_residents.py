@@ -1,4 +1,4 @@
-"""The GPU map says which services lie where, and what came and went."""
+"""The GPU map: services on their chunks, and the log of restores and evictions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_service_stays_where_it_was_restored_and_counts_its_uses():
     assert [(row["what"], row["seconds"]) for row in said["log"]] == [("restored", 2.5)]
 
 
-def test_who_leaves_for_whom_is_in_the_log_the_latest_first():
+def test_evictions_are_in_the_log_with_their_cause_the_latest_first():
     journal = Journal()
     grant(journal, "a1", (0,), Hosting("reward", 2**30))
     grant(journal, "a2", (0, 1), Hosting("judge", evicted=(Home("reward", (0,)),)))
@@ -82,7 +82,7 @@ def test_gpus_whose_memory_did_not_become_free_are_not_to_be_had():
     assert node["gpus"]["unhealthy"] == [3]
 
 
-def test_who_was_told_to_leave_is_gone_and_in_the_log():
+def test_an_evicted_service_is_gone_and_in_the_log():
     journal = Journal()
     grant(journal, "a1", (0,), Hosting("reward", 2**30))
     report(journal, "a1", ChunkNews(restore_seconds=2.5))
@@ -117,8 +117,8 @@ def test_what_is_prepared_in_host_memory_is_in_the_log_and_on_no_chunk():
     journal = Journal()
     home = Home("reward", (0,))
     journal.write([], [Prepare("n1", home, 2**30, awake=False)])
-    told = ServicePrepared(node="n1", home=home, seconds=2.5, awake=False, chunk=ChunkNews())
-    journal.write([told], [])
+    reported = ServicePrepared(node="n1", home=home, seconds=2.5, awake=False, chunk=ChunkNews())
+    journal.write([reported], [])
 
     said = body(journal)
 

@@ -80,7 +80,7 @@ def test_all_sizes_tell_of_the_same_actions():
     assert five_minutes.outcomes == {Outcome.COMPLETED: 4}
 
 
-def test_a_fold_that_begins_anew_leaves_out_what_is_stored():
+def test_a_fold_that_begins_again_leaves_out_what_is_stored():
     seconds = {600: [0.5], 700: [0.5], 950: [1.0]}
     first = durations_at(seconds, 930).rollups.take_complete()
     again = durations_at(seconds, 1000)

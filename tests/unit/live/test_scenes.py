@@ -1,4 +1,4 @@
-"""GpuHistory say how the GPUs stood: taken when they changed, told again while they do not."""
+"""GpuHistory say how the GPUs stood: taken when they changed, repeated while they do not."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_scene_says_who_held_which_chunk_and_which_services_lay_where() -> Non
     assert [row["what"] for row in first.log] == ["restored"]
 
 
-def test_what_does_not_change_is_told_again_only_now_and_then() -> None:
+def test_an_unchanged_state_is_repeated_only_now_and_then() -> None:
     journal = with_gpus()
     call(journal, "a1", (0, 1))
 
@@ -97,7 +97,7 @@ def test_a_system_without_gpus_has_no_scenes() -> None:
 
 @settings(max_examples=by_tier(5, 20, 200))
 @given(st.lists(st.sampled_from(range(4)), max_size=4), st.integers(0, 5))
-def test_a_fold_begun_anew_makes_the_scenes_that_are_not_stored_yet(
+def test_a_fold_that_begins_again_makes_the_snapshots_that_are_not_stored_yet(
     chunks: list[int], stored: int
 ) -> None:
     journal = with_gpus()

@@ -138,9 +138,9 @@ async def slow_page(gate: Gate) -> AsyncIterator[Page]:
 @pytest.mark.parametrize(
     "user",
     [AnonymousUser(), User(username="guest"), User(is_staff=True, is_active=False), None],
-    ids=["anonymous", "not staff", "inactive staff", "nobody"],
+    ids=["anonymous", "not staff", "inactive staff", "without a role"],
 )
-async def test_stranger_is_told_to_sign_in(user):
+async def test_stranger_is_asked_to_sign_in(user):
     page = Page(user)
     await page.open()
 
@@ -246,7 +246,7 @@ async def test_bytes_are_refused(page):
 
 
 async def member_page(monkeypatch: pytest.MonkeyPatch, **consumer: Any) -> Page:
-    """A page of somebody who may see the project ``lab`` and no other."""
+    """A page of a user who may see the project ``lab`` and no other."""
     monkeypatch.setattr(consumers, "sight_of", lambda _: Sight(("lab",)))
     page = Page(User(username="ada"), **consumer)
     await page.open()
@@ -302,7 +302,7 @@ async def test_staff_follow_one_project_as_well(page):
     assert await page.hear() == b"snapshot"
 
 
-async def test_page_whose_session_ended_is_told_to_sign_in():
+async def test_page_whose_session_ended_is_asked_to_sign_in():
     page = Page(recheck_seconds=0.0)
     await page.open()
     await page.follow("overview")
@@ -335,7 +335,7 @@ async def test_a_lost_cancellation_holds_no_ending_up() -> None:
     assert asked == 1
 
 
-async def test_page_whose_snapshot_cannot_be_read_is_told_to_come_again(page):
+async def test_page_whose_snapshot_cannot_be_read_is_asked_to_reconnect(page):
     page.redis_is_away = True
 
     await page.say(sub=["overview"])
@@ -343,7 +343,7 @@ async def test_page_whose_snapshot_cannot_be_read_is_told_to_come_again(page):
     assert await page.hear_close() == CLOSE_TRY_AGAIN
 
 
-async def test_page_that_cannot_be_subscribed_in_time_is_told_to_come_again(monkeypatch):
+async def test_page_that_cannot_be_subscribed_in_time_is_asked_to_reconnect(monkeypatch):
     page = Page(patience_seconds=0.01)
     await page.open()
     left: list[str] = []

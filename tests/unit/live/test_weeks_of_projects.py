@@ -104,7 +104,7 @@ def test_more_busy_projects_than_places_do_not_push_each_other_out() -> None:
 
 @pytest.mark.slow
 def test_a_kept_project_that_does_nothing_has_moments_in_which_nothing_happened() -> None:
-    """After a restart the journal no longer tells of it; what is stored is gone on from."""
+    """After a restart the journal no longer has it; the fold goes on from what is stored."""
     newest = int(900_000.0 + WALL_OFFSET) // 15 * 15
     kept = {"quiet": StoredProject(float(newest), {15: newest, 300: newest})}
 

@@ -57,8 +57,8 @@ class Rig:
 
     async def used(self, home: Home) -> None:
         """Let a service be called, and stay cached."""
-        await self.keeper.hold("somebody", home, NEED)
-        self.keeper.let_go("somebody", home)
+        await self.keeper.hold("other", home, NEED)
+        self.keeper.let_go("other", home)
 
     async def asleep(self, home: Home) -> None:
         """Let a service be called and put to sleep."""
@@ -67,7 +67,7 @@ class Rig:
 
 
 async def coming(rig: Rig, home: Home) -> asyncio.Task[None]:
-    """Return what brings ``home`` for nobody, once it has begun to take memory."""
+    """Return the preload of ``home``, once it has begun to take memory."""
     work = asyncio.ensure_future(rig.keeper.come(home, NEED))
     while not rig.memory.used.get(home[1][0]):
         await asyncio.sleep(0)

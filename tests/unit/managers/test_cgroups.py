@@ -90,7 +90,7 @@ def test_what_a_group_says_is_understood(tmp_path: Path, version: int) -> None:
         (2, "cpuset.cpus", ("cpu.max", "10000 100000"), "max 100000", "cgroup.freeze", "1"),
     ],
 )
-def test_what_a_group_is_told_is_written_as_the_kernel_wants_it(
+def test_limits_of_a_group_are_written_as_the_kernel_expects(
     tmp_path: Path,
     version: int,
     cpus: str,

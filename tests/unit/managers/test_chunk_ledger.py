@@ -159,7 +159,7 @@ def test_a_service_leaves_whole_even_when_one_of_its_gpus_is_needed() -> None:
     assert [each.service for each in ledger.residents()] == ["narrow"]
 
 
-def test_a_service_larger_than_a_gpu_is_refused_and_nobody_leaves() -> None:
+def test_a_service_larger_than_a_gpu_is_refused_and_none_is_evicted() -> None:
     ledger = a_ledger(1, memory=80 * GIB)
     cache(ledger, "a", (0,), 80 * GIB)
     ledger.allocate("x", MILLI)
@@ -177,7 +177,7 @@ def test_a_holder_with_its_own_program_finds_the_memory_empty() -> None:
     assert ledger.residents() == []
 
 
-def test_an_allocation_that_is_taken_back_evicts_nobody() -> None:
+def test_an_allocation_that_is_taken_back_evicts_no_service() -> None:
     ledger = a_ledger(2)
     cache(ledger, "a", (0, 1))
     ledger.allocate("x", 2 * MILLI)

@@ -34,7 +34,7 @@ class Chunks(RuleBasedStateMachine):
         self.number = 0
         #: Holder → the service that works for it, of those who came by `host` or `join`.
         self.guests = {}
-        #: Those of them under whom a GPU failed.
+        #: Holders on whose chunk a GPU failed.
         self.failed = set()
 
     def inventory(self):
@@ -154,7 +154,7 @@ class Chunks(RuleBasedStateMachine):
         assert all(self.model.room(unit) >= 0 for node in self.model.nodes for unit in node)
 
     @invariant()
-    def nobody_is_evicted_under_a_call_and_no_chunk_has_more_than_it_takes(self):
+    def no_service_is_evicted_under_a_call_and_no_chunk_exceeds_its_memory(self):
         where = {holder: self.model.held[holder] for holder in self.guests}
         there = {(each.service, each.units) for each in self.ledger.residents()}
         for holder, service in self.guests.items():

@@ -55,15 +55,17 @@ def test_a_light_sum_that_packs_no_core_fully_still_needs_no_extra_core() -> Non
     assert ledger.free_cores == 6
 
 
-def test_a_shared_core_returns_when_nobody_was_told_it_any_more() -> None:
+def test_a_shared_core_returns_when_no_holder_has_it_any_more() -> None:
     ledger = a_ledger(count=2)
     ledger.allocate("first", 900)
     ledger.allocate("second", 900)
     ledger.release("first")
-    assert not ledger.fits((MILLI,)), "the second was told both cores"
+    assert not ledger.fits((MILLI,)), "the second was given both cores"
     ledger.allocate("third", 50)
     ledger.release("second")
-    assert ledger.holders()["third"].units == (0,), "new light holders are told only what is needed"
+    assert ledger.holders()["third"].units == (0,), (
+        "new light holders are given only what is needed"
+    )
     assert ledger.allocate("whole", MILLI).units == (1,)
 
 
@@ -132,9 +134,9 @@ def test_no_core_serves_two_masters(steps: list[tuple[int, int]], restart_at: in
         assert len(exclusive) == len(set(exclusive))
         assert not shared.intersection(exclusive)
         assert ledger.free_cores == 8 - len(exclusive) - len(shared)
-        for told in {held.units for held in light}:
-            confined = sum(held.amount for held in light if set(held.units) <= set(told))
-            assert confined <= len(told) * MILLI
+        for reported in {held.units for held in light}:
+            confined = sum(held.amount for held in light if set(held.units) <= set(reported))
+            assert confined <= len(reported) * MILLI
 
 
 def test_whole_cores_come_from_home_when_it_has_enough() -> None:
@@ -156,23 +158,23 @@ def test_a_holder_grows_where_it_has_most() -> None:
     st.data(),
 )
 def test_being_near_changes_which_cores_and_never_whether(sizes: list[int], data: st.DataObject):
-    """Two ledgers, one of which is told homes, admit the same; home is used when it has enough."""
+    """Two ledgers, one of which is given homes, admit the same; a home is used when it has enough."""
     groups, cores = [], 0
     for size in sizes:
         groups.append(tuple(range(cores, cores + size)))
         cores += size
-    told, untold = a_ledger(*groups), a_ledger(*groups)
+    reported, unreported = a_ledger(*groups), a_ledger(*groups)
     for number in range(data.draw(st.integers(1, 12))):
         count = data.draw(st.integers(1, cores))
         home = data.draw(st.integers(0, len(groups) - 1))
         holder = f"h{data.draw(st.integers(0, 5))}"
-        assert (told.release(holder) is None) == (untold.release(holder) is None)
-        assert told.fits((count * MILLI,)) == untold.fits((count * MILLI,))
-        if not told.fits((count * MILLI,)):
+        assert (reported.release(holder) is None) == (unreported.release(holder) is None)
+        assert reported.fits((count * MILLI,)) == unreported.fits((count * MILLI,))
+        if not reported.fits((count * MILLI,)):
             continue
-        taken = {core for held in told.holders().values() for core in held.units}
-        untold.allocate(holder, count * MILLI)
-        units = told.allocate(holder, count * MILLI, near=groups[home][:1]).units
+        taken = {core for held in reported.holders().values() for core in held.units}
+        unreported.allocate(holder, count * MILLI)
+        units = reported.allocate(holder, count * MILLI, near=groups[home][:1]).units
         assert len(set(units)) == count
         assert not taken & set(units), number
         enough = [group for group in groups if len(set(group) - taken) >= count]

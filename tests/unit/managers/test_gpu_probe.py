@@ -51,7 +51,7 @@ def test_a_gpu_in_trouble_keeps_its_place_and_is_not_offered(device, trouble) ->
 
 
 @pytest.mark.slow
-def test_what_a_dead_predecessor_left_does_not_make_a_gpu_somebody_elses(tmp_path) -> None:
+def test_leftovers_of_a_dead_predecessor_do_not_mark_a_gpu_as_foreign(tmp_path) -> None:
     label = label_of(tmp_path)
     assert label_of(tmp_path) == label
     variables = {**os.environ, VARIABLE: label[VARIABLE]}

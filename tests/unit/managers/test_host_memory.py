@@ -37,7 +37,7 @@ async def test_who_has_slept_longest_is_ended_for_a_call(tight: Rig) -> None:
     tight.check()
 
 
-async def test_who_is_cached_and_works_for_nobody_is_ended_when_nobody_sleeps(tight: Rig) -> None:
+async def test_an_idle_cached_service_is_ended_when_none_sleeps(tight: Rig) -> None:
     await tight.used(A)
     await tight.keeper.hold("x", C, NEED)
     await tight.used(D)
@@ -46,7 +46,7 @@ async def test_who_is_cached_and_works_for_nobody_is_ended_when_nobody_sleeps(ti
     tight.keeper.let_go("x", C)
 
 
-async def test_a_call_fails_in_words_when_everybody_works(tight: Rig) -> None:
+async def test_a_call_fails_with_the_reason_when_all_services_work(tight: Rig) -> None:
     await tight.keeper.hold("x", A, NEED)
     await tight.keeper.hold("y", C, NEED)
     with pytest.raises(NoRoom, match="20 are in use by 2 of them: declare the host_memory_bytes"):
@@ -57,7 +57,7 @@ async def test_a_call_fails_in_words_when_everybody_works(tight: Rig) -> None:
     assert (await tight.keeper.hold("z", D, NEED)).alive
 
 
-async def test_what_is_larger_than_all_there_is_fails_at_once_and_nobody_leaves() -> None:
+async def test_a_service_larger_than_all_memory_fails_at_once_and_evicts_none() -> None:
     rig = Rig(host_bytes=9)
     with pytest.raises(TooLarge, match="TANGRAM_NODE_SERVICE_MEMORY_BYTES"):
         await rig.keeper.hold("x", A, NEED, [B])
@@ -67,7 +67,7 @@ async def test_what_is_larger_than_all_there_is_fails_at_once_and_nobody_leaves(
     await rig.close()
 
 
-async def test_nobody_is_ended_for_what_comes_for_nobody(tight: Rig) -> None:
+async def test_no_service_is_ended_for_a_preload(tight: Rig) -> None:
     await tight.asleep(A)
     await tight.asleep(C)
     for awake in (False, True):
@@ -89,7 +89,7 @@ async def test_who_could_not_be_started_takes_nothing(tight: Rig, trouble: str) 
         tight.check()
 
 
-async def test_room_is_not_made_where_somebody_works_at_that_moment(tight: Rig) -> None:
+async def test_a_service_that_works_is_not_ended_for_room(tight: Rig) -> None:
     """1. a sleeps. 2. b is being started on its GPUs, for ever. 3. d has no room until b has ended."""
     await tight.asleep(A)
     tight.troubles["b"] = "waits"

@@ -28,7 +28,7 @@ async def test_who_has_to_leave_has_left_before_the_other_comes(rig: Rig) -> Non
     assert rig.states() == {"a": ServiceState.HOST_RESIDENT, "b": ServiceState.RESIDENT}
 
 
-async def test_who_is_told_to_leave_leaves_unless_it_works(rig: Rig) -> None:
+async def test_an_evicted_service_leaves_unless_it_works(rig: Rig) -> None:
     await rig.keeper.hold("x", A, NEED)
     await rig.keeper.evict(A)
     assert rig.states() == {"a": ServiceState.RESIDENT}
@@ -78,7 +78,7 @@ async def test_who_breaks_off_while_it_drains_is_ended_and_its_memory_measured_f
 async def test_who_answers_otherwise_after_a_restore_is_kept_out_until_it_is_forgotten(
     rig: Rig,
 ) -> None:
-    """I12; whoever asks next is told at once, and others have the memory."""
+    """I12; the next call fails at once, and others have the memory."""
     rig.troubles["a"] = "changes"
     await rig.keeper.hold("x", A, NEED)
     rig.keeper.let_go("x", A)
@@ -98,7 +98,7 @@ async def test_who_answers_otherwise_after_a_restore_is_kept_out_until_it_is_for
     assert (await rig.keeper.hold("z", A, NEED, [B])).alive
 
 
-async def test_memory_that_is_never_freed_names_its_gpus_and_nobody_comes(rig: Rig) -> None:
+async def test_memory_that_is_never_freed_names_its_gpus_and_nothing_is_restored(rig: Rig) -> None:
     rig.troubles["a"] = "leaks"
     await rig.keeper.hold("x", A, NEED)
     rig.keeper.let_go("x", A)
@@ -131,7 +131,7 @@ async def test_two_that_race_for_one_service_restore_it_once(rig: Rig) -> None:
     assert all(server is held[0] for server in held)
 
 
-async def test_whoever_races_for_gpus_of_others_waits_until_those_have_settled(rig: Rig) -> None:
+async def test_a_race_for_gpus_of_other_services_waits_until_those_have_settled(rig: Rig) -> None:
     """1. `x` wants a on 0 and 1. 2. It gives up. 3. `y` and `z` want GPUs 1 and 0 for theirs.
 
     Both evict a, whose restore goes on; the first of them does it, the second finds it gone.
@@ -171,7 +171,7 @@ async def test_closing_ends_even_a_restore_that_hangs(rig: Rig) -> None:
     assert rig.memory.used[0] == 0
 
 
-async def test_what_came_for_nobody_is_found_there(rig: Rig) -> None:
+async def test_a_preloaded_service_is_found(rig: Rig) -> None:
     for _ in range(2):
         await rig.keeper.come(A, NEED)
     assert rig.states() == {"a": ServiceState.RESIDENT}
@@ -185,7 +185,7 @@ async def test_who_is_granted_a_service_that_is_on_its_way_waits_for_it(rig: Rig
     assert (held.alive, rig.servers[A].restores) == (True, 1)
 
 
-async def test_nobody_leaves_for_what_comes_for_nobody(rig: Rig) -> None:
+async def test_no_service_is_evicted_for_a_preload(rig: Rig) -> None:
     await rig.keeper.hold("x", A, NEED)
     rig.keeper.let_go("x", A)
     with pytest.raises(NoRoom):
@@ -193,7 +193,7 @@ async def test_nobody_leaves_for_what_comes_for_nobody(rig: Rig) -> None:
     assert rig.states()["a"] is ServiceState.RESIDENT
 
 
-async def test_a_start_for_nobody_stops_for_whoever_comes_to_its_gpus(rig: Rig) -> None:
+async def test_a_preload_stops_for_a_call_on_its_gpus(rig: Rig) -> None:
     rig.troubles["a"] = "waits"
     work = await coming(rig, A)
     assert (await rig.keeper.hold("y", B, NEED, [A])).alive
@@ -203,7 +203,7 @@ async def test_a_start_for_nobody_stops_for_whoever_comes_to_its_gpus(rig: Rig) 
     assert rig.keeper.take_lost() == (A,)
 
 
-async def test_a_start_for_nobody_stops_for_a_program_that_needs_its_gpus(rig: Rig) -> None:
+async def test_a_preload_stops_for_a_program_that_needs_its_gpus(rig: Rig) -> None:
     rig.troubles["a"] = "waits"
     work = await coming(rig, A)
     await rig.keeper.clear(A[1], SIZE)
@@ -211,7 +211,7 @@ async def test_a_start_for_nobody_stops_for_a_program_that_needs_its_gpus(rig: R
         await work
 
 
-async def test_a_service_that_wakes_for_nobody_keeps_its_copy_and_leaves_then(rig: Rig) -> None:
+async def test_a_preload_that_wakes_a_service_keeps_its_copy_and_leaves_then(rig: Rig) -> None:
     await rig.keeper.come(A, NEED)
     await rig.keeper.evict(A)
     work = await coming(rig, A)
@@ -221,7 +221,7 @@ async def test_a_service_that_wakes_for_nobody_keeps_its_copy_and_leaves_then(ri
     assert rig.servers[A].restores == 2
 
 
-async def test_closing_ends_what_comes_for_nobody(rig: Rig) -> None:
+async def test_closing_ends_preloads(rig: Rig) -> None:
     rig.troubles["a"] = "waits"
     work = await coming(rig, A)
     await rig.keeper.close()
@@ -239,7 +239,7 @@ async def test_what_is_prepared_is_in_host_memory_and_wakes_for_a_call(rig: Rig)
     assert rig.states() == {"a": ServiceState.RESIDENT}
 
 
-async def test_a_preparation_stops_for_whoever_comes_and_begins_again_later(rig: Rig) -> None:
+async def test_a_preparation_stops_for_a_call_and_begins_again_later(rig: Rig) -> None:
     rig.troubles["a"] = "waits"
     work = asyncio.ensure_future(rig.keeper.come(A, NEED, awake=False))
     while not rig.memory.used.get(0):

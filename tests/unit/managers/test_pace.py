@@ -40,7 +40,7 @@ def hear(
         ledger.heed(each, at if granted_at is None else granted_at, at)
 
 
-def test_an_api_that_names_a_pause_gets_it_from_everybody() -> None:
+def test_an_api_that_names_a_pause_gets_it_from_all_callers() -> None:
     ledger = an_api()
     hear(ledger, Feedback("api:search", Verdict.LIMITED, pause_seconds=7.0), at=100.0)
     assert not may_go(ledger)

@@ -60,14 +60,14 @@ def a_driver(socket: Path, directory: Path) -> ContainerDriver:
     return ContainerDriver(DriverContext("n1", directory, {}, settings))
 
 
-async def test_podman_is_refused_and_told_why(podman: Path, tmp_path: Path) -> None:
+async def test_podman_is_refused_with_the_reason(podman: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineRefused, match="is Podman: its API keeps no attached shell"):
         await a_driver(podman, tmp_path / "state").open()
 
 
 async def test_an_engine_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EngineAway, match=r"nobody\.sock"):
-        await a_driver(tmp_path / "nobody.sock", tmp_path / "state").open()
+    with pytest.raises(EngineAway, match=r"missing\.sock"):
+        await a_driver(tmp_path / "missing.sock", tmp_path / "state").open()
 
 
 async def test_a_refused_driver_leaves_its_lock(podman: Path, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_two_managers_for_one_resource_are_both_named_and_the_first_stays() -> N
     assert "SECOND_DESK" in registry.problems[0]
 
 
-def test_nobody_replaces_a_built_in_manager() -> None:
+def test_a_built_in_manager_cannot_be_replaced() -> None:
     registry = load([an_entry("cpu", "FOREIGN_CPU")])
     assert registry.managers["cpu"].make_ledger is CpuLedger
     assert "FOREIGN_CPU" in registry.problems[0]
@@ -66,7 +66,7 @@ def test_the_same_manager_registered_twice_is_no_problem() -> None:
     assert load([an_entry("a", "LAB_DESK"), an_entry("b", "LAB_DESK")]).problems == ()
 
 
-def test_a_resource_that_nobody_manages_is_counted() -> None:
+def test_a_resource_without_a_manager_is_counted() -> None:
     registry = load(())
     inventory = ResourceInventory(3000)
     assert isinstance(registry.make_ledger(ResourceId("cpu:n1"), inventory), CpuLedger)

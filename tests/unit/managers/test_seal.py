@@ -39,7 +39,7 @@ def test_a_command_is_sealed_by_whatever_shell_there_is(shell: str) -> None:
         assert Sealer(b"another key").read(process.pid) is None
 
 
-def test_a_process_of_somebody_else_carries_no_seal() -> None:
+def test_a_foreign_process_carries_no_seal() -> None:
     sealer = Sealer(b"key")
     assert sealer.read(os.getpid()) is None
     assert sealer.read(2**22 + 1) is None

@@ -60,7 +60,7 @@ def test_a_locked_service_is_not_drained() -> None:
     assert instance.handle(Event.DRAIN_BEGAN, 1.0) is State.DRAINING
 
 
-def test_nobody_locks_a_service_that_is_leaving() -> None:
+def test_a_service_that_is_leaving_cannot_be_locked() -> None:
     instance = an_instance(*UP, Event.DRAIN_BEGAN)
     with pytest.raises(Conflict, match="is leaving"):
         instance.lock("act_1")

@@ -13,7 +13,7 @@ LONG = 120.0
 
 
 def test_so_many_are_together_and_no_more() -> None:
-    """Four come to meet in twos: nobody could leave if they were not let in together."""
+    """Four meet in twos: none could leave if they did not enter together."""
     turns, meeting = Turns(2), threading.Barrier(2)
     inside: list[int] = []
 
@@ -57,7 +57,7 @@ def test_who_is_alone_waits_for_all_and_goes_before_later_ones() -> None:
     assert said == ["first", "alone", "later"]
 
 
-def test_an_error_leaves_nobody_inside() -> None:
+def test_an_error_leaves_no_call_inside() -> None:
     turns = Turns(1)
     for enter in (turns.together, turns.alone):
         with contextlib.suppress(ValueError), enter():

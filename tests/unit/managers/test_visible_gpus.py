@@ -61,7 +61,7 @@ def test_the_sandbox_binds_them_over_its_own_dev_and_only_where_they_are() -> No
     assert given.index("--dev") < at
 
 
-def test_who_has_only_its_device_files_is_told_names_that_do_not_depend_on_the_others() -> None:
+def test_names_of_gpus_do_not_depend_on_hidden_ones() -> None:
     order = an_order_of(2, 3)
     assert granted_gpus(order, DEVICES)["CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-0"
     assert granted_gpus(order) == gpu_variables((2, 3))

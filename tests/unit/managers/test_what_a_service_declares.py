@@ -86,7 +86,7 @@ def test_a_target_says_whether_it_is_a_service(target, name) -> None:
         (Engine.TORCH, "/tangram/release"),
     ],
 )
-def test_nobody_but_the_control_center_puts_a_service_to_sleep(engine, path) -> None:
+def test_only_the_control_center_puts_a_service_to_sleep(engine, path) -> None:
     service = msgspec.structs.replace(REWARD, engine=engine, source="m:f", paths=("/",))
     check_service_call(CallSpec("service:r", "POST", "/v1/score"), service)
     with pytest.raises(InvalidRequest, match="for the control center alone"):
@@ -105,7 +105,7 @@ def test_nobody_but_the_control_center_puts_a_service_to_sleep(engine, path) -> 
     ids=lambda each: str(each)[:40],
 )
 def test_a_call_stays_within_the_declared_paths(call, pointer) -> None:
-    """So nobody but us can put a service to sleep."""
+    """So only the control center can put a service to sleep."""
     check_service_call(CallSpec("service:r", "POST", "/v1/score?x=1"), REWARD)
     with pytest.raises(InvalidRequest) as error:
         check_service_call(call, REWARD)

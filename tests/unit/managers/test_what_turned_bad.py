@@ -31,7 +31,7 @@ def fail(ledger: ApiLedger, at: float, times: int = 1) -> None:
         ledger.heed(Feedback(API, Verdict.FAILING), at, at)
 
 
-def test_the_grant_that_uses_a_quota_up_is_told_and_told_once() -> None:
+def test_the_grant_that_uses_a_quota_up_is_reported_once() -> None:
     ledger = an_api(QUOTA, Quota(9 * MILLI, window_seconds=60.0))
     take(ledger, "a")
     assert ledger.turns() == []
@@ -59,7 +59,7 @@ def test_a_quota_that_is_lowered_below_what_is_used_ran_out_as_well() -> None:
     assert [turn.quota is not None for turn in ledger.turns()] == [True]
 
 
-def test_a_circuit_is_told_when_it_opens_and_not_while_it_goes_on_failing() -> None:
+def test_a_circuit_is_reported_when_it_opens_and_not_while_it_goes_on_failing() -> None:
     ledger = an_api()
     fail(ledger, 100.0)
     assert ledger.turns() == []
@@ -68,7 +68,7 @@ def test_a_circuit_is_told_when_it_opens_and_not_while_it_goes_on_failing() -> N
     assert turn.quota is None
     assert turn.detail.startswith("its circuit is open")
 
-    fail(ledger, 107.0)  # the probe failed: open for longer, not anew
+    fail(ledger, 107.0)  # the probe failed: open for longer, not again
     assert ledger.turns() == []
     ledger.advance(120.0)
     ledger.heed(Feedback(API, Verdict.OK), 120.0, 120.0)

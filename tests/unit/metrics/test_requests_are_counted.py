@@ -49,11 +49,11 @@ def test_an_answer_is_counted_by_its_route_never_by_its_path() -> None:
     assert serve(path="/api/v1/actions/a1") == {"n GET /api/v1/actions/{id} 200": 1}
 
 
-def test_a_path_that_nobody_knows_is_no_route() -> None:
+def test_an_unknown_path_is_no_route() -> None:
     assert serve(route=None, status=404, path="/wp-login.php") == {"n GET other 404": 1}
 
 
-def test_a_method_that_nobody_knows_is_no_label() -> None:
+def test_an_unknown_method_is_no_label() -> None:
     assert serve(method="BREW", status=405) == {"n OTHER /api/v1/actions/{id} 405": 1}
 
 
@@ -107,7 +107,7 @@ def test_counts_given_back_are_taken_again() -> None:
         ("", "/"),
     ],
 )
-def test_a_route_of_django_is_told_as_people_write_it(route: str, template: str) -> None:
+def test_a_route_of_django_is_labelled_as_people_write_it(route: str, template: str) -> None:
     assert route_template(route) == template
 
 
@@ -122,7 +122,7 @@ class LosingClient:
         return self
 
     def hincrby(self, *_: object) -> None:
-        """Be told."""
+        """Receive one value."""
 
     hincrbyfloat = hincrby
 

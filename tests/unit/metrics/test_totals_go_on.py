@@ -61,7 +61,7 @@ def test_a_duration_on_a_bound_belongs_below_it() -> None:
     assert (histogram.counts[0], histogram.counts[1], histogram.counts[-1]) == (2, 1, 1)
 
 
-def test_phases_are_told_apart() -> None:
+def test_phases_have_labels() -> None:
     totals = Totals()
     totals.finish("p", "default", "exec", Outcome.COMPLETED, Timing(0.2, 0.001, 30.0, 30.201))
     sums = {phase: h.sum_seconds for (_, phase), h in totals.phases.items()}

@@ -37,7 +37,7 @@ def test_the_last_one_is_evicted_when_waiting_is_shorter_than_sharing():
     assert [trial.objective_seconds for trial in arrangement.trials] == [20.0, 15.0]
 
 
-def test_an_equal_objective_evicts_nobody():
+def test_an_equal_objective_evicts_no_action():
     """At depth 1 the one behind takes 10 s after the first one's 5: 20 s, as when they share."""
     arrangement = evict(a_group([PERFECT, PERFECT], free=2), depth=1)
 
@@ -94,7 +94,7 @@ def test_paper_takes_a_group_without_known_elasticity_whole():
     assert (arrangement.units, arrangement.objective_seconds) == ([2000, 1000], None)
 
 
-def test_balanced_grants_nobody_more_than_the_fair_share():
+def test_balanced_grants_no_action_more_than_the_fair_share():
     wide = Action([1, 2, 4, 8], [8.0, 4.0, 2.0, 1.0])
     group = a_group([wide], free=8)
     group.fair_share = 3000

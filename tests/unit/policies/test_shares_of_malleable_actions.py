@@ -48,7 +48,7 @@ def test_the_shortest_goes_first_where_units_add_up_without_loss():
     ]
 
 
-def test_those_of_whom_nobody_knows_what_they_have_left_are_equal():
+def test_actions_of_unknown_remaining_duration_are_equal():
     profile = profile_of(counts(*range(1, 9)), Elasticity(amdahl=0.9))
 
     assert cores([Share(profile, None)] * 3, 9) == [3, 3, 3]
@@ -84,7 +84,7 @@ shares_of = st.lists(
 
 @settings(max_examples=by_tier(25, 100, 1000), deadline=None, derandomize=True)
 @given(shares_of, st.integers(0, 40))
-def test_what_is_shared_out_fits_and_leaves_nothing_that_somebody_could_use(shares, more):
+def test_the_allotment_fits_and_leaves_nothing_that_an_action_could_use(shares, more):
     total = sum(share.profile.counts[0] for share in shares) + more * MILLI
 
     wide = widths(shares, total)
@@ -123,7 +123,7 @@ def one_step_after_the_other(shares, total, purses):
     shares_of, st.integers(0, 40), st.lists(st.sampled_from("ab"), min_size=6, max_size=6),
     st.fixed_dictionaries({purse: st.integers(0, 20).map(MILLI.__mul__) for purse in "ab"}),
 )  # fmt: skip
-def test_what_projects_may_have_limits_them_and_nobody_else(shares, more, owners, purses):
+def test_limits_of_projects_limit_their_own_actions_alone(shares, more, owners, purses):
     shares = [share._replace(purse=who) for share, who in zip(shares, owners, strict=False)]
     total = sum(share.profile.counts[0] for share in shares) + more * MILLI
 

@@ -139,7 +139,7 @@ COSTS = st.dictionaries(
     st.tuples(st.integers(-1, 9), st.integers(-1, 9), st.integers(-1, 9)),
     st.sampled_from(["paper", "minimum", "fixed(2)", "balanced"]),
 )
-def test_no_plan_hands_out_more_than_is_free_or_a_count_nobody_asked_for(actions, free, policy):
+def test_no_plan_grants_more_than_is_free_or_an_infeasible_count(actions, free, policy):
     some = [
         waiting(f"a{n}", cost, **({} if seconds is None else {"duration_seconds": seconds}))
         for n, (cost, seconds) in enumerate(actions)

@@ -1,4 +1,4 @@
-"""A stream of events tells of the task and trajectory that are asked for, and of no others."""
+"""Filters of an event stream: the requested task and trajectory, and no others."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def life(name: str, task: str, trajectory: str | None = None) -> JournalEntry:
     return JournalEntry(1, 1, 0.0, 0.0, "0-0", [ActionSubmitted(action=action)], decisions)
 
 
-def told(feed: _Feed, *entries: JournalEntry) -> list[tuple[str, str]]:
-    """Return type and action of everything that the client is told."""
+def reported(feed: _Feed, *entries: JournalEntry) -> list[tuple[str, str]]:
+    """Return type and action of each event that the client receives."""
     text = b"".join(
         feed.lines(f"{n}-0", {JOURNAL_FIELD: encode(entry)}) for n, entry in enumerate(entries, 2)
     ).decode()
@@ -48,17 +48,17 @@ def told(feed: _Feed, *entries: JournalEntry) -> list[tuple[str, str]]:
     return [(block["event"], json.loads(block["data"])["id"]) for block in blocks]
 
 
-def test_everything_of_a_task_is_told_and_nothing_of_another() -> None:
+def test_all_events_of_a_task_are_sent_and_none_of_another() -> None:
     entries = life("a", "swe"), life("b", "other")
 
-    assert told(a_feed("task=swe"), *entries) == [
+    assert reported(a_feed("task=swe"), *entries) == [
         ("submitted", "a"), ("granted", "a"), ("finished", "a"),
     ]  # fmt: skip
-    assert len(told(a_feed(""), *entries)) == 6
+    assert len(reported(a_feed(""), *entries)) == 6
 
 
 def test_actions_without_a_trajectory_belong_to_none() -> None:
     entries = life("a", "swe", "j"), life("b", "swe"), life("c", "swe", "k")
 
-    assert {name for _, name in told(a_feed("trajectory=j"), *entries)} == {"a"}
-    assert told(a_feed("trajectory=j&types=granted"), *entries) == [("granted", "a")]
+    assert {name for _, name in reported(a_feed("trajectory=j"), *entries)} == {"a"}
+    assert reported(a_feed("trajectory=j&types=granted"), *entries) == [("granted", "a")]

@@ -42,7 +42,7 @@ class Script:
     train_seconds: float = 0.0
     project: str = "default"
     task: str = "task"
-    #: What each action's trajectory was told of its end.
+    #: The outcome of each action, as its trajectory received it.
     answers: dict[str, Finish] = field(default_factory=dict)
 
     @property

@@ -281,10 +281,10 @@ def test_what_still_waited_is_played_as_long_as_others_like_it_took(tmp_path: Pa
         day = Quota(units * MILLI, window_seconds=86_400.0)
         return msgspec.structs.replace(limited(9), limits={API: Limits(quotas=(day,))})
 
-    told = outcome(with_waiters(tmp_path, 1, 1, 1), of(1), of(3))
+    reported = outcome(with_waiters(tmp_path, 1, 1, 1), of(1), of(3))
 
-    assert (told.actions, told.guessed, told.left_out) == (3, 2, 0)
-    results = {each.policy: each.result for each in told.runs}
+    assert (reported.actions, reported.guessed, reported.left_out) == (3, 2, 0)
+    results = {each.policy: each.result for each in reported.runs}
     assert results[NOW].whole.queue.most > 86_000
     assert results[THEN].whole.queue.most < 1.0
     assert results[THEN].whole.execution.mean == pytest.approx(1.0, abs=0.1)
@@ -294,6 +294,6 @@ def test_what_is_like_nothing_that_ended_is_left_out(tmp_path: Path):
     path = with_waiters(tmp_path, 1, 1)
     path.write_bytes(path.read_bytes().replace(b'"id":"a1"', b'"family":"other","id":"a1"'))
 
-    told = outcome(path, limited(2), limited(3))
+    reported = outcome(path, limited(2), limited(3))
 
-    assert (told.actions, told.guessed, told.left_out) == (1, 0, 1)
+    assert (reported.actions, reported.guessed, reported.left_out) == (1, 0, 1)

@@ -21,7 +21,7 @@ def a_scene(actions: int) -> Scene:
 @pytest.mark.parametrize(
     ("wish", "nodes"),
     [
-        (Wish(10.0), 8),  # nobody waits
+        (Wish(10.0), 8),  # no action waits
         (Wish(15.0), 4),  # half of them wait 10 s
         (Wish(14.9), 5),
         (Wish(45.0), 1),

@@ -45,7 +45,7 @@ def test_no_more_calls_are_open_than_the_limits_say():
     assert most == LIMITS
 
 
-def test_granted_shares_are_told_by_resource():
+def test_granted_shares_are_reported_by_resource():
     granted = run(Scene(WORKLOAD, Cluster(1, 1, GIB, LIMITS)), "minimum").result.granted
 
     assert granted.keys() == {"cpu", *LIMITS}

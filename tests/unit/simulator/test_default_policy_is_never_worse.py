@@ -35,8 +35,8 @@ CELLS = [
     ]
 ]
 
-#: Where it is. Everybody who runs has a core, so when about as many heavy rewards as cores are
-#: there, nobody is wide; a policy that lets some wait finishes the others sooner.
+#: The exceptions. Every action that runs has a core, so when about as many heavy rewards as cores are
+#: there, no action is wide; a policy that lets some wait finishes the others sooner.
 EXCEPTIONS = [Cell(1, 16, 1.0, "heavy", 0), Cell(1, 16, 2.0, "heavy", 0)]
 
 RECORDINGS = shortened(make_recordings(40, 0), 12)

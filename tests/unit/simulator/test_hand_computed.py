@@ -132,7 +132,7 @@ def test_a_lease_is_renewed_for_as_long_as_it_is_kept():
     assert parts(workload, "a") == (0.0, 0.0, 25.0)
 
 
-def test_a_lease_that_nobody_renews_runs_out():
+def test_a_lease_without_renewal_expires():
     workload = script([keep("a", 25.0, ttl_seconds=10.0, renews=False)])
 
     played(workload)

@@ -51,7 +51,7 @@ def test_decisions_are_shown_with_what_was_tried(journal: Path):
     assert all("s0-t00003.reward" in view["candidates"] for view in views)
 
 
-def test_a_journal_that_was_decided_otherwise_is_told(journal: Path):
+def test_a_journal_that_was_decided_otherwise_is_reported(journal: Path):
     lines = journal.read_text().splitlines()
     grant = next(i for i, line in enumerate(lines) if '"grant"' in line.lower())
     entry = json.loads(lines[grant])
@@ -59,10 +59,10 @@ def test_a_journal_that_was_decided_otherwise_is_told(journal: Path):
     lines[grant] = json.dumps(entry)
     journal.write_text("\n".join(lines))
 
-    told = sim("decisions", str(journal))
+    reported = sim("decisions", str(journal))
 
-    assert told.exit_code == 1
-    assert "1 entries were decided otherwise then" in told.stderr
+    assert reported.exit_code == 1
+    assert "1 entries were decided otherwise then" in reported.stderr
 
 
 def test_nothing_is_printed_of_a_journal_that_breaks_off_in_the_middle(journal: Path, monkeypatch):

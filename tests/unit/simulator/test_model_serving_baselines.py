@@ -108,7 +108,7 @@ def test_serverless_dispatches_one_call_a_second():
     }  # fmt: skip
 
 
-def test_a_serverless_model_without_room_waits_until_nobody_calls_another():
+def test_a_serverless_model_without_room_waits_until_another_is_idle():
     """a ends at 6; the scaler of its model stops it in the next second; then b is loaded."""
     found = serverless(script([call("a", 0, 5.0)], [call("b", 1, 1.0)]), 4, 2)
 

@@ -78,7 +78,7 @@ def test_every_trajectory_is_scored_once_and_no_gpu_works_for_two():
 
 
 def ends_of(workload: Mopd) -> list[tuple[float, str]]:
-    """Return when each trajectory of the first step is scored, and by whom."""
+    """Return when each trajectory of the first step is scored, and by which teacher."""
     found = []
     for rollout in next(iter(workload.steps())):
         thought, scored = rollout.program()

@@ -50,12 +50,12 @@ def test_shortened_recordings_keep_their_first_steps():
 
 def test_a_sweep_measures_every_policy_in_every_cell():
     recordings = shortened(make_recordings(4, 0), 5)
-    told: list[Row] = []
+    reported: list[Row] = []
 
-    rows = sweep(recordings, [CELL, Cell(1, 4, 0.5, "light")], ["minimum"], done=told.append)
+    rows = sweep(recordings, [CELL, Cell(1, 4, 0.5, "light")], ["minimum"], done=reported.append)
 
     crowded, idle = rows
-    assert told == rows
+    assert reported == rows
 
     assert crowded.act_seconds["minimum"] > 0
     assert idle.act_seconds.keys() == {"minimum"}

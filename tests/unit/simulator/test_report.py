@@ -133,10 +133,12 @@ def test_what_the_paper_prints_stands_once_beside_each_of_our_policies():
 
 def test_what_was_measured_stands_apart_with_how_far_it_is_off():
     each = Beside(2.0, 2.1, 0.05, 4.0, 3.0, -0.25)
-    told = a_report(a_figure(claims=(CLAIM,)))
-    told = msgspec.structs.replace(told, measured=Measured("python -m x", "today", {"paper": each}))
+    reported = a_report(a_figure(claims=(CLAIM,)))
+    reported = msgspec.structs.replace(
+        reported, measured=Measured("python -m x", "today", {"paper": each})
+    )
 
-    page = html(told)
+    page = html(reported)
 
     assert page.index("Measured beside simulated</h2>") > page.index('<section id="f">')
     assert "<td>paper</td><td>2.000</td><td>2.100</td><td>+5.0%</td>" in page

@@ -22,7 +22,7 @@ CASES = [Case(policy, 2, nodes=1, cores=2) for policy in ("minimum", "paper", "k
 
 
 class Interrupted(Exception):
-    """Somebody has ended the report."""
+    """The report was interrupted."""
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_line_that_was_cut_off_is_simulated_again(path: Path):
     assert results == simulate(CASES, INPUTS, SCALE)
 
 
-def test_another_input_is_simulated_anew(path: Path):
+def test_another_input_is_simulated_again(path: Path):
     interrupted_after_the_first(path)
 
     _, seen = all_of_them(path, replace(INPUTS, recordings=make_recordings(2, 1)))
@@ -73,7 +73,7 @@ def test_another_input_is_simulated_anew(path: Path):
     assert [done.cases for done in seen] == [0, 1, 2, 3]
 
 
-def test_whoever_has_the_report_keeps_nothing(path: Path):
+def test_a_finished_report_leaves_no_intermediate_file(path: Path):
     interrupted_after_the_first(path)
 
     Kept(path, INPUTS, SCALE).remove()

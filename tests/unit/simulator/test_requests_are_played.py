@@ -26,15 +26,15 @@ def test_the_light_lists_are_those_of_the_simulator():
 
 
 def test_every_policy_is_played_with_every_seed():
-    told: list[tuple[str, int, int, int]] = []
+    reported: list[tuple[str, int, int, int]] = []
     request = read_request({**SMALL, "seeds": [0, 3]})
 
-    outcome = job.play(request, None, lambda *said: told.append(said))
+    outcome = job.play(request, None, lambda *said: reported.append(said))
 
     played = [(run.policy, run.seed) for run in outcome.runs]
     assert played == [("minimum", 0), ("kubernetes", 0), ("minimum", 3), ("kubernetes", 3)]
     assert outcome.simulated
-    last = {(policy, seed): (done, total) for policy, seed, done, total in told}
+    last = {(policy, seed): (done, total) for policy, seed, done, total in reported}
     assert list(last) == played
     assert all(done == total for done, total in last.values())
     assert len(outcome.plots) == 3

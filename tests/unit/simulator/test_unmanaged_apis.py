@@ -56,7 +56,7 @@ def test_a_service_of_ones_own_queues():
 
 
 @pytest.mark.parametrize("seconds", [(700.0, 1.0), (5.0, 700.0)], ids=["the one before", "itself"])
-def test_nobody_waits_longer_than_ten_minutes(seconds):
+def test_no_call_waits_longer_than_ten_minutes(seconds):
     first, second = seconds
     ends = played(script([call("a", first, "api:judge")], [call("b", second, "api:judge")]))
 

@@ -22,7 +22,7 @@ from tangram_web.supervisor.welcome import (
 
 @pytest.fixture
 def taken():
-    """Return a port on which somebody listens."""
+    """Return a port that is in use."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

@@ -1,4 +1,4 @@
-"""A child is kept alive, and is gone for good when it is told to end."""
+"""A child process is restarted when it ends, and not after a request to end."""
 
 from __future__ import annotations
 

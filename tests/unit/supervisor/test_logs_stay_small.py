@@ -28,7 +28,7 @@ def test_a_log_within_its_size_is_left_alone(tmp_path):
     log.write_bytes(b"x" * 100)
 
     assert rotate(log, most_bytes=100) is False
-    assert rotate(tmp_path / "nobody.log") is False
+    assert rotate(tmp_path / "missing.log") is False
     assert os.listdir(tmp_path) == ["web.log"]
 
 
@@ -74,8 +74,10 @@ async def test_a_child_goes_on_writing_into_the_emptied_log(home, announce, anno
     assert announced == []
 
 
-async def test_a_log_that_cannot_be_put_aside_is_told_once(home, announce, announced, monkeypatch):
-    """1. The disk is full. 2. It is told. 3. Rounds later nobody has been told again."""
+async def test_a_log_that_cannot_be_rotated_is_reported_once(
+    home, announce, announced, monkeypatch
+):
+    """1. The disk is full. 2. It is reported. 3. Rounds later it has not been reported again."""
     rounds = asyncio.Semaphore(0)
 
     def full(log: object) -> bool:

@@ -12,7 +12,7 @@ from tangram_web.supervisor.supervise import Supervisor
 from tangram_web.supervisor.up import first_of
 from tests.unit.supervisor.conftest import a_program, line_in
 
-#: Writes its name into a common file when it is told to end.
+#: Writes its name into a common file on SIGTERM.
 NOTES_ITS_END = """
 import signal, sys
 def end(*_):

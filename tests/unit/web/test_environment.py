@@ -127,9 +127,9 @@ def test_of_two_processes_that_make_a_secret_both_use_the_first(monkeypatch, tmp
     assert env._make_secret(path) == "the other process was faster, by a moment"
 
 
-@pytest.mark.parametrize(("told", "secure"), [("1", True), ("0", False)])
-def test_cookies_are_for_tls_alone_where_browsers_come_by_it(monkeypatch, told, secure):
-    monkeypatch.setenv("TANGRAM_HTTPS", told)
+@pytest.mark.parametrize(("reported", "secure"), [("1", True), ("0", False)])
+def test_cookies_are_for_tls_alone_where_browsers_come_by_it(monkeypatch, reported, secure):
+    monkeypatch.setenv("TANGRAM_HTTPS", reported)
 
     read = runpy.run_path(str(ROOT / "tangram_web" / "settings.py"))
 

@@ -60,7 +60,7 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
 
 
 def test_the_decision_of_policy_paper_comes_out(plan):
-    """Alone on eight cores: 10 s / (0.8 · 4) = 3.125 s, nobody behind."""
+    """Alone on eight cores: 10 s / (0.8 · 4) = 3.125 s, no other action waits."""
     answer = plan(PROBLEM)
 
     assert answer.pop("decision_us") >= 0
@@ -122,7 +122,7 @@ def test_chunks_are_arranged_by_their_shapes(plan):
     assert answer["objective_s"] == {"gpu:g1": 6.0}
 
 
-def test_who_waits_for_a_chunk_is_told_which_are_free(plan):
+def test_the_plan_for_a_chunk_names_the_free_ones(plan):
     problem = with_chunks([2, 1, 0, 0]) | {"waiting": [{"id": "a", "cost": {"gpu:g1": [3]}}]}
 
     assert plan(problem)["waiting"] == [

@@ -43,10 +43,10 @@ def test_a_key_is_rotated_without_losing_what_it_sealed(settings: Any) -> None:
 
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "the next key", [settings.SECRET_KEY]
     assert unseal(sealed, "test") == SECRET
-    anew = reseal(sealed, "test")
+    again = reseal(sealed, "test")
 
     settings.SECRET_KEY_FALLBACKS = []
-    assert unseal(anew, "test") == SECRET
+    assert unseal(again, "test") == SECRET
     with pytest.raises(Unsealable):
         unseal(sealed, "test")
 

@@ -120,9 +120,9 @@ def test_a_message_whose_secret_no_key_opens_fails_and_is_not_sent(endpoint, set
 
     async_to_sync(deliver_due)(open_connections, Random(0))
 
-    told = Delivery.objects.get()
-    assert (told.state, told.attempts) == (DeliveryState.PENDING, 1)
-    assert "its secret cannot be read" in told.last_said
+    reported = Delivery.objects.get()
+    assert (reported.state, reported.attempts) == (DeliveryState.PENDING, 1)
+    assert "its secret cannot be read" in reported.last_said
 
 
 def test_410_disables_the_endpoint_and_leaves_the_rest_dead(endpoint):
@@ -198,7 +198,7 @@ def test_a_claimed_message_is_not_sent_twice_and_comes_back_when_its_sender_died
     assert len(claim_due(now + timedelta(seconds=CLAIM_SECONDS + 1))) == 1
 
 
-def test_one_with_much_to_be_told_keeps_nobody_waiting(endpoint):
+def test_an_endpoint_with_many_events_delays_no_other(endpoint):
     """1. An endpoint hangs, and hundreds of messages have come due. 2. Another one gets its own."""
     hangs, well = endpoint(), endpoint()
     now = timezone.now()

@@ -67,9 +67,9 @@ def test_an_endpoint_is_added_its_secret_shown_once_and_changed(admin):
     assert answer_.status_code == 302
     made.refresh_from_db()
     assert (made.events, made.enabled) == (sorted(ALL), False)
-    told = AuditEntry.objects.filter(target=f"webhook/{made.pk}")
-    assert sorted(told.values_list("verb", flat=True)) == ["create", "update"]
-    assert not any(secret in str(entry.after) for entry in told)
+    reported = AuditEntry.objects.filter(target=f"webhook/{made.pk}")
+    assert sorted(reported.values_list("verb", flat=True)) == ["create", "update"]
+    assert not any(secret in str(entry.after) for entry in reported)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def endpoint(defaults: None) -> Endpoint:
     )
 
 
-def test_what_the_projector_consumes_is_told(endpoint, redis_bus, monkeypatch):
+def test_entries_that_the_projector_consumes_are_sent(endpoint, redis_bus, monkeypatch):
     consumers: list[Any] = []
 
     class Follower:

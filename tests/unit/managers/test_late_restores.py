@@ -1,4 +1,4 @@
-"""Nobody waits long for a restore that nobody wants, and nobody at all for one on other GPUs."""
+"""Calls do not wait long for an unwanted restore, and not at all for one on other GPUs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ C: Home = ("c", (2, 3))
 
 
 async def hanging(rig: Rig, home: Home) -> asyncio.Task[None]:
-    """Return a wake for nobody that never ends."""
+    """Return a preload whose wake-up never ends."""
     await rig.asleep(home)
     rig.servers[home].trouble = "waits"
     return await coming(rig, home)
 
 
-async def test_a_wake_that_hangs_keeps_nobody_from_other_gpus(rig: Rig) -> None:
+async def test_a_wake_up_that_hangs_keeps_no_call_from_other_gpus(rig: Rig) -> None:
     work = await hanging(rig, A)
     assert (await rig.keeper.hold("y", C, NEED)).alive
     await rig.keeper.clear((4,), SIZE)
@@ -49,7 +49,7 @@ async def test_who_answers_already_is_asked_while_another_one_wakes_on_its_gpus(
         await work
 
 
-async def test_a_wake_for_nobody_that_is_late_is_ended_for_whoever_waits(rig: Rig) -> None:
+async def test_a_late_preload_is_ended_for_a_waiting_call(rig: Rig) -> None:
     work = await hanging(rig, A)
     assert (await rig.keeper.hold("y", B, NEED, [A])).alive
     with pytest.raises(NoRoom, match="made room"):
@@ -59,7 +59,7 @@ async def test_a_wake_for_nobody_that_is_late_is_ended_for_whoever_waits(rig: Ri
     rig.check()
 
 
-async def test_a_restore_that_was_given_up_and_is_late_is_ended_for_whoever_waits(rig: Rig) -> None:
+async def test_an_abandoned_late_restore_is_ended_for_a_waiting_call(rig: Rig) -> None:
     rig.troubles["a"] = "waits"
     holding = asyncio.ensure_future(rig.keeper.hold("x", A, NEED))
     while not rig.memory.used.get(0):
@@ -70,7 +70,7 @@ async def test_a_restore_that_was_given_up_and_is_late_is_ended_for_whoever_wait
     rig.check()
 
 
-async def test_a_restore_that_somebody_waits_for_is_never_ended_for_others(rig: Rig) -> None:
+async def test_a_restore_that_a_call_waits_for_is_never_ended_for_others(rig: Rig) -> None:
     """1. `x` wants a. 2. `y` wants b there, and has no patience at all. 3. Both are still there."""
     rig.troubles["a"] = "waits"
     rig.keeper._patience_seconds = 0.0

@@ -1,4 +1,4 @@
-"""Webhooks: what is told, from the journal, in the transaction that projects it."""
+"""Webhook events, written from the journal in the transaction that projects it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tangram_web.webhooks.models import Delivery
 from tests.integration.web.journal import Journal
 
 
-def test_the_end_of_a_trajectory_is_told_to_its_project_alone_and_once(endpoint):
+def test_the_end_of_a_trajectory_is_sent_to_its_project_alone_and_once(endpoint):
     Project.objects.create(name="other", default_pool_id="default")
     mine, _ = endpoint(), endpoint(project_id="other")
     journal = Journal()
@@ -31,14 +31,14 @@ def test_the_end_of_a_trajectory_is_told_to_its_project_alone_and_once(endpoint)
     projection.project(journal.entries, also=outbox.store_events)
     projection.project(journal.entries, also=outbox.store_events)
 
-    told = Delivery.objects.get()
-    assert told.endpoint == mine
-    assert json.loads(told.body)["data"] == {
+    reported = Delivery.objects.get()
+    assert reported.endpoint == mine
+    assert json.loads(reported.body)["data"] == {
         "project": "default", "trajectory": "t1", "reason": "done",
     }  # fmt: skip
 
 
-def test_a_lost_node_is_told_to_all_that_want_it(endpoint):
+def test_a_lost_node_is_sent_to_all_subscribers(endpoint):
     endpoint(), endpoint(events=["trajectory.finished"]), endpoint(enabled=False)
     journal = Journal()
     journal.write([NodeLost(node="n1", incarnation=1)])
@@ -48,7 +48,7 @@ def test_a_lost_node_is_told_to_all_that_want_it(endpoint):
     assert Delivery.objects.get().event == "node.lost"
 
 
-def test_what_is_not_projected_is_not_told(endpoint, monkeypatch):
+def test_events_that_are_not_projected_are_not_sent(endpoint, monkeypatch):
     endpoint()
     journal = Journal()
     journal.write([NodeLost(node="n1", incarnation=1)])
@@ -71,7 +71,7 @@ def a_quota(left: int = 0, seconds: float = 60.0) -> TurnedBad:
     return TurnedBad(ResourceId("api:search"), Turn(QuotaUse(quota, 5 * MILLI, left, None)))
 
 
-def test_a_circuit_that_opens_is_told_each_time(endpoint):
+def test_a_circuit_that_opens_is_sent_each_time(endpoint):
     endpoint()
     journal = Journal()
     for _ in range(2):
@@ -81,12 +81,12 @@ def test_a_circuit_that_opens_is_told_each_time(endpoint):
     projection.project(journal.entries, also=outbox.store_events)
     projection.project(journal.entries, also=outbox.store_events)  # read again after a crash
 
-    told = list(Delivery.objects.values_list("event", "subject"))
-    assert told == [("breaker.opened", "breaker/api:search")] * 2
+    reported = list(Delivery.objects.values_list("event", "subject"))
+    assert reported == [("breaker.opened", "breaker/api:search")] * 2
     assert "its circuit is open" in Delivery.objects.all()[0].body
 
 
-def test_a_quota_in_constant_use_is_told_once_until_it_was_calm(endpoint):
+def test_a_quota_in_constant_use_is_sent_once_until_it_was_calm(endpoint):
     endpoint()
     journal = Journal()
     for _ in range(4):  # half a second between them

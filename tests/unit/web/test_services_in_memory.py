@@ -55,7 +55,7 @@ def joined(*residents: Home) -> NodeJoined:
     return NodeJoined(node=NodeInventory("n1", "i1", 1, "default", {"gpu": gpu}))
 
 
-def test_whom_a_call_finds_was_there():
+def test_services_that_a_call_finds_were_resident():
     story = Story()
     story.begins()
     story.write(granted("a", cached=True))
@@ -158,9 +158,9 @@ def test_a_simulated_journal_from_its_middle_on_tells_what_the_books_had():
         for entry in entries[begin:]:
             played |= {e.action.id for e in entry.events if isinstance(e, ActionSubmitted)}
             reader.take(entry)
-        told = set(reader.residents().get("n000", ()))
+        reported = set(reader.residents().get("n000", ()))
         called_again = {e.action.call.target for entry in entries[begin:] for e in entry.events
                         if isinstance(e, ActionSubmitted) and e.action.call}  # fmt: skip
-        assert told <= books[begin]
+        assert reported <= books[begin]
         assert {home for home in books[begin]
-                if f"service:{home.service}" in called_again} <= told  # fmt: skip
+                if f"service:{home.service}" in called_again} <= reported  # fmt: skip

@@ -1,4 +1,4 @@
-"""Who is granted a chunk goes where nobody else is on the way: on a GPU one comes after the other."""
+"""Choice of a chunk without a restore under way: on one GPU restores happen one after the other."""
 
 from __future__ import annotations
 
