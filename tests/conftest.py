@@ -1,4 +1,4 @@
-"""What every test can rely on, and what makes a run truthful."""
+"""Fixtures of all tests, and rules of a run: on CI a skipped test or a failed check fails it."""
 
 from __future__ import annotations
 
@@ -47,6 +47,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name failed checks where the tests' own failures are named."""
+    """Print figures of the code base, and name failed checks beside failed tests."""
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    figures = [text for each in reports for name, text in each.user_properties if name == "figure"]
+    if figures:
+        terminalreporter.section("Figures of the code base")
+        terminalreporter.write_line(", ".join(map(str, sorted(set(figures)))))
     if FAILED_CHECKS:
         terminalreporter.write_line(f"FAILED checks (above): {FAILED_CHECKS}", red=True, bold=True)

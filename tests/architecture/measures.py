@@ -132,13 +132,28 @@ def duplicate_classes() -> dict[str, list[str]]:
     return {each: where for each, where in sorted(places.items()) if len(where) > 1}
 
 
+def product_lines() -> int:
+    """Return the lines of the product's Python files, without migrations."""
+    return sum(module.lines for module in modules().values())
+
+
+def figures() -> dict[str, int]:
+    """Return each figure by name."""
+    return {
+        "modules": len(modules()),
+        "product_lines": product_lines(),
+        "import_cycles": len(cycles()),
+        "single_importers": len(single_importers()),
+        "duplicate_class_names": len(duplicate_classes()),
+    }
+
+
 def report() -> str:
     """Return all figures as text."""
     single, twice, circles = single_importers(), duplicate_classes(), cycles()
-    total = sum(module.lines for module in modules().values())
     return "\n".join(
         [
-            f"modules {len(modules())}, lines {total}",
+            f"modules {len(modules())}, lines {product_lines()}",
             f"import cycles {len(circles)}",
             *(f"  {' '.join(each)}" for each in circles),
             f"modules with a single importer {len(single)}",

@@ -1,4 +1,4 @@
-"""How long files and functions are; ``python -m tests.architecture.sizes`` prints it.
+"""Lengths of files and functions; ``python -m tests.architecture.sizes`` prints them.
 
 Good code of this field has a median file of about 100 lines and a median function of 7 to 10; what
 sets it apart is the tail, so that is where the budgets are.

@@ -1,4 +1,4 @@
-"""Which files make up the project."""
+"""The files of the project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trainers do meanwhile: trajectories that submit, wait, and submit again, through the SDK.
+"""Load of trainers during a fault: trajectories that submit, wait, and submit again, through the SDK.
 
 Each action writes one line into its trajectory's workspace when it runs, so that what happened can
 be counted on disk, whatever anybody says.

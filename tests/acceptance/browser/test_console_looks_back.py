@@ -1,4 +1,4 @@
-"""What was: traces in place, charts as pictures, the GPU map of the past, tabs that were left open."""
+"""Pages of the past: traces in place, charts as pictures, the GPU map, tabs that were left open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the console is guarded against, in Chromium over a running stack.
+"""Guards of the console, in Chromium over a running stack.
 
 Forged and framed requests, planted sessions, links that lead elsewhere, stored markup; and people
 in each other's way: two who edit one revision, a target that is gone, work that would be stranded.

@@ -1,4 +1,4 @@
-"""What people do for themselves, in Chromium over a running stack: compare policies, make a token."""
+"""Self-service in Chromium over a running stack: compare policies, make a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docker-compose.yml starts is well, serves, and gets over crashes, restores and restarts.
+"""The stack of docker-compose.yml: it is healthy, serves, and survives crashes, restores and restarts.
 
 The shipped Dockerfile and docker-compose.yml are run as they are; what they are made from is stood in
 for (`stand_ins`). The tests are steps of one story, in the order of this file.

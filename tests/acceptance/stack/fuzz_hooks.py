@@ -1,4 +1,4 @@
-"""What the fuzzer needs to know: it must not wait long, and not revoke the token it uses."""
+"""Hooks of the fuzzer: it must not wait long, and not revoke the token it uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When an action ends, everything of it ends, and its environment stays."""
+"""The end of an action: all its processes end, and its environment stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When an action ends, everything of it ends, and nothing else."""
+"""The end of an action: all its processes end, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command prints comes back, up to the limit it asked for."""
+"""Output of a command, up to the limit of its request."""
 
 from __future__ import annotations
 

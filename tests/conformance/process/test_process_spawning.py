@@ -1,4 +1,4 @@
-"""How a command is started: where, on which cores, with which variables and limits."""
+"""Start of a command: its folder, cores, variables and limits."""
 
 from __future__ import annotations
 

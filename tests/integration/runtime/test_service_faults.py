@@ -1,4 +1,4 @@
-"""Whatever breaks while services come and go, calls end, and the pool is whole afterwards.
+"""Faults during restores and evictions of services: calls end, and the pool is whole afterwards.
 
 `running` measures that when it ends: nothing is held, and all memory is that of services which are there.
 """

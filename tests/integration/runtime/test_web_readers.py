@@ -1,4 +1,4 @@
-"""What a web process follows in the background goes on after errors, or ends the process."""
+"""Background readers of a web process: they go on after errors, or end the process."""
 
 from __future__ import annotations
 

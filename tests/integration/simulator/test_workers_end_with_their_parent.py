@@ -1,4 +1,4 @@
-"""Whatever ends a command that simulates in several processes, none of them goes on."""
+"""Worker processes of a simulation end with the command that started them, however it ends."""
 
 from __future__ import annotations
 

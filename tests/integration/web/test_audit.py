@@ -1,4 +1,4 @@
-"""Who did what: written once, right with its effect, filtered and given away as files."""
+"""The audit: each entry is written once, with its effect; entries are filtered and exported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was asked, granted and used is summed as actions end, beside what reserving would have held."""
+"""Costs: requested, granted and used resources, summed as actions end, beside those of a reservation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many SQL queries each page asks, whatever it shows: the committed baseline.
+"""Numbers of SQL queries of each page, whatever it shows: the committed baseline.
 
 A count may go down; one that goes up is a page that asks for each row. `query_counts.json` is
 rewritten by running this module with ``RECORD_QUERY_COUNTS=1``.

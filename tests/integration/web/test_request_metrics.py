@@ -1,4 +1,4 @@
-"""What all web processes have answered is in /metrics, whichever of them is scraped."""
+"""Request metrics: /metrics of any web process has the totals of all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ended long ago is deleted; what is live, recent or summed up stays."""
+"""Retention: old finished rows are deleted; live, recent and summed-up ones stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of one call, however the API behaves."""
+"""The outcome of one call, for each behaviour of the API."""
 
 from __future__ import annotations
 

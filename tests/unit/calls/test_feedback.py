@@ -1,4 +1,4 @@
-"""What an answer says about an API's limits."""
+"""Limits of an API, read from its responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call may say and where it may go: refused before anything is sent."""
+"""Checks of a call before it is sent: its target, headers and body."""
 
 from __future__ import annotations
 

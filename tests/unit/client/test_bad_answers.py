@@ -1,4 +1,4 @@
-"""What answers but does not speak the API is named as such."""
+"""Responses that do not follow the API: the client's errors name them."""
 
 from __future__ import annotations
 

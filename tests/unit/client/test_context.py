@@ -1,4 +1,4 @@
-"""Where Tangram is found: given, environment, or the file that its start wrote."""
+"""The address and token of a client: given, from the environment, or from the file of `tangram up`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a call is tried again: backoff, jitter, Retry-After, and an end."""
+"""Retries of a call: backoff, jitter, Retry-After, and an end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is granted what, and in which order."""
+"""Admission: order and size of grants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who does not say how many cores it needs is light where its family's history says so."""
+"""Light actions: without stated cores, an action is light when its family's history is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the actions of a trajectory run."""
+"""Placement: the node of a trajectory's actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long an action may wait."""
+"""Queue timeouts: how long an action may wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nodes report, in any order, late and more than once."""
+"""Reports of nodes, in any order, late and more than once."""
 
 from __future__ import annotations
 

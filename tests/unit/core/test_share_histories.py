@@ -1,4 +1,4 @@
-"""Whatever happens, shares hold: judged from what nodes really run, and by arithmetic alone."""
+"""Shares hold in any history: checked by arithmetic from what nodes run."""
 
 from __future__ import annotations
 

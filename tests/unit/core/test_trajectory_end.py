@@ -1,4 +1,4 @@
-"""How a trajectory ends, and that nothing of it stays behind (I6)."""
+"""The end of a trajectory, after which nothing of it remains (I6)."""
 
 from __future__ import annotations
 

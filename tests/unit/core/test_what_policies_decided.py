@@ -1,4 +1,4 @@
-"""What policies decided lately, and what a waiting action may expect."""
+"""Recent decisions of policies, and the expected wait of an action."""
 
 from __future__ import annotations
 

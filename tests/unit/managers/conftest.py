@@ -1,4 +1,4 @@
-"""What tests of managers share."""
+"""Fixtures for tests of managers."""
 
 from __future__ import annotations
 

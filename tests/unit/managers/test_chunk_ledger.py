@@ -1,4 +1,4 @@
-"""Which GPUs an action gets, and which services leave memory for it."""
+"""The ledger of chunks: choice of the GPUs of an action, and of services to evict for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cores an action gets."""
+"""The ledger of cores: choice of the cores of an action."""
 
 from __future__ import annotations
 
@@ -134,9 +134,9 @@ def test_no_core_serves_two_masters(steps: list[tuple[int, int]], restart_at: in
         assert len(exclusive) == len(set(exclusive))
         assert not shared.intersection(exclusive)
         assert ledger.free_cores == 8 - len(exclusive) - len(shared)
-        for reported in {held.units for held in light}:
-            confined = sum(held.amount for held in light if set(held.units) <= set(reported))
-            assert confined <= len(reported) * MILLI
+        for cores in {held.units for held in light}:
+            confined = sum(held.amount for held in light if set(held.units) <= set(cores))
+            assert confined <= len(cores) * MILLI
 
 
 def test_whole_cores_come_from_home_when_it_has_enough() -> None:
@@ -163,18 +163,18 @@ def test_being_near_changes_which_cores_and_never_whether(sizes: list[int], data
     for size in sizes:
         groups.append(tuple(range(cores, cores + size)))
         cores += size
-    reported, unreported = a_ledger(*groups), a_ledger(*groups)
+    homed, unhomed = a_ledger(*groups), a_ledger(*groups)
     for number in range(data.draw(st.integers(1, 12))):
         count = data.draw(st.integers(1, cores))
         home = data.draw(st.integers(0, len(groups) - 1))
         holder = f"h{data.draw(st.integers(0, 5))}"
-        assert (reported.release(holder) is None) == (unreported.release(holder) is None)
-        assert reported.fits((count * MILLI,)) == unreported.fits((count * MILLI,))
-        if not reported.fits((count * MILLI,)):
+        assert (homed.release(holder) is None) == (unhomed.release(holder) is None)
+        assert homed.fits((count * MILLI,)) == unhomed.fits((count * MILLI,))
+        if not homed.fits((count * MILLI,)):
             continue
-        taken = {core for held in reported.holders().values() for core in held.units}
-        unreported.allocate(holder, count * MILLI)
-        units = reported.allocate(holder, count * MILLI, near=groups[home][:1]).units
+        taken = {core for held in homed.holders().values() for core in held.units}
+        unhomed.allocate(holder, count * MILLI)
+        units = homed.allocate(holder, count * MILLI, near=groups[home][:1]).units
         assert len(set(units)) == count
         assert not taken & set(units), number
         enough = [group for group in groups if len(set(group) - taken) >= count]

@@ -1,4 +1,4 @@
-"""Which GPUs a node offers, as NVML or its operator says."""
+"""GPUs that a node offers, from NVML or from its operator."""
 
 from __future__ import annotations
 

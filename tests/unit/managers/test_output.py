@@ -1,4 +1,4 @@
-"""What is in a pipe when a command ends is not lost, and what others hold is not waited for."""
+"""Output of an ended command: the pipe is read to its end, without waiting for other holders of it."""
 
 from __future__ import annotations
 

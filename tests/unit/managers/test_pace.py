@@ -1,4 +1,4 @@
-"""How an API's own answers slow its callers down, and how it recovers."""
+"""Pacing of an API's callers by its own responses, and recovery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node says it has."""
+"""Inventory of a node, as it is probed."""
 
 from __future__ import annotations
 

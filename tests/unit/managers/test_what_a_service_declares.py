@@ -1,4 +1,4 @@
-"""What a service must declare, and what calls of it may say."""
+"""Declarations of services, and the requests that a service allows."""
 
 from __future__ import annotations
 

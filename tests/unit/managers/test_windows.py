@@ -1,4 +1,4 @@
-"""What counts of a quota, and until when."""
+"""Windows of a quota: which calls count, and until when."""
 
 from __future__ import annotations
 

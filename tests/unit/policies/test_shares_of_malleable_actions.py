@@ -1,4 +1,4 @@
-"""How units are shared out among actions that may be resized."""
+"""Allotment of units among malleable actions."""
 
 from __future__ import annotations
 

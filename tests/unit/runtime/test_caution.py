@@ -1,4 +1,4 @@
-"""Who is blamed when the core raises, what stands in for it, and how much is taken next."""
+"""Poison messages: search for the event that makes the core raise, its substitute, and the batch after it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_search_is_over_when_nothing_waits() -> None:
     ids=[
         "a submission", "a report", "a submission that cannot be planned",
         "a report before a plan", "a lease before a plan",
-        "what was not alone", "one of two", "nobody",
+        "what was not alone", "one of two", "none",
     ],
 )  # fmt: skip
 def test_only_what_is_proven_is_blamed(error: CoreRaised, blamed: bool) -> None:
@@ -158,7 +158,7 @@ def test_a_report_that_is_set_aside_keeps_the_news_of_gpu_memory() -> None:
     assert instead.chunk == FINISHED.chunk
 
 
-def test_pauses_grow_and_begin_anew_after_quiet() -> None:
+def test_pauses_grow_and_are_reset_after_quiet() -> None:
     care, now = Caution(), 1000.0
     pauses = []
     for _ in range(8):

@@ -1,4 +1,4 @@
-"""How few nodes fulfil a wish."""
+"""Capacity planning: the fewest nodes that meet a target."""
 
 from __future__ import annotations
 

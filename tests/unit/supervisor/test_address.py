@@ -1,4 +1,4 @@
-"""Where a Tangram listens, and which cores its nodes declare."""
+"""The address of a Tangram, and the cores that its nodes declare."""
 
 from __future__ import annotations
 

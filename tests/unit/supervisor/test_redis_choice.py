@@ -1,4 +1,4 @@
-"""Which Redis is used, and where it listens."""
+"""Choice of the Redis server and of its socket."""
 
 from __future__ import annotations
 

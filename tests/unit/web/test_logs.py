@@ -20,7 +20,7 @@ from tangram_web.lib.logs import logging_config
 
 @pytest.fixture
 def speak(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
-    """Configure logging of the tests anew, and give back what was there."""
+    """Configure logging for the test, and restore the former configuration."""
     root = logging.getLogger()
     before, level = list(root.handlers), root.level
     of_actions = action_log.log.level
@@ -43,12 +43,16 @@ def finish(outcome: Outcome) -> Finish:
 def test_json_lines_have_ids_as_fields(speak: Any) -> None:
     lines = speak("json")
     action_log.record([], [finish(Outcome.UNKNOWN)])
-    told = json.loads(lines()[0])
-    assert told["event"] == "finished"
-    assert (told["action_id"], told["trajectory"], told["node"]) == ("act_1", "t1", "n1")
-    assert (told["level"], told["logger"]) == ("warning", "tangram.actions")
-    assert datetime.fromisoformat(told["at"]).tzinfo is not None
-    assert told["pid"] > 0
+    reported = json.loads(lines()[0])
+    assert reported["event"] == "finished"
+    assert (reported["action_id"], reported["trajectory"], reported["node"]) == (
+        "act_1",
+        "t1",
+        "n1",
+    )
+    assert (reported["level"], reported["logger"]) == ("warning", "tangram.actions")
+    assert datetime.fromisoformat(reported["at"]).tzinfo is not None
+    assert reported["pid"] > 0
 
 
 def test_lines_for_people_show_the_same_fields(speak: Any) -> None:
@@ -59,7 +63,7 @@ def test_lines_for_people_show_the_same_fields(speak: Any) -> None:
     assert "outcome=unknown" in line
 
 
-def test_steps_are_told_only_when_asked_for(speak: Any) -> None:
+def test_steps_are_logged_only_on_request(speak: Any) -> None:
     decisions: list[Decision] = [Grant(ActionId("act_1"), "n1", ()), finish(Outcome.COMPLETED)]
     lines = speak("json")
     action_log.record([], decisions)
@@ -76,6 +80,6 @@ def test_an_exception_brings_its_trace(speak: Any, form: str) -> None:
         raise RuntimeError("out of luck")
     except RuntimeError:
         logging.getLogger("somewhere").exception("it %s", "broke")
-    told = "\n".join(lines())
-    assert "it broke" in told
-    assert "RuntimeError: out of luck" in told
+    reported = "\n".join(lines())
+    assert "it broke" in reported
+    assert "RuntimeError: out of luck" in reported

@@ -1,4 +1,4 @@
-"""Which services lay in memory when what is played began: read off what was decided from then on."""
+"""Services in memory at the start of a window, inferred from the decisions in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of webhooks share."""
+"""Builders and stand-ins for tests of webhooks."""
 
 from __future__ import annotations
 
