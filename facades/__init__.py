@@ -1,1 +1,1 @@
-"""Doors for protocols that trainers already speak; each is a thin translation onto the native API."""
+"""Facades: other protocols in front of the gateway, each a translation onto the native API."""

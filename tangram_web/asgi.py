@@ -16,10 +16,9 @@ from django.core.asgi import get_asgi_application
 from domain.errors import Unavailable
 from facades import registry
 from scheduler.runtime.gateway.app import Gateway
-from scheduler.runtime.gateway.context import Context
-from scheduler.runtime.gateway.dependencies import Backing
+from scheduler.runtime.gateway.context import GatewayBackend, GatewayContext
 from scheduler.runtime.gateway.http import Receive, Scope, Send
-from scheduler.runtime.redis.clients import connect_async, going_on
+from scheduler.runtime.redis.clients import connect_async, keep_running
 from tangram_web.metrics.requests import CountedRequests, RequestCounts, keep_storing
 
 #: Roles that an action needs to run and to be shown.
@@ -108,14 +107,14 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     async def checks() -> dict[str, str]:
         return {**await database(), **pages.check()}
 
-    backing = Backing(
+    backend = GatewayBackend(
         authenticate=_in_thread(principal_of),
         action_view=_in_thread(action_view),
         completions=_in_thread(completions),
         checks=checks,
         facts=_in_thread(_facts),
     )
-    context = Context(connect_async(settings.TANGRAM_REDIS_URL), bus.keys(), backing)
+    context = GatewayContext(connect_async(settings.TANGRAM_REDIS_URL), bus.keys(), backend)
     counts = RequestCounts()
     counted = CountedRequests(Gateway(context, behind, NEEDED_ROLES, registry.load()), counts)
 
@@ -129,7 +128,7 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
 
 
 async def _lifespan(
-    context: Context,
+    context: GatewayContext,
     counts: RequestCounts,
     load_pages: Callable[[], None],
     receive: Receive,
@@ -137,7 +136,7 @@ async def _lifespan(
 ) -> None:
     """Follow the journal and store the request counts while the process runs."""
     storing = asyncio.ensure_future(
-        keep_storing(context.client, context.keys.web_requests, counts, going_on)
+        keep_storing(context.client, context.keys.web_requests, counts, keep_running)
     )
     loading: asyncio.Task[None] | None = None
     while True:

@@ -14,7 +14,7 @@ from django.db import Error as DatabaseError
 from django.db import close_old_connections
 
 from domain.errors import Unreadable
-from scheduler.runtime.journal_consumer import Entries, Follower
+from scheduler.runtime.journal_consumer import Entries, JournalConsumer
 from scheduler.runtime.redis.clients import connect
 from scheduler.runtime.redis.journal import START, Journal, id_parts
 from tangram_web.lib import bus
@@ -44,7 +44,7 @@ def projector(stop: Event) -> None:
         close_old_connections()
         projection.project(entries, also=outbox.store_events)
 
-    Follower(
+    JournalConsumer(
         connect(settings.TANGRAM_REDIS_URL),
         bus.keys(),
         "projector",
@@ -67,7 +67,7 @@ def frames(stop: Event) -> None:
         try:
             with (
                 FramePublisher(layer, client, settings.TANGRAM_KEY_PREFIX) as publisher,
-                closing(Journal(client, bus.keys(), passes_over=True)) as journal,
+                closing(Journal(client, bus.keys(), skips_set_aside=True)) as journal,
             ):
                 _publish(client, journal, publisher, stop)
         except redis.RedisError:

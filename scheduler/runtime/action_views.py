@@ -1,4 +1,4 @@
-"""Actions as the edge shows them, built from the machine or from the journal."""
+"""Views of actions: response bodies made from the machine or from the journal."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _decode_result = msgspec.msgpack.Decoder().decode
 
 
 def granted_units(node: str | None, allocations: Iterable[Allocation]) -> dict[str, float | int]:
-    """Return what was granted as the trainer named it: ``cpu:n1`` is ``cpu``."""
+    """Return the granted units by the resource names of the trainer: ``cpu:n1`` is ``cpu``."""
     return {a.resource.removesuffix(f":{node}"): units(a.amount) for a in allocations}
 
 
 def placement(node: str | None, allocations: Iterable[Allocation]) -> Placement | None:
-    """Return where an action runs; None when no node takes part."""
+    """Return the node and units of an action; None for an action without a node."""
     if node is None:
         return None
     found = Placement(node)
@@ -41,7 +41,7 @@ def placement(node: str | None, allocations: Iterable[Allocation]) -> Placement 
 
 
 def live_view(status: ActionStatus, wall_offset: float) -> ActionResponse:
-    """Return a live action; ``wall_offset`` turns journal time into wall clock."""
+    """Return the view of a live action; ``wall_offset`` turns journal time into wall clock."""
     live, action = status.live, status.live.action
 
     def wall(at: float | None) -> str | None:
@@ -69,7 +69,7 @@ def live_view(status: ActionStatus, wall_offset: float) -> ActionResponse:
 def finished_view(
     finish: Finish, report: ActionFinished | None, at: float, wall_offset: float
 ) -> ActionResponse:
-    """Return a finished action from the entry that finished it."""
+    """Return the view of a finished action from the journal entry that finished it."""
     timing = finish.timing
     finished_at = at + wall_offset
     submitted_at = finished_at - timing.act_seconds

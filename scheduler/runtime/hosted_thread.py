@@ -1,6 +1,6 @@
-"""Running the shell's parts as threads of a process that somebody else owns (a Celery worker).
+"""Hosted threads: parts of the runtime that run as threads of a Celery worker.
 
-A part that dies takes its process along: a worker without its part would look alive and do nothing.
+A part that fails ends its process: a worker without its part would look alive and do nothing.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ import uvloop
 
 log = logging.getLogger(__name__)
 
-#: Longest time a part gets to stop; its process goes on ending after that.
+#: Time limit for a part to stop; the shutdown of its process continues after that.
 STOP_SECONDS = 10.0
 
 
 class HostedThread:
-    """A part that runs in a thread until it is told to stop."""
+    """A part that runs in a thread until it is stopped."""
 
     def __init__(self, name: str, work: Callable[[threading.Event], None]) -> None:
         self.name = name
         self._work = work
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask the part to stop and wait for it, within limits."""
+        """Stop the part and wait for it, up to `STOP_SECONDS`."""
         self._stop.set()
         self._thread.join(STOP_SECONDS)
         if self._thread.is_alive():
             log.error("%s did not stop within %g s", self.name, STOP_SECONDS)
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         try:
             self._work(self._stop)
         except BaseException:
-            log.exception("%s died; its process ends with it", self.name)
+            log.exception("%s failed; its process ends with it", self.name)
             self._end_process()
         else:
             if not self._stop.is_set():
-                log.error("%s returned although nobody stopped it", self.name)
+                log.error("%s returned before it was stopped", self.name)
                 self._end_process()
 
     def _end_process(self) -> None:
@@ -65,7 +65,7 @@ def in_event_loop(
         work = asyncio.ensure_future(make())
         stopping = asyncio.ensure_future(asyncio.to_thread(stop.wait))
         await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stop.set()  # frees the thread that waits for it
+        stop.set()  # ends the thread that waits for it
         if not work.done():
             work.cancel()
             await asyncio.wait({work})

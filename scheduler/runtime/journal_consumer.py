@@ -1,4 +1,4 @@
-"""Following the journal from a place of one's own: rows and frames are made this way."""
+"""Journal consumer: reads the journal in batches from a position of its own; rows and frames use it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ log = logging.getLogger(__name__)
 Entries = Sequence[tuple[str, JournalEntry]]
 
 RETRY_SECONDS = 0.5
-#: Between two looks at an entry that cannot be read: an operator has to do something about it.
+#: Pause before another attempt at an entry that cannot be read: an operator has to act.
 UNREADABLE_SECONDS = 2.0
 
 
-class Follower:
-    """Hands journal entries to a consumer in batches, and keeps the journal from being trimmed.
+class JournalConsumer:
+    """Passes journal entries to ``consume`` in batches, and keeps the journal from being trimmed.
 
-    The consumer stores its own position together with its results; ``start`` returns it. What it
-    raises as ``retry_on`` (its database is away) is tried again; anything else ends the follower.
-    At an entry that it cannot read it waits, and says so: what it makes would have a hole.
+    ``consume`` stores the position together with its results; ``start`` returns it. Exceptions in
+    ``retry_on`` (the database is away) are retried; any other ends the consumer. At an entry that it
+    cannot read it waits and reports so: its results would have a hole.
     """
 
     def __init__(
@@ -51,20 +51,20 @@ class Follower:
         self._name = name
         self._start = start
         self._consume = consume
-        #: Entries that come within this time are consumed together; whoever is behind does not wait.
+        #: Entries that arrive within this time are consumed together; there is no pause while it lags.
         self._pause_seconds = pause_seconds
         self._page = page
         self._retry_on: tuple[type[Exception], ...] = (redis.RedisError, *retry_on)
         self._holds_journal = holds_journal
-        self._journal = Journal(client, keys, passes_over=True)
+        self._journal = Journal(client, keys, skips_set_aside=True)
         self._worker = process_name(name)
         self._shown_at = 0.0
         self._behind = False
         #: The last entry that could not be read.
-        self._stands_before = ""
+        self._unreadable_id = ""
 
     def run(self, stop: threading.Event) -> None:
-        """Follow until ``stop`` is set."""
+        """Consume until ``stop`` is set."""
         position: str | None = None
         while not stop.is_set():
             try:
@@ -78,7 +78,7 @@ class Follower:
                 position = None
                 stop.wait(RETRY_SECONDS)
             except Unreadable as error:
-                self._stand_still(error)
+                self._report_unreadable(error)
                 stop.wait(UNREADABLE_SECONDS)
             if self._pause_seconds and not self._behind:
                 stop.wait(self._pause_seconds)
@@ -92,11 +92,11 @@ class Follower:
             self._hold(position)
         return position
 
-    def _stand_still(self, error: Unreadable) -> None:
-        """Tell once for each entry why nothing more comes; signs of life tell it all the time."""
-        if error.entry_id != self._stands_before:
-            self._stands_before = error.entry_id
-            log.error("%s stands still: %s", self._name, error)
+    def _report_unreadable(self, error: Unreadable) -> None:
+        """Log an entry that cannot be read once; signs of life carry the reason all the time."""
+        if error.entry_id != self._unreadable_id:
+            self._unreadable_id = error.entry_id
+            log.error("%s cannot continue: %s", self._name, error)
         with suppress(redis.RedisError):
             show_life(self._client, self._keys, self._worker, self._name, why=str(error))
 

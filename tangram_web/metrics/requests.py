@@ -131,11 +131,11 @@ async def store_counts(client: redis.asyncio.Redis, key: str, counts: RequestCou
 
 
 async def keep_storing(
-    client: redis.asyncio.Redis, key: str, counts: RequestCounts, going_on: Callable[[], bool]
+    client: redis.asyncio.Redis, key: str, counts: RequestCounts, keep_running: Callable[[], bool]
 ) -> None:
-    """Store every second while ``going_on``, until cancelled; then once more."""
+    """Store every second while ``keep_running``, until cancelled; then once more."""
     try:
-        while going_on():
+        while keep_running():
             await asyncio.sleep(FLUSH_SECONDS)
             await store_counts(client, key, counts)
     finally:

@@ -23,5 +23,5 @@ def prune_records() -> None:
     """Delete actions and trajectories that are older than `TANGRAM_RETENTION_DAYS`."""
     prune(
         cutoff(settings.TANGRAM_RETENTION_DAYS),
-        going_on=lambda: not stopping.wait(BATCH_PAUSE_SECONDS),
+        keep_running=lambda: not stopping.wait(BATCH_PAUSE_SECONDS),
     )

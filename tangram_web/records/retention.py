@@ -26,16 +26,16 @@ _NAME: Final = "actions"
 
 
 def prune(
-    before: datetime, *, batch: int = BATCH, going_on: Callable[[], bool] = lambda: True
+    before: datetime, *, batch: int = BATCH, keep_running: Callable[[], bool] = lambda: True
 ) -> tuple[int, int]:
     """Delete what ended before ``before``; return how many actions and trajectories went.
 
-    ``going_on`` is asked between batches. Stopping half-way leaves nothing inconsistent.
+    ``keep_running`` is asked between batches. Stopping half-way leaves nothing inconsistent.
     """
     actions = trajectories = 0
-    while going_on() and (gone := _prune_actions(before, batch)):
+    while keep_running() and (gone := _prune_actions(before, batch)):
         actions += gone
-    while going_on() and (gone := _prune_trajectories(before, batch)):
+    while keep_running() and (gone := _prune_trajectories(before, batch)):
         trajectories += gone
     if actions or trajectories:
         log.info("retention: %d actions and %d trajectories deleted", actions, trajectories)

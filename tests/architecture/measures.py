@@ -20,6 +20,9 @@ FRAMEWORK_NAMES = frozenset({"Meta", "Command", "Config", "Migration"})
 REGISTERED = (
     "scheduler.core.handlers.",
     "scheduler.core.policies.",
+    # The gateway binds their handlers to `contract.routes`; `facades.registry` lists facades.
+    "scheduler.runtime.gateway.endpoints.",
+    "facades.",
     "tangram_web.dashboard.views.",
     # URL tables name them.
     "tangram_web.accounts.views",

@@ -1,4 +1,4 @@
-"""From what a trainer sends to an action the core accepts: every check that needs no waiting."""
+"""Admission: turns a trainer's request into an action that the core accepts, or refuses it."""
 
 from __future__ import annotations
 
@@ -20,58 +20,59 @@ from domain.action import (
 )
 from domain.apis import CallSpec, check_call
 from domain.elasticity import parse_elasticity
-from domain.errors import InvalidRequest, NotFound
+from domain.errors import InvalidRequest, NeverFits, NotFound
 from domain.ids import ActionId, action_id
 from domain.inventory import Config
 from domain.principals import Principal
 from domain.resources import MILLI, Cost, parse_units
+from domain.services import GpuService, check_service_call, service_name
 from scheduler.core.state.demand import PoolCapacity, check_feasible
 from scheduler.runtime.capacity import CapacityView
 from scheduler.runtime.gateway.request_parsing import json_text
-from scheduler.runtime.gateway.service_calls import RESOURCE, ask_for_chunk, find_service
 
+GPU = "gpu"
 MAX_OUTPUT_BYTES = 1024 * 1024
 MAX_COMMAND_BYTES = 128 * 1024
 MAX_ARGUMENTS = 4096
 MAX_ENVIRONMENT_BYTES = 2**50
-#: Whoever reads metadata later has less stack left than we had, and may not fail on it.
+#: Readers of metadata have less stack left than the gateway, and must not fail on it.
 MAX_NESTING = 100
 
 
 def new_action_id() -> ActionId:
-    """Name a new action."""
+    """Return the id of a new action."""
     return action_id(time_ns() // 1_000_000, os.urandom(8))
 
 
 class Admission:
-    """Checks against what the system could give at most; `view` follows the journal."""
+    """Checks requests against the capacity of the system; `view` follows the journal."""
 
     def __init__(self) -> None:
         self.view = CapacityView(0, {"default": "default"}, {"default": []}, {})
 
     def project(self, principal: Principal, asked: str | None) -> str:
-        """Return the project a request belongs to; other projects do not exist for the caller."""
+        """Return the project of a request. Raises NotFound for one that the caller may not see."""
         name = asked or principal.project or "default"
         if not principal.sees(name) or name not in self.view.projects:
             raise NotFound(f"there is no project {name!r}")
         return name
 
     def pool(self, asked: str | None, project: str) -> str:
-        """Return the pool asked for; '' leaves the choice to the task or project."""
+        """Return the requested pool; '' leaves the choice to the task or project."""
         if asked is not None and asked not in self.view.pools:
             known = ", ".join(sorted(self.view.pools))
             raise InvalidRequest(f"there is no pool {asked!r}; there are {known}", pointer="/pool")
         return asked or ""
 
     def action(self, payload: ActionRequest, principal: Principal) -> Action:
-        """Return the action, with a new id. Raises InvalidRequest naming the field and the cure."""
+        """Return the action, with a new id. Raises InvalidRequest with the field and the remedy."""
         project = self.project(principal, payload.project)
         pool = self.pool(payload.pool, project)
         call = None if payload.call is None else _call(payload.call)
         cost = _cost(payload)
-        service = None if call is None else find_service(self.view, call)
+        service = None if call is None else _find_service(self.view, call)
         if service is not None:
-            ask_for_chunk(cost, service, self.view, pool or self.view.projects[project])
+            _set_degrees(cost, service, self.view, pool or self.view.projects[project])
         elif call is not None:
             cost.setdefault(call.target, (MILLI,))
         _check_key(payload, cost)
@@ -98,7 +99,7 @@ class Admission:
             step=payload.step,
             group=payload.group,
             family=payload.family,
-            key=payload.key or (RESOURCE if service is not None else None),
+            key=payload.key or (GPU if service is not None else None),
             duration_seconds=payload.duration_seconds or duration,
             elasticity=parse_elasticity(profile) if profile else None,
             malleable=payload.malleable,
@@ -157,7 +158,7 @@ def _check_work(payload: ActionRequest) -> None:
         _check_exec(payload.exec)
     if kind is Kind.LEASE:
         if not payload.cost:
-            raise InvalidRequest("a lease must name what it holds", pointer="/cost")
+            raise InvalidRequest("a lease must name the resources that it holds", pointer="/cost")
         if not 0.1 <= _lease_ttl(payload) <= 86_400:
             raise InvalidRequest("give 0.1 to 86400 seconds", pointer="/lease/ttl_seconds")
 
@@ -221,7 +222,7 @@ def check_metadata(metadata: dict[str, Any]) -> None:
 
 
 def check_environment(environment: EnvironmentSpec) -> None:
-    """Raise InvalidRequest for an environment that no node can make."""
+    """Raise InvalidRequest for an environment that no node can create."""
     if not 0 <= environment.memory_bytes <= MAX_ENVIRONMENT_BYTES:
         raise InvalidRequest("give 0 or more bytes", pointer="/environment/memory_bytes")
     if environment.network not in {"none", "host"}:
@@ -231,7 +232,7 @@ def check_environment(environment: EnvironmentSpec) -> None:
 
 
 def _call(payload: CallRequest) -> CallSpec:
-    """Return a call with its body written out."""
+    """Return a call with its body encoded."""
     given = payload.json is not msgspec.UNSET
     if given and payload.body is not None:
         raise InvalidRequest("give json or body, not both", pointer="/call/body")
@@ -253,4 +254,62 @@ def _check_reward(rule: RewardRule, kind: Kind) -> None:
     if (rule.source == "json") != bool(rule.path):
         raise InvalidRequest(
             "path goes with from json, and is needed there", pointer="/reward/path"
+        )
+
+
+def _find_service(view: CapacityView, call: CallSpec) -> GpuService | None:
+    """Return the GPU service that a call names (``service:<name>``); None for a call to an API.
+
+    Raises InvalidRequest for a service that is not declared, or does not take this call.
+    """
+    name = service_name(call.target)
+    if name is None:
+        return None
+    service = view.services.get(name)
+    if service is None:
+        known = ", ".join(sorted(view.services)) or "none yet"
+        raise InvalidRequest(
+            f"there is no service {name!r} to call; there are: {known}", pointer="/call/target"
+        )
+    check_service_call(call, service)
+    return service
+
+
+def _set_degrees(cost: Cost, service: GpuService, view: CapacityView, pool: str) -> None:
+    """Set the feasible counts of GPUs in ``cost``: the degrees of ``service`` that fit GPUs of ``pool``.
+
+    Raises InvalidRequest for a count that is no degree, NeverFits when no GPU or node of the pool has the memory.
+    """
+    asked = cost.get(GPU)
+    if asked is not None and not set(asked) <= set(service.units):
+        known = ", ".join(str(degree.gpus) for degree in service.degrees)
+        raise InvalidRequest(f"the service runs on {known} GPUs", pointer="/cost/gpu")
+    counts = asked or service.units
+    memory = view.gpu_memory_bytes.get(pool)
+    if memory is not None:
+        fitting = [n for n in counts if service.memory_bytes(n // MILLI) <= memory]
+        if not fitting:
+            least = service.memory_bytes(counts[-1] // MILLI)
+            raise NeverFits(
+                f"the service needs {least} bytes of each GPU, the largest of pool {pool!r} "
+                f"has {memory}",
+                pointer="/call/target",
+            )
+        counts = tuple(fitting)
+    _check_host_memory(service, counts, view, pool)
+    cost[GPU] = counts
+
+
+def _check_host_memory(
+    service: GpuService, counts: tuple[int, ...], view: CapacityView, pool: str
+) -> None:
+    """Raise NeverFits when no node of ``pool`` keeps enough host memory for services."""
+    kept = view.service_memory_bytes.get(pool)
+    least = min(service.host_bytes(n // MILLI) for n in counts)
+    if kept is not None and least > kept:
+        raise NeverFits(
+            f"the service takes {least} bytes of host memory, the nodes of pool {pool!r} keep at most"
+            f" {kept} for services: declare its host_memory_bytes, or set"
+            " TANGRAM_NODE_SERVICE_MEMORY_BYTES",
+            pointer="/call/target",
         )

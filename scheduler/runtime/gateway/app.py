@@ -16,11 +16,15 @@ from contract.requests import ROUTE
 from contract.routes import API_PREFIX, ROUTES
 from domain.errors import TangramError, Unavailable
 from domain.principals import Scope as TokenScope
-from scheduler.runtime.gateway.actions import Actions
-from scheduler.runtime.gateway.context import Context
-from scheduler.runtime.gateway.event_feeds import Feeds
+from scheduler.runtime.gateway.context import GatewayContext
+from scheduler.runtime.gateway.endpoints.actions import Actions
+from scheduler.runtime.gateway.endpoints.event_feeds import EventFeeds
+from scheduler.runtime.gateway.endpoints.health import Health
+from scheduler.runtime.gateway.endpoints.leases import Leases
+from scheduler.runtime.gateway.endpoints.response_streaming import ResponseStreaming
+from scheduler.runtime.gateway.endpoints.task_control import TaskControl
+from scheduler.runtime.gateway.endpoints.trajectories import Trajectories
 from scheduler.runtime.gateway.facade import Facade, FacadePort
-from scheduler.runtime.gateway.health import Health
 from scheduler.runtime.gateway.http import (
     Application,
     ClientGone,
@@ -30,16 +34,12 @@ from scheduler.runtime.gateway.http import (
     Response,
     Scope,
     Send,
-    Sending,
-    last_words,
+    TrackedSend,
     problem_of,
+    send_at_shutdown,
 )
-from scheduler.runtime.gateway.idempotency import Replays
-from scheduler.runtime.gateway.leases import Leases
+from scheduler.runtime.gateway.idempotency import IdempotencyStore
 from scheduler.runtime.gateway.route_table import Handler, Match, RouteTable
-from scheduler.runtime.gateway.stream_endpoint import Streams
-from scheduler.runtime.gateway.task_control import TaskControl
-from scheduler.runtime.gateway.trajectories import Trajectories
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ _OWN_KEYS: Final = (f"{API_PREFIX}/actions", f"{API_PREFIX}/actions/batch")
 
 
 def _is_replayable(request: Request) -> bool:
-    """Whether the answer to this request is stored under its idempotency key by `Replays`."""
+    """Whether the answer to this request is stored under its idempotency key by `IdempotencyStore`."""
     path = request.path
     return (
         request.method == "POST"
@@ -58,10 +58,10 @@ def _is_replayable(request: Request) -> bool:
 
 
 def _handlers(
-    context: Context, streams: Streams, needed_roles: tuple[str, ...]
+    context: GatewayContext, streams: ResponseStreaming, needed_roles: tuple[str, ...]
 ) -> dict[str, Handler]:
     """Return the handler of each operation of `contract.routes.ROUTES`."""
-    actions, leases, feeds = Actions(context), Leases(context), Feeds(context)
+    actions, leases, feeds = Actions(context), Leases(context), EventFeeds(context)
     tasks, trajectories = TaskControl(context), Trajectories(context)
     health = Health(context, needed_roles)
     return {
@@ -97,7 +97,7 @@ class Gateway:
 
     def __init__(
         self,
-        context: Context,
+        context: GatewayContext,
         behind: Application,
         needed_roles: tuple[str, ...] = (),
         facades: Sequence[Facade] = (),
@@ -105,8 +105,8 @@ class Gateway:
         self._context = context
         self._behind = behind
         self._facades = facades
-        self._replays = Replays(context.client, context.keys)
-        streams = Streams(context)
+        self._idempotency = IdempotencyStore(context.client, context.keys)
+        streams = ResponseStreaming(context)
         self._table = RouteTable()
         self._table.add(ROUTES, _handlers(context, streams, needed_roles))
         port = FacadePort(context, streams)
@@ -121,16 +121,16 @@ class Gateway:
         if b"idempotency-key" not in request.headers or not _is_replayable(request):
             await self._serve(request, send)
             return
-        sending = Sending(send)
+        sending = TrackedSend(send)
         await self._settle(request, sending, self._once(request, sending))
 
     async def _once(self, request: Request, send: Send) -> None:
         if not self._context.started:
             await self._context.start()
-        await self._replays.once(request, send, self._serve)
+        await self._idempotency.once(request, send, self._serve)
 
     async def _serve(self, request: Request, send: Send) -> None:
-        sending = Sending(send)
+        sending = TrackedSend(send)
         answering = self._answer(request, sending)
         if answering is None:
             await self._behind(request.scope, request.receive, send)
@@ -138,7 +138,7 @@ class Gateway:
             await self._settle(request, sending, answering)
 
     async def _settle(
-        self, request: Request, send: Sending, answering: Awaitable[Response | None]
+        self, request: Request, send: TrackedSend, answering: Awaitable[Response | None]
     ) -> None:
         """Send the result of ``answering``: a response, a problem, or nothing more.
 
@@ -153,7 +153,7 @@ class Gateway:
             # Clients retry: another process, or the next one, has the result.
             if not send.begun:
                 ending = self._refusal(Unavailable("this web process is ending"), request)
-                await last_words(ending.send(send, request.id))
+                await send_at_shutdown(ending.send(send, request.id))
             return
         except Exception as error:
             response = self._error_response(error, request)

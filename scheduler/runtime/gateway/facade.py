@@ -32,11 +32,11 @@ from domain.codec import encode
 from domain.errors import Conflict, TangramError
 from domain.events import ActionCancelRequested
 from domain.principals import Principal
-from scheduler.runtime.gateway.actions import submission
-from scheduler.runtime.gateway.context import Context
+from scheduler.runtime.gateway.context import GatewayContext
+from scheduler.runtime.gateway.endpoints.actions import submission
+from scheduler.runtime.gateway.endpoints.response_streaming import ResponseStreaming
 from scheduler.runtime.gateway.http import ClientGone, HttpError, Request, Response, Send
 from scheduler.runtime.gateway.route_table import TRAJECTORY, Handler
-from scheduler.runtime.gateway.stream_endpoint import Streams
 
 #: Longest wait for one result; clients have limits of their own.
 PATIENCE_SECONDS = 86_400.0
@@ -77,7 +77,7 @@ class Facade:
 class FacadePort:
     """The gateway as facades see it."""
 
-    def __init__(self, context: Context, streams: Streams) -> None:
+    def __init__(self, context: GatewayContext, streams: ResponseStreaming) -> None:
         self._context = context
         self._streams = streams
 

@@ -1,4 +1,4 @@
-"""Just enough HTTP over ASGI: requests with a bounded body, JSON answers, problems (RFC 9457)."""
+"""HTTP over ASGI: requests with a bounded body, JSON responses, problems (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-#: For what is said to clients when the server gives their requests up.
-LAST_WORDS_SECONDS = 1.0
+#: Time limit for a response that is sent while the server shuts down.
+SHUTDOWN_SEND_SECONDS = 1.0
 
 encode_json = msgspec.json.Encoder().encode
 
 
 class HttpError(TangramError):
-    """A request that is answered with a problem of this status."""
+    """An error that the client reads as a problem of this status."""
 
     def __init__(self, status: int, code: str, detail: str, **headers: str) -> None:
         super().__init__(detail)
@@ -47,7 +47,7 @@ class HttpError(TangramError):
 
 
 class ClientGone(TangramError):
-    """The client has closed the connection; there is nobody to answer."""
+    """The client has closed the connection."""
 
 
 class Request:
@@ -75,7 +75,7 @@ class Request:
         return {name: values[-1] for name, values in parsed.items()}
 
     async def body(self, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
-        """Return the body. Raises HttpError 413 above the limit, ClientGone when it breaks off."""
+        """Return the body. Raises HttpError 413 above the limit, ClientGone when the client disconnects."""
         declared = self.header(b"content-length")
         if declared.isdigit() and int(declared) > limit_bytes:
             raise _too_large(limit_bytes)
@@ -93,7 +93,7 @@ class Request:
                 return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def again(self, body: bytes) -> Request:
-        """Return this request as if its body, which was read, were still to come."""
+        """Return a copy of this request whose body, which was read, can be read again."""
         unread = [body]
 
         async def receive() -> MutableMapping[str, Any]:
@@ -107,17 +107,17 @@ class Request:
 
     @property
     def receive(self) -> Receive:
-        """Where the body comes from, for an application that reads it itself."""
+        """The ASGI channel of the body, for an application that reads it itself."""
         return self._receive
 
     async def disconnected(self) -> None:
-        """Return when the client has gone. Only after the body was read."""
+        """Return when the client has disconnected. Only after the body was read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
 
-class Sending:
-    """Sends the messages of one answer, and knows whether it has begun."""
+class TrackedSend:
+    """Sends the messages of one response, and records that it has begun."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -129,11 +129,11 @@ class Sending:
         await self._send(message)
 
 
-async def last_words(words: Awaitable[None]) -> None:
-    """Say something as the server ends; not to a client that takes nothing, which would hold it up."""
+async def send_at_shutdown(sending: Awaitable[None]) -> None:
+    """Send while the server shuts down; a client that reads nothing must not delay the shutdown."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(LAST_WORDS_SECONDS):
-            await words
+        async with asyncio.timeout(SHUTDOWN_SEND_SECONDS):
+            await sending
 
 
 def _too_large(limit_bytes: int) -> HttpError:
@@ -141,7 +141,7 @@ def _too_large(limit_bytes: int) -> HttpError:
 
 
 class Response:
-    """An answer that is known whole."""
+    """A complete response."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Response:
         self.headers = headers or {}
 
     async def send(self, send: Send, request_id: str) -> None:
-        """Write the answer."""
+        """Send the response."""
         headers = [
             (b"content-type", self.content_type),
             (b"content-length", str(len(self.content)).encode()),
@@ -170,7 +170,7 @@ class Response:
 
 
 def problem_of(error: TangramError, request: Request) -> Response:
-    """Return the problem document for an error of ours."""
+    """Return the problem document of an error."""
     status, headers = _status_of(error)
     code = error.code if isinstance(error, (HttpError, InvalidRequest)) else "unavailable"
     errors = list(error.errors) if isinstance(error, HttpError) else []

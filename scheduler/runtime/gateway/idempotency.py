@@ -1,19 +1,19 @@
-"""Idempotency-Key on any POST: the first answer is kept and given again.
+"""Idempotency keys on POST requests: the first response is stored, and repetitions receive it.
 
-Submissions have a stronger rule of their own, in the script that appends them (`submitter.py`).
-For every other POST, whoever answers it, the key is claimed before the work and the answer stored
-before it is sent, so a repeated request does its work once:
+Submissions have a stronger rule of their own, in the script that appends them (`submitter`). For
+every other POST of the API the key is claimed before the work, and the response is stored before it
+is sent, so a repeated request does its work once:
 
-    same key, same request    the stored answer, marked Idempotent-Replayed
-    same key, another request 409 idempotency_key_reused
-    the first is under way    409 idempotency_key_in_use, with Retry-After
+    same key, same request      the stored response, marked Idempotent-Replayed
+    same key, another request   409 idempotency_key_reused
+    the first still runs        409 idempotency_key_in_use, with Retry-After
 
-Only successes are kept: a refused request may be corrected and sent again with its key. Keys belong
-to a caller's credentials, so nobody meets another's.
+Only successes are stored: a refused request may be corrected and sent again with its key. Keys are
+scoped to the caller's credentials.
 
-A claim is its holder's: he renews it for as long as the work takes, and nobody else's answer or
-clean-up touches it. It outlives its holder by `CLAIM_SECONDS`: when a web process dies or ends over
-the work, which may have been done all the same, only a repetition after that does it anew.
+The request that holds a claim renews it while it works; no other request can store a response or
+remove the claim. A claim outlives its holder by `CLAIM_SECONDS`: when a web process ends during the
+work, which may have been done all the same, only a repetition after that does it again.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ import redis.asyncio
 from domain.errors import Conflict, InvalidRequest
 from domain.redis_keys import Keys
 from scheduler.runtime.gateway.http import HttpError, Request, Send
-from scheduler.runtime.redis.clients import going_on
+from scheduler.runtime.redis.clients import keep_running
 
 KEEP_SECONDS = 24 * 3600
 CLAIM_SECONDS = 60
-#: A claim outlives all of these but one failing in a row.
+#: All but one of these may fail without losing the claim.
 RENEWALS_PER_CLAIM = 4
 MAX_KEY_LENGTH = 255
-#: An answer larger than this is sent but not kept.
-MAX_KEPT_BYTES = 1_000_000
+#: A larger response is sent but not stored.
+MAX_STORED_BYTES = 1_000_000
 DIGEST_BYTES = 16
-#: Behind the digest of the request, a claim has this and a name for its holder, an answer has
-#: msgpack, in which this byte is never used.
+#: Behind the digest of the request, a claim has this byte and the name of its holder, a response has
+#: msgpack, which never uses this byte.
 _CLAIMED: Final = b"\xc1"
 HOLDER_BYTES = 8
 
-#: What happens to a key only while our claim stands there. KEYS key · ARGV claim, …
+#: Guard of changes to a key: only the holder of the claim makes them. KEYS key · ARGV claim, …
 _IF_OURS: Final = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end\n"
 _RENEW: Final = _IF_OURS + "return redis.call('EXPIRE', KEYS[1], ARGV[2])"
-_LET_GO: Final = _IF_OURS + "return redis.call('DEL', KEYS[1])"
-_KEEP: Final = _IF_OURS + "redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])\nreturn 1"
+_RELEASE: Final = _IF_OURS + "return redis.call('DEL', KEYS[1])"
+_STORE: Final = _IF_OURS + "redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])\nreturn 1"
 
 Serve = Callable[[Request, Send], Awaitable[None]]
 
@@ -76,25 +76,25 @@ def idempotency_key(request: Request) -> str:
 
 
 def reused() -> Conflict:
-    """Return the error for a key that came with another request before."""
+    """Return the error for a key that was used with another request."""
     return Conflict(
         "this Idempotency-Key was used with another body; use a new key",
         code="idempotency_key_reused",
     )
 
 
-class Replays:
-    """Answers kept in Redis, for all web processes."""
+class IdempotencyStore:
+    """Responses stored in Redis by idempotency key, for all web processes."""
 
     def __init__(self, client: redis.asyncio.Redis, keys: Keys) -> None:
         self._client = client
         self._keys = keys
         self._renew = client.register_script(_RENEW)
-        self._let_go = client.register_script(_LET_GO)
-        self._keep = client.register_script(_KEEP)
+        self._release = client.register_script(_RELEASE)
+        self._store = client.register_script(_STORE)
 
     async def once(self, request: Request, send: Send, serve: Serve) -> None:
-        """Let ``serve`` answer a request with a key, unless it was answered before.
+        """Let ``serve`` answer a request with a key, unless its response is stored.
 
         Raises InvalidRequest, HttpError, Conflict and redis.RedisError before anything was sent.
         """
@@ -108,11 +108,11 @@ class Replays:
             return
         async with self._held(name, claim):
             answer = await _record(serve, request.again(body))
-        if answer.status < 400 and len(answer.body) <= MAX_KEPT_BYTES:
+        if answer.status < 400 and len(answer.body) <= MAX_STORED_BYTES:
             stored = digest + msgspec.msgpack.encode(answer)
-            await self._keep(keys=[name], args=[claim, stored, KEEP_SECONDS])
+            await self._store(keys=[name], args=[claim, stored, KEEP_SECONDS])
         else:
-            await self._let_go(keys=[name], args=[claim])
+            await self._release(keys=[name], args=[claim])
         await _send(send, answer)
 
     @asynccontextmanager
@@ -125,9 +125,9 @@ class Replays:
             await asyncio.wait({renewing})
 
     async def _keep_claim(self, name: str, claim: bytes) -> None:
-        while going_on():
+        while keep_running():
             await asyncio.sleep(CLAIM_SECONDS / RENEWALS_PER_CLAIM)
-            with suppress(redis.RedisError):  # the next time comes before the claim ends
+            with suppress(redis.RedisError):  # the next renewal is before the claim expires
                 await self._renew(keys=[name], args=[claim, CLAIM_SECONDS])
 
     async def _before(self, name: str, digest: bytes) -> _Answer:
@@ -145,7 +145,7 @@ class Replays:
 
 
 def _caller(request: Request) -> str:
-    """Return a name for the caller's credentials that does not give them away."""
+    """Return a name for the caller's credentials that does not reveal them."""
     credentials = request.header(b"authorization") or request.header(b"cookie")
     return "@" + hashlib.sha256(credentials.encode("latin-1")).hexdigest()[:32]
 

@@ -1,4 +1,4 @@
-"""Following the journal: answers for those that wait, and the last finished actions."""
+"""Tail of the journal: resolves requests that wait for an action, and caches the last finished actions."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from domain.events import ActionFinished, ConfigApplied, NodeForgetAsked, NodeJo
 from domain.journal_reducer import JournalReducer, on
 from domain.redis_keys import Keys
 from scheduler.runtime.action_views import finished_view
-from scheduler.runtime.redis.clients import going_on
-from scheduler.runtime.redis.connection import AsyncLane, read_stream_async
+from scheduler.runtime.redis.clients import keep_running
+from scheduler.runtime.redis.connection import AsyncRedisConnection, read_stream_async
 from scheduler.runtime.redis.journal import id_parts
 
 log = logging.getLogger(__name__)
 
-#: Finished actions kept to answer from memory.
+#: Finished actions in the cache.
 RECENT = 4096
 READ_ENTRIES = 128
 RETRY_SECONDS = 0.2
-#: A lost cancellation is noticed after this long.
+#: A lost cancellation takes effect after this time.
 BLOCK_SECONDS = 1.0
 
 
 class JournalTail(JournalReducer):
     """One reader of the journal per web process, however many clients wait.
 
-    It keeps nothing that is not elsewhere too. So it goes past an entry that it cannot read, telling
-    everybody who waits to look for himself; what makes rows does not.
+    It stores nothing, so it skips an entry that it cannot read and lets all waiting requests query
+    the scheduler instead; the projector of rows does not skip.
     """
 
     def __init__(
@@ -45,18 +45,18 @@ class JournalTail(JournalReducer):
     ) -> None:
         super().__init__()
         self._client = client
-        self._lane = AsyncLane(client)
+        self._connection = AsyncRedisConnection(client)
         self._keys = keys
         #: Called when capacity or configuration may have changed.
         self._refresh = refresh
-        #: Resolved with the finished action; with None when a lease is granted, and when nobody can
-        #: tell here: then whoever waits asks how it stands.
+        #: Resolved with the finished action; with None when a lease is granted, or when an entry was
+        #: skipped: then the request queries the state of its action.
         self._waiters: dict[str, list[asyncio.Future[ActionResponse | None]]] = defaultdict(list)
         self._renewals: dict[str, list[asyncio.Future[float]]] = defaultdict(list)
         self._recent: OrderedDict[str, tuple[Finish, ActionFinished | None, float, float]] = (
             OrderedDict()
         )
-        self._moved = asyncio.Condition()
+        self._advanced = asyncio.Condition()
         self.position = "0-0"
         self.seq = 0
         #: The entry that is being read, and the reports of nodes in it.
@@ -64,28 +64,28 @@ class JournalTail(JournalReducer):
         self._reports: dict[str, ActionFinished] = {}
 
     def recent(self, action_id: str) -> ActionResponse | None:
-        """Return an action that finished a moment ago."""
+        """Return an action that finished recently; None for any other."""
         found = self._recent.get(action_id)
         return None if found is None else finished_view(*found)
 
     def finish_of(self, action_id: str) -> asyncio.Future[ActionResponse | None]:
         """Return a future of the finished action, or of None for a lease that was granted.
 
-        None may also mean that something was missed: ask how the action stands.
-        `discard` it when nobody waits any more.
+        None may also mean that an entry was skipped: query the state of the action then. A request that
+        stops waiting must `discard` the future.
         """
         future: asyncio.Future[ActionResponse | None] = asyncio.get_running_loop().create_future()
         self._waiters[action_id].append(future)
         return future
 
     def renewal_of(self, action_id: str) -> asyncio.Future[float]:
-        """Return a future of the wall-clock time at which a renewed lease ends; `forget` it."""
+        """Return a future of the wall-clock time at which a renewed lease ends; `forget` it after use."""
         future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._renewals[action_id].append(future)
         return future
 
     def discard(self, action_id: str, future: asyncio.Future[ActionResponse | None]) -> None:
-        """Forget a future that was not resolved."""
+        """Drop a future that was not resolved."""
         futures = self._waiters.get(action_id)
         if futures and future in futures:
             futures.remove(future)
@@ -93,7 +93,7 @@ class JournalTail(JournalReducer):
                 del self._waiters[action_id]
 
     def forget(self, action_id: str, renewal: asyncio.Future[float]) -> None:
-        """Forget a renewal that was not confirmed."""
+        """Drop the future of a renewal that was not confirmed."""
         renewals = self._renewals.get(action_id)
         if renewals and renewal in renewals:
             renewals.remove(renewal)
@@ -103,25 +103,25 @@ class JournalTail(JournalReducer):
     async def reached(self, stream_id: str, timeout_seconds: float) -> bool:
         """Wait until the journal was read up to ``stream_id``."""
         wanted = id_parts(stream_id)
-        async with self._moved:
+        async with self._advanced:
             try:
                 async with asyncio.timeout(timeout_seconds):
-                    await self._moved.wait_for(lambda: id_parts(self.position) >= wanted)
+                    await self._advanced.wait_for(lambda: id_parts(self.position) >= wanted)
             except TimeoutError:
                 return False
         return True
 
-    async def next_move(self, timeout_seconds: float) -> None:
-        """Wait until something more was read, or the time is over."""
-        async with self._moved:
+    async def next_entries(self, timeout_seconds: float) -> None:
+        """Wait until more entries are read, or the time is over."""
+        async with self._advanced:
             try:
                 async with asyncio.timeout(timeout_seconds):
-                    await self._moved.wait()
+                    await self._advanced.wait()
             except TimeoutError:
                 return
 
     async def start(self) -> None:
-        """Begin at the journal's end; what finished before is in rows."""
+        """Begin at the journal's end; actions that finished before are in rows."""
         answer = await self._client.xrevrange(self._keys.journal, count=1)
         newest = cast("list[tuple[bytes, dict[bytes, bytes]]]", answer)
         if newest:
@@ -129,20 +129,20 @@ class JournalTail(JournalReducer):
             try:
                 self.seq = read_entry(self.position, newest[0][1]).seq
             except Unreadable as error:
-                log.error("the newest entry is passed over here: %s", error)
+                log.error("the newest journal entry is skipped: %s", error)
 
     async def run(self) -> None:
         """Read until cancelled."""
         try:
             await self._follow()
         finally:
-            self._lane.close()
+            self._connection.close()
 
     async def _follow(self) -> None:
-        while going_on():
+        while keep_running():
             try:
                 entries = await read_stream_async(
-                    self._lane, self._keys.journal, self.position, READ_ENTRIES, BLOCK_SECONDS
+                    self._connection, self._keys.journal, self.position, READ_ENTRIES, BLOCK_SECONDS
                 )
             except redis.RedisError as error:
                 log.warning("the journal cannot be read: %s", error)
@@ -152,16 +152,16 @@ class JournalTail(JournalReducer):
                 try:
                     self.reduce(read_entry(stream_id, fields))
                 except Unreadable as error:
-                    log.error("an entry is passed over here: %s", error)
-                    self._pass_over()
+                    log.error("a journal entry is skipped: %s", error)
+                    self._skip()
                 self.position = stream_id
             if entries:
-                async with self._moved:
-                    self._moved.notify_all()
-                await asyncio.sleep(0)  # answers go out first
+                async with self._advanced:
+                    self._advanced.notify_all()
+                await asyncio.sleep(0)  # responses are sent first
 
-    def _pass_over(self) -> None:
-        """Send everybody who waits to look for himself: what he waits for may just have come."""
+    def _skip(self) -> None:
+        """Let all waiting requests query the scheduler: the skipped entry may concern them."""
         self._refresh()
         for action_id in list(self._waiters):
             self._resolve(action_id, None)

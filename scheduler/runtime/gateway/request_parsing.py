@@ -1,4 +1,4 @@
-"""Reading JSON bodies and query parameters, with errors that name the field."""
+"""Parsing of JSON bodies and query parameters, with errors that name the field."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from domain.manifest import pointer_of
 from scheduler.runtime.gateway.http import HttpError
 
 T = TypeVar("T")
-#: `contract.requests.Name`, whole.
+#: `contract.requests.Name` as a whole.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 _PATH = re.compile(r" - at `(?P<path>[^`]*)`$")
 
@@ -21,8 +21,8 @@ _PATH = re.compile(r" - at `(?P<path>[^`]*)`$")
 def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     """Return the body as the decoder's type.
 
-    Raises HttpError 400 for what is not JSON, InvalidRequest with a JSON Pointer for what is JSON
-    of another shape.
+    Raises HttpError 400 for a body that is not JSON, InvalidRequest with a JSON Pointer for JSON of
+    another shape.
     """
     try:
         return decoder.decode(body or b"null")
@@ -40,18 +40,18 @@ def json_text(value: Any, pointer: str) -> str:
     try:
         return msgspec.json.encode(value).decode()
     except (OverflowError, RecursionError, TypeError) as error:
-        raise InvalidRequest(f"this cannot be passed on: {error}", pointer=pointer) from None
+        raise InvalidRequest(f"this cannot be forwarded: {error}", pointer=pointer) from None
 
 
 def checked_name(name: str, what: str) -> str:
-    """Return the name of a task or trajectory in a path. Raises NotFound for what cannot be one."""
+    """Return the name of a task or trajectory in a path. Raises NotFound for an impossible name."""
     if not _NAME.fullmatch(name):
         raise NotFound(f"there is no {what} {name!r}")
     return name
 
 
 def wait_seconds(query: dict[str, str], prefer: str = "") -> float:
-    """Return how long the client wants to wait (``?wait=`` or ``Prefer: wait=``), bounded."""
+    """Return the seconds that the client waits (``?wait=`` or ``Prefer: wait=``), bounded."""
     text = query.get("wait")
     if text is None:
         asked = re.search(r"(?:^|[,;\s])wait=(\d+)", prefer)

@@ -1,4 +1,4 @@
-"""Asking the loop, and moving files: requests that get one reply on this process's channel."""
+"""Queries of the scheduler loop, and file transfers: requests with one reply on the channel of this process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from domain.events import (
 from domain.ids import ActionId
 from domain.redis_keys import Keys
 from scheduler.runtime.gateway.submitter import Submitter
-from scheduler.runtime.redis.clients import going_on
+from scheduler.runtime.redis.clients import keep_running
 
 log = logging.getLogger(__name__)
 
@@ -44,15 +44,15 @@ _statuses = msgspec.msgpack.Decoder(SystemStatus)
 
 
 class NotLive(Exception):
-    """The loop does not know the action; it finished before ``journal_id``, or never was."""
+    """The action is not live: it finished before ``journal_id``, or does not exist."""
 
     def __init__(self, journal_id: str) -> None:
         super().__init__(journal_id)
         self.journal_id = journal_id
 
 
-class Questions:
-    """Questions of this process and who waits for their answers."""
+class SchedulerQueries:
+    """Queries of this process, and the futures of their replies."""
 
     def __init__(
         self, client: redis.asyncio.Redis, keys: Keys, submitter: Submitter, process: str
@@ -62,19 +62,19 @@ class Questions:
         self._submitter = submitter
         self.channel = keys.replies(process)
         self._open: dict[str, asyncio.Future[Reply]] = {}
-        #: Answers reach us; who asks before that would wait in vain.
+        #: Set while the channel is subscribed; a query before that would miss its reply.
         self._listening = asyncio.Event()
 
     async def run(self) -> None:
-        """Receive answers until cancelled."""
-        while going_on():
+        """Receive replies until cancelled."""
+        while keep_running():
             try:
                 async with self._client.pubsub() as pubsub:
                     await pubsub.subscribe(self.channel)
-                    while going_on():
+                    while keep_running():
                         self._take(await pubsub.get_message(timeout=1.0))
             except redis.RedisError as error:
-                log.warning("answers cannot be received: %s", error)
+                log.warning("replies cannot be received: %s", error)
                 self._listening.clear()
                 await asyncio.sleep(RETRY_SECONDS)
 
@@ -87,7 +87,7 @@ class Questions:
             try:
                 reply = decode_reply(message["data"])
             except msgspec.DecodeError as error:  # of a leader of another version
-                log.error("an answer cannot be read: %s", error)
+                log.error("a reply cannot be read: %s", error)
             else:
                 self._resolve(reply)
 
@@ -129,7 +129,7 @@ class Questions:
         return _statuses.decode(reply.body)
 
     async def decisions(self, limit: int) -> DecisionsResponse:
-        """Return what policies decided lately. Raises Unavailable."""
+        """Return recent decisions of policies. Raises Unavailable."""
         request_id = secrets.token_hex(8)
         question = DecisionsQueried(request_id=request_id, reply_to=self.channel, limit=limit)
         reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
@@ -154,7 +154,7 @@ class Questions:
         await self._transfer(request_id, project, trajectory, "get", path)
         content = await self._client.getdel(self._keys.blob(request_id))
         if not isinstance(content, bytes):
-            raise Unavailable("the file was lost on its way; ask again")
+            raise Unavailable("the file was lost in transfer; try again")
         return content
 
     async def _transfer(

@@ -1,7 +1,7 @@
-"""Appending to the inbox: all requests of one moment share one append (group commit).
+"""Submitter: appends messages to the inbox; concurrent requests share one append (group commit).
 
 A request's messages are on disk when its `append` returns. Idempotency keys are checked in the
-same script that appends, so a repeated request never appends twice, whichever process it meets.
+same script that appends, so a repeated request never appends twice, in whichever process.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import redis.asyncio
 from domain.codec import pack_fields
 from domain.errors import CapacityError, Unavailable
 from domain.redis_keys import Keys
-from scheduler.runtime.redis.clients import going_on
-from scheduler.runtime.redis.connection import Argument, AsyncLane
+from scheduler.runtime.redis.clients import keep_running
+from scheduler.runtime.redis.connection import Argument, AsyncRedisConnection
 from scheduler.runtime.redis.lua_scripts import SUBMIT
 
 log = logging.getLogger(__name__)
 
 IDEMPOTENCY_SECONDS = 24 * 3600
-#: Messages of one append; Lua's stack bounds it.
+#: Messages of one append; the stack of Lua bounds it.
 MAX_MESSAGES = 1000
-#: Inbox entries the loop may be behind before new work is refused.
+#: Lag of the loop, in inbox entries, above which new work is refused.
 MAX_BACKLOG = 20_000
-#: How often the backlog is looked at while requests come in.
+#: Appends between two checks of the backlog.
 BACKLOG_EVERY_APPENDS = 32
 
 
@@ -44,10 +44,10 @@ class _Pending:
 
 
 class Submitter:
-    """The one writer of this process to the inbox."""
+    """The only writer of this process to the inbox."""
 
     def __init__(self, client: redis.asyncio.Redis, keys: Keys) -> None:
-        self._lane = AsyncLane(client)
+        self._connection = AsyncRedisConnection(client)
         self._keys = keys
         self._script = client.register_script(SUBMIT)
         self._pending: list[_Pending] = []
@@ -58,45 +58,47 @@ class Submitter:
     async def append(
         self, messages: Sequence[bytes], *, key: str = "", remember: bytes = b""
     ) -> bytes | None:
-        """Append messages; return what an earlier request with ``key`` asked to ``remember``.
+        """Append messages; return the ``remember`` of an earlier request with the same ``key``.
 
-        Returns None when the messages were appended. Raises CapacityError when the loop is too far
-        behind, Unavailable when Redis does not take them (they may then be there all the same).
+        Returns None when the messages were appended. Raises CapacityError when the loop lags too far
+        behind, Unavailable when Redis fails (the messages may be appended all the same).
         """
         if self._backlog > MAX_BACKLOG:
-            await self._look_at_backlog()
+            await self._check_backlog()
             if self._backlog > MAX_BACKLOG:
-                raise CapacityError("too much is waiting to be scheduled", retry_after_seconds=2)
+                raise CapacityError(
+                    "too many requests wait for the scheduler", retry_after_seconds=2
+                )
         pending = _Pending(messages, key, remember)
         self._pending.append(pending)
         self._something.set()
         return await pending.done
 
     async def run(self) -> None:
-        """Append whatever is waiting, until cancelled."""
+        """Append pending messages until cancelled."""
         try:
             await self._serve()
         finally:
-            self._lane.close()
+            self._connection.close()
 
     async def _serve(self) -> None:
-        while going_on():
+        while keep_running():
             await self._something.wait()
             self._something.clear()
             while self._pending:
-                batch = self._cut()
+                batch = self._next_batch()
                 try:
                     seen = await self._append(batch)
                 except redis.RedisError as error:
-                    log.warning("redis does not take submissions: %s", error)
-                    _fail(batch, Unavailable(f"nothing can be accepted now: {error}"))
+                    log.warning("redis does not accept submissions: %s", error)
+                    _fail(batch, Unavailable(f"no request can be accepted now: {error}"))
                 else:
                     for pending, before in zip(batch, seen, strict=True):
                         if not pending.done.done():
                             pending.done.set_result(before)
 
-    def _cut(self) -> list[_Pending]:
-        """Take as many requests as fit into one append; one always does."""
+    def _next_batch(self) -> list[_Pending]:
+        """Return the pending requests that fit into one append, at least one."""
         count = taken = 0
         for pending in self._pending:
             count += len(pending.messages)
@@ -109,23 +111,23 @@ class Submitter:
     async def _append(self, batch: list[_Pending]) -> list[bytes | None]:
         self._appends += 1
         if self._appends % BACKLOG_EVERY_APPENDS == 0:
-            await self._look_at_backlog()
+            await self._check_backlog()
         if not any(pending.key for pending in batch):
             messages = [message for pending in batch for message in pending.messages]
-            if messages:  # a batch of which every item was refused has none
-                await self._lane.call("XADD", self._keys.inbox, "*", *pack_fields(messages))
+            if messages:  # empty when every item of a batch was refused
+                await self._connection.call("XADD", self._keys.inbox, "*", *pack_fields(messages))
             return [None] * len(batch)
         keys: list[str] = [self._keys.inbox]
         args: list[Argument] = [IDEMPOTENCY_SECONDS]
         for pending in batch:
             keys.append(pending.key)
             args += [pending.remember, len(pending.messages), *pending.messages]
-        seen: list[bytes | None] = await self._lane.run(self._script, keys, args)
+        seen: list[bytes | None] = await self._connection.run(self._script, keys, args)
         return [*seen, *[None] * (len(batch) - len(seen))]
 
-    async def _look_at_backlog(self) -> None:
+    async def _check_backlog(self) -> None:
         with contextlib.suppress(redis.RedisError):
-            self._backlog = int(await self._lane.call("XLEN", self._keys.inbox))
+            self._backlog = int(await self._connection.call("XLEN", self._keys.inbox))
 
 
 def _fail(batch: list[_Pending], error: Unavailable) -> None:

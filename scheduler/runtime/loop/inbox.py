@@ -23,7 +23,7 @@ from domain.dead_letters import INBOX, dead_letter
 from domain.events import ActionSubmitted, Command
 from domain.redis_keys import Keys
 from scheduler.runtime.loop.leadership import Leadership
-from scheduler.runtime.redis.connection import Entries, Lane, read_stream
+from scheduler.runtime.redis.connection import Entries, RedisConnection, read_stream
 from scheduler.runtime.redis.journal import START
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 BATCH_ENTRIES = 256
 
 
-class Handed(NamedTuple):
+class InboxMessage(NamedTuple):
     """A message, and its place in the inbox."""
 
     entry_id: str
@@ -44,7 +44,7 @@ class Inbox:
     """Reads the inbox for one loop; each term starts with `begin`."""
 
     def __init__(self, client: redis.Redis, keys: Keys, leadership: Leadership) -> None:
-        self._lane = Lane(client)
+        self._connection = RedisConnection(client)
         self._stream = keys.inbox
         self._leadership = leadership
         self.begin(START)
@@ -54,7 +54,7 @@ class Inbox:
         self.read_id = self.settled_id = after
         self.read_part = self.settled_part = part
         #: Messages of the last `read`, when it was limited.
-        self.handed: list[Handed] = []
+        self.handed: list[InboxMessage] = []
         #: Time of the last `read` that emptied the inbox; None before the first.
         self._drained_at: float | None = None
 
@@ -64,7 +64,7 @@ class Inbox:
 
     def close(self) -> None:
         """Close the connection; the next `read` opens another one."""
-        self._lane.close()
+        self._connection.close()
 
     def read(self, wait_seconds: float, limit: int | None = None) -> list[Command]:
         """Return new messages, at most ``limit`` of them, waiting for the first one.
@@ -72,7 +72,7 @@ class Inbox:
         Raises Fenced and redis.RedisError.
         """
         count = BATCH_ENTRIES if limit is None else min(limit, BATCH_ENTRIES)
-        entries = read_stream(self._lane, self._stream, self.read_id, count, wait_seconds)
+        entries = read_stream(self._connection, self._stream, self.read_id, count, wait_seconds)
         received_at = time()
         behind: tuple[str, InboxPart | None] = self.read_id, self.read_part
         if limit is not None or self.read_part is not None:
@@ -106,7 +106,7 @@ class Inbox:
             end = len(fields) if limit is None else seen + limit - len(self.handed)
             messages = list(fields.items())[seen:end]
             taken.append((stream_id, dict(messages)))
-            self.handed += [Handed(stream_id, place, body) for place, body in messages]
+            self.handed += [InboxMessage(stream_id, place, body) for place, body in messages]
             if end < len(fields):
                 return taken, (before, InboxPart(stream_id, end))
             before, part = stream_id, None

@@ -33,7 +33,7 @@ from redis.commands.core import Script
 from domain.dead_letters import DeadLetter, encode_letter
 from domain.errors import Fenced, Unreadable
 from domain.redis_keys import Keys
-from scheduler.runtime.redis.connection import Argument, Lane
+from scheduler.runtime.redis.connection import Argument, RedisConnection
 from scheduler.runtime.redis.lua_scripts import (
     COMMIT,
     COMMIT_ASIDE,
@@ -72,7 +72,7 @@ class Leadership:
     epoch_won: Callable[[int], None] = lambda _: None
 
     def __post_init__(self) -> None:
-        self._lane = Lane(self.client)
+        self._connection = RedisConnection(self.client)
         self._elect = self.client.register_script(ELECT)
         self._renew = self.client.register_script(RENEW)
         self._commit = self.client.register_script(COMMIT)
@@ -99,7 +99,7 @@ class Leadership:
 
     def disconnect(self) -> None:
         """Close the connection: after an outage it is dead, and would end the next term too."""
-        self._lane.close()
+        self._connection.close()
 
     def renew(self) -> None:
         """Renew the lease."""
@@ -164,7 +164,7 @@ class Leadership:
 
     def _fenced(self, script: Script, keys: list[str], args: Sequence[Argument]) -> bytes:
         try:
-            done: bytes = self._lane.run(script, keys, [*self._mine(), *args])
+            done: bytes = self._connection.run(script, keys, [*self._mine(), *args])
             return done
         except redis.ResponseError as error:
             raise self._judged(error) from error

@@ -28,7 +28,7 @@ from domain.events import (
 )
 from domain.ids import ActionId
 from scheduler.core.machine import Machine
-from scheduler.runtime.loop.inbox import Handed
+from scheduler.runtime.loop.inbox import InboxMessage
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class CoreRaised(TangramError):
         return self.__cause__
 
 
-class StandBack(TangramError):
+class NoMessageToBlame(TangramError):
     """The core raises, and no message is to blame: nothing may be set aside."""
 
     def __init__(self, error: Exception, where: str = "") -> None:
@@ -75,10 +75,10 @@ def one_line(error: Exception) -> str:
 
 
 @dataclass
-class Condemned:
+class PoisonMessage:
     """A message that is proven to make the core raise; the next pass sets it aside."""
 
-    handed: Handed
+    handed: InboxMessage
     letter: DeadLetter
     stand_in: Event | None
     refusal: Refuse | None
@@ -90,7 +90,7 @@ class Caution:
 
     #: Most messages of the next pass; None: all that have arrived.
     limit: int | None = None
-    condemned: Condemned | None = None
+    condemned: PoisonMessage | None = None
     #: Messages that were blamed, by kind, since one of their kind was handled.
     in_a_row: Counter[type] = field(default_factory=Counter)
     _pause_seconds: float = 0.0
@@ -124,7 +124,7 @@ class Caution:
             return False
         return True
 
-    def condemn(self, handed: Handed, raised: CoreRaised, at: float) -> Condemned:
+    def condemn(self, handed: InboxMessage, raised: CoreRaised, at: float) -> PoisonMessage:
         """Record that the one message of that pass is to blame. ``at``: wall clock."""
         (message,) = raised.messages
         self.in_a_row[type(message)] += 1
@@ -135,7 +135,7 @@ class Caution:
         why = f"the scheduler could not handle it ({kind}) and set it aside as {letter.name}"
         replacement, refusal = stand_in(message, why), refusal_of(message, why)
         letter.settled = replacement is not None or refusal is not None
-        self.condemned = Condemned(handed, letter, replacement, refusal)
+        self.condemned = PoisonMessage(handed, letter, replacement, refusal)
         return self.condemned
 
     def pause_seconds(self, now: float) -> float:
@@ -185,26 +185,26 @@ def refusal_of(message: Event, why: str) -> Refuse | None:
 def restart_core(
     raised: CoreRaised,
     caution: Caution,
-    handed: Sequence[Handed],
+    handed: Sequence[InboxMessage],
     recover: Callable[[], Machine],
 ) -> None:
     """Recover the machine, and prepare the next passes for finding the message to blame.
 
-    ``handed``: the messages of the pass in which the core raised. Raises StandBack when no message is
+    ``handed``: the messages of the pass in which the core raised. Raises NoMessageToBlame when no message is
     to blame, and what ``recover`` raises.
     """
     error = raised.error
     log.warning("the core raised in a pass of %d messages", len(raised.messages), exc_info=error)
     caution.condemned = None
     if not raised.messages:
-        raise StandBack(error) from error
+        raise NoMessageToBlame(error) from error
     if not raised.alone:
         caution.take_less(raised)
         recover()
         return
     (suspect,) = handed
     if not caution.may_blame(raised):
-        raise StandBack(error) from error
+        raise NoMessageToBlame(error) from error
     machine = recover()
     if raised.over is None:
         _check_state(machine, raised.messages[0])
@@ -215,7 +215,7 @@ def restart_core(
 def _check_state(machine: Machine, suspect: Event) -> None:
     """Check that the core decides without the suspect, and on the plainest action in its place.
 
-    Leaves the machine unusable. Raises StandBack when the core raises here, too.
+    Leaves the machine unusable. Raises NoMessageToBlame when the core raises here, too.
     """
     events: list[Event] = []
     if isinstance(suspect, ActionSubmitted):
@@ -227,4 +227,4 @@ def _check_state(machine: Machine, suspect: Event) -> None:
     try:
         machine.decide_anew(*events)
     except Exception as error:
-        raise StandBack(error) from error
+        raise NoMessageToBlame(error) from error

@@ -23,7 +23,7 @@ from domain.redis_keys import Keys
 from scheduler.core.machine import Machine
 from scheduler.core.state import snapshot
 from scheduler.core.state.model import MakeLedger
-from scheduler.runtime.loop.poison_messages import StandBack
+from scheduler.runtime.loop.poison_messages import NoMessageToBlame
 from scheduler.runtime.redis.journal import START, Journal
 
 
@@ -63,7 +63,7 @@ def recover(
     """Return a machine level with the journal; ``config`` is used at the very first start.
 
     ``progress`` is called after every entry. Raises Unreadable when what is stored cannot be read,
-    has a hole, or when the journal's decisions are not the machine's; StandBack when the core raises.
+    has a hole, or when the journal's decisions are not the machine's; NoMessageToBlame when the core raises.
     """
     stored = cast("bytes | None", client.get(keys.snapshot))
     if stored is None:
@@ -117,4 +117,4 @@ def _decided(machine: Machine, stream_id: str, entry: JournalEntry) -> list[Deci
     except MemoryError:
         raise
     except Exception as error:
-        raise StandBack(error, f" at replaying journal entry {stream_id}") from error
+        raise NoMessageToBlame(error, f" at replaying journal entry {stream_id}") from error

@@ -41,9 +41,9 @@ from scheduler.runtime.loop.loop_stats import LoopStats
 from scheduler.runtime.loop.node_commands import node_commands
 from scheduler.runtime.loop.poison_messages import (
     Caution,
-    Condemned,
     CoreRaised,
-    StandBack,
+    NoMessageToBlame,
+    PoisonMessage,
     restart_core,
 )
 from scheduler.runtime.loop.query_handler import QueryHandler
@@ -123,7 +123,7 @@ class SchedulerLoop:
         except Unreadable as error:
             log.error("this loop does not lead: %s", error)
             self._withdraw(Refused(self._client, self._keys, error))
-        except StandBack as error:
+        except NoMessageToBlame as error:
             seconds = self.caution.pause_seconds(monotonic())
             log.exception("%s; this loop stands back for %g s", error, seconds)
             self._withdraw(Paused(str(error), seconds))
@@ -156,7 +156,7 @@ class SchedulerLoop:
         self.leadership.resign()
 
     def restart_core(self, raised: CoreRaised, progress: Callable[[], None] = lambda: None) -> None:
-        """Recover after a pass in which the core raised. Raises what `take_over` does, and StandBack."""
+        """Recover after a pass in which the core raised. Raises what `take_over` does, and NoMessageToBlame."""
 
         def recovered() -> Machine:
             self.take_over(progress)
@@ -239,7 +239,7 @@ class SchedulerLoop:
             self._handle(messages, now, len(messages))
         self.caution.went_well(messages, all_taken=not inbox.handed)
 
-    def _set_aside(self, condemned: Condemned, now: float) -> None:
+    def _set_aside(self, condemned: PoisonMessage, now: float) -> None:
         letter, instead = condemned.letter, condemned.stand_in or TimeAdvanced()
         self._handle([instead], now, 0, letter=letter)
         log.error(

@@ -1,4 +1,4 @@
-"""Putting a node worker together from the managers that are installed."""
+"""Assembly of a node worker from the installed managers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from domain.ports import Driver, DriverContext
 from domain.redis_keys import Keys
 from managers.registry import Registry
 from scheduler.runtime.node.worker import NodeOptions, NodeWorker
-from scheduler.runtime.redis.response_streams import RedisPassages
+from scheduler.runtime.redis.response_streams import RedisResponseStreams
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def node_worker(
     settings: Mapping[str, str],
     version: str = "",
 ) -> NodeWorker:
-    """Return a worker that offers what the managers find here; what there is none of is left out.
+    """Return a worker that offers the resources that the managers find on this machine.
 
     Raises InvalidRequest when a declared setting (``cpus``, ``gpus``) cannot be read.
     """
@@ -38,7 +38,7 @@ def node_worker(
         log.warning("a manager was left out: %s", problem)
     resources: dict[str, ResourceInventory] = {}
     drivers: list[Driver] = []
-    passages = RedisPassages(client, keys)
+    passages = RedisResponseStreams(client, keys)
     for kind, manager in registry.managers.items():
         context = DriverContext(
             name, state_directory / kind, dict(resources), dict(settings), passages

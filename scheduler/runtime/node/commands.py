@@ -1,7 +1,7 @@
-"""Reading what a node is told: one by one, so that a command nobody can read harms no other.
+"""Reader of a node's commands: one that cannot be read is set aside, and harms no other.
 
-What cannot be read is set aside. An order to run among it is given back as never started, so it must
-stay so: a worker of another version, which could read it, gives it back again if it lies aside.
+A run order that cannot be read is reported as never started, and must stay so: a worker of another
+version, which could read it, reports it again when it finds it among the dead letters.
 """
 
 from __future__ import annotations
@@ -26,58 +26,58 @@ log = logging.getLogger(__name__)
 
 
 class UnknownCommand(NamedTuple):
-    """A command that cannot be read, and what can be told of it all the same."""
+    """A command that cannot be read, and the members that every version writes alike."""
 
-    #: Its number in the entry; empty: nothing of the entry can be read.
+    #: Its number in the entry; empty when the whole entry cannot be read.
     place: str
     body: bytes
     error: Exception
-    #: The run that it orders, if it is an order and says so.
+    #: The run that it orders, if it is a run order.
     action_id: str = ""
     attempt: int = 1
 
 
 class ReadCommands(NamedTuple):
-    """What one entry of a node's stream holds."""
+    """Commands of one entry of a node's stream."""
 
     known: list[NodeCommand]
     unknown: list[UnknownCommand]
 
 
-class _Action(msgspec.Struct):
+class _ActionHead(msgspec.Struct):
     id: str
 
 
-class _Run(msgspec.Struct):
-    action: _Action
+class _RunHead(msgspec.Struct):
+    action: _ActionHead
     attempt: int = 1
 
 
-class _Order(msgspec.Struct):
-    """As much of a command as every version writes alike."""
+class _CommandHead(msgspec.Struct):
+    """Members of a command that every version writes alike."""
 
-    run: _Run | None = None
+    run: _RunHead | None = None
 
 
 _raws = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _all = msgspec.msgpack.Decoder(list[NodeCommand])
 _one = msgspec.msgpack.Decoder(NodeCommand)
-_order = msgspec.msgpack.Decoder(_Order)
+_order = msgspec.msgpack.Decoder(_CommandHead)
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class CommandReader:
-    """What one node can read of its stream, and what becomes of the rest."""
+    """Reads the commands of one node, and sets aside those that it cannot read."""
 
     def __init__(self, client: redis.asyncio.Redis, keys: Keys, node: str) -> None:
         self._client = client
         self._letters = keys.dead_letters
         self._node = node
-        #: Entry → places of commands in it that lie aside.
+        #: Entry → places of its commands that are set aside.
         self._aside: dict[str, set[str]] = defaultdict(set)
 
     async def open(self) -> None:
-        """Learn what predecessors have set aside. Raises redis.RedisError."""
+        """Load the commands that predecessors set aside. Raises redis.RedisError."""
         asked: Any = self._client.hkeys(self._letters)
         for name in cast("list[bytes]", await asked):
             source, entry_id, place = name.decode().split("|")
@@ -89,7 +89,7 @@ class CommandReader:
         return f"node/{self._node}"
 
     def read(self, stream_id: str, fields: Mapping[bytes, bytes]) -> ReadCommands:
-        """Return what an entry orders; what lies aside already counts as what cannot be read."""
+        """Return the commands of an entry; one that is set aside already counts as unreadable."""
         body = fields.get(COMMANDS_FIELD, b"")
         aside = self._aside.get(stream_id)
         if aside is None:
@@ -102,9 +102,9 @@ class CommandReader:
     async def set_aside(
         self, stream_id: str, unknown: Sequence[UnknownCommand]
     ) -> list[ActionFinished]:
-        """Keep what cannot be read; return the reports of the runs among it.
+        """Store commands that cannot be read; return the reports of the runs among them.
 
-        Raises redis.RedisError; it may be called again then.
+        Raises redis.RedisError; may be called again then.
         """
         reports = []
         for one in unknown:
@@ -117,10 +117,10 @@ class CommandReader:
                 extra={"action_id": one.action_id},
             )  # fmt: skip
             if one.action_id:
-                reports.append(self._given_back(one, letter))
+                reports.append(self._never_started(one, letter))
         return reports
 
-    def _given_back(self, order: UnknownCommand, letter: DeadLetter) -> ActionFinished:
+    def _never_started(self, order: UnknownCommand, letter: DeadLetter) -> ActionFinished:
         return ActionFinished(
             action_id=ActionId(order.action_id),
             node=self._node,

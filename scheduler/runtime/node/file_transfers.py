@@ -1,4 +1,4 @@
-"""Files in and out of environments. The bytes travel through a key that expires."""
+"""File transfers into and out of environments. The bytes travel through a key that expires."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 BLOB_SECONDS = 60
 
 
-class Transfers:
-    """Moves one file per command and answers whoever asked."""
+class FileTransfers:
+    """Transfers one file per command and replies to the requester."""
 
     def __init__(self, client: redis.asyncio.Redis, keys: Keys, driver: Driver | None) -> None:
         self._client = client
@@ -28,7 +28,7 @@ class Transfers:
         self._driver = driver
 
     async def handle(self, wanted: TransferFile) -> None:
-        """Do one transfer; whatever goes wrong is told to the requester."""
+        """Do one transfer; an error is part of the reply."""
         try:
             await self._move(wanted)
             reply = Reply(wanted.request_id)
@@ -40,7 +40,7 @@ class Transfers:
         try:
             await self._client.publish(wanted.reply_to, encode(reply))
         except redis.RedisError as error:
-            log.warning("nobody was told about transfer %s: %s", wanted.request_id, error)
+            log.warning("the reply of transfer %s is lost: %s", wanted.request_id, error)
 
     async def _move(self, wanted: TransferFile) -> None:
         if self._driver is None:

@@ -1,4 +1,4 @@
-"""Who this node is: an identity bound to its state directory, and a count of starts."""
+"""Identity of a node: an id bound to its state directory, and a count of starts."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import NamedTuple
 from managers.common.start_log import sync_directory
 
 
-class Identity(NamedTuple):
+class NodeIdentity(NamedTuple):
     """One start of the worker on one state directory."""
 
     identity: str
     incarnation: int
 
 
-def next_incarnation(state_directory: Path) -> Identity:
-    """Count one more start."""
+def next_incarnation(state_directory: Path) -> NodeIdentity:
+    """Count a start and return the identity of this one."""
     state_directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = _file(state_directory)
     if path.exists():
         known = json.loads(path.read_text())
-        current = Identity(known["identity"], known["incarnation"] + 1)
+        current = NodeIdentity(known["identity"], known["incarnation"] + 1)
     else:
-        current = Identity(secrets.token_hex(8), 1)
+        current = NodeIdentity(secrets.token_hex(8), 1)
     _store(path, current)
     return current
 
 
-def another(state_directory: Path, before: Identity) -> Identity:
-    """Begin anew in the same place, as nobody that was there before."""
-    fresh = Identity(secrets.token_hex(8), before.incarnation + 1)
+def new_identity(state_directory: Path, before: NodeIdentity) -> NodeIdentity:
+    """Replace the identity, so that the node joins as a new one."""
+    fresh = NodeIdentity(secrets.token_hex(8), before.incarnation + 1)
     _store(_file(state_directory), fresh)
     return fresh
 
@@ -42,12 +42,12 @@ def _file(state_directory: Path) -> Path:
     return state_directory / "identity.json"
 
 
-def _store(path: Path, identity: Identity) -> None:
-    """Replace the file as a whole, so that a crash leaves the old or the new."""
+def _store(path: Path, identity: NodeIdentity) -> None:
+    """Replace the file atomically: a crash leaves the old one or the new one."""
     draft = path.with_suffix(".new")
     with draft.open("w") as file:
         json.dump(identity._asdict(), file)
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
-    sync_directory(path.parent)  # or a power cut could bring the old one back, and count twice
+    sync_directory(path.parent)  # a power cut could restore the old one, and count it twice

@@ -1,10 +1,10 @@
-"""Which commands are settled, and which starting marks nobody needs any more.
+"""Progress of a node through its commands: which are settled, and which starting marks are spent.
 
-The position is the place up to which this node needs to read nothing again. A mark is *spent* when
-two things hold: the position has passed the command that it belongs to, so it will not be ordered
-again; and the report of its end is on disk, so a crash can lose nothing of it. Each alone is not
-enough: an action that starts is settled at once, and its worker may die between the end of the
-command and the report.
+The position is the entry up to which the node needs to read nothing again. A mark is *spent* when
+two conditions hold: the position has passed its command, so it will not be ordered again; and the
+report of its end is on disk, so a crash cannot lose it. Each alone is not enough: a command is
+settled as soon as its action starts, and its worker may die between the end of the action and the
+report.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class _Entry:
     marks: list[str] = field(default_factory=list)
 
 
-class Progress:
-    """Counts open commands per stream entry. Entries settle in any order, the position in theirs."""
+class CommandProgress:
+    """Counts open commands per stream entry. Entries settle in any order, the position advances in order."""
 
     def __init__(self, position: str) -> None:
         self.position = position
@@ -34,32 +34,32 @@ class Progress:
         self._spent: list[str] = []
 
     def began(self, stream_id: str, commands: int, marks: list[str]) -> None:
-        """Note an entry with so many commands, and the marks that its runs will make."""
+        """Record an entry: its number of commands, and the marks of its runs."""
         entry = _Entry(stream_id, commands, marks)
         self._entries.append(entry)
         self._by_id[stream_id] = entry
         self._advance()
 
     def settled(self, stream_id: str) -> None:
-        """Note that one command of an entry will not be needed again."""
+        """Record that one command of an entry is settled."""
         self._by_id[stream_id].open -= 1
         self._advance()
 
     def ended(self, mark: str) -> None:
-        """Note that the report of an attempt's end is on disk, or that it will never run."""
+        """Record that the report of an attempt's end is on disk, or that it will never run."""
         self._match(mark, self._ended, self._passed)
 
     def passed(self, marks: Iterable[str]) -> None:
-        """Note attempts whose commands lie before the position."""
+        """Record attempts whose commands are before the position."""
         for mark in marks:
             self._match(mark, self._passed, self._ended)
 
     def has_spent(self) -> bool:
-        """Say whether `spent_marks` would return any."""
+        """Whether `spent_marks` would return any."""
         return bool(self._spent)
 
     def spent_marks(self) -> list[str]:
-        """Return, once, the marks that may go as soon as the present position is stored."""
+        """Return, once, the marks to drop as soon as the present position is stored."""
         marks, self._spent = self._spent, []
         return marks
 

@@ -1,4 +1,4 @@
-"""Reports to the loop: collected, sent together, repeated until Redis has them."""
+"""Reporter of a node: collects events, sends them together, and repeats until Redis has stored them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import redis.asyncio
 from domain.codec import encode, pack_fields
 from domain.events import ActionFinished, ActionStarted, Event
 from domain.redis_keys import Keys
-from scheduler.runtime.redis.clients import going_on
-from scheduler.runtime.redis.connection import AsyncLane
+from scheduler.runtime.redis.clients import keep_running
+from scheduler.runtime.redis.connection import AsyncRedisConnection
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +23,10 @@ RETRY_SECONDS = 0.2
 
 
 class Reporter:
-    """Sends events to the inbox in order. What is reported twice is ignored by the core."""
+    """Sends events to the inbox in order. The core ignores repeated reports."""
 
     def __init__(self, client: redis.asyncio.Redis, keys: Keys) -> None:
-        self._lane = AsyncLane(client)
+        self._connection = AsyncRedisConnection(client)
         self._keys = keys
         self._waiting: list[tuple[Event, Callable[[], None] | None]] = []
         self._something = asyncio.Event()
@@ -37,14 +37,14 @@ class Reporter:
         self._something.set()
 
     async def run(self) -> None:
-        """Send whatever is waiting, until cancelled."""
+        """Send waiting events until cancelled."""
         try:
             await self._serve()
         finally:
-            self._lane.close()
+            self._connection.close()
 
     async def _serve(self) -> None:
-        while going_on():
+        while keep_running():
             await self._something.wait()
             self._something.clear()
             while self._waiting:
@@ -57,18 +57,18 @@ class Reporter:
 
     async def _send(self, batch: list[tuple[Event, Callable[[], None] | None]]) -> None:
         messages = [encode(event) for event in _without_stale_starts([e for e, _ in batch])]
-        while going_on():
+        while keep_running():
             try:
-                await self._lane.call("XADD", self._keys.inbox, "*", *pack_fields(messages))
+                await self._connection.call("XADD", self._keys.inbox, "*", *pack_fields(messages))
             except redis.RedisError as error:
-                log.warning("reports wait, redis does not take them: %s", error)
+                log.warning("reports wait, redis does not accept them: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return
 
 
 def _without_stale_starts(events: list[Event]) -> list[Event]:
-    """Drop starts whose end is in the same batch: nobody could have seen them in between."""
+    """Drop starts whose end is in the same batch: they were never visible."""
     ended = {(e.action_id, e.attempt) for e in events if isinstance(e, ActionFinished)}
     return [
         e

@@ -1,4 +1,4 @@
-"""Which driver runs an order, and what has to happen in the memory of GPUs before."""
+"""Routing of orders to the drivers of a node, and the eviction of services from GPUs before a run."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from domain.ports import Driver, HostDriver, RunOrder, RunReport
 from domain.services import service_name
 
 
-class Routing:
+class DriverRouting:
     """The drivers of one node."""
 
     def __init__(self, drivers: Sequence[Driver]) -> None:
         self._host = next((each for each in drivers if isinstance(each, HostDriver)), None)
-        #: Who waits for empty GPUs, and how it shall end if somebody has stopped it.
+        #: Actions that wait for empty GPUs → outcome and reason, once stopped.
         self._preparing: dict[ActionId, tuple[Outcome, str] | None] = {}
-        #: Calls to services are the host's; all else goes by its kind.
+        #: Calls to services are routed to the host driver, all others by their kind.
         self.by_kind: dict[Kind, Driver] = {
             kind: driver for driver in drivers if driver is not self._host for kind in driver.kinds
         }
 
     def of(self, order: RunOrder) -> Driver | None:
-        """Return who runs ``order``."""
+        """Return the driver of ``order``; None when the node has none."""
         call = order.action.call
         if call is not None and service_name(call.target) is not None:
             return self._host
         return self.by_kind.get(order.action.kind)
 
     async def prepare(self, order: RunOrder, driver: Driver) -> RunReport | None:
-        """Empty the GPUs of an action that brings its own program; a report when that fails."""
+        """Empty the GPUs of an action that runs a program of its own; a report when that fails."""
         if self._host is None or driver is self._host or order.allocation("gpu") is None:
             return None
         self._preparing[order.id] = None
@@ -48,12 +48,12 @@ class Routing:
         return RunReport(outcome, 0.0, detail=reason, never_started=True, chunk=chunk)
 
     def stop(self, action_id: ActionId, outcome: Outcome, reason: str) -> None:
-        """End an action whose GPUs are still being emptied; others are their drivers'."""
+        """End an action whose GPUs are still being emptied; drivers end all others."""
         if action_id in self._preparing:
             self._preparing[action_id] = outcome, reason
 
     def resources(self, declared: Mapping[str, ResourceInventory]) -> dict[str, ResourceInventory]:
-        """Return what the node offers, with what is in the memory of its GPUs."""
+        """Return the resources of the node, with the services in the memory of its GPUs."""
         have = dict(declared)
         if self._host is not None and "gpu" in have:
             have["gpu"] = replace(have["gpu"], residents=self._host.residents())

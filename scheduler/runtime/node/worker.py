@@ -1,4 +1,4 @@
-"""The worker itself: joins, reads commands, runs them through drivers, shows life."""
+"""Worker of a node: joins, reads commands, executes them through drivers, shows life."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ from domain.ports import (
 )
 from domain.redis_keys import Keys
 from scheduler.runtime.node.commands import CommandReader
-from scheduler.runtime.node.file_transfers import Transfers
-from scheduler.runtime.node.identity import Identity, another, next_incarnation
-from scheduler.runtime.node.order_runs import Background, Runs
-from scheduler.runtime.node.progress import Progress
+from scheduler.runtime.node.file_transfers import FileTransfers
+from scheduler.runtime.node.identity import NodeIdentity, new_identity, next_incarnation
+from scheduler.runtime.node.order_executor import BackgroundTasks, OrderExecutor
+from scheduler.runtime.node.progress import CommandProgress
 from scheduler.runtime.node.reporter import Reporter
-from scheduler.runtime.node.routing import Routing
-from scheduler.runtime.redis.clients import going_on
-from scheduler.runtime.redis.connection import AsyncLane, read_stream_async
+from scheduler.runtime.node.routing import DriverRouting
+from scheduler.runtime.redis.clients import keep_running
+from scheduler.runtime.redis.connection import AsyncRedisConnection, read_stream_async
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 1.5
-#: A node that shows no life for this long is lost.
+#: A node without a sign of life for this time is lost.
 ALIVE_SECONDS = 5.0
 RETRY_SECONDS = 0.2
-#: Between two attempts at removing an environment: its engine may be restarting.
+#: Pause before another attempt to remove an environment: its engine may be restarting.
 REMOVE_AGAIN_SECONDS = 5.0
 READ_ENTRIES = 64
 BLOCK_SECONDS = 1.0
@@ -63,7 +63,7 @@ BLOCK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """What an operator decides about a node."""
+    """Options of a node that an operator sets."""
 
     name: str
     pool: str
@@ -73,11 +73,11 @@ class NodeOptions:
 
 
 class Forgotten(Exception):
-    """This node was forgotten while it was away: started again, it begins anew."""
+    """This node was forgotten while it was away; a restart makes it join as a new node."""
 
 
 class NodeWorker:
-    """One node. `run` returns when cancelled, after its drivers have ended what they run."""
+    """One node. `run` returns when cancelled, after its drivers have ended their runs."""
 
     def __init__(
         self,
@@ -88,38 +88,38 @@ class NodeWorker:
         closing: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._client = client
-        self._commands = AsyncLane(client)
+        self._commands = AsyncRedisConnection(client)
         self._keys = keys
         self._options = options
         self._drivers = drivers
-        #: Called when the drivers have ended.
+        #: Called after the drivers are closed.
         self._closing = closing
-        self._routing = Routing(drivers)
+        self._routing = DriverRouting(drivers)
         self._reader = CommandReader(client, keys, options.name)
         self._reporter = Reporter(client, keys)
-        self._transfers = Transfers(client, keys, self._routing.by_kind.get(Kind.EXEC))
-        self._background = Background()
+        self._transfers = FileTransfers(client, keys, self._routing.by_kind.get(Kind.EXEC))
+        self._background = BackgroundTasks()
         self._epoch = 0
         self.joined = asyncio.Event()
 
     async def run(self) -> None:
         """Work until cancelled."""
-        self._call_itself(next_incarnation(self._options.state_directory))
-        position = await self._persistently(self._saved_position)
-        await self._persistently(self._reader.open)
-        behind = await self._persistently(partial(self._commands_behind, position))
+        self._set_identity(next_incarnation(self._options.state_directory))
+        position = await self._with_retries(self._saved_position)
+        await self._with_retries(self._reader.open)
+        behind = await self._with_retries(partial(self._commands_behind, position))
         leftovers = [left for driver in self._drivers for left in await driver.open()]
         if any(command.forget is not None for command in behind):
-            await self._begin_anew(behind, leftovers)
+            await self._join_again(behind, leftovers)
             position, behind, leftovers = "0-0", [], []
-        self._progress = Progress(position)
+        self._progress = CommandProgress(position)
         known_marks = {left.mark for left in leftovers}
         self._progress.passed(known_marks - {each.run.mark for each in behind if each.run})
-        self._runs = Runs(
+        self._runs = OrderExecutor(
             self._options.name, self._drivers, self._routing, self._reporter, self._progress,
             self._background, known_marks,
         )  # fmt: skip
-        await self._persistently(self._show_life)
+        await self._with_retries(self._show_life)
         self._join(leftovers)
         try:
             async with asyncio.TaskGroup() as group:
@@ -133,7 +133,7 @@ class NodeWorker:
             for close in self._closing:
                 close()
 
-    def _call_itself(self, identity: Identity) -> None:
+    def _set_identity(self, identity: NodeIdentity) -> None:
         self.identity = identity
         self._stream = self._keys.commands(self._options.name, identity.identity)
 
@@ -143,24 +143,24 @@ class NodeWorker:
         read = [self._reader.read(key.decode(), fields) for key, fields in entries]
         return [command for each in read for command in each.known]
 
-    async def _begin_anew(self, behind: list[NodeCommand], leftovers: list[Leftover]) -> None:
-        """Be a new node, after it was forgotten: nothing of what it was told is run.
+    async def _join_again(self, behind: list[NodeCommand], leftovers: list[Leftover]) -> None:
+        """Become a new node after it was forgotten: none of its former commands is run.
 
-        What a dead predecessor ran has ended by now. A crash on the way begins this once more.
+        OrderExecutor of a dead predecessor have ended by now. After a crash within, this is repeated.
         """
-        log.warning("node %s was forgotten: it begins anew", self._options.name)
+        log.warning("node %s was forgotten: it joins as a new node", self._options.name)
         for command in behind:
             if command.remove is not None:
                 await self._remove_everywhere(command.remove.trajectory)
         for driver in self._drivers:
             driver.forget([left.mark for left in leftovers])
         former = self._stream
-        self._call_itself(another(self._options.state_directory, self.identity))
+        self._set_identity(new_identity(self._options.state_directory, self.identity))
 
         async def clear() -> None:
             await self._client.delete(former, f"{former}:position")
 
-        await self._persistently(clear)
+        await self._with_retries(clear)
 
     def _join(self, leftovers: list[Leftover]) -> None:
         options, identity = self._options, self.identity
@@ -184,7 +184,7 @@ class NodeWorker:
                     node=options.name,
                     outcome=outcome,
                     attempt=left.attempt,
-                    detail=left.detail or "the node worker died while it ran",
+                    detail=left.detail or "the node worker died during the run",
                 ),
                 partial(self._progress.ended, left.mark),
             )
@@ -192,7 +192,7 @@ class NodeWorker:
     async def _read(self) -> None:
         await self.joined.wait()
         after = self._progress.position
-        while going_on():
+        while keep_running():
             try:
                 entries = await read_stream_async(
                     self._commands, self._stream, after, READ_ENTRIES, BLOCK_SECONDS
@@ -202,21 +202,21 @@ class NodeWorker:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             for stream_id, fields in entries:
-                read, given_back = self._reader.read(stream_id, fields), []
+                read, never_started = self._reader.read(stream_id, fields), []
                 if read.unknown:
-                    ask = partial(self._reader.set_aside, stream_id, read.unknown)
-                    given_back = await self._persistently(ask)
-                self._take(stream_id, read.known, given_back)
+                    set_aside = partial(self._reader.set_aside, stream_id, read.unknown)
+                    never_started = await self._with_retries(set_aside)
+                self._take(stream_id, read.known, never_started)
                 after = stream_id
-            await asyncio.sleep(0)  # reports made by now go out first
+            await asyncio.sleep(0)  # pending reports are sent first
 
     def _take(
-        self, stream_id: str, commands: list[NodeCommand], given_back: list[ActionFinished]
+        self, stream_id: str, commands: list[NodeCommand], never_started: list[ActionFinished]
     ) -> None:
         marks = [c.run.mark for c in commands if c.run and c.run.action.kind is not Kind.NOOP]
-        self._progress.began(stream_id, len(commands) + len(given_back), marks)
+        self._progress.began(stream_id, len(commands) + len(never_started), marks)
         settled = partial(self._progress.settled, stream_id)
-        for report in given_back:
+        for report in never_started:
             self._reporter.report(report, settled)
         for command in commands:
             if command.epoch < self._epoch:
@@ -249,11 +249,11 @@ class NodeWorker:
             self._background.spawn(self._transfers.handle(command.transfer))
             settled()
         elif command.forget is not None:
-            # Never settled, so that whoever starts next reads it as well.
+            # Never settled, so that the next worker reads it as well.
             raise Forgotten(f"node {self._options.name} was forgotten")
 
     async def _remove(self, wanted: RemoveEnvironment, settled: Callable[[], None]) -> None:
-        """Remove an environment, however often it takes; only then its memory is free."""
+        """Remove an environment, with retries; its memory is free only then."""
         await self._remove_everywhere(wanted.trajectory)
         self._reporter.report(
             EnvironmentRemoved(trajectory=wanted.trajectory, node=self._options.name), settled
@@ -261,7 +261,7 @@ class NodeWorker:
 
     async def _remove_everywhere(self, trajectory: TrajectoryKey) -> None:
         for driver in self._drivers:
-            while not await _removed(driver, trajectory):  # noqa: ASYNC110 (nobody sets an event)
+            while not await _removed(driver, trajectory):  # noqa: ASYNC110 (no event to wait for)
                 await asyncio.sleep(REMOVE_AGAIN_SECONDS)
 
     async def _evict(self, home: Home) -> None:
@@ -276,14 +276,14 @@ class NodeWorker:
 
     async def _heartbeat(self) -> None:
         saved = self._progress.position
-        while going_on():
+        while keep_running():
             await asyncio.sleep(HEARTBEAT_SECONDS)
             try:
                 await self._show_life()
                 if self._progress.position != saved or self._progress.has_spent():
                     saved = await self._save_position()
             except redis.RedisError as error:
-                log.warning("no sign of life, redis does not answer: %s", error)
+                log.warning("the sign of life is not stored, redis does not answer: %s", error)
 
     async def _show_life(self) -> None:
         milliseconds = int(ALIVE_SECONDS * 1000)
@@ -318,10 +318,10 @@ class NodeWorker:
             driver.forget(marks)
         return position
 
-    async def _persistently(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        while going_on():
+    async def _with_retries(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        while keep_running():
             try:
-                return await ask()
+                return await call()
             except redis.RedisError as error:
                 log.warning("waiting for redis: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
@@ -337,4 +337,4 @@ async def _removed(driver: Driver, trajectory: TrajectoryKey) -> bool:
     return True
 
 
-__all__ = ["Forgotten", "Identity", "NodeOptions", "NodeWorker"]
+__all__ = ["Forgotten", "NodeIdentity", "NodeOptions", "NodeWorker"]

@@ -1,4 +1,4 @@
-"""Redis clients, made in one place so that reply shapes never depend on who made them."""
+"""Redis clients, created in one place so that their options and reply shapes are the same everywhere."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _OPTIONS: dict[str, Any] = {
 
 
 def connect(url: str) -> redis.Redis:
-    """Return a blocking client. Failed commands are not repeated behind our back."""
+    """Return a blocking client, which does not retry failed commands."""
     return redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **_OPTIONS)
 
 
 def connect_async(url: str, max_connections: int = 256) -> redis.asyncio.Redis:
-    """Return an asyncio client. Failed commands are not repeated behind our back."""
+    """Return an asyncio client, which does not retry failed commands."""
     return redis.asyncio.Redis.from_url(
         url, max_connections=max_connections, retry=AsyncRetry(NoBackoff(), 0), **_OPTIONS
     )
 
 
-def going_on() -> bool:
-    """Say whether the current task was not cancelled.
+def keep_running() -> bool:
+    """Whether the current task is not cancelled.
 
-    The client can lose a cancellation that meets a reply; loops ask here before every round.
+    The client can lose a cancellation that coincides with a reply; loops check before every round.
     """
     task = asyncio.current_task()
     return task is None or not task.cancelling()

@@ -1,17 +1,17 @@
-"""Lanes: the connections to Redis that lie on the path of an action.
+"""Connections to Redis on the path of an action.
 
 An action crosses Redis eight times. redis-py spends 100 to 150 µs around each command of an asyncio
-client (pool, retries, hooks), several times what the command itself costs. A lane is one
-connection, opened by redis-py (address, TLS and login stay its business), on which packed commands
-go out and replies, parsed by hiredis, come back in the same order. `docs/decisions/0004` has the
-figures.
+client (pool, retries, hooks), several times the cost of the command itself. These connections are
+opened by redis-py (which handles address, TLS and login); packed commands are written to them, and
+replies, parsed by hiredis, arrive in the same order. `docs/decisions/0004` has the figures.
 
 Rules
-1. A blocking command holds up what follows on its lane, so readers have lanes of their own.
-2. Nothing is sent twice. A broken connection fails every command under way with a ConnectionError:
-   whether they were executed is not known. The next command connects anew.
+1. A blocking command delays all later ones on its connection, so readers have connections of their own.
+2. No command is sent twice. A broken connection fails every pending command with a ConnectionError:
+   whether they were executed is unknown. The next command opens another connection.
 3. Replies have the shapes of RESP2; an error reply is raised as redis-py's class for it.
-4. One task or thread opens a lane; an `AsyncLane` belongs to the event loop that used it first.
+4. One task or thread opens a connection; an `AsyncRedisConnection` belongs to the event loop that
+   used it first.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ import redis
 import redis.asyncio
 from redis.commands.core import Script
 
-#: Longest time a blocking read may last; the patience of a lane leaves room for it.
+#: Longest blocking read; the time limit of replies leaves room for it.
 MAX_BLOCK_SECONDS = 5.0
-#: A reply that takes longer than this never comes: the connection is given up.
+#: Time limit of a reply: after it the connection is closed.
 PATIENCE_SECONDS = MAX_BLOCK_SECONDS + 10.0
 
 Argument = bytes | str | int | float
-#: Its stub knows commands of one word only.
+#: Its stub types commands of one word only.
 _pack: Callable[[tuple[Argument, ...]], bytes] = cast("Any", hiredis.pack_command)
 
 
-class Lane:
-    """A blocking lane, for one thread."""
+class RedisConnection:
+    """A blocking connection, for one thread."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._pool = client.connection_pool
@@ -65,15 +65,15 @@ class Lane:
             return self.call("EVAL", cast("str", script.script), len(keys), *keys, *args)
 
     def close(self) -> None:
-        """Give the connection up; the next command opens another one."""
+        """Close the connection; the next command opens another one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.disconnect()
             self._pool.release(connection)
 
 
-class AsyncLane:
-    """A lane for tasks of one event loop; many commands may be under way."""
+class AsyncRedisConnection:
+    """A connection for tasks of one event loop; many commands may be pending."""
 
     def __init__(
         self, client: redis.asyncio.Redis, patience_seconds: float = PATIENCE_SECONDS
@@ -98,10 +98,10 @@ class AsyncLane:
             return await self.call("EVAL", script.script, len(keys), *keys, *args)
 
     def close(self) -> None:
-        """Give the connection up; the next command opens another one."""
+        """Close the connection; the next command opens another one."""
         wire, self._wire = self._wire, None
         if wire is not None:
-            wire.give_up("the lane was closed")
+            wire.fail("the connection was closed")
 
     async def _open(self) -> _Wire:
         async with self._opening:
@@ -110,12 +110,12 @@ class AsyncLane:
                 await connection.connect()
                 self._wire = _Wire(connection, self._patience_seconds)
                 if (task := asyncio.current_task()) is not None and task.cancelling():
-                    raise asyncio.CancelledError  # redis-py swallows what meets its handshake
+                    raise asyncio.CancelledError  # redis-py loses a cancellation during its handshake
             return self._wire
 
 
 class _Wire(asyncio.Protocol):
-    """One open connection: takes redis-py's place as the reader of its transport."""
+    """One open connection: replaces redis-py as the reader of its transport."""
 
     def __init__(self, connection: Any, patience_seconds: float) -> None:
         self._connection = connection
@@ -125,7 +125,7 @@ class _Wire(asyncio.Protocol):
             protocolError=redis.exceptions.InvalidResponse,
             replyError=redis.connection.DefaultParser.parse_error,
         )
-        #: What is under way, oldest first, and until when each may take.
+        #: Pending replies, oldest first, and their deadlines.
         self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._watch: asyncio.TimerHandle | None = None
         self.broken = False
@@ -138,7 +138,7 @@ class _Wire(asyncio.Protocol):
         deadline = self._loop.time() + self._patience_seconds
         self._pending.append((reply, deadline))
         if self._watch is None:
-            self._watch = self._loop.call_at(deadline, self._look)
+            self._watch = self._loop.call_at(deadline, self._check_deadline)
         self._transport.write(_pack(command))
         return reply
 
@@ -148,21 +148,19 @@ class _Wire(asyncio.Protocol):
             while (answer := self._reader.gets()) is not False:
                 reply, _ = self._pending.popleft()
                 if reply.done():
-                    continue  # whoever asked was cancelled
+                    continue  # the caller was cancelled
                 if isinstance(answer, redis.RedisError):
                     reply.set_exception(answer)
                 else:
                     reply.set_result(answer)
         except (redis.RedisError, IndexError) as error:
-            self.give_up(f"redis sent what makes no sense: {error}")
+            self.fail(f"redis sent an invalid reply: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.give_up(
-            f"redis closed the connection: {exc}" if exc else "redis closed the connection"
-        )
+        self.fail(f"redis closed the connection: {exc}" if exc else "redis closed the connection")
 
-    def give_up(self, why: str) -> None:
-        """Fail what is under way, and close."""
+    def fail(self, why: str) -> None:
+        """Fail all pending commands, and close."""
         self.broken = True
         if self._watch is not None:
             self._watch.cancel()
@@ -171,19 +169,19 @@ class _Wire(asyncio.Protocol):
         for reply, _ in pending:
             if not reply.done():
                 reply.set_exception(redis.ConnectionError(why))
-        self._connection._close()  # forgets its streams, or it would warn of them
+        self._connection._close()  # drops its streams, or it would warn of them
         self._transport.abort()
 
-    def _look(self) -> None:
-        """See whether the oldest command has waited too long."""
+    def _check_deadline(self) -> None:
+        """Check the deadline of the oldest command."""
         self._watch = None
         if not self._pending:
             return
         deadline = self._pending[0][1]
         if deadline <= self._loop.time():
-            self.give_up(f"redis did not answer within {self._patience_seconds:g} s")
+            self.fail(f"redis did not answer within {self._patience_seconds:g} s")
         else:
-            self._watch = self._loop.call_at(deadline, self._look)
+            self._watch = self._loop.call_at(deadline, self._check_deadline)
 
 
 #: Entries of one stream: (id, fields).
@@ -191,17 +189,21 @@ Entries = list[tuple[str, dict[bytes, bytes]]]
 
 
 def read_stream(
-    lane: Lane, stream: str, after: str, count: int, block_seconds: float | None
+    connection: RedisConnection, stream: str, after: str, count: int, block_seconds: float | None
 ) -> Entries:
-    """Return up to ``count`` entries behind ``after``, waiting for the first one if asked to."""
-    return _entries(lane.call(*_xread(stream, after, count, block_seconds)))
+    """Return up to ``count`` entries behind ``after``, waiting up to ``block_seconds`` for the first."""
+    return _entries(connection.call(*_xread(stream, after, count, block_seconds)))
 
 
 async def read_stream_async(
-    lane: AsyncLane, stream: str, after: str, count: int, block_seconds: float | None
+    connection: AsyncRedisConnection,
+    stream: str,
+    after: str,
+    count: int,
+    block_seconds: float | None,
 ) -> Entries:
     """Do what `read_stream` does, without blocking the event loop."""
-    return _entries(await lane.call(*_xread(stream, after, count, block_seconds)))
+    return _entries(await connection.call(*_xread(stream, after, count, block_seconds)))
 
 
 def _xread(

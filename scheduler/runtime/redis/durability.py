@@ -1,7 +1,7 @@
-"""Whether the Redis at hand keeps the promise of a 202: on disk, and not dropped from memory.
+"""Durability of Redis: whether its settings keep the promise of a 202, on disk and not evicted.
 
-The embedded server is started with these settings; one that somebody else runs may have others, and
-nobody would notice before a power cut.
+The embedded server is started with these settings; another server may have others, and the
+difference would show only after a power cut.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from typing import Any, Final, cast
 
 import redis
 
-#: Setting → what it has to be, and what is lost otherwise.
+#: Setting → its required value, and the loss otherwise.
 _WANTED: Final = {
-    "appendonly": ("yes", "nothing that was accepted survives a restart of Redis"),
-    "appendfsync": ("always", "a power cut loses the last second or two of what was accepted, and what"
-                    " it granted may run twice"),
-    "maxmemory-policy": ("noeviction", "a full Redis silently drops what was accepted"),
+    "appendonly": ("yes", "no accepted request survives a restart of Redis"),
+    "appendfsync": ("always", "a power cut loses the accepted requests of the last second or two, and actions"
+                    " that were granted then may run twice"),
+    "maxmemory-policy": ("noeviction", "a full Redis silently drops accepted requests"),
 }  # fmt: skip
 
 
 def risks(client: redis.Redis) -> str:
-    """Say what the settings of Redis put at risk; empty for nothing, or when it does not tell.
+    """Return the risks of the settings of Redis; empty for none, or when it hides its settings.
 
     Raises redis.RedisError when it does not answer.
     """
@@ -29,7 +29,7 @@ def risks(client: redis.Redis) -> str:
             for name in ("maxmemory", *_WANTED):
                 pipeline.config_get(name)
             answers = cast("list[dict[Any, Any]]", pipeline.execute())
-    except redis.ResponseError:  # a hosted Redis may keep its settings to itself
+    except redis.ResponseError:  # a hosted Redis may hide its settings
         return ""
     have = {_text(n): _text(value) for answer in answers for n, value in answer.items()}
     if have.get("maxmemory") == "0":

@@ -1,4 +1,4 @@
-"""Reading the journal, and trimming it behind its slowest consumer."""
+"""Journal stream: reading it, and trimming it behind its slowest consumer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from domain.codec import JOURNAL_FIELD, JournalEntry, read_entry
 from domain.dead_letters import JOURNAL, name_of
 from domain.errors import Unreadable
 from domain.redis_keys import Keys
-from scheduler.runtime.redis.connection import Lane, read_stream
+from scheduler.runtime.redis.connection import RedisConnection, read_stream
 
 #: Entries fetched at once when reading much.
 PAGE = 500
@@ -19,27 +19,27 @@ START = "0-0"
 
 
 def id_parts(stream_id: str) -> tuple[int, int]:
-    """Return a stream id as two numbers, for comparing."""
+    """Return a stream id as two numbers that compare in order."""
     milliseconds, _, sequence = stream_id.partition("-")
     return int(milliseconds), int(sequence or 0)
 
 
 class Journal:
-    """The journal as its readers see it. Whoever has read and goes on without it closes it.
+    """Reader of the journal; `close` it after use.
 
-    No reader goes past an entry that it cannot read. ``passes_over``: except one that an operator
-    has laid aside (`domain.dead_letters`); right for what only shows the journal, never for what
-    decides by it.
+    No reader continues behind an entry that it cannot read. ``skips_set_aside``: except one that an
+    operator has set aside (`domain.dead_letters`); for readers that only show the journal, never for
+    those that decide by it.
     """
 
-    def __init__(self, client: redis.Redis, keys: Keys, *, passes_over: bool = False) -> None:
+    def __init__(self, client: redis.Redis, keys: Keys, *, skips_set_aside: bool = False) -> None:
         self._client = client
-        self._lane = Lane(client)
+        self._connection = RedisConnection(client)
         self._keys = keys
-        self._passes_over = passes_over
+        self._skips_set_aside = skips_set_aside
 
     def after(self, stream_id: str) -> Iterator[tuple[str, JournalEntry]]:
-        """Yield what is there behind ``stream_id``, without waiting."""
+        """Yield the entries behind ``stream_id``, without waiting for more."""
         while page := self.read(stream_id, count=PAGE):
             yield from page
             stream_id = page[-1][0]
@@ -51,26 +51,26 @@ class Journal:
 
         Raises Unreadable when the first of them cannot be read, and redis.RedisError.
         """
-        entries = read_stream(self._lane, self._keys.journal, stream_id, count, block_seconds)
+        entries = read_stream(self._connection, self._keys.journal, stream_id, count, block_seconds)
         found: list[tuple[str, JournalEntry]] = []
         for key, fields in entries:
             try:
                 found.append((key, read_entry(key, fields)))
             except Unreadable:
                 if found:
-                    return found  # what is before it is not held up
-                if not (self._passes_over and self._laid_aside(key)):
+                    return found  # entries before it are not delayed
+                if not (self._skips_set_aside and self._is_set_aside(key)):
                     raise
                 stream_id = key
         return found if found or not entries else self.read(stream_id, count=count)
 
-    def _laid_aside(self, stream_id: str) -> bool:
+    def _is_set_aside(self, stream_id: str) -> bool:
         name = name_of(JOURNAL, stream_id, JOURNAL_FIELD.decode())
         return bool(self._client.hexists(self._keys.dead_letters, name))
 
     def close(self) -> None:
-        """Give the connection of reading up; the pool would keep it, whoever forgets us."""
-        self._lane.close()
+        """Close the connection: the pool would keep it open."""
+        self._connection.close()
 
     def last_id(self) -> str:
         """Return the id of the newest entry."""
@@ -80,15 +80,14 @@ class Journal:
         return newest[0][0].decode() if newest else START
 
     def set_position(self, consumer: str, stream_id: str) -> None:
-        """Say that ``consumer`` is done with everything up to ``stream_id``."""
+        """Store that ``consumer`` has consumed everything up to ``stream_id``."""
         self._client.hset(self._keys.positions, consumer, stream_id)
 
     def trim(
         self, snapshot_id: str, retention_seconds: float, consumers: Collection[str] = ()
     ) -> int:
-        """Drop entries that are older than the retention and that nobody needs any more.
+        """Drop entries that are older than the retention, the snapshot and each consumer's position.
 
-        Nobody needs what lies before the snapshot and before the position of each consumer.
         ``consumers`` need everything until they have a position.
         """
         stored = cast("dict[bytes, bytes]", self._client.hgetall(self._keys.positions))

@@ -1,4 +1,4 @@
-"""The Lua scripts: what must happen in Redis at once or not at all. All run on Redis 6.2."""
+"""Lua scripts: atomic changes in Redis. All run on Redis 6.2."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
 #: KEYS epoch, leader · ARGV epoch, name, lease milliseconds.
 RENEW: Final = _CHECK_EPOCH + "return 1"
 
-#: KEYS leader · ARGV name. Deletes the sign of life only if it is ours: a successor keeps its own.
+#: KEYS leader · ARGV name. Deletes the key of this leader only, not that of a successor.
 RESIGN: Final = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 return redis.call('DEL', KEYS[1])

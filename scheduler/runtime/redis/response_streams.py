@@ -1,18 +1,18 @@
-"""Passages: answers that reach the client while they are still being given.
+"""Response streams: the response of a call reaches the client while the service still sends it.
 
 A call with ``stream`` is executed on a node and read at a web process, so its pieces cross Redis, in
-a stream of their own. What finishes the action goes the ordinary way (report, journal, row); a
-passage is a convenience beside it, and may break without harm to the action.
+a stream of their own. The action finishes in the ordinary way (report, journal, row); a failure of
+its response stream does not harm it.
 
 Rules
-1. At most `MOST_ENTRIES` pieces of at most `PIECE_BYTES` lie in Redis. A writer waits for room, so a
-   slow reader slows the API and nothing piles up. The reader deletes what it has sent.
-2. A writer whose reader takes nothing for `STALLED_SECONDS`, or that meets an error of Redis, gives
-   the passage up; the call itself goes on.
-3. One reader reads a passage, once. Its claim lasts as long as it shows life; a reader that comes
-   back later, when another one has begun, takes and deletes nothing any more.
-4. Only answers with a status of 2xx are passed on: others may be tried again. One that breaks off
-   after its beginning ends the reader's connection without the end of its body.
+1. At most `MOST_ENTRIES` pieces of at most `PIECE_BYTES` are stored in Redis. A writer waits for room,
+   so a slow reader slows the API and no data piles up. The reader deletes the pieces that it has sent.
+2. A writer whose reader takes nothing for `STALLED_SECONDS`, or that meets an error of Redis, closes
+   the stream; the call itself continues.
+3. A stream has one reader, once. Its claim lasts while it shows life; a reader that returns after
+   another one has begun takes and deletes nothing.
+4. Only responses with a status of 2xx are streamed: others may be retried. One that breaks off after
+   its beginning ends the reader's connection without the end of its body.
 5. Everything expires `KEEP_SECONDS` after the last sign of life.
 """
 
@@ -31,7 +31,7 @@ import redis.asyncio
 from domain.errors import Conflict
 from domain.ids import ActionId
 from domain.redis_keys import Keys
-from scheduler.runtime.redis.connection import AsyncLane, read_stream_async
+from scheduler.runtime.redis.connection import AsyncRedisConnection, read_stream_async
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +44,9 @@ BLOCK_SECONDS: Final = 0.25
 _BEGIN, _PIECE, _END = b"b", b"p", b"e"
 
 
-#: How long a reader may take for what it read last.
+#: Time limit of a reader for the pieces that it read last.
 CLAIM_SECONDS: Final = 15
-#: KEYS claim · ARGV reader, seconds. A claim that nobody has by now is taken again.
+#: KEYS claim · ARGV reader, seconds. An expired claim is taken again.
 _STILL_OURS: Final = """
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return 0 end
@@ -60,72 +60,72 @@ return redis.call('DEL', KEYS[1], KEYS[2])
 """
 
 
-class Beginning(msgspec.Struct, array_like=True, frozen=True):
-    """Status and headers of an answer, as the API gave them."""
+class ResponseHead(msgspec.Struct, array_like=True, frozen=True):
+    """Status and headers of a response of the API."""
 
     status: int
     headers: dict[str, str]
 
 
-_beginning = msgspec.msgpack.Decoder(Beginning)
+_beginning = msgspec.msgpack.Decoder(ResponseHead)
 
 
-class RedisPassages:
-    """The node's side: opens a passage for each call that is to be passed on."""
+class RedisResponseStreams:
+    """Node side: opens a response stream for each call with ``stream``."""
 
     def __init__(self, client: redis.asyncio.Redis, keys: Keys) -> None:
-        self._lane = AsyncLane(client)
+        self._connection = AsyncRedisConnection(client)
         self._keys = keys
 
-    def open(self, action_id: ActionId) -> RedisPassage:
-        """Return the way to whoever reads this action's answer."""
-        return RedisPassage(self._lane, self._keys.passage(action_id))
+    def open(self, action_id: ActionId) -> RedisResponseStream:
+        """Return the response stream of this action."""
+        return RedisResponseStream(self._connection, self._keys.passage(action_id))
 
     def close(self) -> None:
-        """Give up the connection; what is under way ends where it is."""
-        self._lane.close()
+        """Close the connection; open streams break off."""
+        self._connection.close()
 
 
-class RedisPassage:
-    """One answer on its way. Its methods raise nothing but cancellation."""
+class RedisResponseStream:
+    """One response. Its methods raise nothing but cancellation."""
 
-    def __init__(self, lane: AsyncLane, key: str) -> None:
-        self._lane = lane
+    def __init__(self, connection: AsyncRedisConnection, key: str) -> None:
+        self._connection = connection
         self._key = key
         self._broken = False
 
     async def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        """Tell how the answer begins."""
-        beginning = msgspec.msgpack.encode(Beginning(status, dict(headers)))
+        """Write the status and the headers."""
+        beginning = msgspec.msgpack.encode(ResponseHead(status, dict(headers)))
         await self._attempt(_BEGIN, beginning, fresh=True)
 
     async def write(self, data: bytes) -> None:
-        """Pass on what came, when there is room."""
+        """Write a part of the body, waiting for room."""
         for start in range(0, len(data), PIECE_BYTES):
             if not self._broken:
                 await self._attempt(_PIECE, data[start : start + PIECE_BYTES])
 
     async def end(self) -> None:
-        """Tell that the answer is whole."""
+        """Mark the response as complete."""
         if not self._broken:
             await self._attempt(_END, b"")
 
     async def _attempt(self, kind: bytes, data: bytes, *, fresh: bool = False) -> None:
         try:
             if fresh:
-                await self._lane.call("DEL", self._key)
+                await self._connection.call("DEL", self._key)
             elif not await self._has_room():
-                self._give_up("its reader takes nothing")
-                await self._lane.call("DEL", self._key)
+                self._break_off("its reader has stopped reading")
+                await self._connection.call("DEL", self._key)
                 return
-            await self._lane.call("XADD", self._key, "*", "k", kind, "d", data)
-            await self._lane.call("EXPIRE", self._key, KEEP_SECONDS)
+            await self._connection.call("XADD", self._key, "*", "k", kind, "d", data)
+            await self._connection.call("EXPIRE", self._key, KEEP_SECONDS)
         except redis.RedisError as error:
-            self._give_up(str(error))
+            self._break_off(str(error))
 
     async def _has_room(self) -> bool:
         waited, before = 0.0, MOST_ENTRIES + 1
-        while (length := int(await self._lane.call("XLEN", self._key))) >= MOST_ENTRIES:
+        while (length := int(await self._connection.call("XLEN", self._key))) >= MOST_ENTRIES:
             if length < before:
                 waited, before = 0.0, length
             if waited > STALLED_SECONDS:
@@ -134,49 +134,51 @@ class RedisPassage:
             waited += ROOM_POLL_SECONDS
         return True
 
-    def _give_up(self, why: str) -> None:
+    def _break_off(self, why: str) -> None:
         self._broken = True
-        log.warning("an answer is not passed on any further (%s): %s", self._key, why)
+        log.warning("a response is not streamed any further (%s): %s", self._key, why)
 
 
 def _being_read() -> Conflict:
-    return Conflict("this answer is being read by another request", code="being_read")
+    return Conflict("this response is being read by another request", code="being_read")
 
 
-class PassageReader:
-    """The web's side of one passage. `close` it."""
+class ResponseStreamReader:
+    """Web side of one response stream; `close` it after use."""
 
     def __init__(self, client: redis.asyncio.Redis, keys: Keys, action_id: str) -> None:
-        self._lane = AsyncLane(client)
+        self._connection = AsyncRedisConnection(client)
         self._key = keys.passage(action_id)
         self._claim_key = f"{self._key}:reader"
         self._name = secrets.token_hex(8)
         self._after = "0-0"
         self._claimed = False
-        #: The answer came to its end here.
+        #: The end of the response was read.
         self.whole = False
 
     async def claim(self) -> None:
         """Become the one reader. Raises Conflict when there is one, and redis.RedisError."""
-        claimed: Any = await self._lane.call(
+        claimed: Any = await self._connection.call(
             "SET", self._claim_key, self._name, "NX", "EX", CLAIM_SECONDS
         )
         if claimed is None:
             raise _being_read()
         self._claimed = True
 
-    async def read(self) -> AsyncGenerator[Beginning | bytes, None]:
-        """Yield what has come; ends when nothing more came for a moment, or at the answer's end.
+    async def read(self) -> AsyncGenerator[ResponseHead | bytes, None]:
+        """Yield new pieces; returns after a moment without any, or at the end of the response.
 
-        What was yielded before is deleted when the next one is asked for. Raises Conflict when the
-        claim is another's by now, and redis.RedisError.
+        A piece is deleted when the next one is requested. Raises Conflict when another reader holds
+        the claim, and redis.RedisError.
         """
-        ours: Any = await self._lane.call(
+        ours: Any = await self._connection.call(
             "EVAL", _STILL_OURS, 1, self._claim_key, self._name, CLAIM_SECONDS
         )
         if not ours:
             raise _being_read()
-        entries = await read_stream_async(self._lane, self._key, self._after, 8, BLOCK_SECONDS)
+        entries = await read_stream_async(
+            self._connection, self._key, self._after, 8, BLOCK_SECONDS
+        )
         for entry_id, fields in entries:
             self._after = entry_id
             kind, data = fields[b"k"], fields[b"d"]
@@ -184,17 +186,17 @@ class PassageReader:
                 self.whole = True
                 return
             yield _beginning.decode(data) if kind == _BEGIN else data
-            await self._lane.call("XDEL", self._key, entry_id)
+            await self._connection.call("XDEL", self._key, entry_id)
 
     async def close(self) -> None:
-        """Give up the claim and the connection."""
+        """Release the claim and close the connection."""
         try:
             if self._claimed:
-                # An answer that was read, or broke off, is of no use to anybody else.
-                await self._lane.call(
+                # A response that was read, or broke off, has no other reader.
+                await self._connection.call(
                     "EVAL", _DELETE_IF_OURS, 2, self._claim_key, self._key, self._name
                 )
         except redis.RedisError:
             log.info("%s expires by itself", self._key)
         finally:
-            self._lane.close()
+            self._connection.close()

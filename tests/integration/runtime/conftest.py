@@ -14,7 +14,8 @@ from domain.ports import DriverContext
 from domain.redis_keys import Keys
 from managers.common.api_calls import CallDriver
 from managers.common.api_calls.secrets import Secrets
-from scheduler.runtime.gateway import leases, scheduler_queries
+from scheduler.runtime.gateway import scheduler_queries
+from scheduler.runtime.gateway.endpoints import leases
 from scheduler.runtime.node import worker
 from scheduler.runtime.redis.clients import connect
 from tests.api_server import local_api

@@ -29,14 +29,13 @@ from facades import registry
 from managers.cpu.fake import FakeDriver
 from managers.registry import load
 from scheduler.runtime.gateway.app import Gateway
-from scheduler.runtime.gateway.context import Context
-from scheduler.runtime.gateway.dependencies import Backing
+from scheduler.runtime.gateway.context import GatewayBackend, GatewayContext
 from scheduler.runtime.liveness import process_name
 from scheduler.runtime.loop.leadership import Leadership
 from scheduler.runtime.loop.scheduler_loop import SchedulerLoop
 from scheduler.runtime.node.worker import NodeOptions, NodeWorker
 from scheduler.runtime.redis.clients import connect, connect_async
-from scheduler.runtime.redis.response_streams import RedisPassages
+from scheduler.runtime.redis.response_streams import RedisResponseStreams
 from tangram_client.aio import AsyncClient
 
 CONFIG = Config(
@@ -108,7 +107,7 @@ class Rig:
         self.rows = Rows()
         self.driver = FakeDriver()
         #: For drivers whose answers are read while they come.
-        self.passages = RedisPassages(connect_async(url), keys)
+        self.passages = RedisResponseStreams(connect_async(url), keys)
         #: Drivers of other kinds, for the next start of the node.
         self.others: list[Driver] = []
         self.loop: LoopThread | None = None
@@ -177,14 +176,14 @@ class Rig:
             await send({"type": "http.response.start", "status": 404, "headers": []})
             await send({"type": "http.response.body", "body": b"behind"})
 
-        backing = Backing(
+        backend = GatewayBackend(
             self.rows.authenticate,
             self.rows.action_view,
             self.rows.completions,
             self.rows.checks,
             self.rows.facts,
         )
-        context = Context(connect_async(self.url), self.keys, backing)
+        context = GatewayContext(connect_async(self.url), self.keys, backend)
         await context.start()
         try:
             yield Gateway(context, nothing_behind, facades=registry.load())

@@ -11,7 +11,8 @@ import httpx
 import pytest
 import redis
 
-from scheduler.runtime.gateway import event_feeds, http
+from scheduler.runtime.gateway import http
+from scheduler.runtime.gateway.endpoints import event_feeds
 from tests.integration.runtime.gpu_rig import GpuRig, running
 from tests.integration.runtime.rig import Rig
 from tests.integration.runtime.test_openai_door import a_chat
@@ -64,7 +65,7 @@ async def test_a_client_that_takes_nothing_holds_no_ending_up(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection is full: whatever is sent to it waits for ever."""
-    monkeypatch.setattr(http, "LAST_WORDS_SECONDS", 0.05)
+    monkeypatch.setattr(http, "SHUTDOWN_SEND_SECONDS", 0.05)
     full: Messages = []
 
     async def send(message: Any) -> None:

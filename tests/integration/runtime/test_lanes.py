@@ -11,7 +11,12 @@ import redis
 import redis.asyncio
 
 from scheduler.runtime.redis.clients import connect, connect_async
-from scheduler.runtime.redis.connection import AsyncLane, Lane, read_stream, read_stream_async
+from scheduler.runtime.redis.connection import (
+    AsyncRedisConnection,
+    RedisConnection,
+    read_stream,
+    read_stream_async,
+)
 from tests.redis_server import RedisServer
 
 
@@ -23,83 +28,89 @@ async def client(runtime_redis: RedisServer) -> AsyncIterator[redis.asyncio.Redi
 
 
 @pytest.fixture
-async def lane(client: redis.asyncio.Redis) -> AsyncIterator[AsyncLane]:
-    lane = AsyncLane(client)
-    yield lane
-    lane.close()
+async def connection(client: redis.asyncio.Redis) -> AsyncIterator[AsyncRedisConnection]:
+    connection = AsyncRedisConnection(client)
+    yield connection
+    connection.close()
 
 
-async def test_replies_come_in_the_order_of_their_commands(lane: AsyncLane) -> None:
-    answers = await asyncio.gather(*(lane.call("ECHO", str(n)) for n in range(500)))
+async def test_replies_come_in_the_order_of_their_commands(
+    connection: AsyncRedisConnection,
+) -> None:
+    answers = await asyncio.gather(*(connection.call("ECHO", str(n)) for n in range(500)))
     assert answers == [str(n).encode() for n in range(500)]
 
 
-async def test_an_error_reply_fails_its_own_command_alone(lane: AsyncLane) -> None:
-    wrong, right = (asyncio.ensure_future(lane.call(*c)) for c in (("LLEN",), ("ECHO", "on")))
+async def test_an_error_reply_fails_its_own_command_alone(connection: AsyncRedisConnection) -> None:
+    wrong, right = (asyncio.ensure_future(connection.call(*c)) for c in (("LLEN",), ("ECHO", "on")))
     with pytest.raises(redis.ResponseError):
         await wrong
     assert await right == b"on"
 
 
-async def test_the_reply_of_a_cancelled_command_reaches_no_other_command(lane: AsyncLane) -> None:
-    await lane.call("PING")
-    cancelled = asyncio.ensure_future(lane.call("ECHO", "old"))
+async def test_the_reply_of_a_cancelled_command_reaches_no_other_command(
+    connection: AsyncRedisConnection,
+) -> None:
+    await connection.call("PING")
+    cancelled = asyncio.ensure_future(connection.call("ECHO", "old"))
     await asyncio.sleep(0)
     cancelled.cancel()
-    assert await lane.call("ECHO", "new") == b"new"
+    assert await connection.call("ECHO", "new") == b"new"
     assert cancelled.cancelled()
 
 
 async def test_a_broken_connection_fails_what_is_under_way_and_the_next_command_connects(
-    lane: AsyncLane, client: redis.asyncio.Redis
+    connection: AsyncRedisConnection, client: redis.asyncio.Redis
 ) -> None:
-    number = await lane.call("CLIENT", "ID")
-    waiting = asyncio.ensure_future(lane.call("XREAD", "BLOCK", 30_000, "STREAMS", "nothing", "$"))
+    number = await connection.call("CLIENT", "ID")
+    waiting = asyncio.ensure_future(
+        connection.call("XREAD", "BLOCK", 30_000, "STREAMS", "nothing", "$")
+    )
     await asyncio.sleep(0)
     await client.client_kill_filter(_id=str(number))
     with pytest.raises(redis.ConnectionError):
         await waiting
-    assert await lane.call("ECHO", "again") == b"again"
+    assert await connection.call("ECHO", "again") == b"again"
 
 
 async def test_a_redis_that_does_not_answer_is_given_up(client: redis.asyncio.Redis) -> None:
-    lane = AsyncLane(client, patience_seconds=0.05)
+    connection = AsyncRedisConnection(client, patience_seconds=0.05)
     with pytest.raises(redis.ConnectionError, match=r"within 0\.05 s"):
-        await lane.call("XREAD", "BLOCK", 30_000, "STREAMS", "nothing", "$")
-    lane.close()
+        await connection.call("XREAD", "BLOCK", 30_000, "STREAMS", "nothing", "$")
+    connection.close()
 
 
 async def test_a_script_that_redis_forgot_is_sent_again(
-    lane: AsyncLane, client: redis.asyncio.Redis
+    connection: AsyncRedisConnection, client: redis.asyncio.Redis
 ) -> None:
     script = client.register_script("return {KEYS[1], ARGV[1]}")
     await client.script_flush()
-    assert await lane.run(script, ["k"], [7]) == [b"k", b"7"]
-    assert await lane.run(script, ["k"], [8]) == [b"k", b"8"]
+    assert await connection.run(script, ["k"], [7]) == [b"k", b"7"]
+    assert await connection.run(script, ["k"], [8]) == [b"k", b"8"]
 
 
 async def test_both_kinds_of_lane_read_the_same_entries(
-    lane: AsyncLane, runtime_redis: RedisServer
+    connection: AsyncRedisConnection, runtime_redis: RedisServer
 ) -> None:
     with connect(runtime_redis.url) as blocking:
         first = blocking.xadd("both", {b"0": b"a", b"1": b"b"}).decode()
         blocking.xadd("both", {b"0": b"c"})
-        entries = read_stream(Lane(blocking), "both", "0-0", 10, None)
-        assert entries == await read_stream_async(lane, "both", "0-0", 10, 0.1)
+        entries = read_stream(RedisConnection(blocking), "both", "0-0", 10, None)
+        assert entries == await read_stream_async(connection, "both", "0-0", 10, 0.1)
         assert entries[0] == (first, {b"0": b"a", b"1": b"b"})
         assert [len(fields) for _, fields in entries] == [2, 1]
-        assert read_stream(Lane(blocking), "both", entries[-1][0], 10, 0.01) == []
+        assert read_stream(RedisConnection(blocking), "both", entries[-1][0], 10, 0.01) == []
 
 
 def test_a_blocking_lane_survives_its_server(tmp_path: Path) -> None:
     server = RedisServer(tmp_path).start()
     with connect(server.url) as client:
-        lane = Lane(client)
-        assert lane.call("SET", "key", "kept") == b"OK"
+        connection = RedisConnection(client)
+        assert connection.call("SET", "key", "kept") == b"OK"
         server.kill()
         with pytest.raises(redis.ConnectionError):
-            lane.call("GET", "key")
+            connection.call("GET", "key")
         server.start()
-        assert lane.call("GET", "key") == b"kept"
-        lane.close()
+        assert connection.call("GET", "key") == b"kept"
+        connection.close()
     server.stop()

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from scheduler.runtime.gateway import stream_endpoint
+from scheduler.runtime.gateway.endpoints import response_streaming
 from tests.api_server import answer
 from tests.integration.runtime.gpu_rig import GpuRig, running
 from tests.integration.runtime.rig import Rig
@@ -183,7 +183,7 @@ async def test_a_stream_for_which_there_is_no_room_is_refused_before_it_costs_an
     gpus.api.says(answer(200, SAID))
     async with running(gpus, "a") as client:
         with monkeypatch.context() as full:
-            full.setattr(stream_endpoint, "MAX_STREAMS", 0)
+            full.setattr(response_streaming, "MAX_STREAMS", 0)
             refused = await client.post(CHAT, json=a_chat(stream=True))
         # In line behind whatever the refused one may have submitted.
         whole = await client.post(CHAT, json=a_chat())

@@ -14,7 +14,7 @@ from domain.errors import Conflict, InvalidRequest
 from domain.redis_keys import Keys
 from scheduler.runtime.gateway import idempotency
 from scheduler.runtime.gateway.http import HttpError, Request, Response, Send
-from scheduler.runtime.gateway.idempotency import MAX_KEPT_BYTES, Replays
+from scheduler.runtime.gateway.idempotency import MAX_STORED_BYTES, IdempotencyStore
 from scheduler.runtime.redis.clients import connect_async
 from tests.integration.runtime.rig import Rig
 from tests.redis_server import RedisServer
@@ -24,7 +24,7 @@ class Maker:
     """An application that counts what it makes, and the answers it got back."""
 
     def __init__(self, client: redis.asyncio.Redis, keys: Keys) -> None:
-        self.replays = Replays(client, keys)
+        self.replays = IdempotencyStore(client, keys)
         self.bodies: list[bytes] = []
         self.status = 201
         self.content = b"made"
@@ -163,7 +163,7 @@ async def test_a_refused_request_may_be_corrected_under_its_key(maker: Maker) ->
 
 
 async def test_an_answer_too_large_to_keep_is_given_once(maker: Maker) -> None:
-    maker.content = b"x" * (MAX_KEPT_BYTES + 1)
+    maker.content = b"x" * (MAX_STORED_BYTES + 1)
     assert (await maker.post())[2] is False
     assert (await maker.post())[2] is False
 

@@ -15,8 +15,8 @@ from scheduler.runtime.redis.clients import connect_async
 from scheduler.runtime.redis.response_streams import (
     MOST_ENTRIES,
     PIECE_BYTES,
-    PassageReader,
-    RedisPassages,
+    RedisResponseStreams,
+    ResponseStreamReader,
 )
 from tangram_client.aio import AsyncClient
 from tangram_client.errors import Conflict, NotFound, Unreachable
@@ -137,7 +137,7 @@ async def test_what_cannot_be_streamed_is_said_so(calls: CallRig) -> None:
     async with trainer(calls) as client:
         refused = await asked(client)
         await client.wait(refused)
-        with pytest.raises(Conflict, match="without an answer to pass on"):
+        with pytest.raises(Conflict, match="without a response to stream"):
             await anext(aiter(client.stream(refused)))
         with pytest.raises(NotFound):
             await anext(aiter(client.stream("act_nope")))
@@ -167,11 +167,11 @@ async def test_a_reader_that_comes_back_late_takes_nothing_from_its_successor(
 ) -> None:
     """1. A reader's client takes nothing until its claim ends. 2. Another one reads. 3. It goes on."""
     client = connect_async(calls.url)
-    passages = RedisPassages(client, calls.keys)
+    passages = RedisResponseStreams(client, calls.keys)
     writing = passages.open(ActionId("act_1"))
     await writing.begin(200, {})
     await writing.write(b"one")
-    late, successor, third = (PassageReader(client, calls.keys, "act_1") for _ in range(3))
+    late, successor, third = (ResponseStreamReader(client, calls.keys, "act_1") for _ in range(3))
     await late.claim()
     calls.redis.delete(f"{calls.keys.passage('act_1')}:reader")
     await successor.claim()

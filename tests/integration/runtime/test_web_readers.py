@@ -1,4 +1,4 @@
-"""Background readers of a web process: they go on after errors, or end the process."""
+"""BackgroundTasks readers of a web process: they go on after errors, or end the process."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from domain.events import LeaseRenewed
 from domain.principals import Principal
 from domain.redis_keys import Keys
 from scheduler.runtime.capacity import CapacityView
-from scheduler.runtime.gateway import authentication, event_feeds, leases
+from scheduler.runtime.gateway import authentication
 from scheduler.runtime.gateway import context as gateway_context
-from scheduler.runtime.gateway.context import Context
-from scheduler.runtime.gateway.dependencies import Backing
+from scheduler.runtime.gateway.context import GatewayBackend, GatewayContext
+from scheduler.runtime.gateway.endpoints import event_feeds, leases
 from scheduler.runtime.gateway.submitter import Submitter
 from scheduler.runtime.redis.clients import connect_async
 from tests.integration.runtime.rig import TOKENS, Rig
 from tests.redis_server import RedisServer
 
 
-def a_context(server: RedisServer, keys: Keys, **given: Any) -> Context:
-    return Context(connect_async(server.url), keys, cast("Backing", _NoRows()), **given)
+def a_context(server: RedisServer, keys: Keys, **given: Any) -> GatewayContext:
+    return GatewayContext(
+        connect_async(server.url), keys, cast("GatewayBackend", _NoRows()), **given
+    )
 
 
 class _NoRows:

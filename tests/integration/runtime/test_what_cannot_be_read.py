@@ -18,7 +18,7 @@ from domain.events import TimeAdvanced
 from domain.redis_keys import Keys
 from managers.registry import load
 from scheduler.runtime import journal_consumer as following
-from scheduler.runtime.journal_consumer import Follower
+from scheduler.runtime.journal_consumer import JournalConsumer
 from scheduler.runtime.loop.leadership import Leadership
 from scheduler.runtime.loop.recovery import recover
 from scheduler.runtime.node.commands import CommandReader
@@ -171,7 +171,7 @@ async def test_the_projector_waits_at_a_hole_until_an_operator_sets_it_aside(
     hole = cast("bytes", redis_client.xadd(keys.journal, {"e": DAMAGED})).decode()
     redis_client.xadd(keys.journal, {"e": an_entry(3)})
     seen: list[int] = []
-    follower = Follower(
+    follower = JournalConsumer(
         redis_client, keys, "rows", lambda: START, lambda es: seen.extend(e.seq for _, e in es)
     )
     stop = threading.Event()
@@ -220,9 +220,9 @@ async def test_a_web_process_starts_behind_an_entry_that_cannot_be_read(rig: Rig
 
 async def test_an_answer_of_another_version_ends_no_web_process(rig: Rig) -> None:
     async with rig.client() as client:
-        questions = client._transport.app._context.questions  # type: ignore[attr-defined]
-        await questions._listening.wait()
-        rig.redis.publish(questions.channel, DAMAGED)
+        queries = client._transport.app._context.queries  # type: ignore[attr-defined]
+        await queries._listening.wait()
+        rig.redis.publish(queries.channel, DAMAGED)
         rig.redis.set(rig.keys.capacity, b'{"revision": "of tomorrow"}')
         client._transport.app._context._capacity_changed()  # type: ignore[attr-defined]
         assert (await client.get("/status")).status_code == 200

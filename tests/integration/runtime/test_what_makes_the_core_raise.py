@@ -28,7 +28,7 @@ from scheduler.core.handlers import HANDLERS, actions
 from scheduler.core.machine import Machine
 from scheduler.core.state import invariants
 from scheduler.runtime.loop.leadership import Leadership
-from scheduler.runtime.loop.poison_messages import CoreRaised, StandBack
+from scheduler.runtime.loop.poison_messages import CoreRaised, NoMessageToBlame
 from scheduler.runtime.loop.recovery import recover
 from scheduler.runtime.loop.scheduler_loop import SchedulerLoop
 from scheduler.runtime.redis.journal import START, Journal
@@ -315,7 +315,9 @@ def test_a_replay_that_raises_is_no_messages_fault(
     submit(redis_client, keys, ["handler"])
     a_leader(redis_client, keys, "first").run_once(0.01)
     poison(monkeypatch.setattr)
-    with pytest.raises(StandBack, match="raises ValueError: poison at replaying journal entry"):
+    with pytest.raises(
+        NoMessageToBlame, match="raises ValueError: poison at replaying journal entry"
+    ):
         recover(redis_client, keys, load(()).make_ledger, CONFIG)
 
 

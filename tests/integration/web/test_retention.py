@@ -47,7 +47,7 @@ def test_many_rows_go_in_batches_and_between_them_it_can_be_stopped() -> None:
     for seq in range(1, 8):
         action(40, seq)
     asked = iter([True, True, False])
-    assert prune(cutoff(30), batch=3, going_on=lambda: next(asked, False)) == (6, 0)
+    assert prune(cutoff(30), batch=3, keep_running=lambda: next(asked, False)) == (6, 0)
     assert len(left()) == 1
 
 

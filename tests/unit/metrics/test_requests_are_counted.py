@@ -12,7 +12,7 @@ import redis.asyncio
 
 from contract.requests import ROUTE
 from scheduler.runtime.gateway.http import Receive, Scope, Send
-from scheduler.runtime.redis.clients import going_on
+from scheduler.runtime.redis.clients import keep_running
 from tangram_web.lib.requests import route_template
 from tangram_web.metrics import requests
 from tangram_web.metrics.requests import CLIENT_GONE, CountedRequests, RequestCounts
@@ -141,7 +141,7 @@ async def test_storing_ends_though_the_client_lost_its_cancellation(
     counts, client = RequestCounts(), LosingClient()
     counts.add("GET", "/livez", 200, 0.1)
     storing = asyncio.ensure_future(
-        requests.keep_storing(cast("redis.asyncio.Redis", client), "k", counts, going_on)
+        requests.keep_storing(cast("redis.asyncio.Redis", client), "k", counts, keep_running)
     )
     await client.asked.wait()
     counts.add("GET", "/livez", 200, 0.1)

@@ -17,7 +17,7 @@ from domain.events import (
     LeaseReleased,
 )
 from domain.ids import ActionId
-from scheduler.runtime.loop.inbox import Handed
+from scheduler.runtime.loop.inbox import InboxMessage
 from scheduler.runtime.loop.poison_messages import (
     ALL_FROM,
     FIRST_PAUSE_SECONDS,
@@ -104,7 +104,7 @@ def test_only_what_is_proven_is_blamed(error: CoreRaised, blamed: bool) -> None:
 
 def test_too_many_of_a_kind_in_a_row_are_not_to_blame() -> None:
     """1. So many were blamed. 2. No more, but one after each pause. 3. One of them goes well."""
-    care, handed = Caution(), Handed("1-0", b"0", encode(SUBMITTED))
+    care, handed = Caution(), InboxMessage("1-0", b"0", encode(SUBMITTED))
     for _ in range(MOST_IN_A_ROW):
         assert care.may_blame(lone(SUBMITTED))
         care.condemn(handed, lone(SUBMITTED), 0.0)
@@ -122,7 +122,7 @@ def test_too_many_of_a_kind_in_a_row_are_not_to_blame() -> None:
 
 def test_what_went_well_in_an_ordinary_pass_counts_too() -> None:
     care = Caution()
-    care.condemn(Handed("1-0", b"0", encode(SUBMITTED)), lone(SUBMITTED), 0.0)
+    care.condemn(InboxMessage("1-0", b"0", encode(SUBMITTED)), lone(SUBMITTED), 0.0)
     assert care.in_a_row
     care.went_well([STARTED, SUBMITTED], all_taken=False)
     assert not care.in_a_row
@@ -131,7 +131,7 @@ def test_what_went_well_in_an_ordinary_pass_counts_too() -> None:
 
 def test_the_letter_says_what_was_raised_and_whether_it_is_settled() -> None:
     for message, settled in ((SUBMITTED, True), (FILE, True), (RELEASED, False)):
-        handed = Handed("5-0", b"3", encode(message))
+        handed = InboxMessage("5-0", b"3", encode(message))
         condemned = Caution().condemn(handed, lone(message), 7.0)
         letter = condemned.letter
         assert (letter.name, letter.at, letter.settled) == ("inbox|5-0|3", 7.0, settled)

@@ -11,7 +11,7 @@ from domain.decisions import Decision, Finish, Grant
 from domain.events import ActionSubmitted
 from domain.ids import ActionId
 from domain.principals import Principal, Scope
-from scheduler.runtime.gateway.event_feeds import _Feed
+from scheduler.runtime.gateway.endpoints.event_feeds import _EventFeed
 from scheduler.runtime.gateway.http import Request
 
 READER = Principal("reader", "default", frozenset({Scope.READ}))
@@ -22,9 +22,9 @@ async def nothing() -> dict[str, Any]:
     return {"type": "http.disconnect"}
 
 
-def a_feed(query: str) -> _Feed:
+def a_feed(query: str) -> _EventFeed:
     scope = {"method": "GET", "path": "/", "headers": [], "query_string": query.encode()}
-    return _Feed(Request(scope, nothing), READER, "1-0")
+    return _EventFeed(Request(scope, nothing), READER, "1-0")
 
 
 def life(name: str, task: str, trajectory: str | None = None) -> JournalEntry:
@@ -38,7 +38,7 @@ def life(name: str, task: str, trajectory: str | None = None) -> JournalEntry:
     return JournalEntry(1, 1, 0.0, 0.0, "0-0", [ActionSubmitted(action=action)], decisions)
 
 
-def reported(feed: _Feed, *entries: JournalEntry) -> list[tuple[str, str]]:
+def reported(feed: _EventFeed, *entries: JournalEntry) -> list[tuple[str, str]]:
     """Return type and action of each event that the client receives."""
     text = b"".join(
         feed.lines(f"{n}-0", {JOURNAL_FIELD: encode(entry)}) for n, entry in enumerate(entries, 2)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.runtime.node.progress import Progress
+from scheduler.runtime.node.progress import CommandProgress
 
 
 def test_position_stops_before_the_first_open_entry() -> None:
-    progress = Progress("0-0")
+    progress = CommandProgress("0-0")
     progress.began("1-0", 2, ["a#1"])
     progress.began("2-0", 1, ["b#1"])
     progress.settled("2-0")
@@ -20,7 +20,7 @@ def test_position_stops_before_the_first_open_entry() -> None:
 
 
 def test_a_mark_whose_end_is_not_reported_yet_stays() -> None:
-    progress = Progress("0-0")
+    progress = CommandProgress("0-0")
     progress.began("1-0", 1, ["a#1"])
     progress.settled("1-0")  # it started
     assert progress.position == "1-0"
@@ -31,7 +31,7 @@ def test_a_mark_whose_end_is_not_reported_yet_stays() -> None:
 
 
 def test_a_mark_whose_command_may_be_read_again_stays() -> None:
-    progress = Progress("0-0")
+    progress = CommandProgress("0-0")
     progress.began("1-0", 1, ["a#1"])
     progress.began("2-0", 1, ["b#1"])
     progress.settled("2-0")
@@ -42,14 +42,14 @@ def test_a_mark_whose_command_may_be_read_again_stays() -> None:
 
 
 def test_a_leftover_whose_command_lies_before_the_position_goes_once_reported() -> None:
-    progress = Progress("5-0")
+    progress = CommandProgress("5-0")
     progress.passed(["old#1"])
     progress.ended("old#1")
     assert progress.spent_marks() == ["old#1"]
 
 
 def test_marks_come_back_when_the_position_could_not_be_stored() -> None:
-    progress = Progress("0-0")
+    progress = CommandProgress("0-0")
     progress.passed(["a#1"])
     progress.ended("a#1")
     progress.not_yet(progress.spent_marks())
@@ -58,7 +58,7 @@ def test_marks_come_back_when_the_position_could_not_be_stored() -> None:
 
 @given(st.lists(st.integers(0, 4), max_size=12), st.randoms(use_true_random=False))
 def test_position_and_spent_marks_in_any_order_of_ends(counts, random) -> None:
-    progress = Progress("0-0")
+    progress = CommandProgress("0-0")
     for number, count in enumerate(counts, 1):
         progress.began(f"{number}-0", count, [f"m{number}"])
     left = dict(enumerate(counts, 1))

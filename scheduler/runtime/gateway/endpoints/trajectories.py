@@ -13,7 +13,7 @@ from domain.events import TaskOpened, TrajectoryFinished, TrajectoryOpened
 from domain.ports.drivers import MAX_FILE_BYTES
 from domain.principals import Principal
 from scheduler.runtime.gateway.admission import check_environment, check_metadata, check_path
-from scheduler.runtime.gateway.context import Context
+from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.gateway.http import Request, Response
 from scheduler.runtime.gateway.request_parsing import checked_name, decode
 
@@ -22,9 +22,9 @@ _trajectory = msgspec.json.Decoder(TrajectoryRequest)
 
 
 class Trajectories:
-    """Handlers of ``/tasks`` and ``/trajectories`` that change something."""
+    """Handlers that open tasks and trajectories, finish trajectories, and transfer files."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: GatewayContext) -> None:
         self._context = context
 
     async def open_task(self, request: Request, principal: Principal) -> Response:
@@ -52,7 +52,7 @@ class Trajectories:
             metadata=payload.metadata,
         )
         await self._context.submitter.append([_packed(event)])
-        found = await self._context.questions.trajectory(project, payload.id)
+        found = await self._context.queries.trajectory(project, payload.id)
         if found.state != "open":
             raise Conflict(
                 f"trajectory {payload.id!r} is {found.state}; choose another id",
@@ -61,11 +61,11 @@ class Trajectories:
         return Response(201, _receipt(payload.id, project, found))
 
     async def finish(self, request: Request, principal: Principal, name: str) -> Response:
-        """POST /trajectories/{id}/finish: cancel what waits, end what runs, remove the environment."""
+        """POST /trajectories/{id}/finish: cancel its actions and remove its environment."""
         await request.body()
         checked_name(name, "trajectory")
         project = await self._context.project(request, principal)
-        found = await self._context.questions.trajectory(project, name)
+        found = await self._context.queries.trajectory(project, name)
         if found.state != "open":
             return Response(200, _receipt(name, project, found))
         event = TrajectoryFinished(project=project, trajectory=name)
@@ -80,7 +80,7 @@ class Trajectories:
         content = await request.body(MAX_FILE_BYTES)
         checked_name(name, "trajectory")
         project = await self._context.project(request, principal)
-        await self._context.questions.put_file(project, name, path, content)
+        await self._context.queries.put_file(project, name, path, content)
         return Response(201, WrittenFile(path, len(content)))
 
     async def get_file(
@@ -90,13 +90,13 @@ class Trajectories:
         check_path(path, "/path")
         checked_name(name, "trajectory")
         project = await self._context.project(request, principal)
-        content = await self._context.questions.get_file(project, name, path)
+        content = await self._context.queries.get_file(project, name, path)
         return Response(200, raw=content, content_type=b"application/octet-stream")
 
     async def _place(
         self, payload: TaskRequest | TrajectoryRequest, principal: Principal
     ) -> tuple[str, str]:
-        """Return the project and pool of what is declared. Raises NotFound, InvalidRequest."""
+        """Return the project and the pool of a declaration. Raises NotFound, InvalidRequest."""
         admission = self._context.admission
 
         def place() -> tuple[str, str]:
@@ -115,5 +115,5 @@ def _packed(event: TaskOpened | TrajectoryOpened) -> bytes:
         return encode(event)
     except (OverflowError, TypeError, RecursionError) as error:
         raise InvalidRequest(
-            f"metadata holds something that cannot be kept: {error}", pointer="/metadata"
+            f"metadata holds a value that cannot be stored: {error}", pointer="/metadata"
         ) from None

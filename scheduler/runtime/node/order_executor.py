@@ -1,9 +1,9 @@
-"""What a node runs: each order through its driver to one report, whatever the driver does.
+"""Execution of run orders: each order passes through its driver to one report.
 
 Rules
-1. An order whose mark a predecessor left has been reported when the node joined, and is not run again.
-2. A later attempt of an action begins when the earlier one has ended here.
-3. What is resized before its driver has it begins with the new units.
+1. An order whose mark a predecessor left was reported when the node joined, and is not run again.
+2. A later attempt of an action begins when the earlier one has ended on this node.
+3. A resize that precedes the start of the driver applies to the start.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from domain.decisions import Abort, Resize
 from domain.events import NO_RESULT, ActionFinished, ActionStarted
 from domain.ports import Driver, RunOrder, RunReport
 from managers.common.reward import reward_of
-from scheduler.runtime.node.progress import Progress
+from scheduler.runtime.node.progress import CommandProgress
 from scheduler.runtime.node.reporter import Reporter
-from scheduler.runtime.node.routing import Routing
+from scheduler.runtime.node.routing import DriverRouting
 
 log = logging.getLogger(__name__)
 
 
-class Background:
-    """Tasks that nobody waits for; kept, so that none is collected while it works."""
+class BackgroundTasks:
+    """Tasks without a waiter; referenced, so that none is garbage-collected while it runs."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Begin ``work`` beside everything else."""
+        """Start ``work`` as a task."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
 
-class Runs:
-    """The runs of one node."""
+class OrderExecutor:
+    """OrderExecutor of one node."""
 
     def __init__(
         self,
         node: str,
         drivers: Sequence[Driver],
-        routing: Routing,
+        routing: DriverRouting,
         reporter: Reporter,
-        progress: Progress,
-        background: Background,
+        progress: CommandProgress,
+        background: BackgroundTasks,
         known_marks: set[str],
     ) -> None:
         self._node = node
@@ -62,14 +62,14 @@ class Runs:
         self._reporter = reporter
         self._progress = progress
         self._background = background
-        #: What predecessors started (rule 1).
+        #: Marks of runs that predecessors started (rule 1).
         self._known_marks = known_marks
         self._running: dict[str, asyncio.Task[None]] = {}
-        #: What runs go on with, by mark (rule 3).
+        #: Latest allocation of resized runs, by mark (rule 3).
         self._resized: dict[str, Allocation] = {}
 
     def begin(self, order: RunOrder, settled: Callable[[], None]) -> None:
-        """Carry out ``order``; ``settled`` is called once, when its start or its end is reported."""
+        """Execute ``order``; ``settled`` is called once, when its start or its end is reported."""
         if order.mark in self._known_marks:
             settled()
         elif order.action.kind is Kind.NOOP:
@@ -79,7 +79,7 @@ class Runs:
             self._running[order.id] = self._background.spawn(work)
 
     def resize(self, wanted: Resize) -> None:
-        """Let a run go on with other units."""
+        """Resize a run to other units."""
         if wanted.action_id not in self._running:
             return
         self._resized[f"{wanted.action_id}#{wanted.attempt}"] = wanted.allocation
@@ -87,7 +87,7 @@ class Runs:
             driver.resize(wanted.action_id, wanted.attempt, wanted.allocation)
 
     def abort(self, wanted: Abort) -> None:
-        """End a run; one that is not there any more is reported as ended."""
+        """End a run; one that has ended already is reported as ended."""
         if wanted.action_id in self._running:
             for driver in self._drivers:
                 driver.stop(wanted.action_id, wanted.outcome, wanted.reason)
@@ -118,7 +118,7 @@ class Runs:
         try:
             report = await self._report_of(order, started)
         except Exception as error:
-            # Drivers raise nothing. One that does must not leave its action running for ever.
+            # Drivers must not raise. An action of one that does must not run for ever.
             log.exception("the driver of %s raised", order.mark)
             detail = f"the driver raised {type(error).__name__}: {error}"
             report = RunReport(Outcome.INFRA_FAILED, 0.0, detail=detail)
@@ -164,6 +164,6 @@ class Runs:
 
 
 def _once(call: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that passes on its first call only."""
+    """Return a function that calls ``call`` the first time only."""
     calls = iter((call,))
     return lambda: next(calls, lambda: None)()

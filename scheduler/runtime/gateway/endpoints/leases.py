@@ -1,4 +1,4 @@
-"""Endpoints of leases: the trainer holds units while it renews in time."""
+"""Endpoints of leases: a trainer holds units as long as it renews in time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from domain.errors import Conflict, Unavailable
 from domain.events import LeaseReleased, LeaseRenewed
 from domain.ids import ActionId
 from domain.principals import Principal
-from scheduler.runtime.gateway.context import Context
+from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.gateway.http import Request, Response
 from scheduler.runtime.gateway.request_parsing import decode
 
@@ -28,11 +28,11 @@ _renew = msgspec.json.Decoder(LeaseRenewRequest)
 class Leases:
     """Handlers of ``/leases``."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: GatewayContext) -> None:
         self._context = context
 
     async def renew(self, request: Request, principal: Principal, action_id: str) -> Response:
-        """POST /leases/{id}/renew → until when it is held now; 409 when it is not held."""
+        """POST /leases/{id}/renew: the new end of the lease; 409 when it is not held."""
         body = await request.body()
         payload = decode(_renew, body) if body.strip() else LeaseRenewRequest()
         view = await self._lease(request, principal, action_id)
@@ -47,7 +47,7 @@ class Leases:
             async with asyncio.timeout(ANSWER_SECONDS):
                 ends = await renewal
         except TimeoutError:
-            raise Unavailable("the renewal was not confirmed; look at the lease") from None
+            raise Unavailable("the renewal was not confirmed; retrieve the lease") from None
         finally:
             self._context.tail.forget(action_id, renewal)
         return Response(200, RenewedLease(action_id, rfc3339(ends)))

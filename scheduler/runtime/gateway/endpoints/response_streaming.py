@@ -1,4 +1,4 @@
-"""GET /actions/{id}/stream: the answer of a call, as it comes."""
+"""Endpoint of streamed responses: forwards the response of a call while it arrives."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from contract.responses import ActionResponse
 from domain.action import ActionState
 from domain.errors import CapacityError, Conflict
 from domain.principals import Principal
-from scheduler.runtime.gateway.context import Context
-from scheduler.runtime.gateway.event_feeds import MAX_STREAMS
+from scheduler.runtime.gateway.context import GatewayContext
+from scheduler.runtime.gateway.endpoints.event_feeds import MAX_STREAMS
 from scheduler.runtime.gateway.http import ClientGone, Request, Send
-from scheduler.runtime.redis.clients import going_on
-from scheduler.runtime.redis.response_streams import Beginning, PassageReader
+from scheduler.runtime.redis.clients import keep_running
+from scheduler.runtime.redis.response_streams import ResponseHead, ResponseStreamReader
 
-#: Of one hop only, or computed anew.
+#: Headers of one hop only, or set by this server.
 _HOP_BY_HOP = frozenset({"transfer-encoding", "content-length", "trailer", "upgrade", "te"})
 
 
-class Streams:
-    """Answers that are passed on, of all clients of this process."""
+class ResponseStreaming:
+    """Responses that this process streams to its clients."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: GatewayContext) -> None:
         self._context = context
         self._open = 0
 
     async def stream(
         self, request: Request, principal: Principal, action_id: str, send: Send
     ) -> None:
-        """Send the answer of a call with ``stream``, piece by piece.
+        """Send the response of a call with ``stream``, piece by piece.
 
-        Raises NotFound; Conflict for an action that ended without an answer to pass on, or whose
-        answer somebody else reads; CapacityError; redis.RedisError. After the first byte none of them
-        is raised: an answer that breaks off has no end. A cancellation is never swallowed: whoever
-        submitted the call has to know that nobody reads it any more.
+        Raises NotFound; Conflict for an action that ended without a response to stream, or whose
+        response has another reader; CapacityError; redis.RedisError. After the first byte none of them
+        is raised: a response that breaks off has no end. A cancellation is always propagated, so that
+        the caller can cancel the action.
         """
         with self.place():
             await self.pass_on(request, principal, action_id, send)
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Take one of the places there are. Raises CapacityError when there is none."""
+        """Reserve one of the concurrent streams. Raises CapacityError when all are taken."""
         if self._open >= MAX_STREAMS:
-            raise CapacityError(f"{MAX_STREAMS} answers are being passed on here already")
+            raise CapacityError(f"{MAX_STREAMS} responses are being streamed here already")
         self._open += 1
         try:
             yield
@@ -57,12 +57,12 @@ class Streams:
     async def pass_on(
         self, request: Request, principal: Principal, action_id: str, send: Send
     ) -> None:
-        """Do what `stream` does, for somebody who has a `place`."""
+        """Do what `stream` does, within a `place` that the caller holds."""
         view = await self._context.find(request, principal, action_id)
-        reader = PassageReader(self._context.client, self._context.keys, action_id)
-        finish = _End(self._context, request, principal, view)
+        reader = ResponseStreamReader(self._context.client, self._context.keys, action_id)
+        finish = _ActionEnd(self._context, request, principal, view)
         gone = asyncio.ensure_future(request.disconnected())
-        sent = _Sent(request, action_id, send)
+        sent = _ClientResponse(request, action_id, send)
         try:
             await reader.claim()
             await self._pass_on(reader, sent, finish, gone)
@@ -78,13 +78,13 @@ class Streams:
 
     async def _pass_on(
         self,
-        reader: PassageReader,
-        sent: _Sent,
-        finish: _End,
+        reader: ResponseStreamReader,
+        sent: _ClientResponse,
+        finish: _ActionEnd,
         gone: asyncio.Future[None],
     ) -> None:
-        while going_on() and not reader.whole:
-            ended = await finish.has_come()
+        while keep_running() and not reader.whole:
+            ended = await finish.reached()
             quiet = True
             async with contextlib.aclosing(reader.read()) as pieces:
                 async for piece in pieces:
@@ -92,22 +92,22 @@ class Streams:
                     await sent.pass_on(piece)
             if gone.done() or sent.broken:
                 raise ClientGone
-            # Looked at before: what came between the last look and the end is read once more.
+            # Read once more after the end: pieces may have arrived in between.
             if ended and quiet and not reader.whole:
                 if sent.begun:
                     return
                 raise Conflict(
-                    "this action ended without an answer to pass on: its result says why, or it was "
-                    'not submitted with "stream": true',
+                    "this action ended without a response to stream: its result has the reason, or it "
+                    'was not submitted with "stream": true',
                     code="nothing_to_stream",
                 )
 
 
-class _End:
-    """Whether an action has ended, by its view and by the tail of the journal."""
+class _ActionEnd:
+    """End of an action, from its view and from the tail of the journal."""
 
     def __init__(
-        self, context: Context, request: Request, principal: Principal, view: ActionResponse
+        self, context: GatewayContext, request: Request, principal: Principal, view: ActionResponse
     ) -> None:
         self._context = context
         self._asking = request, principal
@@ -115,8 +115,8 @@ class _End:
         self._ended = view.state is ActionState.FINISHED
         self._future = context.tail.finish_of(view.id)
 
-    async def has_come(self) -> bool:
-        """Say whether it has ended. Where the tail has missed something, ask."""
+    async def reached(self) -> bool:
+        """Whether the action has ended. Queries the scheduler when the tail skipped an entry."""
         if self._future.done() and not self._ended:
             view = self._future.result()
             if view is None:
@@ -126,24 +126,24 @@ class _End:
         return self._ended
 
     def forget(self) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         self._context.tail.discard(self._id, self._future)
 
 
-class _Sent:
-    """What the client got so far."""
+class _ClientResponse:
+    """The response to the client, as far as it is sent."""
 
     def __init__(self, request: Request, action_id: str, send: Send) -> None:
         self._about = {"x-request-id": request.id, "x-tangram-action": action_id}
         self._send = send
         self.begun = False
-        #: Another attempt began an answer anew: this one has no end.
+        #: Another attempt began a response of its own: this one has no end.
         self.broken = False
 
-    async def pass_on(self, piece: Beginning | bytes) -> None:
+    async def pass_on(self, piece: ResponseHead | bytes) -> None:
         if isinstance(piece, bytes):
             if not self.begun:
-                raise Conflict("the beginning of this answer was read before", code="being_read")
+                raise Conflict("the beginning of this response was read before", code="being_read")
             await self._send({"type": "http.response.body", "body": piece, "more_body": True})
             return
         if self.begun:

@@ -12,7 +12,7 @@ from contract.responses import WaitDetails
 from contract.routes import MAX_DECISIONS, MAX_QUEUES
 from contract.status import SystemStatus
 from domain.principals import Principal
-from scheduler.runtime.gateway.context import Context
+from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.gateway.http import Request, Response
 from scheduler.runtime.gateway.request_parsing import number
 from scheduler.runtime.liveness import REFUSING
@@ -24,7 +24,7 @@ WORKER_SECONDS = 10.0
 class Health:
     """Handlers of ``/livez``, ``/readyz``, ``/status``, ``/queues`` and ``/decisions``."""
 
-    def __init__(self, context: Context, needed_roles: tuple[str, ...]) -> None:
+    def __init__(self, context: GatewayContext, needed_roles: tuple[str, ...]) -> None:
         self._context = context
         self._needed_roles = needed_roles
 
@@ -45,11 +45,11 @@ class Health:
         if verbose or wrong:
             body["checks"] = {name: problem or "ok" for name, problem in checks.items()}
         if verbose and not checks.get("redis"):
-            body["facts"] = await self._context.backing.facts()
+            body["facts"] = await self._context.backend.facts()
         return Response(200 if not wrong else 503, body)
 
     async def _checks(self) -> dict[str, str]:
-        checks = dict(await self._context.backing.checks())
+        checks = dict(await self._context.backend.checks())
         try:
             leader = cast("bytes | None", await self._context.client.get(self._context.keys.leader))
             workers = await self._workers()
@@ -80,7 +80,7 @@ class Health:
         projects are shown; an action itself is visible to its own project alone.
         """
         limit = number(request.query().get("limit", "100"), "limit", MAX_DECISIONS)
-        return Response(200, await self._context.questions.decisions(max(1, int(limit))))
+        return Response(200, await self._context.queries.decisions(max(1, int(limit))))
 
     async def queues(self, request: Request, principal: Principal) -> Response:
         """GET /api/v1/queues?limit=: waiting actions by what they need, the longest line first.
@@ -88,7 +88,7 @@ class Health:
         Names of project, task and trajectory are shown to their own project alone.
         """
         limit = number(request.query().get("limit", "100"), "limit", MAX_QUEUES)
-        view = await self._context.questions.queues(max(1, int(limit)))
+        view = await self._context.queries.queues(max(1, int(limit)))
         for line in view.items:
             if not principal.sees(line.project):
                 line.project, line.task, line.trajectory = "", "", None
@@ -100,7 +100,7 @@ class Health:
 
         Shares and tasks are shown to their own project alone.
         """
-        status = await self._context.questions.status()
+        status = await self._context.queries.status()
         if principal.project is not None:
             _keep_own(status, principal.project)
         status.workers = [_without_histograms(worker) for worker in await self._workers()]

@@ -1,4 +1,4 @@
-"""Feeds: server-sent events, and the log of finished actions."""
+"""Endpoints of feeds: changes of actions as server-sent events, and the log of finished actions."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from domain.journal_reducer import JournalReducer, on
 from domain.principals import Principal, Scope
 from scheduler.runtime.action_views import finished_view, granted_units, placement
 from scheduler.runtime.gateway.authentication import REVOCATION_SECONDS
-from scheduler.runtime.gateway.context import Context
+from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.gateway.http import (
     HttpError,
     Request,
     Response,
     Send,
     encode_json,
-    last_words,
+    send_at_shutdown,
 )
 from scheduler.runtime.gateway.request_parsing import number, wait_seconds
-from scheduler.runtime.redis.clients import going_on
-from scheduler.runtime.redis.connection import AsyncLane, read_stream_async
+from scheduler.runtime.redis.clients import keep_running
+from scheduler.runtime.redis.connection import AsyncRedisConnection, read_stream_async
 from scheduler.runtime.redis.journal import START
 
 log = logging.getLogger(__name__)
@@ -40,24 +40,24 @@ HEARTBEAT_SECONDS = 15.0
 READ_ENTRIES = 64
 MAX_STREAMS = 128
 BLOCK_SECONDS = 1.0
-#: A stream outlives the revocation of its token for about this long.
+#: A stream outlives the revocation of its token by about this time.
 RECHECK_SECONDS = REVOCATION_SECONDS
-#: Completions are numbered by journal sequence and place in the entry.
+#: Completions are numbered by the sequence of their entry times this, plus their place in it.
 PLACES = 65_536
-#: Behind every event of an entry.
+#: A place behind every event of an entry.
 LAST_PLACE = 999_999_999
 _END = {"type": "http.response.body", "body": b""}
 _CURSOR = re.compile(r"([0-9]{1,20})-([0-9]{1,20})/([0-9]{1,9})")
-#: Both parts of a stream's ids are below.
+#: Both parts of a stream id are below this.
 _END_OF_IDS = 2**64
 #: Types of events.
 TYPES = ("submitted", "granted", "finished")
 
 
-class Feeds:
+class EventFeeds:
     """Handlers of ``/events`` and ``/completions``."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: GatewayContext) -> None:
         self._context = context
         self._open = 0
 
@@ -77,34 +77,34 @@ class Feeds:
             raise InvalidRequest("after is a cursor from next, or now", pointer="?after")
         deadline = monotonic() + wait_seconds(query, request.header(b"prefer"))
         while True:
-            page = await self._context.backing.completions(principal.project, max(start, 0), limit)
+            page = await self._context.backend.completions(principal.project, max(start, 0), limit)
             left = deadline - monotonic()
             if page.items or left <= 0:
                 return Response(200, page)
-            await self._context.tail.next_move(min(left, 1.0))
+            await self._context.tail.next_entries(min(left, 1.0))
             await asyncio.sleep(min(left, 0.1))  # rows follow the journal at their own pace
 
     async def events(self, request: Request, principal: Principal, send: Send) -> None:
-        """GET /events: what happens to actions, as server-sent events.
+        """GET /events: changes of actions, as server-sent events.
 
-        Resumes behind ``Last-Event-ID``. Filters: ``task``, ``trajectory``, ``types``; each exact, of
-        the caller's projects. A ``gap`` is told to everybody.
+        Resumes behind ``Last-Event-ID``. Filters: ``task``, ``trajectory``, ``types``; each exact,
+        within the caller's projects. No filter applies to ``gap``.
         """
         if self._open >= MAX_STREAMS:
             raise CapacityError(f"{MAX_STREAMS} event streams are open here already")
 
-        async def welcome() -> bool:
-            return await self._still_welcome(request, principal)
+        async def is_valid() -> bool:
+            return await self._is_valid(request, principal)
 
-        feed = _Feed(request, principal, self._context.tail.position)
+        feed = _EventFeed(request, principal, self._context.tail.position)
         self._open += 1
-        lane = AsyncLane(self._context.client)
+        connection = AsyncRedisConnection(self._context.client)
         try:
             await send(_start(request))
-            reading = asyncio.ensure_future(self._pump(feed, lane, send, welcome))
+            reading = asyncio.ensure_future(self._pump(feed, connection, send, is_valid))
             gone = asyncio.ensure_future(request.disconnected())
             try:
-                # Cancelled when the server ends: so does the stream, in good order.
+                # A cancellation is the shutdown of the server: the stream ends in order.
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait({reading, gone}, return_when=asyncio.FIRST_COMPLETED)
                 left = gone.done()
@@ -113,52 +113,60 @@ class Feeds:
                     task.cancel()
                 ended, _ = await asyncio.gather(reading, gone, return_exceptions=True)
             if isinstance(ended, Exception):
-                log.warning("a stream of events ends, its client comes again: %s", ended)
+                log.warning("a stream of events ends, its client reconnects: %s", ended)
             if not left:
-                await last_words(send(_END))
+                await send_at_shutdown(send(_END))
         finally:
             self._open -= 1
-            lane.close()
+            connection.close()
 
-    async def _still_welcome(self, request: Request, principal: Principal) -> bool:
-        """Look the token up again: it may be revoked, or be another project's by now."""
+    async def _is_valid(self, request: Request, principal: Principal) -> bool:
+        """Whether the token still has its project: it may have been revoked or moved."""
         try:
             found = await self._context.tokens.principal(request, Scope.READ)
         except Unavailable:
-            return True  # nobody can tell for now: whoever listens goes on
+            return True  # the database is away: the stream continues
         except HttpError:
             return False
         return found.project == principal.project
 
     async def _pump(
-        self, feed: _Feed, lane: AsyncLane, send: Send, welcome: Callable[[], Awaitable[bool]]
+        self,
+        feed: _EventFeed,
+        connection: AsyncRedisConnection,
+        send: Send,
+        is_valid: Callable[[], Awaitable[bool]],
     ) -> None:
-        """Pass on what happens; returns when the client is not ``welcome`` any more."""
-        spoke_at = checked_at = monotonic()
-        # The first id is where this stream begins: whoever loses it at once can resume there.
+        """Send events to the client; return when its token is not valid any more."""
+        sent_at = checked_at = monotonic()
+        # The first id is where this stream begins: a client that disconnects at once resumes there.
         await send(_chunk(f"retry: 1000\nid: {feed.cursor}\n\n".encode()))
-        while going_on():
+        while keep_running():
             try:
                 entries = await read_stream_async(
-                    lane, self._context.keys.journal, feed.position, READ_ENTRIES, BLOCK_SECONDS
+                    connection,
+                    self._context.keys.journal,
+                    feed.position,
+                    READ_ENTRIES,
+                    BLOCK_SECONDS,
                 )
             except redis.RedisError as error:
                 raise Unavailable(str(error)) from None
             lines = b"".join(feed.lines(key, fields) for key, fields in entries)
             if monotonic() - checked_at >= RECHECK_SECONDS:
-                if not await welcome():
+                if not await is_valid():
                     return
                 checked_at = monotonic()
             if lines:
                 await send(_chunk(lines))
-                spoke_at = monotonic()
-            elif monotonic() - spoke_at >= HEARTBEAT_SECONDS - BLOCK_SECONDS:
+                sent_at = monotonic()
+            elif monotonic() - sent_at >= HEARTBEAT_SECONDS - BLOCK_SECONDS:
                 await send(_chunk(b": still here\n\n"))
-                spoke_at = monotonic()
+                sent_at = monotonic()
 
 
-class _Feed:
-    """One client's place in the journal, and what it wants to see."""
+class _EventFeed:
+    """Position of one client in the journal, and its filters."""
 
     def __init__(self, request: Request, principal: Principal, newest: str) -> None:
         self._bodies = _EventBodies()
@@ -179,7 +187,7 @@ class _Feed:
             raise InvalidRequest(f"types are {', '.join(TYPES)}", pointer="?types")
 
     def lines(self, stream_id: str, fields: Mapping[bytes, bytes]) -> bytes:
-        """Return one entry's events for this client; of one that cannot be read, that it is missed."""
+        """Return the events of one entry for this client; a ``gap`` for one that cannot be read."""
         self.position = stream_id
         skip = self._skip if stream_id == self._resume_in else -1
         try:
@@ -212,7 +220,7 @@ def _place(cursor: str) -> tuple[str, int]:
 
 
 def _just_before(stream_id: str) -> str:
-    """Return where to read on so that this entry comes once more: its client may have seen a part."""
+    """Return the position before an entry, to read it again: the client may have seen a part."""
     milliseconds, sequence = map(int, stream_id.split("-"))
     if sequence:
         return f"{milliseconds}-{sequence - 1}"
@@ -220,9 +228,9 @@ def _just_before(stream_id: str) -> str:
 
 
 def _gap(stream_id: str, error: Unreadable) -> bytes:
-    """Tell that something is missing here, whatever is filtered: nobody knows what it was."""
-    log.error("an entry is passed over in a stream of events: %s", error)
-    said = "something happened here that this web process cannot read; look at your actions"
+    """Return the event of a missing entry, which no filter drops: its content is unknown."""
+    log.error("an entry is skipped in a stream of events: %s", error)
+    said = "an event that this web process cannot read is missing; query your actions"
     data = encode_json({"id": "", "state": "unknown", "entry": stream_id, "detail": said})
     return f"event: gap\nid: {stream_id}/{LAST_PLACE}\ndata: ".encode() + data + b"\n\n"
 

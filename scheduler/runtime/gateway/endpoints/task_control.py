@@ -1,4 +1,4 @@
-"""Endpoints that steer a task as a whole, or evict a service. All may be repeated."""
+"""Endpoints that pause, prioritise or cancel a task, or evict a service. All may be repeated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from domain.errors import NotFound
 from domain.events import ServiceEvictionAsked, TaskCancelRequested, TaskPaused, TaskPrioritised
 from domain.principals import Principal
 from scheduler.runtime.gateway.authentication import asked_by
-from scheduler.runtime.gateway.context import Context
+from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.gateway.http import HttpError, Request, Response
 from scheduler.runtime.gateway.request_parsing import checked_name, decode
 
@@ -20,13 +20,13 @@ _priority = msgspec.json.Decoder(PriorityRequest)
 
 
 class TaskControl:
-    """Handlers of ``/tasks/{id}/…`` and of evictions. A task need not be known yet: what is said holds for later."""
+    """Handlers of ``/tasks/{id}/…`` and of evictions. A setting of an unknown task applies once it exists."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: GatewayContext) -> None:
         self._context = context
 
     async def pause(self, request: Request, principal: Principal, task: str) -> Response:
-        """POST /tasks/{id}/pause: grant it nothing; what runs goes on."""
+        """POST /tasks/{id}/pause: running actions continue, waiting ones get no grant."""
         return await self._pause(request, principal, task, paused=True)
 
     async def resume(self, request: Request, principal: Principal, task: str) -> Response:
@@ -44,7 +44,7 @@ class TaskControl:
         return Response(202, ChangedTask(task, project, paused=paused))
 
     async def prioritise(self, request: Request, principal: Principal, task: str) -> Response:
-        """POST /tasks/{id}/priority: serve all its actions at this one; null: each at its own."""
+        """POST /tasks/{id}/priority: serve all actions at this priority; null: each at its own."""
         priority = decode(_priority, await request.body()).priority
         project = await self._project(request, principal, task)
         asked = asked_by(request, principal)
@@ -53,7 +53,7 @@ class TaskControl:
         return Response(202, ChangedTask(task, project, priority=priority))
 
     async def cancel(self, request: Request, principal: Principal, task: str) -> Response:
-        """POST /tasks/{id}/cancel: end what it has now; what is submitted later is accepted."""
+        """POST /tasks/{id}/cancel: cancel the present actions; later ones are accepted."""
         body = await request.body()
         reason = decode(_cancel, body).reason if body.strip() else "cancelled with its task"
         project = await self._project(request, principal, task)
@@ -64,12 +64,14 @@ class TaskControl:
         return Response(202, ChangedTask(task, project, cancelling=True))
 
     async def evict(self, request: Request, principal: Principal, service: str) -> Response:
-        """POST /services/{id}/evict: let it leave the chunks where it does not work."""
+        """POST /services/{id}/evict: evict it from the chunks on which no action runs."""
         await request.body()
         await self._context.admitted(lambda: self._known(service))
         if principal.project is not None:
             raise HttpError(
-                403, "missing_scope", "services are every project's: use a token bound to none"
+                403,
+                "missing_scope",
+                "services belong to all projects: use a token that is bound to none",
             )
         event = ServiceEvictionAsked(service=service, asked=asked_by(request, principal))
         await self._context.submitter.append([encode(event)])

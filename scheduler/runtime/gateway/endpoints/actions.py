@@ -1,4 +1,4 @@
-"""Endpoints of actions: submit, batch, look, wait, cancel."""
+"""Endpoints of actions: submit one or a batch, retrieve with or without waiting, cancel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from domain.events import ActionCancelRequested, ActionSubmitted
 from domain.ids import ActionId
 from domain.principals import Principal
 from scheduler.runtime.gateway.authentication import asked_by
-from scheduler.runtime.gateway.context import Context, is_settled
+from scheduler.runtime.gateway.context import GatewayContext, is_settled
 from scheduler.runtime.gateway.http import Request, Response, encode_json, problem_of
 from scheduler.runtime.gateway.idempotency import idempotency_key, reused
 from scheduler.runtime.gateway.request_parsing import decode, wait_seconds
@@ -34,7 +34,7 @@ HASH_BYTES = 16
 class Actions:
     """Handlers of ``/actions``."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: GatewayContext) -> None:
         self._context = context
 
     async def submit(self, request: Request, principal: Principal) -> Response:
@@ -73,7 +73,7 @@ class Actions:
         messages: list[bytes],
         remember: bytes,
     ) -> bytes | None:
-        """Append; return what the first request with this Idempotency-Key remembered, if any."""
+        """Append; return what the first request with this Idempotency-Key stored, if any."""
         key = idempotency_key(request)
         if not key:
             await self._context.submitter.append(messages)
@@ -136,12 +136,12 @@ class Actions:
 
 
 def submission(action: Action) -> bytes:
-    """Return what enters the inbox for ``action``. Raises InvalidRequest for metadata it cannot hold."""
+    """Return the inbox message of ``action``. Raises InvalidRequest for metadata that it cannot hold."""
     try:
         return encode(ActionSubmitted(action=action, accepted_at=time()))
     except (OverflowError, TypeError, RecursionError) as error:
         raise InvalidRequest(
-            f"metadata holds something that cannot be kept: {error}", pointer="/metadata"
+            f"metadata holds a value that cannot be stored: {error}", pointer="/metadata"
         ) from None
 
 
