@@ -49,7 +49,7 @@ def test_no_package_is_locked_twice():
     assert locked("core").keys() & locked("test").keys() == set()
 
 
-def test_what_the_broker_needs_beyond_celery_is_installed_with_the_core() -> None:
+def test_extra_packages_of_the_broker_are_installed_with_the_core() -> None:
     """Kombu names it in an extra; tests bring it along, so its absence shows only at users'."""
     needed = [Requirement(text) for text in requires("kombu") or ()]
     of_redis = [r for r in needed if r.marker and r.marker.evaluate({"extra": "redis"})]

@@ -75,7 +75,7 @@ class EngineConformance(ABC):
         await server.restore()
         assert await self.ask(server) == before
 
-    async def test_what_is_prepared_holds_no_memory_and_answers_once_it_is_restored(
+    async def test_a_prepared_service_holds_no_memory_and_answers_once_restored(
         self, start: Start
     ) -> None:
         server = start()
@@ -96,7 +96,7 @@ class EngineConformance(ABC):
             await server.prepare()
         assert not self.holds_memory(server)
 
-    async def test_who_is_there_is_not_restored_again(self, start: Start) -> None:
+    async def test_a_resident_service_is_not_restored_again(self, start: Start) -> None:
         server = start()
         await server.restore()
         url = server.base_url

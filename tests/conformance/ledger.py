@@ -188,7 +188,7 @@ class LedgerConformance(ABC):
 
     @inherited
     @given(data=st.data())
-    def test_who_is_resized_keeps_what_it_had_as_far_as_it_goes(self, data: st.DataObject) -> None:
+    def test_a_resized_holder_keeps_its_units_as_far_as_possible(self, data: st.DataObject) -> None:
         ledger = self.ledger()
         history = [step for step in data.draw(histories(self.amounts)) if step[0] != "resize"]
         self.play(ledger, history)

@@ -22,7 +22,7 @@ class TestFakeDriver(DriverConformance):
     def make(self) -> Driver:
         return FakeDriver(storage=self.shared)
 
-    async def test_what_outlived_a_crash_is_ended_by_the_next_life(self) -> None:
+    async def test_processes_that_outlived_a_crash_are_ended_by_the_next_driver(self) -> None:
         driver = FakeDriver(storage=self.shared)
         performance = Performance(driver, an_order(*FOREVER))
         await performance.started.wait()

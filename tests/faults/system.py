@@ -32,7 +32,7 @@ from tangram_web.supervisor import stack
 from tangram_web.supervisor.children import Program
 from tangram_web.supervisor.home import Home
 from tangram_web.supervisor.redis_server import EmbeddedRedis, choose_redis
-from tests.faults.part import Part
+from tests.faults.process import Part
 from tests.ports import free_port
 from tests.postgres_server import PostgresServer
 

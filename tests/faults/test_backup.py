@@ -99,7 +99,7 @@ def restart(system: System, folder: Path) -> str:
     return restored.stdout
 
 
-def test_what_was_not_finished_is_ended_unless_it_may_run_again(
+def test_unfinished_actions_are_ended_unless_they_may_run_again(
     system: System, tmp_path: Path
 ) -> None:
     saved = tmp_path / "saved"

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests.faults.audit import Audit
-from tests.faults.part import Part
+from tests.faults.process import Part
 from tests.faults.rounds import play, settle
 from tests.faults.system import System
 

@@ -89,7 +89,7 @@ def test_a_trajectory_is_drawn_and_leads_to_its_actions(open_page: Open, tangram
     expect(page.get_by_role("heading", name="Steps")).to_be_visible()
 
 
-def test_the_core_map_names_who_holds_the_cores(open_page: Open, waiting: dict[str, Any]) -> None:
+def test_the_core_map_names_the_holders_of_cores(open_page: Open, waiting: dict[str, Any]) -> None:
     page = open_page("/cpu/")
     expect(page.locator(".card tg-coremap canvas")).to_be_visible()
     row = page.locator("#holders tbody tr", has_text="held")

@@ -215,7 +215,7 @@ def test_an_action_that_vanishes_under_the_click_is_said_so(
     assert admin.locator("#rows tbody tr").count() == 0
 
 
-def test_what_would_be_stranded_is_previewed_refused_or_cancelled(
+def test_stranded_actions_are_previewed_refused_or_cancelled(
     admin: Page, tangram: Tangram, waiting: Any
 ) -> None:
     waits = waiting(3)

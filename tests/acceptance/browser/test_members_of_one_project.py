@@ -79,7 +79,7 @@ def test_the_overview_looks_back_at_the_project_alone(member: Page, tangram: Tan
     assert 1 <= answer.json()["whole"]["finished"] <= len(mine.splitlines()) - 1
 
 
-def test_what_others_hold_is_grey_on_the_map_and_has_no_name(
+def test_units_of_other_projects_are_grey_and_unnamed_on_the_map(
     member: Page, tangram: Tangram
 ) -> None:
     body = {"task": "theirs", "kind": "lease", "cost": {"cpu": 1}, "lease": {"ttl_seconds": 600}}

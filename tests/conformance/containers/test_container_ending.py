@@ -34,7 +34,7 @@ ESCAPES = {
 
 
 @pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES.keys())
-async def test_what_a_command_leaves_behind_is_ended(
+async def test_leftover_processes_of_a_command_are_ended(
     shell: Shell, output: Output, sleep: str, escape: str
 ) -> None:
     report = await shell(f"{escape.format(sleep=sleep)}\nexit 3")

@@ -65,7 +65,7 @@ def mortal() -> Iterator[DockerEngine]:
 
 
 @pytest.mark.parametrize("way", ["direct"])
-async def test_what_an_action_used_is_counted_for_it_alone(driver: ContainerDriver) -> None:
+async def test_usage_of_an_action_is_counted_for_it_alone(driver: ContainerDriver) -> None:
     eat = "x = bytearray(200 * 2**20)\nfor n in range(10**6): n * n"
     heavy = await driver.run(an_order("python3", "-c", eat, name="act_1"), lambda: None)
     light = await driver.run(an_order("true", name="act_2"), lambda: None)
@@ -111,7 +111,9 @@ async def test_a_light_action_gets_its_part_of_a_core(driver: ContainerDriver) -
 
 
 @pytest.mark.parametrize("way", ["direct"])
-async def test_who_was_granted_no_core_gives_way_to_who_was(driver: ContainerDriver) -> None:
+async def test_an_action_without_a_core_gives_way_to_one_with_a_core(
+    driver: ContainerDriver,
+) -> None:
     spin = f"exec taskset -c {LAST} python3 -c 'while True: pass'"
     uncounted = Performance(driver, an_order("sh", "-c", spin, name="act_1"))
     await uncounted.started.wait()
@@ -129,7 +131,7 @@ async def test_who_was_granted_no_core_gives_way_to_who_was(driver: ContainerDri
     assert now[1] - before[1] > 4 * (now[0] - before[0])
 
 
-async def test_who_is_granted_a_core_after_an_action_without_one_gives_way_no_more(
+async def test_an_action_that_is_granted_a_core_later_gives_way_no_more(
     driver: ContainerDriver, engine: DockerEngine
 ) -> None:
     for order in (an_order("true", name="act_1"), on_cores(an_order("true", name="act_2"), LAST)):

@@ -78,7 +78,7 @@ async def stopped_asleep(driver: ProcessDriver, script: str, sleep: str, count: 
 
 
 @pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES.keys())
-async def test_what_a_command_leaves_behind_is_ended_with_it(
+async def test_leftover_processes_of_a_command_are_ended_with_it(
     shell: Shell, sleep: str, escape: str, isolation: str
 ) -> None:
     report = await shell(f"{escape.format(sleep=sleep)}\nexit 7")

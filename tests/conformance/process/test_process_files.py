@@ -51,7 +51,7 @@ async def test_a_link_is_not_followed(
     assert (outside / "secret").read_text() == "secret"
 
 
-async def test_what_is_no_regular_file_is_refused(driver: ProcessDriver, output: Output) -> None:
+async def test_a_special_file_is_refused(driver: ProcessDriver, output: Output) -> None:
     await output("mkfifo pipe; mkdir directory; touch file; ln -s loop loop")
     for path in ("pipe", "directory", "file/below", "loop"):
         with pytest.raises(InvalidRequest):

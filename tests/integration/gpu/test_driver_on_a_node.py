@@ -71,7 +71,7 @@ def labelled(directory: Path) -> list[int]:
 
 
 @pytest.mark.slow
-async def test_what_a_dead_predecessor_left_is_ended_before_the_node_joins(
+async def test_processes_of_a_dead_predecessor_are_ended_before_the_node_joins(
     driver: GpuDriver, tmp_path: Path
 ) -> None:
     report = await driver.run(an_order("1", "a"), lambda: None)
@@ -102,7 +102,7 @@ async def test_a_service_that_is_declared_otherwise_is_started_again(driver: Gpu
 
 
 @pytest.mark.slow
-async def test_declared_memory_is_counted_and_the_books_hear_of_who_had_to_leave(
+async def test_declared_memory_is_counted_and_evictions_are_reported(
     driver: GpuDriver,
 ) -> None:
     await driver.run(an_order("1", "a"), lambda: None)

@@ -65,7 +65,7 @@ def test_without_a_card_it_says_so_in_one_line() -> None:
     assert "finds no NVIDIA card here" in line
 
 
-def test_what_was_measured_stays_when_a_later_step_fails(
+def test_measurements_stay_when_a_later_step_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No torch is needed for that: every step is a stand-in."""

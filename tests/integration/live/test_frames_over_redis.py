@@ -124,7 +124,7 @@ async def test_snapshot_of_a_redis_that_is_away_is_unavailable(settings, tmp_pat
         await newest_snapshot("overview")
 
 
-async def test_who_followed_a_project_before_its_first_frame_gets_all_of_it(redis, publisher):
+async def test_a_subscriber_before_the_first_frame_of_a_project_gets_all_of_it(redis, publisher):
     layer = RedisPubSubChannelLayer(hosts=[redis.url], prefix=PREFIX)
     channel = await layer.new_channel()
     await layer.group_add(group_of("overview@lab"), channel)

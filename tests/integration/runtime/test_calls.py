@@ -88,7 +88,7 @@ async def test_the_secret_is_nowhere_in_redis(
         (a_call("/x", reward={"from": "exit_code"}), "/reward/from"),
     ],
 )
-async def test_what_may_not_be_called_is_refused_at_the_door(
+async def test_a_forbidden_call_is_refused_at_the_gateway(
     calls: CallRig, payload: dict[str, Any], pointer: str
 ) -> None:
     async with running(calls) as client:

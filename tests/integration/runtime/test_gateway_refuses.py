@@ -151,7 +151,7 @@ async def test_a_lease_is_renewed_for_as_long_as_one_may_be_declared(rig: Rig) -
     assert (refused.status_code, renewed.status_code) == (422, 200)
 
 
-async def test_what_is_not_hot_is_passed_on(rig: Rig) -> None:
+async def test_other_routes_are_passed_to_django(rig: Rig) -> None:
     async with rig.client() as client:
         assert (await client.get("/actions")).content == b"behind"
 
@@ -189,7 +189,7 @@ DECLARED = replace(
         ("/trajectories", {"id": "j", "task": "t", "pool": "new"}),
     ],
 )
-async def test_what_was_just_declared_is_not_refused(
+async def test_a_new_declaration_is_accepted_at_once(
     rig: Rig, path: str, payload: dict[str, Any]
 ) -> None:
     async with rig.client() as client:

@@ -112,7 +112,7 @@ async def test_errors_have_the_shape_that_clients_read(
         ("GET", "chat/completions", "Bearer trainer", 404, "unknown_url"),
     ],
 )
-async def test_who_may_not_ask_reads_it_in_that_shape_too(
+async def test_a_forbidden_request_is_refused_in_the_shape_of_openai(
     rig: Rig, method: str, path: str, token: str, status: int, code: str
 ) -> None:
     async with rig.client() as client:
@@ -194,7 +194,7 @@ async def test_a_stream_for_which_there_is_no_room_is_refused_before_it_costs_an
     assert len(gpus.api.asked) == 1
 
 
-async def test_who_leaves_a_stream_cancels_its_action(gpus: GpuRig) -> None:
+async def test_closing_a_stream_cancels_its_action(gpus: GpuRig) -> None:
     async def for_ever(_: Any, writer: asyncio.StreamWriter) -> None:
         writer.write(CHUNKED + chunk(b"data: 3\n\n"))
         await asyncio.Event().wait()

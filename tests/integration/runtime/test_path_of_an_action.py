@@ -44,7 +44,7 @@ async def test_command_brings_its_output_units_and_reward(rig: Rig) -> None:
     assert view["reward"] == 1.0
 
 
-async def test_what_a_command_used_comes_back_with_what_it_was_granted(rig: Rig) -> None:
+async def test_the_result_has_used_and_granted_resources(rig: Rig) -> None:
     used = UsedResources(0.5, 0.0, 2**20)
     rig.driver.script = lambda _: Play(used=used)
     async with rig.client() as client:

@@ -29,7 +29,7 @@ async def holds(rig: Rig, action_id: str, cores: int) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_who_runs_gives_cores_to_who_arrives_and_gets_them_back(rig: Rig) -> None:
+async def test_a_running_action_gives_cores_to_a_new_one_and_gets_them_back(rig: Rig) -> None:
     applied = ConfigApplied(config=replace(CONFIG, revision=2, pools=POOLS))
     rig.redis.xadd(rig.keys.inbox, {"0": encode(applied)})
     async with rig.client() as client:

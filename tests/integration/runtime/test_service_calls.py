@@ -53,7 +53,7 @@ async def test_more_services_than_gpus_are_served_by_eviction(gpus: GpuRig) -> N
     assert max(gpus.memory.used.values()) <= GPU_BYTES
 
 
-async def test_what_is_cached_survives_a_restart_of_the_loop(gpus: GpuRig) -> None:
+async def test_cached_services_survive_a_restart_of_the_loop(gpus: GpuRig) -> None:
     gpus.api.says(answer(200, b"{}"))
     async with running(gpus, "a", "b") as client:
         await finished(client, a_call("a"))
@@ -87,7 +87,7 @@ async def test_a_restarted_node_begins_with_what_it_really_has(gpus: GpuRig) -> 
     ],
     ids=["unknown", "more memory than a GPU has", "more GPUs than a node has", "a count", "a path"],
 )
-async def test_what_can_never_be_served_is_refused_at_the_door(
+async def test_an_infeasible_call_is_refused_at_the_gateway(
     gpus: GpuRig, payload: dict[str, Any], pointer: str, says: str
 ) -> None:
     async with running(gpus, "a") as client:

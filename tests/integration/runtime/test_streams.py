@@ -132,7 +132,7 @@ async def test_an_answer_that_breaks_off_is_not_taken_for_whole(calls: CallRig) 
     assert done.outcome == "unknown"
 
 
-async def test_what_cannot_be_streamed_is_said_so(calls: CallRig) -> None:
+async def test_a_call_that_cannot_be_streamed_is_refused_with_the_reason(calls: CallRig) -> None:
     calls.api.says(answer(404, b"none"))
     async with trainer(calls) as client:
         refused = await asked(client)

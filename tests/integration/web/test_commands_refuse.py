@@ -37,7 +37,7 @@ def test_a_database_that_was_never_set_up_is_said_with_its_cure(
         call_command(*command)
 
 
-def test_what_is_wrong_with_a_token_names_the_option(defaults: None) -> None:
+def test_an_invalid_token_request_names_the_option(defaults: None) -> None:
     with pytest.raises(CommandError, match=r"^--project: there is no project 'unknown'"):
         call_command(*TOKEN, "--project", "unknown")
 

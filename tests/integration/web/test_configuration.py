@@ -316,7 +316,7 @@ def test_an_api_is_declared_with_its_limits_and_changed_in_part(defaults, redis_
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused_and_nothing_is_changed(
+def test_an_impossible_configuration_is_refused_and_changes_nothing(
     defaults, redis_bus, caller, changes, pointer
 ):
     client = caller(Scope.READ, Scope.CONFIG)

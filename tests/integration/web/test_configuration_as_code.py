@@ -99,7 +99,7 @@ def test_a_file_is_put_in_force_as_one_revision(
     assert AuditEntry.objects.filter(verb="apply").count() == 1
 
 
-def test_what_was_exported_changes_nothing(admin: Any) -> None:
+def test_applying_an_export_changes_nothing(admin: Any) -> None:
     post(admin, "apply", FILE)
     exported = admin.get("/api/v1/config", HTTP_ACCEPT="application/yaml").content.decode()
 

@@ -99,7 +99,7 @@ def test_every_member_is_explained_and_every_example_is_taken(kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", manifests.KINDS)
-def test_what_a_blank_form_shows_says_nothing_when_it_is_sent_back(kind: str) -> None:
+def test_a_blank_form_that_is_sent_back_declares_nothing(kind: str) -> None:
     blank = SpecForm(kind, None)
     shown = {name: blank[name].value() for name in blank.fields}
 
@@ -170,7 +170,7 @@ def test_two_admins_who_edit_the_same_revision_merge(admin: Client) -> None:
     assert (pool.policy, pool.paused) == ("paper", True)
 
 
-def test_what_both_changed_is_shown_as_a_clash(admin: Client) -> None:
+def test_a_member_that_both_changed_is_a_conflict(admin: Client) -> None:
     services.pool_update(actor=ADA, name="default", policy="minimum")
 
     answer = save(admin, POLICY, revision=1)
@@ -181,7 +181,7 @@ def test_what_both_changed_is_shown_as_a_clash(admin: Client) -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("choice", ["refuse", "wait", "cancel"])
-def test_what_would_strand_waiting_work_is_refused_or_as_chosen(
+def test_a_change_that_strands_waiting_actions_is_refused_or_handled_as_chosen(
     admin: Client, redis_bus: Any, choice: str
 ) -> None:
     ActionRecord.objects.create(

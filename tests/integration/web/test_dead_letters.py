@@ -39,7 +39,7 @@ def test_letters_are_shown_with_what_can_be_read_of_them(redis_bus: Any) -> None
         assert part in line
 
 
-def test_what_can_be_read_by_now_is_delivered_once(redis_bus: Any) -> None:
+def test_a_letter_that_is_readable_now_is_delivered_once(redis_bus: Any) -> None:
     """An older version set it aside; this one knows what it is. The others stay."""
     lay(redis_bus, "inbox", "5-0", encode(CANCEL))
     lay(redis_bus, "inbox", "6-0", OF_TOMORROW)
@@ -51,7 +51,7 @@ def test_what_can_be_read_by_now_is_delivered_once(redis_bus: Any) -> None:
     assert sorted(redis_bus.hkeys(KEYS.dead_letters)) == [b"inbox|6-0|0", b"node/n1|7-0|0"]
 
 
-def test_what_is_settled_is_not_delivered(redis_bus: Any) -> None:
+def test_a_settled_letter_is_not_delivered(redis_bus: Any) -> None:
     """Its action has ended: it would end a second time."""
     letter = dead_letter("inbox", "5-0", "0", encode(CANCEL), ValueError("poison"), 1_700_000_000.0)
     letter.settled = True

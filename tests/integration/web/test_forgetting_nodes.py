@@ -132,7 +132,7 @@ def test_a_node_is_forgotten_with_its_drain_at_its_page(admin: Client, redis_bus
     assert "n9" not in config.config.drained_nodes
 
 
-def test_what_the_scheduler_refuses_is_said_at_the_page_and_not_written(
+def test_a_refusal_of_the_scheduler_is_shown_and_not_written(
     admin: Client, redis_bus: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     NodeDrain.objects.create(node="n9")

@@ -57,7 +57,7 @@ def test_an_unrecorded_time_is_not_made_up(browser: Client, store: GpuHistorySto
 
 
 @pytest.mark.parametrize("at", ["", "then", "nan", "-1", "1e99"])
-def test_what_is_no_instant_is_refused(browser: Client, at: str) -> None:
+def test_an_invalid_instant_is_refused(browser: Client, at: str) -> None:
     assert browser.get(f"/gpu/past.json?at={at}").status_code == 400
     assert browser.get(f"/gpu/?at={at}").status_code == 400
 

@@ -81,7 +81,7 @@ def test_totals_become_counters_and_cumulated_histograms(
     assert found["tangram_action_completion_seconds_count", key] == 3
 
 
-def test_what_was_used_stands_beside_what_was_granted(
+def test_used_and_granted_resources_are_exported(
     redis_bus: Any, scrape: Callable[..., Any]
 ) -> None:
     totals = Totals()
@@ -222,7 +222,7 @@ def test_quotas_shares_and_circuits_are_exported(
     assert found["tangram_share_used_units", (("pool", ""), lab[1], where)] == 6
 
 
-def test_openmetrics_is_answered_to_who_asks_for_it(scrape: Callable[..., Any]) -> None:
+def test_openmetrics_is_sent_on_request(scrape: Callable[..., Any]) -> None:
     answer = scrape(Accept="application/openmetrics-text; version=1.0.0")
     assert answer["Content-Type"].startswith("application/openmetrics-text")
     assert answer.content.endswith(b"# EOF\n")

@@ -227,7 +227,7 @@ CURES = {
 
 
 @pytest.mark.parametrize("cure", CURES)
-def test_whatever_an_action_waits_for_it_says_what_would_free_it(
+def test_a_waiting_action_shows_what_would_free_it(
     browser: Client, monkeypatch: pytest.MonkeyPatch, cure: str
 ) -> None:
     a_task()

@@ -108,7 +108,7 @@ def test_a_filter_holds_on_every_page_and_in_the_file(
     assert len(list(csv.DictReader(io.StringIO(file)))) == len(wanted)
 
 
-def test_what_was_chosen_stays_chosen(browser: Client) -> None:
+def test_chosen_filters_stay_chosen(browser: Client) -> None:
     text = browser.get("/decisions/?policy=paper").content.decode()
 
     assert '<option value="paper" selected>' in text

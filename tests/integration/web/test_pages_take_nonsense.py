@@ -70,7 +70,7 @@ def test_an_impossible_range_is_400(browser: Client, query: dict[str, str]) -> N
     assert browser.get("/export/history.csv", query).status_code == 400
 
 
-def test_what_users_supply_is_text_on_every_page(browser: Client) -> None:
+def test_input_of_users_is_escaped_on_every_page(browser: Client) -> None:
     TaskRecord.objects.create(key="p/t", project=MARKUP, name=MARKUP, pool=MARKUP, opened_at=NOW)
     TrajectoryRecord.objects.create(
         key="p/r", project="p", name=MARKUP, task=MARKUP, node=MARKUP, opened_at=NOW

@@ -158,7 +158,7 @@ def test_a_project_without_a_past_is_given_the_reason(member: Client) -> None:
     assert "No past of project lab is kept" in answer["note"]
 
 
-def test_whose_place_was_taken_leaves_nothing_in_redis(redis_bus: Any) -> None:
+def test_a_replaced_project_leaves_nothing_in_redis(redis_bus: Any) -> None:
     remember_project("lab", 300)
     store = RollupStore(redis_bus, bus.keys())
     assert 15 in store.projects()["lab"].newest

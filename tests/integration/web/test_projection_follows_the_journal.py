@@ -82,7 +82,7 @@ def test_a_resized_action_shows_its_units_and_what_they_were(journal):
     assert ActionRecord.objects.get().widths == [[0.0, 2], [2.5, 1]]
 
 
-def test_what_a_command_used_stands_in_its_row_and_view(journal):
+def test_used_resources_are_in_the_row_and_its_view(journal):
     action = an_action(kind=Kind.EXEC, cost={"cpu": (1000,)})
     used = UsedResources(0.75, 0.25, 2**20)
     journal.submit(action)

@@ -177,7 +177,7 @@ def test_same_entries_again_change_nothing(entries):
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(cuts())
-def test_what_is_finished_stays_and_only_completed_is_rewarded(cut):
+def test_finished_rows_never_change_and_only_completed_ones_have_a_reward(cut):
     _, batches = cut
     wipe()
     finished: dict[str, Any] = {}

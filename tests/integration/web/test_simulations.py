@@ -62,7 +62,7 @@ def asked(client: Client, **given: Any) -> Simulation:
 @pytest.mark.parametrize(
     "trouble", [OSError(28, "No space left on device"), ValueError("what it said is no JSON")]
 )
-def test_what_goes_wrong_around_a_simulation_fails_it_alone(submitter, monkeypatch, trouble):
+def test_an_error_around_a_simulation_fails_it_alone(submitter, monkeypatch, trouble):
     """Its thread is one of the projector's process: rows and webhooks would end with it."""
     made = asked(submitter)
 
@@ -112,7 +112,7 @@ def test_a_simulation_is_played_and_its_comparison_shown(submitter):
         ({"workload": "recorded"}, "choose a window"),
     ],
 )
-def test_what_is_wrong_is_said_at_its_field(submitter, given, said):
+def test_an_invalid_value_is_reported_at_its_field(submitter, given, said):
     Project.objects.create(name="other", default_pool_id="default")
 
     answer = submitter.post("/simulate/", {**ASKED, **given})

@@ -144,7 +144,7 @@ def test_services_are_played_with_the_restores_that_were_seen(admin: Client) -> 
 
 
 @pytest.mark.usefixtures("minutes")
-def test_what_would_stop_for_ever_is_left_as_it_is_and_named(admin: Client) -> None:
+def test_a_change_that_would_stop_actions_for_ever_is_left_out_and_named(admin: Client) -> None:
     found = played(admin, POLICY, LIMIT.replace("limit_units: 2", "limit_units: 0"))
 
     then = found.request["variants"]["as it would be"]["config"]
@@ -235,7 +235,7 @@ def test_nodes_are_played_as_they_are(admin: Client) -> None:
     assert "Assumed" in page
 
 
-def test_what_came_before_the_window_leads_up_to_it(admin: Client, redis_bus: Any) -> None:
+def test_entries_before_the_window_lead_up_to_it(admin: Client, redis_bus: Any) -> None:
     earlier, later = Journal(), Journal()
     for number in range(3):
         earlier.run(an_action(number, cost={"cpu": (1000,), "api:demo": (1000,)}))
@@ -251,7 +251,7 @@ def test_what_came_before_the_window_leads_up_to_it(admin: Client, redis_bus: An
     assert found.request["assumed"][0].startswith("3 actions of the 1.8 minutes before are played")
 
 
-def test_where_what_came_before_is_too_much_the_play_begins_with_nothing(
+def test_the_replay_begins_empty_when_too_much_came_before(
     admin: Client, redis_bus: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     earlier, later = Journal(), Journal()

@@ -119,7 +119,7 @@ async def test_a_limit_inside_a_character_leaves_it_out(
     assert (result.body, result.truncated) == ("aéa", True)
 
 
-async def test_what_is_no_text_is_kept_in_base64(
+async def test_a_binary_body_is_kept_in_base64(
     driver: CallDriver, api: LocalApi, an_order: MakeOrder
 ) -> None:
     api.says(answer(200, b"\xff\xfe"))
@@ -223,7 +223,7 @@ async def test_a_name_that_resolves_to_a_bad_address_among_good_ones_is_refused(
     assert "api.example.com is at 10.0.0.1" in (report.detail or "")
 
 
-async def test_what_was_judged_is_what_is_connected_to(
+async def test_the_checked_address_is_the_one_connected_to(
     api: LocalApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second answer of DNS, given between judging and connecting, is never asked for."""
@@ -303,7 +303,7 @@ async def test_the_same_order_twice_is_one_call(
     assert (len(api.asked), reports[0]) == (1, reports[1])
 
 
-async def test_what_may_not_be_called_twice_is_marked_before_it_is_sent(
+async def test_a_call_that_may_not_be_repeated_is_marked_before_it_is_sent(
     tmp_path: Path, api: LocalApi, an_order: MakeOrder
 ) -> None:
     driver = a_driver(tmp_path)

@@ -124,7 +124,9 @@ def test_no_renewal_is_sent_after_the_end(server: FakeServer, client: Client) ->
     assert not [thread.name for thread in threading.enumerate() if lease.id in thread.name]
 
 
-def test_what_the_holder_heard_goes_back_with_the_lease(server: FakeServer, client: Client) -> None:
+def test_feedback_of_the_holder_is_sent_with_the_release(
+    server: FakeServer, client: Client
+) -> None:
     with client.lease("t", {"api:search": 1}) as lease:
         lease.report(429, retry_after_seconds=2.0)
     (released,) = [sent for sent in server.sent if sent.path.endswith("/release")]

@@ -52,7 +52,7 @@ def test_a_higher_priority_goes_first_and_equals_keep_their_order(core):
     assert [granted(decisions) for decisions in order] == [["high"], ["first"], ["second"], ["low"]]
 
 
-def test_a_higher_priority_does_not_take_from_who_already_runs(core):
+def test_a_higher_priority_takes_nothing_from_running_actions(core):
     scenario = core(a_node("n1", cpus=1))
     scenario.submit(an_action("running"))
 

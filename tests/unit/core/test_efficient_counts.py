@@ -66,7 +66,7 @@ def test_malleable_actions_are_not_made_to_wait_for_an_efficient_count(core):
     assert granted(scenario.submit(a_reward("a", malleable=True))) == ["a"]
 
 
-def test_a_restored_machine_admits_those_who_wait_as_it_did(core):
+def test_a_restored_machine_admits_waiting_actions_as_before(core):
     """What they were admitted with when it was calm stays, however many have come since."""
     scenario = core(a_node("n1", cpus=16), config=with_policy("balanced"))
     scenario.submit(an_action("steady", cost={"cpu": 14}), a_reward("a"))

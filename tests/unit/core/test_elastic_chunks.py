@@ -52,7 +52,7 @@ def test_an_action_that_declares_itself_malleable_keeps_its_chunk(core):
 
 
 @pytest.mark.parametrize("count", [0.5, 16], ids=str)
-def test_what_is_no_chunk_is_refused_at_once(core, count):
+def test_a_count_that_is_no_chunk_is_refused_at_once(core, count):
     scenario = core(a_node("n1", gpu=16), config=with_policy("paper"))
 
     scenario.submit(on_gpus("a", [count]))

@@ -69,14 +69,14 @@ def held_back(core) -> Scenario:
     return scenario
 
 
-def test_who_was_evicted_beside_free_units_says_for_how_long_it_is_held_back(core):
+def test_an_evicted_action_beside_free_units_says_how_long_it_is_held_back(core):
     why = held_back(core).why("b")
 
     assert (why.code, why.resource, why.position) == ("deferred", "cpu:n1", 0)
     assert why.reason.endswith("it goes after the next one ends, in about 1 s")
 
 
-def test_who_was_evicted_is_looked_at_again_at_the_predicted_end(core):
+def test_an_evicted_action_is_reconsidered_at_the_predicted_end(core):
     scenario = held_back(core)
 
     assert granted(scenario.advance(0.9)) == []
@@ -84,7 +84,7 @@ def test_who_was_evicted_is_looked_at_again_at_the_predicted_end(core):
     assert cores(scenario, "b") == 1
 
 
-def test_an_event_of_others_does_not_let_go_who_was_evicted(core):
+def test_an_unrelated_event_does_not_grant_an_evicted_action(core):
     scenario = held_back(core)
 
     decisions = scenario.submit(an_action("light", cost={"cpu": 0.5}))
@@ -97,14 +97,14 @@ def test_an_event_of_others_does_not_let_go_who_was_evicted(core):
     assert scenario.why("b").code == "deferred"
 
 
-def test_units_that_come_free_end_the_wait_of_who_was_evicted(core):
+def test_free_units_end_the_wait_of_an_evicted_action(core):
     scenario = held_back(core)
 
     assert granted(scenario.release("steady")) == ["b"]
     assert cores(scenario, "b") == 2
 
 
-def test_a_new_arrival_is_decided_about_together_with_who_was_evicted(core):
+def test_a_new_arrival_is_arranged_together_with_evicted_actions(core):
     scenario = held_back(core)
 
     assert granted(scenario.submit(wide("c", [1]))) == ["b"]
@@ -180,7 +180,7 @@ def test_one_group_is_arranged_per_node(core):
     assert (cores(scenario, "a"), cores(scenario, "b")) == (2, 2)
 
 
-def test_who_is_evicted_on_one_node_goes_to_another_at_once(core):
+def test_an_action_evicted_on_one_node_is_granted_on_another_at_once(core):
     """n2 has memory reserved, so n1 is the first choice of both; `b` is evicted there."""
     scenario = core(a_node("n1", cpus=2), a_node("n2", cpus=2), config=with_policy("paper"))
     scenario.submit(an_action("old", trajectory="t", memory_bytes=GIB))

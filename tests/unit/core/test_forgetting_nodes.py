@@ -124,7 +124,7 @@ def test_a_trajectory_that_still_runs_elsewhere_keeps_its_dead_node(core):
     assert only(Forget, scenario.forget(home))
 
 
-def test_what_its_silence_left_goes_with_it(core):
+def test_traces_of_its_silence_are_removed_with_it(core):
     scenario = core(a_node("n1", cpus=2, memory_bytes=GIB), a_node("n2", cpus=2))
     scenario.submit(
         an_action("a", trajectory="t", memory_bytes=GIB, cost={"cpu": 2}),
@@ -141,7 +141,7 @@ def test_what_its_silence_left_goes_with_it(core):
     assert f"node {home} is dead" in (late.detail or "")
 
 
-def test_what_waits_is_looked_at_again(core):
+def test_waiting_actions_are_reconsidered(core):
     """It would fit the lost node alone; now no node is there at all, and it says so."""
     scenario = core(a_node("n1", cpus=4))
     scenario.lose("n1")
@@ -155,7 +155,7 @@ def test_what_waits_is_looked_at_again(core):
     assert granted(scenario.join(a_node("n2", cpus=4))) == ["a"]
 
 
-def test_what_comes_back_under_the_name_is_new(core):
+def test_a_node_that_joins_under_the_name_is_new(core):
     scenario = core(a_node("n1", cpus=2))
     scenario.submit(an_action("a", cost={"cpu": 2}))
     lose_and_forget(scenario)
@@ -219,7 +219,7 @@ def test_a_cluster_wide_resource_of_that_name_stays(core):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_restored_machine_knows_who_was_forgotten(core, when):
+def test_a_restored_machine_knows_forgotten_nodes(core, when):
     scenario = core(a_node("n1", cpus=1), a_node("n2", cpus=1))
     scenario.submit(an_action("a", trajectory="t"), an_action("b"), an_action("waits"))
     scenario.lose("n1")

@@ -59,7 +59,7 @@ def test_a_service_waits_for_the_gpu_that_is_large_enough(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_who_needs_a_large_gpu_is_in_nobodys_way_on_small_ones(policy: str) -> None:
+def test_a_call_that_needs_a_large_gpu_blocks_no_call_on_small_ones(policy: str) -> None:
     services = {"big": a_service((1, 70)), "small": a_service((1, 20))}
     machine = a_pool_machine(policy, services, (1, 80), (1, 24))
     submit(machine, START + 1, a_call("1", "big"))

@@ -53,7 +53,7 @@ def test_an_action_alone_has_all_that_it_can_use(pool):
     assert (width(pool, "a"), width(pool, "b")) == (6, 2)
 
 
-def test_who_arrives_with_less_to_do_takes_cores_and_the_node_hears_of_it_first(pool):
+def test_a_shorter_arrival_takes_cores_and_the_node_is_notified_first(pool):
     pool.submit(supple("a"))
 
     shrunk, grant = pool.submit(supple("b", seconds=20.0))
@@ -65,7 +65,7 @@ def test_who_arrives_with_less_to_do_takes_cores_and_the_node_hears_of_it_first(
     assert grant.allocations[0].units == (1, 2, 3, 4, 5, 6, 7)
 
 
-def test_who_arrives_with_more_to_do_has_the_smallest_count(pool):
+def test_a_longer_arrival_gets_the_smallest_count(pool):
     pool.submit(supple("a"))
     pool.start("a")
     pool.advance(3.0)  # 16 of 40 seconds are left
@@ -75,7 +75,7 @@ def test_who_arrives_with_more_to_do_has_the_smallest_count(pool):
     assert (width(pool, "a"), width(pool, "b")) == (7, 1)
 
 
-def test_what_comes_free_goes_to_who_has_the_least_left_to_do(pool):
+def test_free_cores_go_to_the_action_with_the_least_left_to_do(pool):
     pool.submit(*(supple(name, seconds=n) for name, n in zip("abcd", (9, 40, 20, 30), strict=True)))
     assert [width(pool, name) for name in "abcd"] == [5, 1, 1, 1]
     pool.advance(1.0)
@@ -143,7 +143,7 @@ def test_growing_is_bounded_in_rate(pool):
     assert grown.allocation.units == tuple(range(8))
 
 
-def test_who_would_wait_is_served_whatever_the_rate(pool):
+def test_an_action_that_would_wait_is_served_at_any_rate(pool):
     pool.submit(supple("a"))
 
     for number in range(7):

@@ -30,7 +30,7 @@ def test_memory_is_free_once_the_environment_is_removed(core):
     assert granted(scenario.remove_environment("t1")) == ["b"]
 
 
-def test_who_waits_for_memory_keeps_no_cores_from_who_has_it(core):
+def test_an_action_that_waits_for_memory_keeps_no_cores_from_one_that_has_it(core):
     """A small node must not stand still.
 
     1. `t1` has the memory; `t2` waits for it, and a lease leaves one core.
@@ -47,7 +47,7 @@ def test_who_waits_for_memory_keeps_no_cores_from_who_has_it(core):
     assert scenario.why("b").resource == "memory:n1"
 
 
-def test_who_is_behind_another_one_for_memory_keeps_no_cores_either(core):
+def test_an_action_behind_another_for_memory_keeps_no_cores_either(core):
     scenario = core(a_node("n1", cpus=2, memory_bytes=4 * GIB))
     scenario.submit(a_step("a", "t1", 4))
     scenario.submit(a_lease("lease", cost={"cpu": 1}))

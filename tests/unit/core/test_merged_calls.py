@@ -70,7 +70,7 @@ def test_calls_that_differ_are_made_each_on_its_own(other) -> None:
     assert granted(scenario.submit(a_call("a"), other)) == ["a", "b"]
 
 
-def test_what_must_not_be_made_twice_is_not_shared_either() -> None:
+def test_calls_that_must_not_be_repeated_are_not_merged() -> None:
     scenario = a_scenario()
     posts = [a_call(f"c{n}", method="POST", body="x") for n in range(2)]
     safe = [a_call(f"s{n}", method="POST", body="x", replay_safe=True) for n in range(2)]
@@ -95,7 +95,7 @@ def test_a_good_answer_is_kept_for_its_time() -> None:
 
 
 @pytest.mark.parametrize("said", [NOT_FOUND, FAILING], ids=["not found", "failing"])
-def test_what_is_no_good_answer_is_shared_and_not_kept(said: Feedback) -> None:
+def test_an_error_response_is_shared_and_not_kept(said: Feedback) -> None:
     scenario = a_scenario()
     scenario.submit(a_call("a"), a_call("b"))
     scenario.finish("a", feedback=said, result=ANSWER)

@@ -24,7 +24,7 @@ def calls(count: int, first: int = 0):
     return [a_lease(f"c{n}", cost=SEARCH, ttl_seconds=900) for n in range(first, first + count)]
 
 
-def test_what_is_above_the_quota_waits_until_its_window_has_passed() -> None:
+def test_calls_above_the_quota_wait_until_its_window_has_passed() -> None:
     scenario = a_scenario(a_quota(2, 10.0))
     assert granted(scenario.submit(*calls(5))) == ["c0", "c1"]
     assert granted(scenario.advance(9.9)) == []
@@ -52,7 +52,7 @@ def test_the_machine_is_woken_once_for_all_that_wait() -> None:
     assert scenario.wakes() == [10.0]
 
 
-def test_who_waits_for_a_quota_says_which_one_and_for_how_long() -> None:
+def test_an_action_that_waits_for_a_quota_names_it_and_how_long() -> None:
     scenario = a_scenario(a_quota(2, 10.0), a_quota(100))
     scenario.submit(*calls(3))
     scenario.advance(4.0)
@@ -63,14 +63,14 @@ def test_who_waits_for_a_quota_says_which_one_and_for_how_long() -> None:
     assert "per day" not in why.reason
 
 
-def test_who_waits_for_a_quota_keeps_no_cores_from_others() -> None:
+def test_an_action_that_waits_for_a_quota_keeps_no_cores_from_others() -> None:
     scenario = a_scenario(a_quota(1))
     scenario.submit(*calls(1))
     scenario.submit(an_action("both", cost={"cpu": 2, **SEARCH}))
     assert granted(scenario.submit(an_action("cores", cost={"cpu": 2}))) == ["cores"]
 
 
-def test_who_waits_for_a_quota_is_not_overtaken_on_it() -> None:
+def test_an_action_that_waits_for_a_quota_is_not_overtaken_on_it() -> None:
     scenario = a_scenario(a_quota(2, 10.0))
     scenario.submit(*calls(1))
     scenario.submit(a_lease("wide", cost={"api:search": 2}))
@@ -108,7 +108,7 @@ def test_a_resource_that_was_away_for_a_while_has_not_forgotten() -> None:
     assert granted(scenario.advance(10.0)) == ["c1"]
 
 
-def test_a_quota_that_runs_out_is_a_decision_for_who_listens() -> None:
+def test_a_quota_that_runs_out_is_a_decision_for_subscribers() -> None:
     def turned(decisions: list[Decision]) -> list[tuple[str, int]]:
         return [
             (each.resource, each.turn.quota.left)

@@ -54,7 +54,7 @@ def test_every_attempt_is_paid_from_the_quota() -> None:
 
 
 @pytest.mark.parametrize("feedback", [LIMITED, FAILING], ids=["refused", "failing"])
-def test_what_was_sent_is_made_again_only_if_that_is_safe(feedback: Feedback) -> None:
+def test_a_sent_call_is_repeated_only_if_that_is_safe(feedback: Feedback) -> None:
     scenario = a_scenario()
     scenario.submit(a_call("c0", replay_safe=False))
     scenario.finish("c0", feedback=feedback)
@@ -63,7 +63,7 @@ def test_what_was_sent_is_made_again_only_if_that_is_safe(feedback: Feedback) ->
     assert "not made again: it is not replay_safe" in (finish.detail or "")
 
 
-def test_what_was_never_sent_is_always_made_again() -> None:
+def test_an_unsent_call_is_always_repeated() -> None:
     scenario = a_scenario()
     scenario.submit(a_call("c0", replay_safe=False))
     scenario.finish(
@@ -164,7 +164,7 @@ def test_a_refusal_to_the_holder_of_a_lease_slows_all_calls() -> None:
     assert granted(scenario.advance(4.0)) == ["c1"]
 
 
-def test_what_a_holder_says_of_a_resource_that_it_does_not_hold_is_ignored() -> None:
+def test_feedback_on_a_resource_that_is_not_held_is_ignored() -> None:
     scenario = a_scenario()
     scenario.submit(a_lease("mine", cost={"api:search": 1}), a_call("c0"), a_call("c1"))
     said = Feedback("api:other", Verdict.LIMITED, pause_seconds=4.0)

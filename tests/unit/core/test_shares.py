@@ -41,7 +41,7 @@ def test_a_project_takes_its_share_and_what_the_others_leave() -> None:
     assert len(granted(scenario.submit(*leases("a", 20)))) == 10
 
 
-def test_what_is_not_lent_stays_free_for_its_owner() -> None:
+def test_units_that_are_not_lent_stay_free_for_their_project() -> None:
     scenario = a_scenario(a=Share(4000), b=Share(6000, lend=2000))
     assert len(granted(scenario.submit(*leases("a", 20)))) == 6
     assert len(granted(scenario.submit(*leases("b", 20)))) == 4
@@ -71,7 +71,7 @@ def test_a_project_is_served_in_its_own_order() -> None:
     assert granted(scenario.release("a0", "a")) == ["a2"]
 
 
-def test_who_waits_for_its_share_keeps_no_cores_from_others() -> None:
+def test_an_action_that_waits_for_its_share_keeps_no_cores_from_others() -> None:
     scenario = a_scenario(a=Share(1000, borrow=0))
     scenario.submit(*leases("a", 1))
     scenario.submit(an_action("both", project="a", cost={"cpu": 8, **SEARCH}))

@@ -74,7 +74,7 @@ def test_another_pool_has_shares_of_its_own() -> None:
     assert len(granted(scenario.submit(*of("a", 3, 4, pool="other")))) == 2
 
 
-def test_what_was_lent_comes_back_even_when_the_borrower_came_first() -> None:
+def test_lent_units_return_even_when_the_borrower_came_first() -> None:
     scenario = a_scenario(a=Share(4000), b=Share(6000))
     scenario.submit(*of("a", *range(20)))
     assert granted(scenario.submit(*of("b", *range(20, 30)))) == []
@@ -121,7 +121,7 @@ def test_a_project_is_served_in_its_own_order_also_where_it_borrows() -> None:
     assert granted(scenario.finish("a1")) == ["a3"]
 
 
-def test_who_waits_for_other_things_keeps_its_share() -> None:
+def test_an_action_that_waits_for_another_resource_keeps_its_share() -> None:
     scenario = a_scenario(a=Share(3000, borrow=0), b=Share(7000), nodes=[a_node(cpus=10, gpu=1)])
     scenario.submit(a_lease("gpu", project="b", cost={"gpu": 1}))
     scenario.submit(an_action("a0", project="a", cost={"cpu": 2, "gpu": 1}))
@@ -235,7 +235,7 @@ def test_actions_that_take_nothing_shared_stand_in_one_line_whatever_their_proje
     assert {key.needs.project for key in scenario.machine.state.drained} == {""}
 
 
-def test_what_one_node_gives_of_a_share_is_missing_on_the_next() -> None:
+def test_a_share_used_on_one_node_is_missing_on_the_next() -> None:
     nodes = [a_node("n1", cpus=6), a_node("n2", cpus=6)]
     scenario = a_scenario("paper", nodes=nodes, a=Share(4000, borrow=0), b=Share(8000))
     scenario.submit(*wide("a", 0, 1))

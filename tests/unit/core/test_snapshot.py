@@ -89,7 +89,7 @@ def test_a_restored_machine_keeps_the_node_on_which_a_wide_action_saves_up():
     assert granted(scenario.submit(an_action("small"))) == []
 
 
-def test_what_is_held_of_a_resource_that_is_gone_survives():
+def test_holdings_of_a_removed_resource_survive():
     scenario = Scenario(config=a_config(apis={"search": 1}))
     scenario.submit(a_lease("lease", cost={"api:search": 1}))
     scenario.configure(a_config(revision=1))

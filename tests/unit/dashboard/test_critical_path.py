@@ -38,7 +38,7 @@ def test_an_action_that_ran_beside_a_longer_one_is_not_on_the_path() -> None:
     assert path.seconds == 8
 
 
-def test_what_the_last_action_waited_for_is_the_one_that_ended_latest_before_it() -> None:
+def test_the_predecessor_of_an_action_is_the_latest_to_end_before_it() -> None:
     actions = [
         finished(0, 0, 0, 4, "first", **CPU), finished(0, 0, 0, 5, "second", **CPU),
         finished(5.5, 0, 0, 1, "third", **CPU),

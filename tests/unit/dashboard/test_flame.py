@@ -32,7 +32,7 @@ def test_frames_lie_in_what_they_belong_to() -> None:
     assert flame.height == 4 * ROW
 
 
-def test_what_overlaps_in_time_lies_in_rows_of_its_own() -> None:
+def test_overlapping_frames_are_in_separate_rows() -> None:
     actions = [finished(0, 0, 0, 4, "a", step=1), finished(2, 0, 0, 4, "b", step=2)]
 
     frames = flame_of(trajectory(), actions, at(9)).frames

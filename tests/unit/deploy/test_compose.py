@@ -148,7 +148,7 @@ def test_nothing_gets_into_the_image_unasked() -> None:
     assert not {".env", "deploy", "."} & taken
 
 
-def test_what_the_image_copies_is_there() -> None:
+def test_files_that_the_image_copies_exist() -> None:
     for source in re.findall(r"^COPY (\S+) ", (ROOT / "Dockerfile").read_text(), re.MULTILINE):
         assert (ROOT / source).exists()
 

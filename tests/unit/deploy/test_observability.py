@@ -72,7 +72,7 @@ def test_an_alert_asks_for_metrics_that_there_are(rule: dict[str, Any]) -> None:
     assert {"summary", "action"} <= set(rule["annotations"])
 
 
-def test_what_a_service_answers_is_no_defect_of_ours() -> None:
+def test_a_response_of_a_service_is_not_counted_as_an_error() -> None:
     """The OpenAI-compatible door passes statuses of services on: 500 of a model, 504 of a time-out."""
     rule = next(rule for rule in RULES if rule["alert"] == "TangramWebErrors")
     left_out = re.search(r'route!~"([^"]*)"', rule["expr"])

@@ -70,7 +70,7 @@ def test_copies_of_all_eager_services_must_fit_together() -> None:
     [{}, {"n1": gpus(2, None)}, {"n1": gpus(0, 1)}, {"n1": gpus(2, 1), "n2": gpus(2, 60)}],
     ids=["no node yet", "no node counts", "no GPUs", "one node can"],
 )
-def test_what_some_node_may_hold_is_declared(nodes: dict[str, ResourceInventory]) -> None:
+def test_a_service_that_some_node_can_hold_is_accepted(nodes: dict[str, ResourceInventory]) -> None:
     assert why_no_room({"a"}, {"a": LAZY}, nodes) == ""
 
 

@@ -82,7 +82,7 @@ def test_a_project_gets_nothing_of_the_actions_of_others(watched_from: int) -> N
     assert (points(overview, "finished").sum(), points(overview, "submitted").sum()) == (0, 2)
 
 
-def test_what_others_hold_is_taken_and_has_no_name() -> None:
+def test_units_of_other_projects_are_used_and_unnamed() -> None:
     journal = a_journal()
     journal.submit("secret-light", project="secret")
     journal.grant("secret-light", (2,), milli=100)

@@ -58,7 +58,7 @@ def test_evictions_are_in_the_log_with_their_cause_the_latest_first():
     ]  # fmt: skip
 
 
-def test_what_a_node_says_is_gone_is_gone():
+def test_a_service_that_a_node_reports_gone_is_removed():
     journal = Journal()
     grant(journal, "a1", (0,), Hosting("reward", 2**30))
     report(journal, "a1", ChunkNews(gone=(Home("reward", (0,)),)))
@@ -94,7 +94,7 @@ def test_an_evicted_service_is_gone_and_in_the_log():
     assert said["log"][0]["what"] == "evicted"
 
 
-def test_what_is_brought_ahead_is_in_the_log_with_how_long_it_took():
+def test_a_prefetch_is_in_the_log_with_its_duration():
     journal = Journal()
     home, other = Home("reward", (0,)), Home("judge", (1,))
     journal.write([], [Prepare("n1", home, 2**30), Prepare("n1", other, 2**30)])
@@ -113,7 +113,7 @@ def test_what_is_brought_ahead_is_in_the_log_with_how_long_it_took():
     ]  # fmt: skip
 
 
-def test_what_is_prepared_in_host_memory_is_in_the_log_and_on_no_chunk():
+def test_a_preparation_in_host_memory_is_in_the_log_and_on_no_chunk():
     journal = Journal()
     home = Home("reward", (0,))
     journal.write([], [Prepare("n1", home, 2**30, awake=False)])

@@ -269,7 +269,7 @@ async def test_a_member_follows_topics_of_his_project_and_their_watching_is_said
 @pytest.mark.parametrize(
     "topic", ["overview", "nodes", "holders", "overview@secret", "nodes@", "overview@lab@lab"]
 )
-async def test_what_a_member_may_not_follow_does_not_exist(monkeypatch, topic):
+async def test_hidden_channels_do_not_exist_for_a_member(monkeypatch, topic):
     page = await member_page(monkeypatch)
 
     await page.say(sub=["overview@lab", topic])

@@ -72,7 +72,7 @@ def content(root: Path, name: str) -> str:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_what_a_group_says_is_understood(tmp_path: Path, version: int) -> None:
+def test_files_of_a_group_are_parsed(tmp_path: Path, version: int) -> None:
     trees, proc = a_tree(tmp_path, version)
     assert trees.version == version
     group = trees.group_of(7, PARENT, proc)

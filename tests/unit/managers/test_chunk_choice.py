@@ -67,7 +67,7 @@ def test_it_goes_there_once_the_other_one_has_arrived_or_is_gone() -> None:
         assert ledger.host("x", MILLI, "b", SMALL).units == (0,)
 
 
-def test_who_is_on_the_way_is_remembered() -> None:
+def test_restores_under_way_are_part_of_the_snapshot() -> None:
     ledger, _ = coming(2)
     again = a_ledger(2, memory=80 * GIB)
     again.recall(ledger.remember())

@@ -205,7 +205,7 @@ def test_only_a_free_chunk_can_be_asked_for_by_name(units) -> None:
     assert list(ledger.holders()) == ["there"]
 
 
-def test_who_adopted_gpus_that_are_no_chunk_keeps_them_and_cannot_load_a_service() -> None:
+def test_an_adopted_holder_of_gpus_that_are_no_chunk_keeps_them_and_cannot_load_a_service() -> None:
     donor, ledger = a_ledger(4), a_ledger(2, 2)
     ledger.adopt("old", donor.allocate("old", 4 * MILLI))
     assert ledger.free == 0

@@ -74,7 +74,7 @@ def test_leftovers_of_a_dead_predecessor_do_not_mark_a_gpu_as_foreign(tmp_path) 
     assert not left_by(tmp_path / "new")(os.getpid())
 
 
-def test_memory_is_measured_by_number_with_who_has_it() -> None:
+def test_memory_is_measured_by_number_with_its_processes() -> None:
     meter = NvmlMeter(FakeNvml({}, {"gib": 40, "used_gib": 30, "pids": (17,)}))
     assert [meter.free_bytes(unit) // GIB for unit in (0, 1)] == [80, 10]
     assert [meter.pids(unit) for unit in (0, 1)] == [[], [17]]
@@ -100,12 +100,12 @@ def test_an_operator_may_declare_that_there_are_none() -> None:
     "settings", [{"gpus": "two"}, {"gpus": "-1"}, {"gpus": "1", "gpu_memory_bytes": "80 GiB"}],
     ids=str,
 )  # fmt: skip
-def test_what_is_no_number_is_refused_by_name(settings) -> None:
+def test_an_invalid_number_is_refused_by_name(settings) -> None:
     with pytest.raises(InvalidRequest, match="give a whole number"):
         probe_gpu(context(**settings))
 
 
-def test_what_a_gpu_does_is_measured_and_one_that_is_lost_says_nothing() -> None:
+def test_gpu_activity_is_measured_except_of_a_lost_gpu() -> None:
     meter = NvmlMeter(
         FakeNvml({"gib": 80, "used_gib": 60, "busy": 35}, {"used_gib": 1}, {"lost": 1})
     )

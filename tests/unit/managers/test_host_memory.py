@@ -27,7 +27,7 @@ async def tight() -> AsyncIterator[Rig]:
     await rig.close()
 
 
-async def test_who_has_slept_longest_is_ended_for_a_call(tight: Rig) -> None:
+async def test_the_longest_asleep_service_is_ended_for_a_call(tight: Rig) -> None:
     await tight.asleep(A)
     await tight.asleep(C)
     await tight.used(B)
@@ -77,7 +77,7 @@ async def test_no_service_is_ended_for_a_preload(tight: Rig) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["dies", "hangs"])
-async def test_who_could_not_be_started_takes_nothing(tight: Rig, trouble: str) -> None:
+async def test_a_service_that_failed_to_start_takes_no_memory(tight: Rig, trouble: str) -> None:
     tight.troubles["a"] = trouble
     for attempt in (
         tight.keeper.hold("x", A, NEED),

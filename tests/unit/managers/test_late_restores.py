@@ -33,7 +33,7 @@ async def test_a_wake_up_that_hangs_keeps_no_call_from_other_gpus(rig: Rig) -> N
         await work
 
 
-async def test_who_answers_already_is_asked_while_another_one_wakes_on_its_gpus(rig: Rig) -> None:
+async def test_a_ready_service_takes_calls_while_another_wakes_on_its_gpus(rig: Rig) -> None:
     small: Home = ("small", (0,))
     await rig.used(small)
     rig.servers[small]._hold(10)  # there is room beside it

@@ -37,7 +37,7 @@ def shares(declared: dict[str, int], *, has_gpus: bool = True) -> MemoryShares:
     ],
     ids=str,
 )
-def test_what_is_not_declared_is_what_the_other_leaves(
+def test_an_undeclared_share_is_what_the_other_leaves(
     declared: dict[str, int], expected: MemoryShares
 ) -> None:
     assert shares(declared) == expected

@@ -26,7 +26,7 @@ def test_without_a_copy_it_is_not_put_to_sleep():
     assert model.awake
 
 
-def test_what_is_awake_stays_so():
+def test_a_model_that_is_awake_stays_awake():
     model = Model(1, seed=3, keeps_copy=True)
 
     assert model.wake()

@@ -7,7 +7,7 @@ import os
 from managers.cpu.process.output import Capture
 
 
-async def test_what_is_in_the_pipe_already_is_taken() -> None:
+async def test_output_in_the_pipe_is_read() -> None:
     capture = Capture(100)
     os.write(capture.write_end, b"last words")
     assert capture.finish() == "last words"

@@ -91,7 +91,7 @@ def test_the_learned_limit_halves_and_grows_by_one_per_round() -> None:
     assert ledger.ceiling <= 5 * MILLI  # two are open: more was never tried
 
 
-def test_what_was_learned_never_leaves_its_bounds() -> None:
+def test_the_learned_pace_never_leaves_its_bounds() -> None:
     ledger = an_api(least=3 * MILLI)
     for n in range(16):
         ledger.allocate(f"h{n}", MILLI)
@@ -167,7 +167,7 @@ def test_a_probe_that_is_never_heard_of_again_makes_room_for_another() -> None:
     assert may_go(ledger)
 
 
-def test_what_was_under_way_when_the_circuit_opened_decides_nothing() -> None:
+def test_calls_under_way_when_the_circuit_opened_decide_nothing() -> None:
     ledger = opened()
     hear(ledger, FAILING, FAILING, at=105.0, granted_at=99.0)
     assert may_go(ledger)
@@ -175,7 +175,7 @@ def test_what_was_under_way_when_the_circuit_opened_decides_nothing() -> None:
     assert not ledger.fits((MILLI, MILLI))
 
 
-def test_what_cannot_be_reached_is_not_tried_again_at_once() -> None:
+def test_an_unreachable_api_is_not_tried_again_at_once() -> None:
     ledger = an_api()
     hear(ledger, UNREACHABLE, at=100.0)
     assert ledger.ready_at(MILLI) == pytest.approx(100.1)

@@ -56,7 +56,7 @@ def test_a_missing_plugin_is_said_and_changes_nothing(command: list[str]) -> Non
 
 
 @pytest.mark.parametrize("command", UNTOUCHED, ids=" ".join)
-def test_what_is_no_pytest_or_says_its_workers_is_left_alone(command: list[str]) -> None:
+def test_commands_without_pytest_or_with_stated_workers_are_unchanged(command: list[str]) -> None:
     assert rewritten(command, 4, PYTEST_XDIST) == command
 
 

@@ -43,7 +43,7 @@ def test_from_every_state_there_is_a_way_to_an_answer(state: State) -> None:
     assert State.RESIDENT in seen
 
 
-def test_what_cannot_happen_raises_and_changes_nothing() -> None:
+def test_an_impossible_transition_raises_and_changes_nothing() -> None:
     instance = an_instance(*UP)
     with pytest.raises(Conflict, match="is resident, so not restored"):
         instance.handle(Event.RESTORED, 1.0)

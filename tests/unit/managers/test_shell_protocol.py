@@ -80,7 +80,7 @@ async def test_a_question_between_takes_nothing_from_a_command_that_is_ending() 
     other.close()
 
 
-async def test_what_a_predecessor_asked_is_not_taken_for_ours() -> None:
+async def test_frames_of_a_predecessor_are_ignored() -> None:
     first, other_first = await a_shell()
     await asyncio.sleep(0.002)
     second, other_second = await a_shell()
@@ -89,7 +89,7 @@ async def test_what_a_predecessor_asked_is_not_taken_for_ours() -> None:
         each.close()
 
 
-async def test_a_stream_that_ends_fails_who_waits_and_who_comes(tmp_path: Path) -> None:
+async def test_a_stream_that_ends_fails_present_and_later_waiters(tmp_path: Path) -> None:
     shell, other = await a_shell()
     answer = await shell.begin(shell.next_number(), "x")
     other.close()

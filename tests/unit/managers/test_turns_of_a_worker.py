@@ -29,7 +29,7 @@ def test_so_many_are_together_and_no_more() -> None:
     assert inside == [2, 2, 2, 2]
 
 
-def test_who_is_alone_waits_for_all_and_goes_before_later_ones() -> None:
+def test_an_exclusive_turn_waits_for_all_and_goes_before_later_ones() -> None:
     turns, entered, go = Turns(4), threading.Event(), threading.Event()
     said: list[str] = []
 

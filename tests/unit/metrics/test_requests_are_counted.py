@@ -57,7 +57,7 @@ def test_an_unknown_method_is_no_label() -> None:
     assert serve(method="BREW", status=405) == {"n OTHER /api/v1/actions/{id} 405": 1}
 
 
-def test_who_waits_for_an_action_is_counted_apart() -> None:
+def test_requests_that_wait_for_an_action_are_counted_apart() -> None:
     assert serve(query_string=b"a=1&wait=30") == {"n GET /api/v1/actions/{id}?wait 200": 1}
 
 

@@ -71,7 +71,7 @@ def test_the_table_of_chunks_finds_what_trying_everything_finds(candidates, free
 
 @TRIED
 @given(COUNTS, LEVELS)
-def test_what_fits_is_what_some_packing_holds(free, levels):
+def test_levels_fit_when_a_packing_exists(free, levels):
     packs = pack(free, [SIZES[level] for level in levels])
     amounts = [amount_at(level) for level in levels]
 
@@ -124,7 +124,7 @@ def test_eviction_works_on_chunks_as_on_units(candidates, queue, free):
 
 
 @pytest.mark.parametrize("amount", [0, 500, 1500, 9000, -1000], ids=str)
-def test_what_is_no_chunk_can_be_had_from_no_state(amount):
+def test_an_amount_that_is_no_chunk_fits_no_state(amount):
     operator = ChunksOperator((1, 1, 1, 1))
     assert level_of(amount) is None
     assert not operator.holds([amount])

@@ -51,7 +51,7 @@ def test_the_first_candidate_goes_however_soon_others_end():
     assert evict(group, 2).units == [1000]
 
 
-def test_who_waits_behind_is_counted():
+def test_actions_that_wait_behind_are_counted():
     """Free: 1 core; it ends at 4 s, the running one at 1 s. Behind: 1 + 2 = 3, then 3 + 2 = 5."""
     one, two = Action([1], [4.0]), Action([1], [2.0])
 

@@ -61,7 +61,7 @@ def test_a_group_shares_out_only_what_others_and_claims_leave():
     assert plan.waiting == {"judge": "waits for 1 of gpu, 0 free"}
 
 
-def test_who_is_evicted_keeps_what_it_would_use_of_other_resources():
+def test_an_evicted_action_claims_its_other_resources():
     """`second` is evicted from the cores; its API slot is not handed to `third`."""
     plan = planned(
         {"cpu": 2, "api": 2},

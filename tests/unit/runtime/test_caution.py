@@ -66,7 +66,7 @@ def test_less_is_taken_until_one_is_left_and_all_again_when_all_is_well() -> Non
     assert care.limit is None
 
 
-def test_what_came_before_a_handler_that_raised_is_taken_next() -> None:
+def test_messages_before_a_handler_that_raised_are_taken_next() -> None:
     care, bad = Caution(), ActionStarted(action_id=A, node="n2")
     care.take_less(raised(STARTED, RELEASED, bad, FINISHED, over=bad))
     assert care.limit == 2
@@ -120,7 +120,7 @@ def test_too_many_of_a_kind_in_a_row_are_not_to_blame() -> None:
     assert care.may_blame(lone(SUBMITTED))
 
 
-def test_what_went_well_in_an_ordinary_pass_counts_too() -> None:
+def test_messages_of_an_ordinary_pass_count_too() -> None:
     care = Caution()
     care.condemn(InboxMessage("1-0", b"0", encode(SUBMITTED)), lone(SUBMITTED), 0.0)
     assert care.in_a_row

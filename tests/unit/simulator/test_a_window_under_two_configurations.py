@@ -91,7 +91,7 @@ def test_a_share_bounds_what_its_project_takes(tmp_path: Path):
     assert results[THEN].whole.queue.most == pytest.approx(3.0, abs=0.2)
 
 
-def test_what_would_wait_for_ever_is_said(tmp_path: Path):
+def test_actions_that_would_wait_for_ever_are_reported(tmp_path: Path):
     paused = PoolConfig("default", "minimum", paused=True)
 
     with pytest.raises(InvalidRequest, match="as it would be: some actions would wait for ever"):
@@ -138,7 +138,7 @@ def early_and_late(folder: Path) -> Path:
     return window(folder, script(early, late), Cluster(1, 1, GIB, apis={API: 100}))
 
 
-def test_what_ran_before_the_window_holds_what_it_held_and_does_not_count(tmp_path: Path):
+def test_actions_that_ran_before_the_window_hold_their_units_and_do_not_count(tmp_path: Path):
     trace = early_and_late(tmp_path)
 
     played = outcome(trace, limited(1), limited(2), {"counts_from": 5.0})
@@ -276,7 +276,7 @@ def with_waiters(folder: Path, *costs: int) -> Path:
     return path
 
 
-def test_what_still_waited_is_played_as_long_as_others_like_it_took(tmp_path: Path):
+def test_waiting_actions_take_the_duration_of_similar_ones(tmp_path: Path):
     def of(units: int) -> Config:
         day = Quota(units * MILLI, window_seconds=86_400.0)
         return msgspec.structs.replace(limited(9), limits={API: Limits(quotas=(day,))})
@@ -290,7 +290,7 @@ def test_what_still_waited_is_played_as_long_as_others_like_it_took(tmp_path: Pa
     assert results[THEN].whole.execution.mean == pytest.approx(1.0, abs=0.1)
 
 
-def test_what_is_like_nothing_that_ended_is_left_out(tmp_path: Path):
+def test_actions_without_a_similar_finished_one_are_left_out(tmp_path: Path):
     path = with_waiters(tmp_path, 1, 1)
     path.write_bytes(path.read_bytes().replace(b'"id":"a1"', b'"family":"other","id":"a1"'))
 

@@ -69,7 +69,7 @@ def test_balanced_is_worse_by_less_than_a_tenth_and_mostly_not_at_all(cell: Cell
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", EXCEPTIONS, ids=named)
-def test_where_the_default_policy_is_worse_it_is_by_less_than_a_tenth(cell: Cell):
+def test_the_default_policy_is_worse_by_less_than_a_tenth_in_its_exceptions(cell: Cell):
     assert NOT_WORSE < ratio(cell, DEFAULT_POLICY, *RIVALS) < 1.1
 
 

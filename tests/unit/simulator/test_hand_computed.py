@@ -80,7 +80,7 @@ def test_every_hop_is_counted_where_it_belongs():
     assert simulation.trainers.step_seconds == [14.75 + 6.75 + 2 * 4.25]
 
 
-def test_what_arrives_during_a_pass_is_taken_by_the_next():
+def test_events_during_a_pass_are_taken_by_the_next():
     overheads = Overheads(0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     workload = script([act("a", 9.0)], [Think(0.25), act("b", 9.0)], [Think(0.5), act("c", 9.0)])
 
@@ -167,7 +167,7 @@ def test_a_run_cancelled_before_its_start_has_not_executed():
     assert parts(workload, "a") == (0.0, 4.0, 0.0)
 
 
-def test_what_never_started_is_granted_again():
+def test_an_action_that_never_started_is_granted_again():
     workload = script([act("a", 2.0)])
 
     simulation = played(workload, failure_ratio=0.999, seed=3)

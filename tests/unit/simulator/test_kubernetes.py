@@ -122,6 +122,6 @@ def test_used_cores_are_counted():
     assert tally.useful_core_seconds == 2.0
 
 
-def test_what_is_no_command_of_a_trajectory_is_refused():
+def test_a_command_outside_a_trajectory_is_refused():
     with pytest.raises(InvalidRequest, match="command of a trajectory"):
         played(script([keep("a", 1.0, ttl_seconds=9.0)]), PLAIN)

@@ -139,6 +139,6 @@ def test_more_gpus_halve_nothing_but_the_time_of_a_call():
     ],
     ids=["gpus", "requests", "domains"],
 )
-def test_what_cannot_be_is_refused(make, said):
+def test_impossible_parameters_are_refused(make, said):
     with pytest.raises(InvalidRequest, match=said):
         make()

@@ -83,7 +83,7 @@ def test_leases_are_kept_as_long_as_they_were(tmp_path: Path):
     assert result.whole.execution.most == 25.0
 
 
-def test_what_did_not_run_to_its_end_is_left_out_and_counted(tmp_path: Path):
+def test_unfinished_actions_are_left_out_and_counted(tmp_path: Path):
     waits = act("b", 1.0, queue_timeout_seconds=2.0)
 
     window = of(tmp_path, script([act("a", 9.0)], [waits]), cores=1)

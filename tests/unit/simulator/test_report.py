@@ -117,7 +117,7 @@ def test_a_claim_says_where_it_falls_short(paper, better, ours, said):
     assert Claim("x", paper, interval([ours]), better=better).verdict == said
 
 
-def test_what_the_paper_prints_stands_once_beside_each_of_our_policies():
+def test_the_numbers_of_the_paper_are_shown_once_beside_each_policy():
     claims = [
         Claim(f"ACT, rival over {policy}", paper, interval([ratio]), better="higher")
         for policy, paper, ratio in (("paper", "4.0", 2.0), ("malleable", None, 5.0))
@@ -131,7 +131,7 @@ def test_what_the_paper_prints_stands_once_beside_each_of_our_policies():
     assert ">5</span><br><small>reached" in row
 
 
-def test_what_was_measured_stands_apart_with_how_far_it_is_off():
+def test_measured_values_are_shown_apart_with_their_deviation():
     each = Beside(2.0, 2.1, 0.05, 4.0, 3.0, -0.25)
     reported = a_report(a_figure(claims=(CLAIM,)))
     reported = msgspec.structs.replace(

@@ -45,7 +45,7 @@ def interrupted_after_the_first(path: Path) -> None:
         simulate(CASES, INPUTS, SCALE, kept=Kept(path, INPUTS.at(SCALE), SCALE), watch=watch)
 
 
-def test_what_is_done_is_not_simulated_again(path: Path):
+def test_finished_cases_are_not_simulated_again(path: Path):
     interrupted_after_the_first(path)
 
     results, seen = all_of_them(path)

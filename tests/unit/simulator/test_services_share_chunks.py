@@ -115,7 +115,7 @@ def searching(calls: list[Arrival], restore_seconds: float, gpus: int, places: i
     return run(Scene(Searching(calls, CALL), cluster, NONE), "minimum").result
 
 
-def test_who_waits_for_an_api_has_its_restore_meanwhile():
+def test_a_restore_happens_while_its_call_waits_for_an_api():
     """The first has the place from 1 to 3.5 s; the second is restored from 1.5 to 3.5 s."""
     result = searching([Arrival(1.0, "m0"), Arrival(1.5, "m1")], 2.0, gpus=2, places=1)
 
@@ -131,7 +131,7 @@ def test_a_restore_that_began_ahead_is_waited_for_to_its_end():
 
 
 @pytest.mark.slow
-def test_restores_ahead_make_those_who_wait_for_an_api_sooner_done(monkeypatch: pytest.MonkeyPatch):
+def test_prefetch_ends_calls_that_wait_for_an_api_sooner(monkeypatch: pytest.MonkeyPatch):
     arrived = Arrivals(make_requests(2000, 1), NAMES, gpus=6, load=0.8, seconds=20.0, seed=1).all()
     ahead = searching(arrived, 5.0, gpus=8, places=6)
     monkeypatch.setattr(admission, "restore_ahead", lambda state, decisions: None)

@@ -133,7 +133,7 @@ def test_node_with_more_cores_than_there_are_is_labelled():
     assert describe_nodes([node]) == "n1: 64 cores, oversubscribed"
 
 
-def test_what_is_not_ready_is_said_in_words():
+def test_a_missing_dependency_is_reported_in_words():
     body = '{"checks": {"database": "ok", "leader": "no scheduler loop leads"}}'
 
     assert describe_missing(body) == "no scheduler loop leads"

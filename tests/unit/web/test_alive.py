@@ -39,7 +39,7 @@ def test_a_sign_of_life_grows_old() -> None:
 
 
 @pytest.mark.slow
-def test_what_a_real_redis_says_is_understood(tmp_path: Path) -> None:
+def test_replies_of_a_real_redis_are_parsed(tmp_path: Path) -> None:
     server = RedisServer(tmp_path / "r").start()
     try:
         with server.client() as client:

@@ -34,14 +34,14 @@ def test_a_member_that_both_changed_is_mine_and_said() -> None:
     assert merged.clashes == [Clash(*POOL, "policy", "minimum", "balanced")]
 
 
-def test_what_they_deleted_and_i_left_alone_stays_deleted() -> None:
+def test_their_deletion_of_an_unchanged_object_stays() -> None:
     base = {POOL: {"policy": "paper"}}
 
     assert merge(base, {}, base).specs == {}
 
 
 @given(SPECS, SPECS)
-def test_who_changed_nothing_gets_theirs(base: dict, theirs: dict) -> None:
+def test_an_unchanged_side_takes_the_other(base: dict, theirs: dict) -> None:
     merged = merge(base, theirs, base)
 
     assert merged.clashes == []
@@ -56,7 +56,7 @@ def test_without_their_change_it_is_mine(base: dict, mine: dict) -> None:
     assert merged.specs == mine
 
 
-def test_what_they_deleted_and_i_changed_is_mine_as_a_whole_and_said() -> None:
+def test_an_object_that_they_deleted_and_i_changed_is_kept_and_reported() -> None:
     base = {POOL: {"policy": "paper", "paused": False}}
     mine = {POOL: {"policy": "paper", "paused": True}}
 
@@ -66,7 +66,7 @@ def test_what_they_deleted_and_i_changed_is_mine_as_a_whole_and_said() -> None:
     assert merged.clashes == [Clash(*POOL, WHOLE, None, mine[POOL])]
 
 
-def test_what_they_made_is_not_pruned() -> None:
+def test_their_new_objects_are_not_pruned() -> None:
     big = ("Pool", "big")
     base, theirs = {POOL: {"policy": "paper"}}, {POOL: {"policy": "paper"}, big: {"policy": "x"}}
 
@@ -74,7 +74,7 @@ def test_what_they_made_is_not_pruned() -> None:
     assert merge(base, theirs, base).specs == base
 
 
-def test_what_i_pruned_and_they_changed_stays_and_is_said() -> None:
+def test_an_object_that_i_pruned_and_they_changed_stays_and_is_reported() -> None:
     base, theirs = {POOL: {"policy": "paper"}}, {POOL: {"policy": "minimum"}}
 
     merged = merge(base, theirs, {}, prune=True)

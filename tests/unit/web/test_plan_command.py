@@ -71,7 +71,7 @@ def test_the_decision_of_policy_paper_comes_out(plan):
     }
 
 
-def test_who_waits_says_why(plan):
+def test_a_waiting_action_in_the_plan_has_its_reason(plan):
     answer = plan(PROBLEM | {"waiting": [ONE, {"id": "b", "cost": {"api:search": [4]}}]})
 
     assert answer["waiting"] == [{"id": "b", "reason": "waits for 4 of api:search, 2 free"}]

@@ -14,7 +14,7 @@ SECRET = "whsec_" + "a" * 44
 
 
 @given(st.text(max_size=200))
-def test_what_was_sealed_is_read_again(text: str) -> None:
+def test_a_sealed_secret_is_read_again(text: str) -> None:
     sealed = seal(text, "test")
     assert unseal(sealed, "test") == text
 

@@ -64,7 +64,7 @@ def test_services_that_a_call_finds_were_resident():
     assert story.residents() == {"n1": (Home("a", (0,)),)}
 
 
-def test_who_makes_room_later_was_there_and_who_is_restored_later_was_not():
+def test_a_service_evicted_later_was_resident_and_one_restored_later_was_not():
     story = Story()
     story.begins()
     story.write(granted("b", evicted="a"))
@@ -74,7 +74,7 @@ def test_who_makes_room_later_was_there_and_who_is_restored_later_was_not():
     assert story.residents() == {"n1": (Home("a", (0,)), Home("c", (1,)))}
 
 
-def test_who_is_brought_ahead_later_was_not_there():
+def test_a_service_prefetched_later_was_not_resident():
     story = Story()
     story.begins()
     story.write(Prepare("n1", Home("a", (0,)), 1))
@@ -109,7 +109,7 @@ def test_a_restore_that_is_not_played_is_as_if_it_had_been_before():
     assert story.residents() == {"n1": (Home("a", (0,)),)}
 
 
-def test_what_a_node_says_when_it_joins_is_all_there_is():
+def test_the_services_of_a_node_that_joins_are_those_it_reports():
     before, after = Story(), Story()
     before.write(granted("a", action="earlier"))
     before.write(joined(Home("b", (0,))))

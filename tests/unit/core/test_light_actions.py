@@ -84,7 +84,7 @@ def test_throttling_does_not_make_a_family_look_smaller(core):
     ],
     ids=lambda fields: next(iter(fields)),
 )
-def test_who_says_or_is_of_no_known_family_gets_what_it_got_before(core, fields):
+def test_stated_cores_and_unknown_families_are_granted_as_before(core, fields):
     scenario = after(core(), *[0.5] * ENOUGH)
     assert not any(shared for _, _, shared in units_of(scenario, **fields))
 

@@ -24,7 +24,7 @@ def test_actions_that_can_only_be_admitted_alike_stand_in_one_line(core):
     assert seen.items[0].why == wait_details(scenario.machine.explain("small0"))
 
 
-def test_who_waits_keeps_the_names_that_others_of_its_task_came_with(core):
+def test_a_waiting_action_keeps_the_names_of_its_task(core):
     scenario = core(a_node("n1", cpus=1))
     names = [f"a{number}" for number in range(3)]
     scenario.submit(*(an_action(name, task="".join(("some", "task"))) for name in names))

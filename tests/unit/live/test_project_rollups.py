@@ -118,7 +118,7 @@ def test_a_kept_project_that_does_nothing_has_moments_in_which_nothing_happened(
 
 
 @pytest.mark.slow
-def test_what_is_stored_is_not_stored_again() -> None:
+def test_stored_moments_are_not_stored_again() -> None:
     journal = an_hour(("lab",))
     first = folded(journal, ProjectRollups())
     newest = {step: moments[-1].at for step, moments in first.rollups["lab"].items()}

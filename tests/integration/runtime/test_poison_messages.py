@@ -294,7 +294,7 @@ async def test_an_event_that_frees_units_is_not_blamed_for_the_plan_that_follows
     assert not letters(rig.redis, rig.keys)
 
 
-async def test_what_the_loop_notices_itself_is_no_messages_fault(
+async def test_events_of_the_loop_itself_are_blamed_on_no_message(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def raising(*_: Any) -> None:

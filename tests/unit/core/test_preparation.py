@@ -52,7 +52,7 @@ def test_each_degree_has_chunks_of_its_own() -> None:
     assert len(prepared(decisions)) == 8 + 2
 
 
-def test_what_does_not_fit_or_is_not_eager_is_not_prepared() -> None:
+def test_services_that_do_not_fit_or_are_not_eager_are_not_prepared() -> None:
     large = replace(EAGER, degrees=(Degree(1, 90 * GIB),))
     lazy = replace(EAGER, eager=False)
     shut = replace(EAGER, quarantined=True)
@@ -71,7 +71,7 @@ def test_a_service_that_is_declared_later_is_prepared_then_and_no_other() -> Non
     assert prepared(again) == {}
 
 
-def test_what_is_prepared_is_cached_nowhere() -> None:
+def test_a_prepared_service_is_cached_on_no_chunk() -> None:
     machine, _ = joining(configured(a=EAGER), a_gpu_node(1))
     home = Home("a", (0,))
     machine.handle(ServicePrepared(node="n1", home=home, awake=False, at=START + 1))

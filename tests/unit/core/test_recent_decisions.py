@@ -101,7 +101,7 @@ def test_the_first_that_was_evicted_expects_its_turn_at_the_predicted_end(core):
     assert expected(scenario, "b").starts_in_seconds == pytest.approx(0.75)
 
 
-def test_nothing_is_forecast_for_who_waits_for_what_no_end_brings(core):
+def test_there_is_no_forecast_for_an_action_that_no_end_frees(core):
     scenario = core(
         a_node("n1", cpus=1), config=a_config(pools=[PoolConfig("default", paused=True)])
     )

@@ -87,7 +87,7 @@ def test_without_any_node_everything_is_given_the_benefit_of_the_doubt(core):
     assert granted(scenario.join(a_node("n1", cpus=64))) == ["a"]
 
 
-def test_who_waits_for_a_larger_node_does_not_block_the_small_one(core):
+def test_an_action_that_waits_for_a_larger_node_does_not_block_the_small_one(core):
     """An action that no end of another can help must not hold up those that could run."""
     scenario = core(empty=True)
     scenario.submit(an_action("huge", cost={"cpu": 64}))
@@ -99,7 +99,7 @@ def test_who_waits_for_a_larger_node_does_not_block_the_small_one(core):
     assert granted(scenario.join(a_node("n2", cpus=64))) == ["huge"]
 
 
-def test_who_needs_the_large_node_while_it_is_away_does_not_block_the_small_one(core):
+def test_an_action_that_needs_an_absent_large_node_does_not_block_the_small_one(core):
     scenario = core(a_node("small", cpus=4), a_node("large", cpus=64))
     scenario.lose("large")
 

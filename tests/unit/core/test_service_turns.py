@@ -41,7 +41,7 @@ def test_a_resident_service_goes_on_until_no_call_waits_for_it() -> None:
     assert list(play.end("a3")) == ["b1"]
 
 
-def test_who_is_overdue_goes_before_the_service_that_is_there() -> None:
+def test_an_overdue_call_goes_before_the_resident_service() -> None:
     play = a_play()
 
     assert list(play.end("a1", RESTORED_IN_2)) == ["a2"]
@@ -79,7 +79,7 @@ def test_the_paper_serves_calls_in_order_of_arrival() -> None:
     assert list(play.end("a1", RESTORED_IN_2)) == ["b1"]
 
 
-def test_calls_that_come_meanwhile_do_not_put_off_who_is_overdue() -> None:
+def test_later_calls_do_not_delay_an_overdue_one() -> None:
     play = a_play()
     served = ["a1"]
     while served[-1] != "b1":
@@ -135,7 +135,7 @@ def test_a_call_goes_home_even_when_a_smaller_block_is_free() -> None:
     check(play.machine.state)
 
 
-def test_what_was_measured_of_services_is_part_of_a_snapshot() -> None:
+def test_measurements_of_services_are_part_of_a_snapshot() -> None:
     play = a_play()
     play.end("a1", RESTORED_IN_2)
     before = snapshot.dump(play.machine)
@@ -211,7 +211,7 @@ def test_the_paper_restores_elsewhere_at_once() -> None:
     assert list(play.submit(a_call("a1", "a"), a_call("a2", "a"))) == ["a1", "a2"]
 
 
-def test_what_restores_were_measured_to_take_says_whether_calls_wait_or_go_elsewhere() -> None:
+def test_measured_restores_decide_whether_calls_wait_or_go_elsewhere() -> None:
     """One call of 1 s in line: worth a restore of 0.1 s, and not one of 2 s."""
     for restore_seconds, goes in ((0.1, True), (2.0, False)):
         play = Play("a", gpus=2)

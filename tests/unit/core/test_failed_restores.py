@@ -66,7 +66,7 @@ def test_it_goes_into_a_larger_block_before_it_goes_where_it_failed() -> None:
     assert units(play, "a2")[0] >= 1
 
 
-def test_where_it_failed_on_all_chunks_it_is_tried_again_and_ends() -> None:
+def test_a_service_that_failed_on_all_chunks_is_tried_again_and_its_call_ends() -> None:
     """Three grants, as after any failed restore; no call waits for ever."""
     play = failed(1)
     assert list(fail(play, "a1")) == ["a1"]

@@ -86,7 +86,7 @@ def test_no_header_that_passes_can_hold_another(name: str, value: str) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_what_cannot_be_called_cannot_be_declared(declared) -> None:
+def test_a_forbidden_target_cannot_be_declared(declared) -> None:
     from msgspec.structs import replace
 
     with pytest.raises(InvalidRequest):

@@ -137,7 +137,7 @@ def test_only_admins_of_a_project_give_its_roles(person, role, project, sees, gi
 
 
 @pytest.mark.parametrize("wrong", [{"username": "unknown"}, {"role": "king"}])
-def test_what_cannot_be_given_is_said(person, wrong):
+def test_an_invalid_grant_is_refused_with_the_reason(person, wrong):
     client = browser_of(person("ada", default=Role.ADMIN))
     given = {"username": "ada", "project": "default", "role": "viewer", **wrong}
 

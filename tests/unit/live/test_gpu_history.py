@@ -42,7 +42,7 @@ def folded(journal: Journal, until: float, newest: int = -1) -> list[GpuSnapshot
     return fold.gpu_history.take()
 
 
-def test_a_scene_says_who_held_which_chunk_and_which_services_lay_where() -> None:
+def test_a_snapshot_has_the_holder_and_the_services_of_each_chunk() -> None:
     journal = with_gpus()
     call(journal, "a1", (0, 1))
 

@@ -39,7 +39,7 @@ def test_the_hint_for_a_quota_has_what_is_left_and_when_it_returns() -> None:
     assert behind.starts_in_seconds == 9.0
 
 
-def test_who_waits_for_calls_to_end_is_not_sent_to_the_quota() -> None:
+def test_the_hint_for_an_action_that_waits_for_calls_is_not_the_quota() -> None:
     scenario = a_scenario(a_quota(9, 10.0), at_once=1)
     scenario.submit(*calls(2))
 
@@ -96,7 +96,7 @@ def test_the_hint_for_a_service_that_fits_no_gpu_has_the_memory_of_the_largest()
     assert relief == UnblockHint(kind="size", sizes=[UnmetSize("gpu_memory", 70 * GIB, 40 * GIB)])
 
 
-def test_what_is_shut_is_named(core) -> None:
+def test_a_closed_resource_is_named(core) -> None:
     scenario = core(a_node("n1", pool="other"))
     scenario.submit(an_action("a"))
 

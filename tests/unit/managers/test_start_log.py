@@ -26,7 +26,7 @@ def read(path: Path) -> list[str]:
 
 @settings(deadline=None, max_examples=by_tier(12, 50, 500))
 @given(STEPS)
-def test_what_was_added_and_not_removed_is_found(steps: list[tuple[str, list[str]]]) -> None:
+def test_added_entries_are_found_until_removed(steps: list[tuple[str, list[str]]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "marks.log"
         marks = MarkLog(path)

@@ -61,7 +61,7 @@ def test_its_degrees_are_what_a_call_may_get_of_gpus() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_served_names_the_member(fields, pointer) -> None:
+def test_an_invalid_request_names_the_member(fields, pointer) -> None:
     assert refused(**fields) == pointer
 
 

@@ -21,7 +21,7 @@ async def test_a_service_stays_cached_and_is_not_restored_twice(rig: Rig) -> Non
     assert rig.servers[A].restores == 1
 
 
-async def test_who_has_to_leave_has_left_before_the_other_comes(rig: Rig) -> None:
+async def test_an_eviction_is_over_before_the_restore_begins(rig: Rig) -> None:
     await rig.keeper.hold("x", A, NEED)
     rig.keeper.let_go("x", A)
     await rig.keeper.hold("y", B, NEED, [A])
@@ -56,7 +56,7 @@ async def test_memory_that_is_freed_late_is_waited_for(rig: Rig) -> None:
     assert server.alive
 
 
-async def test_who_says_it_sleeps_and_frees_nothing_is_ended(rig: Rig) -> None:
+async def test_a_service_that_sleeps_and_frees_nothing_is_ended(rig: Rig) -> None:
     rig.troubles["a"] = "keeps"
     await rig.keeper.hold("x", A, NEED)
     rig.keeper.let_go("x", A)
@@ -65,7 +65,7 @@ async def test_who_says_it_sleeps_and_frees_nothing_is_ended(rig: Rig) -> None:
     assert rig.keeper.take_lost() == (A,)
 
 
-async def test_who_breaks_off_while_it_drains_is_ended_and_its_memory_measured_free(
+async def test_a_service_that_fails_while_it_drains_is_ended_and_its_memory_measured_free(
     rig: Rig,
 ) -> None:
     rig.troubles["a"] = "breaks"
@@ -75,7 +75,7 @@ async def test_who_breaks_off_while_it_drains_is_ended_and_its_memory_measured_f
     assert rig.states()["a"] is ServiceState.COLD
 
 
-async def test_who_answers_otherwise_after_a_restore_is_kept_out_until_it_is_forgotten(
+async def test_a_service_that_answers_otherwise_after_a_restore_is_quarantined_until_it_is_forgotten(
     rig: Rig,
 ) -> None:
     """I12; the next call fails at once, and others have the memory."""
@@ -179,7 +179,7 @@ async def test_a_preloaded_service_is_found(rig: Rig) -> None:
     assert rig.servers[A].restores == 1
 
 
-async def test_who_is_granted_a_service_that_is_on_its_way_waits_for_it(rig: Rig) -> None:
+async def test_a_call_waits_for_its_service_when_a_restore_is_under_way(rig: Rig) -> None:
     work = await coming(rig, A)
     held, _ = await asyncio.gather(rig.keeper.hold("x", A, NEED), work)
     assert (held.alive, rig.servers[A].restores) == (True, 1)
@@ -230,7 +230,7 @@ async def test_closing_ends_preloads(rig: Rig) -> None:
     assert rig.memory.used[0] == 0
 
 
-async def test_what_is_prepared_is_in_host_memory_and_wakes_for_a_call(rig: Rig) -> None:
+async def test_a_prepared_service_is_in_host_memory_and_wakes_for_a_call(rig: Rig) -> None:
     for _ in range(2):
         await rig.keeper.come(A, NEED, awake=False)
     assert (rig.states(), rig.memory.used) == ({"a": ServiceState.HOST_RESIDENT}, {0: 0, 1: 0})
@@ -260,7 +260,7 @@ async def test_nothing_comes_after_the_end(rig: Rig) -> None:
         await rig.keeper.come(A, NEED)
 
 
-async def test_what_is_discarded_while_others_use_it_is_ended_when_it_is_wanted_next(
+async def test_a_service_discarded_in_use_is_ended_before_its_next_call(
     rig: Rig,
 ) -> None:
     for holder in ("x", "y"):

@@ -289,7 +289,7 @@ def test_a_quarantined_service_is_not_restored(browser: Any, redis_bus: Any) -> 
     assert submitted.action.cost == {"gpu": (1000,)}
 
 
-def test_what_was_done_is_undone(browser: Any, redis_bus: Any) -> None:
+def test_an_operation_is_undone(browser: Any, redis_bus: Any) -> None:
     admin = browser(Role.ADMIN, everywhere=True)
     for verb, undo in (
         (("node", "drain"), "/act/node/resume/?target=n1"),
@@ -354,7 +354,7 @@ def test_a_lower_quota_names_the_actions_it_strands_and_shares_name_their_sum(br
     assert '"shares":{"default":{"nominal_units":9}}' in share.context["line"]
 
 
-def test_what_is_so_already_is_said_and_not_written(browser: Any) -> None:
+def test_an_operation_without_effect_is_reported_and_not_written(browser: Any) -> None:
     admin = browser(Role.ADMIN, everywhere=True)
 
     answer = admin.post("/act/node/drain/", {"target": "n2", "running": "goes on"})

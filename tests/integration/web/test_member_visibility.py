@@ -109,7 +109,7 @@ def test_others_objects_are_answered_as_those_that_do_not_exist(member: Client, 
 
 @EVERY_ROLE
 @pytest.mark.parametrize("page", WATCHERS_ALONE)
-def test_what_shows_all_projects_is_refused_and_not_linked(member: Client, page: str) -> None:
+def test_pages_of_all_projects_are_refused_and_not_linked(member: Client, page: str) -> None:
     assert member.get(page).status_code in (403, 404)
     assert f'href="{page}"' not in member.get("/queues/").content.decode()
 

@@ -23,7 +23,7 @@ def test_a_paused_task_waits_and_is_overtaken(core):
     assert (why.code, why.reason) == ("task_paused", "task task is paused")
 
 
-def test_what_runs_goes_on_and_what_comes_later_waits(core):
+def test_running_actions_go_on_and_later_ones_wait(core):
     scenario = core(a_node("n1", cpus=2))
     scenario.submit(an_action("runs"))
     scenario.pause()
@@ -55,7 +55,7 @@ def test_a_trajectory_of_a_paused_task_keeps_its_order(core):
     assert granted(scenario.pause(paused=False)) == ["two"]
 
 
-def test_what_a_node_gives_back_of_a_paused_task_waits_with_it(core):
+def test_a_returned_action_of_a_paused_task_waits(core):
     scenario = core(a_node("n1", cpus=1))
     scenario.submit(an_action("a"))
     scenario.pause()

@@ -106,7 +106,7 @@ def waiting(**fields: object) -> Ahead:
     return play
 
 
-def test_who_waits_for_a_quota_finds_its_service_there_when_it_is_granted() -> None:
+def test_the_service_of_a_call_that_waits_for_a_quota_is_prefetched() -> None:
     play = waiting()
     (home,) = homes(play.submit(a_searching_call("b1", "b")))
 
@@ -127,7 +127,7 @@ def test_a_call_that_is_granted_meanwhile_goes_to_where_its_service_is_on_its_wa
     assert only(Grant, decisions)[0].allocations[-1].units == home.units
 
 
-def test_who_waits_for_the_share_of_its_project_has_its_service_brought() -> None:
+def test_the_service_of_a_call_that_waits_for_its_share_is_prefetched() -> None:
     play = Ahead("a", "b", default=Share(MILLI, borrow=0), other=Share(MILLI, lend=0))
     play.submit(a_call("a1", "a"))
 
@@ -147,7 +147,7 @@ def test_a_line_that_is_worth_little_of_a_restore_has_nothing_brought() -> None:
     assert homes(measured(restore_seconds=5.0).submit(a_call("a2", "a"))) == []
 
 
-def test_who_waits_for_the_chunk_of_its_service_goes_on_to_until_the_other_is_there() -> None:
+def test_a_call_waits_for_the_chunk_of_its_service_until_the_prefetched_one_is_ready() -> None:
     play = measured(restore_seconds=1.5)
     decisions = play.submit(a_call("a2", "a"))
 
@@ -156,7 +156,7 @@ def test_who_waits_for_the_chunk_of_its_service_goes_on_to_until_the_other_is_th
     assert hostings(play.arrived(Home("a", (1,)))) == {}
 
 
-def test_who_waits_for_the_chunk_of_its_service_has_the_other_when_that_is_sooner() -> None:
+def test_a_call_that_waits_for_the_chunk_of_its_service_gets_another_when_that_is_sooner() -> None:
     play = measured(restore_seconds=1.5)
     play.submit(a_call("a2", "a"))
 

@@ -145,7 +145,7 @@ def test_an_own_program_waits_until_all_have_left() -> None:
     assert list(play.end("1")) == ["own"]
 
 
-def test_who_shares_a_chunk_is_part_of_a_snapshot() -> None:
+def test_holders_of_a_shared_chunk_are_part_of_a_snapshot() -> None:
     play = a_play()
     play.submit(*calls("a", "1", "2"))
     before = snapshot.dump(play.machine)
@@ -166,7 +166,7 @@ def test_a_full_chunk_has_no_seat() -> None:
         play.ledger.join("x", Home("a", (0,)), 2)
 
 
-def test_who_sits_down_counts_for_the_share_of_its_project() -> None:
+def test_a_call_on_a_shared_chunk_counts_for_the_share_of_its_project() -> None:
     config = batched()
     shares = {"gpu": {"default": Share(2 * MILLI, borrow=0)}}
     config = replace(config, pools={"default": replace(config.pools["default"], shares=shares)})

@@ -100,7 +100,7 @@ def test_a_burst_is_spread_over_the_nodes_and_every_call_gets_more():
     assert sorted(grant.node or "" for grant in grants.values()) == ["n1", "n1", "n2", "n2"]
 
 
-def test_who_has_a_home_in_a_larger_block_goes_home_when_several_go_at_once():
+def test_a_call_with_a_home_in_a_larger_block_gets_it_when_several_are_granted_at_once():
     """Two free GPUs are the smallest block: for the first call in the queue without a home."""
     pool = Pool()
     pool.submit(an_action("command", cost={"gpu": 2}, duration_seconds=1000.0))

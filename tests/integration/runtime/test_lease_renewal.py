@@ -85,7 +85,9 @@ def test_a_loop_that_makes_no_progress_is_replaced(redis_client: redis.Redis, ke
         wait_until_elected(leader_of(redis_client, keys, "standby"))
 
 
-def test_who_was_replaced_shows_no_more_life(redis_client: redis.Redis, keys: Keys) -> None:
+def test_a_replaced_leader_sends_no_more_signs_of_life(
+    redis_client: redis.Redis, keys: Keys
+) -> None:
     replaced = leader_of(redis_client, keys, "replaced")
     assert replaced.try_elect()
     with LeaseRenewal(replaced) as breath:

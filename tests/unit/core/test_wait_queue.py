@@ -43,7 +43,7 @@ def test_a_line_is_read_in_order(priorities, moves, count) -> None:
     assert queue.in_order(first=1, most=count, every=2) == expected[1::2][:count]
 
 
-def test_who_comes_back_to_its_place_is_next_again() -> None:
+def test_an_action_that_returns_to_its_place_is_next_again() -> None:
     queue = WaitQueue(QueueKey("default", None, NEEDS))
     lives = [LiveAction(an_action(f"a{n}"), "default", NEEDS, (0, n), 0.0) for n in range(3)]
     for live in lives:

@@ -61,7 +61,7 @@ MOMENTS = [before_the_commit, while_it_decides, after_the_commit]
 
 @pytest.mark.parametrize("snapshot", [False, True], ids=["plain", "with a snapshot due"])
 @pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: moment.__name__)
-def test_what_was_read_is_neither_trimmed_nor_passed_over(
+def test_read_messages_are_neither_trimmed_nor_skipped(
     redis_client: redis.Redis,
     keys: Keys,
     monkeypatch: pytest.MonkeyPatch,
