@@ -69,11 +69,10 @@ def _facts() -> dict[str, Any]:
     from redis import RedisError
 
     from tangram_web.lib import bus
-    from tangram_web.metrics.standing import read_standing
-    from tangram_web.metrics.views import READERS
+    from tangram_web.metrics.reading import READERS, read_system
 
     try:
-        standing = read_standing(bus.redis_client(), bus.keys(), READERS)
+        standing = read_system(bus.redis_client(), bus.keys(), READERS)
     except RedisError as error:
         return {"redis": str(error)}
     return {

@@ -19,8 +19,7 @@ from tangram_web.dashboard.selectors import names_hidden_from
 from tangram_web.lib import ask, bus
 from tangram_web.lib.job_runs import JobRun, JobRuns
 from tangram_web.live.access import Sight
-from tangram_web.metrics.standing import read_standing
-from tangram_web.metrics.views import READERS
+from tangram_web.metrics.reading import READERS, read_system
 from tangram_web.records.models import ActionRecord
 
 T = TypeVar("T")
@@ -53,7 +52,7 @@ def workers(request: HttpRequest) -> HttpResponse:
     status, problem = asked(ask.status)
     runs: list[JobRun] = []
     try:
-        standing = read_standing(bus.redis_client(), bus.keys(), READERS)
+        standing = read_system(bus.redis_client(), bus.keys(), READERS)
         runs = JobRuns(bus.redis_client(), bus.keys()).all()
     except redis.RedisError as error:
         standing, problem = None, f"redis does not answer: {error}"

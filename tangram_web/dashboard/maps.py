@@ -22,7 +22,7 @@ from tangram_web.live.access import Sight
 from tangram_web.live.gpu_history import GpuHistoryStore
 from tangram_web.live.topic_store import stored_snapshot
 from tangram_web.live.topics import HOLDERS, NODES
-from tangram_web.metrics.standing import read_standing
+from tangram_web.metrics.reading import read_system
 from tangram_web.pools.selectors import current_config
 
 NO_INSTANT: Final = "at is an instant of the past, in seconds since 1970"
@@ -210,7 +210,7 @@ def holders_of(sight: Sight, kind: str) -> tuple[bool, list[dict[str, Any]]]:
 def service_memory() -> list[dict[str, Any]]:
     """Return what GPU services take of the host memory of each node, as nodes said last."""
     try:
-        standing = read_standing(bus.redis_client(), bus.keys())
+        standing = read_system(bus.redis_client(), bus.keys())
     except redis.RedisError:
         return []
     return [

@@ -27,8 +27,7 @@ from tangram_web.dashboard.scopes import project_of
 from tangram_web.lib import ask, bus
 from tangram_web.live.access import Sight
 from tangram_web.live.rollups.query import point_rows
-from tangram_web.metrics.standing import read_standing
-from tangram_web.metrics.views import READERS
+from tangram_web.metrics.reading import READERS, read_system
 from tangram_web.pools.selectors import current_config
 
 #: Rows that are read at once.
@@ -88,7 +87,7 @@ def decisions(_: Sight, query: QueryDict) -> Rows:
 def workers(_: Sight, __: QueryDict) -> Rows:
     """Yield the workers that show life. Raises Unavailable."""
     try:
-        yield read_standing(bus.redis_client(), bus.keys(), READERS).workers
+        yield read_system(bus.redis_client(), bus.keys(), READERS).workers
     except redis.RedisError as error:
         raise Unavailable(f"redis does not answer: {error}") from error
 

@@ -1,12 +1,11 @@
-"""Metrics for Prometheus: how the whole system stands, whichever web process is asked.
+"""Metrics for Prometheus, of the whole system and equal in each web process.
 
-Counters and histograms are folded from the journal (`totals`), next to the live frames, and kept in
-Redis together with the journal position up to which they count (`store`): they go on where they
-were after a restart or a fail-over, and count nothing twice. What stands now (depths, capacity,
-nodes, lags, the loop's own passes) is read when somebody scrapes (`standing`), and `exposition`
-writes all of it down.
+Counters and histograms are folded from the journal (`totals`), next to the live frames, and stored
+in Redis with the journal position up to which they count (`store`): they continue after a restart
+or a fail-over and count nothing twice. Present values (depths, capacity, nodes, lags, cycles of the
+loop) are read at each scrape (`reading`); `exposition` renders all of it.
 
-Rules: the prefix ``tangram_``, base units, ``_total`` for what only grows; labels are bounded by
-configuration (project, pool, kind, outcome, resource, node state, role), never an id. Every web
-process answers the same, so scrape one address, or aggregate with ``max``.
+Rules: the prefix ``tangram_``, base units, ``_total`` for counters; labels are bounded by
+configuration (project, pool, kind, outcome, resource, node state, role), never an id. Scrape one
+web process, or aggregate with ``max``.
 """

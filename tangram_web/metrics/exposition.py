@@ -1,7 +1,7 @@
-"""Totals and standing as metric families of Prometheus.
+"""Metric families of Prometheus, from totals and the present state.
 
-``FAMILIES`` of a reading is everything that `/metrics` ever shows; documents, alert rules and the
-dashboard may name nothing else.
+`families` and `families_of_requests` yield all families of `/metrics`; documents, alert rules and
+the dashboard may use no others.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from prometheus_client.metrics_core import Metric
 
 from domain.action import Outcome
 from domain.version import VERSION
+from tangram_web.metrics.reading import SystemReading
 from tangram_web.metrics.requests import BOUNDS as REQUEST_BOUNDS
-from tangram_web.metrics.requests import Answered
-from tangram_web.metrics.standing import Standing
+from tangram_web.metrics.requests import RequestTotals
 from tangram_web.metrics.totals import BOUNDS, MEMORY_BOUNDS, PHASES, Histogram, Totals
 
-#: What the workers' parts are called.
+#: Roles of workers.
 ROLES = ("loop", "standby", "node", "projector", "jobs")
 NODE_STATES = ("ready", "drained", "lost")
 
 
 def families(
     totals: Totals,
-    standing: Standing,
+    system: SystemReading,
     overview: dict[str, Any],
     nodes: dict[str, Any],
     resources: dict[str, Any],
     shares: list[dict[str, Any]],
 ) -> Iterator[Metric]:
-    """Yield every metric family of one reading; frames that were never made are empty.
+    """Yield all metric families of one scrape; a frame is empty before its first publication.
 
-    ``resources`` and ``shares``: what the leader's books say of each (`GET /status`).
+    ``resources`` and ``shares`` are those of `GET /status`.
     """
     yield from _of_totals(totals)
-    yield from _of_leader(standing)
-    yield from _of_streams(standing)
-    yield from _of_workers(standing)
+    yield from _of_leader(system)
+    yield from _of_streams(system)
+    yield from _of_workers(system)
     yield from _of_pools(overview.get("pools", []))
     yield from _of_resources(overview.get("resources", []))
     yield from _of_quotas({name: r for name, r in resources.items() if "quotas" in r})
@@ -57,19 +57,19 @@ def families(
     yield build
 
 
-def families_of_requests(answered: Answered) -> Iterator[Metric]:
-    """Yield what the web processes have answered, together."""
-    # As with actions: the first defect of a route is an increase over this 0.
-    none = {(method, route, "500"): 0 for method, route, _ in answered.requests}
+def families_of_requests(totals: RequestTotals) -> Iterator[Metric]:
+    """Yield the requests of all web processes together."""
+    # As with actions: the first error of a route is an increase over this 0.
+    none = {(method, route, "500"): 0 for method, route, _ in totals.requests}
     yield _counter(
-        "tangram_http_requests", "Requests that are answered.", ["method", "route", "status"],
-        none | answered.requests,
+        "tangram_http_requests", "HTTP requests, by route and status.", ["method", "route", "status"],
+        none | totals.requests,
     )  # fmt: skip
     seconds = HistogramMetricFamily(
         "tangram_http_request_seconds", "From a request to the end of its answer.", labels=["route"]
     )
-    for key, counts in sorted(answered.counts.items()):
-        seconds.add_metric(key, _buckets(counts, REQUEST_BOUNDS), answered.seconds.get(key, 0.0))
+    for key, counts in sorted(totals.counts.items()):
+        seconds.add_metric(key, _buckets(counts, REQUEST_BOUNDS), totals.seconds.get(key, 0.0))
     yield seconds
 
 
@@ -79,24 +79,27 @@ def _of_totals(totals: Totals) -> Iterator[Metric]:
         totals.submitted,
     )  # fmt: skip
     yield _counter(
-        "tangram_actions", "Actions that are over.", ["project", "pool", "kind", "outcome"],
+        "tangram_actions", "Finished actions.", ["project", "pool", "kind", "outcome"],
         _ends(totals),
     )  # fmt: skip
     yield _counter(
-        "tangram_actions_requeued", "Grants taken back before they ran.", ["pool"], totals.requeued
+        "tangram_actions_requeued",
+        "Grants that were revoked before their action ran.",
+        ["pool"],
+        totals.requeued,
     )
     yield _counter(
-        "tangram_actions_resized", "Running actions given other units.", ["pool"], totals.resized
+        "tangram_actions_resized", "Resizes of running actions.", ["pool"], totals.resized
     )
     yield _histogram(
         "tangram_action_completion_seconds", "Action completion time (ACT) of finished actions.",
         ["pool", "kind"], totals.completion,
     )  # fmt: skip
     for name, text, sums in (
-        ("granted_cpu", "Core seconds granted to actions whose use is counted.",
+        ("granted_cpu", "Core seconds granted to actions whose use is measured.",
          totals.granted_cpu_seconds),
         ("used_cpu", "Core seconds that they used.", totals.used_cpu_seconds),
-        ("throttled", "Seconds for which quotas of light actions kept them from running.",
+        ("throttled", "Seconds for which the CPU quota of light actions throttled them.",
          totals.throttled_seconds),
     ):  # fmt: skip
         yield _counter(f"tangram_action_{name}_seconds", text, ["pool"], sums)
@@ -109,20 +112,20 @@ def _of_totals(totals: Totals) -> Iterator[Metric]:
     yield peaks
     yield _counter(
         "tangram_gpu_service_calls",
-        "Grants to calls of GPU services that were on the chunk (a restore avoided), or restored.",
+        "Grants to calls of GPU services that were in memory on the chunk, or were restored.",
         ["pool", "memory"], totals.service_calls,
     )  # fmt: skip
     yield _counter(
-        "tangram_gpu_evictions", "Services that left GPU memory for others.", ["pool"],
+        "tangram_gpu_evictions", "Services evicted from GPU memory.", ["pool"],
         totals.evictions,
     )  # fmt: skip
     yield _counter(
         "tangram_gpu_restores_ahead",
-        "Services brought to idle chunks before a grant, and those of them that a call met there.",
+        "Services restored on idle chunks before a grant, and those that a call then used.",
         ["pool", "what"], totals.ahead,
     )  # fmt: skip
     yield _histogram(
-        "tangram_gpu_restore_seconds", "Bringing a service to its chunk, evictions included.",
+        "tangram_gpu_restore_seconds", "Restores of a service on its chunk, evictions included.",
         ["pool"], totals.restores,
     )  # fmt: skip
     yield _histogram(
@@ -132,101 +135,103 @@ def _of_totals(totals: Totals) -> Iterator[Metric]:
 
 
 def _ends(totals: Totals) -> dict[tuple[str, str, str, str], int]:
-    """Return how actions ended, with a 0 for each end that none of their kind has had so far.
+    """Return finished actions by outcome, with a 0 for outcomes that did not occur yet.
 
-    Prometheus takes no notice of the first value of a series: without the 0 the first failures of a
-    pool, however many come at once, would be no increase, and alert nobody.
+    Prometheus does not count the first value of a series as an increase: without the 0 the first
+    failures of a pool, however many, would raise no alert.
     """
     known = {key[:3] for key in totals.finished} | totals.submitted.keys()
     return {(*key, outcome.value): 0 for key in known for outcome in Outcome} | totals.finished
 
 
-def _of_leader(standing: Standing) -> Iterator[Metric]:
-    yield _gauge("tangram_scheduler_leader", "1 while a loop leads.", float(bool(standing.leader)))
-    yield _gauge("tangram_scheduler_epoch", "Leaders elected so far.", standing.epoch)
-    if standing.tick_lag_seconds is not None:
+def _of_leader(system: SystemReading) -> Iterator[Metric]:
+    yield _gauge("tangram_scheduler_leader", "1 while a loop leads.", float(bool(system.leader)))
+    yield _gauge("tangram_scheduler_epoch", "Leaders elected so far.", system.epoch)
+    if system.tick_lag_seconds is not None:
         yield _gauge(
-            "tangram_scheduler_life_age_seconds", "Since the leader's last sign of life.",
-            standing.tick_lag_seconds,
+            "tangram_scheduler_life_age_seconds", "Seconds since the leader's last heartbeat.",
+            system.tick_lag_seconds,
         )  # fmt: skip
-    life = standing.life_of_leader()
+    life = system.life_of_leader()
     if "pass_counts" in life:
         passes = HistogramMetricFamily(
             "tangram_scheduler_tick_seconds",
-            "Passes of the present leader: deciding, committing and answering.",
+            "Scheduling cycles of the present leader: deciding, committing and answering.",
         )
         passes.add_metric([], _buckets(life["pass_counts"], life["pass_bounds"]), life["pass_sum"])
         yield passes
     if "redis_risks" in life:
         yield _gauge(
-            "tangram_redis_durable", "1 where what Redis answers is on disk and stays in memory.",
+            "tangram_redis_durable", "1 if Redis writes to disk before it answers and evicts nothing.",
             float(not life["redis_risks"]),
         )  # fmt: skip
 
 
-def _of_streams(standing: Standing) -> Iterator[Metric]:
+def _of_streams(system: SystemReading) -> Iterator[Metric]:
     yield _gauge(
-        "tangram_inbox_entries", "Entries the leader has yet to read.", standing.inbox_entries
+        "tangram_inbox_entries",
+        "Inbox entries that the leader has not read yet.",
+        system.inbox_entries,
     )
     yield _gauge(
-        "tangram_dead_letters", "Messages that could not be read or taken in, set aside.",
-        standing.dead_letters,
+        "tangram_dead_letters", "Messages set aside because they could not be processed.",
+        system.dead_letters,
     )  # fmt: skip
-    behind = [((name,), lag) for name, lag in standing.lags.items()]
+    behind = [((name,), lag) for name, lag in system.lags.items()]
     yield _gauges(
-        "tangram_stream_lag_entries", "Journal entries a reader has yet to read.", ["reader"],
+        "tangram_stream_lag_entries", "Journal entries that a reader has not read yet.", ["reader"],
         ((name, lag.entries) for name, lag in behind),
     )  # fmt: skip
     yield _gauges(
-        "tangram_stream_lag_seconds", "Age of what a reader has read, against the newest entry.",
+        "tangram_stream_lag_seconds", "Age of the last entry that a reader has read, against the newest entry.",
         ["reader"], ((name, lag.seconds) for name, lag in behind),
     )  # fmt: skip
 
 
-def _of_workers(standing: Standing) -> Iterator[Metric]:
+def _of_workers(system: SystemReading) -> Iterator[Metric]:
     yield _counter(
-        "tangram_cpuset_repairs", "Cores of containers found changed by others, and restored.",
-        ["node"], standing.repairs(),
+        "tangram_cpuset_repairs", "Cpusets of containers that were changed from outside and repaired.",
+        ["node"], system.repairs(),
     )  # fmt: skip
-    yield from _of_gpus(standing)
+    yield from _of_gpus(system)
     yield _gauges(
-        "tangram_workers", "Workers that show life.", ["role"],
-        (((role,), sum(w["role"] == role for w in standing.workers)) for role in ROLES),
+        "tangram_workers", "Live workers.", ["role"],
+        (((role,), sum(w["role"] == role for w in system.workers)) for role in ROLES),
     )  # fmt: skip
 
 
-def _of_gpus(standing: Standing) -> Iterator[Metric]:
-    gpus = list(standing.gpus())
+def _of_gpus(system: SystemReading) -> Iterator[Metric]:
+    gpus = list(system.gpus())
     yield _gauges(
-        "tangram_gpu_busy_ratio", "Share of the last moments in which a GPU worked, as NVML says.",
+        "tangram_gpu_busy_ratio", "Share of recent samples in which a GPU was busy, by NVML.",
         ["node", "gpu"], ((key, busy) for key, busy, _ in gpus if busy is not None),
     )  # fmt: skip
     yield _gauges(
-        "tangram_gpu_memory_used_bytes", "Memory of a GPU in use, whoever has it.",
+        "tangram_gpu_memory_used_bytes", "Memory of a GPU in use by any process.",
         ["node", "gpu"], ((key, used) for key, _, used in gpus),
     )  # fmt: skip
-    memory = list(standing.service_memory())
+    memory = list(system.service_memory())
     yield _gauges(
-        "tangram_gpu_service_host_memory_used_bytes", "Host memory that GPU services take.",
+        "tangram_gpu_service_host_memory_used_bytes", "Host memory that GPU services use.",
         ["node"], (((node,), used) for node, used, _ in memory),
     )  # fmt: skip
     yield _gauges(
-        "tangram_gpu_service_host_memory_capacity_bytes", "Host memory that GPU services may take.",
+        "tangram_gpu_service_host_memory_capacity_bytes", "Limit of the host memory that GPU services use.",
         ["node"], (((node,), capacity) for node, _, capacity in memory),
     )  # fmt: skip
 
 
 def _of_pools(pools: list[dict[str, Any]]) -> Iterator[Metric]:
     yield _gauges(
-        "tangram_queue_depth", "Actions that wait.", ["pool"],
+        "tangram_queue_depth", "Queued actions.", ["pool"],
         (((pool["name"],), pool["queued"]) for pool in pools),
     )  # fmt: skip
     yield _gauges(
-        "tangram_queue_oldest_age_seconds", "How long the oldest of them has waited.", ["pool"],
+        "tangram_queue_oldest_age_seconds", "Waiting time of the oldest queued action.", ["pool"],
         (((pool["name"],), pool["oldest_seconds"] or 0.0) for pool in pools),
     )  # fmt: skip
     yield _gauges(
-        "tangram_actions_live", "Actions that are not over, by state.", ["pool", "state"],
+        "tangram_actions_live", "Unfinished actions, by state.", ["pool", "state"],
         (
             ((pool["name"], state), pool[state])
             for pool in pools
@@ -234,15 +239,15 @@ def _of_pools(pools: list[dict[str, Any]]) -> Iterator[Metric]:
         ),
     )  # fmt: skip
     yield _gauges(
-        "tangram_pool_paused", "1 while a pool grants nothing.", ["pool"],
+        "tangram_pool_paused", "1 while a pool is paused.", ["pool"],
         (((pool["name"],), float(pool["paused"])) for pool in pools),
     )  # fmt: skip
     yield _gauges(
-        "tangram_pool_capacity_units", "Units there are.", ["pool", "resource"],
+        "tangram_pool_capacity_units", "Units of the pool.", ["pool", "resource"],
         (((pool["name"], "cpu"), pool["cores_total"]) for pool in pools),
     )  # fmt: skip
     yield _gauges(
-        "tangram_pool_allocated_units", "Units that are granted.", ["pool", "resource"],
+        "tangram_pool_allocated_units", "Granted units.", ["pool", "resource"],
         (((pool["name"], "cpu"), pool["cores_held"]) for pool in pools),
     )  # fmt: skip
 
@@ -253,13 +258,13 @@ def _of_resources(resources: list[dict[str, Any]]) -> Iterator[Metric]:
         ["resource"], (((r["name"],), r["capacity"]) for r in resources),
     )  # fmt: skip
     yield _gauges(
-        "tangram_resource_allocated_units", "Of them, units that are granted.",
+        "tangram_resource_allocated_units", "Granted units of a resource of the whole cluster.",
         ["resource"], (((r["name"],), r["held"]) for r in resources),
     )  # fmt: skip
 
 
 def _of_quotas(paced: dict[str, Any]) -> Iterator[Metric]:
-    """Yield how resources that count over time stand."""
+    """Yield the state of resources with a quota over time."""
     quotas = [((name, _window(quota)), quota) for name, r in paced.items() for quota in r["quotas"]]
     labels = ["resource", "window"]
     yield _gauges(
@@ -267,11 +272,11 @@ def _of_quotas(paced: dict[str, Any]) -> Iterator[Metric]:
         ((key, quota["units"]) for key, quota in quotas),
     )  # fmt: skip
     yield _gauges(
-        "tangram_quota_used_units", "Of them, units granted in the present window.", labels,
+        "tangram_quota_used_units", "Units granted in the present window of a quota.", labels,
         ((key, quota["used"]) for key, quota in quotas),
     )  # fmt: skip
     yield _gauges(
-        "tangram_resource_ceiling_units", "Most that may be open at once, as far as was learned.",
+        "tangram_resource_ceiling_units", "Learned limit of units open at once.",
         ["resource"], (((name,), r["ceiling"]) for name, r in paced.items()),
     )  # fmt: skip
     yield _gauges(
@@ -281,11 +286,11 @@ def _of_quotas(paced: dict[str, Any]) -> Iterator[Metric]:
 
 
 def _of_shares(shares: list[dict[str, Any]]) -> Iterator[Metric]:
-    """Yield what projects have of what they share."""
+    """Yield the shares of projects in shared resources."""
     for name, text, member in (
-        ("nominal", "Units that are a project's own share.", "nominal"),
-        ("used", "Units of what is shared that a project's actions hold.", "used"),
-        ("borrowed", "Of them, units beyond its own share.", "borrowed"),
+        ("nominal", "Nominal share of a project.", "nominal"),
+        ("used", "Units of a shared resource that a project's actions hold.", "used"),
+        ("borrowed", "Units that a project holds beyond its nominal share.", "borrowed"),
     ):
         yield _gauges(
             f"tangram_share_{name}_units", text, ["pool", "resource", "project"],
@@ -310,8 +315,12 @@ def _of_nodes(nodes: list[dict[str, Any]]) -> Iterator[Metric]:
     )  # fmt: skip
     for name, text, field in (
         ("tangram_environments", "Environments of trajectories.", "environments"),
-        ("tangram_pool_memory_capacity_bytes", "Memory there is.", "memory_total_bytes"),
-        ("tangram_pool_memory_allocated_bytes", "Memory that is reserved.", "memory_held_bytes"),
+        ("tangram_pool_memory_capacity_bytes", "Memory of the pool's nodes.", "memory_total_bytes"),
+        (
+            "tangram_pool_memory_allocated_bytes",
+            "Reserved memory of the pool's nodes.",
+            "memory_held_bytes",
+        ),
     ):
         sums = [((pool,), sum(n[field] for n in nodes if n["pool"] == pool)) for pool in pools]
         yield _gauges(name, text, ["pool"], sums)
@@ -350,6 +359,6 @@ def _histogram(
 
 
 def _buckets(counts: list[int], bounds: Iterable[float]) -> list[tuple[str, float]]:
-    """Return (upper bound, how many are not above it), as Prometheus wants it."""
+    """Return cumulative (upper bound, count) pairs, as Prometheus requires."""
     names = [*(str(bound) for bound in bounds), "+Inf"]
     return list(zip(names, accumulate(counts), strict=True))

@@ -1,13 +1,13 @@
-"""What the web processes answer, by route and status.
+"""Counts and durations of HTTP requests, by route and status.
 
-Each process counts by itself and adds what is new to one hash in Redis every second, so the sums go
-on over restarts and it does not matter which process is scraped. What a killed process counted in
-its last second is lost. While Redis is away the counts wait here; if it went away in the middle of
-its answer, one second may count twice.
+Each process adds its new counts to one hash in Redis every second, so the sums continue over
+restarts and any process can be scraped. A killed process loses the counts of its last second. While
+Redis is down the counts stay in memory; if it fails in the middle of its answer, one second may
+count twice.
 
 Routes are templates (``/api/v1/actions/{id}``), never paths: their number is bounded, and no id
-becomes a label. What waits for an action (``?wait=``) is a route of its own, for its time is not
-ours; a stream counts from its request to its end.
+becomes a label. A request that waits for an action (``?wait=``) has a route of its own, since its
+duration is that of the action; a stream counts from its request to its end.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ log = logging.getLogger(__name__)
 #: Upper bounds of the seconds a request takes: 1 ms … 30 s.
 BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-#: Requests of no route of ours: unknown paths, files that browsers ask for.
+#: Requests without a route: unknown paths, files that browsers request.
 OTHER: Final = "other"
-#: The client had gone before there was a status, as proxies call it.
+#: The client disconnected before there was a status; nginx uses the same number.
 CLIENT_GONE: Final = 499
 FLUSH_SECONDS: Final = 1.0
 #: Between the parts of a field's name in Redis; no route contains it.
 _CUT: Final = "\x1f"
 
 
-class Answered(msgspec.Struct):
+class RequestTotals(msgspec.Struct):
     """Sums over all web processes, as the metrics show them."""
 
     #: (method, route, status)
@@ -57,14 +57,14 @@ class Answered(msgspec.Struct):
 
 
 class RequestCounts:
-    """What one process has counted and not yet stored."""
+    """Counts of one process that are not stored yet."""
 
     def __init__(self) -> None:
         self._requests: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}
 
     def add(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one answer."""
+        """Count one response."""
         known = method if method in METHODS else "OTHER"
         self._requests[_CUT.join(("n", known, route, str(status)))] += 1
         self._requests[_CUT.join(("b", route, str(bisect_left(BOUNDS, seconds))))] += 1
@@ -72,20 +72,20 @@ class RequestCounts:
         self._seconds[summed] = self._seconds.get(summed, 0.0) + seconds
 
     def take(self) -> tuple[Mapping[str, int], Mapping[str, float]]:
-        """Return everything and begin anew."""
+        """Return all counts and reset them."""
         taken = self._requests, self._seconds
         self._requests, self._seconds = Counter(), {}
         return taken
 
     def give_back(self, requests: Mapping[str, int], seconds: Mapping[str, float]) -> None:
-        """Keep what could not be stored."""
+        """Add counts that could not be stored."""
         self._requests.update(requests)
         for field, value in seconds.items():
             self._seconds[field] = self._seconds.get(field, 0.0) + value
 
 
 class CountedRequests:
-    """An ASGI application that counts what another one answers."""
+    """ASGI middleware that counts the responses of an application."""
 
     def __init__(self, inner: Application, counts: RequestCounts) -> None:
         self._inner = inner
@@ -113,7 +113,7 @@ class CountedRequests:
 
 
 async def store_counts(client: redis.asyncio.Redis, key: str, counts: RequestCounts) -> None:
-    """Add what is new to the sums in Redis, or keep it for the next time."""
+    """Add the counts to the sums in Redis, or keep them for the next time."""
     requests, seconds = counts.take()
     if not requests:
         return
@@ -126,8 +126,8 @@ async def store_counts(client: redis.asyncio.Redis, key: str, counts: RequestCou
         await pipeline.execute()
     except redis.RedisError as error:
         counts.give_back(requests, seconds)
-        if not isinstance(error, redis.ConnectionError):  # others tell of an outage
-            log.warning("request counts wait: %s", error)
+        if not isinstance(error, redis.ConnectionError):  # other code logs an outage
+            log.warning("request counts are not stored yet: %s", error)
 
 
 async def keep_storing(
@@ -143,18 +143,18 @@ async def keep_storing(
             await store_counts(client, key, counts)
 
 
-def read_answered(client: redis.Redis, key: str) -> Answered:
+def read_request_totals(client: redis.Redis, key: str) -> RequestTotals:
     """Return the sums of all processes."""
-    answered = Answered()
+    totals = RequestTotals()
     stored: Mapping[bytes, bytes] = client.hgetall(key)  # type: ignore[assignment]
     for name, value in stored.items():
         what, *parts = name.decode().split(_CUT)
         if what == "n":
             method, route, status = parts
-            answered.requests[method, route, status] = int(value)
+            totals.requests[method, route, status] = int(value)
         elif what == "s":
-            answered.seconds[parts[0],] = float(value)
+            totals.seconds[parts[0],] = float(value)
         elif what == "b":
-            buckets = answered.counts.setdefault((parts[0],), [0] * (len(BOUNDS) + 1))
+            buckets = totals.counts.setdefault((parts[0],), [0] * (len(BOUNDS) + 1))
             buckets[int(parts[1])] = int(value)
-    return answered
+    return totals

@@ -1,8 +1,8 @@
-"""Where totals lie between two readings: one value in Redis, replaced as a whole.
+"""Store of the totals: one value in Redis, replaced as a whole.
 
-Totals and the position up to which they count are one value, so a crash between two saves makes
-the reader fold the same entries again into the older totals: nothing is lost or counted twice. The
-position also holds the journal, as that of the rows does.
+Totals and the position up to which they count are one value, so after a crash between two saves the
+same entries are folded again into the older totals: nothing is lost or counted twice. The journal
+is not trimmed beyond the position, as with that of the rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tangram_web.metrics.totals import Totals
 
 log = logging.getLogger(__name__)
 
-#: Our name among the journal's consumers.
+#: Name among the consumers of the journal.
 CONSUMER = "metrics"
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -32,9 +32,9 @@ class MetricsStore:
         self._keys = keys
 
     def load(self) -> Totals:
-        """Return the stored totals; new ones when there are none, or none that can be read.
+        """Return the stored totals; empty ones if none are stored or they cannot be read.
 
-        Counters that begin anew are what Prometheus expects of a restart.
+        Prometheus handles the reset of a counter.
         """
         stored = self._client.get(self._keys.metrics)
         if not isinstance(stored, bytes):
@@ -42,11 +42,11 @@ class MetricsStore:
         try:
             return _decode(stored)
         except msgspec.DecodeError as error:
-            log.error("totals of another version cannot be read, and begin anew: %s", error)
+            log.error("cannot read the stored totals, counters restart at 0: %s", error)
             return Totals()
 
     def save(self, totals: Totals) -> None:
-        """Replace the stored totals, and let go of the journal before them."""
+        """Replace the stored totals, and allow the journal before them to be trimmed."""
         with self._client.pipeline() as pipeline:
             pipeline.set(self._keys.metrics, _encode(totals))
             pipeline.hset(self._keys.positions, CONSUMER, totals.position)

@@ -1,4 +1,4 @@
-"""Counters and histograms over the journal, from the first entry that was ever folded."""
+"""Counters and histograms over the journal, from the first entry that was folded."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ BOUNDS: Final = (
 )  # fmt: skip
 #: Upper bounds of peaks of memory, bytes: 1 MiB … 64 GiB.
 MEMORY_BOUNDS: Final = tuple(2**20 * 4**power for power in range(9))
-#: What became of a restore before its grant: it was begun; a call met the service there.
+#: A restore before a grant: it started; a call used the service that it had loaded.
 BROUGHT, MET = "brought", "met"
-#: What a call found on its chunk: its service, so that a restore was avoided, or not.
+#: A call whose service was in memory on its chunk, so that a restore was avoided, or was not.
 CACHED, RESTORED = "cached", "restored"
 PHASES: Final = ("queue", "overhead", "execution")
 
@@ -52,7 +52,7 @@ class PeakMemory(msgspec.Struct):
 
 
 class Totals(msgspec.Struct):
-    """What has happened up to one place in the journal. Keys are label values in a fixed order."""
+    """Totals up to one position of the journal. Keys are label values in a fixed order."""
 
     #: Stream id of the last entry that is counted.
     position: str = "0-0"
@@ -67,19 +67,19 @@ class Totals(msgspec.Struct):
     #: (pool,)
     requeued: dict[tuple[str], int] = {}
     resized: dict[tuple[str], int] = {}
-    #: Of actions whose use is counted, (pool,): core seconds granted and used, seconds throttled.
+    #: Of actions whose use is measured, (pool,): core seconds granted and used, seconds throttled.
     granted_cpu_seconds: dict[tuple[str], float] = {}
     used_cpu_seconds: dict[tuple[str], float] = {}
     throttled_seconds: dict[tuple[str], float] = {}
-    #: (pool,) → how many actions had a peak of memory up to each of `MEMORY_BOUNDS`, and their sum.
+    #: (pool,) → actions by peak memory, and the sum of the peaks.
     peak_memory: dict[tuple[str], PeakMemory] = {}
     #: Grants of chunks to calls of services, (pool, `CACHED` or `RESTORED`).
     service_calls: dict[tuple[str, str], int] = {}
-    #: Services that left GPU memory for others, (pool,).
+    #: Services that were evicted from GPU memory, (pool,).
     evictions: dict[tuple[str], int] = {}
-    #: How long restores took, evictions before them included, (pool,).
+    #: Durations of restores with the evictions before them, (pool,).
     restores: dict[tuple[str], Histogram] = {}
-    #: Restores before anybody was granted the chunk, (pool, `BROUGHT` or `MET`).
+    #: Restores before a grant of the chunk, (pool, `BROUGHT` or `MET`).
     ahead: dict[tuple[str, str], int] = {}
 
     def submit(self, project: str, pool: str, kind: str) -> None:
@@ -88,7 +88,7 @@ class Totals(msgspec.Struct):
         self.submitted[key] = self.submitted.get(key, 0) + 1
 
     def finish(self, project: str, pool: str, kind: str, outcome: Outcome, timing: Timing) -> None:
-        """Count an action that is over."""
+        """Count a finished action."""
         key = (project, pool, kind, outcome.value)
         self.finished[key] = self.finished.get(key, 0) + 1
         _of(self.completion, (pool, kind)).add(timing.act_seconds)
@@ -97,7 +97,7 @@ class Totals(msgspec.Struct):
         _of(self.phases, (pool, "execution")).add(timing.execution_seconds)
 
     def use(self, pool: str, granted_cpu_seconds: float, used: UsedResources) -> None:
-        """Count what an action was granted of CPU time, and what it used."""
+        """Count the CPU time that an action was granted, and what it used."""
         key = (pool,)
         for sums, seconds in (
             (self.granted_cpu_seconds, granted_cpu_seconds),
@@ -108,7 +108,7 @@ class Totals(msgspec.Struct):
         self.peak_memory.setdefault(key, PeakMemory()).add(used.peak_memory_bytes)
 
     def host(self, pool: str, allocations: Iterable[Allocation]) -> None:
-        """Count whether the service of a call was on its chunk, and who has to leave."""
+        """Count whether the service of a call was in memory on its chunk, and evictions."""
         for hosting in (each.hosting for each in allocations):
             if hosting is None:
                 continue
@@ -122,7 +122,7 @@ class Totals(msgspec.Struct):
                 self.evictions[(pool,)] = evictions + len(hosting.evicted)
 
     def bring(self, pool: str) -> None:
-        """Count a restore before anybody was granted the chunk."""
+        """Count a restore before a grant of the chunk."""
         self.ahead[pool, BROUGHT] = self.ahead.get((pool, BROUGHT), 0) + 1
 
     def restore(self, pool: str, seconds: float) -> None:
@@ -130,11 +130,11 @@ class Totals(msgspec.Struct):
         self.restores.setdefault((pool,), Histogram()).add(seconds)
 
     def requeue(self, pool: str) -> None:
-        """Count an action that was sent back into its queue."""
+        """Count a requeued action."""
         self.requeued[(pool,)] = self.requeued.get((pool,), 0) + 1
 
     def resize(self, pool: str) -> None:
-        """Count a running action that was given other units."""
+        """Count a resize of a running action."""
         self.resized[(pool,)] = self.resized.get((pool,), 0) + 1
 
 
@@ -148,7 +148,7 @@ def _of(histograms: dict[tuple[str, str], Histogram], key: tuple[str, str]) -> H
 def granted_cpu_seconds(finish: Finish) -> float:
     """Return the core seconds that a finished action was granted while it ran.
 
-    What was resized is known over the whole time it held units, of its key resource alone.
+    Of a resized action only the integral over the time it held its key resource is known.
     """
     cpus = [each.amount for each in finish.allocations if each.resource.startswith("cpu:")]
     if cpus and finish.resizes:

@@ -20,12 +20,9 @@ from domain.principals import Principal, Scope
 from tangram_web.lib import ask, bus
 from tangram_web.live.topic_store import stored_snapshot
 from tangram_web.metrics.exposition import families, families_of_requests
-from tangram_web.metrics.requests import read_answered
-from tangram_web.metrics.standing import read_standing
-from tangram_web.metrics.store import CONSUMER, MetricsStore
-
-#: Readers of the journal that there are in every Tangram.
-READERS = ("projector", CONSUMER)
+from tangram_web.metrics.reading import READERS, read_system
+from tangram_web.metrics.requests import read_request_totals
+from tangram_web.metrics.store import MetricsStore
 
 
 class MetricsView(APIView):
@@ -35,45 +32,45 @@ class MetricsView(APIView):
     schema = None
 
     def perform_content_negotiation(self, request: Request, force: bool = False) -> Any:
-        """Let the exposition choose: its formats are no renderers of REST."""
+        """Skip the negotiation of REST renderers: the exposition chooses its format."""
         return super().perform_content_negotiation(request, force=True)
 
     def get(self, request: Request) -> HttpResponse:
-        """Answer one scrape. Labels name every project, so a project's token is not enough."""
+        """Answer one scrape. Labels name all projects, so the token of one project is refused."""
         principal: Principal = request.auth  # type: ignore[assignment]
         if principal.project is not None:
             raise PermissionDenied(f"this token is of project {principal.project}; use one of none")
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Reading())
+        registry.register(_SystemCollector())
         return HttpResponse(encode(registry), content_type=content_type)
 
 
-class _Reading(Collector):
-    """Reads everything at the moment it is asked."""
+class _SystemCollector(Collector):
+    """Reads all values at each scrape."""
 
     def collect(self) -> Iterator[Metric]:
         """Yield all families."""
         client, keys = bus.redis_client(), bus.keys()
         try:
             totals = MetricsStore(client, keys).load()
-            standing = read_standing(client, keys, READERS)
-            answered = read_answered(client, keys.web_requests)
+            system = read_system(client, keys, READERS)
+            requests = read_request_totals(client, keys.web_requests)
             overview, nodes = (stored_snapshot(client, topic) for topic in ("overview", "nodes"))
-            books = _books() if standing.life_of_leader() else {}
+            status = _status() if system.life_of_leader() else {}
         except redis.RedisError as error:
             raise Unavailable(f"redis does not answer: {error}") from error
-        resources, shares = books.get("resources", {}), books.get("shares", [])
-        yield from families(totals, standing, overview, nodes, resources, shares)
-        yield from families_of_requests(answered)
+        resources, shares = status.get("resources", {}), status.get("shares", [])
+        yield from families(totals, system, overview, nodes, resources, shares)
+        yield from families_of_requests(requests)
 
     def describe(self) -> Iterator[Metric]:
-        """Tell nothing beforehand: a reading costs what a scrape costs."""
+        """Describe no families in advance, since that would cost a scrape."""
         return iter(())
 
 
-def _books() -> dict[str, Any]:
-    """Return how the leader's books stand; without an answer a scrape has everything else."""
+def _status() -> dict[str, Any]:
+    """Return `GET /status`; empty without an answer, so that a scrape still has all other values."""
     try:
         return ask.status()
     except Unavailable:

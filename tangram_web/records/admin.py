@@ -1,4 +1,4 @@
-"""Rows in the admin site: to look at, never to change."""
+"""Rows in the admin site, read only."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Epochs of scheduler loops, kept where Redis cannot lose them.
+"""Epochs of scheduler loops in the database, so that a loss of Redis does not reset them.
 
-Whoever cannot ask here cannot lead: both functions raise Unavailable while the database is away.
+A loop cannot lead without the database: both functions raise Unavailable while it is down.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ _NAME: Final = "scheduler"
 
 
 def last_epoch() -> int:
-    """Return the highest epoch there ever was; 0 before the first."""
-    with _answering():
+    """Return the highest epoch so far; 0 before the first."""
+    with _database():
         stored = LeaderEpoch.objects.filter(name=_NAME).first()
         return stored.epoch if stored is not None else 0
 
 
 def epoch_won(epoch: int) -> None:
-    """Keep an epoch, unless a higher one is known already."""
-    with _answering():
+    """Store an epoch, unless a higher one is stored already."""
+    with _database():
         LeaderEpoch.objects.get_or_create(name=_NAME, defaults={"epoch": epoch})
         LeaderEpoch.objects.filter(name=_NAME, epoch__lt=epoch).update(epoch=epoch)
 
 
 @contextmanager
-def _answering() -> Iterator[None]:
+def _database() -> Iterator[None]:
     close_old_connections()
     try:
         yield

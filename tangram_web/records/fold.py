@@ -1,14 +1,14 @@
-"""Journal entries folded into changes of rows. Pure: no database, no clock.
+"""Fold of the journal into changes of rows. Pure: no database, no clock.
 
 Theory of operation
-1. The fold starts from what the rows say now about the actions that a batch touches (`Standing`),
-   so that any split of the journal into batches leads to the same rows.
+1. The fold starts from the present rows of the actions that a batch touches (`ActionChange`), so
+   that any split of the journal into batches leads to the same rows.
 2. An action that is submitted and finished in one batch becomes one complete row; one that was
    submitted earlier becomes the set of its changed columns.
-3. The fold follows the core's rules where a report came too late: an `ActionStarted` or
-   `ActionFinished` counts only while that attempt of the action is with that node.
-4. What is finished never changes (I1), and only a completed action has a reward (I2).
-5. Times come in as journal time and leave through ``instant`` as the database wants them.
+3. The fold follows the core's rules for late reports: an `ActionStarted` or `ActionFinished` counts
+   only while that attempt of the action is at that node.
+4. A finished action never changes (I1), and only a completed one has a reward (I2).
+5. ``instant`` converts wall clock to the values of the database's timestamp columns.
 """
 
 from __future__ import annotations
@@ -33,13 +33,19 @@ from domain.events import (
     TrajectoryOpened,
 )
 from domain.ids import trajectory_key
+from domain.journal_reducer import JournalReducer, on
 from domain.resources import units
-from tangram_web.records.episodes import Episodes
-from tangram_web.records.known_actions import BLANK, Standing
-from tangram_web.records.request import cost_of, payload_of, placement_of, units_of_allocations
-from tangram_web.records.results import bounded_result
+from tangram_web.records.action_changes import BLANK, ActionChange
+from tangram_web.records.action_columns import (
+    bounded_result,
+    cost_of,
+    placement_of,
+    request_of,
+    units_of,
+)
 from tangram_web.records.spending import cost_from, spending_of
 from tangram_web.records.sums import Sums
+from tangram_web.records.workload_changes import WorkloadChanges
 
 _QUEUED = ActionState.QUEUED.value
 _GRANTED = ActionState.GRANTED.value
@@ -47,71 +53,52 @@ _RUNNING = ActionState.RUNNING.value
 _FINISHED = ActionState.FINISHED.value
 _AT_A_NODE = frozenset({_GRANTED, _RUNNING})
 
-#: Finishes of one entry that `finished_seq` can tell apart.
+#: Decisions of one entry that `finished_seq` can distinguish.
 FINISHES_PER_ENTRY = 65536
 
 _encode = msgspec.json.Encoder().encode
 
 
-class Fold:
-    """Collects what a batch of entries changes."""
+class RowFold(JournalReducer):
+    """Collects the changes of one batch of entries."""
 
-    def __init__(self, known: dict[str, Standing], instant: Callable[[float], Any]) -> None:
-        #: All actions of the batch: those that had a row before, and new ones.
+    def __init__(self, known: dict[str, ActionChange], instant: Callable[[float], Any]) -> None:
+        super().__init__()
+        #: All actions of the batch: those with a row, and new ones.
         self.actions = known
-        self.episodes = Episodes()
+        self.workloads = WorkloadChanges()
         self.sums = Sums()
         self._instant = instant
         self._offset = 0.0
-        self._seq = 0
         self._at = 0.0
         self._now: Any = None
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            ActionSubmitted: self._submitted,
-            ActionStarted: self._started,
-            ActionFinished: self._reported,
-            TaskOpened: self._task_opened,
-            TrajectoryOpened: self._trajectory_opened,
-            TrajectoryFinished: self._trajectory_finished,
-            EnvironmentRemoved: self._environment_removed,
-            RemoveEnvironment: self._trajectory_over,
-            Grant: self._granted,
-            Renew: self._renewed,
-            Requeue: self._requeued,
-            Resize: self._resized,
-        }
+        #: Place of the present decision in the log of completions.
+        self._place = 0
 
-    def entry(self, entry: JournalEntry) -> None:
-        """Fold one cycle: what the core saw, then what it decided."""
+    def reduce(self, entry: JournalEntry) -> None:
+        """Fold one entry."""
         self._offset = entry.wall_offset_seconds
         self._at = entry.at + self._offset
         self._now = self._instant(self._at)
-        self.episodes.wall = self._at
-        handlers = self._handlers
+        self.workloads.wall = self._at
         for event in entry.events:
-            handler = handlers.get(type(event))
-            if handler is not None:
-                handler(event)
+            self.take(event)
         first = entry.seq * FINISHES_PER_ENTRY
-        for index, decision in enumerate(entry.decisions):
-            if type(decision) is Finish:
-                self._finished(decision, first + index)
-                continue
-            handler = handlers.get(type(decision))
-            if handler is not None:
-                handler(decision)
+        for self._place, decision in enumerate(entry.decisions, first):
+            self.take(decision)
 
     def _wall(self, at: float) -> float:
-        """Return the wall clock of an event; one without a time is as old as its entry."""
+        """Return the wall clock of an event; one without a time has that of its entry."""
         return at + self._offset if at else self._at
 
+    @on(ActionSubmitted)
     def _submitted(self, event: ActionSubmitted) -> None:
         action = event.action
         if action.id in self.actions:
             return
         wall = event.accepted_at or self._wall(event.at) - event.lag_seconds
         now = self._instant(wall)
-        standing = Standing(
+        change = ActionChange(
             _QUEUED, None, 1, action.kind.value, action.project, action.task, action.trajectory,
             step=action.step,
         )  # fmt: skip
@@ -121,155 +108,164 @@ class Fold:
         row["task"] = action.task
         row["trajectory"] = action.trajectory
         row["pool"] = action.pool
-        row["kind"] = standing.kind
+        row["kind"] = change.kind
         row["family"] = _plain(action.family)
         row["step"] = action.step
         row["group"] = _plain(action.group)
         row["priority"] = action.priority
         row["submitted_at"] = now
-        row["spec"] = _encode(payload_of(action)).decode()
+        row["spec"] = _encode(request_of(action)).decode()
         if action.cost:
-            row["cost"] = standing.cost = _encode(cost_of(action.cost)).decode()
+            row["cost"] = change.cost = _encode(cost_of(action.cost)).decode()
         if action.metadata:
             row["metadata"] = _encode(action.metadata).decode()
-        standing.changes = row
-        standing.new = True
-        self.actions[action.id] = standing
-        self.episodes.accepted(action, now)
-        self.sums.accepted(action, wall)
+        change.columns = row
+        change.is_new = True
+        self.actions[action.id] = change
+        self.workloads.submitted(action, now)
+        self.sums.submitted(action, wall)
 
+    @on(Grant)
     def _granted(self, grant: Grant) -> None:
-        standing = self.actions.get(grant.action_id)
-        if standing is None or standing.state == _FINISHED:
+        action = self.actions.get(grant.action_id)
+        if action is None or action.state == _FINISHED:
             return
-        standing.state = _GRANTED
-        standing.node = grant.node
-        standing.attempt = grant.attempt
-        changes = standing.changes
-        changes["state"] = _GRANTED
-        changes["node"] = grant.node
-        changes["attempt"] = grant.attempt
-        changes["granted_at"] = self._now
+        action.state = _GRANTED
+        action.node = grant.node
+        action.attempt = grant.attempt
+        columns = action.columns
+        columns["state"] = _GRANTED
+        columns["node"] = grant.node
+        columns["attempt"] = grant.attempt
+        columns["granted_at"] = self._now
         if grant.allocations:
-            units = units_of_allocations(grant.allocations, grant.node)
-            changes["units"] = _encode(units).decode()
+            columns["units"] = _encode(units_of(grant.allocations, grant.node)).decode()
             if grant.node is not None:
-                changes["placement"] = _encode(placement_of(grant.allocations, grant.node)).decode()
+                columns["placement"] = _encode(placement_of(grant.allocations, grant.node)).decode()
         elif grant.node is not None:
-            changes["placement"] = _holding_nothing(grant.node)
+            columns["placement"] = _empty_placement(grant.node)
         if grant.expires_at is not None:
-            # A lease is in its holder's hands at once.
-            standing.state = changes["state"] = _RUNNING
-            changes["started_at"] = self._now
-            changes["result"] = self._lease_until(grant.expires_at)
-        if grant.node is not None and standing.kind == Kind.EXEC and standing.trajectory:
-            self.episodes.bound(
-                standing.project, standing.task, standing.trajectory, grant.node, self._now
+            # A lease runs from its grant on.
+            action.state = columns["state"] = _RUNNING
+            columns["started_at"] = self._now
+            columns["result"] = self._lease_until(grant.expires_at)
+        if grant.node is not None and action.kind == Kind.EXEC and action.trajectory:
+            self.workloads.granted(
+                action.project, action.task, action.trajectory, grant.node, self._now
             )
 
+    @on(Resize)
     def _resized(self, resize: Resize) -> None:
-        standing = self.actions.get(resize.action_id)
-        if standing is not None and standing.state in _AT_A_NODE:
-            units = units_of_allocations(resize.allocations, resize.node)
-            standing.changes["units"] = _encode(units).decode()
+        action = self.actions.get(resize.action_id)
+        if action is not None and action.state in _AT_A_NODE:
+            units = units_of(resize.allocations, resize.node)
+            action.columns["units"] = _encode(units).decode()
             placement = placement_of(resize.allocations, resize.node)
-            standing.changes["placement"] = _encode(placement).decode()
+            action.columns["placement"] = _encode(placement).decode()
 
+    @on(Renew)
     def _renewed(self, renew: Renew) -> None:
-        standing = self.actions.get(renew.action_id)
-        if standing is not None and standing.state == _RUNNING:
-            standing.changes["result"] = self._lease_until(renew.expires_at)
+        action = self.actions.get(renew.action_id)
+        if action is not None and action.state == _RUNNING:
+            action.columns["result"] = self._lease_until(renew.expires_at)
 
     def _lease_until(self, expires_at: float) -> str:
         return _encode({"expires_at": rfc3339(expires_at + self._offset)}).decode()
 
+    @on(ActionStarted)
     def _started(self, event: ActionStarted) -> None:
-        standing = self.actions.get(event.action_id)
-        if standing is None or standing.state != _GRANTED or not standing.is_with(event):
+        action = self.actions.get(event.action_id)
+        if action is None or action.state != _GRANTED or not action.is_current(event):
             return
-        standing.state = standing.changes["state"] = _RUNNING
-        standing.changes["started_at"] = self._instant(self._wall(event.at))
+        action.state = action.columns["state"] = _RUNNING
+        action.columns["started_at"] = self._instant(self._wall(event.at))
 
+    @on(ActionFinished)
     def _reported(self, event: ActionFinished) -> None:
-        """Keep the result; the core's `Finish` or `Requeue` says what it is worth."""
-        standing = self.actions.get(event.action_id)
-        if standing is None or standing.state not in _AT_A_NODE or not standing.is_with(event):
+        """Store the reported result; the core's `Finish` or `Requeue` decides the outcome."""
+        action = self.actions.get(event.action_id)
+        if action is None or action.state not in _AT_A_NODE or not action.is_current(event):
             return
         if event.result:
             text, exit_code = bounded_result(event.result)
-            standing.changes["result"] = text
-            standing.changes["exit_code"] = exit_code
+            action.columns["result"] = text
+            action.columns["exit_code"] = exit_code
 
+    @on(Requeue)
     def _requeued(self, decision: Requeue) -> None:
-        standing = self.actions.get(decision.action_id)
-        if standing is None or standing.state == _FINISHED:
+        action = self.actions.get(decision.action_id)
+        if action is None or action.state == _FINISHED:
             return
-        standing.state = _QUEUED
-        standing.node = None
-        standing.changes.update(
+        action.state = _QUEUED
+        action.node = None
+        action.columns.update(
             state=_QUEUED, node=None, units="{}", placement=None, granted_at=None,
             started_at=None, result=None, exit_code=None, detail=_plain(decision.reason),
         )  # fmt: skip
 
-    def _finished(self, finish: Finish, finished_seq: int) -> None:
-        standing = self.actions.get(finish.action_id)
-        if standing is None or standing.state == _FINISHED:
+    @on(Finish)
+    def _finished(self, finish: Finish) -> None:
+        action = self.actions.get(finish.action_id)
+        if action is None or action.state == _FINISHED:
             return
-        standing.state = _FINISHED
+        action.state = _FINISHED
         outcome, timing = finish.outcome, finish.timing
-        changes = standing.changes
-        changes["state"] = _FINISHED
-        changes["outcome"] = outcome.value
-        reward = changes["reward"] = finish.reward if outcome is Outcome.COMPLETED else None
-        changes["detail"] = _plain(finish.detail)
-        if standing.kind == Kind.LEASE:
-            changes["result"] = None
-        changes["finished_at"] = self._now
-        changes["queue_seconds"] = timing.queue_seconds
-        changes["overhead_seconds"] = timing.overhead_seconds
-        changes["execution_seconds"] = timing.execution_seconds
-        changes["act_seconds"] = timing.act_seconds
-        changes["finished_seq"] = finished_seq
+        columns = action.columns
+        columns["state"] = _FINISHED
+        columns["outcome"] = outcome.value
+        reward = columns["reward"] = finish.reward if outcome is Outcome.COMPLETED else None
+        columns["detail"] = _plain(finish.detail)
+        if action.kind == Kind.LEASE:
+            columns["result"] = None
+        columns["finished_at"] = self._now
+        columns["queue_seconds"] = timing.queue_seconds
+        columns["overhead_seconds"] = timing.overhead_seconds
+        columns["execution_seconds"] = timing.execution_seconds
+        columns["act_seconds"] = timing.act_seconds
+        columns["finished_seq"] = self._place
         if finish.result:
-            changes["result"], _ = bounded_result(finish.result)
+            columns["result"], _ = bounded_result(finish.result)
         if finish.used is not None:
-            changes["used"] = _encode(finish.used).decode()
+            columns["used"] = _encode(finish.used).decode()
         if finish.widths:
-            changes["widths"] = _encode(
-                [(at, units(milli)) for at, milli in finish.widths]
-            ).decode()
-        self.sums.finished(finish, standing.step, reward, self._at)
-        spent = spending_of(finish, cost_from(standing.cost))
-        self.episodes.finished(
-            standing.project,
-            standing.task,
-            standing.trajectory,
+            widths = [(at, units(milli)) for at, milli in finish.widths]
+            columns["widths"] = _encode(widths).decode()
+        self.sums.finished(finish, action.step, reward, self._at)
+        self.workloads.finished(
+            action.project,
+            action.task,
+            action.trajectory,
             timing.act_seconds,
-            spent,
+            spending_of(finish, cost_from(action.cost)),
             self._now,
         )
 
+    @on(TaskOpened)
     def _task_opened(self, event: TaskOpened) -> None:
-        self.episodes.task_opened(event, self._instant(self._wall(event.at)))
+        self.workloads.task_opened(event, self._instant(self._wall(event.at)))
 
+    @on(TrajectoryOpened)
     def _trajectory_opened(self, event: TrajectoryOpened) -> None:
-        self.episodes.trajectory_opened(event, self._instant(self._wall(event.at)))
+        self.workloads.trajectory_opened(event, self._instant(self._wall(event.at)))
 
+    @on(TrajectoryFinished)
     def _trajectory_finished(self, event: TrajectoryFinished) -> None:
         now = self._instant(self._wall(event.at))
-        self.episodes.ended(trajectory_key(event.project, event.trajectory), finished_at=now)
+        self.workloads.ended(trajectory_key(event.project, event.trajectory), finished_at=now)
 
-    def _trajectory_over(self, decision: RemoveEnvironment) -> None:
-        """Nothing follows in a trajectory whose environment is to go, whoever ended it."""
-        self.episodes.ended(decision.trajectory, finished_at=self._now)
+    @on(RemoveEnvironment)
+    def _environment_ended(self, decision: RemoveEnvironment) -> None:
+        """Finish the trajectory: no action follows once its environment is to be removed."""
+        self.workloads.ended(decision.trajectory, finished_at=self._now)
 
+    @on(EnvironmentRemoved)
     def _environment_removed(self, event: EnvironmentRemoved) -> None:
         now = self._instant(self._wall(event.at))
-        self.episodes.ended(event.trajectory, environment_removed_at=now)
+        self.workloads.ended(event.trajectory, environment_removed_at=now)
 
 
 @lru_cache(maxsize=1024)
-def _holding_nothing(node: str) -> str:
+def _empty_placement(node: str) -> str:
     return _encode(placement_of((), node)).decode()
 
 

@@ -1,8 +1,7 @@
-"""What happened, as rows.
+"""Rows of actions, trajectories, tasks and nodes.
 
-`records/projection.py` alone writes here, in bulk and past the ORM; everybody else reads. Texts
-carry no length: what they hold was checked at the edge, and a limit here could only stop the
-projection. ``started_at`` is empty when an action started and ended between two reports.
+Only `records/projection.py` writes them, mostly in bulk and past the ORM. Text columns have no
+length: the edge checked their values, and a limit here could only stop the projection. ``started_at`` is empty when an action started and ended between two reports.
 """
 
 # ruff: noqa: DJ001 - here an absent text means "not given" or "not yet", which "" does not say
@@ -16,8 +15,8 @@ from domain.action import ActionState, Kind, Outcome
 from tangram_web.lib.fields import JsonText
 
 
-class NodeState(models.TextChoices):
-    """Whether a node takes actions."""
+class NodeStatus(models.TextChoices):
+    """Whether a node accepts actions."""
 
     READY = "ready"
     DRAINED = "drained"
@@ -25,7 +24,7 @@ class NodeState(models.TextChoices):
 
 
 class TrajectoryState(models.TextChoices):
-    """Whether a trajectory's trainer is done with it."""
+    """Whether the trainer has finished a trajectory."""
 
     OPEN = "open"
     FINISHED = "finished"
@@ -36,7 +35,7 @@ def _choices(values: type[ActionState | Outcome | Kind]) -> list[tuple[str, str]
 
 
 class Spent(models.Model):
-    """What finished actions cost (`tangram_web.records.spending`). Rows of older writers have 0."""
+    """Spending of finished actions (`tangram_web.records.spending`); 0 in rows of older versions."""
 
     asked_core_seconds = models.FloatField(default=0.0, db_default=0.0)
     granted_core_seconds = models.FloatField(default=0.0, db_default=0.0)
@@ -52,7 +51,7 @@ class Spent(models.Model):
 
 
 class ActionRecord(models.Model):
-    """An action and what became of it."""
+    """An action and its outcome."""
 
     id = models.CharField(primary_key=True)
     project = models.CharField()
@@ -67,7 +66,7 @@ class ActionRecord(models.Model):
     state = models.CharField(choices=_choices(ActionState), default="queued")
     outcome = models.CharField(null=True, choices=_choices(Outcome))
     reward = models.FloatField(null=True)
-    #: Resource → feasible counts, as the trainer wrote them.
+    #: Resource → feasible counts, as in the request.
     cost = JsonText(default=dict)
     #: Resource → granted count.
     units = JsonText(default=dict)
@@ -88,18 +87,18 @@ class ActionRecord(models.Model):
     act_seconds = models.FloatField(null=True)
     #: Place in the log of completions: journal seq · 65536 + index of the Finish in its entry.
     finished_seq = models.BigIntegerField(null=True)
-    #: The request; it can be submitted again as it stands.
+    #: The request; it can be submitted again unchanged.
     spec = JsonText(default=dict)
     #: Units of the key resource over time, of an action that was resized: [[seconds since its
     #: grant, units], …]; null for all others.
     widths = JsonText(null=True)
-    #: What the command used (`domain.allocation.UsedResources`); null where nothing counts it.
+    #: Measured use of the command (`domain.allocation.UsedResources`); null where none is measured.
     used = JsonText(null=True)
 
     class Meta:
         verbose_name = "action"
-        # Each index leaves out what nobody asks it for: finished rows where live ones are wanted,
-        # and the reverse. So an action costs few insertions into trees, whenever it ends.
+        # Partial indexes: each covers only live or only finished rows, whichever its queries need,
+        # so that an action costs few index insertions.
         indexes: ClassVar = [
             models.Index(fields=["project", "id"], name="action_project"),
             models.Index(fields=["task", "id"], name="action_task"),
@@ -118,7 +117,7 @@ class ActionRecord(models.Model):
                 name="action_outcome",
                 condition=models.Q(outcome__isnull=False),
             ),
-            # Completions of one project, read in their order without sorting all of its rows.
+            # Completions of one project, read in order without a sort.
             models.Index(
                 fields=["project", "finished_seq"],
                 name="action_completions",
@@ -163,9 +162,10 @@ class TrajectoryRecord(Spent):
     #: Actions accepted and actions finished.
     actions = models.BigIntegerField(default=0)
     finished = models.BigIntegerField(default=0)
-    #: Sum of the ACT of its finished actions: how long it waited for resources and for their work.
+    #: Sum of the ACT of its finished actions.
     external_seconds = models.FloatField(default=0.0)
-    #: Wall clock of its opening and of its last action's end: arithmetic the databases share.
+    #: Wall clock of its opening and of its last action's end, as numbers: both databases compute
+    #: with them alike.
     begun_wall = models.FloatField(default=0.0, db_default=0.0)
     ended_wall = models.FloatField(default=0.0, db_default=0.0)
 
@@ -210,7 +210,7 @@ class TaskRecord(Spent):
 
 
 class StepRecord(models.Model):
-    """A training step of a task, in sums (`tangram_web.records.sums`)."""
+    """Sums over a training step of a task (`tangram_web.records.sums`)."""
 
     project = models.CharField()
     task = models.CharField()
@@ -235,7 +235,7 @@ class StepRecord(models.Model):
 
 
 class EndRecord(models.Model):
-    """How often actions of a task ended in one way, in sums (`tangram_web.records.sums`)."""
+    """Sums over an outcome of a task's actions (`tangram_web.records.sums`)."""
 
     project = models.CharField()
     task = models.CharField()
@@ -257,21 +257,21 @@ class EndRecord(models.Model):
 
 
 class NodeRecord(models.Model):
-    """A machine that runs actions, or did."""
+    """A machine that runs or ran actions."""
 
     name = models.CharField(primary_key=True)
     pool = models.CharField()
-    state = models.CharField(choices=NodeState.choices, default=NodeState.READY)
+    state = models.CharField(choices=NodeStatus.choices, default=NodeStatus.READY)
     incarnation = models.BigIntegerField(default=0)
     #: Kind → what the node declared (`domain.inventory.ResourceInventory`).
     resources = JsonText(default=dict)
     isolation = models.CharField(default="process")
-    #: Something is declared that the hardware does not have.
+    #: It declares more than its hardware has.
     oversubscribed = models.BooleanField(default=False)
     hostname = models.CharField(default="")
     version = models.CharField(default="")
     joined_at = models.DateTimeField()
-    #: When it was last found silent; kept after it returned.
+    #: When it was last lost; kept after it returned.
     lost_at = models.DateTimeField(null=True)
 
     class Meta:
@@ -282,13 +282,13 @@ class NodeRecord(models.Model):
 
 
 class ProjectionPosition(models.Model):
-    """How far the rows follow the journal. One row."""
+    """The last journal entry that is in the rows. One row."""
 
     name = models.CharField(primary_key=True)
     #: Stream id of the last journal entry that is in the rows.
     entry_id = models.CharField()
     seq = models.BigIntegerField()
-    #: Nodes that the last applied configuration drains, for those that join later.
+    #: Nodes that the last configuration drains, for those that join later.
     drained_nodes = JsonText(default=list)
 
     class Meta:
@@ -299,7 +299,7 @@ class ProjectionPosition(models.Model):
 
 
 class LeaderEpoch(models.Model):
-    """The highest epoch of a scheduler loop, so that a wiped Redis cannot begin anew at 1."""
+    """The highest epoch of a scheduler loop, so that a wiped Redis does not restart at 1."""
 
     name = models.CharField(primary_key=True, max_length=32)
     epoch = models.BigIntegerField()
@@ -313,7 +313,7 @@ class LeaderEpoch(models.Model):
 
 
 class Retention(models.Model):
-    """How far the past was deleted. One row."""
+    """The last completion that retention deleted. One row."""
 
     name = models.CharField(primary_key=True, max_length=32)
     #: Highest place in the log of completions of any deleted action.

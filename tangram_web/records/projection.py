@@ -1,48 +1,55 @@
-"""The projection: journal entries in, rows and a position out, in one transaction.
+"""Projection of the journal: entries in, rows and a position out, in one transaction.
 
-Entries at or before the stored position are skipped, so the same entries may come again after a
-crash. Nothing is remembered between calls: what a batch must know of earlier ones, it reads.
+Entries at or before the stored position are skipped, so the same entries may be delivered again
+after a crash. No state is kept between calls: what a batch needs of earlier ones is read from rows.
 
-The position is moved from where it was read and from nowhere else. So of two projectors (one stood still
-and was replaced) one writes a batch, and the other's transaction is undone.
+The position moves only from the value that was read. If a stopped projector resumes beside its
+replacement, one of the two writes a batch, and the transaction of the other is rolled back.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
 from django.db import DatabaseError, connection, transaction
+from django.db.models import Case, QuerySet, Value, When
 
 from domain.codec import JournalEntry
+from domain.decisions import Forget
 from domain.events import (
+    ActionCancelRequested,
     ConfigApplied,
-    NodeForgetAsked,
     NodeJoined,
     NodeLost,
     NodeReturned,
+    ServiceEvictionAsked,
+    TaskCancelRequested,
+    TaskPaused,
+    TaskPrioritised,
 )
-from tangram_web.audit.services import record_asked
-from tangram_web.records.audited_verbs import asked_verbs
-from tangram_web.records.fold import Fold
-from tangram_web.records.known_actions import touched_actions
-from tangram_web.records.models import ProjectionPosition
-from tangram_web.records.nodes import fold_nodes
+from domain.ids import task_key
+from domain.journal_reducer import JournalReducer, on
+from tangram_web.audit.services import AskedVerb, record_asked
+from tangram_web.records.action_changes import changed_actions
+from tangram_web.records.fold import RowFold
+from tangram_web.records.models import NodeRecord, NodeStatus, ProjectionPosition
 from tangram_web.records.statements import (
     instant_writer,
-    standings,
+    load_actions,
     write_actions,
-    write_episodes,
     write_sums,
+    write_workloads,
 )
 
 log = logging.getLogger(__name__)
 
 _NAME: Final = "journal"
-#: Where the journal begins.
+#: The position before the first entry.
 START: Final = "0-0"
-_OF_NODES = (ConfigApplied, NodeForgetAsked, NodeJoined, NodeLost, NodeReturned)
 
 
 def position() -> str:
@@ -57,7 +64,7 @@ def project(
 ) -> None:
     """Bring the rows up to the last of ``entries``, given as (stream id, entry) in order.
 
-    ``also`` is given the entries that are new, in the same transaction.
+    ``also`` is called with the entries that are new, in the same transaction.
     """
     with transaction.atomic():
         stored = ProjectionPosition.objects.filter(name=_NAME).first()
@@ -65,18 +72,19 @@ def project(
         fresh = [(name, entry) for name, entry in entries if stream_order(name) > done]
         if not fresh:
             return
-        drained = frozenset(stored.drained_nodes if stored is not None else ())
-        _tell_hole(stored, fresh[0][1])
+        _log_gap(stored, fresh[0][1])
         last_id, last = fresh[-1]
         batch = [entry for _, entry in fresh]
         _project_actions(batch)
-        record_asked(asked_verbs(batch))
+        verbs = AuditedVerbs()
+        nodes = NodeRows(frozenset(stored.drained_nodes if stored is not None else ()))
+        for entry in batch:
+            verbs.reduce(entry)
+            nodes.reduce(entry)
+        record_asked(verbs.found)
         if also is not None:
             also(batch)
-        for entry in batch:
-            if any(isinstance(event, _OF_NODES) for event in entry.events):
-                drained = fold_nodes(entry, drained)
-        _move(stored, entry_id=last_id, seq=last.seq, drained_nodes=sorted(drained))
+        _move(stored, entry_id=last_id, seq=last.seq, drained_nodes=sorted(nodes.drained))
 
 
 class Overtaken(DatabaseError):
@@ -88,31 +96,149 @@ def _move(stored: ProjectionPosition | None, **to: Any) -> None:
     if stored is None:
         ProjectionPosition.objects.create(name=_NAME, **to)
         return
-    there = ProjectionPosition.objects.filter(name=_NAME, entry_id=stored.entry_id)
-    if there.update(**to) != 1:
+    unchanged = ProjectionPosition.objects.filter(name=_NAME, entry_id=stored.entry_id)
+    if unchanged.update(**to) != 1:
         raise Overtaken(
-            f"the rows are not at {stored.entry_id} any more: is there a second projector?"
+            f"the projection is no longer at {stored.entry_id}: is there a second projector?"
         )
 
 
-def _tell_hole(stored: ProjectionPosition | None, first: JournalEntry) -> None:
-    """Say so when entries are missing: the database is older than Redis, or one was laid aside."""
+def _log_gap(stored: ProjectionPosition | None, first: JournalEntry) -> None:
+    """Log missing entries: the database is older than Redis, or an entry was set aside."""
     expected = 1 if stored is None else stored.seq + 1
     if first.seq > expected:
-        log.error("rows lack what journal entries %d to %d say", expected, first.seq - 1)
+        log.error("rows miss journal entries %d to %d", expected, first.seq - 1)
 
 
 def stream_order(entry_id: str) -> tuple[int, int]:
-    """Return what stream ids sort by: ``<milliseconds>-<number>`` is not in order as text."""
+    """Return the sort key of a stream id: ``<milliseconds>-<number>`` is not in order as text."""
     milliseconds, _, number = entry_id.partition("-")
     return int(milliseconds), int(number or 0)
 
 
 def _project_actions(batch: list[JournalEntry]) -> None:
     with connection.cursor() as cursor:
-        fold = Fold(standings(cursor, touched_actions(batch)), instant_writer())
+        fold = RowFold(load_actions(cursor, changed_actions(batch)), instant_writer())
         for entry in batch:
-            fold.entry(entry)
+            fold.reduce(entry)
         write_actions(cursor, fold.actions)
-        write_episodes(cursor, fold.episodes)
+        write_workloads(cursor, fold.workloads)
         write_sums(cursor, fold.sums)
+
+
+class NodeRows(JournalReducer):
+    """Writes the rows of nodes, through the ORM since they rarely change."""
+
+    def __init__(self, drained: frozenset[str]) -> None:
+        super().__init__()
+        #: Nodes that the last configuration drains.
+        self.drained = drained
+        self._at = self._offset = 0.0
+
+    def begin(self, entry: JournalEntry) -> None:
+        """Keep the time of ``entry``."""
+        self._at, self._offset = entry.at, entry.wall_offset_seconds
+
+    @on(NodeJoined)
+    def _joined(self, event: NodeJoined) -> None:
+        node = event.node
+        NodeRecord.objects.update_or_create(
+            name=node.name,
+            defaults={
+                "pool": node.pool,
+                "state": self._status(node.name),
+                "incarnation": node.incarnation,
+                "resources": msgspec.to_builtins(node.resources),
+                "isolation": node.isolation,
+                "oversubscribed": any(have.oversubscribed for have in node.resources.values()),
+                "hostname": node.hostname,
+                "version": node.version,
+                "joined_at": self._wall(event.at),
+            },
+        )
+
+    @on(NodeLost)
+    def _lost(self, event: NodeLost) -> None:
+        _row_of(event).update(state=NodeStatus.LOST, lost_at=self._wall(event.at))
+
+    @on(NodeReturned)
+    def _returned(self, event: NodeReturned) -> None:
+        _row_of(event).update(state=self._status(event.node))
+
+    @on(ConfigApplied)
+    def _configured(self, event: ConfigApplied) -> None:
+        self.drained = event.config.drained_nodes
+        status = Case(
+            When(name__in=self.drained, then=Value(NodeStatus.DRAINED.value)),
+            default=Value(NodeStatus.READY.value),
+        )
+        NodeRecord.objects.exclude(state=NodeStatus.LOST).update(state=status)
+
+    @on(Forget)
+    def _forgotten(self, decision: Forget) -> None:
+        NodeRecord.objects.filter(name=decision.node).delete()
+
+    def _status(self, name: str) -> NodeStatus:
+        return NodeStatus.DRAINED if name in self.drained else NodeStatus.READY
+
+    def _wall(self, at: float) -> datetime:
+        return datetime.fromtimestamp((at or self._at) + self._offset, UTC)
+
+
+def _row_of(event: NodeLost | NodeReturned) -> QuerySet[NodeRecord]:
+    """Select the node's row unless a newer incarnation has joined since."""
+    return NodeRecord.objects.filter(name=event.node, incarnation=event.incarnation)
+
+
+_Requested = (
+    ActionCancelRequested | ServiceEvictionAsked | TaskCancelRequested | TaskPaused
+    | TaskPrioritised
+)  # fmt: skip
+
+
+class AuditedVerbs(JournalReducer):
+    """Collects the verbs that were requested through the gateway, for the audit log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[AskedVerb] = []
+        self._offset = 0.0
+
+    def begin(self, entry: JournalEntry) -> None:
+        """Keep the clock of ``entry``."""
+        self._offset = entry.wall_offset_seconds
+
+    @on(
+        ActionCancelRequested, ServiceEvictionAsked, TaskCancelRequested, TaskPaused,
+        TaskPrioritised,
+    )  # fmt: skip
+    def _requested(self, event: _Requested) -> None:
+        if event.asked is None:
+            return
+        verb, target, project, after = _verb_of(event)
+        self.found.append(
+            AskedVerb(
+                asked=event.asked,
+                verb=verb,
+                target=target,
+                project=project,
+                after=after,
+                at=self._offset + event.at,
+            )
+        )
+
+
+def _verb_of(event: _Requested) -> tuple[str, str, str, dict[str, Any]]:
+    """Return verb, target, project (empty: none) and the requested state."""
+    if isinstance(event, ServiceEvictionAsked):
+        return "evict", f"service/{event.service}", "", {}
+    project = event.project
+    if isinstance(event, ActionCancelRequested):
+        return "cancel", f"action/{event.action_id}", project, {"reason": event.reason}
+    task = f"task/{task_key(project, event.task)}"
+    if isinstance(event, TaskPaused):
+        verb = "pause" if event.paused else "resume"
+        return verb, task, project, {"paused": event.paused}
+    if isinstance(event, TaskPrioritised):
+        return "prioritise", task, project, {"priority": event.priority}
+    return "cancel", task, project, {"reason": event.reason}

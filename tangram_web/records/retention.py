@@ -1,8 +1,8 @@
-"""Retention: rows of what ended long ago go, a few hundred at a time.
+"""Retention: deletes rows of actions and trajectories that ended long ago, in small batches.
 
-What is live stays whatever its age; tasks stay, they are few and hold the sums. The log of
-completions loses its oldest part with the rows: `Retention.forgotten_seq` says how far, so that a
-reader whose cursor lies before it is told (410) instead of silently missing what was deleted.
+Live rows are kept whatever their age, and so are tasks: they are few and hold the sums. The log of
+completions loses its oldest part with the rows up to `Retention.forgotten_seq`: a reader with an
+older cursor gets 410 instead of a silent gap.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading what happened."""
+"""Queries for actions, trajectories and tasks, and their views."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Row = TypeVar("Row", bound=Model)
 
 
 def action_view(action_id: str, project: str | None = None) -> ActionResponse | None:
-    """Return an action from its row; None when there is none, or none in ``project``."""
+    """Return an action from its row; None if there is no such action in ``project``."""
     rows = _of(ActionRecord.objects.all(), project)
     record = rows.filter(pk=action_id).defer("spec").first() if _readable(action_id) else None
     return None if record is None else view_of(record)
@@ -31,15 +31,15 @@ def action_view(action_id: str, project: str | None = None) -> ActionResponse | 
 def completions(project: str | None, after: int, limit: int) -> CompletionsResponse:
     """Return the actions that finished after cursor ``after``, oldest first, up to ``limit``.
 
-    ``after`` 0 begins with the oldest that there is. Raises Gone for a cursor behind which rows
-    were deleted for their age.
+    ``after`` 0 begins with the oldest one. Raises Gone for a cursor after which retention may have
+    deleted rows.
     """
     if not 0 <= after < 2**63:
-        raise InvalidRequest("this is not a cursor of ours", pointer="/after")
+        raise InvalidRequest("not a cursor of this API", pointer="/after")
     if 0 < after < (forgotten := forgotten_seq()):
         raise Gone(
-            f"completions up to {forgotten} may be deleted (retention); begin anew without a "
-            "cursor, or with after=now",
+            f"completions up to {forgotten} may be deleted (retention); start without a cursor, "
+            "or with after=now",
             pointer="?after",
         )
     limit = max(1, min(limit, MAX_COMPLETIONS))
@@ -53,7 +53,7 @@ def completions(project: str | None, after: int, limit: int) -> CompletionsRespo
 
 
 def view_of(record: ActionRecord, *, with_result: bool = True) -> ActionResponse:
-    """Return a row as everybody sees an action."""
+    """Return the view of an action's row."""
     return ActionResponse(
         id=record.id,
         state=ActionState(record.state),
@@ -78,7 +78,7 @@ def view_of(record: ActionRecord, *, with_result: bool = True) -> ActionResponse
 
 
 def actions_seen_by(principal: Principal) -> QuerySet[ActionRecord]:
-    """Select the actions that ``principal`` may see, newest first, without their large parts."""
+    """Select the actions that ``principal`` may see, newest first, without large columns."""
     rows = ActionRecord.objects.defer("spec", "result", "metadata").order_by("-pk")
     return _of(rows, principal.project)
 
@@ -98,7 +98,7 @@ def _of(rows: QuerySet[Row], project: str | None) -> QuerySet[Row]:
 
 
 def _readable(text: str) -> bool:
-    """Say whether ``text`` can be compared with a text column; PostgreSQL refuses U+0000."""
+    """Return whether ``text`` can be compared with a text column; PostgreSQL refuses U+0000."""
     return "\0" not in text and text.isascii()
 
 

@@ -1,12 +1,12 @@
-"""What an action cost: the units it asked for, got and used, over the time it held them.
+"""Spending of actions: units requested, granted and used, times the seconds they were held.
 
-*Asked* is its smallest feasible count; a policy may have given it more. *Granted* is what it held
-from its grant to its end: the integral where it was resized. *Used* is what the kernel counted of
-commands; nothing counts it for GPUs, leases and calls, so *measured* says how much of the granted
-is behind the used.
+*Asked* is the smallest feasible count; a policy may grant more. *Granted* is what the action held
+from its grant to its end: the integral if it was resized. *Used* is the CPU time that the kernel
+counted for commands. GPUs, leases and calls have no such count, so *measured* is the granted part
+for which *used* is known.
 
-A trajectory's *peak* is the widest grant of any of its actions: what a system that reserves for a
-trajectory's whole life would have to hold for it, from its first to its last action's end.
+A trajectory's *peak* is the widest grant of any of its actions: a system that reserves units for
+the whole life of a trajectory would hold that many from its first to its last action.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Spending:
 
     asked_core_seconds: float = 0.0
     granted_core_seconds: float = 0.0
-    #: Granted to those whose use was counted, and their use.
+    #: Granted to actions whose use is counted, and their use.
     measured_core_seconds: float = 0.0
     used_core_seconds: float = 0.0
     asked_gpu_seconds: float = 0.0
@@ -35,7 +35,7 @@ class Spending:
     peak_gpus: float = 0.0
 
     def add(self, other: Spending) -> None:
-        """Add an action's spending."""
+        """Add the spending of an action."""
         self.asked_core_seconds += other.asked_core_seconds
         self.granted_core_seconds += other.granted_core_seconds
         self.measured_core_seconds += other.measured_core_seconds
@@ -46,19 +46,19 @@ class Spending:
         self.peak_gpus = max(self.peak_gpus, other.peak_gpus)
 
 
-#: Columns that add up; the others keep the highest.
+#: Columns that add up, and columns that keep the highest value.
 SUMS = tuple(name for name in Spending.__slots__ if name.endswith("_seconds"))
 PEAKS = tuple(name for name in Spending.__slots__ if name.startswith("peak_"))
 
 
 def spending_of(finish: Finish, cost: Mapping[str, Sequence[float]]) -> Spending:
-    """Return what a finished action cost. ``cost`` is what it asked for, feasible units by name."""
+    """Return the spending of a finished action. ``cost`` is its request: feasible units by name."""
     spent = Spending()
     held_seconds = max(0.0, finish.timing.act_seconds - finish.timing.queue_seconds)
     for allocation in finish.allocations:
         kind = allocation.resource.partition(":")[0]
         units = allocation.amount / MILLI
-        # Whoever has no choice asked for what it has: a lease of whole chunks, a light action.
+        # Without a choice of counts it asked for what it holds: whole chunks, a light action.
         asked = min(cost.get(kind) or (units,)) * held_seconds
         if kind == "cpu":
             integral = finish.key_milli_seconds / MILLI if finish.resizes else units * held_seconds
@@ -80,5 +80,5 @@ _decode_cost = msgspec.json.Decoder(dict[str, list[float]]).decode
 
 
 def cost_from(text: str) -> dict[str, list[float]]:
-    """Return what an action asked for, as its row says."""
+    """Return the cost in an action's row."""
     return {} if text == "{}" else _decode_cost(text)

@@ -1,4 +1,4 @@
-"""The projection's SQL: few statements, many rows each, the same for SQLite and PostgreSQL."""
+"""SQL of the projection: few statements of many rows, the same for SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from django.db import connection
 from django.db.backends.utils import CursorWrapper
 from django.db.models import Model
 
-from tangram_web.records.episodes import Episodes, TaskChange, TrajectoryChange
-from tangram_web.records.known_actions import BLANK, Standing
+from tangram_web.records.action_changes import BLANK, ActionChange
 from tangram_web.records.models import (
     ActionRecord,
     EndRecord,
@@ -23,9 +22,10 @@ from tangram_web.records.models import (
 )
 from tangram_web.records.spending import PEAKS, SUMS
 from tangram_web.records.sums import EndChange, EndKey, StepChange, StepKey, Sums
+from tangram_web.records.workload_changes import TaskChange, TrajectoryChange, WorkloadChanges
 
-#: Ids in one question: within SQLite's oldest limit on parameters.
-_ASKED_AT_ONCE: Final = 900
+#: Ids in one query: within SQLite's oldest limit on parameters.
+_IDS_PER_QUERY: Final = 900
 
 _ACTIONS: Final = ActionRecord._meta.db_table
 _TASKS: Final = TaskRecord._meta.db_table
@@ -33,86 +33,85 @@ _TRAJECTORIES: Final = TrajectoryRecord._meta.db_table
 
 
 def instant_writer() -> Callable[[float], Any]:
-    """Return what turns seconds since the epoch into a value for a timestamp column.
+    """Return a function from seconds since the epoch to the value of a timestamp column.
 
-    SQLite's columns hold the text that Django's own adapter would write. One journal time stamps
-    a whole cycle, so most calls are answered from what was written just before.
+    SQLite's columns hold the text that Django's own adapter would write. Values are cached, since
+    all decisions of a cycle have one time.
     """
     as_text = connection.vendor == "sqlite"
-    written: dict[float, Any] = {}
+    values: dict[float, Any] = {}
 
     def instant(seconds: float) -> Any:
-        value = written.get(seconds)
+        value = values.get(seconds)
         if value is None:
             value = datetime.fromtimestamp(seconds, UTC)
             if as_text:
                 value = str(value)[:-6]
-            written[seconds] = value
+            values[seconds] = value
         return value
 
     return instant
 
 
-def standings(cursor: CursorWrapper, ids: Iterable[str]) -> dict[str, Standing]:
-    """Return what the rows say about the actions ``ids``; those without a row are left out."""
+def load_actions(cursor: CursorWrapper, ids: Iterable[str]) -> dict[str, ActionChange]:
+    """Return the present state of the actions ``ids``; those without a row are left out."""
     wanted = list(ids)
-    found: dict[str, Standing] = {}
-    for start in range(0, len(wanted), _ASKED_AT_ONCE):
-        part = wanted[start : start + _ASKED_AT_ONCE]
+    found: dict[str, ActionChange] = {}
+    for start in range(0, len(wanted), _IDS_PER_QUERY):
+        part = wanted[start : start + _IDS_PER_QUERY]
         cursor.execute(
             f"SELECT id, state, node, attempt, kind, project, task, trajectory, cost, step "
             f"FROM {_ACTIONS} "
             f"WHERE id IN ({_marks(len(part))})",
             part,
         )
-        found.update((row[0], Standing(*row[1:])) for row in cursor.fetchall())
+        found.update((row[0], ActionChange(*row[1:])) for row in cursor.fetchall())
     return found
 
 
-def write_actions(cursor: CursorWrapper, actions: Mapping[str, Standing]) -> None:
-    """Insert the new rows whole, and update the others by what changed, alike ones together."""
+def write_actions(cursor: CursorWrapper, actions: Mapping[str, ActionChange]) -> None:
+    """Insert new rows, and update the others, those with the same changed columns together."""
     new: list[tuple[Any, ...]] = []
     changed: dict[tuple[str, ...], list[list[Any]]] = {}
-    for action_id, standing in actions.items():
-        changes = standing.changes
-        if standing.new:
-            new.append(tuple(changes.values()))
-        elif changes:
-            columns = tuple(changes)
-            changed.setdefault(columns, []).append([*changes.values(), action_id])
+    for action_id, change in actions.items():
+        values = change.columns.values()
+        if change.is_new:
+            new.append(tuple(values))
+        elif values:
+            changed.setdefault(tuple(change.columns), []).append([*values, action_id])
     if new:
         cursor.executemany(_INSERT_ACTION, new)
-    for columns, values in changed.items():
+    for columns, rows in changed.items():
         assignments = ", ".join(f'"{column}" = %s' for column in columns)
         cursor.executemany(
-            f"UPDATE {_ACTIONS} SET {assignments} WHERE id = %s AND finished_seq IS NULL", values
+            f"UPDATE {_ACTIONS} SET {assignments} WHERE id = %s AND finished_seq IS NULL", rows
         )
 
 
-def write_episodes(cursor: CursorWrapper, episodes: Episodes) -> None:
-    """Add the counters and facts of tasks and trajectories to their rows."""
-    endings = [
-        (ending.finished_at, ending.finished_at, ending.environment_removed_at, key)
-        for key, ending in episodes.endings.items()
+def write_workloads(cursor: CursorWrapper, changes: WorkloadChanges) -> None:
+    """Apply the changes of tasks and trajectories to their rows."""
+    ends = [
+        (end.finished_at, end.finished_at, end.environment_removed_at, key)
+        for key, end in changes.ends.items()
     ]
-    if endings:
-        cursor.executemany(_END_TRAJECTORY, endings)
-    if episodes.tasks:
+    if ends:
+        cursor.executemany(_END_TRAJECTORY, ends)
+    if changes.tasks:
         cursor.executemany(
-            _UPSERT_TASK, [(key, *astuple(change)) for key, change in episodes.tasks.items()]
+            _UPSERT_TASK, [(key, *astuple(change)) for key, change in changes.tasks.items()]
         )
-    if episodes.trajectories:
+    if changes.trajectories:
         cursor.executemany(
             _UPSERT_TRAJECTORY,
             [
                 (key, _state(change), *astuple(change))
-                for key, change in episodes.trajectories.items()
+                for key, change in changes.trajectories.items()
             ],
         )
 
 
 def write_sums(cursor: CursorWrapper, sums: Sums) -> None:
-    """Add to the sums of steps and of ends."""
+    """Add to the sums of steps and of outcomes."""
     if sums.steps:
         cursor.executemany(
             _UPSERT_STEP, [(*key, *astuple(change)) for key, change in sums.steps.items()]
@@ -137,7 +136,7 @@ def _insert(table: str, columns: Sequence[str]) -> str:
     return f"INSERT INTO {table} ({names}) VALUES ({_marks(len(columns))})"
 
 
-#: A row that is there already belongs to the same action, and knows more than a second insertion.
+#: An existing row belongs to the same action, and is more recent than a second insertion.
 _INSERT_ACTION: Final = f"{_insert(_ACTIONS, list(BLANK))} ON CONFLICT (id) DO NOTHING"
 
 _ADD_COUNTERS: Final = ",\n    ".join(
@@ -184,7 +183,7 @@ def _upsert_sums(model: type[Model], key: Sequence[str], change: type[Any], rest
 
 
 _STEPS: Final = StepRecord._meta.db_table
-#: A step begins with its first submission, which may be the later one to be projected.
+#: A step begins with its earliest submission, which may be projected after later ones.
 _LIFE_OF_STEP: Final = f""",
     begun_wall = CASE WHEN {_STEPS}.begun_wall = 0 THEN excluded.begun_wall
                       WHEN excluded.begun_wall = 0 THEN {_STEPS}.begun_wall

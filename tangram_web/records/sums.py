@@ -1,8 +1,8 @@
-"""What a batch of entries adds to the sums of steps and of ends: what pages of tasks show.
+"""Sums over the actions of a task, by step and by outcome, for the pages of tasks.
 
-A page that summed a million actions would be late, and what was pruned would be missing from it.
-So sums are rows, written in the transaction that writes the actions. Means are made when they are
-shown: sums add up over any split of the journal, means do not.
+Summing a million actions is slow, and pruned actions would be missing. So sums are rows, written in
+the transaction that writes the actions. Means are computed when they are shown: sums add up over
+any split of the journal, means do not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class StepKey(NamedTuple):
 
 
 class EndKey(NamedTuple):
-    """A way in which actions of a task end."""
+    """An outcome of actions of a task."""
 
     project: str
     task: str
@@ -33,23 +33,23 @@ class EndKey(NamedTuple):
 
 @dataclass(slots=True)
 class StepChange:
-    """Additions to one step; wall clocks are 0 while nothing is known."""
+    """Additions to one step; wall clocks are 0 until they are known."""
 
     actions: int = 0
     finished: int = 0
-    #: Finished ones that have a reward.
+    #: Finished actions with a reward.
     rewarded: int = 0
     queue_seconds: float = 0.0
     act_seconds: float = 0.0
     reward: float = 0.0
-    #: Of the first submission, and of the latest end.
+    #: Of the first submission, and of the last finish.
     begun_wall: float = 0.0
     ended_wall: float = 0.0
 
 
 @dataclass(slots=True)
 class EndChange:
-    """Additions to one way to end."""
+    """Additions to one outcome."""
 
     actions: int = 0
     queue_seconds: float = 0.0
@@ -65,7 +65,7 @@ class Sums:
         self.steps: defaultdict[StepKey, StepChange] = defaultdict(StepChange)
         self.ends: defaultdict[EndKey, EndChange] = defaultdict(EndChange)
 
-    def accepted(self, action: Action, wall: float) -> None:
+    def submitted(self, action: Action, wall: float) -> None:
         """Count an action that was submitted at ``wall``."""
         if action.step is None:
             return
@@ -74,7 +74,7 @@ class Sums:
         change.begun_wall = min(change.begun_wall or wall, wall)
 
     def finished(self, finish: Finish, step: int | None, reward: float | None, wall: float) -> None:
-        """Count the end of an action of ``step`` at ``wall``."""
+        """Count an action of ``step`` that finished at ``wall``."""
         timing = finish.timing
         end = self.ends[EndKey(finish.project, finish.task, finish.outcome.value)]
         end.actions += 1

@@ -159,7 +159,7 @@ class WindowReader:
             if self.counts_from == inf and (written >= began or not before_seconds):
                 self.counts_from, self.before_seconds = entry.at, entry.at - first_at
             kept = self._kept(entry)
-            self.in_memory.take(entry)
+            self.in_memory.reduce(entry)
             if self.began_at is None and self.ids:
                 self.began_at = written
             if kept is not None:

@@ -19,18 +19,20 @@ from typing import Any
 
 from domain.allocation import Home
 from domain.codec import JournalEntry
-from domain.decisions import Decision, Evict, Grant, Prepare
-from domain.events import ActionFinished, ChunkNews, Event, NodeJoined, ServicePrepared
+from domain.decisions import Evict, Grant, Prepare
+from domain.events import ActionFinished, ChunkNews, NodeJoined, ServicePrepared
+from domain.journal_reducer import JournalReducer, on
 
-#: Node → its services, the one used longest ago first.
+#: Node → its services, in order of last use.
 Residents = dict[str, tuple[Home, ...]]
 
 
-class ResidentServices:
+class ResidentServices(JournalReducer):
     """Reads journal entries in their order."""
 
     def __init__(self, played: Iterable[str]) -> None:
         """``played``: ids of the simulated actions, which the caller adds while entries are read."""
+        super().__init__()
         self._played = played
         #: Node → home of a service → whether it was resident at the start.
         self._known: defaultdict[str, dict[Home, bool]] = defaultdict(dict)
@@ -38,18 +40,14 @@ class ResidentServices:
         self._closed: set[str] = set()
         self._begun = False
 
-    def take(self, entry: JournalEntry) -> None:
-        """Read one entry, after its simulated actions were added to ``played``."""
+    def begin(self, entry: JournalEntry) -> None:
+        """Prepare for an entry whose simulated actions are in ``played`` already."""
         self._begun = self._begun or bool(self._played)
-        for event in entry.events:
-            self._event(event)
-        for decision in entry.decisions:
-            self._decision(decision)
 
-    def residents(self, scene: Iterable[Mapping[str, Any]] = ()) -> Residents:
-        """Return the residents by node; ``scene``: rows of the GPU map of that moment (rule 4)."""
+    def residents(self, snapshot: Iterable[Mapping[str, Any]] = ()) -> Residents:
+        """Return the residents by node; ``snapshot``: rows of the GPU map of that moment (rule 4)."""
         found: defaultdict[str, list[Home]] = defaultdict(list)
-        for row in scene:
+        for row in snapshot:
             home = Home(row["service"], _numbers(row["units"]))
             if home not in self._known[row["node"]]:
                 found[row["node"]].append(home)
@@ -57,58 +55,64 @@ class ResidentServices:
             found[node] += [home for home, resident in homes.items() if resident]
         return {node: tuple(homes) for node, homes in sorted(found.items()) if homes}
 
-    def _event(self, event: Event) -> None:
-        if isinstance(event, NodeJoined):
-            self._join(event)
-        elif isinstance(event, ActionFinished | ServicePrepared) and not self._begun:
+    @on(ActionFinished, ServicePrepared)
+    def _reported(self, event: ActionFinished | ServicePrepared) -> None:
+        if not self._begun:
             for home in (event.chunk or ChunkNews()).gone:
-                self._set(event.node, home, resident=False)
+                self._record(event.node, home, resident=False)
 
-    def _join(self, event: NodeJoined) -> None:
+    @on(NodeJoined)
+    def _joined(self, event: NodeJoined) -> None:
         name, gpu = event.node.name, event.node.resources.get("gpu")
         if not self._begun:
             self._known[name] = dict.fromkeys(self._known[name], False)
         for home in gpu.residents if gpu is not None else ():
-            self._set(name, home, resident=True)
+            self._record(name, home, resident=True)
         if self._begun:
             self._closed.add(name)
 
-    def _decision(self, decision: Decision) -> None:
-        if isinstance(decision, Evict):
-            self._left(decision.node, decision.home)
-        elif isinstance(decision, Prepare) and decision.awake:
-            self._set(decision.node, decision.home, resident=not self._begun)
-        elif isinstance(decision, Grant) and decision.node is not None:
-            for held in decision.allocations:
-                if held.hosting is None:
-                    continue
-                for home in held.hosting.evicted:
-                    self._left(decision.node, home)
-                if held.hosting.service:
-                    self._called(
-                        decision, Home(held.hosting.service, held.units), held.hosting.cached
-                    )
+    @on(Evict)
+    def _evicted(self, decision: Evict) -> None:
+        self._left(decision.node, decision.home)
 
-    def _called(self, grant: Grant, home: Home, cached: bool) -> None:
-        """Read a grant of a chunk on which a service is resident, or is restored."""
+    @on(Prepare)
+    def _prepared(self, decision: Prepare) -> None:
+        if decision.awake:
+            self._record(decision.node, decision.home, resident=not self._begun)
+
+    @on(Grant)
+    def _granted(self, grant: Grant) -> None:
+        if grant.node is None:
+            return
+        for held in grant.allocations:
+            if held.hosting is None:
+                continue
+            for home in held.hosting.evicted:
+                self._left(grant.node, home)
+            if held.hosting.service:
+                home = Home(held.hosting.service, held.units)
+                self._called(grant, home, cached=held.hosting.cached)
+
+    def _called(self, grant: Grant, home: Home, *, cached: bool) -> None:
+        """Record a grant of a chunk on which a service is resident, or is restored."""
         if cached or not self._begun:
-            self._set(grant.node or "", home, resident=True)
+            self._record(grant.node or "", home, resident=True)
         elif grant.action_id in self._played:  # else rule 2
-            self._set(grant.node or "", home, resident=False)
+            self._record(grant.node or "", home, resident=False)
 
     def _left(self, node: str, home: Home) -> None:
-        self._set(node, home, resident=self._begun)
+        self._record(node, home, resident=self._begun)
 
-    def _set(self, node: str, home: Home, *, resident: bool) -> None:
+    def _record(self, node: str, home: Home, *, resident: bool) -> None:
         known, home = self._known[node], Home(*home)
         if not self._begun:
-            known.pop(home, None)  # keeps the order by last use
+            known.pop(home, None)  # keeps the order of last use
             known[home] = resident
         elif node not in self._closed:
             known.setdefault(home, resident)
 
 
 def _numbers(ranges: str) -> tuple[int, ...]:
-    """Return the numbers in a text such as ``0-3,8``."""
+    """Return the numbers of ``0-3,8``."""
     parts = (part.partition("-") for part in ranges.split(",") if part)
     return tuple(n for low, _, high in parts for n in range(int(low), int(high or low) + 1))

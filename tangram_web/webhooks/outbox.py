@@ -13,7 +13,7 @@ Rules
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +24,7 @@ from domain.codec import JournalEntry
 from domain.decisions import RemoveEnvironment, TurnedBad
 from domain.events import NodeLost, TrajectoryFinished
 from domain.ids import trajectory_key
+from domain.journal_reducer import JournalReducer, on
 from domain.limits import Turn
 from domain.resources import units
 from tangram_web.webhooks.models import Delivery, Endpoint, LastTurn, WebhookEvent
@@ -47,27 +48,44 @@ class Message(NamedTuple):
 
 def store_events(entries: Sequence[JournalEntry]) -> None:
     """Store deliveries for the events in ``entries``. Call it in the projection's transaction."""
-    found = [message for entry in entries for message in messages_of(entry)]
-    if found and Endpoint.objects.filter(enabled=True).exists():
-        store_messages(_without_frequent_quotas(_without_repeated_ends(found)))
+    messages = _Messages()
+    for entry in entries:
+        messages.reduce(entry)
+    if messages.found and Endpoint.objects.filter(enabled=True).exists():
+        store_messages(_without_frequent_quotas(_without_repeated_ends(messages.found)))
 
 
-def messages_of(entry: JournalEntry) -> Iterator[Message]:
-    """Yield the events of one entry."""
-    at = datetime.fromtimestamp(entry.at + entry.wall_offset_seconds, UTC)
-    for event in entry.events:
-        match event:
-            case TrajectoryFinished(project=project, trajectory=name, reason=reason):
-                yield _finished(project, name, reason, at)
-            case NodeLost(node=node):
-                yield Message(WebhookEvent.NODE_LOST, f"node/{node}", None, at, {"node": node})
-    for decision in entry.decisions:
-        match decision:
-            case RemoveEnvironment(trajectory=key, reason=reason):
-                project, _, name = key.partition("/")
-                yield _finished(project, name, reason, at)
-            case TurnedBad(resource=resource, turn=turn):
-                yield _turned(resource, turn, at)
+class _Messages(JournalReducer):
+    """Collects the messages of journal entries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Message] = []
+        self._at: datetime
+
+    def begin(self, entry: JournalEntry) -> None:
+        """Keep the time of ``entry``."""
+        self._at = datetime.fromtimestamp(entry.at + entry.wall_offset_seconds, UTC)
+
+    @on(TrajectoryFinished)
+    def _trajectory_finished(self, event: TrajectoryFinished) -> None:
+        self.found.append(_finished(event.project, event.trajectory, event.reason, self._at))
+
+    @on(RemoveEnvironment)
+    def _environment_ended(self, decision: RemoveEnvironment) -> None:
+        project, _, name = decision.trajectory.partition("/")
+        self.found.append(_finished(project, name, decision.reason, self._at))
+
+    @on(NodeLost)
+    def _node_lost(self, event: NodeLost) -> None:
+        data = {"node": event.node}
+        self.found.append(
+            Message(WebhookEvent.NODE_LOST, f"node/{event.node}", None, self._at, data)
+        )
+
+    @on(TurnedBad)
+    def _turned_bad(self, decision: TurnedBad) -> None:
+        self.found.append(_turned(decision.resource, decision.turn, self._at))
 
 
 def _finished(project: str, name: str, reason: str, at: datetime) -> Message:

@@ -1,4 +1,4 @@
-"""What history looks like over REST."""
+"""REST representations of the history."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from drf_spectacular.extensions import OpenApiSerializerExtension
 from rest_framework import serializers
 
 from contract.responses import ActionResponse
-from tangram_web.records.models import ActionRecord, NodeState, TrajectoryState
+from tangram_web.records.models import ActionRecord, NodeStatus, TrajectoryState
 from tangram_web.records.selectors import view_of
 
 
@@ -23,12 +23,12 @@ class ActionListView(serializers.BaseSerializer[ActionRecord]):
 
 
 class _ActionListSchema(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
-    """Names the schema that comes with the hot endpoints (`tangram_web/lib/schema.py`)."""
+    """Refers to the schema of the hot endpoints (`tangram_web/lib/schema.py`)."""
 
     target_class = ActionListView
 
     def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
-        """Keep the place; the struct's own schema is put there."""
+        """Return a placeholder, which the struct's own schema replaces."""
         return {"type": "object", "properties": {"id": {"type": "string"}}}
 
     def get_name(self, auto_schema: Any, direction: Any) -> str:
@@ -36,14 +36,14 @@ class _ActionListSchema(OpenApiSerializerExtension):  # type: ignore[no-untyped-
         return ActionResponse.__name__
 
 
-class _Counted(serializers.Serializer[Any]):
+class _Totals(serializers.Serializer[Any]):
     actions = serializers.IntegerField(help_text="Actions accepted.")
     finished = serializers.IntegerField(help_text="Actions finished.")
     external_seconds = serializers.FloatField(help_text="Sum of the ACT of finished actions.")
 
 
-class TaskView(_Counted):
-    """A task and what it has done."""
+class TaskView(_Totals):
+    """A task and its totals."""
 
     id = serializers.CharField(source="name")
     project = serializers.CharField()
@@ -52,8 +52,8 @@ class TaskView(_Counted):
     opened_at = serializers.DateTimeField()
 
 
-class TrajectoryView(_Counted):
-    """A trajectory and what it has done."""
+class TrajectoryView(_Totals):
+    """A trajectory and its totals."""
 
     id = serializers.CharField(source="name")
     project = serializers.CharField()
@@ -73,7 +73,7 @@ class NodeView(serializers.Serializer[Any]):
 
     name = serializers.CharField()
     pool = serializers.CharField()
-    state = serializers.ChoiceField(choices=NodeState.choices)
+    state = serializers.ChoiceField(choices=NodeStatus.choices)
     incarnation = serializers.IntegerField()
     resources = serializers.DictField()
     isolation = serializers.CharField()

@@ -1,10 +1,12 @@
-"""History over REST: read only, each caller its own project."""
+"""REST resources of the history, read only: actions, trajectories, tasks and nodes."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import django_filters as filters
 from django.db.models import QuerySet
+from django_filters.rest_framework import FilterSet
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework.exceptions import ValidationError
 from rest_framework.generics import get_object_or_404
@@ -13,32 +15,95 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
+from domain.action import ActionState, Kind, Outcome
 from domain.principals import Principal, Scope
+from tangram_web.lib.instants import check_in_calendar
 from tangram_web.records import selectors
-from tangram_web.records.api.filters import (
-    ActionFilter,
-    NodeFilter,
-    TaskFilter,
-    TrajectoryFilter,
-)
 from tangram_web.records.api.serializers import (
     ActionListView,
     NodeView,
     TaskView,
     TrajectoryView,
 )
-from tangram_web.records.models import ActionRecord, NodeRecord, TaskRecord, TrajectoryRecord
+from tangram_web.records.models import (
+    ActionRecord,
+    NodeRecord,
+    NodeStatus,
+    TaskRecord,
+    TrajectoryRecord,
+    TrajectoryState,
+)
 
 NAME_IN_PATH = r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}"
 _PROJECT = OpenApiParameter(
     "project",
     str,
-    description="For tokens bound to no project: whose object; without it, project `default`.",
+    description="Project of the object, for tokens of no project. Default: `default`.",
 )
 
 
+def _choices(values: Any) -> list[tuple[str, str]]:
+    return [(value.value, value.value) for value in values]
+
+
+class ActionFilter(FilterSet):
+    """Narrows the list of actions."""
+
+    state = filters.ChoiceFilter(choices=_choices(ActionState), method="in_state")
+    outcome = filters.ChoiceFilter(choices=_choices(Outcome))
+    kind = filters.ChoiceFilter(choices=_choices(Kind))
+    task = filters.CharFilter()
+    trajectory = filters.CharFilter()
+    node = filters.CharFilter()
+    since = filters.IsoDateTimeFilter(
+        field_name="submitted_at", lookup_expr="gte", validators=[check_in_calendar]
+    )
+
+    class Meta:
+        model = ActionRecord
+        fields = ("state", "outcome", "kind", "task", "trajectory", "node", "since")
+
+    def in_state(self, rows: QuerySet[ActionRecord], name: str, value: str) -> QuerySet[Any]:
+        """Select by state; a live state excludes finished rows, which makes the partial index apply."""
+        rows = rows.filter(state=value)
+        return rows if value == ActionState.FINISHED else rows.filter(finished_seq=None)
+
+
+class TrajectoryFilter(FilterSet):
+    """Narrows the list of trajectories."""
+
+    state = filters.ChoiceFilter(choices=TrajectoryState.choices)
+    task = filters.CharFilter()
+    node = filters.CharFilter()
+
+    class Meta:
+        model = TrajectoryRecord
+        fields = ("state", "task", "node")
+
+
+class TaskFilter(FilterSet):
+    """Narrows the list of tasks."""
+
+    pool = filters.CharFilter()
+
+    class Meta:
+        model = TaskRecord
+        fields = ("pool",)
+
+
+class NodeFilter(FilterSet):
+    """Narrows the list of nodes."""
+
+    state = filters.ChoiceFilter(choices=NodeStatus.choices)
+    pool = filters.CharFilter()
+
+    class Meta:
+        model = NodeRecord
+        fields = ("state", "pool")
+
+
 class HistoryViewSet(ListModelMixin, GenericViewSet[Any]):
-    """A list of rows that the caller may see."""
+    """A list of the rows that the caller may see."""
 
     read_scope = Scope.READ
     lookup_value_regex = NAME_IN_PATH
@@ -51,19 +116,19 @@ class HistoryViewSet(ListModelMixin, GenericViewSet[Any]):
 
 
 class ActionViewSet(HistoryViewSet):
-    """Actions. Single ones are answered by the gateway, which knows those still alive."""
+    """Actions. The gateway serves single ones, since it knows the live ones."""
 
     queryset = ActionRecord.objects.all()
     serializer_class = ActionListView
     filterset_class = ActionFilter
 
     def get_queryset(self) -> QuerySet[ActionRecord]:
-        """Select what the caller may see."""
+        """Select the rows that the caller may see."""
         return selectors.actions_seen_by(self.principal)
 
 
 class OwnedViewSet(HistoryViewSet):
-    """Rows that trainers name: a name is unique within its project."""
+    """Rows with a name that is unique within its project."""
 
     lookup_field = "name"
     lookup_url_kwarg = "id"
@@ -72,7 +137,7 @@ class OwnedViewSet(HistoryViewSet):
         """Return one by its name."""
         project = self.principal.project or request.query_params.get("project", "default")
         if "\0" in project:
-            raise ValidationError({"project": ["this is not a name"]})
+            raise ValidationError({"project": ["not a name"]})
         row = get_object_or_404(self.get_queryset(), project=project, name=path["id"])
         return Response(self.get_serializer(row).data)
 
@@ -86,7 +151,7 @@ class TrajectoryViewSet(OwnedViewSet):
     filterset_class = TrajectoryFilter
 
     def get_queryset(self) -> QuerySet[TrajectoryRecord]:
-        """Select what the caller may see."""
+        """Select the rows that the caller may see."""
         return selectors.trajectories_seen_by(self.principal)
 
 
@@ -99,7 +164,7 @@ class TaskViewSet(OwnedViewSet):
     filterset_class = TaskFilter
 
     def get_queryset(self) -> QuerySet[TaskRecord]:
-        """Select what the caller may see."""
+        """Select the rows that the caller may see."""
         return selectors.tasks_seen_by(self.principal)
 
 

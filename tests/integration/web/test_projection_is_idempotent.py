@@ -206,7 +206,7 @@ def test_a_crash_before_the_end_of_a_batch_leaves_neither_rows_nor_position(monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr(projection, "write_episodes", power_cut)
+        broken.setattr(projection, "write_workloads", power_cut)
         with pytest.raises(KeyboardInterrupt):
             project(journal.entries)
     assert not ActionRecord.objects.exists()
@@ -237,4 +237,4 @@ def test_a_hole_in_the_journal_is_logged(caplog):
     journal.run(an_action())
     project(journal.entries[:1])
     project(journal.entries[2:])
-    assert "rows lack what journal entries 2 to 2 say" in caplog.text
+    assert "rows miss journal entries 2 to 2" in caplog.text

@@ -64,7 +64,7 @@ def test_a_cursor_before_deleted_rows_is_refused_with_the_reason() -> None:
     assert forgotten_seq() == 20
     assert [view.id for view in completions(None, 20, 10).items] == list(left())
     assert len(completions(None, 0, 10).items) == 1
-    with pytest.raises(Gone, match="begin anew"):
+    with pytest.raises(Gone, match="start without a cursor"):
         completions(None, 10, 10)
 
 

@@ -13,8 +13,8 @@ import yaml
 from domain.action import Outcome, Timing
 from domain.allocation import UsedResources
 from tangram_web.metrics.exposition import families, families_of_requests
-from tangram_web.metrics.requests import BOUNDS, Answered
-from tangram_web.metrics.standing import Lag, Standing
+from tangram_web.metrics.reading import Lag, SystemReading
+from tangram_web.metrics.requests import BOUNDS, RequestTotals
 from tangram_web.metrics.totals import Totals
 from tests.architecture.tree import ROOT
 
@@ -36,7 +36,7 @@ def exposed() -> set[str]:
     leader = {"name": "l", "role": "loop", "at": time(), "pass_bounds": [1.0], "pass_sum": 0.1,
               "redis_risks": ""}  # fmt: skip
     worker = {"name": "node@n", "role": "node", "at": time(), "repairs": 1}
-    standing = Standing(
+    standing = SystemReading(
         "l", 1, 0.1, 0, {"projector": Lag(0, 0.0)}, 0, [{**leader, "pass_counts": [1, 0]}, worker]
     )
     pool = {
@@ -52,7 +52,7 @@ def exposed() -> set[str]:
     books = {"api:x": {"ceiling": 20, "hindrance": None, "quotas": [quota]}}
     share = {"pool": "default", "resource": "cpu", "project": "p", "nominal": 2, "used": 3,
              "borrowed": 1}  # fmt: skip
-    answered = Answered({("GET", "/", "200"): 1}, {("/",): [0] * (len(BOUNDS) + 1)})
+    answered = RequestTotals({("GET", "/", "200"): 1}, {("/",): [0] * (len(BOUNDS) + 1)})
     found = [
         *families(totals, standing, overview, {"nodes": [node]}, books, [share]),
         *families_of_requests(answered),

@@ -32,7 +32,7 @@ class Story:
         events = [each for each in said if isinstance(each, Event)]
         decisions = [each for each in said if not isinstance(each, Event)]
         self.played |= {e.action.id for e in events if isinstance(e, ActionSubmitted)}
-        self.reader.take(JournalEntry(int(self._at), 1, self._at, 0.0, "", events, decisions))
+        self.reader.reduce(JournalEntry(int(self._at), 1, self._at, 0.0, "", events, decisions))
 
     def begins(self) -> None:
         action = Action(id=ActionId("played"), project="p", task="t", kind=Kind.CALL)
@@ -157,7 +157,7 @@ def test_a_simulated_journal_from_its_middle_on_tells_what_the_books_had():
         reader = ResidentServices(played)
         for entry in entries[begin:]:
             played |= {e.action.id for e in entry.events if isinstance(e, ActionSubmitted)}
-            reader.take(entry)
+            reader.reduce(entry)
         reported = set(reader.residents().get("n000", ()))
         called_again = {e.action.call.target for entry in entries[begin:] for e in entry.events
                         if isinstance(e, ActionSubmitted) and e.action.call}  # fmt: skip

@@ -13,7 +13,7 @@ from domain.allocation import Allocation
 from domain.elasticity import Elasticity, parse_elasticity
 from domain.ids import ActionId, ResourceId
 from domain.resources import parse_units
-from tangram_web.records.request import cost_of, payload_of, placement_of, units_of_allocations
+from tangram_web.records.action_columns import cost_of, placement_of, request_of, units_of
 
 
 def an_action(**given_values) -> Action:
@@ -29,7 +29,7 @@ def test_request_reads_back_as_what_the_edge_accepts():
         timeout_seconds=5.0,
     )
 
-    text = msgspec.json.encode(payload_of(action))
+    text = msgspec.json.encode(request_of(action))
     payload = msgspec.json.decode(text, type=ActionRequest)
 
     assert payload.cost == {"cpu": [0.1, 1, 4]}
@@ -39,7 +39,7 @@ def test_request_reads_back_as_what_the_edge_accepts():
 
 
 def test_amdahls_share_is_kept():
-    payload = payload_of(an_action(elasticity=Elasticity(amdahl=0.95)))
+    payload = request_of(an_action(elasticity=Elasticity(amdahl=0.95)))
 
     assert payload.elasticity == {"amdahl": 0.95}
 
@@ -62,7 +62,7 @@ def test_cost_reads_back_exactly(counts):
     ids=["cores of a node", "a light action", "an API", "a node with the name of an API"],
 )
 def test_granted_units_are_named_as_in_costs(node, allocations, expected):
-    assert units_of_allocations(allocations, node) == expected
+    assert units_of(allocations, node) == expected
 
 
 def test_placement_says_which_cores_and_whether_they_are_shared():

@@ -53,10 +53,10 @@ def test_events_that_are_not_projected_are_not_sent(endpoint, monkeypatch):
     journal = Journal()
     journal.write([NodeLost(node="n1", incarnation=1)])
 
-    def breaks(*_: Any) -> None:
+    def breaks(*_: Any, **__: Any) -> None:
         raise RuntimeError("the database went away")
 
-    monkeypatch.setattr(projection, "fold_nodes", breaks)
+    monkeypatch.setattr(projection, "_move", breaks)
     with pytest.raises(RuntimeError):
         projection.project(journal.entries, also=outbox.store_events)
     assert not Delivery.objects.exists()

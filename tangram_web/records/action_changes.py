@@ -1,4 +1,4 @@
-"""What a batch of the journal knows of the actions that it touches, before and while it is folded."""
+"""Changes of actions' rows in one batch of the journal, on top of what the rows say before it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from domain.action import ActionState
 from domain.codec import JournalEntry
 from domain.decisions import Finish, Grant, Renew, Requeue, Resize
 from domain.events import ActionFinished, ActionStarted, ActionSubmitted
+from domain.journal_reducer import JournalReducer, on
 
-_BY_ID = (ActionStarted, ActionFinished, Grant, Renew, Requeue, Resize, Finish)
-
-#: A new row before anything was written into it; its order is the order of the columns.
+#: A new row without values; its order is the order of the columns.
 BLANK: dict[str, Any] = {
     "id": None, "project": None, "task": None, "trajectory": None, "pool": "", "kind": None,
     "family": None, "step": None, "group": None, "priority": 0, "state": ActionState.QUEUED.value,
@@ -25,15 +24,15 @@ BLANK: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Standing:
-    """What is known of one action, and what changes about its row."""
+class ActionChange:
+    """State of one action within a batch, and the changed columns of its row."""
 
     __slots__ = (
         "attempt",
-        "changes",
+        "columns",
         "cost",
+        "is_new",
         "kind",
-        "new",
         "node",
         "project",
         "state",
@@ -63,25 +62,34 @@ class Standing:
         self.project = project
         self.task = task
         self.trajectory = trajectory
-        self.changes: dict[str, Any] = {}
-        #: The row is not there yet, and ``changes`` is all of it.
-        self.new = False
+        self.columns: dict[str, Any] = {}
+        #: There is no row yet, and ``columns`` is all of it.
+        self.is_new = False
 
-    def is_with(self, report: ActionStarted | ActionFinished) -> bool:
-        """Say whether ``report`` is about the present attempt."""
+    def is_current(self, report: ActionStarted | ActionFinished) -> bool:
+        """Return whether ``report`` is about the present attempt."""
         return self.node == report.node and self.attempt == report.attempt
 
 
-def touched_actions(entries: Iterable[JournalEntry]) -> set[str]:
-    """Return the ids of all actions that ``entries`` say something about."""
-    ids: set[str] = set()
+class _ActionIds(JournalReducer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+
+    @on(ActionSubmitted)
+    def _submitted(self, event: ActionSubmitted) -> None:
+        self.ids.add(event.action.id)
+
+    @on(ActionStarted, ActionFinished, Grant, Renew, Requeue, Resize, Finish)
+    def _changed(
+        self, fact: ActionStarted | ActionFinished | Grant | Renew | Requeue | Resize | Finish
+    ) -> None:
+        self.ids.add(fact.action_id)
+
+
+def changed_actions(entries: Iterable[JournalEntry]) -> set[str]:
+    """Return the ids of all actions whose rows ``entries`` may change."""
+    found = _ActionIds()
     for entry in entries:
-        for event in entry.events:
-            if isinstance(event, ActionSubmitted):
-                ids.add(event.action.id)
-            elif isinstance(event, _BY_ID):
-                ids.add(event.action_id)
-        ids.update(
-            decision.action_id for decision in entry.decisions if isinstance(decision, _BY_ID)
-        )
-    return ids
+        found.reduce(entry)
+    return found.ids

@@ -1,8 +1,8 @@
-"""What a batch of entries changes about tasks and trajectories: counters and a few facts.
+"""Changes of the rows of tasks and trajectories in one batch of the journal.
 
-Counters are added to what the row holds. Of a fact the first or the last word holds, in the same
-way here and in the statements that write it, so that any split of the journal leads to the same
-rows. An end of a trajectory without a row changes nothing.
+Counters are added to those of the row. Of other columns the first or the last value holds, alike
+here and in the statements that write them, so that any split of the journal leads to the same rows.
+The end of a trajectory without a row changes nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from domain.action import Action, EnvironmentSpec
+from domain.action import Action
 from domain.events import TaskOpened, TrajectoryOpened
 from domain.ids import TrajectoryKey, task_key, trajectory_key
 from tangram_web.records.spending import Spending
@@ -55,25 +55,25 @@ class TrajectoryChange(Spending):
 
 
 @dataclass(slots=True)
-class Ending:
-    """Times of a trajectory's end."""
+class TrajectoryEnd:
+    """Times at which a trajectory and its environment end."""
 
     finished_at: Any = None
     environment_removed_at: Any = None
 
 
-class Episodes:
+class WorkloadChanges:
     """Collects the changes of tasks and trajectories of one batch."""
 
     def __init__(self) -> None:
         self.tasks: dict[str, TaskChange] = {}
         self.trajectories: dict[str, TrajectoryChange] = {}
-        #: Of trajectories that this batch says nothing else about, up to that moment.
-        self.endings: dict[str, Ending] = {}
-        #: Wall clock of the entry that is folded.
+        #: Ends of trajectories that the batch does not change otherwise before.
+        self.ends: dict[str, TrajectoryEnd] = {}
+        #: Wall clock of the present entry.
         self.wall = 0.0
 
-    def accepted(self, action: Action, now: Any) -> None:
+    def submitted(self, action: Action, now: Any) -> None:
         """Count a new action; the first one opens its task and its trajectory."""
         self._task(action.project, action.task, now).actions += 1
         if action.trajectory is None:
@@ -82,7 +82,7 @@ class Episodes:
         change.actions += 1
         change.pool = change.pool or action.pool
         if action.environment is not None and change.environment is None:
-            change.environment = _environment(action.environment)
+            change.environment = _json(action.environment)
 
     def finished(
         self,
@@ -105,34 +105,34 @@ class Episodes:
             change.add(spent)
             change.ended_wall = self.wall
 
-    def bound(self, project: str, task: str, trajectory: str, node: str, now: Any) -> None:
-        """Note the node that a trajectory's action was granted on."""
+    def granted(self, project: str, task: str, trajectory: str, node: str, now: Any) -> None:
+        """Record the node of a trajectory's newest grant."""
         self._trajectory(project, trajectory, task, now).node = node
 
     def task_opened(self, event: TaskOpened, now: Any) -> None:
-        """Note a declared task; the last declared pool holds."""
+        """Record a declared task; the last declared pool holds."""
         change = self._task(event.project, event.task, now)
         change.pool = event.pool or change.pool
         if event.metadata:
             change.metadata = _json(event.metadata)
 
     def trajectory_opened(self, event: TrajectoryOpened, now: Any) -> None:
-        """Note a declared trajectory."""
+        """Record a declared trajectory."""
         self._task(event.project, event.task, now)
         change = self._trajectory(event.project, event.trajectory, event.task, now)
         change.pool = change.pool or event.pool
         if event.environment is not None and change.environment is None:
-            change.environment = _environment(event.environment)
+            change.environment = _json(event.environment)
         if event.metadata:
             change.metadata = _json(event.metadata)
 
     def ended(
         self, key: TrajectoryKey, *, finished_at: Any = None, environment_removed_at: Any = None
     ) -> None:
-        """Note a trajectory's end, or its environment's."""
-        change: TrajectoryChange | Ending | None = self.trajectories.get(key)
+        """Record the end of a trajectory, or of its environment."""
+        change: TrajectoryChange | TrajectoryEnd | None = self.trajectories.get(key)
         if change is None:
-            change = self.endings.setdefault(key, Ending())
+            change = self.ends.setdefault(key, TrajectoryEnd())
         change.finished_at = change.finished_at or finished_at
         change.environment_removed_at = environment_removed_at or change.environment_removed_at
 
@@ -150,10 +150,6 @@ class Episodes:
             change = self.trajectories[key] = TrajectoryChange(project, name, task, now)
             change.begun_wall = self.wall
         return change
-
-
-def _environment(spec: EnvironmentSpec) -> str:
-    return _json(spec)
 
 
 def _json(value: Any) -> str:

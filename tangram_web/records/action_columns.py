@@ -1,6 +1,10 @@
-"""An accepted action, written back as the request that a trainer would send."""
+"""Column values of an action's row: its request, cost, granted units, placement and result."""
 
 from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
 
 from contract.requests import ActionRequest, CallRequest
 from domain.action import Action
@@ -9,8 +13,11 @@ from domain.apis import CallSpec
 from domain.elasticity import Elasticity
 from domain.resources import Cost, units
 
+#: Characters of each output stream that a row stores; the journal has all of it while retained.
+MAX_CHARACTERS: Final = 65536
 
-def payload_of(action: Action) -> ActionRequest:
+
+def request_of(action: Action) -> ActionRequest:
     """Return the request that leads to ``action``."""
     return ActionRequest(
         task=action.task,
@@ -26,7 +33,7 @@ def payload_of(action: Action) -> ActionRequest:
         cost=cost_of(action.cost),  # type: ignore[arg-type]
         key=action.key,
         duration_seconds=action.duration_seconds,
-        elasticity=None if action.elasticity is None else _points(action.elasticity),
+        elasticity=None if action.elasticity is None else _elasticity(action.elasticity),
         malleable=action.malleable,
         exec=action.exec,
         call=None if action.call is None else _call(action.call),
@@ -51,14 +58,12 @@ def _call(call: CallSpec) -> CallRequest:
 
 
 def cost_of(cost: Cost) -> dict[str, list[float | int]]:
-    """Return feasible counts as the trainer writes them."""
+    """Return feasible unit counts as a request writes them."""
     return {name: [units(milli) for milli in counts] for name, counts in cost.items()}
 
 
-def units_of_allocations(
-    allocations: tuple[Allocation, ...], node: str | None
-) -> dict[str, float | int]:
-    """Return granted counts under the names that costs use: ``cpu``, not ``cpu:n1``."""
+def units_of(allocations: tuple[Allocation, ...], node: str | None) -> dict[str, float | int]:
+    """Return granted units under the names of a request's cost: ``cpu``, not ``cpu:n1``."""
     granted: dict[str, float | int] = {}
     for allocation in allocations:
         kind, _, owner = allocation.resource.partition(":")
@@ -67,7 +72,7 @@ def units_of_allocations(
 
 
 def placement_of(allocations: tuple[Allocation, ...], node: str | None) -> dict[str, object]:
-    """Return where the allocations lie (`domain.allocation.Placement`, ``why`` where there is one)."""
+    """Return the placement of allocations (`domain.allocation.Placement`; ``why`` only if given)."""
     found: dict[str, object] = {"node": node, "cpus": (), "shared": False, "gpus": ()}
     for allocation in allocations:
         if allocation.units and allocation.resource.startswith("cpu:"):
@@ -78,7 +83,22 @@ def placement_of(allocations: tuple[Allocation, ...], node: str | None) -> dict[
     return found
 
 
-def _points(elasticity: Elasticity) -> dict[str, float]:
+def _elasticity(elasticity: Elasticity) -> dict[str, float]:
     if elasticity.amdahl is not None:
         return {"amdahl": elasticity.amdahl}
     return {str(units(milli)): efficiency for milli, efficiency in elasticity.table}
+
+
+def bounded_result(raw: msgspec.Raw) -> tuple[str, int | None]:
+    """Return a reported result (msgpack) as JSON with bounded output, and its exit code."""
+    result: Any = msgspec.msgpack.decode(raw)
+    exit_code = None
+    if isinstance(result, dict):
+        exit_code = result.get("exit_code")
+        for stream in ("stdout", "stderr", "body"):
+            text = result.get(stream)
+            if isinstance(text, str) and len(text) > MAX_CHARACTERS:
+                result[stream] = text[:MAX_CHARACTERS]
+                result["truncated"] = True
+    encoded = msgspec.json.encode(result).decode()
+    return encoded, exit_code if isinstance(exit_code, int) else None

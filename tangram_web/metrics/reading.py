@@ -1,4 +1,4 @@
-"""How things stand right now, read from Redis: leader, lags, workers, and the newest frames."""
+"""Present state of the control plane, read from Redis: leader, lags of streams, workers."""
 
 from __future__ import annotations
 
@@ -13,46 +13,49 @@ import redis
 from domain.codec import read_entry
 from domain.errors import Unreadable
 from domain.redis_keys import Keys
+from tangram_web.metrics.store import CONSUMER
 
-#: A worker that has not shown life for this long is counted as gone.
+#: Consumers of the journal in every installation.
+READERS = ("projector", CONSUMER)
+#: A worker without a heartbeat for this long counts as gone.
 WORKER_SECONDS = 10.0
-#: Entries of a stream behind a place, counted where they lie; more than a limit is the limit.
+#: Number of entries of a stream after a position, counted in Redis up to a limit.
 _COUNT = "return #redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+', 'COUNT', ARGV[2])"
 _MOST_COUNTED = 10_000
-#: The first stream id there can be.
+#: The lowest stream id.
 _START = b"0-0"
 
 
 class Lag(msgspec.Struct, frozen=True):
-    """How far a reader of the journal is behind its end."""
+    """Distance of a reader of the journal from its end."""
 
     entries: int
-    #: Between the writing of the last entry it has read and of the newest one.
+    #: Between the times of the last entry that it has read and of the newest one.
     seconds: float
 
 
-class Standing(msgspec.Struct):
-    """One reading."""
+class SystemReading(msgspec.Struct):
+    """State of the control plane at one instant."""
 
     leader: str | None
     epoch: int
-    #: Seconds since the leader's last sign of life; None without a leader that has shown any.
+    #: Seconds since the leader's last heartbeat; None without a leader that sent one.
     tick_lag_seconds: float | None
-    #: Entries that the leader has not handled yet.
+    #: Inbox entries that the leader has not handled yet.
     inbox_entries: int
-    #: Reader of the journal → how far it is behind.
+    #: Reader of the journal → its lag.
     lags: dict[str, Lag]
-    #: Messages that could not be read or taken in and lie aside for people.
+    #: Messages that were set aside because they could not be processed.
     dead_letters: int
-    #: Workers that show life, as they describe themselves.
+    #: Live workers, as they describe themselves.
     workers: list[dict[str, Any]]
 
     def life_of_leader(self) -> dict[str, Any]:
-        """Return what the leader says of itself; empty when it says nothing."""
+        """Return the leader's description of itself; empty without a live leader."""
         return next((w for w in self.workers if w["name"] == self.leader), {})
 
     def repairs(self) -> dict[tuple[str], int]:
-        """Return how often each node's worker, since it started, has restored changed cores."""
+        """Return the number of cpuset repairs by each node's worker since it started."""
         return {
             (worker["name"].removeprefix("node@"),): worker["repairs"]
             for worker in self.workers
@@ -60,22 +63,22 @@ class Standing(msgspec.Struct):
         }
 
     def gpus(self) -> Iterator[tuple[tuple[str, str], float | None, int]]:
-        """Yield each measured GPU as (node, number), the share in which it worked, and bytes in use."""
+        """Yield each measured GPU as (node, number), its busy ratio, and bytes in use."""
         for worker in self.workers:
             node = worker["name"].removeprefix("node@")
             for unit, (busy_ratio, used_bytes) in sorted(worker.get("gpus", {}).items()):
                 yield (node, unit), busy_ratio, used_bytes
 
     def service_memory(self) -> Iterator[tuple[str, int, int]]:
-        """Yield each node that counts it, the host memory that services take, and what they may."""
+        """Yield each node that measures it, the host memory that services use, and its limit."""
         for worker in self.workers:
             if (memory := worker.get("service_memory")) is not None:
                 used_bytes, capacity_bytes = memory
                 yield worker["name"].removeprefix("node@"), used_bytes, capacity_bytes
 
 
-def read_standing(client: redis.Redis, keys: Keys, consumers: Iterable[str] = ()) -> Standing:
-    """Read how things stand. ``consumers`` are shown even before they have a position.
+def read_system(client: redis.Redis, keys: Keys, consumers: Iterable[str] = ()) -> SystemReading:
+    """Read the present state. ``consumers`` are included even before they have a position.
 
     Raises redis.RedisError when Redis does not answer.
     """
@@ -90,12 +93,12 @@ def read_standing(client: redis.Redis, keys: Keys, consumers: Iterable[str] = ()
     name = leader.decode() if leader else None
     known = _known(workers)
     alive = [worker for worker in known if time() - worker["at"] <= WORKER_SECONDS]
-    # Of a leader that is counted as gone, too: its silence is what somebody wants to hear of.
+    # Includes a leader that counts as gone: the age of its heartbeat is the alarm.
     ages = [max(0.0, time() - worker["at"]) for worker in known if worker["name"] == name]
     places = {consumer.encode(): _START for consumer in consumers} | positions
     handled = next((w["inbox_id"] for w in alive if w["name"] == name and "inbox_id" in w), "0-0")
     inbox = cast("int", client.eval(_COUNT, 1, keys.inbox, handled, _MOST_COUNTED))
-    return Standing(
+    return SystemReading(
         leader=name,
         epoch=int(epoch or 0),
         tick_lag_seconds=min(ages, default=None),
@@ -117,8 +120,8 @@ def _lag(client: redis.Redis, keys: Keys, place: bytes, newest: list[Any]) -> La
     if not newest or newest[0][0] == place:
         return Lag(0, 0.0)
     last_id, fields = newest[0]
-    # The entry at a consumer's position is kept: trimming stops right before it. Who has no place
-    # yet has the oldest entry to read, too.
+    # The entry at a consumer's position exists: trimming stops right before it. A consumer without
+    # a position has to read the oldest entry, too.
     at_id, at_fields = cast("list[Any]", client.xrange(keys.journal, place, "+", count=1))[0]
     unread = _seq(last_id, fields) - _seq(at_id, at_fields) + (at_id != place)
     seconds = (_milliseconds(last_id) - _milliseconds(at_id)) / 1000
@@ -126,7 +129,7 @@ def _lag(client: redis.Redis, keys: Keys, place: bytes, newest: list[Any]) -> La
 
 
 def _seq(stream_id: bytes, fields: dict[bytes, bytes]) -> int:
-    """Return the number of an entry; 0 of one that cannot be read, whose readers say so."""
+    """Return the number of an entry; 0 for an unreadable one, which its readers report."""
     try:
         return read_entry(stream_id.decode(), fields).seq
     except Unreadable:
