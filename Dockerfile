@@ -1,8 +1,8 @@
-# One image for every role; docker-compose.yml says which part a container is.
+# One image for all roles; docker-compose.yml sets the role of each container.
 FROM python:3.12-slim-trixie
 
-# bubblewrap: the node's sandbox. tini ends what an action may leave as process 1's children.
-# postgresql-client: `manage.py backup` and `restore`; of the same version as the server of compose.
+# bubblewrap: the node's sandbox. tini reaps orphaned processes of actions.
+# postgresql-client: `manage.py backup` and `restore`; the same version as the server in compose.
 RUN apt-get update \
  && apt-get install --no-install-recommends -y bubblewrap tini curl postgresql-client \
  && rm -rf /var/lib/apt/lists/* \
@@ -13,7 +13,7 @@ WORKDIR /opt/tangram
 COPY requirements/core.lock requirements/core.lock
 RUN pip install --no-cache-dir --no-deps --requirement requirements/core.lock
 COPY . .
-# The user of the parts cannot write here: compiled now, or again at every start.
+# Compiled here, since the user of the processes cannot write bytecode to this folder.
 RUN python -m compileall -q -j 0 .
 
 USER tangram

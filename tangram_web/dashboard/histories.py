@@ -15,7 +15,7 @@ from tangram_web.dashboard.flame import flame_of
 from tangram_web.dashboard.guards import for_viewers, refuse
 from tangram_web.dashboard.lanes import lanes_of
 from tangram_web.live.access import Sight
-from tangram_web.records.models import TrajectoryState
+from tangram_web.records.models import TrajectoryStatus
 
 
 @require_safe
@@ -25,7 +25,7 @@ def trajectories(request: HttpRequest, sight: Sight) -> HttpResponse:
     context = {
         "page": "trajectories",
         "found": selectors.trajectory_page(sight, request.GET),
-        "states": TrajectoryState.values,
+        "states": TrajectoryStatus.values,
     }
     return render(request, "dashboard/trajectories.html", context)
 

@@ -2,7 +2,7 @@
 
 The client sends JSON: ``{"sub": ["overview", "nodes"], "hz": 4}`` replaces its subscriptions (an
 empty list: none), ``{"resync": "overview"}`` requests a snapshot. The server sends binary frames
-(`tangram_web.live.topics.Frame`), a snapshot first, and JSON ``{"error": …}``.
+(`tangram_web.live.topics.TopicFrame`), a snapshot first, and JSON ``{"error": …}``.
 
 A user that may not see all projects follows topics of single ones (``overview@lab``); for a topic
 that the user may not follow, the error is that of an unknown topic. While a topic of a project is

@@ -3,7 +3,7 @@
 Theory of operation. `FrameFold.fold` updates counts, holdings and durations, a few microseconds for
 each event; `FrameFold.frames` renders them, some hundred microseconds, four times a second whatever
 the load. Of a finished action only its counts remain and, for the newest twenty, a row: memory is
-bounded by live actions, nodes, projects and open trajectories. A restarted fold is filled from the
+bounded by open actions, nodes, projects and open trajectories. A restarted fold is filled from the
 retained journal.
 
 A frame carries the whole state of its topic, so a reader may miss any of them. Only the points of
@@ -52,17 +52,17 @@ from domain.resources import MILLI
 from tangram_web.live.capacity import Capacity
 from tangram_web.live.gpu_history import GpuHistory
 from tangram_web.live.holders import Holders
-from tangram_web.live.live_actions import (
+from tangram_web.live.open_actions import (
     RATE_SECONDS,
-    LiveAction,
-    LiveActions,
+    OpenAction,
+    OpenActions,
     OpenTrajectories,
 )
 from tangram_web.live.residents import GpuResidents
 from tangram_web.live.rollups.projects import MAX_RECENT, ProjectActivity
 from tangram_web.live.rollups.recent import CHART_SECONDS, FRAME_POINTS, RecentActivity
 from tangram_web.live.rollups.rollup import Rollup, RollupBuilder
-from tangram_web.live.topics import HOLDERS, NODES, OVERVIEW, TOPICS, Frame
+from tangram_web.live.topics import HOLDERS, NODES, OVERVIEW, TOPICS, TopicFrame
 from tangram_web.metrics.totals import Totals, granted_cpu_seconds
 
 #: Actions that wait longest, as rows.
@@ -79,7 +79,7 @@ class FrameFold(JournalReducer):
         self._metrics = Totals() if totals is None else totals
         self._discarded = Totals()
         self._totals = self._metrics
-        self.live = LiveActions()
+        self.open_actions = OpenActions()
         self.trajectories = OpenTrajectories()
         self.capacity = Capacity()
         self.holders = Holders()
@@ -123,7 +123,7 @@ class FrameFold(JournalReducer):
         """Return the journal time at a reading of the wall clock, never before the newest entry."""
         return max(self._at, wall_seconds - self.wall_offset)
 
-    def frames(self, at: float) -> dict[str, Frame]:
+    def frames(self, at: float) -> dict[str, TopicFrame]:
         """Return the frame of each topic at journal time ``at``."""
         self._advance(at)
         overview, nodes, holders = self._overview(), {"nodes": self.node_rows()}, self._holders()
@@ -144,16 +144,16 @@ class FrameFold(JournalReducer):
 
     def _overview(self) -> dict[str, Any]:
         held, total = self.capacity.cores_of()
-        oldest = self.live.everything.oldest(MAX_WAITING)
+        oldest = self.open_actions.everything.oldest(MAX_WAITING)
         return {
-            "counts": self.live.everything.counts(),
+            "counts": self.open_actions.everything.counts(),
             "submitted_per_second": self.recent.rate("submitted", RATE_SECONDS),
             "finished_per_second": self.recent.rate("finished", RATE_SECONDS),
             "oldest_seconds": _wait_seconds(oldest, self._at),
             "cores": {"held": held, "total": total},
             "durations": self.recent.durations(),
             "outcomes": self.recent.outcomes(),
-            "pools": _pool_rows(self.live, self.capacity, self._at),
+            "pools": _pool_rows(self.open_actions, self.capacity, self._at),
             "resources": self.capacity.cluster_resources(),
             "waiting": [_waiting_row(action, self._at, self.wall_offset) for action in oldest],
             "finished": self.recent.finished(self.wall_offset),
@@ -167,10 +167,10 @@ class FrameFold(JournalReducer):
 
     def _frame(
         self, topic: str, revision: int, body: dict[str, Any], backlog: dict[str, Any]
-    ) -> Frame:
+    ) -> TopicFrame:
         self._seqs[topic] = seq = max(self._seqs[topic] + 1, int(self._at * 1000))
         wall = self._at + self.wall_offset
-        return Frame(topic + self._suffix, seq, revision, self._at, wall, body, backlog)
+        return TopicFrame(topic + self._suffix, seq, revision, self._at, wall, body, backlog)
 
     def _advance(self, at: float) -> None:
         self._at = max(self._at, at)
@@ -183,12 +183,12 @@ class FrameFold(JournalReducer):
             wall = int(open_second + self.wall_offset)
             self._record(self.recent.close_second(self._levels(), wall))
             self.project_activity.close_second(
-                lambda project: self.live.of_project(project).counts(), wall
+                lambda project: self.open_actions.of_project(project).counts(), wall
             )
-            self.live.close_second()
+            self.open_actions.close_second()
 
     def _levels(self) -> dict[str, float]:
-        return {**self.live.everything.counts(), "cores": self.capacity.cores_of()[0]}
+        return {**self.open_actions.everything.counts(), "cores": self.capacity.cores_of()[0]}
 
     def _record(self, second: Rollup) -> None:
         """Add a closed second to the history that is stored."""
@@ -200,23 +200,25 @@ class FrameFold(JournalReducer):
     @on(ActionSubmitted)
     def _submit(self, event: ActionSubmitted) -> None:
         action = event.action
-        if action.id in self.live.by_id:
+        if action.id in self.open_actions.by_id:
             return
         pool = self.trajectories.pool_of(action, self.capacity.config)
-        self.live.submit(action, pool, event.at - event.lag_seconds)
+        self.open_actions.submit(action, pool, event.at - event.lag_seconds)
         self.recent.submit()
         self.project_activity.submit(action.project)
         self._totals.submit(action.project, pool, action.kind.value)
 
     @on(Grant)
     def _grant(self, decision: Grant) -> None:
-        action = self.live.by_id.get(decision.action_id)
+        action = self.open_actions.by_id.get(decision.action_id)
         if action is None:
-            action = self.live.adopt(decision.action_id, self._pool_of(decision.node), self._at)
+            action = self.open_actions.adopt(
+                decision.action_id, self._pool_of(decision.node), self._at
+            )
         else:
             # The trainer itself does the work of a lease, from the grant on.
             leased = action.kind is Kind.LEASE
-            self.live.move(action, ActionState.RUNNING if leased else ActionState.GRANTED)
+            self.open_actions.move(action, ActionState.RUNNING if leased else ActionState.GRANTED)
         action.node, action.attempt = decision.node, decision.attempt
         self._hold(action, decision.allocations)
         self.residents.grant(action.node, decision.allocations, self._at)
@@ -241,7 +243,7 @@ class FrameFold(JournalReducer):
 
     @on(Resize)
     def _resize(self, decision: Resize) -> None:
-        action = self.live.by_id.get(decision.action_id)
+        action = self.open_actions.by_id.get(decision.action_id)
         if action is not None and action.attempt == decision.attempt:
             self._release(action)
             self._hold(action, decision.allocations)
@@ -249,17 +251,17 @@ class FrameFold(JournalReducer):
 
     @on(ActionStarted)
     def _start(self, event: ActionStarted) -> None:
-        action = self.live.by_id.get(event.action_id)
+        action = self.open_actions.by_id.get(event.action_id)
         if (
             action is not None
             and action.state is ActionState.GRANTED
             and (action.node, action.attempt) == (event.node, event.attempt)
         ):
-            self.live.move(action, ActionState.RUNNING)
+            self.open_actions.move(action, ActionState.RUNNING)
 
     @on(ActionFinished)
     def _report(self, event: ActionFinished) -> None:
-        action = self.live.by_id.get(event.action_id)
+        action = self.open_actions.by_id.get(event.action_id)
         self.residents.report(event, action.allocations if action else (), self._at)
         if event.chunk is None:
             return
@@ -274,18 +276,18 @@ class FrameFold(JournalReducer):
 
     @on(Requeue)
     def _requeue(self, decision: Requeue) -> None:
-        action = self.live.by_id.get(decision.action_id)
+        action = self.open_actions.by_id.get(decision.action_id)
         if action is not None and action.state is not ActionState.QUEUED:
             self._release(action)
-            self.live.move(action, ActionState.QUEUED)
+            self.open_actions.move(action, ActionState.QUEUED)
             self._totals.requeue(action.pool)
 
     @on(Finish)
     def _finish(self, decision: Finish) -> None:
-        action = self.live.by_id.get(decision.action_id)
+        action = self.open_actions.by_id.get(decision.action_id)
         if action is not None:
             self._release(action)
-            self.live.finish(action)
+            self.open_actions.finish(action)
             self.project_activity.finish(action.project, decision, self._at)
         self.recent.finish(decision, self._at)
         pool, kind = action.pool if action else _DEFAULT_POOL, decision.kind.value
@@ -297,13 +299,13 @@ class FrameFold(JournalReducer):
         node = self.capacity.nodes.get(name or "")
         return node.inventory.pool if node else _DEFAULT_POOL
 
-    def _hold(self, action: LiveAction, allocations: tuple[Allocation, ...]) -> None:
+    def _hold(self, action: OpenAction, allocations: tuple[Allocation, ...]) -> None:
         action.allocations = allocations
         self.capacity.hold(action.node, allocations)
         self.holders.add(action, self._at)
         self.nodes_revision += 1
 
-    def _release(self, action: LiveAction) -> None:
+    def _release(self, action: OpenAction) -> None:
         if action.allocations:
             self.capacity.hold(action.node, action.allocations, by=-1)
             self.holders.remove(action)
@@ -370,21 +372,23 @@ class FrameFold(JournalReducer):
         self.nodes_revision += 1
 
 
-def _wait_seconds(oldest: list[LiveAction], at: float) -> float | None:
+def _wait_seconds(oldest: list[OpenAction], at: float) -> float | None:
     return max(0.0, at - oldest[0].submitted_at) if oldest else None
 
 
-def _pool_rows(live: LiveActions, capacity: Capacity, at: float) -> list[dict[str, Any]]:
+def _pool_rows(open_actions: OpenActions, capacity: Capacity, at: float) -> list[dict[str, Any]]:
     nodes = [node.inventory.pool for node in capacity.nodes.values()]
-    names = {*capacity.config.pools, *live.pools, *nodes}
-    return [_pool_row(name, live, capacity, nodes.count(name), at) for name in sorted(names)]
+    names = {*capacity.config.pools, *open_actions.pools, *nodes}
+    return [
+        _pool_row(name, open_actions, capacity, nodes.count(name), at) for name in sorted(names)
+    ]
 
 
 def _pool_row(
-    name: str, live: LiveActions, capacity: Capacity, nodes: int, at: float
+    name: str, open_actions: OpenActions, capacity: Capacity, nodes: int, at: float
 ) -> dict[str, Any]:
     config = capacity.config.pools.get(name, PoolConfig(name))
-    actions = live.of_pool(name)
+    actions = open_actions.of_pool(name)
     held, total = capacity.cores_of(name)
     return {
         "name": name,
@@ -400,7 +404,7 @@ def _pool_row(
     }
 
 
-def _waiting_row(action: LiveAction, at: float, wall_offset: float) -> dict[str, Any]:
+def _waiting_row(action: OpenAction, at: float, wall_offset: float) -> dict[str, Any]:
     cost = {name: [count / MILLI for count in counts] for name, counts in action.cost.items()}
     return {
         "id": action.id,

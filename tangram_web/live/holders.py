@@ -14,7 +14,7 @@ from typing import Any, Final
 from domain.ids import ActionId
 from domain.resources import units
 from tangram_web.live.capacity import as_ranges
-from tangram_web.live.live_actions import LiveAction, LiveActions
+from tangram_web.live.open_actions import OpenAction, OpenActions
 
 #: Holders of one node in a frame.
 MAX_LISTED: Final = 256
@@ -27,24 +27,24 @@ class Holders:
 
     def __init__(self) -> None:
         self.revision = 0
-        self._nodes: dict[str, OrderedDict[ActionId, tuple[LiveAction, float]]] = {}
+        self._nodes: dict[str, OrderedDict[ActionId, tuple[OpenAction, float]]] = {}
         self._changed = False
         self._built_at = float("-inf")
         self._rows: list[dict[str, Any]] = []
 
-    def add(self, action: LiveAction, at: float) -> None:
+    def add(self, action: OpenAction, at: float) -> None:
         """Add an action that holds numbered units since ``at``."""
         if action.node is not None and any(held.units for held in action.allocations):
             self._nodes.setdefault(action.node, OrderedDict())[action.id] = (action, at)
             self._changed = True
 
-    def remove(self, action: LiveAction) -> None:
+    def remove(self, action: OpenAction) -> None:
         """Remove an action; one that holds nothing is not an error."""
         held = self._nodes.get(action.node or "")
         if held is not None and held.pop(action.id, None) is not None:
             self._changed = True
 
-    def for_actions(self, actions: LiveActions) -> Holders:
+    def for_actions(self, actions: OpenActions) -> Holders:
         """Return the holders that are among ``actions``."""
         own = Holders()
         for name, held in self._nodes.items():
@@ -86,7 +86,7 @@ class Holders:
 
     @staticmethod
     def _row(
-        name: str, held: OrderedDict[ActionId, tuple[LiveAction, float]], wall_offset: float
+        name: str, held: OrderedDict[ActionId, tuple[OpenAction, float]], wall_offset: float
     ) -> dict[str, Any]:
         return {
             "name": name,
@@ -99,7 +99,7 @@ class Holders:
         }
 
 
-def _holdings(action: LiveAction, since: float) -> list[dict[str, Any]]:
+def _holdings(action: OpenAction, since: float) -> list[dict[str, Any]]:
     return [
         {
             "id": action.id,

@@ -2,7 +2,7 @@
 
 Theory of operation. The fold of one project is a `FrameFold` that takes the events of that project,
 and those of nodes and configuration. It begins with a copy of what the fold of all projects knows
-of the project (live actions, holdings, environments, recent activity), so counts, maps and charts
+of the project (open actions, holdings, environments, recent activity), so counts, maps and charts
 are right from its first frame. The fold is dropped when no page follows the project.
 
 Units held by other projects show as taken, without a name: `OTHERS` on cores, ``others`` of GPUs
@@ -31,7 +31,7 @@ from domain.resources import MILLI
 from tangram_web.live.capacity import OTHERS
 from tangram_web.live.frames import FrameFold
 from tangram_web.live.rollups.rollup import Rollup
-from tangram_web.live.topics import Frame
+from tangram_web.live.topics import TopicFrame
 
 #: Projects that are folded at once: those followed last.
 MAX_FOLDED: Final = 32
@@ -58,7 +58,7 @@ class ProjectFrames:
         for fold in self._folds.values():
             fold.fold(entry)
 
-    def frames(self, at: float) -> dict[str, Frame]:
+    def frames(self, at: float) -> dict[str, TopicFrame]:
         """Return the frames of the followed projects' topics at journal time ``at``."""
         return {
             topic: frame
@@ -78,11 +78,11 @@ class ProjectFold(FrameFold):
         self.recent = all_projects.project_activity.copy_of(project)
         if self.recent.began is not None:
             self._since = self.recent.began + self.wall_offset
-        self.live = all_projects.live.for_project(project)
+        self.open_actions = all_projects.open_actions.for_project(project)
         self.trajectories = all_projects.trajectories.for_project(project)
         self.capacity = all_projects.capacity.for_project(project)
-        self.holders = all_projects.holders.for_actions(self.live)
-        for action in self.live.by_id.values():
+        self.holders = all_projects.holders.for_actions(self.open_actions)
+        for action in self.open_actions.by_id.values():
             self.capacity.hold(action.node, action.allocations)
 
     def take(self, fact: object) -> None:
@@ -94,7 +94,7 @@ class ProjectFold(FrameFold):
         if isinstance(fact, ActionSubmitted):
             return bool(fact.action.project == self._project)
         if (action := getattr(fact, "action_id", None)) is not None:
-            return action in self.live.by_id
+            return action in self.open_actions.by_id
         if isinstance(fact, (TransferFile, EnvironmentRemoved)):
             return fact.trajectory.startswith(f"{self._project}/")
         if isinstance(fact, _SHARED):
@@ -102,7 +102,7 @@ class ProjectFold(FrameFold):
         return getattr(fact, "project", None) == self._project
 
     def _levels(self) -> dict[str, float]:
-        return dict(self.live.everything.counts())
+        return dict(self.open_actions.everything.counts())
 
     def _record(self, second: Rollup) -> None:
         """Store nothing: the fold of all projects makes the rollups of each."""
@@ -111,7 +111,7 @@ class ProjectFold(FrameFold):
         body = super()._overview()
         default = self.capacity.config.projects.get(self._project)
         default_pool = default.default_pool if default else "default"
-        names = {default_pool, *self.live.pools}
+        names = {default_pool, *self.open_actions.pools}
         body["pools"] = [pool for pool in body["pools"] if pool["name"] in names]
         for resource in body["resources"]:
             held = self._all_projects.capacity.held[ResourceId(resource["name"])] / MILLI

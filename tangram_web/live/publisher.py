@@ -23,7 +23,7 @@ from tangram_web.live.rollups.projects import ProjectRollups
 from tangram_web.live.rollups.rollup import RollupBuilder
 from tangram_web.live.rollups.store import RollupStore
 from tangram_web.live.topic_store import followed_projects, save_snapshots
-from tangram_web.live.topics import MESSAGE_TYPE, Frame, group_of
+from tangram_web.live.topics import MESSAGE_TYPE, TopicFrame, group_of
 from tangram_web.metrics.totals import Totals
 
 #: A topic without a change is sent this often, as a sign of life.
@@ -61,7 +61,7 @@ class LiveFeed:
         """Fold the projects that pages follow now, and no others. Raises redis.RedisError."""
         self._projects.follow(followed_projects(self._client, self._prefix, time()))
 
-    def frames(self, at: float) -> dict[str, Frame]:
+    def frames(self, at: float) -> dict[str, TopicFrame]:
         """Return the frame of each topic at journal time ``at``."""
         return self._fold.frames(at) | self._projects.frames(at)
 
@@ -85,7 +85,7 @@ class FramePublisher:
         self._store = store
         self._prefix = prefix
         self._runner = asyncio.Runner()
-        self._sent: dict[str, Frame] = {}
+        self._sent: dict[str, TopicFrame] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -98,7 +98,7 @@ class FramePublisher:
     ) -> None:
         self.close()
 
-    def publish(self, frames: Mapping[str, Frame]) -> list[str]:
+    def publish(self, frames: Mapping[str, TopicFrame]) -> list[str]:
         """Publish the frames that changed or are due; return their topics."""
         due = [frame for frame in frames.values() if self._due(frame)]
         if due:
@@ -114,7 +114,7 @@ class FramePublisher:
         """Close the loop, and the channel layer's connection with it."""
         self._runner.close()
 
-    def _due(self, frame: Frame) -> bool:
+    def _due(self, frame: TopicFrame) -> bool:
         sent = self._sent.get(frame.topic)
         return (
             sent is None
@@ -122,7 +122,7 @@ class FramePublisher:
             or frame.at - sent.at >= HEARTBEAT_SECONDS
         )
 
-    async def _send(self, frames: Iterable[Frame]) -> None:
+    async def _send(self, frames: Iterable[TopicFrame]) -> None:
         for frame in frames:
             # A page that followed the topic before its first frame found no snapshot.
             known = frame.topic in self._sent

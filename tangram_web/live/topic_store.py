@@ -13,7 +13,7 @@ from django.conf import settings
 
 from domain.errors import Unavailable
 from tangram_web.lib import bus
-from tangram_web.live.topics import Frame, project_of
+from tangram_web.live.topics import TopicFrame, project_of
 
 #: A snapshot expires when it was not renewed for this long.
 SNAPSHOT_TTL_SECONDS: Final = 3600
@@ -34,7 +34,7 @@ def followed_key(prefix: str) -> str:
     return f"{prefix}:watched"
 
 
-def save_snapshots(client: redis.Redis, prefix: str, frames: Iterable[Frame]) -> None:
+def save_snapshots(client: redis.Redis, prefix: str, frames: Iterable[TopicFrame]) -> None:
     """Store the snapshots of ``frames``. Raises redis.RedisError."""
     with client.pipeline(transaction=False) as pipeline:
         for frame in frames:

@@ -23,7 +23,7 @@ MESSAGE_TYPE = "topic.frame"
 _PROJECT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 
 
-class Frame(msgspec.Struct, frozen=True):
+class TopicFrame(msgspec.Struct, frozen=True):
     """The whole state of one topic at one moment; msgpack on the wire."""
 
     topic: str

@@ -25,7 +25,7 @@ from tangram_web.pools import applying, services
 from tangram_web.pools.manifests import NodeSpec
 from tangram_web.pools.models import NodeDrain
 from tangram_web.pools.services import node_forget
-from tangram_web.records.models import NodeRecord, NodeStatus, TrajectoryRecord
+from tangram_web.records.models import NodeAvailability, NodeRecord, TrajectoryRecord
 
 #: The reason of nodes that a smaller pool does without.
 RESIZED: Final = "the pool was made smaller"
@@ -94,7 +94,7 @@ def _of_lost(target: Target, _: Values) -> Effect:
         "It goes from pages, metrics and what may be granted, and its drain with it. Should it come "
         "back under this name, it cleans up and joins as a new node."
     )
-    if target.now["state"] != NodeStatus.LOST:
+    if target.now["state"] != NodeAvailability.LOST:
         return Effect(counts, says, "it shows life, so it is not forgotten: stop its worker first")
     busy = counts["running"] or counts["open trajectories"]
     return Effect(counts, says, "it is not forgotten before all of this has ended" if busy else "")

@@ -10,7 +10,7 @@ from tangram_web.audit.models import AuditEntry
 from tangram_web.dashboard.insight import asked
 from tangram_web.lib import ask
 from tangram_web.pools.models import GpuServiceRow, NodeDrain, Pool, Resource
-from tangram_web.records.models import NodeRecord, NodeStatus
+from tangram_web.records.models import NodeAvailability, NodeRecord
 
 
 def done_by(request_id: str = "", entry: int | None = None) -> AuditEntry | None:
@@ -32,7 +32,7 @@ def standing() -> dict[str, Any]:
     drained = dict(NodeDrain.objects.values_list("node", "reason"))
     nodes = [
         {"name": row.name, "pool": row.pool, "state": row.state, "drained": row.name in drained,
-         "lost": row.state == NodeStatus.LOST, "reason": drained.get(row.name, "")}
+         "lost": row.state == NodeAvailability.LOST, "reason": drained.get(row.name, "")}
         for row in NodeRecord.objects.order_by("name")
     ]  # fmt: skip
     census: dict[str, Any] = {} if status is None else status["pools"]

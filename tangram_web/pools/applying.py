@@ -25,7 +25,7 @@ from tangram_web.pools.models import (
 )
 from tangram_web.pools.selectors import current_config
 from tangram_web.pools.services import change, check
-from tangram_web.records.models import NodeRecord, NodeStatus
+from tangram_web.records.models import NodeAvailability, NodeRecord
 
 #: Objects of a new installation that cannot be deleted.
 _KEPT = frozenset({("Pool", "default"), ("Project", "default")})
@@ -197,7 +197,7 @@ def check_host_memory(config: Config, changed: set[str]) -> None:
     """
     if not changed & config.services.keys():
         return
-    rows = NodeRecord.objects.exclude(state=NodeStatus.LOST)
+    rows = NodeRecord.objects.exclude(state=NodeAvailability.LOST)
     nodes = {
         row.name: msgspec.convert(row.resources["gpu"], ResourceInventory)
         for row in rows

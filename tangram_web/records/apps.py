@@ -1,4 +1,4 @@
-"""The app records."""
+"""Django application of the rows."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ class RecordsConfig(AppConfig):
 
     name = "tangram_web.records"
     label = "records"
-    verbose_name = "What happened"
+    verbose_name = "History"

@@ -15,7 +15,7 @@ from domain.action import ActionState, Kind, Outcome
 from tangram_web.lib.fields import JsonText
 
 
-class NodeStatus(models.TextChoices):
+class NodeAvailability(models.TextChoices):
     """Whether a node accepts actions."""
 
     READY = "ready"
@@ -23,7 +23,7 @@ class NodeStatus(models.TextChoices):
     LOST = "lost"
 
 
-class TrajectoryState(models.TextChoices):
+class TrajectoryStatus(models.TextChoices):
     """Whether the trainer has finished a trajectory."""
 
     OPEN = "open"
@@ -153,7 +153,7 @@ class TrajectoryRecord(Spent):
     task = models.CharField()
     pool = models.CharField(default="")
     node = models.CharField(null=True)
-    state = models.CharField(choices=TrajectoryState.choices, default=TrajectoryState.OPEN)
+    state = models.CharField(choices=TrajectoryStatus.choices, default=TrajectoryStatus.OPEN)
     environment = JsonText(null=True)
     metadata = JsonText(default=dict)
     opened_at = models.DateTimeField()
@@ -261,7 +261,7 @@ class NodeRecord(models.Model):
 
     name = models.CharField(primary_key=True)
     pool = models.CharField()
-    state = models.CharField(choices=NodeStatus.choices, default=NodeStatus.READY)
+    state = models.CharField(choices=NodeAvailability.choices, default=NodeAvailability.READY)
     incarnation = models.BigIntegerField(default=0)
     #: Kind → what the node declared (`domain.inventory.ResourceInventory`).
     resources = JsonText(default=dict)

@@ -36,7 +36,7 @@ from domain.journal_reducer import JournalReducer, on
 from tangram_web.audit.services import AskedVerb, record_asked
 from tangram_web.records.action_changes import changed_actions
 from tangram_web.records.fold import RowFold
-from tangram_web.records.models import NodeRecord, NodeStatus, ProjectionPosition
+from tangram_web.records.models import NodeAvailability, NodeRecord, ProjectionPosition
 from tangram_web.records.statements import (
     instant_writer,
     load_actions,
@@ -159,7 +159,7 @@ class NodeRows(JournalReducer):
 
     @on(NodeLost)
     def _lost(self, event: NodeLost) -> None:
-        _row_of(event).update(state=NodeStatus.LOST, lost_at=self._wall(event.at))
+        _row_of(event).update(state=NodeAvailability.LOST, lost_at=self._wall(event.at))
 
     @on(NodeReturned)
     def _returned(self, event: NodeReturned) -> None:
@@ -169,17 +169,17 @@ class NodeRows(JournalReducer):
     def _configured(self, event: ConfigApplied) -> None:
         self.drained = event.config.drained_nodes
         status = Case(
-            When(name__in=self.drained, then=Value(NodeStatus.DRAINED.value)),
-            default=Value(NodeStatus.READY.value),
+            When(name__in=self.drained, then=Value(NodeAvailability.DRAINED.value)),
+            default=Value(NodeAvailability.READY.value),
         )
-        NodeRecord.objects.exclude(state=NodeStatus.LOST).update(state=status)
+        NodeRecord.objects.exclude(state=NodeAvailability.LOST).update(state=status)
 
     @on(Forget)
     def _forgotten(self, decision: Forget) -> None:
         NodeRecord.objects.filter(name=decision.node).delete()
 
-    def _status(self, name: str) -> NodeStatus:
-        return NodeStatus.DRAINED if name in self.drained else NodeStatus.READY
+    def _status(self, name: str) -> NodeAvailability:
+        return NodeAvailability.DRAINED if name in self.drained else NodeAvailability.READY
 
     def _wall(self, at: float) -> datetime:
         return datetime.fromtimestamp((at or self._at) + self._offset, UTC)

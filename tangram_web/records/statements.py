@@ -18,7 +18,7 @@ from tangram_web.records.models import (
     StepRecord,
     TaskRecord,
     TrajectoryRecord,
-    TrajectoryState,
+    TrajectoryStatus,
 )
 from tangram_web.records.spending import PEAKS, SUMS
 from tangram_web.records.sums import EndChange, EndKey, StepChange, StepKey, Sums
@@ -124,7 +124,7 @@ def write_sums(cursor: CursorWrapper, sums: Sums) -> None:
 
 def _state(change: TrajectoryChange) -> str:
     ended = change.finished_at is not None
-    return (TrajectoryState.FINISHED if ended else TrajectoryState.OPEN).value
+    return (TrajectoryStatus.FINISHED if ended else TrajectoryStatus.OPEN).value
 
 
 def _marks(count: int) -> str:

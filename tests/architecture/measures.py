@@ -27,7 +27,10 @@ REGISTERED = (
     # URL tables name them.
     "tangram_web.accounts.views",
     "tangram_web.audit.api.views",
+    "tangram_web.live.consumers",
+    "tangram_web.metrics.views",
     "tangram_web.pools.api.configuration",
+    "tangram_web.records.api.views",
     "tangram_web.simulations.views",
     "tangram_web.webhooks.views",
     # The table of worker roles, and Django's table of commands, load them by name.

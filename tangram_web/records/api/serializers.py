@@ -9,7 +9,7 @@ from drf_spectacular.extensions import OpenApiSerializerExtension
 from rest_framework import serializers
 
 from contract.responses import ActionResponse
-from tangram_web.records.models import ActionRecord, NodeStatus, TrajectoryState
+from tangram_web.records.models import ActionRecord, NodeAvailability, TrajectoryStatus
 from tangram_web.records.selectors import view_of
 
 
@@ -60,7 +60,7 @@ class TrajectoryView(_Totals):
     task = serializers.CharField()
     pool = serializers.CharField()
     node = serializers.CharField(allow_null=True)
-    state = serializers.ChoiceField(choices=TrajectoryState.choices)
+    state = serializers.ChoiceField(choices=TrajectoryStatus.choices)
     environment = serializers.DictField(allow_null=True)
     metadata = serializers.DictField()
     opened_at = serializers.DateTimeField()
@@ -73,7 +73,7 @@ class NodeView(serializers.Serializer[Any]):
 
     name = serializers.CharField()
     pool = serializers.CharField()
-    state = serializers.ChoiceField(choices=NodeStatus.choices)
+    state = serializers.ChoiceField(choices=NodeAvailability.choices)
     incarnation = serializers.IntegerField()
     resources = serializers.DictField()
     isolation = serializers.CharField()

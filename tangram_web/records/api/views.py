@@ -27,11 +27,11 @@ from tangram_web.records.api.serializers import (
 )
 from tangram_web.records.models import (
     ActionRecord,
+    NodeAvailability,
     NodeRecord,
-    NodeStatus,
     TaskRecord,
     TrajectoryRecord,
-    TrajectoryState,
+    TrajectoryStatus,
 )
 
 NAME_IN_PATH = r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}"
@@ -72,7 +72,7 @@ class ActionFilter(FilterSet):
 class TrajectoryFilter(FilterSet):
     """Narrows the list of trajectories."""
 
-    state = filters.ChoiceFilter(choices=TrajectoryState.choices)
+    state = filters.ChoiceFilter(choices=TrajectoryStatus.choices)
     task = filters.CharFilter()
     node = filters.CharFilter()
 
@@ -94,7 +94,7 @@ class TaskFilter(FilterSet):
 class NodeFilter(FilterSet):
     """Narrows the list of nodes."""
 
-    state = filters.ChoiceFilter(choices=NodeStatus.choices)
+    state = filters.ChoiceFilter(choices=NodeAvailability.choices)
     pool = filters.CharFilter()
 
     class Meta:

@@ -22,7 +22,7 @@ from tangram_web.live.topic_store import (
     record_followed,
     snapshot_key,
 )
-from tangram_web.live.topics import MESSAGE_TYPE, Frame, group_of
+from tangram_web.live.topics import MESSAGE_TYPE, TopicFrame, group_of
 from tests.redis_server import RedisServer
 from tests.unit.live.journal import Journal
 
@@ -47,11 +47,11 @@ def publisher(redis: RedisServer) -> Iterator[FramePublisher]:
     client.close()
 
 
-def frame(*, revision: int = 1, at: float = 100.0, topic: str = "overview") -> Frame:
-    return Frame(topic, int(at * 1000), revision, at, at, {"counts": {}}, {"points": "all"})
+def frame(*, revision: int = 1, at: float = 100.0, topic: str = "overview") -> TopicFrame:
+    return TopicFrame(topic, int(at * 1000), revision, at, at, {"counts": {}}, {"points": "all"})
 
 
-def publish(publisher: FramePublisher, *frames: Frame) -> list[str]:
+def publish(publisher: FramePublisher, *frames: TopicFrame) -> list[str]:
     return publisher.publish({one.topic: one for one in frames})
 
 

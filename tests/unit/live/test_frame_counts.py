@@ -133,10 +133,10 @@ def test_fold_keeps_nothing_of_actions_that_are_over(entries):
     fold = FrameFold()
     for entry in entries:
         fold.fold(entry)
-    for name in list(fold.live.by_id):
+    for name in list(fold.open_actions.by_id):
         fold.fold(journal.finish(name))
 
-    assert fold.live.by_id == {}
+    assert fold.open_actions.by_id == {}
     assert fold.frames(journal.at)["overview"].body["counts"] == {
         "queued": 0, "granted": 0, "running": 0
     }  # fmt: skip

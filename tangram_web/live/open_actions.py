@@ -1,6 +1,6 @@
-"""Live actions by pool, project and state, and the open trajectories that they belong to.
+"""Open actions by pool, project and state, and the open trajectories that they belong to.
 
-A live action is counted from its submission to its `Finish`. The journal states the pool of a task
+An open action is counted from its submission to its `Finish`. The journal states the pool of a task
 and the environment of a trajectory once: when they are opened, or with their first action.
 """
 
@@ -28,7 +28,7 @@ RATE_SECONDS: Final = 5
 MAX_OPEN: Final = 100_000
 
 
-class LiveAction(msgspec.Struct):
+class OpenAction(msgspec.Struct):
     """An action between its submission and its `Finish`."""
 
     id: ActionId
@@ -40,7 +40,7 @@ class LiveAction(msgspec.Struct):
     #: Journal time at which the action was accepted.
     submitted_at: float
     #: The group that counts it.
-    group: LiveGroup
+    group: ActionGroup
     kind: Kind | None = None
     trajectory: str | None = None
     cost: Cost = {}
@@ -51,8 +51,8 @@ class LiveAction(msgspec.Struct):
 
 
 @dataclass
-class LiveGroup:
-    """The live actions of one project in one pool, by state."""
+class ActionGroup:
+    """The open actions of one project in one pool, by state."""
 
     queued: int = 0
     granted: int = 0
@@ -61,16 +61,16 @@ class LiveGroup:
     submitted: int = 0
     finished: int = 0
     #: Queued actions in order of arrival; requeued ones apart.
-    waiting: dict[ActionId, LiveAction] = field(default_factory=dict)
-    requeued: dict[ActionId, LiveAction] = field(default_factory=dict)
+    waiting: dict[ActionId, OpenAction] = field(default_factory=dict)
+    requeued: dict[ActionId, OpenAction] = field(default_factory=dict)
     rates: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=RATE_SECONDS))
 
-    def oldest(self) -> Iterator[LiveAction]:
+    def oldest(self) -> Iterator[OpenAction]:
         """Yield the queued actions in order of arrival."""
         requeued = sorted(self.requeued.values(), key=_arrival)
         return merge(self.waiting.values(), requeued, key=_arrival)
 
-    def add(self, action: LiveAction) -> None:
+    def add(self, action: OpenAction) -> None:
         """Count an action in its state."""
         if action.state is ActionState.QUEUED:
             self.queued += 1
@@ -79,7 +79,7 @@ class LiveGroup:
         else:
             self.running += 1
 
-    def remove(self, action: LiveAction) -> None:
+    def remove(self, action: OpenAction) -> None:
         """Stop counting an action in its state."""
         if action.state is ActionState.QUEUED:
             self.queued -= 1
@@ -91,10 +91,10 @@ class LiveGroup:
             self.running -= 1
 
 
-class LiveGroups:
+class ActionGroups:
     """Several groups as one: those of a pool, of a project, or all."""
 
-    def __init__(self, groups: Collection[LiveGroup]) -> None:
+    def __init__(self, groups: Collection[ActionGroup]) -> None:
         self._groups = groups
 
     def counts(self) -> dict[str, int]:
@@ -111,22 +111,22 @@ class LiveGroups:
         total = sum(second[finished] for each in self._groups for second in each.rates)
         return total / max(1, seconds)
 
-    def oldest(self, count: int) -> list[LiveAction]:
+    def oldest(self, count: int) -> list[OpenAction]:
         """Return the ``count`` queued actions that arrived first."""
         queues = [islice(each.oldest(), count) for each in self._groups]
         return list(islice(merge(*queues, key=_arrival), count))
 
 
-def _arrival(action: LiveAction) -> int:
+def _arrival(action: OpenAction) -> int:
     return action.arrival
 
 
-class LiveActions:
-    """All live actions by id, counted in one group for each pool and project."""
+class OpenActions:
+    """All open actions by id, counted in one group for each pool and project."""
 
     def __init__(self) -> None:
-        self.by_id: dict[ActionId, LiveAction] = {}
-        self._groups: dict[tuple[str, str], LiveGroup] = {}
+        self.by_id: dict[ActionId, OpenAction] = {}
+        self._groups: dict[tuple[str, str], ActionGroup] = {}
         self._arrivals = 0
 
     @property
@@ -134,40 +134,40 @@ class LiveActions:
         """Pools that had an action."""
         return {pool for pool, _ in self._groups}
 
-    def of_pool(self, name: str) -> LiveGroups:
+    def of_pool(self, name: str) -> ActionGroups:
         """Return the groups of a pool."""
-        return LiveGroups([group for (pool, _), group in self._groups.items() if pool == name])
+        return ActionGroups([group for (pool, _), group in self._groups.items() if pool == name])
 
-    def of_project(self, name: str) -> LiveGroups:
+    def of_project(self, name: str) -> ActionGroups:
         """Return the groups of a project."""
-        return LiveGroups(
+        return ActionGroups(
             [group for (_, project), group in self._groups.items() if project == name]
         )
 
     @property
-    def everything(self) -> LiveGroups:
+    def everything(self) -> ActionGroups:
         """All groups."""
-        return LiveGroups(self._groups.values())
+        return ActionGroups(self._groups.values())
 
     def submit(self, action: Action, pool: str, submitted_at: float) -> None:
         """Add an action that waits in ``pool``."""
-        live = self._make(action.id, action.project, action.task, pool, submitted_at)
-        live.kind = action.kind
-        live.trajectory = action.trajectory
-        live.cost = action.cost
-        live.group.submitted += 1
-        live.group.queued += 1
-        live.group.waiting[action.id] = live
+        added = self._make(action.id, action.project, action.task, pool, submitted_at)
+        added.kind = action.kind
+        added.trajectory = action.trajectory
+        added.cost = action.cost
+        added.group.submitted += 1
+        added.group.queued += 1
+        added.group.waiting[action.id] = added
 
-    def adopt(self, action_id: ActionId, pool: str, at: float) -> LiveAction:
+    def adopt(self, action_id: ActionId, pool: str, at: float) -> OpenAction:
         """Add an action whose submission is no longer in the journal, at its grant."""
-        live = self._make(action_id, "", "", pool, at)
-        live.state = ActionState.GRANTED
-        live.group.granted += 1
-        return live
+        added = self._make(action_id, "", "", pool, at)
+        added.state = ActionState.GRANTED
+        added.group.granted += 1
+        return added
 
     @staticmethod
-    def move(action: LiveAction, to: ActionState) -> None:
+    def move(action: OpenAction, to: ActionState) -> None:
         """Count an action in another state."""
         action.group.remove(action)
         action.state = to
@@ -175,7 +175,7 @@ class LiveActions:
         if to is ActionState.QUEUED:
             action.group.requeued[action.id] = action
 
-    def finish(self, action: LiveAction) -> None:
+    def finish(self, action: OpenAction) -> None:
         """Remove a finished action."""
         del self.by_id[action.id]
         action.group.finished += 1
@@ -187,12 +187,12 @@ class LiveActions:
             each.rates.append((each.submitted, each.finished))
             each.submitted = each.finished = 0
 
-    def for_project(self, project: str) -> LiveActions:
-        """Return copies of one project's live actions, in order of arrival."""
-        own = LiveActions()
+    def for_project(self, project: str) -> OpenActions:
+        """Return copies of one project's open actions, in order of arrival."""
+        own = OpenActions()
         for (pool, name), group in self._groups.items():
             if name == project:
-                own._groups[pool, name] = LiveGroup(
+                own._groups[pool, name] = ActionGroup(
                     submitted=group.submitted,
                     finished=group.finished,
                     rates=group.rates.copy(),
@@ -203,7 +203,7 @@ class LiveActions:
         own._arrivals = self._arrivals
         return own
 
-    def _add_copy(self, action: LiveAction) -> None:
+    def _add_copy(self, action: OpenAction) -> None:
         group = self._groups[action.pool, action.project]
         copy = self.by_id[action.id] = msgspec.structs.replace(action, group=group)
         group.add(copy)
@@ -212,14 +212,14 @@ class LiveActions:
 
     def _make(
         self, action_id: ActionId, project: str, task: str, pool: str, at: float
-    ) -> LiveAction:
+    ) -> OpenAction:
         self._arrivals += 1
         group = self._groups.get((pool, project))
         if group is None:
-            group = self._groups[pool, project] = LiveGroup()
-        live = LiveAction(action_id, project, task, pool, self._arrivals, at, group)
-        self.by_id[action_id] = live
-        return live
+            group = self._groups[pool, project] = ActionGroup()
+        added = OpenAction(action_id, project, task, pool, self._arrivals, at, group)
+        self.by_id[action_id] = added
+        return added
 
 
 @dataclass
