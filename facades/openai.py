@@ -36,7 +36,7 @@ from domain.manifest import read
 from domain.principals import Principal, Scope
 from domain.services import PREFIX
 from scheduler.runtime.gateway.facade import Facade, FacadePort
-from scheduler.runtime.gateway.http import HttpError, Request, Response, Send, problem_of
+from scheduler.runtime.gateway.http import HttpError, HttpRequest, HttpResponse, Send, problem_of
 from scheduler.runtime.gateway.request_parsing import json_text
 from scheduler.runtime.gateway.route_table import Handler
 
@@ -122,23 +122,23 @@ class OpenAiEndpoints:
         self._port = port
 
     async def models(
-        self, request: Request, principal: Principal, trajectory: str | None
-    ) -> Response:
+        self, request: HttpRequest, principal: Principal, trajectory: str | None
+    ) -> HttpResponse:
         """GET /v1/models: the services that are declared."""
         names = sorted(self._port.services())
         found = [{"id": n, "object": "model", "created": 0, "owned_by": "tangram"} for n in names]
-        return Response(200, {"object": "list", "data": found})
+        return HttpResponse(200, {"object": "list", "data": found})
 
     async def ask(
-        self, request: Request, principal: Principal, trajectory: str | None, send: Send
-    ) -> Response | None:
+        self, request: HttpRequest, principal: Principal, trajectory: str | None, send: Send
+    ) -> HttpResponse | None:
         """POST /v1/…: submit a call and return the service's response; None: it was streamed."""
         body = await request.body()
         action = await self._port.admit(principal, lambda: self._payload(request, body, trajectory))
         view = await self._port.complete(request, principal, action, send)
         return None if view is None else _response(view)
 
-    def _payload(self, request: Request, body: bytes, trajectory: str | None) -> ActionRequest:
+    def _payload(self, request: HttpRequest, body: bytes, trajectory: str | None) -> ActionRequest:
         asked = _read(body)
         model, own = asked.get("model"), asked.pop("tangram", None)
         if not isinstance(model, str):
@@ -171,7 +171,7 @@ def _read(body: bytes) -> dict[str, Any]:
         raise HttpError(400, "malformed_json", f"the body is no JSON object: {error}") from None
 
 
-def _response(view: ActionResponse) -> Response:
+def _response(view: ActionResponse) -> HttpResponse:
     named = {"X-Tangram-Action": view.id}
     result = view.result if isinstance(view.result, dict) else {}
     if view.outcome is not Outcome.COMPLETED or "status" not in result:
@@ -185,10 +185,12 @@ def _response(view: ActionResponse) -> Response:
     text = result["body"]
     raw = base64.b64decode(text) if result["encoding"] == "base64" else text.encode()
     kind = result["headers"].get("content-type", "application/json")
-    return Response(result["status"], raw=raw, content_type=kind.encode("latin-1"), headers=named)
+    return HttpResponse(
+        result["status"], raw=raw, content_type=kind.encode("latin-1"), headers=named
+    )
 
 
-def refusal(error: TangramError, request: Request) -> Response:
+def refusal(error: TangramError, request: HttpRequest) -> HttpResponse:
     """Return an error of Tangram in OpenAI's shape."""
     problem = problem_of(error, request)
     code = error.code if isinstance(error, (HttpError, InvalidRequest)) else "unavailable"
@@ -199,10 +201,10 @@ def refusal(error: TangramError, request: Request) -> Response:
 
 def _error(
     status: int, code: str, message: str, *, param: str = "", headers: dict[str, str] | None = None
-) -> Response:
+) -> HttpResponse:
     kind = "invalid_request_error" if status < 500 else "server_error"
     body = {"message": message, "type": kind, "param": param or None, "code": code}
-    return Response(status, {"error": body}, headers=headers)
+    return HttpResponse(status, {"error": body}, headers=headers)
 
 
 FACADE: Final = Facade("/v1", (*ASK, MODELS), handlers, refusal, _ERROR)

@@ -91,7 +91,7 @@ def _loop() -> list[tuple[str, Work]]:
 
 def _node() -> list[tuple[str, Work]]:
     from managers.registry import load
-    from scheduler.runtime.node.assembly import node_worker
+    from scheduler.runtime.node.worker import node_worker
     from scheduler.runtime.redis.clients import connect_async
 
     async def work() -> None:

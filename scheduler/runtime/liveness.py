@@ -15,7 +15,7 @@ from domain.redis_keys import Keys
 
 #: Period of the signs of life of workers that do little else.
 LIFE_SECONDS = 3.0
-#: Role of a loop that must not lead (`leadership.Refused`); its fact ``why`` gives the reason.
+#: Role of a loop that must not lead (`leadership.LeadershipRefused`); its fact ``why`` gives the reason.
 REFUSING = "refusing"
 
 #: What a worker reports of itself.

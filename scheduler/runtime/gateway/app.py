@@ -29,9 +29,9 @@ from scheduler.runtime.gateway.http import (
     Application,
     ClientGone,
     HttpError,
+    HttpRequest,
+    HttpResponse,
     Receive,
-    Request,
-    Response,
     Scope,
     Send,
     TrackedSend,
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 _OWN_KEYS: Final = (f"{API_PREFIX}/actions", f"{API_PREFIX}/actions/batch")
 
 
-def _is_replayable(request: Request) -> bool:
+def _is_replayable(request: HttpRequest) -> bool:
     """Whether the answer to this request is stored under its idempotency key by `IdempotencyStore`."""
     path = request.path
     return (
@@ -117,19 +117,19 @@ class Gateway:
         if scope["type"] != "http":
             await self._behind(scope, receive, send)
             return
-        request = Request(scope, receive)
+        request = HttpRequest(scope, receive)
         if b"idempotency-key" not in request.headers or not _is_replayable(request):
             await self._serve(request, send)
             return
         sending = TrackedSend(send)
         await self._settle(request, sending, self._once(request, sending))
 
-    async def _once(self, request: Request, send: Send) -> None:
+    async def _once(self, request: HttpRequest, send: Send) -> None:
         if not self._context.started:
             await self._context.start()
         await self._idempotency.once(request, send, self._serve)
 
-    async def _serve(self, request: Request, send: Send) -> None:
+    async def _serve(self, request: HttpRequest, send: Send) -> None:
         sending = TrackedSend(send)
         answering = self._answer(request, sending)
         if answering is None:
@@ -138,7 +138,7 @@ class Gateway:
             await self._settle(request, sending, answering)
 
     async def _settle(
-        self, request: Request, send: TrackedSend, answering: Awaitable[Response | None]
+        self, request: HttpRequest, send: TrackedSend, answering: Awaitable[HttpResponse | None]
     ) -> None:
         """Send the result of ``answering``: a response, a problem, or nothing more.
 
@@ -160,7 +160,7 @@ class Gateway:
         if response is not None and not send.begun:
             await response.send(send, request.id)
 
-    def _answer(self, request: Request, send: Send) -> Awaitable[Response | None] | None:
+    def _answer(self, request: HttpRequest, send: Send) -> Awaitable[HttpResponse | None] | None:
         """Return the work of answering, or None when the gateway does not serve this request."""
         match = self._table.find(request.method, request.path)
         if match is None:
@@ -173,8 +173,8 @@ class Gateway:
         return self._authorized(request, match, match.route.scope, send)
 
     async def _authorized(
-        self, request: Request, match: Match, scope: TokenScope, send: Send
-    ) -> Response | None:
+        self, request: HttpRequest, match: Match, scope: TokenScope, send: Send
+    ) -> HttpResponse | None:
         if not self._context.started:
             await self._context.start()
         principal = await self._context.tokens.principal(request, scope)
@@ -185,7 +185,7 @@ class Gateway:
     def _facade_of(self, path: str) -> Facade | None:
         return next((facade for facade in self._facades if facade.owns(path)), None)
 
-    def _error_response(self, error: Exception, request: Request) -> Response:
+    def _error_response(self, error: Exception, request: HttpRequest) -> HttpResponse:
         """Return the response to an error; an error that is not the client's is logged."""
         if isinstance(error, TangramError):
             return self._refusal(error, request)
@@ -194,7 +194,7 @@ class Gateway:
         log.error("request %s failed", request.id, exc_info=error)
         return self._refusal(HttpError(500, "internal", "internal error of Tangram"), request)
 
-    def _refusal(self, error: TangramError, request: Request) -> Response:
+    def _refusal(self, error: TangramError, request: HttpRequest) -> HttpResponse:
         """Return an error in the shape that the clients of this path read."""
         facade = self._facade_of(request.path)
         return problem_of(error, request) if facade is None else facade.refusal(error, request)

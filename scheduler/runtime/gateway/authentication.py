@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from domain.events import Asked
 from domain.principals import Principal, Scope
-from scheduler.runtime.gateway.http import HttpError, Request
+from scheduler.runtime.gateway.http import HttpError, HttpRequest
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class TokenCache:
         self._known: OrderedDict[str, _CachedToken] = OrderedDict()
         self._lookups: dict[str, asyncio.Task[Principal | None]] = {}
 
-    async def principal(self, request: Request, scope: Scope) -> Principal:
+    async def principal(self, request: HttpRequest, scope: Scope) -> Principal:
         """Return the principal of a request. Raises HttpError 401 without a valid token, 403 without ``scope``."""
         kind, _, token = request.header(b"authorization").partition(" ")
         if kind.lower() != "bearer" or not token:
@@ -83,7 +83,7 @@ def _unauthorized(detail: str) -> HttpError:
     return HttpError(401, "unauthorized", detail, **{"WWW-Authenticate": "Bearer"})
 
 
-def asked_by(request: Request, principal: Principal) -> Asked:
+def asked_by(request: HttpRequest, principal: Principal) -> Asked:
     """Return the author of a request, as the audit names it."""
     via = "cli" if request.header(b"user-agent").startswith("tangram-cli") else "api"
     return Asked(by=principal.name, request_id=request.id, via=via)

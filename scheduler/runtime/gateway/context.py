@@ -23,7 +23,7 @@ from domain.redis_keys import Keys
 from scheduler.runtime.capacity import CapacityView
 from scheduler.runtime.gateway.admission import Admission
 from scheduler.runtime.gateway.authentication import Authenticate, TokenCache
-from scheduler.runtime.gateway.http import ClientGone, Request
+from scheduler.runtime.gateway.http import ClientGone, HttpRequest
 from scheduler.runtime.gateway.journal_tail import JournalTail
 from scheduler.runtime.gateway.scheduler_queries import NotLive, SchedulerQueries
 from scheduler.runtime.gateway.submitter import Submitter
@@ -183,14 +183,14 @@ class GatewayContext:
                 raise
         return admit()
 
-    async def project(self, request: Request, principal: Principal) -> str:
+    async def project(self, request: HttpRequest, principal: Principal) -> str:
         """Return the project in the query, else that of the token. Raises NotFound."""
         asked = request.query().get("project")
         return await self.admitted(lambda: self.admission.project(principal, asked))
 
     async def settled(
         self,
-        request: Request,
+        request: HttpRequest,
         principal: Principal,
         action_id: str,
         future: asyncio.Future[ActionResponse | None],
@@ -203,7 +203,7 @@ class GatewayContext:
         return await self.find(request, principal, action_id)
 
     async def wait_for(
-        self, request: Request, future: asyncio.Future[ActionResponse | None], seconds: float
+        self, request: HttpRequest, future: asyncio.Future[ActionResponse | None], seconds: float
     ) -> ActionResponse | None:
         """Return the finished action, or None when it takes longer (or is a lease, now granted).
 
@@ -231,7 +231,7 @@ class GatewayContext:
         return None
 
     async def find(
-        self, request: Request, principal: Principal, action_id: str, seconds: float = 0.0
+        self, request: HttpRequest, principal: Principal, action_id: str, seconds: float = 0.0
     ) -> ActionResponse:
         """Return an action, waiting up to ``seconds`` for its end. Raises NotFound."""
         view = self.tail.recent(action_id)

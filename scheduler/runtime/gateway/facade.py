@@ -4,10 +4,10 @@ A facade is data that the composition root passes to the gateway: the prefix of 
 routes, their handlers, and the shape in which its clients read errors. Its handlers reach the
 gateway through a `FacadePort` and nothing else.
 
-    async def ask(self, request, principal, trajectory, send) -> Response | None:
+    async def ask(self, request, principal, trajectory, send) -> HttpResponse | None:
         action = await self._port.admit(principal, lambda: payload_of(request))
         view = await self._port.complete(request, principal, action, send)
-        return None if view is None else Response(200, view.result)
+        return None if view is None else HttpResponse(200, view.result)
 
 Rules
 1. A client that names its trajectory in the path puts ``/trajectories/ID`` in front of the prefix; the
@@ -35,7 +35,7 @@ from domain.principals import Principal
 from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.gateway.endpoints.actions import submission
 from scheduler.runtime.gateway.endpoints.response_streaming import ResponseStreaming
-from scheduler.runtime.gateway.http import ClientGone, HttpError, Request, Response, Send
+from scheduler.runtime.gateway.http import ClientGone, HttpError, HttpRequest, HttpResponse, Send
 from scheduler.runtime.gateway.route_table import TRAJECTORY, Handler
 
 #: Longest wait for one result; clients have limits of their own.
@@ -52,7 +52,7 @@ class Facade:
     #: Makes the handlers, by the operations of ``routes``.
     handlers: Callable[[FacadePort], Mapping[str, Handler]]
     #: Returns an error in the shape of this protocol.
-    refusal: Callable[[TangramError, Request], Response]
+    refusal: Callable[[TangramError, HttpRequest], HttpResponse]
     #: Body of an error, for the OpenAPI document.
     error: Body
 
@@ -64,7 +64,7 @@ class Facade:
         """Whether clients of this facade request ``path``, and read its errors."""
         return self._own.fullmatch(path) is not None
 
-    async def unknown(self, request: Request) -> Response:
+    async def unknown(self, request: HttpRequest) -> HttpResponse:
         """Refuse a request below the prefix that no route serves."""
         known = ", ".join(f"{route.method} {route.path}" for route in self.routes)
         raise HttpError(
@@ -95,7 +95,7 @@ class FacadePort:
         return await self._context.admitted(lambda: admission.action(build(), principal))
 
     async def complete(
-        self, request: Request, principal: Principal, action: Action, send: Send
+        self, request: HttpRequest, principal: Principal, action: Action, send: Send
     ) -> ActionResponse | None:
         """Submit an action and return it finished; None when its response was streamed to ``send``.
 
@@ -107,7 +107,7 @@ class FacadePort:
             return await self._complete(request, principal, action, send)
 
     async def _complete(
-        self, request: Request, principal: Principal, action: Action, send: Send | None
+        self, request: HttpRequest, principal: Principal, action: Action, send: Send | None
     ) -> ActionResponse | None:
         context = self._context
         future = context.tail.finish_of(action.id)
@@ -131,7 +131,7 @@ class FacadePort:
         return view
 
     async def _streamed(
-        self, request: Request, principal: Principal, action: Action, send: Send
+        self, request: HttpRequest, principal: Principal, action: Action, send: Send
     ) -> bool:
         """Stream the response while it arrives; False when the action ends without one to stream."""
         try:

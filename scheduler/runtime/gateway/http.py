@@ -50,7 +50,7 @@ class ClientGone(TangramError):
     """The client has closed the connection."""
 
 
-class Request:
+class HttpRequest:
     """One request. The body is read once, up to a limit."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
@@ -92,7 +92,7 @@ class Request:
             if not message.get("more_body"):
                 return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def again(self, body: bytes) -> Request:
+    def again(self, body: bytes) -> HttpRequest:
         """Return a copy of this request whose body, which was read, can be read again."""
         unread = [body]
 
@@ -101,7 +101,7 @@ class Request:
                 return {"type": "http.request", "body": unread.pop(), "more_body": False}
             return await self._receive()
 
-        copy = Request(self.scope, receive)
+        copy = HttpRequest(self.scope, receive)
         copy.id = self.id
         return copy
 
@@ -140,7 +140,7 @@ def _too_large(limit_bytes: int) -> HttpError:
     return HttpError(413, "too_large", f"the body is larger than {limit_bytes} bytes")
 
 
-class Response:
+class HttpResponse:
     """A complete response."""
 
     def __init__(
@@ -169,7 +169,7 @@ class Response:
         await send({"type": "http.response.body", "body": self.content})
 
 
-def problem_of(error: TangramError, request: Request) -> Response:
+def problem_of(error: TangramError, request: HttpRequest) -> HttpResponse:
     """Return the problem document of an error."""
     status, headers = _status_of(error)
     code = error.code if isinstance(error, (HttpError, InvalidRequest)) else "unavailable"
@@ -185,7 +185,7 @@ def problem_of(error: TangramError, request: Request) -> Response:
         request_id=request.id,
         errors=errors,
     )
-    return Response(status, problem, content_type=b"application/problem+json", headers=headers)
+    return HttpResponse(status, problem, content_type=b"application/problem+json", headers=headers)
 
 
 def _status_of(error: TangramError) -> tuple[int, dict[str, str]]:

@@ -31,7 +31,7 @@ import redis.asyncio
 
 from domain.errors import Conflict, InvalidRequest
 from domain.redis_keys import Keys
-from scheduler.runtime.gateway.http import HttpError, Request, Send
+from scheduler.runtime.gateway.http import HttpError, HttpRequest, Send
 from scheduler.runtime.redis.clients import keep_running
 
 KEEP_SECONDS = 24 * 3600
@@ -53,7 +53,7 @@ _RENEW: Final = _IF_OURS + "return redis.call('EXPIRE', KEYS[1], ARGV[2])"
 _RELEASE: Final = _IF_OURS + "return redis.call('DEL', KEYS[1])"
 _STORE: Final = _IF_OURS + "redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])\nreturn 1"
 
-Serve = Callable[[Request, Send], Awaitable[None]]
+Serve = Callable[[HttpRequest, Send], Awaitable[None]]
 
 
 class _Answer(msgspec.Struct, array_like=True):
@@ -65,7 +65,7 @@ class _Answer(msgspec.Struct, array_like=True):
 _decode = msgspec.msgpack.Decoder(_Answer).decode
 
 
-def idempotency_key(request: Request) -> str:
+def idempotency_key(request: HttpRequest) -> str:
     """Return the request's key, or the empty string. Raises InvalidRequest for an unusable one."""
     key = request.header(b"idempotency-key")
     if len(key) > MAX_KEY_LENGTH or not key.isprintable():
@@ -93,7 +93,7 @@ class IdempotencyStore:
         self._release = client.register_script(_RELEASE)
         self._store = client.register_script(_STORE)
 
-    async def once(self, request: Request, send: Send, serve: Serve) -> None:
+    async def once(self, request: HttpRequest, send: Send, serve: Serve) -> None:
         """Let ``serve`` answer a request with a key, unless its response is stored.
 
         Raises InvalidRequest, HttpError, Conflict and redis.RedisError before anything was sent.
@@ -144,19 +144,19 @@ class IdempotencyStore:
         return _decode(stored[DIGEST_BYTES:])
 
 
-def _caller(request: Request) -> str:
+def _caller(request: HttpRequest) -> str:
     """Return a name for the caller's credentials that does not reveal them."""
     credentials = request.header(b"authorization") or request.header(b"cookie")
     return "@" + hashlib.sha256(credentials.encode("latin-1")).hexdigest()[:32]
 
 
-def _digest(request: Request, body: bytes) -> bytes:
+def _digest(request: HttpRequest, body: bytes) -> bytes:
     query = request.scope.get("query_string", b"")
     asked = b"\0".join((request.method.encode(), request.path.encode(), query, body))
     return hashlib.sha256(asked).digest()[:DIGEST_BYTES]
 
 
-async def _record(serve: Serve, request: Request) -> _Answer:
+async def _record(serve: Serve, request: HttpRequest) -> _Answer:
     answer = _Answer(500, [], b"")
     chunks: list[bytes] = []
 

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from contract.routes import API_PREFIX, Route
-from scheduler.runtime.gateway.http import Response
+from scheduler.runtime.gateway.http import HttpResponse
 
 #: Takes the request; the principal, unless the route needs no token; the parameters of the path; and,
 #: for a route that streams, `Send`. Returns None when it has sent the answer itself.
-Handler = Callable[..., Awaitable[Response | None]]
+Handler = Callable[..., Awaitable[HttpResponse | None]]
 
 #: In front of the path of a facade's route, this names the trajectory of the request.
 TRAJECTORY: Final = "/trajectories/([^/]+)"

@@ -22,7 +22,7 @@ from scheduler.runtime.loop.leadership import Leadership
 from scheduler.runtime.loop.loop_stats import PASS_BOUNDS, LoopStats
 from scheduler.runtime.loop.recovery import StoredSnapshot
 from scheduler.runtime.loop.term import Term
-from scheduler.runtime.redis.durability import risks
+from scheduler.runtime.redis.clients import durability_risks
 from scheduler.runtime.redis.journal import Journal
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 @dataclass(frozen=True)
-class Retention:
+class JournalRetention:
     """How much of the journal is kept."""
 
     seconds: float = JOURNAL_RETENTION_SECONDS
@@ -65,7 +65,7 @@ class Housekeeping:
         inbox: Inbox,
         leadership: Leadership,
         stats: LoopStats,
-        retention: Retention,
+        retention: JournalRetention,
         replayed: int = 0,
         replay_seconds: float = 0.0,
     ) -> None:
@@ -113,7 +113,7 @@ class Housekeeping:
         if monotonic() < self._durability_at:
             return
         self._durability_at = monotonic() + DURABILITY_SECONDS
-        before, self._redis_risks = self._redis_risks, risks(self._client)
+        before, self._redis_risks = self._redis_risks, durability_risks(self._client)
         if self._redis_risks != before and self._redis_risks:
             log.warning("redis may lose what is accepted: %s", self._redis_risks)
 

@@ -11,8 +11,8 @@ begin the same work and lose the lease in its turn. So a thread renews it (`Leas
 the loop makes no progress for ``hung_after_seconds``: a loop that hangs is replaced, too. Safety
 does not rest on the lease, but on the epoch.
 
-A loop that must not lead waits: `Refused` while this version cannot read or replay what is stored
-(repeated attempts would keep the leadership from a loop of another version), `Paused` after the core
+A loop that must not lead waits: `LeadershipRefused` while this version cannot read or replay what is stored
+(repeated attempts would keep the leadership from a loop of another version), `LeadershipPaused` after the core
 raised and no message is to blame.
 """
 
@@ -221,7 +221,7 @@ class LeaseRenewal:
                     return  # the loop's next write is fenced
 
 
-class Refused:
+class LeadershipRefused:
     """A loop that cannot read what is stored: it waits until that is replaced."""
 
     def __init__(self, client: redis.Redis, keys: Keys, error: Unreadable) -> None:
@@ -242,7 +242,7 @@ class Refused:
         return head, self._client.xrange(self._keys.journal, self._entry_id, self._entry_id)
 
 
-class Paused:
+class LeadershipPaused:
     """A loop that stands back for some seconds."""
 
     def __init__(self, reason: str, seconds: float) -> None:

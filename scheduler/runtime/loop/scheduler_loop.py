@@ -34,9 +34,18 @@ from scheduler.core.machine import Machine
 from scheduler.core.state.model import MakeLedger
 from scheduler.runtime.liveness import LIFE_SECONDS, REFUSING, show_life
 from scheduler.runtime.loop import action_log
-from scheduler.runtime.loop.housekeeping import JOURNAL_RETENTION_SECONDS, Housekeeping, Retention
+from scheduler.runtime.loop.housekeeping import (
+    JOURNAL_RETENTION_SECONDS,
+    Housekeeping,
+    JournalRetention,
+)
 from scheduler.runtime.loop.inbox import Inbox
-from scheduler.runtime.loop.leadership import Leadership, LeaseRenewal, Paused, Refused
+from scheduler.runtime.loop.leadership import (
+    Leadership,
+    LeadershipPaused,
+    LeadershipRefused,
+    LeaseRenewal,
+)
 from scheduler.runtime.loop.loop_stats import LoopStats
 from scheduler.runtime.loop.node_commands import node_commands
 from scheduler.runtime.loop.poison_messages import (
@@ -85,11 +94,11 @@ class SchedulerLoop:
         self._keys = keys
         self._make_ledger = make_ledger
         self._config = config
-        self._retention = Retention(journal_seconds, consumers)
+        self._retention = JournalRetention(journal_seconds, consumers)
         self.leadership = leadership
         self.inbox = Inbox(client, keys, leadership)
         self._stood_by_at = float("-inf")
-        self._refused: Refused | Paused | None = None
+        self._refused: LeadershipRefused | LeadershipPaused | None = None
         self.caution = Caution()
         self.stats = LoopStats()
 
@@ -122,13 +131,13 @@ class SchedulerLoop:
             self._lead(stop)
         except Unreadable as error:
             log.error("this loop does not lead: %s", error)
-            self._withdraw(Refused(self._client, self._keys, error))
+            self._withdraw(LeadershipRefused(self._client, self._keys, error))
         except NoMessageToBlame as error:
             seconds = self.caution.pause_seconds(monotonic())
             log.exception("%s; this loop stands back for %g s", error, seconds)
-            self._withdraw(Paused(str(error), seconds))
+            self._withdraw(LeadershipPaused(str(error), seconds))
 
-    def _withdraw(self, refused: Refused | Paused) -> None:
+    def _withdraw(self, refused: LeadershipRefused | LeadershipPaused) -> None:
         self._refused = refused
         self._stood_by_at = float("-inf")
         self.leadership.resign()  # a loop of another version may be able to lead

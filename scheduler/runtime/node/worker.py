@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import time
@@ -30,6 +30,7 @@ from domain.ids import TrajectoryKey
 from domain.inventory import NodeInventory, ResourceInventory
 from domain.ports import (
     Driver,
+    DriverContext,
     Evicting,
     HostDriver,
     Leftover,
@@ -39,6 +40,7 @@ from domain.ports import (
     Repairing,
 )
 from domain.redis_keys import Keys
+from managers.registry import Registry
 from scheduler.runtime.node.commands import CommandReader
 from scheduler.runtime.node.file_transfers import FileTransfers
 from scheduler.runtime.node.identity import NodeIdentity, new_identity, next_incarnation
@@ -48,6 +50,7 @@ from scheduler.runtime.node.reporter import Reporter
 from scheduler.runtime.node.routing import DriverRouting
 from scheduler.runtime.redis.clients import keep_running
 from scheduler.runtime.redis.connection import AsyncRedisConnection, read_stream_async
+from scheduler.runtime.redis.response_streams import RedisResponseStreams
 
 log = logging.getLogger(__name__)
 
@@ -337,4 +340,39 @@ async def _removed(driver: Driver, trajectory: TrajectoryKey) -> bool:
     return True
 
 
-__all__ = ["Forgotten", "NodeIdentity", "NodeOptions", "NodeWorker"]
+def node_worker(
+    client: redis.asyncio.Redis,
+    keys: Keys,
+    registry: Registry,
+    *,
+    name: str,
+    pool: str,
+    state_directory: Path,
+    settings: Mapping[str, str],
+    version: str = "",
+) -> NodeWorker:
+    """Return a worker that offers the resources that the managers find on this machine.
+
+    Raises InvalidRequest when a declared setting (``cpus``, ``gpus``) cannot be read.
+    """
+    for problem in registry.problems:
+        log.warning("a manager was left out: %s", problem)
+    resources: dict[str, ResourceInventory] = {}
+    drivers: list[Driver] = []
+    passages = RedisResponseStreams(client, keys)
+    for kind, manager in registry.managers.items():
+        context = DriverContext(
+            name, state_directory / kind, dict(resources), dict(settings), passages
+        )
+        if manager.probe is not None:
+            have = manager.probe(context)
+            if have.capacity:
+                resources[kind] = have
+                context = replace(context, resources=dict(resources))
+        if manager.make_driver is not None:
+            drivers.append(manager.make_driver(context))
+    options = NodeOptions(name, pool, state_directory, resources, version)
+    return NodeWorker(client, keys, options, drivers, [passages.close])
+
+
+__all__ = ["Forgotten", "NodeIdentity", "NodeOptions", "NodeWorker", "node_worker"]

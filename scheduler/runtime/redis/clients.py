@@ -1,9 +1,14 @@
-"""Redis clients, created in one place so that their options and reply shapes are the same everywhere."""
+"""Redis clients, and the check that the server keeps the promise of a 202: on disk and not evicted.
+
+Clients are created in one place, so that their options and reply shapes are the same everywhere. The
+embedded server is started with the required settings; another server may have others, and the
+difference would show only after a power cut.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final, cast
 
 import redis
 import redis.asyncio
@@ -20,6 +25,15 @@ _OPTIONS: dict[str, Any] = {
     "socket_connect_timeout": 5.0,
     "health_check_interval": 0,
 }
+
+
+#: Setting → its required value, and the loss otherwise.
+_WANTED: Final = {
+    "appendonly": ("yes", "no accepted request survives a restart of Redis"),
+    "appendfsync": ("always", "a power cut loses the accepted requests of the last second or two, and actions"
+                    " that were granted then may run twice"),
+    "maxmemory-policy": ("noeviction", "a full Redis silently drops accepted requests"),
+}  # fmt: skip
 
 
 def connect(url: str) -> redis.Redis:
@@ -41,3 +55,29 @@ def keep_running() -> bool:
     """
     task = asyncio.current_task()
     return task is None or not task.cancelling()
+
+
+def durability_risks(client: redis.Redis) -> str:
+    """Return the risks of the settings of Redis; empty for none, or when it hides its settings.
+
+    Raises redis.RedisError when it does not answer.
+    """
+    try:
+        with client.pipeline(transaction=False) as pipeline:
+            for name in ("maxmemory", *_WANTED):
+                pipeline.config_get(name)
+            answers = cast("list[dict[Any, Any]]", pipeline.execute())
+    except redis.ResponseError:  # a hosted Redis may hide its settings
+        return ""
+    have = {_text(n): _text(value) for answer in answers for n, value in answer.items()}
+    if have.get("maxmemory") == "0":
+        have.pop("maxmemory-policy", None)  # it is never full
+    return "; ".join(
+        f"{name} is {have[name]}: {cost}"
+        for name, (wanted, cost) in _WANTED.items()
+        if have.get(name, wanted) != wanted
+    )
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

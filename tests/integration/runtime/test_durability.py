@@ -17,8 +17,7 @@ import redis
 from domain.errors import Unavailable
 from domain.redis_keys import Keys
 from scheduler.runtime.gateway.submitter import Submitter
-from scheduler.runtime.redis import durability
-from scheduler.runtime.redis.clients import connect_async
+from scheduler.runtime.redis.clients import connect_async, durability_risks
 from scheduler.runtime.redis.journal import Journal
 from tests.redis_server import RedisServer
 
@@ -111,14 +110,14 @@ def test_a_redis_that_would_forget_is_reported(tmp_path: Path) -> None:
     server = RedisServer(tmp_path / "r").start()
     try:
         with server.client() as client:
-            assert durability.risks(client) == ""
+            assert durability_risks(client) == ""
             client.config_set("appendfsync", "everysec")
-            assert "a power cut loses" in durability.risks(client)
+            assert "a power cut loses" in durability_risks(client)
             client.config_set("appendfsync", "always")
             client.config_set("maxmemory-policy", "allkeys-lru")
-            assert durability.risks(client) == "", "a memory without bound is never full"
+            assert durability_risks(client) == "", "a memory without bound is never full"
             client.config_set("maxmemory", 2**30)
-            assert "silently drops" in durability.risks(client)
+            assert "silently drops" in durability_risks(client)
     finally:
         server.stop()
 

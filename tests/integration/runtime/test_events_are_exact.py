@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from domain.codec import JOURNAL_FIELD
 from scheduler.runtime.gateway.endpoints.event_feeds import _EventFeed
-from scheduler.runtime.gateway.http import Request
+from scheduler.runtime.gateway.http import HttpRequest
 from tests.integration.runtime.rig import TOKENS, Rig
 
 WAIT = {"wait": 60}
@@ -32,7 +32,7 @@ def shown(rig: Rig, token: str, **query: str) -> list[tuple[str, dict[str, Any]]
 
     search = urlencode(query).encode()
     scope = {"method": "GET", "path": "/api/v1/events", "query_string": search, "headers": []}
-    feed = _EventFeed(Request(scope, nothing), TOKENS[token], "0-0")
+    feed = _EventFeed(HttpRequest(scope, nothing), TOKENS[token], "0-0")
     entries: Any = rig.redis.xrange(rig.keys.journal)
     reported = b"".join(feed.lines(key.decode(), fields) for key, fields in entries).decode()
     found = []

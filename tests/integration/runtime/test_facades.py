@@ -16,7 +16,7 @@ from domain.principals import Principal, Scope
 from facades import openai, registry
 from scheduler.runtime.gateway.app import Gateway
 from scheduler.runtime.gateway.facade import Facade, FacadePort
-from scheduler.runtime.gateway.http import Request, Response, Send
+from scheduler.runtime.gateway.http import HttpRequest, HttpResponse, Send
 from scheduler.runtime.gateway.route_table import Handler
 from tests.integration.runtime.rig import Rig
 
@@ -33,20 +33,20 @@ ECHO = Route(
 
 def handlers(port: FacadePort) -> Mapping[str, Handler]:
     async def say(
-        request: Request, principal: Principal, trajectory: str | None, word: str, send: Send
-    ) -> Response | None:
+        request: HttpRequest, principal: Principal, trajectory: str | None, word: str, send: Send
+    ) -> HttpResponse | None:
         await request.body()
         noop = ActionRequest(task="echo", kind=Kind.NOOP, trajectory=trajectory)
         action = await port.admit(principal, lambda: noop)
         view = await port.complete(request, principal, action, send)
         assert view is not None
-        return Response(200, {"word": word, "of": view.trajectory, "outcome": view.outcome})
+        return HttpResponse(200, {"word": word, "of": view.trajectory, "outcome": view.outcome})
 
     return {"echo_say": say}
 
 
-def refusal(error: TangramError, request: Request) -> Response:
-    return Response(418, {"sorry": str(error)})
+def refusal(error: TangramError, request: HttpRequest) -> HttpResponse:
+    return HttpResponse(418, {"sorry": str(error)})
 
 
 FACADE = Facade("/echo", (ECHO,), handlers, refusal, {"type": "object"})

@@ -13,7 +13,7 @@ import redis.asyncio
 from domain.errors import Conflict, InvalidRequest
 from domain.redis_keys import Keys
 from scheduler.runtime.gateway import idempotency
-from scheduler.runtime.gateway.http import HttpError, Request, Response, Send
+from scheduler.runtime.gateway.http import HttpError, HttpRequest, HttpResponse, Send
 from scheduler.runtime.gateway.idempotency import MAX_STORED_BYTES, IdempotencyStore
 from scheduler.runtime.redis.clients import connect_async
 from tests.integration.runtime.rig import Rig
@@ -31,10 +31,10 @@ class Maker:
         self.go_on = asyncio.Event()
         self.go_on.set()
 
-    async def serve(self, request: Request, send: Send) -> None:
+    async def serve(self, request: HttpRequest, send: Send) -> None:
         self.bodies.append(await request.body())
         await self.go_on.wait()
-        await Response(self.status, raw=self.content).send(send, request.id)
+        await HttpResponse(self.status, raw=self.content).send(send, request.id)
 
     async def post(
         self, body: bytes = b"{}", key: str = "k", token: str = "a"
@@ -50,7 +50,7 @@ class Maker:
 
         headers = [(b"authorization", token.encode()), (b"idempotency-key", key.encode())]
         scope = {"type": "http", "method": "POST", "path": "/api/v1/things", "headers": headers}
-        await self.replays.once(Request(scope, receive), send, self.serve)
+        await self.replays.once(HttpRequest(scope, receive), send, self.serve)
         replayed = (b"idempotent-replayed", b"true") in sent[0]["headers"]
         return sent[0]["status"], sent[1]["body"], replayed
 

@@ -12,7 +12,7 @@ from domain.events import ActionSubmitted
 from domain.ids import ActionId
 from domain.principals import Principal, Scope
 from scheduler.runtime.gateway.endpoints.event_feeds import _EventFeed
-from scheduler.runtime.gateway.http import Request
+from scheduler.runtime.gateway.http import HttpRequest
 
 READER = Principal("reader", "default", frozenset({Scope.READ}))
 TIMING = Timing(0.0, 0.0, 0.0, 0.0)
@@ -24,7 +24,7 @@ async def nothing() -> dict[str, Any]:
 
 def a_feed(query: str) -> _EventFeed:
     scope = {"method": "GET", "path": "/", "headers": [], "query_string": query.encode()}
-    return _EventFeed(Request(scope, nothing), READER, "1-0")
+    return _EventFeed(HttpRequest(scope, nothing), READER, "1-0")
 
 
 def life(name: str, task: str, trajectory: str | None = None) -> JournalEntry:

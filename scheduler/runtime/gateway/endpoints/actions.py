@@ -19,7 +19,7 @@ from domain.ids import ActionId
 from domain.principals import Principal
 from scheduler.runtime.gateway.authentication import asked_by
 from scheduler.runtime.gateway.context import GatewayContext, is_settled
-from scheduler.runtime.gateway.http import Request, Response, encode_json, problem_of
+from scheduler.runtime.gateway.http import HttpRequest, HttpResponse, encode_json, problem_of
 from scheduler.runtime.gateway.idempotency import idempotency_key, reused
 from scheduler.runtime.gateway.request_parsing import decode, wait_seconds
 
@@ -37,7 +37,7 @@ class Actions:
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
 
-    async def submit(self, request: Request, principal: Principal) -> Response:
+    async def submit(self, request: HttpRequest, principal: Principal) -> HttpResponse:
         """POST /actions[?wait=]."""
         body = await request.body()
         seconds = wait_seconds(request.query(), request.header(b"prefer"))
@@ -67,7 +67,7 @@ class Actions:
 
     async def _append_once(
         self,
-        request: Request,
+        request: HttpRequest,
         project: str,
         body: bytes,
         messages: list[bytes],
@@ -90,7 +90,7 @@ class Actions:
             raise reused()
         return before[HASH_BYTES:]
 
-    async def batch(self, request: Request, principal: Principal) -> Response:
+    async def batch(self, request: HttpRequest, principal: Principal) -> HttpResponse:
         """POST /actions/batch: each item is accepted or refused on its own."""
         body = await request.body()
         items = decode(_batch, body).actions
@@ -111,20 +111,24 @@ class Actions:
         project = principal.project or f"*{principal.name}"
         before = await self._append_once(request, project, body, messages, answer)
         headers = {"Idempotent-Replayed": "true"} if before is not None else {}
-        return Response(202, raw=before or answer, headers=headers)
+        return HttpResponse(202, raw=before or answer, headers=headers)
 
-    async def show(self, request: Request, principal: Principal, action_id: str) -> Response:
+    async def show(
+        self, request: HttpRequest, principal: Principal, action_id: str
+    ) -> HttpResponse:
         """GET /actions/{id}[?wait=]."""
         seconds = wait_seconds(request.query(), request.header(b"prefer"))
-        return Response(200, await self._context.find(request, principal, action_id, seconds))
+        return HttpResponse(200, await self._context.find(request, principal, action_id, seconds))
 
-    async def cancel(self, request: Request, principal: Principal, action_id: str) -> Response:
+    async def cancel(
+        self, request: HttpRequest, principal: Principal, action_id: str
+    ) -> HttpResponse:
         """POST /actions/{id}/cancel. Repeats, and cancels of what is finished, change nothing."""
         body = await request.body()
         reason = decode(_cancel, body).reason if body.strip() else CancelRequest().reason
         view = await self._context.find(request, principal, action_id)
         if view.state is ActionState.FINISHED:
-            return Response(200, view)
+            return HttpResponse(200, view)
         event = ActionCancelRequested(
             action_id=ActionId(action_id),
             project=view.project,
@@ -132,7 +136,7 @@ class Actions:
             asked=asked_by(request, principal),
         )
         await self._context.submitter.append([encode(event)])
-        return Response(202, AcceptedAction(action_id, view.state, cancelling=True))
+        return HttpResponse(202, AcceptedAction(action_id, view.state, cancelling=True))
 
 
 def submission(action: Action) -> bytes:
@@ -145,11 +149,11 @@ def submission(action: Action) -> bytes:
         ) from None
 
 
-def _accepted(action_id: str, state: ActionState) -> Response:
+def _accepted(action_id: str, state: ActionState) -> HttpResponse:
     headers = {"Location": f"{API_PREFIX}/actions/{action_id}"}
-    return Response(202, AcceptedAction(action_id, state), headers=headers)
+    return HttpResponse(202, AcceptedAction(action_id, state), headers=headers)
 
 
-def _shown(view: ActionResponse, waited: float, *, replayed: bool = False) -> Response:
+def _shown(view: ActionResponse, waited: float, *, replayed: bool = False) -> HttpResponse:
     headers = {"Idempotent-Replayed": "true"} if replayed else {}
-    return Response(200 if waited and is_settled(view) else 202, view, headers=headers)
+    return HttpResponse(200 if waited and is_settled(view) else 202, view, headers=headers)

@@ -23,8 +23,8 @@ from scheduler.runtime.gateway.authentication import REVOCATION_SECONDS
 from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.gateway.http import (
     HttpError,
-    Request,
-    Response,
+    HttpRequest,
+    HttpResponse,
     Send,
     encode_json,
     send_at_shutdown,
@@ -61,7 +61,7 @@ class EventFeeds:
         self._context = context
         self._open = 0
 
-    async def completions(self, request: Request, principal: Principal) -> Response:
+    async def completions(self, request: HttpRequest, principal: Principal) -> HttpResponse:
         """GET /completions?after=CURSOR&limit=&wait=: finished actions in journal order.
 
         ``after`` empty: from the first; ``now``: from here on.
@@ -71,7 +71,7 @@ class EventFeeds:
         after = query.get("after", "")
         if after == "now":
             cursor = str(self._context.tail.seq * PLACES + PLACES - 1)
-            return Response(200, {"items": [], "next": cursor, "more": False})
+            return HttpResponse(200, {"items": [], "next": cursor, "more": False})
         start = int(number(after or "0", "after", 2**62)) if after.isdigit() else -1
         if after and start < 0:
             raise InvalidRequest("after is a cursor from next, or now", pointer="?after")
@@ -80,11 +80,11 @@ class EventFeeds:
             page = await self._context.backend.completions(principal.project, max(start, 0), limit)
             left = deadline - monotonic()
             if page.items or left <= 0:
-                return Response(200, page)
+                return HttpResponse(200, page)
             await self._context.tail.next_entries(min(left, 1.0))
             await asyncio.sleep(min(left, 0.1))  # rows follow the journal at their own pace
 
-    async def events(self, request: Request, principal: Principal, send: Send) -> None:
+    async def events(self, request: HttpRequest, principal: Principal, send: Send) -> None:
         """GET /events: changes of actions, as server-sent events.
 
         Resumes behind ``Last-Event-ID``. Filters: ``task``, ``trajectory``, ``types``; each exact,
@@ -120,7 +120,7 @@ class EventFeeds:
             self._open -= 1
             connection.close()
 
-    async def _is_valid(self, request: Request, principal: Principal) -> bool:
+    async def _is_valid(self, request: HttpRequest, principal: Principal) -> bool:
         """Whether the token still has its project: it may have been revoked or moved."""
         try:
             found = await self._context.tokens.principal(request, Scope.READ)
@@ -168,7 +168,7 @@ class EventFeeds:
 class _EventFeed:
     """Position of one client in the journal, and its filters."""
 
-    def __init__(self, request: Request, principal: Principal, newest: str) -> None:
+    def __init__(self, request: HttpRequest, principal: Principal, newest: str) -> None:
         self._bodies = _EventBodies()
         query = request.query()
         last = request.header(b"last-event-id") or query.get("after", "")
@@ -295,7 +295,7 @@ def _fields(view: object) -> tuple[str, ...]:
     return view.__struct_fields__  # type: ignore[attr-defined,no-any-return]
 
 
-def _start(request: Request) -> dict[str, object]:
+def _start(request: HttpRequest) -> dict[str, object]:
     return {
         "type": "http.response.start",
         "status": 200,

@@ -13,7 +13,7 @@ from contract.routes import MAX_DECISIONS, MAX_QUEUES
 from contract.status import SystemStatus
 from domain.principals import Principal
 from scheduler.runtime.gateway.context import GatewayContext
-from scheduler.runtime.gateway.http import Request, Response
+from scheduler.runtime.gateway.http import HttpRequest, HttpResponse
 from scheduler.runtime.gateway.request_parsing import number
 from scheduler.runtime.liveness import REFUSING
 
@@ -28,11 +28,11 @@ class Health:
         self._context = context
         self._needed_roles = needed_roles
 
-    async def live(self, request: Request) -> Response:
+    async def live(self, request: HttpRequest) -> HttpResponse:
         """GET /livez: this process answers."""
-        return Response(200, {"status": "ok"})
+        return HttpResponse(200, {"status": "ok"})
 
-    async def ready(self, request: Request) -> Response:
+    async def ready(self, request: HttpRequest) -> HttpResponse:
         """GET /readyz[?verbose]: 200 when actions can be accepted and run, else 503.
 
         ``verbose`` adds every check, and facts: the leader and its epoch, the lag of the loop and of
@@ -46,7 +46,7 @@ class Health:
             body["checks"] = {name: problem or "ok" for name, problem in checks.items()}
         if verbose and not checks.get("redis"):
             body["facts"] = await self._context.backend.facts()
-        return Response(200 if not wrong else 503, body)
+        return HttpResponse(200 if not wrong else 503, body)
 
     async def _checks(self) -> dict[str, str]:
         checks = dict(await self._context.backend.checks())
@@ -73,16 +73,16 @@ class Health:
             await self._context.client.hdel(keys.workers, *gone)
         return [worker for worker in found if time() - worker["at"] <= WORKER_SECONDS]
 
-    async def decisions(self, request: Request, principal: Principal) -> Response:
+    async def decisions(self, request: HttpRequest, principal: Principal) -> HttpResponse:
         """GET /api/v1/decisions?limit=: recent decisions of policies, latest first.
 
         Only groups with an action that has several feasible unit counts. Ids of actions of all
         projects are shown; an action itself is visible to its own project alone.
         """
         limit = number(request.query().get("limit", "100"), "limit", MAX_DECISIONS)
-        return Response(200, await self._context.queries.decisions(max(1, int(limit))))
+        return HttpResponse(200, await self._context.queries.decisions(max(1, int(limit))))
 
-    async def queues(self, request: Request, principal: Principal) -> Response:
+    async def queues(self, request: HttpRequest, principal: Principal) -> HttpResponse:
         """GET /api/v1/queues?limit=: waiting actions by what they need, the longest line first.
 
         Names of project, task and trajectory are shown to their own project alone.
@@ -93,9 +93,9 @@ class Health:
             if not principal.sees(line.project):
                 line.project, line.task, line.trajectory = "", "", None
                 line.why = WaitDetails(line.why.code, "the reason is shown to its own project")
-        return Response(200, view)
+        return HttpResponse(200, view)
 
-    async def status(self, request: Request, principal: Principal) -> Response:
+    async def status(self, request: HttpRequest, principal: Principal) -> HttpResponse:
         """GET /api/v1/status: pools, resources, nodes and the loop, as the leader sees them.
 
         Shares and tasks are shown to their own project alone.
@@ -104,7 +104,7 @@ class Health:
         if principal.project is not None:
             _keep_own(status, principal.project)
         status.workers = [_without_histograms(worker) for worker in await self._workers()]
-        return Response(200, status)
+        return HttpResponse(200, status)
 
 
 def _no_leader(workers: list[dict[str, Any]]) -> str:

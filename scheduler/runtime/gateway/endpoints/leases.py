@@ -17,7 +17,7 @@ from domain.events import LeaseReleased, LeaseRenewed
 from domain.ids import ActionId
 from domain.principals import Principal
 from scheduler.runtime.gateway.context import GatewayContext
-from scheduler.runtime.gateway.http import Request, Response
+from scheduler.runtime.gateway.http import HttpRequest, HttpResponse
 from scheduler.runtime.gateway.request_parsing import decode
 
 ANSWER_SECONDS = 5.0
@@ -31,7 +31,9 @@ class Leases:
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
 
-    async def renew(self, request: Request, principal: Principal, action_id: str) -> Response:
+    async def renew(
+        self, request: HttpRequest, principal: Principal, action_id: str
+    ) -> HttpResponse:
         """POST /leases/{id}/renew: the new end of the lease; 409 when it is not held."""
         body = await request.body()
         payload = decode(_renew, body) if body.strip() else LeaseRenewRequest()
@@ -50,15 +52,17 @@ class Leases:
             raise Unavailable("the renewal was not confirmed; retrieve the lease") from None
         finally:
             self._context.tail.forget(action_id, renewal)
-        return Response(200, RenewedLease(action_id, rfc3339(ends)))
+        return HttpResponse(200, RenewedLease(action_id, rfc3339(ends)))
 
-    async def release(self, request: Request, principal: Principal, action_id: str) -> Response:
+    async def release(
+        self, request: HttpRequest, principal: Principal, action_id: str
+    ) -> HttpResponse:
         """POST /leases/{id}/release. Repeats change nothing."""
         body = await request.body()
         payload = decode(_release, body) if body.strip() else LeaseReleaseRequest()
         view = await self._lease(request, principal, action_id)
         if view.state is ActionState.FINISHED:
-            return Response(200, view)
+            return HttpResponse(200, view)
         future = self._context.tail.finish_of(action_id)
         event = LeaseReleased(
             action_id=ActionId(action_id), project=view.project, feedback=_feedback(payload)
@@ -68,10 +72,10 @@ class Leases:
             finished = await self._context.wait_for(request, future, ANSWER_SECONDS)
         finally:
             self._context.tail.discard(action_id, future)
-        return Response(202, view) if finished is None else Response(200, finished)
+        return HttpResponse(202, view) if finished is None else HttpResponse(200, finished)
 
     async def _lease(
-        self, request: Request, principal: Principal, action_id: str
+        self, request: HttpRequest, principal: Principal, action_id: str
     ) -> ActionResponse:
         view = await self._context.find(request, principal, action_id)
         if view.kind is not Kind.LEASE:

@@ -15,7 +15,7 @@ from domain.errors import CapacityError, Conflict
 from domain.principals import Principal
 from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.gateway.endpoints.event_feeds import MAX_STREAMS
-from scheduler.runtime.gateway.http import ClientGone, Request, Send
+from scheduler.runtime.gateway.http import ClientGone, HttpRequest, Send
 from scheduler.runtime.redis.clients import keep_running
 from scheduler.runtime.redis.response_streams import ResponseHead, ResponseStreamReader
 
@@ -31,7 +31,7 @@ class ResponseStreaming:
         self._open = 0
 
     async def stream(
-        self, request: Request, principal: Principal, action_id: str, send: Send
+        self, request: HttpRequest, principal: Principal, action_id: str, send: Send
     ) -> None:
         """Send the response of a call with ``stream``, piece by piece.
 
@@ -55,7 +55,7 @@ class ResponseStreaming:
             self._open -= 1
 
     async def pass_on(
-        self, request: Request, principal: Principal, action_id: str, send: Send
+        self, request: HttpRequest, principal: Principal, action_id: str, send: Send
     ) -> None:
         """Do what `stream` does, within a `place` that the caller holds."""
         view = await self._context.find(request, principal, action_id)
@@ -107,7 +107,11 @@ class _ActionEnd:
     """End of an action, from its view and from the tail of the journal."""
 
     def __init__(
-        self, context: GatewayContext, request: Request, principal: Principal, view: ActionResponse
+        self,
+        context: GatewayContext,
+        request: HttpRequest,
+        principal: Principal,
+        view: ActionResponse,
     ) -> None:
         self._context = context
         self._asking = request, principal
@@ -133,7 +137,7 @@ class _ActionEnd:
 class _ClientResponse:
     """The response to the client, as far as it is sent."""
 
-    def __init__(self, request: Request, action_id: str, send: Send) -> None:
+    def __init__(self, request: HttpRequest, action_id: str, send: Send) -> None:
         self._about = {"x-request-id": request.id, "x-tangram-action": action_id}
         self._send = send
         self.begun = False

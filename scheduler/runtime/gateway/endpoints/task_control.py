@@ -12,7 +12,7 @@ from domain.events import ServiceEvictionAsked, TaskCancelRequested, TaskPaused,
 from domain.principals import Principal
 from scheduler.runtime.gateway.authentication import asked_by
 from scheduler.runtime.gateway.context import GatewayContext
-from scheduler.runtime.gateway.http import HttpError, Request, Response
+from scheduler.runtime.gateway.http import HttpError, HttpRequest, HttpResponse
 from scheduler.runtime.gateway.request_parsing import checked_name, decode
 
 _cancel = msgspec.json.Decoder(CancelRequest)
@@ -25,34 +25,36 @@ class TaskControl:
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
 
-    async def pause(self, request: Request, principal: Principal, task: str) -> Response:
+    async def pause(self, request: HttpRequest, principal: Principal, task: str) -> HttpResponse:
         """POST /tasks/{id}/pause: running actions continue, waiting ones get no grant."""
         return await self._pause(request, principal, task, paused=True)
 
-    async def resume(self, request: Request, principal: Principal, task: str) -> Response:
+    async def resume(self, request: HttpRequest, principal: Principal, task: str) -> HttpResponse:
         """POST /tasks/{id}/resume."""
         return await self._pause(request, principal, task, paused=False)
 
     async def _pause(
-        self, request: Request, principal: Principal, task: str, *, paused: bool
-    ) -> Response:
+        self, request: HttpRequest, principal: Principal, task: str, *, paused: bool
+    ) -> HttpResponse:
         await request.body()
         project = await self._project(request, principal, task)
         asked = asked_by(request, principal)
         event = TaskPaused(project=project, task=task, paused=paused, asked=asked)
         await self._context.submitter.append([encode(event)])
-        return Response(202, ChangedTask(task, project, paused=paused))
+        return HttpResponse(202, ChangedTask(task, project, paused=paused))
 
-    async def prioritise(self, request: Request, principal: Principal, task: str) -> Response:
+    async def prioritise(
+        self, request: HttpRequest, principal: Principal, task: str
+    ) -> HttpResponse:
         """POST /tasks/{id}/priority: serve all actions at this priority; null: each at its own."""
         priority = decode(_priority, await request.body()).priority
         project = await self._project(request, principal, task)
         asked = asked_by(request, principal)
         event = TaskPrioritised(project=project, task=task, priority=priority, asked=asked)
         await self._context.submitter.append([encode(event)])
-        return Response(202, ChangedTask(task, project, priority=priority))
+        return HttpResponse(202, ChangedTask(task, project, priority=priority))
 
-    async def cancel(self, request: Request, principal: Principal, task: str) -> Response:
+    async def cancel(self, request: HttpRequest, principal: Principal, task: str) -> HttpResponse:
         """POST /tasks/{id}/cancel: cancel the present actions; later ones are accepted."""
         body = await request.body()
         reason = decode(_cancel, body).reason if body.strip() else "cancelled with its task"
@@ -61,9 +63,9 @@ class TaskControl:
             project=project, task=task, reason=reason, asked=asked_by(request, principal)
         )
         await self._context.submitter.append([encode(event)])
-        return Response(202, ChangedTask(task, project, cancelling=True))
+        return HttpResponse(202, ChangedTask(task, project, cancelling=True))
 
-    async def evict(self, request: Request, principal: Principal, service: str) -> Response:
+    async def evict(self, request: HttpRequest, principal: Principal, service: str) -> HttpResponse:
         """POST /services/{id}/evict: evict it from the chunks on which no action runs."""
         await request.body()
         await self._context.admitted(lambda: self._known(service))
@@ -75,12 +77,12 @@ class TaskControl:
             )
         event = ServiceEvictionAsked(service=service, asked=asked_by(request, principal))
         await self._context.submitter.append([encode(event)])
-        return Response(202, EvictedService(service, evicting=True))
+        return HttpResponse(202, EvictedService(service, evicting=True))
 
     def _known(self, service: str) -> None:
         if service not in self._context.admission.view.services:
             raise NotFound(f"there is no service {service!r}")
 
-    async def _project(self, request: Request, principal: Principal, task: str) -> str:
+    async def _project(self, request: HttpRequest, principal: Principal, task: str) -> str:
         checked_name(task, "task")
         return await self._context.project(request, principal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import asdict, replace
 
-from contract.receipts import OpenedTask, TrajectoryReceipt, TrajectoryState, WrittenFile
+from contract.receipts import OpenedTask, TrajectoryReceipt, TrajectoryStatus, WrittenFile
 from contract.requests import TaskRequest, TrajectoryRequest
 from domain.codec import encode
 from domain.errors import Conflict, InvalidRequest
@@ -14,7 +14,7 @@ from domain.ports.drivers import MAX_FILE_BYTES
 from domain.principals import Principal
 from scheduler.runtime.gateway.admission import check_environment, check_metadata, check_path
 from scheduler.runtime.gateway.context import GatewayContext
-from scheduler.runtime.gateway.http import Request, Response
+from scheduler.runtime.gateway.http import HttpRequest, HttpResponse
 from scheduler.runtime.gateway.request_parsing import checked_name, decode
 
 _task = msgspec.json.Decoder(TaskRequest)
@@ -27,16 +27,16 @@ class Trajectories:
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
 
-    async def open_task(self, request: Request, principal: Principal) -> Response:
+    async def open_task(self, request: HttpRequest, principal: Principal) -> HttpResponse:
         """POST /tasks: declare a task and bind it to a pool."""
         payload = decode(_task, await request.body())
         check_metadata(payload.metadata)
         project, pool = await self._place(payload, principal)
         event = TaskOpened(project=project, task=payload.id, pool=pool, metadata=payload.metadata)
         await self._context.submitter.append([_packed(event)])
-        return Response(201, OpenedTask(payload.id, project, pool or None))
+        return HttpResponse(201, OpenedTask(payload.id, project, pool or None))
 
-    async def open(self, request: Request, principal: Principal) -> Response:
+    async def open(self, request: HttpRequest, principal: Principal) -> HttpResponse:
         """POST /trajectories: declare a trajectory and its environment."""
         payload = decode(_trajectory, await request.body())
         check_metadata(payload.metadata)
@@ -58,40 +58,40 @@ class Trajectories:
                 f"trajectory {payload.id!r} is {found.state}; choose another id",
                 pointer="/id",
             )
-        return Response(201, _receipt(payload.id, project, found))
+        return HttpResponse(201, _receipt(payload.id, project, found))
 
-    async def finish(self, request: Request, principal: Principal, name: str) -> Response:
+    async def finish(self, request: HttpRequest, principal: Principal, name: str) -> HttpResponse:
         """POST /trajectories/{id}/finish: cancel its actions and remove its environment."""
         await request.body()
         checked_name(name, "trajectory")
         project = await self._context.project(request, principal)
         found = await self._context.queries.trajectory(project, name)
         if found.state != "open":
-            return Response(200, _receipt(name, project, found))
+            return HttpResponse(200, _receipt(name, project, found))
         event = TrajectoryFinished(project=project, trajectory=name)
         await self._context.submitter.append([encode(event)])
-        return Response(202, _receipt(name, project, replace(found, state="finishing")))
+        return HttpResponse(202, _receipt(name, project, replace(found, state="finishing")))
 
     async def put_file(
-        self, request: Request, principal: Principal, name: str, path: str
-    ) -> Response:
+        self, request: HttpRequest, principal: Principal, name: str, path: str
+    ) -> HttpResponse:
         """PUT /trajectories/{id}/files/{path}: the body becomes the file."""
         check_path(path, "/path")
         content = await request.body(MAX_FILE_BYTES)
         checked_name(name, "trajectory")
         project = await self._context.project(request, principal)
         await self._context.queries.put_file(project, name, path, content)
-        return Response(201, WrittenFile(path, len(content)))
+        return HttpResponse(201, WrittenFile(path, len(content)))
 
     async def get_file(
-        self, request: Request, principal: Principal, name: str, path: str
-    ) -> Response:
+        self, request: HttpRequest, principal: Principal, name: str, path: str
+    ) -> HttpResponse:
         """GET /trajectories/{id}/files/{path}: the file's bytes."""
         check_path(path, "/path")
         checked_name(name, "trajectory")
         project = await self._context.project(request, principal)
         content = await self._context.queries.get_file(project, name, path)
-        return Response(200, raw=content, content_type=b"application/octet-stream")
+        return HttpResponse(200, raw=content, content_type=b"application/octet-stream")
 
     async def _place(
         self, payload: TaskRequest | TrajectoryRequest, principal: Principal
@@ -106,7 +106,7 @@ class Trajectories:
         return await self._context.admitted(place)
 
 
-def _receipt(name: str, project: str, found: TrajectoryState) -> TrajectoryReceipt:
+def _receipt(name: str, project: str, found: TrajectoryStatus) -> TrajectoryReceipt:
     return TrajectoryReceipt(id=name, project=project, **asdict(found))
 
 
