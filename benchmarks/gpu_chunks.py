@@ -21,7 +21,7 @@ from domain.resources import MILLI
 from managers.gpu.ledger import ChunkLedger
 from scheduler.core.policies import policy_named
 from scheduler.core.policies.plan import decide
-from scheduler.core.policies.problem import Problem, Resource, Waiting
+from scheduler.core.policies.problem import Problem, ResourceSnapshot, Waiting
 
 GPU = ResourceId("gpu:g")
 GIB = 2**30
@@ -71,7 +71,7 @@ def _decisions(rng: random.Random, rounds: int, fragmented: bool) -> dict[str, A
         ledger = _ledger(5)
         for number in range(rng.randint(4, 20) if fragmented else 0):
             ledger.take(f"h{number}", (rng.choice(sorted(_free(ledger))),))
-        have = Resource(ledger.free, [rng.expovariate(1.0)], ledger.counts)
+        have = ResourceSnapshot(ledger.free, [rng.expovariate(1.0)], ledger.counts)
         problem = Problem({GPU: have}, [_waiting(rng, number) for number in range(64)])
         states.append(ledger.operator(()).states)
         with watch:

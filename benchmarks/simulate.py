@@ -20,14 +20,14 @@ from benchmarks.record import store
 from domain.decisions import Decision
 from domain.events import Event
 from simulator.cluster import Cluster
-from simulator.engine import Simulation
+from simulator.engine import ClusterSimulation
 from simulator.traces import make_recordings, read_recordings
 from simulator.workloads.ai_coding import AiCoding
 from tangram_client.traces.recording import Recording
 
 
 def _once(recordings: list[Recording], batch: int, policy: str, *, watched: bool) -> dict[str, Any]:
-    simulation = Simulation(AiCoding(recordings, batch=batch), Cluster(), policy)
+    simulation = ClusterSimulation(AiCoding(recordings, batch=batch), Cluster(), policy)
     in_core = 0.0
     if watched:
         handle = simulation.machine.handle

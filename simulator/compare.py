@@ -15,7 +15,7 @@ from domain.ids import ActionId
 from domain.policies import KNOWN_POLICIES, parse_policy
 from simulator.baselines import kubernetes, unmanaged
 from simulator.cluster import Cluster
-from simulator.engine import Simulation, Switch, Watch
+from simulator.engine import ClusterSimulation, Switch, Watch
 from simulator.overheads import Overheads
 from simulator.result import Finished, Result, summarise
 from simulator.tally import Tally
@@ -125,7 +125,7 @@ def _prepare(
     if began is not None:
         config = msgspec.structs.replace(cluster.config(policy), revision=2)
         switch = Switch(began.until_seconds, config, cluster.served(), began.actions)
-    return Simulation(
+    return ClusterSimulation(
         workload,
         cluster if began is None else began.cluster,
         policy if began is None else began.policy,

@@ -83,7 +83,7 @@ class Stalled(InvariantViolation):
     """Nothing more would ever happen although trajectories are not over."""
 
 
-class Simulation:
+class ClusterSimulation:
     """A workload on a cluster under one policy."""
 
     def __init__(

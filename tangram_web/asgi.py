@@ -97,11 +97,11 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     from django.conf import settings
 
     from tangram_web.lib import bus
-    from tangram_web.lib.loading import Pages
+    from tangram_web.lib.preloading import PagePreloader
     from tangram_web.pools.selectors import principal_of
     from tangram_web.records.selectors import action_view, completions
 
-    pages, database = Pages(), _in_thread(_database_check)
+    pages, database = PagePreloader(), _in_thread(_database_check)
 
     async def checks() -> dict[str, str]:
         return {**await database(), **pages.check()}

@@ -67,7 +67,7 @@ class Pod:
 
 
 class Kubernetes:
-    """A workload on a cluster under Kubernetes; runs as `simulator.engine.Simulation` does."""
+    """A workload on a cluster under Kubernetes; runs as `simulator.engine.ClusterSimulation` does."""
 
     def __init__(
         self,

@@ -61,7 +61,7 @@ class Call:
 
 
 class Unmanaged:
-    """A workload against APIs that nobody manages; runs as `simulator.engine.Simulation` does."""
+    """A workload against APIs that nobody manages; runs as `simulator.engine.ClusterSimulation` does."""
 
     def __init__(
         self,

@@ -71,7 +71,7 @@ def may(user: Any, project: str, least: Role) -> bool:
     return role is not None and _reaches(role, least)
 
 
-def powers(user: Any, project: str) -> frozenset[Role]:
+def included_roles(user: Any, project: str) -> frozenset[Role]:
     """Return the role of ``user`` in ``project`` and all roles below it, for the verbs a page offers.
 
     Staff and superusers cost no query; a membership that adds to their role is not considered.

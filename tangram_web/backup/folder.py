@@ -31,7 +31,7 @@ class Manifest(msgspec.Struct):
     files: dict[str, str]
 
 
-def make(folder: Path) -> Path:
+def _create(folder: Path) -> Path:
     """Create a private folder. Raises Conflict when it is not empty."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(folder.iterdir()):
@@ -40,9 +40,9 @@ def make(folder: Path) -> Path:
 
 
 @contextmanager
-def whole(folder: Path) -> Iterator[Path]:
+def new(folder: Path) -> Iterator[Path]:
     """Create a private folder, and empty it again when the backup fails."""
-    place = make(folder)
+    place = _create(folder)
     try:
         yield place
     except BaseException:
@@ -51,7 +51,7 @@ def whole(folder: Path) -> Iterator[Path]:
         raise
 
 
-def seal(folder: Path, *, prefix: str, database: str, redis_keys: int) -> Manifest:
+def write_manifest(folder: Path, *, prefix: str, database: str, redis_keys: int) -> Manifest:
     """Write the manifest of a backup with complete files."""
     files = {name: _digest(folder / name) for name in (DATABASE, REDIS)}
     at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -62,7 +62,7 @@ def seal(folder: Path, *, prefix: str, database: str, redis_keys: int) -> Manife
     return manifest
 
 
-def check(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a complete backup. Raises InvalidRequest for any other folder."""
     try:
         manifest = msgspec.json.decode((folder / _MANIFEST).read_bytes(), type=Manifest)

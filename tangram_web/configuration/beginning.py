@@ -19,7 +19,7 @@ import redis
 from domain.errors import Unavailable
 from domain.inventory import Config, ResourceInventory
 from domain.resources import MILLI
-from tangram_web.lib import ask, bus
+from tangram_web.lib import bus, scheduler_client
 from tangram_web.live.gpu_history import GpuHistoryStore
 from tangram_web.records.models import NodeRecord
 from tangram_web.simulations.inputs import JournalWindow, WindowReader
@@ -71,7 +71,7 @@ def used_before(
     if not long:
         return {}, ()
     try:
-        told: Mapping[str, Any] = ask.status().get("resources", {})
+        told: Mapping[str, Any] = scheduler_client.status().get("resources", {})
     except Unavailable:
         return {}, tuple(sorted(long))
     used = {

@@ -14,7 +14,7 @@ from domain.inventory import Config
 from tangram_web.audit.services import actor_at, record
 from tangram_web.configuration.merging import Merged, merge
 from tangram_web.configuration.stranding import Stranded, stranded_by
-from tangram_web.lib.tell import tell
+from tangram_web.lib.scheduler_client import send_commands
 from tangram_web.pools import applying, manifests
 from tangram_web.pools.manifests import Wanted
 from tangram_web.pools.selectors import current_config
@@ -41,7 +41,7 @@ def save(
             )
         done = applying.apply(wanted, actor=actor_at(http), prune=prune, expected=expected)
         if stranded == "cancel":
-            tell(*(_cancel(each) for each in left))
+            send_commands(*(_cancel(each) for each in left))
     return done
 
 

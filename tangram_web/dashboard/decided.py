@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from django.http import QueryDict
 
 from contract.responses import DecisionDetails
-from tangram_web.lib import ask
+from tangram_web.lib import scheduler_client
 from tangram_web.records.models import NodeRecord
 
 #: Decisions of one page, at least; those of one instant stay together.
@@ -103,7 +103,7 @@ def filters_of(query: QueryDict) -> dict[str, str]:
 
 
 def _everything() -> list[Decided]:
-    views = ask.decisions(KEPT).items
+    views = scheduler_client.decisions(KEPT).items
     pools = dict(NodeRecord.objects.values_list("name", "pool")) if views else {}
     return [Decided(view, _pool_of(view.resource, pools)) for view in views]
 

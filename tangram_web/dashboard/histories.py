@@ -7,7 +7,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from tangram_web.accounts.access import powers
+from tangram_web.accounts.access import included_roles
 from tangram_web.dashboard import selectors
 from tangram_web.dashboard.costs import bill_of_task, bill_of_trajectory
 from tangram_web.dashboard.critical import critical_path
@@ -71,6 +71,6 @@ def task(request: HttpRequest, sight: Sight, key: str) -> HttpResponse:
         "steps": selectors.steps_of(record),
         "outcomes": selectors.outcomes_of(record),
         "bill": bill_of_task(record),
-        "powers": powers(request.user, record.project),
+        "powers": included_roles(request.user, record.project),
     }
     return render(request, "dashboard/task.html", context)

@@ -16,7 +16,7 @@ from domain.errors import Unavailable
 from tangram_web.dashboard.decided import decided_page
 from tangram_web.dashboard.guards import for_viewers, for_watchers
 from tangram_web.dashboard.selectors import names_hidden_from
-from tangram_web.lib import ask, bus
+from tangram_web.lib import bus, scheduler_client
 from tangram_web.lib.job_runs import JobRun, JobRuns
 from tangram_web.live.access import Sight
 from tangram_web.metrics.reading import READERS, read_system
@@ -30,7 +30,7 @@ T = TypeVar("T")
 def queues(request: HttpRequest, sight: Sight) -> HttpResponse:
     """Show every line of waiting actions, and what the next one of it waits for."""
     found, problem = asked(lambda: queues_seen_by(sight))
-    status, _ = asked(ask.status)
+    status, _ = asked(scheduler_client.status)
     shares = [] if status is None else shares_seen_by(sight, status)
     context = {"page": "queues", "found": found, "shares": shares, "problem": problem}
     return render(request, "dashboard/queues.html", context)
@@ -49,7 +49,7 @@ def decisions(request: HttpRequest) -> HttpResponse:
 @for_watchers
 def workers(request: HttpRequest) -> HttpResponse:
     """Show who is alive, who leads, and who is behind."""
-    status, problem = asked(ask.status)
+    status, problem = asked(scheduler_client.status)
     runs: list[JobRun] = []
     try:
         standing = read_system(bus.redis_client(), bus.keys(), READERS)
@@ -63,7 +63,7 @@ def workers(request: HttpRequest) -> HttpResponse:
 
 def why_waiting(sight: Sight, record: ActionRecord) -> tuple[WaitDetails | None, str]:
     """Return why a queued action waits, and what keeps us from knowing."""
-    live, problem = asked(lambda: ask.live_action(record.id))
+    live, problem = asked(lambda: scheduler_client.live_action(record.id))
     if live is None or live.waiting is None:
         return None, problem
     return veiled(sight, [live.waiting])[0], problem
@@ -71,7 +71,11 @@ def why_waiting(sight: Sight, record: ActionRecord) -> tuple[WaitDetails | None,
 
 def queues_seen_by(sight: Sight) -> QueuesResponse:
     """Return the lines, or what of them belongs to projects that may be seen. Raises Unavailable."""
-    found = ask.queues() if sight.everything else ask.queues(projects=sight.projects)
+    found = (
+        scheduler_client.queues()
+        if sight.everything
+        else scheduler_client.queues(projects=sight.projects)
+    )
     for line, why in zip(found.items, veiled(sight, [one.why for one in found.items]), strict=True):
         line.why = why
     return found

@@ -17,7 +17,7 @@ from tangram_web.dashboard.guards import for_viewers, refuse
 from tangram_web.dashboard.insight import asked, queues_seen_by, shares_seen_by
 from tangram_web.dashboard.past import as_json
 from tangram_web.dashboard.scopes import Scope, scope_of
-from tangram_web.lib import ask, bus
+from tangram_web.lib import bus, scheduler_client
 from tangram_web.live.access import Sight
 from tangram_web.live.gpu_history import GpuHistoryStore
 from tangram_web.live.topic_store import stored_snapshot
@@ -143,7 +143,7 @@ def scrub_of(query: QueryDict, now: float) -> tuple[dict[str, Any] | None, str]:
 @for_viewers
 def apis(request: HttpRequest, sight: Sight) -> HttpResponse:
     """Show how the APIs and all other counted resources of the cluster stand."""
-    status, problem = asked(ask.status)
+    status, problem = asked(scheduler_client.status)
     found, _ = asked(lambda: queues_seen_by(sight))
     resources = {} if status is None else status["resources"]
     shares = [] if status is None else shares_seen_by(sight, status)

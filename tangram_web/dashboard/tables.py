@@ -24,7 +24,7 @@ from tangram_web.dashboard.insight import queues_seen_by, shares_seen_by
 from tangram_web.dashboard.maps import api_rows, holders_of
 from tangram_web.dashboard.past import recalled_of, span_of
 from tangram_web.dashboard.scopes import project_of
-from tangram_web.lib import ask, bus
+from tangram_web.lib import bus, scheduler_client
 from tangram_web.live.access import Sight
 from tangram_web.live.rollups.query import point_rows
 from tangram_web.metrics.reading import READERS, read_system
@@ -104,7 +104,7 @@ def gpus(sight: Sight, _: QueryDict) -> Rows:
 
 def apis(sight: Sight, _: QueryDict) -> Rows:
     """Yield how APIs and counted resources stand. Raises Unavailable."""
-    status = ask.status()
+    status = scheduler_client.status()
     shares = shares_seen_by(sight, status)
     yield api_rows(status["resources"], current_config(), queues_seen_by(sight), shares)
 

@@ -15,7 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from domain.action import ActionState, Outcome
-from tangram_web.accounts.access import powers
+from tangram_web.accounts.access import included_roles
 from tangram_web.dashboard import past, selectors, services
 from tangram_web.dashboard.costs import cost_of_action
 from tangram_web.dashboard.guards import for_viewers, refuse
@@ -89,6 +89,6 @@ def action(request: HttpRequest, sight: Sight, action_id: str) -> HttpResponse:
         "problem": problem,
         "raw": raw,
         "costs": cost_of_action(record),
-        "powers": powers(request.user, record.project),
+        "powers": included_roles(request.user, record.project),
     }
     return render(request, "dashboard/action.html", context)

@@ -63,7 +63,7 @@ def _client(url: str) -> redis.Redis:
     return redis.Redis.from_url(url, socket_timeout=5.0, socket_connect_timeout=5.0)
 
 
-async def in_time(answer: Awaitable[T], seconds: float = PATIENCE_SECONDS) -> T:
+async def with_timeout(answer: Awaitable[T], seconds: float = PATIENCE_SECONDS) -> T:
     """Return the reply of Redis. Raises Unavailable without one in time."""
     try:
         async with asyncio.timeout(seconds):
@@ -72,18 +72,18 @@ async def in_time(answer: Awaitable[T], seconds: float = PATIENCE_SECONDS) -> T:
         raise Unavailable(f"redis does not answer: {error}") from error
 
 
-async def ask_once(
+async def query_once(
     question: Callable[[redis.asyncio.Redis], Awaitable[T]], seconds: float = PATIENCE_SECONDS
 ) -> T:
     """Return the result of a rare query, over a connection that is closed after it.
 
-    No connection is shared between event loops. Raises Unavailable as `in_time` does.
+    No connection is shared between event loops. Raises Unavailable as `with_timeout` does.
     """
     client = redis.asyncio.Redis.from_url(
         settings.TANGRAM_REDIS_URL, retry=Retry(NoBackoff(), 0), socket_connect_timeout=seconds
     )
     try:
-        return await in_time(question(client), seconds)
+        return await with_timeout(question(client), seconds)
     finally:
         await client.aclose()
 

@@ -33,7 +33,7 @@ from django.urls import URLPattern, path
 from msgspec import Meta
 
 from domain.errors import Unavailable
-from tangram_web.lib.bus import PATIENCE_SECONDS, in_time
+from tangram_web.lib.bus import PATIENCE_SECONDS, with_timeout
 from tangram_web.live.access import Sight, sight_of
 from tangram_web.live.topic_store import FOLLOW_SECONDS, newest_snapshot, record_followed
 from tangram_web.live.topics import group_of, is_topic, project_of
@@ -170,7 +170,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             self._recorder = asyncio.create_task(self._keep_recording())
 
     async def _in_time(self, change: Callable[[str, str], Awaitable[None]], topic: str) -> None:
-        await in_time(change(group_of(topic), self.channel_name), self._patience_seconds)
+        await with_timeout(change(group_of(topic), self.channel_name), self._patience_seconds)
 
     async def _keep_recording(self) -> None:
         """Record the followed projects while there are any."""

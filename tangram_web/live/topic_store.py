@@ -50,7 +50,7 @@ async def newest_snapshot(topic: str, seconds: float = bus.PATIENCE_SECONDS) -> 
     Raises Unavailable when Redis does not answer within ``seconds``.
     """
     key = snapshot_key(settings.TANGRAM_KEY_PREFIX, topic)
-    snapshot = await bus.ask_once(lambda client: client.get(key), seconds)
+    snapshot = await bus.query_once(lambda client: client.get(key), seconds)
     return snapshot if isinstance(snapshot, bytes) else None
 
 
@@ -67,7 +67,7 @@ async def record_followed(projects: Collection[str], seconds: float = bus.PATIEN
     """Record that pages follow these projects now; skipped if Redis needs more than ``seconds``."""
     key, now = followed_key(settings.TANGRAM_KEY_PREFIX), dict.fromkeys(projects, time())
     with contextlib.suppress(Unavailable):
-        await bus.ask_once(lambda client: client.zadd(key, now), seconds)
+        await bus.query_once(lambda client: client.zadd(key, now), seconds)
 
 
 def followed_projects(client: redis.Redis, prefix: str, now: float) -> list[str]:

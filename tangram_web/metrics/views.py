@@ -17,7 +17,7 @@ from rest_framework.views import APIView
 
 from domain.errors import Unavailable
 from domain.principals import Principal, Scope
-from tangram_web.lib import ask, bus
+from tangram_web.lib import bus, scheduler_client
 from tangram_web.live.topic_store import stored_snapshot
 from tangram_web.metrics.exposition import families, families_of_requests
 from tangram_web.metrics.reading import READERS, read_system
@@ -72,6 +72,6 @@ class _SystemCollector(Collector):
 def _status() -> dict[str, Any]:
     """Return `GET /status`; empty without an answer, so that a scrape still has all other values."""
     try:
-        return ask.status()
+        return scheduler_client.status()
     except Unavailable:
         return {}

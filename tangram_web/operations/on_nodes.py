@@ -17,7 +17,7 @@ from domain.events import ActionCancelRequested, TrajectoryFinished
 from domain.ids import ActionId
 from tangram_web.accounts.models import Role
 from tangram_web.audit.services import actor_at, record
-from tangram_web.lib.tell import tell
+from tangram_web.lib.scheduler_client import send_commands
 from tangram_web.operations import forms
 from tangram_web.operations.counting import live, live_rows, open_trajectories
 from tangram_web.operations.verbs import Effect, Target, Values, Verb, said
@@ -54,7 +54,7 @@ def _drain(verb: str) -> Any:
             if verb == "retire" or events:
                 after = {"drained": True, "reason": reason, "ended": len(events)}
                 record(request, verb, f"node/{target.name}", {"state": target.now["state"]}, after)
-            tell(*events)
+            send_commands(*events)
 
     return do
 

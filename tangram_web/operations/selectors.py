@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from tangram_web.audit.models import AuditEntry
 from tangram_web.dashboard.insight import asked
-from tangram_web.lib import ask
+from tangram_web.lib import scheduler_client
 from tangram_web.pools.models import GpuServiceRow, NodeDrain, Pool, Resource
 from tangram_web.records.models import NodeAvailability, NodeRecord
 
@@ -28,7 +28,7 @@ def back_to(kind: str, name: str) -> str:
 
 def standing() -> dict[str, Any]:
     """Return everything that the page of operating shows."""
-    status, problem = asked(ask.status)
+    status, problem = asked(scheduler_client.status)
     drained = dict(NodeDrain.objects.values_list("node", "reason"))
     nodes = [
         {"name": row.name, "pool": row.pool, "state": row.state, "drained": row.name in drained,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from domain.action import ActionState
 from domain.errors import NotFound, Unavailable
-from tangram_web.lib import ask
+from tangram_web.lib import scheduler_client
 from tangram_web.operations.verbs import Gone, Target
 from tangram_web.pools.models import GpuServiceRow, NodeDrain, Pool, Resource
 from tangram_web.records.models import ActionRecord, NodeRecord, TaskRecord
@@ -36,7 +36,7 @@ def _task(name: str) -> Target:
 def steering(key: str) -> dict[str, Any]:
     """Return what the scheduler was told of a task as a whole."""
     try:
-        told = ask.status().get("steered_tasks", {})
+        told = scheduler_client.status().get("steered_tasks", {})
     except Unavailable:
         told = {}
     plain = {"paused": False, "priority": None}

@@ -8,7 +8,7 @@ from django.db import transaction
 from django.http import HttpRequest
 
 from tangram_web.audit.services import record
-from tangram_web.lib.tell import tell
+from tangram_web.lib.scheduler_client import send_commands
 from tangram_web.operations.verbs import Target
 
 
@@ -19,4 +19,4 @@ def tell_of(
     with transaction.atomic():
         aim = f"{target.kind}/{target.name}"
         record(request, verb, aim, before, after, project=target.project)
-        tell(*events)
+        send_commands(*events)

@@ -24,7 +24,7 @@ from domain.policies import DEFAULT_POLICY, parse_policy
 from domain.principals import Scope
 from domain.resources import MILLI
 from tangram_web.audit.services import SYSTEM, Actor, record
-from tangram_web.lib import ask
+from tangram_web.lib import scheduler_client
 from tangram_web.lib.bus import publish_config, wait_until_in_force
 from tangram_web.pools.models import (
     NAME_LENGTH,
@@ -177,7 +177,7 @@ def node_forget(*, actor: Actor, node: str, before: dict[str, Any] | None = None
         # A node that joins under this name later is a new one, without a drain.
         node_resume(actor=actor, node=node)
         record(actor, "forget", f"node/{node}", before, None)
-        return ask.forget_node(node)
+        return scheduler_client.forget_node(node)
 
 
 def token_create(

@@ -16,7 +16,7 @@ DEFAULT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class ResourceSnapshot:
     """One resource as it stands now."""
 
     #: Milli-units; negative after it shrank below what runs.
@@ -44,7 +44,7 @@ class Waiting:
 class Problem:
     """Resources, and who waits for them, first come first served."""
 
-    resources: Mapping[ResourceId, Resource]
+    resources: Mapping[ResourceId, ResourceSnapshot]
     waiting: Sequence[Waiting] = ()
 
 

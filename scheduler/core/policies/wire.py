@@ -24,7 +24,7 @@ from domain.errors import InvalidRequest
 from domain.ids import ActionId, ResourceId
 from domain.resources import MAX_UNITS, MILLI, UnitRange, parse_units, units_of
 from scheduler.core.policies.paper import DEPTH
-from scheduler.core.policies.problem import Plan, Problem, Resource, Waiting
+from scheduler.core.policies.problem import Plan, Problem, ResourceSnapshot, Waiting
 
 Number = int | float
 #: No declared time may pass a year; sums of times stay numbers then.
@@ -118,7 +118,7 @@ def _convert(value: Any, kind: Any, pointer: str) -> Any:
         raise InvalidRequest(message, pointer=f"{pointer}{below}") from None
 
 
-def _resource(have: ResourcePayload, pointer: str) -> Resource:
+def _resource(have: ResourcePayload, pointer: str) -> ResourceSnapshot:
     for at, seconds in enumerate(have.running):
         if not 0 <= seconds <= MAX_SECONDS:
             raise InvalidRequest(
@@ -128,14 +128,14 @@ def _resource(have: ResourcePayload, pointer: str) -> Resource:
     running = [float(seconds) for seconds in have.running]
     if have.type == "chunks":
         chunks = _chunks(have.free, f"{pointer}/free")
-        return Resource(gpus_of(chunks) * MILLI, running, chunks)
+        return ResourceSnapshot(gpus_of(chunks) * MILLI, running, chunks)
     if isinstance(have.free, list):
         raise InvalidRequest(f"free {have.type} are one number", pointer=f"{pointer}/free")
     if not abs(have.free) <= MAX_UNITS:
         raise InvalidRequest(
             f"{have.free!r} is not a count up to {MAX_UNITS}", pointer=f"{pointer}/free"
         )
-    return Resource(math.floor(have.free * MILLI), running)
+    return ResourceSnapshot(math.floor(have.free * MILLI), running)
 
 
 def _chunks(free: Number | list[int], pointer: str) -> Counts:

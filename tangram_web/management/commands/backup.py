@@ -24,10 +24,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Save the database, then Redis (the order matters: see the package)."""
-        with one_line_errors(), folder.whole(options["folder"]) as place:
+        with one_line_errors(), folder.new(options["folder"]) as place:
             kind = database_part.save(place / folder.DATABASE)
             count = redis_part.save(bus.redis_client(), bus.keys(), place / folder.REDIS)
-            manifest = folder.seal(
+            manifest = folder.write_manifest(
                 place, prefix=settings.TANGRAM_KEY_PREFIX, database=kind, redis_keys=count
             )
         self.stdout.write(f"{place}: {kind} and {count} keys of Redis, as of {manifest.at}")

@@ -47,7 +47,7 @@ class Command(BaseCommand):
         place = options["folder"]
         client, keys = connect(settings.TANGRAM_REDIS_URL), bus.keys()
         try:
-            manifest = folder.check(place)
+            manifest = folder.read_manifest(place)
             if manifest.prefix != settings.TANGRAM_KEY_PREFIX:
                 raise InvalidRequest(f"the backup is of TANGRAM_KEY_PREFIX={manifest.prefix}")
             database_part.check(place / folder.DATABASE, manifest.database)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tangram_web.lib import loading
-from tangram_web.lib.loading import Pages
+from tangram_web.lib import preloading
+from tangram_web.lib.preloading import PagePreloader
 from tests.architecture.tree import ROOT
 
 #: Packages that views and their templates pull in.
@@ -75,7 +75,7 @@ def test_a_process_loads_its_views_before_anybody_asks_and_after_it_serves(tmp_p
 
 
 def test_a_process_is_not_ready_before_its_pages_are_loaded() -> None:
-    pages = Pages()
+    pages = PagePreloader()
 
     assert pages.check() == {"pages": "the pages are being loaded"}
     pages.load()
@@ -86,8 +86,8 @@ def test_pages_that_cannot_be_loaded_are_named(monkeypatch: pytest.MonkeyPatch) 
     def broken() -> None:
         raise ImportError("no such view")
 
-    monkeypatch.setattr(loading, "load_views", broken)
-    pages = Pages()
+    monkeypatch.setattr(preloading, "load_views", broken)
+    pages = PagePreloader()
 
     pages.load()
 

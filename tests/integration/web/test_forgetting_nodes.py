@@ -13,7 +13,7 @@ from domain.codec import Reply, decode_command, unpack_fields
 from domain.events import NodeForgetAsked
 from domain.principals import Scope
 from tangram_web.audit.models import AuditEntry
-from tangram_web.lib import ask, bus
+from tangram_web.lib import bus, scheduler_client
 from tangram_web.pools.models import NodeDrain
 from tangram_web.pools.selectors import current_config
 from tangram_web.records.models import NodeRecord, TrajectoryRecord
@@ -31,7 +31,7 @@ def operator(caller: Any, redis_bus: Any) -> Any:
 @pytest.fixture
 def admin(defaults: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch) -> Client:
     """An admin at the pages; n9 shows no life, n2 does."""
-    monkeypatch.setattr(ask, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(scheduler_client, "ANSWER_SECONDS", 0.01)
     NodeRecord.objects.create(name="n9", pool="default", joined_at=NOW, state="lost")
     NodeRecord.objects.create(name="n2", pool="default", joined_at=NOW)
     client = Client()
@@ -50,7 +50,7 @@ def audited_verbs_of_the_node() -> list[str]:
 
 
 def answered(monkeypatch: pytest.MonkeyPatch, **reply: Any) -> None:
-    monkeypatch.setattr(ask, "_reply", lambda *_, **__: Reply("r", **reply))
+    monkeypatch.setattr(scheduler_client, "_reply", lambda *_, **__: Reply("r", **reply))
 
 
 def test_a_forgotten_node_is_audited_and_drained_no_more(
@@ -86,7 +86,7 @@ def test_a_refusal_says_why_and_changes_nothing(
 def test_without_a_leader_it_is_requested_and_not_done_yet(
     operator: Any, redis_bus: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ask, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(scheduler_client, "ANSWER_SECONDS", 0.01)
 
     answer = operator.post(PATH)
 

@@ -15,7 +15,7 @@ from domain.inventory import Config
 from domain.redis_keys import Keys
 from domain.resources import MILLI
 from tangram_web.dashboard import maps
-from tangram_web.lib import ask
+from tangram_web.lib import scheduler_client
 from tangram_web.live.frames import FrameFold
 from tangram_web.live.topic_store import snapshot_key
 from tests.unit.live.journal import Journal
@@ -115,8 +115,10 @@ def test_the_page_of_apis_shows_quota_burn_and_pauses(
     browser: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = Config(resources={"api:search": 8 * MILLI})
-    monkeypatch.setattr(ask, "status", lambda: {"resources": STATUS, "shares": [A_SHARE]})
-    monkeypatch.setattr(ask, "queues", lambda: QueuesResponse([], 0, 0))
+    monkeypatch.setattr(
+        scheduler_client, "status", lambda: {"resources": STATUS, "shares": [A_SHARE]}
+    )
+    monkeypatch.setattr(scheduler_client, "queues", lambda: QueuesResponse([], 0, 0))
     monkeypatch.setattr(maps, "current_config", lambda: config)
 
     text = browser.get("/apis/").content.decode()

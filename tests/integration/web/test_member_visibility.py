@@ -16,7 +16,7 @@ from django.test import Client
 from contract.responses import ActionResponse, QueueDetails, QueuesResponse, WaitDetails
 from domain.advice import IdleEnvironment, UnblockHint
 from tangram_web.accounts.models import Membership, Role
-from tangram_web.lib import ask, bus
+from tangram_web.lib import bus, scheduler_client
 from tangram_web.live.access import Sight, sight_of
 from tangram_web.live.frames import FrameFold
 from tangram_web.live.gpu_history import GpuHistoryStore, GpuSnapshot
@@ -57,7 +57,7 @@ def member(
     request: pytest.FixtureRequest, rows: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Client:
     """A user of one project, a viewer unless a test names another role."""
-    monkeypatch.setattr(ask, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(scheduler_client, "ANSWER_SECONDS", 0.01)
     user = get_user_model().objects.create_user("ada")
     Membership.objects.create(
         user=user, project_id="default", role=getattr(request, "param", Role.VIEWER)
@@ -151,10 +151,10 @@ def test_the_scheduler_is_asked_for_ones_own_lines_and_their_blockers_have_no_na
         return QueuesResponse([msgspec.structs.replace(line)], 1, 1)
 
     shares = [{**SHARE, "project": "secret"}, {**SHARE, "project": "default"}]
-    monkeypatch.setattr(ask, "queues", queues)
-    monkeypatch.setattr(ask, "status", lambda: {"resources": {}, "shares": shares})
+    monkeypatch.setattr(scheduler_client, "queues", queues)
+    monkeypatch.setattr(scheduler_client, "status", lambda: {"resources": {}, "shares": shares})
     view = ActionResponse(id=OURS, state="queued", waiting=why)  # type: ignore[arg-type]
-    monkeypatch.setattr(ask, "live_action", lambda _: view)
+    monkeypatch.setattr(scheduler_client, "live_action", lambda _: view)
 
     pages = [member.get(page).getvalue().decode()
              for page in ("/queues/", f"/actions/{OURS}/", "/export/queues.json")]  # fmt: skip
@@ -175,7 +175,7 @@ def test_idle_environments_of_others_have_no_names(
     ]
     why = WaitDetails("short_of", "waits", "memory:n1", relief=UnblockHint("memory", idle=idle))
     view = ActionResponse(id=OURS, state="queued", waiting=why)  # type: ignore[arg-type]
-    monkeypatch.setattr(ask, "live_action", lambda _: view)
+    monkeypatch.setattr(scheduler_client, "live_action", lambda _: view)
 
     text = member.get(f"/actions/{OURS}/").content.decode()
 

@@ -204,7 +204,7 @@ def test_quotas_shares_and_circuits_are_exported(
     share = {"resource": "cpu", "project": "lab", "nominal": 4, "used": 6, "borrowed": 2}
     shares = [{**share, "pool": "default"}, {**share, "pool": None, "resource": "api:search"}]
     status = {"resources": books, "shares": shares}
-    monkeypatch.setattr("tangram_web.lib.ask.status", lambda: status)
+    monkeypatch.setattr("tangram_web.lib.scheduler_client.status", lambda: status)
     life = {"role": "loop", "at": time() + 300}
     redis_bus.set(KEYS.leader, "loop:1")
     redis_bus.hset(KEYS.workers, "loop:1", json.dumps(life))

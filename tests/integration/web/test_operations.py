@@ -25,7 +25,7 @@ from domain.events import (
 from tangram_client.cli import verbs
 from tangram_web.accounts.models import Membership, Role
 from tangram_web.audit.models import AuditEntry
-from tangram_web.lib import ask, bus
+from tangram_web.lib import bus, scheduler_client
 from tangram_web.operations.table import VERBS
 from tangram_web.pools.manifests import parse
 from tangram_web.pools.models import GpuServiceRow, NodeDrain, Pool, Resource
@@ -92,7 +92,7 @@ def world(defaults: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch) -> No
     Resource.objects.create(name="api:metered", limit_units=8, spec={"quotas": quotas})
     for name, shut in (("reward", False), ("judge", True)):
         GpuServiceRow.objects.create(name=name, spec={**SERVICE, "quarantined": shut})
-    monkeypatch.setattr(ask, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(scheduler_client, "ANSWER_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -136,7 +136,9 @@ def test_a_verb_is_shown_done_and_audited(
     browser: Any, redis_bus: Any, verb: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if verb == ("task", "resume"):
-        monkeypatch.setattr(ask, "status", lambda: {"steered_tasks": STEERED, "pools": {}})
+        monkeypatch.setattr(
+            scheduler_client, "status", lambda: {"steered_tasks": STEERED, "pools": {}}
+        )
     admin, (target, given, written) = browser(Role.ADMIN, everywhere=True), ASKED[verb]
 
     shown = admin.get(address(verb), {"target": target})

@@ -24,7 +24,7 @@ from domain.action import ActionState
 from domain.advice import EvictionTrial, ExtraUnitsEffect, IdleEnvironment, UnblockHint, UnmetSize
 from domain.codec import Reply, decode_command, encode
 from domain.events import ActionQueried, DecisionsQueried, QueuesQueried, StatusQueried
-from tangram_web.lib import ask
+from tangram_web.lib import scheduler_client
 from tangram_web.records.models import (
     ActionRecord,
     EndRecord,
@@ -137,7 +137,7 @@ def test_a_page_opens_before_anything_has_happened(
 def test_a_page_says_that_the_scheduler_is_away(
     browser: Client, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
-    monkeypatch.setattr(ask, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(scheduler_client, "ANSWER_SECONDS", 0.05)
     text = browser.get(page).content.decode()
     assert "the scheduler does not answer" in text
 
@@ -234,7 +234,7 @@ def test_a_waiting_action_shows_what_would_free_it(
     get_user_model().objects.update(is_superuser=True)
     why, words = CURES[cure]
     view = ActionResponse(id="act_2", state=ActionState.QUEUED, waiting=why)
-    monkeypatch.setattr(ask, "live_action", lambda _: view)
+    monkeypatch.setattr(scheduler_client, "live_action", lambda _: view)
 
     text = browser.get("/actions/act_2/").content.decode()
 
@@ -249,7 +249,7 @@ def test_a_way_to_a_cure_is_offered_to_those_who_may_take_it(
     for cure, offered in (("pool", False), ("task", True), ("drained", True)):
         why, words = CURES[cure]
         view = ActionResponse(id="act_2", state=ActionState.QUEUED, waiting=why)
-        monkeypatch.setattr(ask, "live_action", lambda _, view=view: view)
+        monkeypatch.setattr(scheduler_client, "live_action", lambda _, view=view: view)
 
         text = browser.get("/actions/act_2/").content.decode()
 

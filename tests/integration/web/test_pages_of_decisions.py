@@ -14,7 +14,7 @@ from django.test import Client
 
 from contract.responses import DecisionDetails, DecisionsResponse
 from tangram_web.dashboard.decided import PAGE
-from tangram_web.lib import ask
+from tangram_web.lib import scheduler_client
 from tangram_web.records.models import NodeRecord
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -31,7 +31,9 @@ def a_decision(number: int, at: float, resource: str = "cpu:n1") -> DecisionDeta
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[DecisionDetails]:
     """What the scheduler keeps, latest first; tests change it."""
     found = [a_decision(number, 1000.0 - number) for number in range(3 * PAGE)]
-    monkeypatch.setattr(ask, "decisions", lambda limit: DecisionsResponse(found[:limit]))
+    monkeypatch.setattr(
+        scheduler_client, "decisions", lambda limit: DecisionsResponse(found[:limit])
+    )
     return found
 
 

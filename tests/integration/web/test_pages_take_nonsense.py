@@ -11,7 +11,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from tangram_web.dashboard.middleware import POLICY
-from tangram_web.lib import ask
+from tangram_web.lib import scheduler_client
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -26,7 +26,7 @@ NONSENSE = (LONG, MARKUP, "\0", "%", "../../etc/passwd", "' OR 1=1 --", "\u202e\
 def browser(defaults: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch) -> Client:
     client = Client()
     client.force_login(get_user_model().objects.create_user("ops", is_staff=True))
-    monkeypatch.setattr(ask, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(scheduler_client, "ANSWER_SECONDS", 0.01)
     return client
 
 

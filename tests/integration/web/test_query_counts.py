@@ -21,7 +21,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import resolve
 
 from tangram_web.dashboard.urls import urlpatterns
-from tangram_web.lib import ask
+from tangram_web.lib import scheduler_client
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
 
 BASELINE = Path(__file__).with_name("query_counts.json")
@@ -40,7 +40,7 @@ def browser(defaults: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch) -> 
     client = Client()
     client.force_login(get_user_model().objects.create_user("ops", is_staff=True))
     # No loop answers: a request to the scheduler is no query.
-    monkeypatch.setattr(ask, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(scheduler_client, "ANSWER_SECONDS", 0.01)
     return client
 
 

@@ -43,7 +43,7 @@ def test_reading_needs_its_scope(caller, scope, name, needed):
 @pytest.mark.parametrize("scope", Scope)
 @pytest.mark.parametrize(("target", "needed"), WRITES.items(), ids=str)
 def test_writing_needs_its_scope(caller, redis_bus, monkeypatch, scope, target, needed):
-    monkeypatch.setattr("tangram_web.lib.ask.ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr("tangram_web.lib.scheduler_client.ANSWER_SECONDS", 0.01)
     name, method = target
     body = {"unknown": 1} if not name.endswith(("resume", "forget")) else None
 

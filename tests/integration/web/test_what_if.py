@@ -22,7 +22,7 @@ from simulator import job
 from simulator.request import read_request
 from tangram_web.configuration.beginning import assumptions
 from tangram_web.configuration.telling import judge
-from tangram_web.lib import ask, bus
+from tangram_web.lib import bus, scheduler_client
 from tangram_web.live.gpu_history import STEP_SECONDS, GpuHistoryStore, GpuSnapshot
 from tangram_web.pools.applying import Change
 from tangram_web.pools.models import ConfigRevision
@@ -50,7 +50,7 @@ DRAIN = text("Node", "n2", "{drained: true}")
 
 @pytest.fixture
 def admin(defaults: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch) -> Client:
-    monkeypatch.setattr(ask, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(scheduler_client, "ANSWER_SECONDS", 0.01)
     for name, cores in (("n1", 4), ("n2", 2)):
         cpu = {"capacity": cores * 1000, "groups": [list(range(cores))]}
         gpu = {"capacity": 2000, "groups": [[0, 1]], "memory_bytes": 2**36,
@@ -311,7 +311,9 @@ def test_a_long_quota_begins_with_what_the_scheduler_says_and_the_journal_does_n
     spec = QUOTA.replace("[{units: 5, window_seconds: 60}]", str(quotas).replace("'", ""))
     admin.post("/configuration/review/", {"text": spec, "revision": "1", "save": "1"})
     uses = [{"used": 4.0}, {"used": 90.0}]
-    monkeypatch.setattr(ask, "status", lambda: {"resources": {"api:demo": {"quotas": uses}}})
+    monkeypatch.setattr(
+        scheduler_client, "status", lambda: {"resources": {"api:demo": {"quotas": uses}}}
+    )
     earlier, later = Journal(), Journal()
     earlier.run(an_action(1))
     later.at = earlier.at + 100.0

@@ -13,7 +13,7 @@ from domain.ids import ActionId, ResourceId
 from domain.resources import MILLI
 from scheduler.core.policies import policy_named
 from scheduler.core.policies.plan import decide
-from scheduler.core.policies.problem import Plan, Problem, Resource, Waiting
+from scheduler.core.policies.problem import Plan, Problem, ResourceSnapshot, Waiting
 from tests.tiers import by_tier
 
 PERFECT = Elasticity(amdahl=1.0)
@@ -32,7 +32,7 @@ def planned(
 ) -> Plan:
     """Decide about ``some`` on resources of which so many units are free."""
     resources = {
-        ResourceId(name): Resource(round(units * MILLI), running.get(name, ()))
+        ResourceId(name): ResourceSnapshot(round(units * MILLI), running.get(name, ()))
         for name, units in free.items()
     }
     return decide(Problem(resources, some), policy_named(policy))

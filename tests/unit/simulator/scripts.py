@@ -13,7 +13,7 @@ from domain.events import Event
 from scheduler.core.machine import Machine
 from scheduler.core.state import invariants
 from simulator.cluster import GIB, Cluster
-from simulator.engine import Simulation
+from simulator.engine import ClusterSimulation
 from simulator.overheads import NONE
 from simulator.work import Work
 from simulator.workloads.program import Act, Program, Rollout, Think
@@ -78,14 +78,16 @@ def checked(machine: Machine, events: list[Event], decisions: list[Decision]) ->
     invariants.check(machine.state)
 
 
-def a_simulation(workload: Script, *, cores: int = 8, nodes: int = 1, **fields: Any) -> Simulation:
+def a_simulation(
+    workload: Script, *, cores: int = 8, nodes: int = 1, **fields: Any
+) -> ClusterSimulation:
     """Return a simulation without overheads, whose invariants are checked after every pass."""
     fields.setdefault("overheads", NONE)
     fields.setdefault("watch", checked)
-    return Simulation(workload, Cluster(nodes, cores, 64 * GIB), **fields)
+    return ClusterSimulation(workload, Cluster(nodes, cores, 64 * GIB), **fields)
 
 
-def played(workload: Script, **fields: Any) -> Simulation:
+def played(workload: Script, **fields: Any) -> ClusterSimulation:
     """Return a simulation that has run."""
     simulation = a_simulation(workload, **fields)
     simulation.run()

@@ -9,7 +9,7 @@ import pytest
 from domain.resources import MILLI
 from simulator.cluster import GIB, Cluster
 from simulator.compare import Scene, run
-from simulator.engine import Simulation
+from simulator.engine import ClusterSimulation
 from simulator.llm_trace import make_requests, read_requests
 from simulator.workloads.deep_search import DeepSearch
 from tangram_client.traces.recording import TraceError
@@ -40,7 +40,7 @@ def test_no_more_calls_are_open_than_the_limits_say():
             ledger = machine.state.ledgers[name]
             most[name] = max(most[name], (ledger.capacity - ledger.free) // MILLI)
 
-    Simulation(WORKLOAD, Cluster(1, 1, GIB, LIMITS), watch=watch).run()
+    ClusterSimulation(WORKLOAD, Cluster(1, 1, GIB, LIMITS), watch=watch).run()
 
     assert most == LIMITS
 

@@ -14,7 +14,7 @@ from domain.decisions import Grant
 from domain.errors import InvalidRequest
 from simulator.cluster import GIB, Cluster
 from simulator.compare import Scene, run
-from simulator.engine import Simulation
+from simulator.engine import ClusterSimulation
 from simulator.llm_trace import LlmRequest, make_requests
 from simulator.overheads import NONE
 from simulator.result import encode
@@ -42,7 +42,7 @@ def test_a_restore_is_overhead_and_what_is_cached_costs_none():
     """64e9 bytes on two GPUs at 50e9 a second, and 0.1 s to wake."""
     workload = script([call("first", 0, 3.0), call("again", 0, 2.0), call("other", 1, 1.0)])
 
-    Simulation(workload, gpus(2), "paper", overheads=NONE, watch=checked).run()
+    ClusterSimulation(workload, gpus(2), "paper", overheads=NONE, watch=checked).run()
 
     parts: dict[str, Any] = {
         name: (finish.timing.overhead_seconds, finish.timing.execution_seconds)
@@ -56,7 +56,9 @@ def test_a_restore_is_overhead_and_what_is_cached_costs_none():
 
 
 def test_the_core_learns_how_long_restores_take():
-    simulation = Simulation(script([call("one", 0, 3.0)]), gpus(2), "minimum", overheads=NONE)
+    simulation = ClusterSimulation(
+        script([call("one", 0, 3.0)]), gpus(2), "minimum", overheads=NONE
+    )
 
     simulation.run()
 
@@ -70,7 +72,7 @@ def test_every_trajectory_is_scored_once_and_no_gpu_works_for_two():
         checked(machine, events, decisions)
         granted.update(each.action_id for each in decisions if isinstance(each, Grant))
 
-    simulation = Simulation(WORKLOAD, gpus(8), watch=watch)
+    simulation = ClusterSimulation(WORKLOAD, gpus(8), watch=watch)
     tally = simulation.run()
 
     assert tally.outcomes == {"completed": WORKLOAD.actions}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simulator.cluster import GIB, Cluster
 from simulator.compare import Scene, run
-from simulator.engine import Simulation
+from simulator.engine import ClusterSimulation
 from simulator.result import encode
 from simulator.traces import make_recordings
 from simulator.workloads.ai_coding import AiCoding
@@ -118,7 +118,7 @@ def an_act(name: str, trajectory: str, seconds: float, most: int, share: float, 
 
 def test_trajectories_keep_to_their_node_and_give_it_back():
     scene = a_scene()
-    simulation = Simulation(scene.workload, scene.cluster, watch=checked)
+    simulation = ClusterSimulation(scene.workload, scene.cluster, watch=checked)
 
     simulation.run()
 

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 _OURS: Final = "tangram_web"
 
 
-class Pages:
+class PagePreloader:
     """The loading state of the pages of this process."""
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
-"""Queries of pages to the scheduler loop: sent through its inbox, answered on a pub/sub channel.
+"""Queries and commands of pages to the scheduler loop, sent through its inbox.
 
-Page views are rare, so each query uses a connection of its own.
+A reply to a query arrives on a pub/sub channel. Page views are rare, so each query uses a connection
+of its own.
 """
 
 from __future__ import annotations
@@ -99,3 +100,14 @@ def _reply(question: Callable[..., object], **about: Any) -> Reply:
     except redis.RedisError as error:
         raise Unavailable(f"redis does not answer: {error}") from error
     raise NoAnswer("the scheduler does not answer; is a loop running?")
+
+
+def send_commands(*events: object) -> None:
+    """Append events to the inbox as one entry. Raises Unavailable; then none of them is appended."""
+    packed = {str(number): encode(event) for number, event in enumerate(events)}
+    if not packed:
+        return
+    try:
+        bus.redis_client().xadd(bus.keys().inbox, packed)  # type: ignore[arg-type]
+    except redis.RedisError as error:
+        raise Unavailable(f"redis does not answer: {error}") from error
