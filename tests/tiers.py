@@ -10,7 +10,7 @@ A pytest plugin, named in pyproject.toml, because test modules call `by_tier` wh
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Final, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -22,6 +22,7 @@ LONG: Final = "long"
 _LEFT_OUT: Final = {QUICK: {"slow", "long"}, FULL: {"long"}, LONG: set[str]()}
 
 _tier = FULL
+T = TypeVar("T")
 
 
 def in_ci() -> bool:
@@ -29,8 +30,8 @@ def in_ci() -> bool:
     return os.environ.get("CI", "").lower() not in {"", "0", "false"}
 
 
-def by_tier(quick: int, full: int, long: int) -> int:
-    """Return the number of this tier, for instance of examples that a property tries."""
+def by_tier(quick: T, full: T, long: T) -> T:
+    """Return the value of this tier, for instance the examples that a property tries."""
     return {QUICK: quick, FULL: full, LONG: long}[_tier]
 
 

@@ -13,11 +13,11 @@ import pytest
 from tests.architecture import measures, words
 
 #: Modules with exactly one importer, those that a registry imports aside. The aim is 60.
-SINGLE_IMPORTERS = 140
+SINGLE_IMPORTERS = 125
 #: The aim of each is 0.
 CYCLES = 4
-DUPLICATE_CLASSES = 56
-WORDS_FOUND = 920
+DUPLICATE_CLASSES = 41
+WORDS_FOUND = 836
 #: The lines before modules were laid out by concept.
 PRODUCT_LINES = 63_038
 

@@ -103,7 +103,7 @@ def test_a_cancel_through_the_gateway_is_audited_once(defaults: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "audited"),
+    ("event", "reported"),
     [
         (TaskPaused(project="p", task="t"), ("pause", "task/p/t", "p")),
         (TaskPaused(project="p", task="t", paused=False), ("resume", "task/p/t", "p")),

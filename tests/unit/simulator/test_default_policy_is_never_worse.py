@@ -11,10 +11,11 @@ import pytest
 from domain.policies import DEFAULT_POLICY
 from simulator.sweep import NOT_WORSE, Cell, shortened, sweep
 from simulator.traces import make_recordings
+from tests.tiers import by_tier
 
 RIVALS = ("minimum", "fixed(4)", "fixed(16)", "paper")
 
-CELLS = [
+ALL_CELLS = [
     Cell(nodes, 16, load, rewards, seed)
     for nodes, load, rewards, seed in [
         (1, 0.125, "light", 0),
@@ -34,6 +35,8 @@ CELLS = [
         (2, 2.0, "heavy", 0),
     ]
 ]
+
+CELLS = by_tier(ALL_CELLS[::3], ALL_CELLS[::3], ALL_CELLS)
 
 #: The exceptions. Every action that runs has a core, so when about as many heavy rewards as cores are
 #: there, no action is wide; a policy that lets some wait finishes the others sooner.
