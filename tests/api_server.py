@@ -1,4 +1,4 @@
-"""A local API that behaves as badly as a test wants, over plain HTTP/1.1."""
+"""A local API with the faults that a test needs, over plain HTTP/1.1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Asked:
-    """A request as it came."""
+    """A request as received."""
 
     method: str
     path: str

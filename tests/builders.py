@@ -1,4 +1,4 @@
-"""Builders of the domain's objects for tests: say what matters, the rest is sensible."""
+"""Builders of the domain's objects for tests, with defaults for all that a test does not state."""
 
 from __future__ import annotations
 
@@ -130,10 +130,10 @@ def only(kind: type[D], decisions: Iterable[Decision]) -> list[D]:
 
 
 def granted(decisions: Iterable[Decision]) -> list[str]:
-    """Return who was granted, in that order."""
+    """Return the granted actions, in that order."""
     return [grant.action_id for grant in only(Grant, decisions)]
 
 
 def finished(decisions: Iterable[Decision]) -> dict[str, Outcome]:
-    """Return who is over, and how."""
+    """Return the finished actions with their outcomes."""
     return {finish.action_id: finish.outcome for finish in only(Finish, decisions)}

@@ -22,7 +22,7 @@ from tests.tiers import is_quick
 
 LIMIT_SECONDS: Final = 0.25
 MEDIAN_LIMIT_SECONDS: Final = 0.01
-#: The median says something about a run of at least so many tests.
+#: The median is checked in a run of at least so many tests.
 _MANY: Final = 500
 _RUNS: Final = 3
 _PROPERTY: Final = "cpu_seconds"

@@ -56,7 +56,7 @@ def missing_programs() -> list[str]:
 
 
 class DockerEngine:
-    """One engine; its containers and images are gone with it."""
+    """One engine; its containers and images are removed with it."""
 
     def __init__(self, *, networks: bool = False) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="tangram-docker-"))

@@ -1,4 +1,4 @@
-"""As much of NVML as is asked, over devices that are plain dictionaries."""
+"""A fake of NVML over devices that are plain dictionaries."""
 
 from __future__ import annotations
 

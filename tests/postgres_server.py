@@ -1,4 +1,4 @@
-"""A real PostgreSQL of a test's own: its own cluster, a private port, gone with its directory."""
+"""A PostgreSQL server for a test: its own cluster on a private port, deleted with its directory."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ STOP_WITHIN_SECONDS = 120.0
 
 
 class RedisServer:
-    """A Redis whose data live in ``directory``, so that it can be killed and started again."""
+    """A Redis with its data in ``directory``, so that it can be killed and started again."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

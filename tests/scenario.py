@@ -153,7 +153,7 @@ class Scenario:
         return self.handle(events.ConfigApplied(config=config))
 
     def advance(self, seconds: float) -> list[Decision]:
-        """Let time pass; the machine is woken when it asked to be, and at the end."""
+        """Let time pass; the machine is woken at its timers, and at the end."""
         until, decisions = self.now + seconds, []
         while (asked := self.machine.state.asked_wake) is not None and self.now < asked <= until:
             self.now = asked
@@ -195,7 +195,7 @@ class Scenario:
         return [grant for grant in only(Grant, self.decisions) if grant.action_id == name][-1]
 
     def wakes(self) -> list[float]:
-        """Return all moments for which the machine asked, as seconds from the start."""
+        """Return the times of all timers of the machine, as seconds from the start."""
         return [wake.wake_at - START for wake in only(Wake, self.decisions)]
 
     def why(self, name: str) -> WaitDetails:

@@ -58,7 +58,7 @@ def scorer(mebibytes: int = 1) -> tuple[Any, Handler]:
 
 
 def meeting() -> tuple[Any, Handler]:
-    """Answer when two have asked: who is alone waits for ever."""
+    """Answer when two requests have arrived: a single one waits for ever."""
     model, handle = scorer()
     both = threading.Barrier(2)
 

@@ -41,7 +41,7 @@ def _listed_by_git() -> list[Path]:
 
 
 def _walked() -> list[Path]:
-    """Return what lies here and is not made by running it (see .gitignore)."""
+    """Return the files here that are not made by running the project (see .gitignore)."""
     paths: list[Path] = []
     for folder, subfolders, names in os.walk(ROOT):
         subfolders[:] = [

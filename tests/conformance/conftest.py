@@ -1,4 +1,4 @@
-"""Shells on whatever driver the tests of a folder are about: its fixture ``driver``."""
+"""Shells on the driver under test: the fixture ``driver`` of each folder."""
 
 from __future__ import annotations
 

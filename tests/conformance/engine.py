@@ -37,7 +37,7 @@ class EngineConformance(ABC):
 
     @abstractmethod
     async def kill(self, server: Server) -> None:
-        """End it from outside, as a crash does, and wait until it is gone."""
+        """Kill it from outside, as a crash does, and wait for its end."""
 
     async def ask(self, server: Server) -> Any:
         """Return what it answers to one fixed question."""

@@ -26,7 +26,7 @@ class Audit:
     def __init__(self, system: System) -> None:
         self._system = system
         self._position = START
-        # As the first leader began; later configurations come in the journal.
+        # The configuration of the first leader; later ones are in the journal.
         with system.client() as client:
             stored = client.get(system.keys.config)
         assert isinstance(stored, bytes)
@@ -89,7 +89,7 @@ class Audit:
         return lines
 
     def _check_rows(self, load: Load) -> None:
-        """Every accepted action has its row, finished as the journal says."""
+        """Every accepted action has its row, finished as in the journal."""
         until = time.monotonic() + ROWS_WITHIN_SECONDS
         while time.monotonic() < until:
             rows = self._system.outcomes_in_rows()

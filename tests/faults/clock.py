@@ -1,4 +1,4 @@
-"""A wall clock that steps under the processes of a system, while this machine's own goes on."""
+"""A wall clock that steps for the processes of a system, and not for the rest of the machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SteppedClock:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a program must be started with."""
+        """Environment variables for a program with this clock."""
         return {"LD_PRELOAD": str(self._library), "STEPPED_CLOCK": str(self._ahead)}
 
     def step_to(self, seconds: int) -> None:

@@ -1,6 +1,6 @@
 """A Tangram of real processes, each of which can be killed, stopped and started again by name.
 
-Nothing watches over them here: a test that kills a part starts it again itself, so that it knows
+No supervisor restarts them: a test that kills a part starts it again itself, so that it knows
 when. Programs and settings are those of `tangram up`, with a standby loop beside the leader.
 """
 
@@ -202,11 +202,11 @@ class System:
         raise AssertionError(f"not every process shows life: {self.tails()}")
 
     def status(self) -> Any:
-        """Return how everything stands, as the leader says."""
+        """Return the leader's status."""
         return self._ask("GET", "/api/v1/status")
 
     def running(self) -> int:
-        """Return how many actions run, as the leader says."""
+        """Return how many actions run, from the leader's status."""
         return sum(pool["running"] for pool in self.status()["pools"].values())
 
     def drain(self, node: str) -> None:

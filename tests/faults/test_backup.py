@@ -1,4 +1,4 @@
-"""A backup taken while everything runs can be gone back to, and nothing of it runs twice."""
+"""Backups: one taken under load can be restored, and none of its actions runs twice."""
 
 from __future__ import annotations
 

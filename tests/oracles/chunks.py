@@ -1,4 +1,4 @@
-"""GPUs as sets, and every chunk looked at: what the ledger of chunks must do, said slowly.
+"""Oracle of the chunk ledger: GPUs as sets, with a search over every chunk.
 
 There are no bytes, tables or arrays here. A block is free when its GPUs are; the largest ones are
 found by trying all.
@@ -28,7 +28,7 @@ class Cached:
 
 @dataclass
 class Model:
-    """Nodes of GPUs, who has which, and what is in memory."""
+    """GPUs of nodes, with their holders and the services in memory."""
 
     nodes: Sequence[Sequence[int]]
     memory: int
@@ -87,7 +87,7 @@ class Model:
         return self.memory - sum(each.memory for each in self.cached if unit in each.units)
 
     def occupy(self, holder: str, service: str, memory: int) -> tuple[bool, list[str]]:
-        """Return whether the service was there, and who had to leave."""
+        """Return whether the service was resident, and the evicted services."""
         chunk = self.held[holder]
         self.serving[holder] = service
         self.uses += 1

@@ -1,4 +1,4 @@
-"""A browser in front of the running stack, signed in, whose complaints fail the test."""
+"""A signed-in browser on the running stack; errors in its console fail the test."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def signed_in(browser: Browser, tangram: Tangram, cookies: dict[str, Any]) -> An
 
 @pytest.fixture
 def complaints() -> Iterator[list[str]]:
-    """What the browser complained about; nothing, by the end of a test."""
+    """Errors and warnings of the browser's console; a test fails when there are any."""
     found: list[str] = []
     yield found
     assert found == []

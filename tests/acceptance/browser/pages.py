@@ -24,7 +24,7 @@ def go(page: Page, key: str) -> None:
 
 
 def until(page: Page, path: str, seen: Callable[[Page], bool]) -> None:
-    """Reload a page until it shows something: what it tells is projected a moment later."""
+    """Reload a page until it shows something: its rows are projected a moment later."""
     for _ in range(PATIENCE_MS // 250):
         visit(page, path)
         if seen(page):

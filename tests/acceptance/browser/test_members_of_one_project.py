@@ -1,4 +1,4 @@
-"""A member of one project in Chromium over a running stack: live pages of his project, nothing else."""
+"""A member of one project in Chromium over a running stack: pages of that project alone."""
 
 from __future__ import annotations
 

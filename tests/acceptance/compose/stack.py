@@ -27,7 +27,7 @@ SECRETS: Final = {
 
 
 class Answer(NamedTuple):
-    """What came of one request; status 0: nothing was reached."""
+    """The result of one request; status 0 when the server was not reached."""
 
     status: int
     body: Any
@@ -70,7 +70,7 @@ class Stack:
         return done.stdout
 
     def up(self, *words: str) -> None:
-        """Start everything as the head of the file says, and log in."""
+        """Start everything as the head of the file describes, and log in."""
         self.compose("up", "--build", "--detach", "--wait", *words)
         self.token = self.set_up()["token"]
 
@@ -95,7 +95,7 @@ class Stack:
         return Answer(int(status or 0), json.loads(text) if text.startswith(("{", "[")) else text)
 
     def containers(self) -> dict[str, Any]:
-        """Return what the engine knows of each container, by its name without the project's."""
+        """Return the engine's record of each container, by its name without the project's."""
         own = {"label": f"com.docker.compose.project={self.project}"}
         with self.engine.client() as client:
             there = client.containers(all=True, filters=own)
@@ -103,7 +103,7 @@ class Stack:
         return {each["Name"].removeprefix(f"/{self.project}-"): each for each in found}
 
     def users(self) -> dict[str, set[int]]:
-        """Return whose processes run, by container."""
+        """Return the users of running processes, by container."""
         with self.engine.client() as client:
             return {
                 name: {int(row[0]) for row in client.top(facts["Id"], "-eo uid,pid")["Processes"]}

@@ -66,7 +66,7 @@ def missing_programs() -> list[str]:
 
 
 def load(engine: DockerEngine) -> None:
-    """Give an engine all stand-ins."""
+    """Load all stand-ins into an engine."""
     with engine.client(_BUILD_SECONDS) as client:
         client.import_image_from_file(str(debian_files.make(_DEBIAN)), "stand-in", "latest")
         for tag, name in IMAGES.items():

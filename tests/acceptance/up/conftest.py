@@ -34,7 +34,7 @@ class Tangram:
         self.said: list[str] = []
 
     def wait_until_ready(self) -> None:
-        """Read what it says until it has greeted us."""
+        """Read its output until it is ready."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.said.append(line)
@@ -49,7 +49,7 @@ class Tangram:
         return read
 
     def post(self, path: str, body: object) -> Any:
-        """Send a request with the local token and return the answer's body."""
+        """Send a request with the local token and return the body of the response."""
         headers = {
             "Authorization": f"Bearer {self.access['token']}",
             "Content-Type": "application/json",
@@ -63,7 +63,7 @@ class Tangram:
         return self._ask(Request(self.access["url"] + path, headers=headers))
 
     def _ask(self, request: Request) -> Any:
-        """Ask until it is answered: 503 says to come again, as when its scheduler was held up."""
+        """Send a request until it is answered: 503 asks for a retry, as when the scheduler is delayed."""
         until = time.monotonic() + 120
         while True:
             try:

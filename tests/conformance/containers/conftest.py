@@ -30,7 +30,7 @@ def engine() -> Iterator[DockerEngine]:
 
 @pytest.fixture(scope="module", autouse=True)
 def cleared(engine: DockerEngine) -> Iterator[None]:
-    """Leave no container to later tests: a hundred idle ones slow down whatever they test."""
+    """Leave no container to later tests: a hundred idle ones slow them down."""
     yield
     engine.clear()
 

@@ -43,7 +43,7 @@ class Lives:
         groups = numa_groups(usable_cores())
         cores = sum(map(len, groups))
         self.ledger = CpuLedger(ResourceId("cpu:n1"), ResourceInventory(cores * MILLI, groups))
-        #: How often each move was made, and each outcome came.
+        #: Counts of moves and of outcomes.
         self.made: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
         #: How often an environment was looked at between two actions.

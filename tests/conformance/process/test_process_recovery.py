@@ -1,4 +1,4 @@
-"""A driver that was killed is followed by one that knows what it left."""
+"""Recovery: a new driver finds the processes of a killed one."""
 
 from __future__ import annotations
 

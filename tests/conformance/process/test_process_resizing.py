@@ -1,4 +1,4 @@
-"""A command that runs goes on with other cores, and everything it has started as well."""
+"""Resizing: a running command and all its processes move to other cores."""
 
 from __future__ import annotations
 

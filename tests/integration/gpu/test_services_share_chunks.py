@@ -1,4 +1,4 @@
-"""More real services than chunks: ledger, keeper and engine together, on declared GPUs.
+"""More real services than chunks: ledger, service runner and engine together, on declared GPUs.
 
 Memory is declared, not measured: what a stopped process held is free.
 """

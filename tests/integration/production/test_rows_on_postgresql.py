@@ -1,4 +1,4 @@
-"""Everything that is tested about rows and pages holds on PostgreSQL too."""
+"""All tests of rows and pages pass on PostgreSQL, too."""
 
 from __future__ import annotations
 

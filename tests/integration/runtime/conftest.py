@@ -52,7 +52,7 @@ def redis_client(runtime_redis: RedisServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture(autouse=True)
 def patient_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a gateway wait for a loop that has no processor for a while; a client would ask again."""
+    """Let a gateway wait longer for the loop on a busy machine; a client would retry."""
     monkeypatch.setattr(scheduler_queries, "ANSWER_SECONDS", 120.0)
     monkeypatch.setattr(scheduler_queries, "TRANSFER_SECONDS", 120.0)
     monkeypatch.setattr(leases, "ANSWER_SECONDS", 120.0)

@@ -53,7 +53,7 @@ def poison(patch: SetAttribute) -> None:
 
 
 def lead_until_killed(url: str, prefix: str, times: int) -> None:
-    """Lead, and be gone as by ``kill -9`` when another machine is made for the so-many-th time."""
+    """Lead, and die as by ``kill -9`` when another machine is made for the n-th time."""
     poison(setattr)
     client, keys = connect(url), Keys(prefix)
     leadership = Leadership(client, keys, process_name("loop"))

@@ -106,7 +106,7 @@ class Rig:
         self.redis.hset(keys.positions, "projector", f"{10**15}-0")
         self.rows = Rows()
         self.driver = FakeDriver()
-        #: For drivers whose answers are read while they come.
+        #: For drivers with streamed responses.
         self.passages = RedisResponseStreams(connect_async(url), keys)
         #: Drivers of other kinds, for the next start of the node.
         self.others: list[Driver] = []
@@ -162,7 +162,7 @@ class Rig:
         self.redis.close()
 
     async def end(self) -> None:
-        """End whatever runs of it, in order."""
+        """End its parts, in order."""
         await self.stop_node()
         if self.loop is not None:
             self.loop.stop()

@@ -1,4 +1,4 @@
-"""A power cut tears the end of Redis' file anywhere: what comes back is whole steps, no halves."""
+"""A power cut tears the end of Redis' file anywhere: only whole steps are recovered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The past is answered from the rings, with the revisions of the configuration marked on it."""
+"""History: charts come from rollups, with marks at revisions of the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps and ends of a task are summed as actions come and end; pages read the sums."""
+"""Totals of a task: steps and ends are summed as actions arrive and end; pages read the totals."""
 
 from __future__ import annotations
 

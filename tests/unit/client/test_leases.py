@@ -1,4 +1,4 @@
-"""A lease is renewed while it is held, given back at the end, and its loss is said."""
+"""Leases of the client: renewed while held, released at the end, and their loss is reported."""
 
 from __future__ import annotations
 

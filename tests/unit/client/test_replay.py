@@ -1,4 +1,4 @@
-"""Playing trajectories: think, act, report; and nothing left behind."""
+"""Replay of trajectories: think, act, report, and clean up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submitting and waiting: `run`, `wait`, `get`, and the end of patience."""
+"""Submitting and waiting: `run`, `wait`, `get`, and timeouts."""
 
 from __future__ import annotations
 

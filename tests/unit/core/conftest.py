@@ -1,4 +1,4 @@
-"""A core whose invariants are checked after every step and once more at the end."""
+"""A core with a check of its invariants after every step and at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools hand out chunks of GPUs as elastically as cores."""
+"""Elastic grants of GPU chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools whose policy hands out more than the smallest count."""
+"""Elastic grants: policies that grant more than the smallest count."""
 
 from __future__ import annotations
 

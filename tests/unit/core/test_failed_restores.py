@@ -1,4 +1,4 @@
-"""A service that could not be brought to a chunk goes elsewhere until it is cured."""
+"""Failed restores: a chunk is avoided by the service that failed on it, until a cure."""
 
 from __future__ import annotations
 

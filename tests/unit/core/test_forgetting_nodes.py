@@ -1,4 +1,4 @@
-"""A node that does not come back is forgotten, and what comes back is new."""
+"""A node that does not return is forgotten; a later node of its name is new."""
 
 from __future__ import annotations
 

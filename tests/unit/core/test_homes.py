@@ -1,4 +1,4 @@
-"""A trajectory goes back to the cores beside which its memory lies."""
+"""Home cores: a trajectory is placed on the cores next to its memory."""
 
 from __future__ import annotations
 

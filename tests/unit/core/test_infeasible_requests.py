@@ -1,4 +1,4 @@
-"""Requests larger than everything there is: refused, or harmless until something changes."""
+"""Infeasible requests: refused, or harmless until capacity changes."""
 
 from __future__ import annotations
 

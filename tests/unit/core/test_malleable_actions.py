@@ -1,4 +1,4 @@
-"""Running actions are resized: squeezed for who arrives, released when others end."""
+"""Running actions are resized: squeezed for arrivals, widened when others end."""
 
 from __future__ import annotations
 

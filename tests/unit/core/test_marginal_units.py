@@ -1,4 +1,4 @@
-"""A waiting action says what one more unit of what it waits for would change."""
+"""Advice on the effect of one more unit of the missing resource."""
 
 from __future__ import annotations
 

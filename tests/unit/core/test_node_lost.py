@@ -1,4 +1,4 @@
-"""A node falls silent, and comes back or not."""
+"""A node that is silent, and returns or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services come to idle chunks before the calls that wait for something else."""
+"""Prefetch: services are restored on idle chunks for calls that wait for something else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines of waiting actions tell how many wait, and what the next one waits for."""
+"""Views of queues: how many actions wait, and what the next one waits for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotas over time in the core: who waits for them, what they hold up, and when they wake it."""
+"""Quotas over time in the core: waiting actions, blocked resources, and timers."""
 
 from __future__ import annotations
 

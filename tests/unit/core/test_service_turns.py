@@ -1,4 +1,4 @@
-"""Whose calls go first when more services are wanted than chunks are free."""
+"""Service turns: order of calls when more services are needed than chunks are free."""
 
 from __future__ import annotations
 

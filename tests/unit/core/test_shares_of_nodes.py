@@ -1,4 +1,4 @@
-"""Shares of what nodes have: cores and GPUs of a pool, whatever policy hands them out."""
+"""Shares of cores and GPUs of a pool, under any policy."""
 
 from __future__ import annotations
 

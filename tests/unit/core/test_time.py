@@ -1,4 +1,4 @@
-"""Time comes with the events, and the machine asks to be woken when it must act by itself."""
+"""Time in the core: it is read from events, and the machine sets timers for its own actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A waiting action says what frees it where units that end are not the question."""
+"""Hints for waiting actions that no end of another action frees."""
 
 from __future__ import annotations
 

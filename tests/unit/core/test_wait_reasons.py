@@ -1,4 +1,4 @@
-"""I14: every waiting action says why."""
+"""I14: every waiting action has a reason."""
 
 from __future__ import annotations
 

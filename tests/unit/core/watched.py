@@ -1,4 +1,4 @@
-"""A scenario that is watched from outside, with book-keeping of its own.
+"""A scenario with an observer that keeps its own books.
 
 `Watched` knows what each node physically runs: from the grant until the node reports. It holds the
 core to account with that alone, never with the core's own state.
@@ -39,14 +39,14 @@ FIRST_CONFIG = a_config(
 
 
 class Attempt(NamedTuple):
-    """One attempt at an action, as a node knows it."""
+    """One attempt at an action, in the record of its node."""
 
     action_id: str
     attempt: int
 
 
 class Watched(Scenario):
-    """A scenario whose every decision is judged by what really runs."""
+    """A scenario that checks every decision against what runs on the nodes."""
 
     def __init__(self) -> None:
         super().__init__(empty=True, config=FIRST_CONFIG)
@@ -176,7 +176,7 @@ class Watched(Scenario):
         self.physical[resize.node][attempt] = changed
 
     def _judge_repetition(self, action: Action, grant: Grant) -> None:
-        """I3: again only if it is replay-safe, or its node said that it never started."""
+        """I3: again only if it is replay-safe, or its node reported that it never started."""
         assert action.replay_safe or Attempt(action.id, grant.attempt - 1) in self._never_started()
 
     def _never_started(self) -> set[Attempt]:
@@ -233,7 +233,7 @@ class Watched(Scenario):
 
 
 def _judge_counts(action: Action, grant: Grant) -> None:
-    """Raise unless the grant has one feasible count of each resource that was asked for."""
+    """Raise unless the grant has one feasible count of each requested resource."""
     amounts = {each.resource: each.amount for each in grant.allocations}
     assert len(amounts) == len(action.cost), (action.cost, amounts)
     for name, counts in action.cost.items():

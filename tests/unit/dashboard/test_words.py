@@ -1,4 +1,4 @@
-"""Durations read in the unit that fits."""
+"""Texts of durations, in the unit that fits."""
 
 from __future__ import annotations
 

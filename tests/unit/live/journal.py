@@ -62,7 +62,7 @@ class Journal:
         return self.write([NodeJoined(node=node)], [])
 
     def configure(self, **config: object) -> JournalEntry:
-        """A revision of the configuration comes in force."""
+        """A revision of the configuration is applied."""
         return self.write([ConfigApplied(config=Config(**config))], [])  # type: ignore[arg-type]
 
     def submit(self, action_id: str, *, lag_seconds: float = 0.0, **action: object) -> JournalEntry:

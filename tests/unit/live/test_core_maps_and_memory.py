@@ -1,4 +1,4 @@
-"""Nodes show which cores are held, how, and what their environments reserve."""
+"""Maps of nodes: held cores, the way they are held, and memory reserved by environments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GpuHistory say how the GPUs stood: taken when they changed, repeated while they do not."""
+"""GPU history: snapshots on each change, repeated now and then without one."""
 
 from __future__ import annotations
 

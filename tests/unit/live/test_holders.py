@@ -1,4 +1,4 @@
-"""The maps say who holds which units, from the grant to the end."""
+"""Holders of units in the maps, from the grant to the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of a few projects moments of 15 s and 5 min are kept, each of its own actions alone."""
+"""Rollups of projects: steps of 15 s and 5 min of a few projects, each of its own actions alone."""
 
 from __future__ import annotations
 

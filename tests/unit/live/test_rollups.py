@@ -1,4 +1,4 @@
-"""The past is kept in rings whose moments merge, so percentiles of any range are exact to the bin."""
+"""Rollups: steps that merge, so that percentiles of any range are exact to the bin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The websocket of the live page: who gets in, what they may ask, what they are sent."""
+"""The websocket of the live page: access, messages of the client, messages to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A keeper of fake services on GPUs of 80 bytes, each of which takes 60."""
+"""A service runner with fake services of 60 bytes on GPUs of 80 bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ B: Home = ("b", (0, 1))
 class Rig:
     """A keeper of fake services, and what they hold."""
 
-    #: How long is waited for what does not come true.
+    #: Timeout of conditions that do not become true.
     patience_seconds = 0.2
 
     def __init__(self, host_bytes: int | None = None) -> None:
@@ -43,7 +43,7 @@ class Rig:
         return {each.service: each.state for each in self.keeper.instances()}
 
     def check(self) -> None:
-        """See that all memory is accounted for: of GPUs by who is there, of the host by who is not cold."""
+        """Check that all memory is accounted for: of GPUs by resident services, of the host by services that are not cold."""
         for unit, used in self.memory.used.items():
             assert used == NEED * sum(unit in units for _, units in self.keeper.in_memory())
         warm = [each for each in self.keeper.instances() if each.state is not ServiceState.COLD]

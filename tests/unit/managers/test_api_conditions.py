@@ -1,4 +1,4 @@
-"""An API's ledger says what turned bad, at the moment it did, and once."""
+"""Conditions of an API: its ledger reports each change for the worse once."""
 
 from __future__ import annotations
 

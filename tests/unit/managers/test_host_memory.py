@@ -1,4 +1,4 @@
-"""No service is started for which its node has no host memory; those that sleep longest make room."""
+"""Host memory of services: a start without room is refused; the longest asleep service is ended for room."""
 
 from __future__ import annotations
 

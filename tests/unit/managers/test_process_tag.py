@@ -1,4 +1,4 @@
-"""The mark that tells the processes of one driver's actions from all others."""
+"""Process tags: they distinguish processes of one driver's actions from all others."""
 
 from __future__ import annotations
 

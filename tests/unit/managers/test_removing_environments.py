@@ -1,4 +1,4 @@
-"""The environment of a trajectory goes, even if the engine is away when it should."""
+"""Environments are removed after their trajectory, even when the engine is away at first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services come to chunks and leave them, one at a time, and only into memory that is free."""
+"""Restores and evictions of services on chunks: one at a time, only into free memory."""
 
 from __future__ import annotations
 

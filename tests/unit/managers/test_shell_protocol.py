@@ -1,4 +1,4 @@
-"""Frames and scripts of the shell in a container survive whatever comes."""
+"""Frames and scripts of the shell in a container survive any output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of one model go together, restores and releases alone."""
+"""Turns of a worker: responses of one model run together, restores and releases alone."""
 
 from __future__ import annotations
 

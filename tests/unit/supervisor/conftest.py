@@ -24,7 +24,7 @@ def a_program(source: str, *, name: str = "child", grace_seconds: float = 120.0)
 
 
 async def line_in(log: Path, wanted: str) -> None:
-    """Return once the log has the line: the program has come that far."""
+    """Return once the log has the line."""
     async with asyncio.timeout(120):
         while not (log.exists() and wanted in log.read_text().splitlines()):
             await asyncio.sleep(0)

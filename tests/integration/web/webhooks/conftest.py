@@ -1,4 +1,4 @@
-"""Endpoints, and an admin who has them."""
+"""Endpoints of webhooks, and their admin."""
 
 from __future__ import annotations
 
