@@ -105,7 +105,7 @@ class World:
         self._at(at + self._rng.expovariate(1 / self._think), self._action(trajectory))
 
     def _obey(self, decisions: list[Decision], at: float) -> None:
-        asked = self.machine.state.asked_wake
+        asked = self.machine.state.timers.asked_wake
         if asked is not None and (not self._due or asked < self._due[0][0]):
             self._at(asked, events.TimeAdvanced())
         for decision in decisions:

@@ -49,7 +49,7 @@ from managers.quota.api import ApiLedger
 from managers.registry import load
 from scheduler.core.machine import Machine
 from scheduler.core.policies import policy_named
-from scheduler.core.state.model import MakeLedger
+from scheduler.core.state.fleet import MakeLedger
 from simulator.agenda import Agenda
 from simulator.cluster import POOL, Cluster
 from simulator.gpus import Restorable, in_memory
@@ -135,7 +135,7 @@ class ClusterSimulation:
         if switch is not None:
             self.agenda.at(switch.at_seconds, self._switch, switch)
         if depth is not None:
-            self.machine.state.policies[POOL] = policy_named(policy, depth=depth)
+            self.machine.state.pools.policies[POOL] = policy_named(policy, depth=depth)
 
     def _obeyed_by(self) -> dict[type, Callable[[Any], None]]:
         """Return who does what was decided."""
@@ -162,11 +162,11 @@ class ClusterSimulation:
         events += (NodeJoined(node=node) for node in cluster.inventories())
         decisions = self.machine.handle(*events)
         for name, amounts in cluster.used.items():
-            ledger = self.machine.state.paced.get(ResourceId(name))
+            ledger = self.machine.state.fleet.paced.get(ResourceId(name))
             if isinstance(ledger, ApiLedger):
                 ledger.presume(amounts)
         for node in cluster.inventories():
-            books = self.machine.state.hosting.get(node_resource("gpu", node.name))
+            books = self.machine.state.fleet.resident.get(node_resource("gpu", node.name))
             if isinstance(books, ChunkLedger) and node.resources["gpu"].residents:
                 homes, services = (
                     node.resources["gpu"].residents,
@@ -264,7 +264,7 @@ class ClusterSimulation:
 
     def _wake(self, asked_at: float) -> None:
         # The machine may have moved its wish since; then another entry carries it.
-        if self.machine.state.asked_wake == asked_at:
+        if self.machine.state.timers.asked_wake == asked_at:
             self.tell(TimeAdvanced())
 
 

@@ -18,7 +18,7 @@ from domain.resources import units
 from scheduler.core.advice.facts import ActionStatus
 from scheduler.core.machine import Machine
 from scheduler.core.state import invariants
-from scheduler.core.state.model import LiveAction
+from scheduler.core.state.live import LiveAction
 from scheduler.runtime.rendering import wait_details
 from tests.builders import START, a_config, a_node, finished, make_ledger, only
 
@@ -155,7 +155,9 @@ class Scenario:
     def advance(self, seconds: float) -> list[Decision]:
         """Let time pass; the machine is woken at its timers, and at the end."""
         until, decisions = self.now + seconds, []
-        while (asked := self.machine.state.asked_wake) is not None and self.now < asked <= until:
+        while (
+            asked := self.machine.state.timers.asked_wake
+        ) is not None and self.now < asked <= until:
             self.now = asked
             decisions += self.handle(events.TimeAdvanced())
         self.now = until
@@ -208,7 +210,7 @@ class Scenario:
 
     def free(self, resource: str) -> float:
         """Return what is free of a resource, in units (memory: bytes)."""
-        ledger = self.machine.state.ledgers[ResourceId(resource)]
+        ledger = self.machine.state.fleet.ledgers[ResourceId(resource)]
         return ledger.free if resource.startswith("memory:") else units(ledger.free)
 
     def node_of(self, trajectory: str) -> str | None:

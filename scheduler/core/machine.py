@@ -9,7 +9,7 @@ from domain.advice import PolicyDecision, ShareUsage
 from domain.decisions import Decision, TurnedBad, Wake
 from domain.errors import InvariantViolation
 from domain.events import Event
-from domain.ids import ActionId, ResourceId
+from domain.ids import ActionId
 from domain.inventory import Config, default_config
 from scheduler.core.advice.explain import explain
 from scheduler.core.advice.facts import ActionStatus, QueuesStatus
@@ -20,19 +20,19 @@ from scheduler.core.cycle.admission import run_cycle
 from scheduler.core.cycle.pool_policies import read_policies
 from scheduler.core.handlers import HANDLERS, deadlines
 from scheduler.core.sharing.shares import read_shares
-from scheduler.core.state.model import LiveAction, MakeLedger, State
+from scheduler.core.state.fleet import MakeLedger
+from scheduler.core.state.live import LiveAction
+from scheduler.core.state.model import new_state
 
 
 class Machine:
     """Events in, decisions out. Not thread-safe; knows no clock."""
 
     def __init__(self, make_ledger: MakeLedger, config: Config | None = None) -> None:
-        self.state = State(make_ledger, config or default_config())
-        for name in self.state.config.resources:
-            self.state.open_ledger(ResourceId(name), self.state.config.inventory(name))
+        self.state = new_state(make_ledger, config or default_config())
         read_policies(self.state)
         read_shares(self.state)
-        self.state.changed.clear()
+        self.state.resizing.changed.clear()
         #: Whose handler raised; None while none did.
         self.stumbled_over: Event | None = None
 
@@ -57,7 +57,7 @@ class Machine:
             self.stumbled_over = event
             raise
         run_cycle(state, decisions)
-        if state.paced:
+        if state.fleet.paced:
             self._tell_turns(decisions)
         self._ask_wake(decisions)
         return decisions
@@ -68,7 +68,7 @@ class Machine:
         It is no part of the history: the machine is thrown away afterwards.
         """
         self.state.dirty = True
-        self.state.deferrals.clear()
+        self.state.queues.deferrals.clear()
         self.handle(*events)
 
     def explain(self, action_id: ActionId) -> ActionStatus | None:
@@ -100,20 +100,20 @@ class Machine:
             deadlines.ring(state, timer, decisions)
 
     def _tell_turns(self, decisions: list[Decision]) -> None:
-        paced = self.state.paced
+        paced = self.state.fleet.paced
         turned = {name: turns for name in paced if (turns := paced[name].turns())}
         # A restored state may hold its ledgers in another order.
         for name in sorted(turned):
             decisions += [TurnedBad(name, turn) for turn in turned[name]]
 
     def _ask_wake(self, decisions: list[Decision]) -> None:
-        state, asked = self.state, self.state.asked_wake
+        state, asked = self.state, self.state.timers.asked_wake
         first_at = state.timers.next_at
         if asked is not None and state.now < asked <= first_at < inf and not state.timers.crowded:
             return  # whatever comes next, it is not before what was asked for
         upcoming = deadlines.upcoming(state)
         if upcoming is None:
-            self.state.asked_wake = None
+            self.state.timers.asked_wake = None
         elif asked is None or asked <= self.state.now or upcoming < asked:
-            self.state.asked_wake = upcoming
+            self.state.timers.asked_wake = upcoming
             decisions.append(Wake(upcoming))

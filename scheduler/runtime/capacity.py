@@ -33,7 +33,7 @@ def capacity_of(state: State) -> CapacityView:
     gpu_memory: dict[str, int] = {}
     service_memory: dict[str, int] = {}
     uncounted: set[str] = set()
-    for node in state.nodes.values():
+    for node in state.fleet.nodes.values():
         pool, resources = node.inventory.pool, node.inventory.resources
         pools.setdefault(pool, []).append({kind: r.capacity for kind, r in resources.items()})
         if (gpus := resources.get("gpu")) is None:

@@ -22,7 +22,8 @@ from domain.resources import MILLI, units
 from scheduler.core.advice.facts import WaitFacts
 from scheduler.core.advice.forecast import LONGEST, wanted_of
 from scheduler.core.state.durations import expected_seconds, residual_seconds
-from scheduler.core.state.model import LiveAction, State, holding
+from scheduler.core.state.live import LiveAction
+from scheduler.core.state.model import State
 
 #: Reasons that more units remove.
 _SHORT = frozenset({"short_of", "behind"})
@@ -36,18 +37,18 @@ def extra_units_effect(
 ) -> ExtraUnitsEffect | None:
     """Return the effect of more units of ``why.resource`` on ``live``, whose forecast start is given."""
     resource = ResourceId(why.resource or "")
-    if starts_in_seconds is None or why.code not in _SHORT or resource not in state.ledgers:
+    if starts_in_seconds is None or why.code not in _SHORT or resource not in state.fleet.ledgers:
         return None
-    if resource in state.paced or live.queue is None:
+    if resource in state.fleet.paced or live.queue is None:
         return None
-    wanted = wanted_of(state, state.queues[live.queue], resource)
+    wanted = wanted_of(state, state.queues.active[live.queue], resource)
     ahead = taken_before(state, live, resource)
     if not wanted or ahead is None:
         return None
     free = _free(state, resource, wanted)
     ends = [
         (residual_seconds(state, other), _held(other, resource))
-        for other in holding(state, resource)
+        for other in state.holding(resource)
     ]
     more = _step(resource, wanted)
     as_it_is, with_more = (
@@ -91,7 +92,7 @@ def seconds_until_free(
 
 def taken_before(state: State, live: LiveAction, resource: ResourceId) -> list[Hold] | None:
     """Return what actions before ``live`` take, in order; None for queues longer than `LONGEST`."""
-    lines = [(queue, wanted_of(state, queue, resource)) for queue in state.queues.values()]
+    lines = [(queue, wanted_of(state, queue, resource)) for queue in state.queues.active.values()]
     lines = [(queue, wanted) for queue, wanted in lines if wanted]
     if sum(queue.size for queue, _ in lines) > LONGEST:
         return None
@@ -110,7 +111,7 @@ def _held(live: LiveAction, resource: ResourceId) -> int:
 
 def _free(state: State, resource: ResourceId, wanted: int) -> int:
     """Return what is free; 0 when no free chunk of GPUs is as large as ``wanted``."""
-    ledger = state.ledgers[resource]
+    ledger = state.fleet.ledgers[resource]
     in_pieces = ledger.free >= wanted and not ledger.fits((wanted,))
     return 0 if in_pieces else ledger.free
 

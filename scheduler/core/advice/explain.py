@@ -17,7 +17,8 @@ from scheduler.core.advice.facts import (
 from scheduler.core.advice.forecast import forecast, takes_of
 from scheduler.core.advice.unblock_hints import unblock_hint
 from scheduler.core.sharing.shares import ShareBook, key_of, takes_of_share
-from scheduler.core.state.model import LiveAction, LiveTrajectory, State
+from scheduler.core.state.live import LiveAction, LiveTrajectory
+from scheduler.core.state.model import State
 from scheduler.core.state.queues import WaitQueue, WaitReason
 
 _WAITS_FOR_RESOURCE = frozenset({"short_of", "behind", "deferred"})
@@ -45,7 +46,7 @@ def wait_facts(state: State, live: LiveAction) -> WaitFacts:
         trajectory = state.trajectory_of(live)
         assert trajectory is not None  # only actions of trajectories are queued outside of queues
         return _behind_its_trajectory(live, trajectory)
-    queue = state.queues[live.queue]
+    queue = state.queues.active[live.queue]
     reason = queue.reason
     if reason is None:
         return WaitFacts("arriving")
@@ -57,7 +58,7 @@ def wait_facts(state: State, live: LiveAction) -> WaitFacts:
     if reason.code not in _WAITS_FOR_RESOURCE or subject is None:
         if reason.code == "too_large":
             return WaitFacts("too_large", subject=subject, cause=_bound(queue, subject or ""))
-        back = reason.code == "node_lost" and state.nodes[subject or ""].lost_at is None
+        back = reason.code == "node_lost" and state.fleet.nodes[subject or ""].lost_at is None
         return WaitFacts(reason.code, subject=subject, cause="returned" if back else None)
     resource = ResourceId(subject)
     head = queue.head()
@@ -84,7 +85,7 @@ def _shortage(state: State, queue: WaitQueue, resource: ResourceId) -> Shortage:
     node = queue.sticky_node or queue.key.node
     needs = queue.in_cluster + (queue.on_node(node) if node else [])
     wanted = next(amount for name, amount in needs if name == resource)
-    ledger, paced = state.ledgers[resource], state.paced.get(resource)
+    ledger, paced = state.fleet.ledgers[resource], state.fleet.paced.get(resource)
     amount = int if resource.startswith("memory:") else units
     here = node if node and resource.endswith(f":{node}") else None
     found = Shortage(amount(wanted), amount(ledger.free), ledger.fits((wanted,)), here)
@@ -101,7 +102,7 @@ def _shortage(state: State, queue: WaitQueue, resource: ResourceId) -> Shortage:
 def _share_limit(state: State, live: LiveAction, name: str) -> ShareLimit:
     """Return how much of ``name`` the project of ``live`` may still take."""
     key, project = key_of(state, live.pool, name), live.action.project
-    cohort, left = state.cohorts[key], ShareBook(state).left(key, project)
+    cohort, left = state.sharing.cohorts[key], ShareBook(state).left(key, project)
     share = cohort.share_of(project)
     return ShareLimit(
         project=project,
@@ -115,7 +116,7 @@ def _share_limit(state: State, live: LiveAction, name: str) -> ShareLimit:
 
 
 def _deferral(state: State, resource: ResourceId, service: str) -> DeferralCause:
-    deferral = state.deferrals.get(resource)
+    deferral = state.queues.deferrals.get(resource)
     if deferral is None:
         return DeferralCause(service, None)
     return DeferralCause("", max(0.0, deferral.until - state.now))
@@ -132,7 +133,7 @@ def _position(state: State, live: LiveAction, resource: ResourceId) -> int:
     """Count the actions that are served before ``live`` on ``resource``."""
     return sum(
         queue.ahead_of(live.order)
-        for queue in state.queues.values()
+        for queue in state.queues.active.values()
         if takes_of(state, queue, resource)
     )
 
@@ -142,6 +143,6 @@ def _position_in_project(state: State, live: LiveAction, name: str) -> int:
     key, project = key_of(state, live.pool, name), live.action.project
     return sum(
         queue.ahead_of(live.order)
-        for queue in state.queues.values()
+        for queue in state.queues.active.values()
         if queue.key.needs.project == project and takes_of_share(state, queue.key, key)
     )

@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple
 
 from domain.advice import ExtraUnitsEffect, UnblockHint
 from domain.limits import QuotaUse
-from scheduler.core.state.model import LiveAction
-from scheduler.core.state.queues import QueueKey
+from scheduler.core.state.demand import QueueKey
+from scheduler.core.state.live import LiveAction
 
 
 class Shortage(NamedTuple):

@@ -17,7 +17,8 @@ from domain.resources import units, units_of
 from scheduler.core.advice.facts import Forecast
 from scheduler.core.policies.group import Trial
 from scheduler.core.state.durations import expected_seconds, residual_seconds
-from scheduler.core.state.model import Arranged, LiveAction, State, holding
+from scheduler.core.state.live import LiveAction
+from scheduler.core.state.model import Arranged, State
 from scheduler.core.state.queues import WaitQueue
 
 #: Most waiting actions on one resource for a forecast, which costs O(n log n).
@@ -28,17 +29,17 @@ def forecast(state: State, live: LiveAction, resource: str | None) -> Forecast:
     """Return the forecast of ``live``, which waits for ``resource``."""
     needs = dict((*live.needs.in_cluster, *live.needs.on_node))
     counts = units_of({name: n for name, n in needs.items() if name != "memory"})
-    if resource is None or resource not in state.ledgers:
+    if resource is None or resource not in state.fleet.ledgers:
         return Forecast(None, counts)
     return Forecast(_starts_in(state, live, ResourceId(resource)), counts)
 
 
 def _starts_in(state: State, live: LiveAction, resource: ResourceId) -> float | None:
-    deferral = state.deferrals.get(resource)
+    deferral = state.queues.deferrals.get(resource)
     if deferral is not None and live.order == deferral.first:
         return max(0.0, deferral.until - state.now)
-    lines = [queue for queue in state.queues.values() if takes_of(state, queue, resource)]
-    ends = [residual_seconds(state, other) for other in holding(state, resource)]
+    lines = [queue for queue in state.queues.active.values() if takes_of(state, queue, resource)]
+    ends = [residual_seconds(state, other) for other in state.holding(resource)]
     if not ends or sum(queue.size for queue in lines) > LONGEST:
         return None
     heapify(ends)
@@ -58,7 +59,11 @@ def wanted_of(state: State, queue: WaitQueue, resource: ResourceId) -> int:
     key = queue.key
     node = resource.partition(":")[2]
     home = key.node or queue.sticky_node
-    if home is None and node in state.nodes and state.nodes[node].inventory.pool == key.pool:
+    if (
+        home is None
+        and node in state.fleet.nodes
+        and state.fleet.nodes[node].inventory.pool == key.pool
+    ):
         home = node
     needs = queue.in_cluster + (queue.on_node(home) if home else [])
     return sum(amount for name, amount in needs if name == resource)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from scheduler.core.advice.explain import explain
 from scheduler.core.advice.facts import QueuesStatus, QueueStatus
-from scheduler.core.state.model import LiveAction, State
+from scheduler.core.state.live import LiveAction
+from scheduler.core.state.model import State
 from scheduler.core.state.queues import WaitQueue
 
 
@@ -28,7 +29,7 @@ def queues_status(
     Actions that wait for their own trajectory are in no queue. A selection by project scans every
     waiting action, a fraction of a microsecond each.
     """
-    selected = [_Selection(each, each.size, each.head()) for each in state.queues.values()]
+    selected = [_Selection(each, each.size, each.head()) for each in state.queues.active.values()]
     if projects is not None:
         selected = [_of_projects(each.queue, projects) for each in selected]
     selected = [each for each in selected if each.waiting]

@@ -16,7 +16,7 @@ def share_usage(state: State) -> list[ShareUsage]:
     book = ShareBook(state)
     return [
         _view(state, book, key, project, waiting[project])
-        for key, cohort in sorted(state.cohorts.items(), key=lambda item: item[0])
+        for key, cohort in sorted(state.sharing.cohorts.items(), key=lambda item: item[0])
         for waiting in [_waiting(state, key)]
         for project in sorted({*cohort.shares, *cohort.used, *waiting})
     ]
@@ -25,7 +25,7 @@ def share_usage(state: State) -> list[ShareUsage]:
 def _waiting(state: State, key: CohortKey) -> Counter[str]:
     """Count the queued actions that need the shared resource ``key``, by project."""
     waiting: Counter[str] = Counter()
-    for queue_key, queue in state.queues.items():
+    for queue_key, queue in state.queues.active.items():
         project = queue_key.needs.project
         if project and queue.size and takes_of_share(state, queue_key, key):
             waiting[project] += queue.size
@@ -33,7 +33,7 @@ def _waiting(state: State, key: CohortKey) -> Counter[str]:
 
 
 def _view(state: State, book: ShareBook, key: CohortKey, project: str, waiting: int) -> ShareUsage:
-    cohort = state.cohorts[key]
+    cohort = state.sharing.cohorts[key]
     share, used = cohort.share_of(project), cohort.used.get(project, 0)
     return ShareUsage(
         pool=key.pool or None,

@@ -21,7 +21,8 @@ from scheduler.core.advice.counterfactual import seconds_until_free, taken_befor
 from scheduler.core.advice.facts import WaitFacts
 from scheduler.core.advice.forecast import LONGEST, wanted_of
 from scheduler.core.residency.service_turns import KIND
-from scheduler.core.state.model import LiveAction, LiveTrajectory, State
+from scheduler.core.state.live import LiveAction, LiveTrajectory
+from scheduler.core.state.model import State
 
 #: Idle environments that a hint lists, the largest ones.
 MOST_IDLE = 5
@@ -33,14 +34,14 @@ def unblock_hint(state: State, live: LiveAction, why: WaitFacts) -> UnblockHint 
     if why.code == "too_large" and live.queue is not None:
         return _of_size(state, live)
     resource = ResourceId(why.resource or "")
-    if why.code not in _SHORT or resource not in state.ledgers or live.queue is None:
+    if why.code not in _SHORT or resource not in state.fleet.ledgers or live.queue is None:
         return None
-    wanted = wanted_of(state, state.queues[live.queue], resource)
+    wanted = wanted_of(state, state.queues.active[live.queue], resource)
     ahead = taken_before(state, live, resource)
     if not wanted or ahead is None:
         return None
     before = sum(amount for _, amount in ahead)
-    if resource in state.paced:
+    if resource in state.fleet.paced:
         return _of_quota(state, resource, wanted, before)
     if resource.startswith("memory:"):
         return _of_memory(state, resource, wanted, [amount for _, amount in ahead])
@@ -48,7 +49,7 @@ def unblock_hint(state: State, live: LiveAction, why: WaitFacts) -> UnblockHint 
 
 
 def _of_quota(state: State, resource: ResourceId, wanted: int, before: int) -> UnblockHint | None:
-    paced = state.paced[resource]
+    paced = state.fleet.paced[resource]
     uses = paced.uses(state.now)
     short = min(uses, key=lambda use: use.left, default=None)
     ready_at = paced.ready_at(wanted)
@@ -69,7 +70,7 @@ def _of_quota(state: State, resource: ResourceId, wanted: int, before: int) -> U
 def _of_memory(
     state: State, resource: ResourceId, wanted: int, before: Iterable[int]
 ) -> UnblockHint | None:
-    node, free = resource.partition(":")[2], state.ledgers[resource].free
+    node, free = resource.partition(":")[2], state.fleet.ledgers[resource].free
     if len(state.trajectories) > LONGEST:
         residents: list[LiveTrajectory] = []
     else:
@@ -100,8 +101,8 @@ def _of_size(state: State, live: LiveAction) -> UnblockHint | None:
     """Return what exceeds the cluster's limits, its node, or every node of its pool."""
     assert live.queue is not None
     key = live.queue
-    nodes = [state.nodes[key.node]] if key.node else state.nodes_of(key.pool)
-    names = [node.name for node in nodes if state.usable(node)]
+    nodes = [state.fleet.nodes[key.node]] if key.node else state.fleet.nodes_of(key.pool)
+    names = [node.name for node in nodes if state.fleet.usable(node)]
     asked = [(name, amount, [name]) for name, amount in key.needs.in_cluster]
     on_node = dict(key.needs.on_node)
     if key.memory_bytes:
@@ -111,7 +112,11 @@ def _of_size(state: State, live: LiveAction) -> UnblockHint | None:
     ]
     sizes = []
     for name, amount, places in asked:
-        ledgers = [state.ledgers[ResourceId(p)] for p in places if ResourceId(p) in state.ledgers]
+        ledgers = [
+            state.fleet.ledgers[ResourceId(p)]
+            for p in places
+            if ResourceId(p) in state.fleet.ledgers
+        ]
         largest = max((ledger.capacity for ledger in ledgers), default=0)
         if largest < amount:
             convert = int if name == "memory" else units

@@ -36,7 +36,7 @@ from domain.decisions import Decision
 from domain.ids import ResourceId, node_resource
 from domain.resources import MILLI
 from scheduler.core.cycle.arranger import Candidate, Elastic
-from scheduler.core.cycle.places import kept_away, large_enough, usable_nodes, why_no_node
+from scheduler.core.cycle.places import kept_away, usable_nodes, why_no_node
 from scheduler.core.cycle.pool_policies import policy_of
 from scheduler.core.cycle.resizer import malleable
 from scheduler.core.cycle.scan import Scan
@@ -51,9 +51,11 @@ from scheduler.core.residency.service_turns import (
     rank,
     waits_for_home,
 )
+from scheduler.core.state.demand import Need, QueueKey
 from scheduler.core.state.lifecycle import grant
-from scheduler.core.state.model import LiveAction, LiveNode, State
-from scheduler.core.state.queues import Need, QueueKey, WaitQueue, WaitReason
+from scheduler.core.state.live import LiveAction, LiveNode
+from scheduler.core.state.model import State
+from scheduler.core.state.queues import WaitQueue, WaitReason
 from scheduler.core.state.timers import TimerKind
 
 
@@ -62,26 +64,26 @@ def run_cycle(state: State, decisions: list[Decision]) -> None:
     if not state.dirty:
         return
     state.dirty = False
-    for ledger in state.paced.values():
+    for ledger in state.fleet.paced.values():
         ledger.advance(state.now)
-    if not state.queues and not state.changed:
+    if not state.queues.active and not state.resizing.changed:
         return  # nobody waits, and nobody may grow
-    if state.hosting:
+    if state.fleet.resident:
         keep_wanted(state)
     elastic = Elastic(state)
     while _scan(state, elastic, decisions) or new_seats(state):
         pass  # whoever was evicted on one node is tried on the others, and seats were opened
-    if state.hosting:
+    if state.fleet.resident:
         restore_ahead(state, decisions)
     state.dirty = False
 
 
 def _scan(state: State, elastic: Elastic, decisions: list[Decision]) -> bool:
     """Look at every line once; say whether another look may find more."""
-    scan = Scan(paced=state.paced)
+    scan = Scan(paced=state.fleet.paced)
     elastic.begin()
     heads = _heads(state)
-    shared = bool(state.cohorts)
+    shared = bool(state.sharing.cohorts)
     while heads:
         borrows, place, queue = heads[0]
         key = queue.key
@@ -99,7 +101,7 @@ def _scan(state: State, elastic: Elastic, decisions: list[Decision]) -> bool:
             if following is not None:
                 heapreplace(heads, (borrows, rank(state, key, following), queue))
                 continue
-            state.retire(key)
+            state.queues.retire(key)
         heappop(heads)
     return elastic.settle(scan, decisions)
 
@@ -107,10 +109,10 @@ def _scan(state: State, elastic: Elastic, decisions: list[Decision]) -> bool:
 def _heads(state: State) -> list[tuple[bool, Rank, WaitQueue]]:
     """Return the lines by rank of their heads; no two ranks are equal, as no two arrivals are."""
     heads: list[tuple[bool, Rank, WaitQueue]] = []
-    for key, queue in list(state.queues.items()):
+    for key, queue in list(state.queues.active.items()):
         live = queue.head()
         if live is None:
-            state.retire(key)
+            state.queues.retire(key)
         else:
             heads.append((False, rank(state, key, live), queue))
     heapify(heads)
@@ -138,7 +140,7 @@ def _try_admit(
     if key.needs.wants_node and not nodes:
         queue.reason = why_no_node(state, key)
         return False
-    if not queue.in_cluster or scan.admits(state.ledgers, queue.in_cluster):
+    if not queue.in_cluster or scan.admits(state.fleet.ledgers, queue.in_cluster):
         if policy_of(state, key.pool).arrange is None:
             if _grant(state, scan, queue, live, nodes, decisions):
                 return True
@@ -212,7 +214,7 @@ def _still_short(state: State, scan: Scan, queue: WaitQueue, need: Need, live: L
     if resource in scan.blocked:
         queue.reason = WaitReason("behind", resource, scan.blocked[resource])
         return True
-    if not scan.short(state.ledgers, *need):
+    if not scan.short(state.fleet.ledgers, *need):
         return False
     scan.blocked[resource] = live.id
     queue.reason = WaitReason("short_of", resource)
@@ -234,7 +236,7 @@ def _grant(
         return True
     for node in nodes:
         name = node.name
-        if scan.admits(state.ledgers, queue.on_node(name)):
+        if scan.admits(state.fleet.ledgers, queue.on_node(name)):
             grant(state, live, name, decisions)
             queue.sticky_node = None
             return True
@@ -286,7 +288,7 @@ def _places(
     full = []
     for node in nodes:
         on_node = queue.on_node(node.name)
-        if scan.admits(state.ledgers, on_node):
+        if scan.admits(state.fleet.ledgers, on_node):
             yield Place(node.name, on_node + queue.in_cluster)
         else:
             full.append(node)
@@ -317,7 +319,7 @@ def _admit(
 
 def _held_back(state: State, live: LiveAction, key: ResourceId) -> bool:
     """Say whether ``live`` waits with those that were evicted from the group ``key``."""
-    deferral = state.deferrals.get(key)
+    deferral = state.queues.deferrals.get(key)
     return deferral is not None and live.order >= deferral.first and not malleable(state, live)
 
 
@@ -339,11 +341,11 @@ def _wait(
 ) -> WaitReason:
     """Let the head of ``queue`` wait, and save up where that can help it."""
     for need in queue.in_cluster:
-        if not large_enough(state, [need]):
+        if not state.fleet.large_enough([need]):
             return WaitReason("too_large", need[0])
     if not queue.key.needs.wants_node:
         return _refuse(state, scan, elastic, live, queue.in_cluster)
-    large = [node.name for node in nodes if large_enough(state, queue.on_node(node.name))]
+    large = [node.name for node in nodes if state.fleet.large_enough(queue.on_node(node.name))]
     if not large:
         queue.sticky_node = None
         return WaitReason("too_large", queue.key.node or queue.key.pool)
@@ -357,9 +359,9 @@ def _refuse(
     state: State, scan: Scan, elastic: Elastic, live: LiveAction, needs: list[Need]
 ) -> WaitReason:
     """Let ``live`` wait for ``needs``; when time alone brings them, look again then."""
-    reason = scan.refuse(state.ledgers, live.id, needs)
+    reason = scan.refuse(state.fleet.ledgers, live.id, needs)
     resource = ResourceId(reason.subject or "")
-    if reason.code == "short_of" and resource in state.paced:
+    if reason.code == "short_of" and resource in state.fleet.paced:
         _look_again(state, resource, next(amount for name, amount in needs if name == resource))
     elif reason.code == "short_of" and not resource.startswith("memory:"):
         elastic.take(live, needs)
@@ -368,9 +370,9 @@ def _refuse(
 
 def _look_again(state: State, resource: ResourceId, amount: int) -> None:
     """Set a timer for when time alone lets ``amount`` fit, if it does."""
-    ledger = state.paced.get(resource)
+    ledger = state.fleet.paced.get(resource)
     ready_at = None if ledger is None else ledger.ready_at(amount)
-    due = state.pacing.get(resource)
+    due = state.timers.pacing.get(resource)
     if ready_at is not None and (due is None or ready_at < due):
-        state.pacing[resource] = ready_at
+        state.timers.pacing[resource] = ready_at
         state.timers.set(ready_at, TimerKind.PACE, resource)

@@ -46,10 +46,12 @@ from scheduler.core.residency.restore_costs import with_restores
 from scheduler.core.residency.services import reserve, reserve_beside
 from scheduler.core.sharing.cohorts import CohortKey, charged, largest_within
 from scheduler.core.sharing.shares import ShareBook, key_at
+from scheduler.core.state.demand import Need, QueueKey
 from scheduler.core.state.durations import LEAST_SECONDS, choices_of, residual_seconds
-from scheduler.core.state.lifecycle import grant, stand
-from scheduler.core.state.model import Arranged, Deferral, LiveAction, State, holding
-from scheduler.core.state.queues import Need, QueueKey, WaitQueue, WaitReason
+from scheduler.core.state.lifecycle import grant
+from scheduler.core.state.live import LiveAction
+from scheduler.core.state.model import Arranged, State
+from scheduler.core.state.queues import Deferral, WaitQueue, WaitReason
 from scheduler.core.state.timers import TimerKind
 
 #: Waiting actions behind the candidates that an estimate looks at.
@@ -105,7 +107,7 @@ class Elastic:
     def reserve(self, key: ResourceId | None, candidate: Candidate) -> None:
         """Hold what ``candidate`` was admitted with until `settle`; without a key it just goes."""
         live = candidate.live
-        self._state.queues[candidate.line].leave(live)
+        self._state.queues.active[candidate.line].remove(live)
         self.take(live, candidate.needs)
         holder = _reserved(live)
         for resource, amount in candidate.needs:
@@ -114,7 +116,7 @@ class Elastic:
             self._going.append((candidate, None))
         else:
             self._groups.setdefault((key, live.pool), []).append(candidate)
-            if self._state.hosting:
+            if self._state.fleet.resident:
                 self._admitted[live.needs.key, live.pool] += live.needs.key_amount
 
     def take(self, live: LiveAction, needs: list[Need]) -> None:
@@ -124,7 +126,7 @@ class Elastic:
 
     def squeeze(self, scan: Scan, needs: list[Need]) -> bool:
         """Make room for ``needs`` among running malleable actions; say whether they fit then."""
-        ledgers = self._state.ledgers
+        ledgers = self._state.fleet.ledgers
         if any(resource in scan.blocked for resource, _ in needs):
             return False
         short = [need for need in needs if scan.short(ledgers, *need)]
@@ -152,20 +154,20 @@ class Elastic:
     def settle(self, scan: Scan, decisions: list[Decision]) -> bool:
         """Grant, defer, and say whether somebody who was evicted may try another node."""
         state = self._state
-        if not (self._groups or self._going or state.changed):
+        if not (self._groups or self._going or state.resizing.changed):
             self._give_back()
             return False
         for (key, pool), members in sorted(self._groups.items(), key=itemgetter(0)):
             self._arrange(key, pool, members, scan.claims.get(key, []))
-            state.changed.discard(key)
+            state.resizing.changed.discard(key)
         self._groups.clear()
         self._admitted.clear()
-        for key in sorted(state.changed):
+        for key in sorted(state.resizing.changed):
             if self._widths.runners(key):
-                free = available(state.ledgers[key], scan.claims.get(key, []))
+                free = available(state.fleet.ledgers[key], scan.claims.get(key, []))
                 self._widths.share(key, free, ())
                 self._widths.grow()
-        state.changed.clear()
+        state.resizing.changed.clear()
         self._give_back()
         if self._resized is not None:
             decisions += self._resized.losses()
@@ -192,7 +194,7 @@ class Elastic:
         self, key: ResourceId, pool: str, members: list[Candidate], claims: list[int]
     ) -> None:
         """Let the policy of ``pool`` decide about one group."""
-        state, ledger = self._state, self._state.ledgers[key]
+        state, ledger = self._state, self._state.fleet.ledgers[key]
         if not any(len(_counts(member)) > 1 for member in members):
             self._all_go(key, members, claims)
             return
@@ -217,8 +219,8 @@ class Elastic:
     def _all_go(self, key: ResourceId, members: list[Candidate], claims: list[int]) -> None:
         """Let those go of whom nobody has a choice (Algorithm 1, lines 5 and 6)."""
         self._going += ((member, None) for member in members)
-        if self._state.resizes and self._widths.runners(key):
-            self._widths.share(key, available(self._state.ledgers[key], claims), ())
+        if self._state.resizing.enabled and self._widths.runners(key):
+            self._widths.share(key, available(self._state.fleet.ledgers[key], claims), ())
             self._widths.grow()
 
     def _decide(
@@ -233,14 +235,14 @@ class Elastic:
         state, policy = self._state, policy_of(self._state, pool)
         lives = [member.live for member in members]
         kind = lives[0].needs.key
-        calls = key in state.hosting and all(live.needs.service for live in lives)
+        calls = key in state.fleet.resident and all(live.needs.service for live in lives)
         capped = not (calls and all_at_once(state, kind, pool, self._admitted[kind, pool]))
         beside = [other.live for other in others]
         group = group_of(state, key, pool, lives, beside, claims, capped=capped)
         self._cut(key, members, group)
         assert policy.arrange is not None  # else nobody would have been reserved for it
         arrangement = policy.arrange(group)
-        hosted = key in state.hosting
+        hosted = key in state.fleet.resident
         for at, (member, amount) in enumerate(zip(members, arrangement.units, strict=False), 1):
             left = (*arrangement.units[at:], *claims) if hosted else ()
             self._go(key, member, amount, left)
@@ -297,16 +299,18 @@ class Elastic:
         soonest = min((*group.running, *arrangement.ends))
         until = state.now + max(LEAST_SECONDS, soonest)
         first = min(member.live.order for member in evicted)
-        before = state.deferrals.get(key)  # of another pool, or an earlier scan of this cycle
+        before = state.queues.deferrals.get(
+            key
+        )  # of another pool, or an earlier scan of this cycle
         if before is not None:
             until, first = min(until, before.until), min(first, before.first)
-        state.deferrals[key] = Deferral(until, first)
+        state.queues.deferrals[key] = Deferral(until, first)
         state.timers.set(until, TimerKind.DEFERRAL, key)
 
     def _wait(self, key: ResourceId, candidate: Candidate) -> bool:
         """Put an evicted action back; say whether it may run on another node."""
         live = candidate.live
-        queue = stand(self._state, live, candidate.line)
+        queue = self._state.queues.push(live, candidate.line)
         if queue.head() is live:
             queue.reason = WaitReason("deferred", key)
             queue.sticky_node = candidate.node
@@ -315,7 +319,7 @@ class Elastic:
     def _release(self, candidate: Candidate) -> None:
         holder = _reserved(candidate.live)
         for resource, _ in candidate.needs:
-            self._state.ledgers[resource].release(holder)
+            self._state.fleet.ledgers[resource].release(holder)
 
 
 def _reserved(live: LiveAction) -> str:
@@ -351,12 +355,12 @@ def group_of(
         state, key, candidates, [choices_of(state, live) for live in candidates]
     )
     least = sum(each.smallest for each in choices)
-    group = Group(key, operator_of(state.ledgers[key], claims, least), choices)
+    group = Group(key, operator_of(state.fleet.ledgers[key], claims, least), choices)
     policy = policy_of(state, pool)
     if group.elastic and (len(candidates) > 1 or policy.shares):
         waiting = behind(state, key, pool, {live.id for live in (*candidates, *others)})
         group.behind = [choices_of(state, live) for live in waiting]
-        holders = list(holding(state, key))
+        holders = list(state.holding(key))
         group.running = [grained(residual_seconds(state, live)) for live in holders]
         if policy.shares and capped:
             more = [choices_of(state, live) for live in others]
@@ -394,9 +398,9 @@ def behind(state: State, key: ResourceId, pool: str, without: set[ActionId]) -> 
     """
     kind, _, node = key.partition(":")
     cluster = key in state.config.resources
-    nodes = [] if cluster else sorted(each.name for each in state.nodes_of(pool))
+    nodes = [] if cluster else sorted(each.name for each in state.fleet.nodes_of(pool))
     lines = []
-    for queue in state.queues.values():
+    for queue in state.queues.active.values():
         line = queue.key
         halted = line.held or queue.out_of_share
         if line.needs.key == (key if cluster else kind) and not halted:
@@ -421,7 +425,7 @@ def _fair_share(
 ) -> int:
     """Return the cap of `balanced`: units that inelastic actions leave, per elastic action."""
     elastic = sum(len(each) > 1 for each in waiting)
-    units = state.ledgers[key].capacity
+    units = state.fleet.ledgers[key].capacity
     units -= sum(each.smallest for each in waiting if len(each) == 1)
     for live in holders:
         if len(live.action.cost.get(live.needs.key, ())) > 1:

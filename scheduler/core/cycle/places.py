@@ -7,9 +7,10 @@ from typing import Final
 from domain.ids import node_resource
 from scheduler.core.residency.restore_costs import done_seconds, may_choose
 from scheduler.core.residency.service_turns import KIND, at_home, has_room
-from scheduler.core.state.demand import Needs
-from scheduler.core.state.model import LiveAction, LiveNode, State
-from scheduler.core.state.queues import Need, QueueKey, WaitReason
+from scheduler.core.state.demand import Needs, QueueKey
+from scheduler.core.state.live import LiveAction, LiveNode
+from scheduler.core.state.model import State
+from scheduler.core.state.queues import WaitReason
 
 #: Last of the places in `_for_service`: what is tried where nothing else is left.
 _FAILS: Final = 3
@@ -21,14 +22,16 @@ def usable_nodes(state: State, key: QueueKey, live: LiveAction | None = None) ->
     ``live``, its head: a call goes first where it would be done soonest.
     """
     if key.node is not None:
-        bound = state.nodes[key.node]
-        return [bound] if state.usable(bound) else []
-    usable = [node for node in state.nodes_of(key.pool) if state.usable(node)]
+        bound = state.fleet.nodes[key.node]
+        return [bound] if state.fleet.usable(bound) else []
+    usable = [node for node in state.fleet.nodes_of(key.pool) if state.fleet.usable(node)]
     if key.needs.gpu_memory_bytes:
         usable = [node for node in usable if _has_memory(node, key.needs.gpu_memory_bytes)]
     if len(usable) > 1:
         place = _places_of_a_call(state, usable, key.needs, live) if key.needs.service else None
-        usable.sort(key=lambda node: (place[node.name] if place else (), load(state, node.name)))
+        usable.sort(
+            key=lambda node: (place[node.name] if place else (), state.fleet.load(node.name))
+        )
     return usable
 
 
@@ -41,7 +44,7 @@ def _places_of_a_call(
     wide = live is not None and chosen and may_choose(state, live)
     for name, place in _for_service(state, nodes, needs).items():
         soon = done_seconds(state, name, live) if live is not None and chosen else 0.0
-        free = state.hosting[node_resource(KIND, name)].free if wide else 0
+        free = state.fleet.resident[node_resource(KIND, name)].free if wide else 0
         places[name] = (place == _FAILS, soon, place, -free)
     return places
 
@@ -55,8 +58,8 @@ def kept_away(state: State, key: QueueKey) -> bool:
     if not service:
         return False
     amount, memory_bytes = key.needs.key_amount, key.needs.gpu_memory_bytes
-    nodes = (node for node in state.nodes_of(key.pool) if state.usable(node))
-    found = [state.hosting.get(node_resource(KIND, node.name)) for node in nodes
+    nodes = (node for node in state.fleet.nodes_of(key.pool) if state.fleet.usable(node))
+    found = [state.fleet.resident.get(node_resource(KIND, node.name)) for node in nodes
              if key.node in (None, node.name) and _has_memory(node, memory_bytes)]  # fmt: skip
     ledgers = [ledger for ledger in found if ledger is not None]
     if not any(ledger.shuns(service) for ledger in ledgers):
@@ -73,7 +76,7 @@ def _for_service(state: State, nodes: list[LiveNode], needs: Needs) -> dict[str,
     if not needs.service:
         return order
     for node in nodes:
-        ledger = state.hosting.get(node_resource(KIND, node.name))
+        ledger = state.fleet.resident.get(node_resource(KIND, node.name))
         if ledger is None:
             continue
         if at_home(state, node.name, needs):
@@ -98,31 +101,12 @@ def _has_memory(node: LiveNode, memory_bytes: int) -> bool:
 
 def why_no_node(state: State, key: QueueKey) -> WaitReason:
     """Say why `usable_nodes` found none."""
-    if key.node is None and any(state.usable(node) for node in state.nodes_of(key.pool)):
+    if key.node is None and any(
+        state.fleet.usable(node) for node in state.fleet.nodes_of(key.pool)
+    ):
         return WaitReason("too_large", key.pool)
     if key.node is None:
-        code = "nodes_unusable" if state.nodes_of(key.pool) else "no_node"
+        code = "nodes_unusable" if state.fleet.nodes_of(key.pool) else "no_node"
         return WaitReason(code, key.pool)
     drained = key.node in state.config.drained_nodes
     return WaitReason("node_drained" if drained else "node_lost", key.node)
-
-
-def load(state: State, node: str) -> tuple[float, float, str]:
-    """Order nodes: least memory-loaded, then most free cores, then by name."""
-    return (_held_share(state, "memory", node), _held_share(state, "cpu", node), node)
-
-
-def _held_share(state: State, kind: str, node: str) -> float:
-    ledger = state.node_ledger(kind, node)
-    if ledger is None or ledger.capacity <= 0:
-        return 0.0
-    return 1.0 - ledger.free / ledger.capacity
-
-
-def large_enough(state: State, needs: list[Need]) -> bool:
-    """Say whether ``needs`` could be had if nothing were held."""
-    for resource, amount in needs:
-        ledger = state.ledgers.get(resource)
-        if ledger is None or not ledger.feasible(amount):
-            return False
-    return True

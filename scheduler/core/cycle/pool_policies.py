@@ -15,7 +15,7 @@ from scheduler.core.sharing.cohorts import largest_within
 from scheduler.core.sharing.shares import ceiling, with_project
 from scheduler.core.state.cpu_usage_history import light_amount
 from scheduler.core.state.demand import Needs, depends_on_place, needs_of, plain_needs_of
-from scheduler.core.state.model import State, holding
+from scheduler.core.state.model import State
 
 _MINIMUM = Minimum()
 #: Who is admitted at an efficient count waits for no more than one part in so many of a node. On a
@@ -25,14 +25,14 @@ FEWEST_AT_ONCE = 4
 
 def policy_of(state: State, pool: str) -> Policy:
     """Return the policy of ``pool``; a name that nobody knows (any more) is `Minimum`."""
-    policy = state.policies.get(pool)
+    policy = state.pools.policies.get(pool)
     if policy is None:
         configured = state.config.pools.get(pool)
         try:
             policy = _MINIMUM if configured is None else policy_named(configured.policy)
         except InvalidRequest:
             policy = _MINIMUM
-        state.policies[pool] = policy
+        state.pools.policies[pool] = policy
     return policy
 
 
@@ -42,25 +42,25 @@ def needs_in(state: State, action: Action, pool: str, node: str | None) -> Needs
         needs = _needs_in_place(state, action, pool, node)
     else:
         needs = plain_needs_of(action, state.config)
-    if state.appetites and (light := light_amount(state, action, pool, node)):
+    if state.learned.cpu_usage and (light := light_amount(state, action, pool, node)):
         needs = needs._replace(on_node=tuple(sorted((*needs.on_node, ("cpu", light)))))
     if action.call is not None:
         needs = with_service(needs, action, policy_of(state, pool).name)
         needs = with_memory(state, needs, action)
-    return with_project(state, needs, action, pool) if state.cohorts else needs
+    return with_project(state, needs, action, pool) if state.sharing.cohorts else needs
 
 
 def _needs_in_place(state: State, action: Action, pool: str, node: str | None) -> Needs:
     def most(name: str) -> int:
         there = in_one_place(name)
-        allowed = ceiling(state, pool, name, action.project) if state.cohorts else None
+        allowed = ceiling(state, pool, name, action.project) if state.sharing.cohorts else None
         return there if allowed is None else min(there, largest_within(name, allowed))
 
     def in_one_place(name: str) -> int:
         limit = state.config.most(name)
         if limit is not None:
             return limit
-        nodes = state.nodes_of(pool) if node is None else [state.nodes[node]]
+        nodes = state.fleet.nodes_of(pool) if node is None else [state.fleet.nodes[node]]
         have = (each.inventory.resources.get(name) for each in nodes)
         return max((each.capacity for each in have if each is not None), default=0)
 
@@ -88,17 +88,17 @@ def crowded(state: State, name: str, pool: str, node: str | None) -> bool:
 
     Who may run on any node counts in equal parts on each.
     """
-    nodes = [each.name for each in state.nodes_of(pool)]
+    nodes = [each.name for each in state.fleet.nodes_of(pool)]
     homes = nodes if node is None else [node]
     waiting = 0.0
-    for line, queue in state.queues.items():
+    for line, queue in state.queues.active.items():
         if queue.out_of_share:
             continue
         if line.pool == pool and line.needs.key == name and line.node in (None, *homes):
             waiting += queue.size if line.node else queue.size * len(homes) / max(1, len(nodes))
     units = state.config.resources.get(name)
     if units is None:
-        ledgers = (state.ledgers.get(node_resource(name, home)) for home in homes)
+        ledgers = (state.fleet.ledgers.get(node_resource(name, home)) for home in homes)
         units = sum(ledger.capacity for ledger in ledgers if ledger is not None)
     return waiting * MILLI > units
 
@@ -109,23 +109,23 @@ def all_at_once(state: State, kind: str, pool: str, admitted: int) -> bool:
     Each with what it is admitted with, wherever in ``pool`` that is; ``admitted``: milli-units.
     """
     wanted, units = admitted, 0
-    for line, queue in state.queues.items():
+    for line, queue in state.queues.active.items():
         halted = line.held or queue.out_of_share
         if line.pool == pool and line.needs.key == kind and not halted:
             wanted += queue.size * line.needs.key_amount
-    for node in state.nodes_of(pool):
+    for node in state.fleet.nodes_of(pool):
         resource = node_resource(kind, node.name)
-        ledger = state.ledgers.get(resource)
+        ledger = state.fleet.ledgers.get(resource)
         if ledger is not None:
             units += ledger.capacity
-            wanted += sum(live.needs.key_amount for live in holding(state, resource))
+            wanted += sum(live.needs.key_amount for live in state.holding(resource))
     return wanted <= units
 
 
 def read_policies(state: State) -> None:
     """Look at the policies of the configuration that came in force."""
-    state.policies.clear()
+    state.pools.policies.clear()
     pools = state.config.pools
-    state.resizes = any(isinstance(policy_of(state, name), Malleable) for name in pools)
-    if state.resizes:
-        state.changed.update(state.ledgers)
+    state.resizing.enabled = any(isinstance(policy_of(state, name), Malleable) for name in pools)
+    if state.resizing.enabled:
+        state.resizing.changed.update(state.fleet.ledgers)

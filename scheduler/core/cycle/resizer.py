@@ -24,17 +24,12 @@ from domain.ids import ActionId, ResourceId, node_resource
 from domain.ports import ResizableLedger
 from domain.resources import MILLI
 from scheduler.core.cycle.pool_policies import policy_of
-from scheduler.core.policies.malleable import (
-    RESIZE_SECONDS,
-    Malleable,
-    Share,
-    profile_of,
-    widths,
-)
+from scheduler.core.policies.malleable import RESIZE_SECONDS, Malleable, Share, profile_of, widths
 from scheduler.core.sharing.cohorts import CohortKey
 from scheduler.core.sharing.shares import ShareBook, charge, key_at
 from scheduler.core.state.durations import account, left_seconds
-from scheduler.core.state.model import READY, LiveAction, State
+from scheduler.core.state.live import READY, LiveAction
+from scheduler.core.state.model import State
 from scheduler.core.state.timers import TimerKind
 
 #: Changes of one action that its end tells about; the journal has all.
@@ -74,10 +69,10 @@ class Widths:
         found = self._runners.get(resource)
         if found is None:
             state = self._state
-            there = state.supple.get(resource.partition(":")[2])
+            there = state.fleet.resizable.get(resource.partition(":")[2])
             found = []
             # Asking the protocol itself would take longer than resizing.
-            if there and hasattr(state.ledgers.get(resource), "resize"):
+            if there and hasattr(state.fleet.ledgers.get(resource), "resize"):
                 found = [
                     live
                     for live in there.values()
@@ -88,7 +83,7 @@ class Widths:
         return found
 
     def _resizable(self, live: LiveAction) -> bool:
-        node = self._state.nodes.get(live.node or "")
+        node = self._state.fleet.nodes.get(live.node or "")
         return (
             live.state in _HELD
             and live.aborting is None
@@ -99,7 +94,7 @@ class Widths:
 
     def squeeze(self, resource: ResourceId, claims: Sequence[int], amount: int) -> bool:
         """Shrink the widest until ``amount`` fits beside ``claims``; change nothing if it cannot."""
-        ledger, runners = self._state.ledgers.get(resource), self.runners(resource)
+        ledger, runners = self._state.fleet.ledgers.get(resource), self.runners(resource)
         if ledger is None or not runners:
             return False
         self._givers.clear()  # whoever shrinks gives less now
@@ -135,13 +130,13 @@ class Widths:
                 runners.append(live)
             else:
                 state.timers.set(live.resized_at + RESIZE_SECONDS, TimerKind.RESIZE, resource)
-                state.resizing[resource] = live.resized_at + RESIZE_SECONDS
+                state.resizing.due[resource] = live.resized_at + RESIZE_SECONDS
         total = free + sum(_held(live).amount for live in runners)
         everybody = [self._share(live) for live in (*runners, *arriving)]
         purses = self._purses(resource, runners, arriving)
         wide = widths(everybody, total, purses)
         if purses is not None and total - sum(wide) >= MILLI:  # perhaps more than anybody can use
-            state.pinched.add(resource)
+            state.sharing.limited.add(resource)
         targets = list(zip(runners, wide, strict=False))
         for live, width in targets:
             if width < _held(live).amount:
@@ -164,7 +159,7 @@ class Widths:
 
     def make_room(self, key: CohortKey, project: str, amount: int) -> bool:
         """Take a step from the widest who may give to ``project`` of a share; say if there is one."""
-        cohort, givers = self._state.cohorts[key], self._givers_of(key)
+        cohort, givers = self._state.sharing.cohorts[key], self._givers_of(key)
         owns = cohort.entitled(project, amount) >= 0
         may = [
             live
@@ -179,7 +174,7 @@ class Widths:
         self._set(widest, max(count for count in counts if count < held.amount))
         if _held(widest).amount == counts[0]:
             givers[widest.action.project].remove(widest)
-        self._state.changed.add(held.resource)
+        self._state.resizing.changed.add(held.resource)
         return True
 
     def _givers_of(self, key: CohortKey) -> dict[str, list[LiveAction]]:
@@ -187,7 +182,7 @@ class Widths:
         found = self._givers.get(key)
         if found is None:
             found = self._givers[key] = defaultdict(list)
-            for node in self._state.nodes_of(key.pool) if key.pool else ():
+            for node in self._state.fleet.nodes_of(key.pool) if key.pool else ():
                 for live in self.runners(node_resource(key.name, node.name)):
                     if _held(live).amount > _counts(live)[0]:
                         found[live.action.project].append(live)
@@ -211,14 +206,14 @@ class Widths:
     def _set(self, live: LiveAction, amount: int, prefer: Sequence[int] = ()) -> None:
         held = _held(live)
         # Else it would not be among the runners.
-        ledger = cast("ResizableLedger", self._state.ledgers[held.resource])
+        ledger = cast("ResizableLedger", self._state.fleet.ledgers[held.resource])
         allocation = ledger.resize(live.holder, amount, prefer)
         if live.id not in self._before:
             self._before[live.id] = held
             account(self._state, live)
         others = (each for each in live.allocations if each.resource != held.resource)
         live.allocations = (*others, allocation)
-        if self._state.cohorts:
+        if self._state.sharing.cohorts:
             charge(self._state, live, (held,), -1)
             charge(self._state, live, (allocation,))
 

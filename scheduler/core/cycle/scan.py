@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from domain.ids import ActionId, ResourceId
-from scheduler.core.state.queues import Need, WaitReason
+from scheduler.core.state.demand import Need
+from scheduler.core.state.queues import WaitReason
 
 
 class Fits(Protocol):

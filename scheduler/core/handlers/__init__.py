@@ -11,7 +11,15 @@ from typing import Any, Final
 
 from domain import events
 from domain.decisions import Decision
-from scheduler.core.handlers import actions, leases, node_removal, nodes, tasks, trajectories
+from scheduler.core.handlers import (
+    actions,
+    configuration,
+    leases,
+    node_removal,
+    nodes,
+    tasks,
+    trajectories,
+)
 from scheduler.core.residency import services
 from scheduler.core.state.model import State
 
@@ -43,6 +51,6 @@ HANDLERS: Final[dict[type, Handler]] = {
     events.NodeLost: nodes.lost,
     events.NodeReturned: nodes.returned,
     events.NodeForgetAsked: node_removal.asked,
-    events.ConfigApplied: nodes.config_applied,
+    events.ConfigApplied: configuration.applied,
     events.TimeAdvanced: _time_advanced,
 }

@@ -22,14 +22,12 @@ from scheduler.core.state.coalescing import Kept, key_of
 from scheduler.core.state.completion import bury, enter, finish
 from scheduler.core.state.demand import Needs, capacity_of, check_feasible
 from scheduler.core.state.lifecycle import MAX_ATTEMPTS, abort, release_orphan, requeue
-from scheduler.core.state.model import LiveAction, LiveTrajectory, State, order_of, share_names
+from scheduler.core.state.live import LiveAction, LiveTrajectory, intern_names
+from scheduler.core.state.model import State
 from scheduler.core.state.timers import TimerKind
 
 #: After these, nobody can say that the work was done.
 _UNSURE = frozenset({Outcome.UNKNOWN, Outcome.INFRA_FAILED})
-
-#: Answers kept about what can ever fit.
-_FEASIBLE_KEPT = 4096
 
 
 def submitted(state: State, event: ActionSubmitted, decisions: list[Decision]) -> None:
@@ -59,12 +57,12 @@ def submitted(state: State, event: ActionSubmitted, decisions: list[Decision]) -
             decisions.append(_answered(action, kept, event.lag_seconds))
             return
     state.arrivals += 1
-    share_names(action)
+    intern_names(action)
     live = LiveAction(
         action=action,
         pool=pool,
         needs=needs,
-        order=order_of(state, action, state.arrivals),
+        order=state.steering.order(action, state.arrivals),
         submitted_at=event.at - event.lag_seconds,
     )
     state.actions[action.id] = live
@@ -112,9 +110,9 @@ def _never_fits(
         node = trajectory.node if action.kind is EXEC else None
         memory = 0 if node else trajectory.memory_bytes or memory
     place = pool, node, needs, memory
-    if place in state.feasible:
+    if place in state.pools.feasible:
         return None
-    nodes = state.nodes_of(pool) if node is None else [state.nodes[node]]
+    nodes = state.fleet.nodes_of(pool) if node is None else [state.fleet.nodes[node]]
     capacity = capacity_of([node.inventory for node in nodes])
     try:
         check_feasible(action.cost, memory, state.config, pool, capacity)
@@ -126,9 +124,7 @@ def _never_fits(
         if most is not None and charged(name, amount) > most:
             has = f"project {needs.project!r} can have {units(most)} of {name} at most"
             return Outcome.INFRA_FAILED, f"can never run: {has}, {units(amount)} asked"
-    if len(state.feasible) >= _FEASIBLE_KEPT:
-        state.feasible.clear()
-    state.feasible.add(place)
+    state.pools.add_feasible(place)
     return None
 
 
@@ -223,7 +219,7 @@ def finished(state: State, event: ActionFinished, decisions: list[Decision]) -> 
 
 
 def _end_attempt(state: State, event: ActionFinished, decisions: list[Decision]) -> None:
-    node = state.nodes.get(event.node)
+    node = state.fleet.nodes.get(event.node)
     if node is not None and node.orphans:
         holder = f"{event.action_id}#{event.attempt}"
         if release_orphan(state, event.node, holder):

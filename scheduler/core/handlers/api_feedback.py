@@ -10,12 +10,13 @@ from __future__ import annotations
 from domain.apis import Feedback, Verdict
 from domain.events import ActionFinished
 from domain.ids import ResourceId
-from scheduler.core.state.model import LiveAction, State
+from scheduler.core.state.live import LiveAction
+from scheduler.core.state.model import State
 
 
 def heed(state: State, live: LiveAction, event: ActionFinished, feedback: Feedback) -> str:
     """Tell the books of the resource; return why the call is not made again, empty if it is."""
-    ledger = state.paced.get(ResourceId(feedback.resource))
+    ledger = state.fleet.paced.get(ResourceId(feedback.resource))
     if ledger is None:
         return "its resource is not declared any more"
     granted_at = live.granted_at if live.granted_at is not None else state.now
@@ -34,7 +35,7 @@ def heed_holder(state: State, live: LiveAction, feedback: Feedback) -> None:
     """Let the books follow what the holder of a lease heard from what it holds."""
     granted_at = live.granted_at if live.granted_at is not None else state.now
     for allocation in live.allocations:
-        ledger = state.paced.get(allocation.resource)
+        ledger = state.fleet.paced.get(allocation.resource)
         if ledger is not None and feedback.resource in ("", allocation.resource):
             ledger.heed(feedback, granted_at, state.now)
 

@@ -13,7 +13,8 @@ from scheduler.core.handlers.leases import expire
 from scheduler.core.handlers.nodes import dead, grace_over
 from scheduler.core.handlers.trajectories import close
 from scheduler.core.state.completion import finish
-from scheduler.core.state.model import LiveAction, State
+from scheduler.core.state.live import LiveAction
+from scheduler.core.state.model import State
 from scheduler.core.state.timers import Timer, TimerKind
 
 
@@ -24,13 +25,13 @@ def holds(state: State, timer: Timer) -> bool:
         tombstone = state.tombstones.get(subject)
         return tombstone is not None and tombstone.until <= at
     if kind is TimerKind.DEFERRAL:
-        deferral = state.deferrals.get(ResourceId(subject))
+        deferral = state.queues.deferrals.get(ResourceId(subject))
         return deferral is not None and deferral.until <= at
     if kind is TimerKind.RESIZE:
-        due = state.resizing.get(ResourceId(subject))
+        due = state.resizing.due.get(ResourceId(subject))
         return due is not None and due <= at
     if kind is TimerKind.PACE:
-        due = state.pacing.get(ResourceId(subject))
+        due = state.timers.pacing.get(ResourceId(subject))
         return due is not None and due <= at
     if kind in {TimerKind.NODE_GRACE, TimerKind.NODE_DEAD}:
         return _still_silent(state, timer)
@@ -49,7 +50,7 @@ def holds(state: State, timer: Timer) -> bool:
 
 def _still_silent(state: State, timer: Timer) -> bool:
     at, kind, subject = timer
-    node, config = state.nodes.get(subject), state.config
+    node, config = state.fleet.nodes.get(subject), state.config
     if node is None or node.lost_at is None:
         return False
     limit = config.grace_of if kind is TimerKind.NODE_GRACE else config.death_of
@@ -64,19 +65,19 @@ def ring(state: State, timer: Timer, decisions: list[Decision]) -> None:
     if kind is TimerKind.TOMBSTONE:
         del state.tombstones[subject]
     elif kind is TimerKind.DEFERRAL:
-        del state.deferrals[ResourceId(subject)]
+        del state.queues.deferrals[ResourceId(subject)]
         state.dirty = True
     elif kind is TimerKind.RESIZE:
-        del state.resizing[ResourceId(subject)]
-        state.changed.add(ResourceId(subject))
+        del state.resizing.due[ResourceId(subject)]
+        state.resizing.changed.add(ResourceId(subject))
         state.dirty = True
     elif kind is TimerKind.PACE:
-        del state.pacing[ResourceId(subject)]
+        del state.timers.pacing[ResourceId(subject)]
         state.dirty = True
     elif kind is TimerKind.NODE_GRACE:
-        grace_over(state, state.nodes[subject], decisions)
+        grace_over(state, state.fleet.nodes[subject], decisions)
     elif kind is TimerKind.NODE_DEAD:
-        dead(state, state.nodes[subject], decisions)
+        dead(state, state.fleet.nodes[subject], decisions)
     elif kind is TimerKind.TRAJECTORY:
         trajectory = state.trajectories[TrajectoryKey(subject)]
         close(state, trajectory, "its time to live is over", decisions)

@@ -9,7 +9,8 @@ from domain.ids import ActionId
 from scheduler.core.handlers.api_feedback import heed_holder
 from scheduler.core.state.completion import finish
 from scheduler.core.state.lifecycle import extend_lease
-from scheduler.core.state.model import LiveAction, State
+from scheduler.core.state.live import LiveAction
+from scheduler.core.state.model import State
 
 
 def _lease(state: State, action_id: ActionId, project: str) -> LiveAction | None:

@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 from domain.decisions import Decision, Forget, Refuse
 from domain.events import NodeForgetAsked
-from scheduler.core.handlers.nodes import forgotten_mark, reread_needs, resources_of
+from scheduler.core.handlers.nodes import forgotten_mark
 from scheduler.core.state.completion import bury, drop_trajectory
-from scheduler.core.state.lifecycle import release_orphan
-from scheduler.core.state.model import LiveNode, State
+from scheduler.core.state.lifecycle import release_orphan, reread_needs
+from scheduler.core.state.live import LiveNode
+from scheduler.core.state.model import State
 
 
 class _No(NamedTuple):
@@ -32,7 +33,7 @@ class _No(NamedTuple):
 
 def asked(state: State, event: NodeForgetAsked, decisions: list[Decision]) -> None:
     """Forget a node, or say why not (rule 1)."""
-    node = state.nodes.get(event.node)
+    node = state.fleet.nodes.get(event.node)
     if node is None:
         no = _No("not_found", f"there is no node {event.node!r}")
     else:
@@ -52,7 +53,7 @@ def _why_not(state: State, node: LiveNode) -> _No | None:
     if node.lost_at is None:
         return _No("conflict", f"node {name} lives: drain it, and stop its worker first")
     dead = f"it is dead after {state.config.death_of(node.inventory.pool):g} s of silence"
-    if holding := len(state.on_node.get(name, ())):
+    if holding := len(state.fleet.on_node.get(name, ())):
         return _No("conflict", f"{holding} actions hold units of node {name}; {dead}")
     trajectories = state.trajectories.values()
     if there := sum(each.node == name and not each.removing for each in trajectories):
@@ -67,37 +68,11 @@ def _forget(state: State, node: LiveNode) -> None:
         release_orphan(state, name, holder)
     for trajectory in [each for each in state.trajectories.values() if each.node == name]:
         drop_trajectory(state, trajectory)
-    _close_books(state, name)
-    state.on_node.pop(name, None)
-    state.supple.pop(name, None)
-    del state.nodes[name]
+    for resource in state.fleet.remove_node(name, state.config.resources):
+        state.timers.pacing.pop(resource, None)
+        state.resizing.forget(resource)
+        state.sharing.limited.discard(resource)
     bury(state, forgotten_mark(node.inventory.identity), f"node {name} was forgotten")
-    _look_again(state, name)
-
-
-def _close_books(state: State, name: str) -> None:
-    for resource in resources_of(state, name):
-        del state.ledgers[resource]
-        state.paced.pop(resource, None)
-        state.local.pop(resource, None)
-        state.hosting.pop(resource, None)
-        state.resizing.pop(resource, None)
-        state.pacing.pop(resource, None)
-        state.changed.discard(resource)
-        state.pinched.discard(resource)
-
-
-def _look_again(state: State, name: str) -> None:
-    """Let nobody wait for the node ``name``, nor for the reason that it gave."""
-    for key in [key for key in state.queues if key.node == name]:
-        del state.queues[key]  # nobody stands in it: only trajectories that were there would
-    for key in [key for key in state.drained if key.node == name]:
-        del state.drained[key]
-    for queue in state.queues.values():
-        queue.reason = None
-        if queue.sticky_node == name:
-            queue.sticky_node = None
-    state.feasible.clear()
-    state.deferrals.clear()
+    state.queues.forget_node(name)
+    state.capacity_changed()
     reread_needs(state)
-    state.dirty = True

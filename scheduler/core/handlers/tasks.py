@@ -1,4 +1,4 @@
-"""Steering a task: pausing it, changing its priority, ending what it has.
+"""TaskControl a task: pausing it, changing its priority, ending what it has.
 
 Rules
 1. What waits of a paused task stands in lines of its own (`QueueKey.held`), which take, block and
@@ -13,28 +13,28 @@ from collections.abc import Callable
 
 from domain.decisions import Decision
 from domain.events import TaskCancelRequested, TaskPaused, TaskPrioritised
-from domain.ids import task_key
 from scheduler.core.handlers.actions import cancel
 from scheduler.core.state.lifecycle import enqueue, leave_queue
-from scheduler.core.state.model import LiveAction, State, Steering, order_of, steering_of
+from scheduler.core.state.live import LiveAction
+from scheduler.core.state.model import State
 
 
 def paused(state: State, event: TaskPaused, decisions: list[Decision]) -> None:
     """Grant nothing to a task from now on, or go on with it. Repeats change nothing."""
-    before = steering_of(state, event.project, event.task)
+    before = state.steering.of(event.project, event.task)
     if before.paused != event.paused:
-        _steer(state, event.project, event.task, before._replace(paused=event.paused))
+        state.steering.set(event.project, event.task, before._replace(paused=event.paused))
         _queue_anew(state, event.project, event.task, lambda live: None)
 
 
 def prioritised(state: State, event: TaskPrioritised, decisions: list[Decision]) -> None:
     """Serve a task's actions at another priority; None: each at its own again."""
-    before = steering_of(state, event.project, event.task)
+    before = state.steering.of(event.project, event.task)
     if before.priority != event.priority:
-        _steer(state, event.project, event.task, before._replace(priority=event.priority))
+        state.steering.set(event.project, event.task, before._replace(priority=event.priority))
 
         def place(live: LiveAction) -> None:
-            live.order = order_of(state, live.action, live.order[1])
+            live.order = state.steering.order(live.action, live.order[1])
 
         _queue_anew(state, event.project, event.task, place)
 
@@ -44,14 +44,6 @@ def cancel_requested(state: State, event: TaskCancelRequested, decisions: list[D
     for live in _live(state, event.project, event.task):
         if live.id in state.actions:
             cancel(state, live, event.reason, decisions)
-
-
-def _steer(state: State, project: str, task: str, steering: Steering) -> None:
-    key = task_key(project, task)
-    if steering == Steering():
-        state.steering.pop(key, None)
-    else:
-        state.steering[key] = steering
 
 
 def _queue_anew(

@@ -12,10 +12,10 @@ from domain.events import (
     TrajectoryOpened,
 )
 from domain.ids import ResourceId, node_resource, task_key, trajectory_key
-from scheduler.core.cycle.places import load
 from scheduler.core.state.completion import close_if_idle, drop_trajectory, finish
 from scheduler.core.state.lifecycle import abort, bind, enqueue, leave_queue, unbind
-from scheduler.core.state.model import LiveTrajectory, State
+from scheduler.core.state.live import LiveTrajectory
+from scheduler.core.state.model import State
 from scheduler.core.state.timers import TimerKind
 
 #: Life of a trajectory that declares no environment.
@@ -25,12 +25,12 @@ DEFAULT_TTL_SECONDS = 7200.0
 def task_opened(state: State, event: TaskOpened, decisions: list[Decision]) -> None:
     """Bind a task to a pool; trajectories that are open already stay where they are."""
     if event.pool:
-        state.task_pools[task_key(event.project, event.task)] = event.pool
+        state.steering.pools[task_key(event.project, event.task)] = event.pool
 
 
 def default_pool(state: State, project: str, task: str) -> str:
     """Return the pool of what does not name one: its task's, else its project's."""
-    if state.task_pools and (bound := state.task_pools.get(task_key(project, task))):
+    if state.steering.pools and (bound := state.steering.pools.get(task_key(project, task))):
         return bound
     owner = state.config.projects.get(project)
     return owner.default_pool if owner else "default"
@@ -188,7 +188,7 @@ def file_requested(state: State, event: FileRequested, decisions: list[Decision]
 
 
 def _reachable(state: State, node: str) -> bool:
-    return state.nodes[node].lost_at is None
+    return state.fleet.nodes[node].lost_at is None
 
 
 def _place(state: State, trajectory: LiveTrajectory) -> bool:
@@ -196,24 +196,24 @@ def _place(state: State, trajectory: LiveTrajectory) -> bool:
     memory = trajectory.memory_bytes
     fitting = [
         node.name
-        for node in state.nodes_of(trajectory.pool)
-        if state.usable(node)
+        for node in state.fleet.nodes_of(trajectory.pool)
+        if state.fleet.usable(node)
         and (not memory or _has_room(state, node_resource("memory", node.name), memory))
     ]
     if not fitting or (memory and _somebody_waits_for_room(state, trajectory.pool)):
         return False
-    bind(state, trajectory, min(fitting, key=lambda name: load(state, name)))
+    bind(state, trajectory, min(fitting, key=lambda name: state.fleet.load(name)))
     _queue_anew(state, trajectory)
     return True
 
 
 def _has_room(state: State, resource: ResourceId, amount: int) -> bool:
-    ledger = state.ledgers.get(resource)
+    ledger = state.fleet.ledgers.get(resource)
     return ledger is not None and ledger.fits((amount,))
 
 
 def _somebody_waits_for_room(state: State, pool: str) -> bool:
     return any(
         key.pool == pool and key.node is None and key.memory_bytes and queue.size
-        for key, queue in state.queues.items()
+        for key, queue in state.queues.active.items()
     )

@@ -27,7 +27,8 @@ from scheduler.core.policies.balanced import fair_share
 from scheduler.core.policies.choices import Choices, grained
 from scheduler.core.policies.group import Arrangement, Group
 from scheduler.core.policies.problem import Plan, Problem, Waiting, choices_of, key_of
-from scheduler.core.state.queues import Need, WaitReason
+from scheduler.core.state.demand import Need
+from scheduler.core.state.queues import WaitReason
 
 
 class _Counted:

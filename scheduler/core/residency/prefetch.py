@@ -34,7 +34,7 @@ _FOR_UNITS: Final = frozenset({"short_of", "behind"})
 
 def restore_ahead(state: State, decisions: list[Decision]) -> None:
     """Let services come to idle chunks for those who wait for something else."""
-    lines = [queue for key, queue in state.queues.items() if key.needs.service]
+    lines = [queue for key, queue in state.queues.active.items() if key.needs.service]
     if not any(queue.key.needs.service not in state.ahead for queue in lines):
         return
     wanted = _gpus_waited_for(state)
@@ -45,9 +45,9 @@ def restore_ahead(state: State, decisions: list[Decision]) -> None:
 
 def _gpus_waited_for(state: State) -> set[ResourceId]:
     """Return the GPUs, by node, that some line is short of, or that a policy holds back."""
-    reasons = [queue.reason for queue in state.queues.values() if queue.reason is not None]
+    reasons = [queue.reason for queue in state.queues.active.values() if queue.reason is not None]
     short = {ResourceId(why.subject or "") for why in reasons if why.code in _FOR_UNITS}
-    return short.union(state.deferrals)
+    return short.union(state.queues.deferrals)
 
 
 def _waits_beside(state: State, queue: WaitQueue) -> bool:
@@ -65,7 +65,7 @@ def _comes_soon(state: State, queue: WaitQueue) -> bool:
     service = queue.key.needs.service
     if service not in state.paces or waits_for_home(state, queue) is None:
         return False
-    working = sum(ledger.working(service) for ledger in state.hosting.values())
+    working = sum(ledger.working(service) for ledger in state.fleet.resident.values())
     return line_restores(state, queue, working) > AHEAD_RESTORES
 
 
@@ -78,8 +78,8 @@ def _bring(
     if live is None or service is None or service.quarantined:
         return
     nodes = [node for node in usable_nodes(state, queue.key)
-             if node_resource(KIND, node.name) in state.hosting]  # fmt: skip
-    ledgers = {node.name: state.hosting[node_resource(KIND, node.name)] for node in nodes}
+             if node_resource(KIND, node.name) in state.fleet.resident]  # fmt: skip
+    ledgers = {node.name: state.fleet.resident[node_resource(KIND, node.name)] for node in nodes}
     if any(ledger.homes(name, n) for ledger in ledgers.values() for n in live.action.cost[KIND]):
         return
     memory_bytes = service.memory_bytes(-(-amount // MILLI))

@@ -29,8 +29,8 @@ def prepare_declared(
     """Let all nodes prepare the eager services that are declared otherwise than ``before``."""
     services = state.config.services
     fresh = {name: each for name, each in services.items() if before.get(name) != each}
-    for node in state.nodes.values():
-        decisions += _everywhere(node.inventory, fresh) if state.usable(node) else ()
+    for node in state.fleet.nodes.values():
+        decisions += _everywhere(node.inventory, fresh) if state.fleet.usable(node) else ()
 
 
 def _everywhere(inventory: NodeInventory, services: Mapping[str, GpuService]) -> Iterator[Prepare]:

@@ -27,7 +27,8 @@ from scheduler.core.cycle.pool_policies import policy_of
 from scheduler.core.policies.choices import Choices
 from scheduler.core.residency.service_turns import KIND, pace
 from scheduler.core.state.durations import choices_of
-from scheduler.core.state.model import LiveAction, State
+from scheduler.core.state.live import LiveAction
+from scheduler.core.state.model import State
 
 
 def restore_seconds(state: State, service: str, counts: Sequence[int]) -> list[float]:
@@ -41,7 +42,7 @@ def with_restores(
     state: State, resource: ResourceId, lives: Sequence[LiveAction], choices: Sequence[Choices]
 ) -> list[Choices]:
     """Return the choices of each of ``lives`` on ``resource`` with their restores (rule 1)."""
-    ledger = state.hosting.get(resource)
+    ledger = state.fleet.resident.get(resource)
     if ledger is None:
         return list(choices)
     before: Counter[str] = Counter()
@@ -67,7 +68,7 @@ def may_choose(state: State, live: LiveAction) -> bool:
 
 def done_seconds(state: State, node: str, live: LiveAction) -> float:
     """Return in how many seconds ``live`` could be done on ``node``; inf where it does not fit (rule 2)."""
-    ledger = state.hosting.get(node_resource(KIND, node))
+    ledger = state.fleet.resident.get(node_resource(KIND, node))
     if ledger is None or ledger.free < live.needs.key_amount:
         return inf
     choices, service = choices_of(state, live), live.needs.service

@@ -40,9 +40,10 @@ from domain.events import ActionFinished
 from domain.ids import ResourceId, node_resource
 from domain.resources import MILLI
 from domain.services import service_name
-from scheduler.core.state.demand import Needs
-from scheduler.core.state.model import LiveAction, ServicePace, State
-from scheduler.core.state.queues import QueueKey, WaitQueue
+from scheduler.core.state.demand import Needs, QueueKey
+from scheduler.core.state.live import LiveAction
+from scheduler.core.state.model import ServicePace, State
+from scheduler.core.state.queues import WaitQueue
 
 KIND: Final = "gpu"
 OVERDUE_ROUNDS: Final = 4.0
@@ -83,7 +84,7 @@ def rank(state: State, key: QueueKey, live: LiveAction) -> Rank:
         return priority, _OTHERS, arrival  # on cores, as nearly everybody
     if state.now - live.submitted_at > overdue_seconds(state, key):
         return priority, _OVERDUE, arrival
-    nodes = (node.name for node in state.nodes_of(key.pool))
+    nodes = (node.name for node in state.fleet.nodes_of(key.pool))
     service, counts = key.needs.service, live.action.cost[KIND]
     cached = bool(service) and any(_caches(state, node, service, counts) for node in nodes)
     sits = cached or open_seat(state, key, live) is not None
@@ -103,10 +104,10 @@ def open_seat(state: State, key: QueueKey, live: LiveAction) -> Seat | None:
     if most == 1 or takes_more or key.needs.key != KIND:
         return None
     counts = {level_of(count) for count in live.action.cost[KIND]}
-    for node in state.nodes_of(key.pool):
+    for node in state.fleet.nodes_of(key.pool):
         resource = node_resource(KIND, node.name)
-        ledger = state.hosting.get(resource)
-        if ledger is None or not state.usable(node) or key.node not in (None, node.name):
+        ledger = state.fleet.resident.get(resource)
+        if ledger is None or not state.fleet.usable(node) or key.node not in (None, node.name):
             continue
         for home in ledger.seats(key.needs.service, most):
             if level_of(len(home.units) * MILLI) in counts:
@@ -116,8 +117,10 @@ def open_seat(state: State, key: QueueKey, live: LiveAction) -> Seat | None:
 
 def overdue_seconds(state: State, key: QueueKey) -> float:
     """Return after how long somebody in the line ``key`` is overdue (rule 2)."""
-    resources = [node_resource(KIND, node.name) for node in state.nodes_of(key.pool)]
-    ledgers = [state.hosting[resource] for resource in resources if resource in state.hosting]
+    resources = [node_resource(KIND, node.name) for node in state.fleet.nodes_of(key.pool)]
+    ledgers = [
+        state.fleet.resident[resource] for resource in resources if resource in state.fleet.resident
+    ]
     wanted = {service for ledger in ledgers for service in ledger.wanted}
     chunks = sum(ledger.capacity // max(1, key.needs.key_amount) for ledger in ledgers)
     rounds = OVERDUE_ROUNDS * ceil(max(1, len(wanted)) / max(1, chunks))
@@ -133,7 +136,7 @@ def new_seats(state: State) -> bool:
 
 def _caches(state: State, node: str, service: str, counts: Iterable[int]) -> bool:
     """Say whether a free chunk of ``node`` of one of ``counts`` milli-units caches ``service``."""
-    ledger = state.hosting.get(node_resource(KIND, node))
+    ledger = state.fleet.resident.get(node_resource(KIND, node))
     return ledger is not None and any(ledger.homes(service, count) for count in counts)
 
 
@@ -149,10 +152,10 @@ def waits_for_home(state: State, queue: WaitQueue) -> ResourceId | None:
         return None
     working, where = 0, None
     free, wanted = 0, {service}
-    for node in state.nodes_of(queue.key.pool):
+    for node in state.fleet.nodes_of(queue.key.pool):
         resource = node_resource(KIND, node.name)
-        ledger = state.hosting.get(resource)
-        if ledger is None or not state.usable(node):
+        ledger = state.fleet.resident.get(resource)
+        if ledger is None or not state.fleet.usable(node):
             continue
         if _caches(state, node.name, service, head.action.cost[KIND]):
             return None  # it is cached on a free chunk
@@ -177,13 +180,13 @@ def line_restores(state: State, queue: WaitQueue, chunks: int) -> float:
 
 def _has_spare(state: State, key: QueueKey) -> bool:
     """Say whether a free chunk has room for the service of a line beside whoever is there."""
-    nodes = (node.name for node in state.nodes_of(key.pool) if state.usable(node))
+    nodes = (node.name for node in state.fleet.nodes_of(key.pool) if state.fleet.usable(node))
     return any(has_room(state, node, key.needs) for node in nodes)
 
 
 def has_room(state: State, node: str, needs: Needs) -> bool:
     """Say whether a free chunk of ``node`` has room for the service that is called."""
-    ledger, service = state.hosting.get(node_resource(KIND, node)), needs.service
+    ledger, service = state.fleet.resident.get(node_resource(KIND, node)), needs.service
     if ledger is None or not service:
         return False
     declared = state.config.services.get(service)
@@ -193,12 +196,14 @@ def has_room(state: State, node: str, needs: Needs) -> bool:
 
 def keep_wanted(state: State) -> None:
     """Tell the books of GPUs for which services somebody waits (rule 4)."""
-    if not state.hosting:
+    if not state.fleet.resident:
         return
     shut = {name for name, service in state.config.services.items() if service.quarantined}
-    called = {key.needs.service for key in state.queues if key.needs.service and not key.held}
+    called = {
+        key.needs.service for key in state.queues.active if key.needs.service and not key.held
+    }
     wanted = frozenset(called - shut)
-    for ledger in state.hosting.values():
+    for ledger in state.fleet.resident.values():
         ledger.wanted = wanted
 
 

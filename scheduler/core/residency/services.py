@@ -60,9 +60,9 @@ def hand_out(
     state: State, action: Action, holder: str, resource: ResourceId, amount: int
 ) -> Allocation:
     """Allocate ``amount`` of ``resource`` to ``holder`` for good; the caller has checked it fits."""
-    ledger = state.hosting.get(resource)
+    ledger = state.fleet.resident.get(resource)
     if ledger is None:
-        return state.ledgers[resource].allocate(holder, amount)
+        return state.fleet.ledgers[resource].allocate(holder, amount)
     wanted = _wanted(state, action, amount)
     state.ahead.discard(wanted.service)
     seats = service_turns.seats_of(state, wanted.service)
@@ -83,9 +83,9 @@ def reserve(
 
     ``at_home``: even where that splits a larger block than need be.
     """
-    ledger = state.hosting.get(resource)
+    ledger = state.fleet.resident.get(resource)
     if ledger is None:
-        state.ledgers[resource].allocate(holder, amount)
+        state.fleet.ledgers[resource].allocate(holder, amount)
     else:
         ledger.allocate(holder, amount, *_wanted(state, action, amount), at_home=at_home)
 
@@ -103,7 +103,7 @@ def reserve_beside(
     Else where the smallest block suffices, which is what was counted with.
     """
     reserve(state, action, holder, resource, amount, at_home=True)
-    ledger = state.hosting.get(resource)
+    ledger = state.fleet.resident.get(resource)
     if ledger is not None and not ledger.fits(others):
         ledger.release(holder)
         reserve(state, action, holder, resource, amount)
@@ -122,14 +122,14 @@ def learn(state: State, event: ActionFinished) -> None:
     live = state.actions.get(event.action_id)
     for held in () if live is None else live.allocations:
         service_turns.learn(state, event, held)
-        ledger = state.hosting.get(held.resource)
+        ledger = state.fleet.resident.get(held.resource)
         if ledger and held.hosting and held.hosting.service and event.outcome is Outcome.COMPLETED:
             ledger.cure(held.hosting.service, held.units)
 
 
 def heed(state: State, name: str, news: ChunkNews) -> None:
     """Let the books follow what the node ``name`` says of the memory of its GPUs."""
-    ledger = state.hosting.get(node_resource(KIND, name))
+    ledger = state.fleet.resident.get(node_resource(KIND, name))
     if ledger is None:
         return
     serving = {
@@ -140,15 +140,15 @@ def heed(state: State, name: str, news: ChunkNews) -> None:
             ledger.drop(*home)
     for home in news.failed:
         ledger.shun(*home)
-    node = state.nodes.get(name)
+    node = state.fleet.nodes.get(name)
     if news.stuck and node is not None:
         have = node.inventory.resources[KIND]
         unhealthy = tuple(sorted({*have.unhealthy, *news.stuck}))
         have = replace(have, unhealthy=unhealthy)
         node.inventory = replace(node.inventory, resources={**node.inventory.resources, KIND: have})
         ledger.resize_capacity(have)
-        state.feasible.clear()
-        state.deferrals.clear()
+        state.pools.feasible.clear()
+        state.queues.deferrals.clear()
         state.dirty = True
 
 
@@ -156,7 +156,7 @@ def prepared(state: State, event: ServicePrepared, decisions: list[Decision]) ->
     """A service that was got ready is there, or is not to be had there."""
     if event.chunk is not None:
         heed(state, event.node, event.chunk)
-    ledger = state.hosting.get(node_resource(KIND, event.node))
+    ledger = state.fleet.resident.get(node_resource(KIND, event.node))
     if ledger is not None and event.awake and not event.failed:
         ledger.arrived(*event.home)
         ledger.cure(*event.home)
@@ -165,9 +165,9 @@ def prepared(state: State, event: ServicePrepared, decisions: list[Decision]) ->
 
 def eviction_asked(state: State, event: ServiceEvictionAsked, decisions: list[Decision]) -> None:
     """Let a service leave where it does not work; where it works it stays, and is cached then."""
-    for node in state.nodes.values():
-        ledger = state.hosting.get(node_resource(KIND, node.name))
-        if ledger is None or not state.usable(node):
+    for node in state.fleet.nodes.values():
+        ledger = state.fleet.resident.get(node_resource(KIND, node.name))
+        if ledger is None or not state.fleet.usable(node):
             continue
         decisions += [Evict(node.name, home) for home in ledger.evict(event.service)]
     state.dirty = True
@@ -176,13 +176,13 @@ def eviction_asked(state: State, event: ServiceEvictionAsked, decisions: list[De
 def redeclared(state: State, before: Mapping[str, GpuService]) -> None:
     """Let services that are declared otherwise than ``before`` go wherever they failed."""
     for name, service in state.config.services.items():
-        for ledger in state.hosting.values() if before.get(name) != service else ():
+        for ledger in state.fleet.resident.values() if before.get(name) != service else ():
             ledger.cure(name)
 
 
 def joined(state: State, inventory: NodeInventory) -> None:
     """A node worker begins anew: what its predecessor had in memory counts as it says."""
-    ledger = state.hosting.get(node_resource(KIND, inventory.name))
+    ledger = state.fleet.resident.get(node_resource(KIND, inventory.name))
     have = inventory.resources.get(KIND)
     if ledger is not None and have is not None:
         ledger.found(have.residents)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from domain.chunks import SIZES, amount_at, level_of
+from domain.ids import ResourceId
 from domain.limits import Share
 from domain.resources import MILLI
 
@@ -79,6 +80,17 @@ class Cohort:
     def entitled(self, project: str, amount: int = 0) -> int:
         """Return what is left of the nominal share once ``project`` has ``amount`` more."""
         return self.share_of(project).nominal - self.used.get(project, 0) - amount
+
+
+@dataclass(slots=True)
+class Sharing:
+    """All shared resources, and how much of them each project holds."""
+
+    #: Follows from configuration and actions.
+    cohorts: dict[CohortKey, Cohort] = field(default_factory=dict)
+    #: Resources on which a share keeps malleable actions narrow: a cycle looks at them again when
+    #: some of it is released.
+    limited: set[ResourceId] = field(default_factory=set)
 
 
 def charged(name: str, amount: int) -> int:

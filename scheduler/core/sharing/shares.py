@@ -26,15 +26,15 @@ from domain.ids import ActionId, ResourceId
 from domain.inventory import Config
 from domain.resources import MILLI
 from scheduler.core.sharing.cohorts import Cohort, CohortKey, charged
-from scheduler.core.state.demand import Needs
-from scheduler.core.state.model import LiveAction, State
-from scheduler.core.state.queues import Need, QueueKey
+from scheduler.core.state.demand import Need, Needs, QueueKey
+from scheduler.core.state.live import LiveAction
+from scheduler.core.state.model import State
 
 
 def read_shares(state: State) -> None:
     """Look at the shares of the configuration that came in force, and who has what of them."""
-    state.cohorts = _declared(state.config)
-    for live in state.actions.values() if state.cohorts else ():
+    state.sharing.cohorts = _declared(state.config)
+    for live in state.actions.values() if state.sharing.cohorts else ():
         charge(state, live, live.allocations)
 
 
@@ -45,7 +45,7 @@ def charge(
     for allocation in allocations:
         key = key_at(state, live.pool, allocation.resource)
         if key is not None:
-            state.cohorts[key].add(live.action.project, sign * allocation.amount)
+            state.sharing.cohorts[key].add(live.action.project, sign * allocation.amount)
 
 
 def _declared(config: Config) -> dict[CohortKey, Cohort]:
@@ -64,12 +64,12 @@ def _declared(config: Config) -> dict[CohortKey, Cohort]:
 def capacity(state: State, key: CohortKey) -> int:
     """Return how much there is to share now."""
     if not key.pool:
-        ledger = state.ledgers.get(ResourceId(key.name))
+        ledger = state.fleet.ledgers.get(ResourceId(key.name))
         return 0 if ledger is None else ledger.capacity
     found = 0
-    for node in state.nodes_of(key.pool):
-        ledger = state.node_ledger(key.name, node.name)
-        if ledger is not None and state.usable(node):
+    for node in state.fleet.nodes_of(key.pool):
+        ledger = state.fleet.node_ledger(key.name, node.name)
+        if ledger is not None and state.fleet.usable(node):
             found += ledger.capacity
     return found
 
@@ -81,14 +81,14 @@ def ceiling(state: State, pool: str, name: str, project: str) -> int | None:
     """
     there = state.config.resources.get(name)
     key = CohortKey(pool if there is None else "", name)
-    if key not in state.cohorts:
+    if key not in state.sharing.cohorts:
         return None
     if there is None:
-        nodes = [node.inventory.resources for node in state.nodes_of(pool)]
+        nodes = [node.inventory.resources for node in state.fleet.nodes_of(pool)]
         if not nodes:
             return None
         there = sum(each[name].capacity for each in nodes if name in each)
-    return Cohort(state.cohorts[key].shares).left(project, there)
+    return Cohort(state.sharing.cohorts[key].shares).left(project, there)
 
 
 def with_project(state: State, needs: Needs, action: Action, pool: str) -> Needs:
@@ -103,7 +103,7 @@ def _cohorts_of(state: State, pool: str, needs: Needs) -> Iterable[tuple[CohortK
     for place, wanted in (("", needs.in_cluster), (pool, needs.on_node)):
         for name, amount in wanted:
             key = CohortKey(place, name)
-            if key in state.cohorts:
+            if key in state.sharing.cohorts:
                 yield key, charged(name, amount)
 
 
@@ -115,7 +115,7 @@ def takes_of_share(state: State, line: QueueKey, key: CohortKey) -> bool:
 def key_of(state: State, pool: str, name: str) -> CohortKey:
     """Return as what ``name`` of a cost is shared, where it is."""
     key = CohortKey("", name)
-    return key if key in state.cohorts else CohortKey(pool, name)
+    return key if key in state.sharing.cohorts else CohortKey(pool, name)
 
 
 class ShareBook:
@@ -141,7 +141,7 @@ class ShareBook:
         wanted = list(_cohorts_of(self._state, line.pool, line.needs)) if project else []
         found = any(
             (project, key) in self._borrowing
-            or self._state.cohorts[key].entitled(project, amount) < 0
+            or self._state.sharing.cohorts[key].entitled(project, amount) < 0
             for key, amount in wanted
         )
         if found:
@@ -150,7 +150,7 @@ class ShareBook:
 
     def left(self, key: CohortKey, project: str, amount: int = 0) -> int:
         """Return how much ``project`` may still take, if it is to take ``amount``."""
-        cohort = self._state.cohorts[key]
+        cohort = self._state.sharing.cohorts[key]
         borrows = cohort.entitled(project, amount) < 0
         return cohort.left(project, self._there(key), self._promised[key] if borrows else 0)
 
@@ -175,7 +175,7 @@ class ShareBook:
         """Let ``live`` wait for its share; what is its project's own is not lent meanwhile."""
         project = live.action.project
         self._first[project, key] = live.id
-        cohort = self._state.cohorts[key]
+        cohort = self._state.sharing.cohorts[key]
         if cohort.entitled(project, amount) >= 0:
             kept = max(0, cohort.share_of(project).kept - cohort.used.get(project, 0))
             self._promised[key] += max(0, amount - kept)
@@ -197,7 +197,7 @@ class ShareBook:
             self._take(key, live.action.project, more)
 
     def _take(self, key: CohortKey, project: str, amount: int) -> None:
-        cohort = self._state.cohorts[key]
+        cohort = self._state.sharing.cohorts[key]
         cohort.add(project, amount)
         self._taken.append((cohort, project, amount))
 
@@ -213,7 +213,7 @@ class ShareBook:
         ``spare`` is what each would give back for that. First everybody has what is left of its
         nominal share, then equal parts of what may be borrowed.
         """
-        cohort, since = self._state.cohorts[key], len(self._taken)
+        cohort, since = self._state.sharing.cohorts[key], len(self._taken)
         allowed: Counter[str] = Counter()
         for project, amount in spare.items():
             self._take(key, project, -amount)
@@ -237,7 +237,7 @@ class ShareBook:
 def key_at(state: State, pool: str, resource: ResourceId) -> CohortKey | None:
     """Return as what ``resource`` is shared where actions of ``pool`` take of it, if it is."""
     key = CohortKey("", resource)
-    if key in state.cohorts:
+    if key in state.sharing.cohorts:
         return key
     key = CohortKey(pool, resource.partition(":")[0])
-    return key if key in state.cohorts else None
+    return key if key in state.sharing.cohorts else None

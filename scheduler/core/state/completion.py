@@ -15,7 +15,8 @@ from scheduler.core.state.coalescing import Kept, key_of
 from scheduler.core.state.cpu_usage_history import observe
 from scheduler.core.state.durations import cost, learn
 from scheduler.core.state.lifecycle import enqueue, leave_queue, orphan, promote, release, unbind
-from scheduler.core.state.model import LiveAction, LiveTrajectory, State, Tombstone
+from scheduler.core.state.live import LiveAction, LiveTrajectory
+from scheduler.core.state.model import State, Tombstone
 from scheduler.core.state.timers import TimerKind
 
 #: How long the name of a finished trajectory and a cancel without an action are remembered.
@@ -56,8 +57,8 @@ def finish(
     (release if gone else orphan)(state, live)
     live.move(FINISHED)
     del state.actions[action.id]
-    if state.choices:
-        state.choices.pop(action.id, None)
+    if state.learned.choices:
+        state.learned.choices.pop(action.id, None)
     completed = outcome is COMPLETED
     decisions.append(
         Finish(

@@ -23,8 +23,8 @@ from domain.action import EXEC, Action
 from domain.allocation import UsedResources
 from domain.inventory import PoolConfig
 from domain.resources import MILLI
-from scheduler.core.state.durations import DECAY, LEAST_SECONDS, MOST_FAMILIES, family_of
-from scheduler.core.state.model import Appetite, State
+from scheduler.core.state.durations import LEAST_SECONDS, family_of
+from scheduler.core.state.model import State
 
 #: Observations before a family is believed.
 ENOUGH: Final = 5
@@ -42,27 +42,20 @@ def observe(state: State, action: Action, seconds: float, used: UsedResources) -
     if action.kind is not EXEC or not action.family:
         return
     cores = used.cpu_seconds / max(seconds - used.throttled_seconds, LEAST_SECONDS)
-    family = family_of(action)
-    before = state.appetites.get(family)
-    if before is None:
-        if len(state.appetites) >= MOST_FAMILIES:
-            del state.appetites[next(iter(state.appetites))]
-        before = Appetite(0.0, 0)
-    most = max(cores, before.most_cores * DECAY)
-    state.appetites[family] = Appetite(most, before.observations + 1)
+    state.learned.add_cpu_usage(family_of(action), cores)
 
 
 def light_amount(state: State, action: Action, pool: str, node: str | None) -> int:
     """Return the milli-cores of an action that is light by default; 0 for any other."""
-    if not state.appetites or "cpu" in action.cost or action.kind is not EXEC:
+    if not state.learned.cpu_usage or "cpu" in action.cost or action.kind is not EXEC:
         return 0
-    known = state.appetites.get(family_of(action)) if action.family else None
+    known = state.learned.cpu_usage.get(family_of(action)) if action.family else None
     if known is None or known.observations < ENOUGH:
         return 0
     amount = _amount(known.most_cores)
     if amount > MOST_MILLI or not state.config.pools.get(pool, _DEFAULT).light_by_default:
         return 0
-    nodes = state.nodes_of(pool) if node is None else [state.nodes[node]]
+    nodes = state.fleet.nodes_of(pool) if node is None else [state.fleet.nodes[node]]
     offered = [each.inventory.resources.get("cpu") for each in nodes]
     everywhere = offered and all(have is not None and have.capacity for have in offered)
     return amount if everywhere else 0
@@ -70,7 +63,7 @@ def light_amount(state: State, action: Action, pool: str, node: str | None) -> i
 
 def why_light(state: State, action: Action) -> str:
     """Say in words why ``action`` is light."""
-    known = state.appetites.get(family_of(action))
+    known = state.learned.cpu_usage.get(family_of(action))
     if known is None:  # forgotten since it was queued
         return f"light by default: its family {action.family!r} used little"
     return (

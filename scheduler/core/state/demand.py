@@ -1,4 +1,4 @@
-"""What an action is admitted with, and whether that can ever be had.
+"""Demand: the amounts an action is admitted with, its queue key, and whether it can ever fit.
 
 A resource of a cost is *cluster-wide* when the configuration declares it (``api:search``), else it
 belongs to nodes (``cpu``), and all node resources of one action come from the same node.
@@ -8,29 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from domain.action import LEASE, Action
 from domain.chunks import SIZES, amount_at, level_of
 from domain.errors import InvalidRequest, NeverFits
+from domain.ids import ResourceId
 from domain.inventory import Config, NodeInventory
 from domain.resources import MILLI, Cost, UnitSet, units
 
+#: A resource and an amount of it, in milli-units (bytes for memory).
+Need = tuple[ResourceId, int]
+
 
 class Needs(NamedTuple):
-    """What the scan admits an action with: sorted (name, amount) pairs. Equals queue together."""
+    """Amounts that an action is admitted with: sorted (name, amount) pairs. Equal needs share a queue."""
 
     on_node: tuple[tuple[str, int], ...]
     in_cluster: tuple[tuple[str, int], ...]
-    #: It runs on a node even when it takes nothing there.
+    #: The action runs on a node even when it takes nothing there.
     wants_node: bool
     #: Resource whose units a policy may arrange; empty when there is none in whole units.
     key: str = ""
-    #: Whose share it takes from; empty where nothing of it is shared between projects.
+    #: Project whose share is charged; empty where projects share nothing of it.
     project: str = ""
     #: The GPU service that it calls, where services take turns.
     service: str = ""
-    #: What the service that it calls needs of the memory of each GPU; 0 where nobody knows.
+    #: Memory of each unit that the service needs; 0 where that is unknown.
     gpu_memory_bytes: int = 0
 
     @property
@@ -53,6 +57,23 @@ class Needs(NamedTuple):
             if name == key:
                 return amount
         return 0
+
+
+class QueueKey(NamedTuple):
+    """What makes actions equal for admission."""
+
+    pool: str
+    #: Node of the trajectory's environment; None: any node of the pool, or no node at all.
+    node: str | None
+    needs: Needs
+    #: Memory to reserve with the first grant of a trajectory.
+    memory_bytes: int = 0
+    #: The paused task whose queue this is; empty otherwise.
+    held: str = ""
+
+
+#: Return such a key, the same object for equal parts: then it is found without comparing its parts.
+queue_key: Final = lru_cache(maxsize=4096)(QueueKey)
 
 
 def needs_of(

@@ -22,7 +22,8 @@ from domain.action import Action
 from domain.resources import MILLI
 from scheduler.core.policies.choices import Choices, elastic, rigid
 from scheduler.core.policies.problem import DEFAULT_SECONDS
-from scheduler.core.state.model import Learned, LiveAction, State
+from scheduler.core.state.live import LiveAction
+from scheduler.core.state.model import State
 
 DECAY = 0.9
 OVERDUE_SHARE = 0.25
@@ -46,15 +47,7 @@ def learn(state: State, live: LiveAction, execution_seconds: float) -> None:
     """Take one completed execution into the mean of its family."""
     family = family_of(live.action)
     seconds = worked(state, live) if live.resizes else execution_seconds * _speed(live)
-    before = state.durations.get(family)
-    if before is None:
-        if len(state.durations) >= MOST_FAMILIES:
-            del state.durations[next(iter(state.durations))]
-        state.durations[family] = Learned(1.0, seconds, 1)
-        return
-    weight = before.weight * DECAY + 1.0
-    mean = before.mean_seconds + (seconds - before.mean_seconds) / weight
-    state.durations[family] = Learned(weight, mean, before.observations + 1)
+    state.learned.add_duration(family, seconds)
 
 
 def account(state: State, live: LiveAction) -> None:
@@ -87,7 +80,7 @@ def base_seconds(state: State, action: Action) -> float | None:
     """Return T_ori of ``action``: declared, else learned; None when nothing is known."""
     if action.duration_seconds is not None:
         return action.duration_seconds
-    learned = state.durations.get(family_of(action))
+    learned = state.learned.durations.get(family_of(action))
     return None if learned is None else max(LEAST_SECONDS, learned.mean_seconds)
 
 
@@ -123,7 +116,7 @@ def choices_of(state: State, live: LiveAction) -> Choices:
     counts, least = action.cost[live.needs.key], live.needs.key_amount
     if counts[0] < least:  # the policy admits at no less
         counts = counts[bisect_left(counts, least) :]
-    cached = state.choices.get(action.id)
+    cached = state.learned.choices.get(action.id)
     if cached is not None and cached.smallest == counts[0]:
         return cached
     base = base_seconds(state, action)
@@ -131,7 +124,7 @@ def choices_of(state: State, live: LiveAction) -> Choices:
         return rigid(counts[0], DEFAULT_SECONDS if base is None else base)
     choices = elastic(counts, base, action.elasticity)
     if action.duration_seconds is not None:  # what was learned may change
-        state.choices[action.id] = choices
+        state.learned.choices[action.id] = choices
     return choices
 
 

@@ -17,7 +17,8 @@ from scheduler.core.advice.explain import wait_facts
 from scheduler.core.sharing.cohorts import Cohort
 from scheduler.core.sharing.shares import key_at
 from scheduler.core.state.lifecycle import in_line, line_of
-from scheduler.core.state.model import LiveAction, State
+from scheduler.core.state.live import LiveAction
+from scheduler.core.state.model import State
 from scheduler.core.state.timers import TimerKind
 
 
@@ -49,7 +50,7 @@ def _held(state: State) -> dict[ResourceId, dict[str, int]]:
 
     for live in state.actions.values():
         enter(live.holder, live.allocations)
-    for node in state.nodes.values():
+    for node in state.fleet.nodes.values():
         for holder, allocations in node.orphans.items():
             enter(holder, allocations)
     for trajectory in state.trajectories.values():
@@ -62,9 +63,9 @@ def _held(state: State) -> dict[ResourceId, dict[str, int]]:
 def _ledgers_agree(state: State) -> Iterator[str]:
     """I4: who holds what is what actions, orphans and environments hold, and no unit twice."""
     expected = _held(state)
-    for resource in expected.keys() - state.ledgers.keys():
+    for resource in expected.keys() - state.fleet.ledgers.keys():
         yield f"{resource} is held but has no ledger"
-    for resource, ledger in state.ledgers.items():
+    for resource, ledger in state.fleet.ledgers.items():
         actual = {holder: have.amount for holder, have in ledger.holders().items()}
         if actual != expected.get(resource, {}):
             yield f"{resource}: the ledger says {actual}, the actions {expected.get(resource, {})}"
@@ -99,13 +100,13 @@ def _states_agree(state: State) -> Iterator[str]:
         if live.state is ActionState.FINISHED:
             yield f"{action_id} is finished and still there"
         placed = live.node is not None
-        if placed != (action_id in state.on_node.get(live.node or "", ())):
+        if placed != (action_id in state.fleet.on_node.get(live.node or "", ())):
             yield f"{action_id}: its node does not know it"
         if (placed and live.action.malleable) != (
-            action_id in state.supple.get(live.node or "", ())
+            action_id in state.fleet.resizable.get(live.node or "", ())
         ):
             yield f"{action_id}: whether it may be resized is not known where it is"
-    for node, ids in state.on_node.items():
+    for node, ids in state.fleet.on_node.items():
         for action_id in ids:
             if action_id not in state.actions or state.actions[action_id].node != node:
                 yield f"node {node} lists {action_id}, which is not there"
@@ -113,7 +114,7 @@ def _states_agree(state: State) -> Iterator[str]:
 
 def _queues_agree(state: State) -> Iterator[str]:
     standing: dict[str, int] = defaultdict(int)
-    for key, queue in state.queues.items():
+    for key, queue in state.queues.active.items():
         members = queue.in_order()
         if len(members) != queue.size:
             yield f"line {key} counts {queue.size} and has {len(members)}"
@@ -170,14 +171,14 @@ def _everybody_waits_for_a_reason(state: State) -> Iterator[str]:
 def _quotas_wake(state: State) -> Iterator[str]:
     """I8: who waits for a quota is looked at again when it eases."""
     paces = {(at, s) for at, kind, s in state.timers.pending() if kind is TimerKind.PACE}
-    for resource, due in state.pacing.items():
+    for resource, due in state.timers.pacing.items():
         if due > state.now and (due, resource) not in paces:
             yield f"who waits for {resource} to ease is never looked at again"
 
 
 def _shares_agree(state: State) -> Iterator[str]:
     """What is counted for projects is what their actions hold."""
-    for key, cohort in state.cohorts.items():
+    for key, cohort in state.sharing.cohorts.items():
         held: Counter[str] = Counter()
         for live in state.actions.values():
             for allocation in live.allocations:
@@ -215,7 +216,7 @@ def _deadlines_are_set(state: State) -> Iterator[str]:
             yield f"{action_id} expires at {live.lease_expires_at} and is {live.state}"
         if live.lease_expires_at is not None and (live.lease_expires_at, action_id) not in leases:
             yield f"lease {action_id} never expires"
-    for name, node in state.nodes.items():
+    for name, node in state.fleet.nodes.items():
         due = (node.lost_at or 0.0) + state.config.grace_of(node.inventory.pool)
         if node.lost_at is not None and due > state.now and (due, name) not in graces:
             yield f"node {name} is silent for ever"
@@ -223,8 +224,8 @@ def _deadlines_are_set(state: State) -> Iterator[str]:
         if node.lost_at is not None and end > state.now and (end, name) not in deaths:
             yield f"node {name} never dies"
     wakes = {(at, subject) for at, kind, subject in pending if kind is TimerKind.DEFERRAL}
-    for resource, deferral in state.deferrals.items():
+    for resource, deferral in state.queues.deferrals.items():
         if deferral.until > state.now and (deferral.until, resource) not in wakes:
             yield f"who was evicted from {resource} is never looked at again"
-    if pending and (state.asked_wake is None or state.asked_wake > min(pending)[0]):
+    if pending and (state.timers.asked_wake is None or state.timers.asked_wake > min(pending)[0]):
         yield f"nobody wakes the core at {min(pending)[0]}"

@@ -15,9 +15,9 @@ from scheduler.core.residency.service_turns import Seat
 from scheduler.core.residency.services import hand_out
 from scheduler.core.sharing.shares import charge
 from scheduler.core.state.cpu_usage_history import why_light
-from scheduler.core.state.demand import Needs, depends_on_place
-from scheduler.core.state.model import LiveAction, LiveTrajectory, State, steering_of
-from scheduler.core.state.queues import Need, QueueKey, WaitQueue, queue_key
+from scheduler.core.state.demand import Need, Needs, QueueKey, depends_on_place, queue_key
+from scheduler.core.state.live import LiveAction, LiveTrajectory
+from scheduler.core.state.model import State
 from scheduler.core.state.timers import TimerKind
 
 #: An action that never started, or is replay-safe, is granted this many times at most.
@@ -39,29 +39,10 @@ def enqueue(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -
     if trajectory is not None and trajectory.node is not None and depends_on_place(action):
         live.needs = needs_now(state, live)
     key = line_of(state, live, trajectory)
-    stand(state, live, key)
+    state.queues.push(live, key)
     state.dirty = True
-    if state.deferrals:
-        _decide_again(state, key)
-
-
-def stand(state: State, live: LiveAction, key: QueueKey) -> WaitQueue:
-    """Put ``live`` at its place in the line ``key``."""
-    queue = state.queues.get(key)
-    if queue is None:
-        queue = state.drained.pop(key, None) or WaitQueue(key)
-        state.queues[key] = queue
-    queue.push(live)
-    return queue
-
-
-def _decide_again(state: State, key: QueueKey) -> None:
-    """Somebody joined or left the line ``key``: look anew at who was evicted from its groups."""
-    wanted = key.needs.key
-    for resource in list(state.deferrals):
-        kind, _, node = resource.partition(":")
-        if wanted == resource or (wanted == kind and key.node in (None, node)):
-            del state.deferrals[resource]
+    if state.queues.deferrals:
+        state.queues.reconsider(key)
 
 
 def needs_now(state: State, live: LiveAction) -> Needs:
@@ -70,10 +51,27 @@ def needs_now(state: State, live: LiveAction) -> Needs:
     return needs_in(state, live.action, live.pool, trajectory.node if trajectory else None)
 
 
+def reread_needs(state: State) -> None:
+    """Move waiting actions whose needs have changed to other queues.
+
+    A name may have become cluster-wide or stopped being so, a policy may admit at another count, and
+    a count may have become available.
+    """
+    for live in state.actions.values():
+        if live.granted_at is not None:
+            continue
+        needs = needs_now(state, live)
+        if needs != live.needs:
+            live.needs = needs
+            if live.queue is not None:
+                leave_queue(state, live)
+                enqueue(state, live, state.trajectory_of(live))
+
+
 def line_of(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -> QueueKey:
     """Say who ``live`` stands in line with; ``trajectory`` is the one in which it takes turns."""
     held = ""
-    if state.steering and steering_of(state, live.action.project, live.action.task).paused:
+    if state.steering.tasks and state.steering.of(live.action.project, live.action.task).paused:
         held = task_key(live.action.project, live.action.task)
     if trajectory is None:
         return queue_key(live.pool, None, live.needs, 0, held)
@@ -88,10 +86,10 @@ def leave_queue(state: State, live: LiveAction) -> None:
     """
     key = live.queue
     if key is not None:
-        state.queues[key].leave(live)
+        state.queues.active[key].remove(live)
         state.dirty = True
-        if state.deferrals:
-            _decide_again(state, key)
+        if state.queues.deferrals:
+            state.queues.reconsider(key)
 
 
 def promote(state: State, trajectory: LiveTrajectory) -> None:
@@ -119,8 +117,8 @@ def grant(
     and a ``seat`` instead of a chunk of its own.
     """
     if live.queue is not None:
-        queue = state.queues[live.queue]
-        queue.leave(live)
+        queue = state.queues.active[live.queue]
+        queue.remove(live)
         resources = queue.units_on(node)
     else:
         resources = _units_on(live, node)
@@ -129,7 +127,7 @@ def grant(
     live.move(GRANTED)
     live.granted_at = state.now
     if node is not None:
-        state.place(live, node)
+        state.fleet.place(live, node)
     if key_amount is not None:
         key = live.key_resource
         resources = [(name, key_amount if name == key else n) for name, n in resources]
@@ -138,14 +136,14 @@ def grant(
         _allocate(state, live, resources, trajectory.home if trajectory is not None else ())
     else:
         _sit_down(state, live, seat)
-    for resource, _ in resources if state.paced else ():
-        if resource in state.paced:
-            state.paced[resource].spend(live.holder)
+    for resource, _ in resources if state.fleet.paced else ():
+        if resource in state.fleet.paced:
+            state.fleet.paced[resource].spend(live.holder)
     if trajectory is not None and node is not None:
         trajectory.busy = action.id
         trajectory.line.pop(0)
         bind(state, trajectory, node)
-        if state.local and not trajectory.home:
+        if state.fleet.local and not trajectory.home:
             settle(state, live, trajectory)
     if action.kind is LEASE:
         _start_lease(state, live)
@@ -164,9 +162,9 @@ def grant(
 
 
 def _sit_down(state: State, live: LiveAction, seat: Seat) -> None:
-    ledger = state.hosting[seat.resource]
+    ledger = state.fleet.resident[seat.resource]
     live.allocations = (ledger.join(live.holder, seat.home, seat.most),)
-    if state.cohorts:  # each of those who share a chunk is charged with all of it
+    if state.sharing.cohorts:  # each of those who share a chunk is charged with all of it
         charge(state, live, live.allocations)
 
 
@@ -175,17 +173,17 @@ def _allocate(state: State, live: LiveAction, needs: list[Need], home: tuple[int
     unsaid = live.needs.on_node and "cpu" not in live.action.cost
     allocations, holder = [], live.holder
     for resource, amount in needs:
-        if home and resource in state.local:
-            allocation = state.local[resource].allocate(holder, amount, home)
-        elif state.hosting:
+        if home and resource in state.fleet.local:
+            allocation = state.fleet.local[resource].allocate(holder, amount, home)
+        elif state.fleet.resident:
             allocation = hand_out(state, live.action, holder, resource, amount)
         else:
-            allocation = state.ledgers[resource].allocate(holder, amount)
+            allocation = state.fleet.ledgers[resource].allocate(holder, amount)
         if unsaid and resource.startswith("cpu:"):
             allocation = msgspec.structs.replace(allocation, why=why_light(state, live.action))
         allocations.append(allocation)
     live.allocations = tuple(allocations)
-    if state.cohorts:
+    if state.sharing.cohorts:
         charge(state, live, allocations)
 
 
@@ -195,7 +193,7 @@ def settle(state: State, live: LiveAction, trajectory: LiveTrajectory) -> None:
     The first that it has alone say where its memory comes from; light actions do not settle it.
     """
     for allocation in live.allocations:
-        if allocation.resource in state.local and not allocation.shared:
+        if allocation.resource in state.fleet.local and not allocation.shared:
             trajectory.home = allocation.units
 
 
@@ -213,15 +211,15 @@ def bind(state: State, trajectory: LiveTrajectory, node: str) -> None:
         return
     trajectory.node = node
     if trajectory.memory_bytes:
-        ledger = state.ledgers[node_resource("memory", node)]
+        ledger = state.fleet.ledgers[node_resource("memory", node)]
         ledger.allocate(trajectory.holder, trajectory.memory_bytes)
 
 
 def unbind(state: State, trajectory: LiveTrajectory) -> None:
     """Give back the memory of an environment that is gone."""
     if trajectory.node is not None and trajectory.memory_bytes:
-        state.ledgers[node_resource("memory", trajectory.node)].release(trajectory.holder)
-        state.deferrals.clear()
+        state.fleet.ledgers[node_resource("memory", trajectory.node)].release(trajectory.holder)
+        state.queues.deferrals.clear()
         state.dirty = True
     trajectory.node, trajectory.home = None, ()
 
@@ -247,43 +245,37 @@ def release(state: State, live: LiveAction) -> None:
     holder = live.holder
     for allocation in live.allocations:
         resource = allocation.resource
-        state.ledgers[resource].release(holder)
-        if state.deferrals:
-            state.deferrals.pop(resource, None)
-        if state.resizes:
-            state.changed.add(resource)
-        state.dirty = True
+        state.fleet.ledgers[resource].release(holder)
+        state.released(resource)
     forget_place(state, live)
 
 
 def orphan(state: State, live: LiveAction) -> None:
     """Leave what ``live`` holds with its silent node, which may still be running it."""
     if live.node is not None:
-        state.nodes[live.node].orphans[live.holder] = live.allocations
+        state.fleet.nodes[live.node].orphans[live.holder] = live.allocations
         forget_place(state, live)
 
 
 def release_orphan(state: State, node: str, holder: str) -> bool:
     """Take back what an orphan holds; False when there is none of that name."""
-    held = state.nodes[node].orphans.pop(holder, None)
+    held = state.fleet.nodes[node].orphans.pop(holder, None)
     if held is None:
         return False
     for allocation in held:
-        state.ledgers[allocation.resource].release(holder)
-        state.deferrals.pop(allocation.resource, None)
-        if state.resizes:
-            state.changed.add(allocation.resource)
+        state.fleet.ledgers[allocation.resource].release(holder)
+        state.released(allocation.resource)
     state.dirty = True
     return True
 
 
 def forget_place(state: State, live: LiveAction) -> None:
     """Drop the links between ``live`` and its node."""
-    state.displace(live)
-    if state.cohorts and live.allocations:
+    state.fleet.displace(live)
+    if state.sharing.cohorts and live.allocations:
         charge(state, live, live.allocations, -1)
-        state.changed |= state.pinched
-        state.pinched.clear()
+        state.resizing.changed |= state.sharing.limited
+        state.sharing.limited.clear()
     live.allocations = ()
 
 

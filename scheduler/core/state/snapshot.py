@@ -15,22 +15,13 @@ from domain.inventory import Config, ResourceInventory
 from scheduler.core.machine import Machine
 from scheduler.core.sharing.shares import read_shares
 from scheduler.core.state.coalescing import Merging
-from scheduler.core.state.lifecycle import in_line, line_of, stand
-from scheduler.core.state.model import (
-    Appetite,
-    Deferral,
-    Learned,
-    LiveAction,
-    LiveNode,
-    LiveTrajectory,
-    MakeLedger,
-    ServicePace,
-    State,
-    Steering,
-    Tombstone,
-    share_names,
-)
-from scheduler.core.state.queues import QueueKey, WaitQueue, WaitReason
+from scheduler.core.state.demand import QueueKey
+from scheduler.core.state.fleet import MakeLedger
+from scheduler.core.state.learned import LearnedCpuUsage, LearnedDuration
+from scheduler.core.state.lifecycle import in_line, line_of
+from scheduler.core.state.live import LiveAction, LiveNode, LiveTrajectory, intern_names
+from scheduler.core.state.model import ServicePace, State, TaskControl, Tombstone
+from scheduler.core.state.queues import Deferral, WaitQueue, WaitReason
 from scheduler.core.state.timers import TimerKind
 
 
@@ -55,9 +46,9 @@ class Snapshot(msgspec.Struct):
     shrunk: list[str]
     deferrals: dict[ResourceId, Deferral] = {}
     #: In the order in which families were first seen.
-    durations: list[tuple[str, Learned]] = []
+    durations: list[tuple[str, LearnedDuration]] = []
     #: In that order as well.
-    appetites: list[tuple[str, Appetite]] = []
+    appetites: list[tuple[str, LearnedCpuUsage]] = []
     resizing: dict[ResourceId, float] = {}
     #: What ledgers that count over time remember.
     paced: dict[ResourceId, bytes] = {}
@@ -66,7 +57,7 @@ class Snapshot(msgspec.Struct):
     hosting: dict[ResourceId, bytes] = {}
     paces: dict[str, ServicePace] = {}
     ahead: set[str] = set()
-    steering: dict[str, Steering] = {}
+    steering: dict[str, TaskControl] = {}
     merging: Merging = msgspec.field(default_factory=Merging)
     pinched: set[ResourceId] = set()
 
@@ -84,28 +75,28 @@ def dump(machine: Machine) -> bytes:
             config=state.config,
             now=state.now,
             arrivals=state.arrivals,
-            asked_wake=state.asked_wake,
+            asked_wake=state.timers.asked_wake,
             actions=list(state.actions.values()),
             trajectories=list(state.trajectories.values()),
-            nodes=list(state.nodes.values()),
-            task_pools=state.task_pools,
-            deferrals=state.deferrals,
-            resizing=state.resizing,
-            paced={r: ledger.remember() for r, ledger in state.paced.items()},
-            pacing=state.pacing,
+            nodes=list(state.fleet.nodes.values()),
+            task_pools=state.steering.pools,
+            deferrals=state.queues.deferrals,
+            resizing=state.resizing.due,
+            paced={r: ledger.remember() for r, ledger in state.fleet.paced.items()},
+            pacing=state.timers.pacing,
             paces=state.paces,
             ahead=state.ahead,
-            pinched=state.pinched,
-            hosting={r: ledger.remember() for r, ledger in state.hosting.items()},
+            pinched=state.sharing.limited,
+            hosting={r: ledger.remember() for r, ledger in state.fleet.resident.items()},
             merging=state.merging,
-            steering=state.steering,
-            durations=list(state.durations.items()),
-            appetites=list(state.appetites.items()),
+            steering=state.steering.tasks,
+            durations=list(state.learned.durations.items()),
+            appetites=list(state.learned.cpu_usage.items()),
             tombstones=state.tombstones,
             timers=state.timers.pending(),
-            held={r: dict(ledger.holders()) for r, ledger in state.ledgers.items()},
-            lines=[(q.key, q.sticky_node, q.reason) for q in state.queues.values()],
-            shrunk=[r for r, ledger in state.ledgers.items() if ledger.capacity == 0],
+            held={r: dict(ledger.holders()) for r, ledger in state.fleet.ledgers.items()},
+            lines=[(q.key, q.sticky_node, q.reason) for q in state.queues.active.values()],
+            shrunk=[r for r, ledger in state.fleet.ledgers.items() if ledger.capacity == 0],
         )
     )
 
@@ -117,23 +108,23 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
     state = machine.state
     state.now, state.arrivals = snapshot.now, snapshot.arrivals
     state.merging = snapshot.merging
-    state.steering = snapshot.steering
-    state.task_pools, state.tombstones = snapshot.task_pools, snapshot.tombstones
-    state.nodes = {node.name: node for node in snapshot.nodes}
+    state.steering.tasks = snapshot.steering
+    state.steering.pools, state.tombstones = snapshot.task_pools, snapshot.tombstones
+    state.fleet.nodes = {node.name: node for node in snapshot.nodes}
     state.trajectories = {t.key: t for t in snapshot.trajectories}
     _restore_ledgers(state, snapshot)
     for key, node, reason in snapshot.lines:
-        queue = state.queues[key] = WaitQueue(key)
+        queue = state.queues.active[key] = WaitQueue(key)
         queue.sticky_node, queue.reason = node, reason
     _restore_actions(state, snapshot)
     read_shares(state)
-    state.pinched = snapshot.pinched
+    state.sharing.limited = snapshot.pinched
     for entry in snapshot.timers:
         state.timers.set(*entry)
-    state.deferrals, state.durations = snapshot.deferrals, dict(snapshot.durations)
-    state.appetites = dict(snapshot.appetites)
-    state.resizing, state.pacing = snapshot.resizing, snapshot.pacing
-    state.asked_wake, state.dirty = snapshot.asked_wake, False
+    state.queues.deferrals, state.learned.durations = snapshot.deferrals, dict(snapshot.durations)
+    state.learned.cpu_usage = dict(snapshot.appetites)
+    state.resizing.due, state.timers.pacing = snapshot.resizing, snapshot.pacing
+    state.timers.asked_wake, state.dirty = snapshot.asked_wake, False
     return machine
 
 
@@ -141,34 +132,34 @@ def _restore_ledgers(state: State, snapshot: Snapshot) -> None:
     for node in snapshot.nodes:
         for kind, have in node.inventory.resources.items():
             resource = ResourceId(f"{kind}:{node.name}")
-            state.open_ledger(resource, have)
+            state.fleet.open_ledger(resource, have)
     for name in snapshot.shrunk:
         resource = ResourceId(name)
-        if resource not in state.ledgers:
-            state.open_ledger(resource, ResourceInventory(0))
+        if resource not in state.fleet.ledgers:
+            state.fleet.open_ledger(resource, ResourceInventory(0))
     for name, holders in snapshot.held.items():
         for holder, allocation in holders.items():
-            state.ledgers[ResourceId(name)].adopt(holder, allocation)
+            state.fleet.ledgers[ResourceId(name)].adopt(holder, allocation)
     for resource, memory in snapshot.paced.items():
-        state.paced[resource].recall(memory)
+        state.fleet.paced[resource].recall(memory)
     for resource, memory in snapshot.hosting.items():
-        state.hosting[resource].recall(memory)
+        state.fleet.resident[resource].recall(memory)
     state.paces, state.ahead = snapshot.paces, snapshot.ahead
 
 
 def _restore_actions(state: State, snapshot: Snapshot) -> None:
     for live in snapshot.actions:
         live.queue = None
-        share_names(live.action)
+        intern_names(live.action)
         state.actions[live.id] = live
         if live.node is not None:
-            state.place(live, live.node)
+            state.fleet.place(live, live.node)
     for live in snapshot.actions:
         follows = live.id in state.merging.behind
         if live.state is ActionState.QUEUED and not follows and _stands(state, live):
             trajectory = state.trajectory_of(live) if in_line(live) else None
             if trajectory is None or trajectory.busy is None:
-                stand(state, live, line_of(state, live, trajectory))
+                state.queues.push(live, line_of(state, live, trajectory))
 
 
 def _stands(state: State, live: LiveAction) -> bool:

@@ -12,6 +12,8 @@ from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from math import inf
 
+from domain.ids import ResourceId
+
 #: A heap shorter than this is not worth sweeping.
 _SWEEP_FROM = 1024
 
@@ -34,13 +36,17 @@ Timer = tuple[float, TimerKind, str]
 class Timers:
     """Pending moments, earliest first."""
 
-    __slots__ = ("_heap", "_sweep_at", "crowded", "next_at")
+    __slots__ = ("_heap", "_sweep_at", "asked_wake", "crowded", "next_at", "pacing")
 
     def __init__(self) -> None:
         #: When the earliest entry is due; infinite without one. Read for every event.
         self.next_at = inf
         #: There may be many entries that do not hold any more. Read in every pass.
         self.crowded = False
+        #: When the shell was asked to wake the core; None while it was not.
+        self.asked_wake: float | None = None
+        #: When queues that wait for time alone are looked at again, by resource.
+        self.pacing: dict[ResourceId, float] = {}
         self._heap: list[Timer] = []
         self._sweep_at = _SWEEP_FROM
 

@@ -124,7 +124,7 @@ class Housekeeping:
             self._client.xtrim(self._keys.inbox, minid=self._trimmed, approximate=False)
 
     def _node_events(self) -> list[Event]:
-        nodes = list(self._term.machine.state.nodes.values())
+        nodes = list(self._term.machine.state.fleet.nodes.values())
         if not nodes:
             return []
         alive_keys = [self._keys.alive(node.name) for node in nodes]

@@ -55,7 +55,7 @@ def node_commands(
                 identities[decision.node] = decision.identity
         elif isinstance(decision, Prepare) and (prepare := _prepare_order(machine, decision)):
             by_node[decision.node].append(NodeCommand(epoch, prepare=prepare))
-    nodes = machine.state.nodes
+    nodes = machine.state.fleet.nodes
     for name in by_node.keys() - identities.keys():
         identities[name] = nodes[name].inventory.identity
     return [

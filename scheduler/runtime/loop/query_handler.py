@@ -155,14 +155,15 @@ def system_status(term: Term, leadership: Leadership, stats: LoopStats) -> Syste
         pools=_pools(state),
         resources={
             resource: _resource(state, resource, now)
-            for resource in state.ledgers
+            for resource in state.fleet.ledgers
             if not resource.startswith("memory:")
         },
         shares=term.machine.shares(),
-        nodes=[_node(state, name) for name in state.nodes],
+        nodes=[_node(state, name) for name in state.fleet.nodes],
         trajectories=len(state.trajectories),
         steered_tasks={
-            key: SteeredTask(task.paused, task.priority) for key, task in state.steering.items()
+            key: SteeredTask(task.paused, task.priority)
+            for key, task in state.steering.tasks.items()
         },
         durations=_durations(state),
     )
@@ -174,7 +175,7 @@ def _pools(state: State) -> dict[str, PoolStatus]:
     Nearly all actions wait in a queue, whose size is known without looking at each of them.
     """
     pools: dict[str, Counter[str]] = {name: Counter() for name in state.config.pools}
-    for queue in state.queues.values():
+    for queue in state.queues.active.values():
         pools.setdefault(queue.key.pool, Counter())["queued"] += queue.size
     for live in [live for live in state.actions.values() if live.queue is None]:
         pools.setdefault(live.pool, Counter())[live.state.value] += 1
@@ -192,9 +193,9 @@ def _pools(state: State) -> dict[str, PoolStatus]:
 
 
 def _resource(state: State, resource: ResourceId, now: float) -> ResourceStatus:
-    ledger = state.ledgers[resource]
+    ledger = state.fleet.ledgers[resource]
     found = ResourceStatus(units(ledger.capacity), units(ledger.free))
-    paced = state.paced.get(resource)
+    paced = state.fleet.paced.get(resource)
     if paced is not None:
         found.ceiling = units(paced.ceiling)
         found.hindrance = paced.hindrance(now) or None
@@ -214,17 +215,19 @@ def _resource(state: State, resource: ResourceId, now: float) -> ResourceStatus:
 
 def _durations(state: State) -> dict[str, LearnedDuration]:
     """Return the learned durations of the families with most observations."""
-    most = nlargest(MAX_FAMILIES, state.durations.items(), key=lambda item: item[1].observations)
+    most = nlargest(
+        MAX_FAMILIES, state.learned.durations.items(), key=lambda item: item[1].observations
+    )
     return {
         family: LearnedDuration(known.mean_seconds, known.observations) for family, known in most
     }
 
 
 def _node(state: State, name: str) -> NodeStatus:
-    node = state.nodes[name]
+    node = state.fleet.nodes[name]
     resources = {}
     for kind, have in node.inventory.resources.items():
-        ledger = state.node_ledger(kind, name)
+        ledger = state.fleet.node_ledger(kind, name)
         free = ledger.free if ledger is not None else have.capacity
         capacity = have.capacity
         resources[kind] = NodeResource(

@@ -31,7 +31,7 @@ from domain.events import Event as DomainEvent
 from domain.inventory import Config
 from domain.redis_keys import Keys
 from scheduler.core.machine import Machine
-from scheduler.core.state.model import MakeLedger
+from scheduler.core.state.fleet import MakeLedger
 from scheduler.runtime.liveness import LIFE_SECONDS, REFUSING, show_life
 from scheduler.runtime.loop import action_log
 from scheduler.runtime.loop.housekeeping import (
@@ -192,7 +192,7 @@ class SchedulerLoop:
             perf_counter() - started,
         )
         self.queries = QueryHandler(self._client, self.term, self.leadership, self.stats)
-        self._wake_at = recovered.machine.state.asked_wake
+        self._wake_at = recovered.machine.state.timers.asked_wake
         self.housekeeping.publish_capacity()
         self.housekeeping.show_life()
         log.info(

@@ -17,7 +17,7 @@ from domain.codec import InboxPart, decode_command, encode
 from domain.errors import InvalidRequest, TangramError
 from domain.events import ActionCancelRequested, ActionFinished, ActionSubmitted
 from managers.registry import load as load_managers
-from scheduler.core.state.model import LiveAction
+from scheduler.core.state.live import LiveAction
 from scheduler.runtime.loop.recovery import recover
 from scheduler.runtime.redis.clients import connect
 from tangram_web.backup import database_part, folder, redis_part

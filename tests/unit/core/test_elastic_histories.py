@@ -110,7 +110,7 @@ class ElasticHistories(RuleBasedStateMachine):
 
     def note(self) -> None:
         """Show with --hypothesis-show-statistics how often anybody is held back."""
-        event(f"held back: {bool(self.world.machine.state.deferrals)}")
+        event(f"held back: {bool(self.world.machine.state.queues.deferrals)}")
 
     @invariant()
     def no_action_waits_that_could_be_granted(self) -> None:

@@ -157,5 +157,5 @@ def test_a_snapshot_knows_where_it_failed() -> None:
     restored = snapshot.load(before, make_ledger)
 
     assert snapshot.dump(restored) == before
-    (ledger,) = restored.state.hosting.values()
+    (ledger,) = restored.state.fleet.resident.values()
     assert not ledger.welcomes("a", MILLI, now=True), "a1 has the other chunk"

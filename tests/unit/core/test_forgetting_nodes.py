@@ -43,8 +43,8 @@ def test_a_node_that_shows_no_life_is_forgotten_with_all_its_books(core):
 
     assert (forgotten.node, forgotten.identity) == ("n1", a_node("n1").identity)
     state = scenario.machine.state
-    assert set(state.nodes) == {"n2"}
-    assert not [resource for resource in state.ledgers if resource.endswith(":n1")]
+    assert set(state.fleet.nodes) == {"n2"}
+    assert not [resource for resource in state.fleet.ledgers if resource.endswith(":n1")]
 
 
 def test_the_answer_names_who_asked(core):
@@ -134,7 +134,7 @@ def test_traces_of_its_silence_are_removed_with_it(core):
 
     lose_and_forget(scenario, home)
 
-    assert set(scenario.machine.state.nodes) == {"n1", "n2"} - {home}
+    assert set(scenario.machine.state.fleet.nodes) == {"n1", "n2"} - {home}
     scenario.submit(an_action("late", trajectory="t"))
     late = scenario.the_finish("late")
     assert late.outcome is Outcome.INFRA_FAILED
@@ -176,7 +176,7 @@ def test_a_worker_that_joins_under_the_forgotten_identity_is_refused_again(core)
     decisions = scenario.join(a_node("n1", cpus=1, incarnation=2))
 
     assert [each.node for each in only(Forget, decisions)] == ["n1"]
-    assert scenario.machine.state.nodes == {}
+    assert scenario.machine.state.fleet.nodes == {}
     assert granted(scenario.join(a_node("n1", cpus=1, identity="third", incarnation=3))) == ["a"]
 
 
@@ -206,7 +206,7 @@ def test_deadlines_of_a_forgotten_node_come_to_nothing(core):
 
     # Until then it is remembered that there was such a node.
     assert only(Wake, later) == later
-    assert scenario.machine.state.asked_wake is None
+    assert scenario.machine.state.timers.asked_wake is None
 
 
 def test_a_cluster_wide_resource_of_that_name_stays(core):
@@ -215,7 +215,7 @@ def test_a_cluster_wide_resource_of_that_name_stays(core):
     lose_and_forget(scenario, "search")
 
     assert scenario.free("api:search") == 2
-    assert ResourceId("cpu:search") not in scenario.machine.state.ledgers
+    assert ResourceId("cpu:search") not in scenario.machine.state.fleet.ledgers
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -234,4 +234,4 @@ def test_a_restored_machine_knows_forgotten_nodes(core, when):
     assert twin.handle(*batch) == (scenario.handle(*batch) if batch else [])
 
     assert snapshot.dump(twin) == snapshot.dump(scenario.machine)
-    assert set(twin.state.nodes) == {"n2"}
+    assert set(twin.state.fleet.nodes) == {"n2"}

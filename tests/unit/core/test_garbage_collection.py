@@ -12,7 +12,7 @@ from domain.allocation import Allocation
 from domain.apis import CallSpec
 from domain.decisions import Decision
 from domain.events import Event
-from scheduler.core.state.model import LiveAction
+from scheduler.core.state.live import LiveAction
 from tests.builders import an_action
 
 

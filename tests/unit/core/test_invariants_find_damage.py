@@ -34,24 +34,24 @@ DAMAGES: list[object] = []
 
 @damage("units leak", "cpu:n1: the ledger says")
 def _leak(state: State) -> None:
-    state.ledgers[CPU].adopt("unknown", Allocation(CPU, 1000))
+    state.fleet.ledgers[CPU].adopt("unknown", Allocation(CPU, 1000))
 
 
 @damage("units are lost", "cpu:n1: the ledger says")
 def _lose(state: State) -> None:
-    state.ledgers[CPU].release("running#1")
+    state.fleet.ledgers[CPU].release("running#1")
 
 
 @damage("memory leaks", "memory:n1: the ledger says")
 def _leak_memory(state: State) -> None:
-    state.ledgers[MEMORY].release("env:default/t1")
+    state.fleet.ledgers[MEMORY].release("env:default/t1")
 
 
 @damage("a core is held twice", "a unit is held twice")
 def _twice(state: State) -> None:
     orphan = Allocation(CPU, 1000, (0,))
-    state.nodes["n1"].orphans["ghost#1"] = (orphan,)
-    state.ledgers[CPU].adopt("ghost#1", orphan)
+    state.fleet.nodes["n1"].orphans["ghost#1"] = (orphan,)
+    state.fleet.ledgers[CPU].adopt("ghost#1", orphan)
 
 
 @damage("an action is forgotten", "lists the wrong actions")
@@ -63,18 +63,18 @@ def _forget(state: State) -> None:
 def _drop_from_line(state: State) -> None:
     live = state.actions[ActionId("alone")]
     assert live.queue is not None
-    state.queues[live.queue].leave(live)
-    live.queue = next(iter(state.queues))._replace(pool="nowhere")
+    state.queues.active[live.queue].remove(live)
+    live.queue = next(iter(state.queues.active))._replace(pool="nowhere")
 
 
 @damage("a line miscounts", "counts")
 def _miscount(state: State) -> None:
-    next(iter(state.queues.values())).size += 1
+    next(iter(state.queues.active.values())).size += 1
 
 
 @damage("a line has no reason", "waits without a reason")
 def _no_reason(state: State) -> None:
-    next(iter(state.queues.values())).reason = None
+    next(iter(state.queues.active.values())).reason = None
 
 
 @damage("a finished action stays", "is finished and still there")
@@ -84,7 +84,7 @@ def _stay(state: State) -> None:
 
 @damage("a node forgot its action", "its node does not know it")
 def _unlist(state: State) -> None:
-    state.on_node["n1"].discard(RUNNING)
+    state.fleet.on_node["n1"].discard(RUNNING)
 
 
 @damage("a trajectory runs two", "runs ")
@@ -104,12 +104,12 @@ def _no_timer(state: State) -> None:
 
 @damage("nobody wakes the core", "nobody wakes the core")
 def _no_wake(state: State) -> None:
-    state.asked_wake = None
+    state.timers.asked_wake = None
 
 
 @damage("a silent node is waited for", "is silent for ever")
 def _silent(state: State) -> None:
-    state.nodes["n1"].lost_at = state.now
+    state.fleet.nodes["n1"].lost_at = state.now
 
 
 def a_busy_state() -> State:

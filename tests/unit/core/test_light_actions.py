@@ -64,7 +64,7 @@ def test_the_greediest_counts_for_a_while(core):
     assert units_of(scenario) == []
     scenario.finish("last")
     after(scenario, *[0.5] * 15)
-    assert scenario.machine.state.appetites
+    assert scenario.machine.state.learned.cpu_usage
     scenario.submit(an_action("later", cost={}, family="look"))
     assert scenario.the_grant("later").allocations[0].amount == 500
 
@@ -133,7 +133,7 @@ def test_a_replayed_journal_and_a_snapshot_lead_to_the_same_grants(core):
     assert units_of(scenario) == [("cpu:n1", 400, True)]
 
     replayed = Machine(make_ledger, a_config())
-    (node,) = scenario.machine.state.nodes.values()
+    (node,) = scenario.machine.state.fleet.nodes.values()
     replayed.handle(events.NodeJoined(node=node.inventory, at=START))
     for entry in map(decode_entry, entries):
         assert encode(replayed.handle(*entry.events)) == encode(entry.decisions)

@@ -202,7 +202,7 @@ def test_the_work_done_before_a_resize_counts_in_what_is_learned(pool):
     pool.advance(10.0)
     pool.finish("a", execution_seconds=30.0)
 
-    learned = pool.machine.state.durations["default/task exec tests"]
+    learned = pool.machine.state.learned.durations["default/task exec tests"]
 
     assert learned.mean_seconds == pytest.approx(170.0)
 

@@ -22,7 +22,8 @@ from scheduler.core.residency.service_turns import pace
 from scheduler.core.state import snapshot
 from scheduler.core.state.durations import choices_of
 from scheduler.core.state.invariants import check
-from scheduler.core.state.model import LiveAction, ServicePace
+from scheduler.core.state.live import LiveAction
+from scheduler.core.state.model import ServicePace
 from tests.builders import START, a_config, a_machine, an_action, make_ledger, only
 from tests.tiers import by_tier
 from tests.unit.core.test_services_on_chunks import a_call, a_gpu_node, a_service
@@ -76,7 +77,7 @@ class Pool:
         self.machine.state.paces[service] = ServicePace(seconds, 1.0)
 
     def ledger(self, node: str = "n1") -> ChunkLedger:
-        ledger = self.machine.state.ledgers[ResourceId(f"gpu:{node}")]
+        ledger = self.machine.state.fleet.ledgers[ResourceId(f"gpu:{node}")]
         assert isinstance(ledger, ChunkLedger)
         return ledger
 

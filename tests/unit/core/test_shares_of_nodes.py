@@ -232,7 +232,7 @@ def test_actions_that_take_nothing_shared_stand_in_one_line_whatever_their_proje
     scenario = a_scenario(a=Share(2000))
     scenario.submit(a_noop("x", project="a"), a_noop("y", project="b"))
     assert scenario.holding() == {"x", "y"}
-    assert {key.needs.project for key in scenario.machine.state.drained} == {""}
+    assert {key.needs.project for key in scenario.machine.state.queues.retired} == {""}
 
 
 def test_a_share_used_on_one_node_is_missing_on_the_next() -> None:

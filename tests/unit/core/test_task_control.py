@@ -42,7 +42,7 @@ def test_a_task_that_goes_on_is_granted_at_once_in_its_old_order(core):
 
     assert granted(scenario.pause(paused=False)) == ["first"]
     assert granted(scenario.finish("first")) == ["second"]
-    assert scenario.machine.state.steering == {}
+    assert scenario.machine.state.steering.tasks == {}
 
 
 def test_a_trajectory_of_a_paused_task_keeps_its_order(core):

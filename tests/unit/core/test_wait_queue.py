@@ -5,9 +5,9 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from scheduler.core.state.demand import Needs
-from scheduler.core.state.model import LiveAction
-from scheduler.core.state.queues import QueueKey, WaitQueue
+from scheduler.core.state.demand import Needs, QueueKey
+from scheduler.core.state.live import LiveAction
+from scheduler.core.state.queues import WaitQueue
 from tests.builders import an_action
 from tests.tiers import by_tier
 
@@ -30,7 +30,7 @@ def test_a_line_is_read_in_order(priorities, moves, count) -> None:
         queue.push(live)
     for number, comes_back, priority in moves:
         if number < len(lives) and lives[number].queue is not None:
-            queue.leave(lives[number])
+            queue.remove(lives[number])
             if comes_back:
                 lives[number].order = (priority, number)
                 queue.push(lives[number])
@@ -48,7 +48,7 @@ def test_an_action_that_returns_to_its_place_is_next_again() -> None:
     lives = [LiveAction(an_action(f"a{n}"), "default", NEEDS, (0, n), 0.0) for n in range(3)]
     for live in lives:
         queue.push(live)
-    queue.leave(lives[0])
+    queue.remove(lives[0])
     assert queue.head() is lives[1]
 
     queue.push(lives[0])

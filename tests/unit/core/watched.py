@@ -228,7 +228,9 @@ class Watched(Scenario):
         assert self.finishes == Counter(self.submitted.keys())
         state = self.machine.state
         assert not state.trajectories
-        held: Mapping[str, object] = {r: ledger.holders() for r, ledger in state.ledgers.items()}
+        held: Mapping[str, object] = {
+            r: ledger.holders() for r, ledger in state.fleet.ledgers.items()
+        }
         assert not any(held.values()), held
 
 

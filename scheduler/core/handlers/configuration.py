@@ -1,0 +1,58 @@
+"""A revision of the configuration: pools, nodes, quotas, shares, APIs and services."""
+
+from __future__ import annotations
+
+from domain.decisions import Decision
+from domain.events import ConfigApplied
+from domain.ids import ResourceId
+from domain.inventory import Config, ResourceInventory
+from scheduler.core.cycle.pool_policies import read_policies
+from scheduler.core.handlers.nodes import set_deadlines
+from scheduler.core.residency import services
+from scheduler.core.residency.preload import prepare_declared
+from scheduler.core.sharing.shares import read_shares
+from scheduler.core.state.lifecycle import reread_needs
+from scheduler.core.state.model import State
+
+
+def applied(state: State, event: ConfigApplied, decisions: list[Decision]) -> None:
+    """Put a revision in force; older ones are ignored, running actions are unharmed."""
+    if event.config.revision < state.config.revision:
+        return
+    before = state.config
+    state.set_config(event.config)
+    state.merging.forget(event.config)
+    read_policies(state)
+    read_shares(state)
+    _update_ledgers(state, before)
+    if _changes_needs(before, event.config):
+        reread_needs(state)
+    state.queues.forget_reasons()  # what was short may be too large now
+    services.redeclared(state, before.services)
+    prepare_declared(state, before.services, decisions)
+    for node in state.fleet.nodes.values():
+        if node.lost_at is not None:
+            set_deadlines(state, node.name, node.lost_at)
+
+
+def _update_ledgers(state: State, before: Config) -> None:
+    """Follow the capacities and quotas of cluster-wide resources."""
+    config, fleet = state.config, state.fleet
+    for name in before.resources.keys() - config.resources.keys():
+        # Its quotas go on counting, for the case that it is declared again.
+        gone = ResourceInventory(0, limits=before.inventory(name).limits)
+        fleet.set_inventory(ResourceId(name), gone)
+    for ledger in fleet.paced.values():
+        ledger.advance(state.now)
+    for name in config.resources:
+        fleet.set_inventory(ResourceId(name), config.inventory(name))
+
+
+def _changes_needs(before: Config, after: Config) -> bool:
+    """Return whether actions may be admitted with other amounts than before."""
+    return (before.resources, before.limits, before.shares, before.pools) != (
+        after.resources,
+        after.limits,
+        after.shares,
+        after.pools,
+    )

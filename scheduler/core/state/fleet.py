@@ -1,0 +1,139 @@
+"""Fleet: nodes, the ledgers of their resources and of cluster-wide ones, and the actions on each node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from domain.ids import ActionId, ResourceId, node_resource
+from domain.inventory import NodeInventory, ResourceInventory
+from domain.ports import HostingLedger, Ledger, LocalLedger, PacedLedger
+from scheduler.core.state.live import READY, LiveAction, LiveNode
+
+MakeLedger = Callable[[ResourceId, ResourceInventory], Ledger]
+
+
+@dataclass(slots=True)
+class Fleet:
+    """Where actions can run, and which units are free there."""
+
+    make_ledger: MakeLedger
+    #: Names of nodes that take no new actions by configuration.
+    drained: Collection[str] = ()
+    nodes: dict[str, LiveNode] = field(default_factory=dict)
+    ledgers: dict[ResourceId, Ledger] = field(default_factory=dict)
+    #: Ledgers that also count over time.
+    paced: dict[ResourceId, PacedLedger] = field(default_factory=dict)
+    #: Ledgers whose units have several localities.
+    local: dict[ResourceId, LocalLedger] = field(default_factory=dict)
+    #: Ledgers of units that keep residents in their memory between actions.
+    resident: dict[ResourceId, HostingLedger] = field(default_factory=dict)
+    #: Actions that hold units, by node.
+    on_node: dict[str, set[ActionId]] = field(default_factory=dict)
+    #: Those of them that declare ``malleable``.
+    resizable: dict[str, dict[ActionId, LiveAction]] = field(default_factory=dict)
+
+    def nodes_of(self, pool: str) -> list[LiveNode]:
+        """Return the nodes of ``pool``, whatever their state."""
+        return [node for node in self.nodes.values() if node.inventory.pool == pool]
+
+    def usable(self, node: LiveNode) -> bool:
+        """Return whether ``node`` takes new actions.
+
+        A node with orphans does not: they may still run in environments that new actions would use.
+        """
+        return node.state is READY and not node.orphans and node.inventory.name not in self.drained
+
+    def load(self, node: str) -> tuple[float, float, str]:
+        """Return the sort key of nodes: least memory held, then most free cores, then the name."""
+        return (self._held_share("memory", node), self._held_share("cpu", node), node)
+
+    def _held_share(self, kind: str, node: str) -> float:
+        ledger = self.node_ledger(kind, node)
+        if ledger is None or ledger.capacity <= 0:
+            return 0.0
+        return 1.0 - ledger.free / ledger.capacity
+
+    def node_ledger(self, kind: str, node: str) -> Ledger | None:
+        return self.ledgers.get(node_resource(kind, node))
+
+    def open_ledger(self, resource: ResourceId, have: ResourceInventory) -> None:
+        """Create the ledger of ``resource``."""
+        ledger = self.ledgers[resource] = self.make_ledger(resource, have)
+        if isinstance(ledger, PacedLedger):
+            self.paced[resource] = ledger
+        if isinstance(ledger, HostingLedger):
+            self.resident[resource] = ledger
+        self._classify_locality(resource)
+
+    def set_inventory(self, resource: ResourceId, have: ResourceInventory) -> None:
+        """Give ``resource`` the capacity in ``have``; its ledger is created if there is none."""
+        if resource in self.ledgers:
+            self.ledgers[resource].resize_capacity(have)
+            self._classify_locality(resource)
+        else:
+            self.open_ledger(resource, have)
+
+    def update_node(self, inventory: NodeInventory, in_cluster: Collection[str]) -> None:
+        """Follow the inventory of a node that joined; what it no longer offers shrinks to 0."""
+        for resource in self.resources_of(inventory.name, in_cluster):
+            if resource.partition(":")[0] not in inventory.resources:
+                self.set_inventory(resource, ResourceInventory(0))
+        for kind, have in inventory.resources.items():
+            self.set_inventory(node_resource(kind, inventory.name), have)
+
+    def resources_of(self, node: str, in_cluster: Collection[str]) -> list[ResourceId]:
+        """Return the resources that ``node`` has, or had before it joined with fewer.
+
+        ``in_cluster`` names the cluster-wide resources: ``api:n1`` may look like one of node ``n1``.
+        """
+        return [
+            resource
+            for resource in self.ledgers
+            if resource.partition(":")[2] == node and resource not in in_cluster
+        ]
+
+    def remove_node(self, name: str, in_cluster: Collection[str]) -> list[ResourceId]:
+        """Remove a node with its ledgers; return the resources that are gone."""
+        gone = self.resources_of(name, in_cluster)
+        for resource in gone:
+            del self.ledgers[resource]
+            self.paced.pop(resource, None)
+            self.local.pop(resource, None)
+            self.resident.pop(resource, None)
+        self.on_node.pop(name, None)
+        self.resizable.pop(name, None)
+        del self.nodes[name]
+        return gone
+
+    def _classify_locality(self, resource: ResourceId) -> None:
+        ledger = self.ledgers[resource]
+        if isinstance(ledger, LocalLedger) and ledger.groups > 1:
+            self.local[resource] = ledger
+        else:
+            self.local.pop(resource, None)
+
+    def place(self, live: LiveAction, node: str) -> None:
+        """Record that ``live`` holds units on ``node``."""
+        live.node = node
+        there = self.on_node.get(node)
+        if there is None:
+            there = self.on_node[node] = set()
+        there.add(live.action.id)
+        if live.action.malleable:
+            self.resizable.setdefault(node, {})[live.id] = live
+
+    def displace(self, live: LiveAction) -> None:
+        """Record that ``live`` holds nothing on its node any more; ``live.node`` stays set."""
+        if live.node is not None:
+            self.on_node[live.node].discard(live.action.id)
+            if live.action.malleable:
+                self.resizable[live.node].pop(live.id, None)
+
+    def large_enough(self, needs: list[tuple[ResourceId, int]]) -> bool:
+        """Return whether ``needs`` would fit if no units were held."""
+        for resource, amount in needs:
+            ledger = self.ledgers.get(resource)
+            if ledger is None or not ledger.feasible(amount):
+                return False
+        return True

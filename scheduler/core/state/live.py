@@ -1,0 +1,146 @@
+"""Live objects of the scheduler: actions, trajectories and nodes, with what is known of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from domain.action import QUEUED, TRANSITIONS, Action, ActionState, EnvironmentSpec, Outcome
+from domain.allocation import Allocation
+from domain.errors import InvariantViolation
+from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource
+from domain.inventory import NodeInventory
+from scheduler.core.state.demand import Needs, QueueKey
+
+#: (-priority, arrival): smaller is served first.
+Order = tuple[int, int]
+
+
+class LiveAction(msgspec.Struct, eq=False, gc=False):
+    """An accepted action that is not finished yet. (A struct: one is made for every action.)"""
+
+    action: Action
+    pool: str
+    needs: Needs
+    order: Order
+    submitted_at: float
+    state: ActionState = QUEUED
+    #: Its wait queue; None while granted, or while an earlier action of its trajectory waits or runs.
+    queue: QueueKey | None = None
+    node: str | None = None
+    allocations: tuple[Allocation, ...] = ()
+    granted_at: float | None = None
+    started_at: float | None = None
+    lease_expires_at: float | None = None
+    attempt: int = 0
+    #: When its units were last changed while it held some, and how often that happened.
+    resized_at: float | None = None
+    resizes: int = 0
+    #: Amounts of its key resource over time: (seconds since its grant, milli-units).
+    widths: tuple[tuple[float, int], ...] = ()
+    #: Until when the following two are summed up: T_ori seconds of work done, and milli-unit seconds
+    #: of the key resource.
+    accounted_at: float | None = None
+    worked_seconds: float = 0.0
+    key_milli_seconds: float = 0.0
+    #: Outcome and reason of the `Abort` that was sent to its node.
+    aborting: tuple[Outcome, str] | None = None
+
+    @property
+    def id(self) -> ActionId:
+        return self.action.id
+
+    @property
+    def holder(self) -> str:
+        """Name under which the current attempt holds units in ledgers."""
+        return f"{self.action.id}#{self.attempt}"
+
+    @property
+    def key_resource(self) -> ResourceId | None:
+        """Key resource in the place where the action is now; None without one, or without a place."""
+        needs, key = self.needs, self.needs.key
+        if needs.in_cluster and needs.key_in_cluster:
+            return ResourceId(key)
+        return node_resource(key, self.node) if key and self.node else None
+
+    def move(self, to: ActionState) -> None:
+        """Change state along `TRANSITIONS`."""
+        if to not in TRANSITIONS[self.state]:
+            raise InvariantViolation(f"{self.id}: {self.state} cannot become {to}")
+        self.state = to
+
+
+@dataclass(slots=True)
+class LiveTrajectory:
+    """A trajectory, its node, and the order of its exec actions (one at a time, by arrival)."""
+
+    key: TrajectoryKey
+    project: str
+    task: str
+    name: str
+    pool: str
+    opened_at: float
+    expires_at: float
+    environment: EnvironmentSpec | None = None
+    #: Node of its environment; set by its first grant or file, and kept while the environment exists.
+    node: str | None = None
+    #: First cores on that node that it held exclusively: its memory is local to them.
+    home: tuple[int, ...] = ()
+    busy: ActionId | None = None
+    #: Exec actions that are not granted yet, by arrival; finished ones are dropped lazily.
+    line: list[ActionId] = field(default_factory=list)
+    live: set[ActionId] = field(default_factory=set)
+    #: Why it is closed; it accepts no actions then.
+    closing: str | None = None
+    #: It is closed because its environment was lost, not by request.
+    lost: bool = False
+    #: `RemoveEnvironment` was sent to the node.
+    removing: bool = False
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.environment.memory_bytes if self.environment else 0
+
+    @property
+    def holder(self) -> str:
+        """Name under which it holds memory."""
+        return f"env:{self.key}"
+
+
+class NodeState(StrEnum):
+    READY = "ready"
+    LOST = "lost"
+
+
+#: Read for every queue of every cycle; see `domain.action` on names of members.
+READY: Final = NodeState.READY
+
+
+@dataclass(slots=True)
+class LiveNode:
+    """A node that has joined at least once."""
+
+    inventory: NodeInventory
+    state: NodeState = READY
+    lost_at: float | None = None
+    #: Attempts that the node may still run although the scheduler has ended or requeued them.
+    orphans: dict[str, tuple[Allocation, ...]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.inventory.name
+
+
+@lru_cache(maxsize=4096)
+def _interned(name: str) -> str:
+    """Return the first one of equal strings."""
+    return name
+
+
+def intern_names(action: Action) -> None:
+    """Let all actions of a task use the same string objects for its names: many may wait."""
+    action.project, action.task = _interned(action.project), _interned(action.task)
