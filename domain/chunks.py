@@ -17,11 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from domain.errors import NeverFits
 from domain.resources import MILLI
 
 #: Sizes of chunks in GPUs; the position is the *level* of a chunk (the paper's a).
 SIZES: Final = (1, 2, 4, 8)
 TOP: Final = len(SIZES) - 1
+#: Kinds of resources that are granted as chunks.
+CHUNKED: Final = frozenset({"gpu"})
 #: Free chunks of 1, 2, 4 and 8 GPUs.
 Counts = tuple[int, int, int, int]
 
@@ -42,6 +45,17 @@ def level_of(amount: int) -> int | None:
     if rest or not 0 < gpus <= SIZES[-1]:
         return None
     return (gpus - 1).bit_length()
+
+
+def whole_chunk(name: str, counts: Sequence[int]) -> int:
+    """Return the milli-units of the chunk for the smallest of ``counts`` of the resource ``name``.
+
+    Raises NeverFits unless there is a chunk for each of them.
+    """
+    levels = [level_of(count) for count in counts]
+    if levels[0] is None or None in levels:
+        raise NeverFits(f"{name}: a chunk has 1 to {SIZES[-1]} whole GPUs", pointer=f"/cost/{name}")
+    return amount_at(levels[0])
 
 
 def amount_at(level: int) -> int:

@@ -19,6 +19,7 @@ from scheduler.core.advice.share_usage import share_usage
 from scheduler.core.cycle.admission import run_cycle
 from scheduler.core.cycle.pool_policies import read_policies
 from scheduler.core.handlers import HANDLERS, deadlines
+from scheduler.core.residency.registry import make_residency
 from scheduler.core.sharing.shares import read_shares
 from scheduler.core.state.fleet import MakeLedger
 from scheduler.core.state.live import LiveAction
@@ -30,6 +31,7 @@ class Machine:
 
     def __init__(self, make_ledger: MakeLedger, config: Config | None = None) -> None:
         self.state = new_state(make_ledger, config or default_config())
+        self.state.residency = make_residency(self.state)
         read_policies(self.state)
         read_shares(self.state)
         self.state.resizing.changed.clear()

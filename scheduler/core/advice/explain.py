@@ -66,7 +66,7 @@ def wait_facts(state: State, live: LiveAction) -> WaitFacts:
         reason = WaitReason("behind", resource, head.id)
     cause: Shortage | DeferralCause | None = None
     if reason.code == "deferred":
-        cause = _deferral(state, resource, live.needs.service)
+        cause = _deferral(state, resource, live.needs.resident)
     elif reason.code == "short_of":
         cause = _shortage(state, queue, resource)
     position = _position(state, live, resource)

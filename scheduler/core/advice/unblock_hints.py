@@ -121,7 +121,7 @@ def _of_size(state: State, live: LiveAction) -> UnblockHint | None:
         if largest < amount:
             convert = int if name == "memory" else units
             sizes.append(UnmetSize(name, convert(amount), convert(largest)))
-    if (memory := key.needs.gpu_memory_bytes) and names:
+    if (memory := key.needs.unit_memory_bytes) and names:
         gpus = [node.inventory.resources.get(KIND) for node in nodes if node.name in names]
         largest = max((gpu.memory_bytes for gpu in gpus if gpu is not None), default=0)
         if largest < memory:

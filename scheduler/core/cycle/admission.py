@@ -1,8 +1,8 @@
 """One scheduling cycle: scan, block, claim at minimum units (design of the algorithm: §4.2).
 
 Recipe
-1. Heads: the first action of every wait queue, merged in order (priority, then arrival; calls of
-   GPU services whose turn it is come first among equals, see `affinity`; who would borrow from
+1. Heads: the first action of every wait queue, merged in order (priority, then arrival; what residency
+   prefers comes first among equals, see `residency.policy`; who would borrow from
    other projects' shares comes after all who would not, see `shares`).
 2. For each head, find a place: its node, or the least memory-loaded node that fits now.
 3. It fits → grant, and the next of its queue becomes head. Where the pool's policy arranges, it is
@@ -36,21 +36,12 @@ from domain.decisions import Decision
 from domain.ids import ResourceId, node_resource
 from domain.resources import MILLI
 from scheduler.core.cycle.arranger import Candidate, Elastic
-from scheduler.core.cycle.places import kept_away, usable_nodes, why_no_node
+from scheduler.core.cycle.places import usable_nodes, why_no_node
 from scheduler.core.cycle.pool_policies import policy_of
 from scheduler.core.cycle.resizer import malleable
 from scheduler.core.cycle.scan import Scan
 from scheduler.core.policies.malleable import Malleable
-from scheduler.core.residency.prefetch import restore_ahead
-from scheduler.core.residency.service_turns import (
-    KIND,
-    Rank,
-    keep_wanted,
-    new_seats,
-    open_seat,
-    rank,
-    waits_for_home,
-)
+from scheduler.core.residency.policy import Rank
 from scheduler.core.state.demand import Need, QueueKey
 from scheduler.core.state.lifecycle import grant
 from scheduler.core.state.live import LiveAction, LiveNode
@@ -69,12 +60,12 @@ def run_cycle(state: State, decisions: list[Decision]) -> None:
     if not state.queues.active and not state.resizing.changed:
         return  # nobody waits, and nobody may grow
     if state.fleet.resident:
-        keep_wanted(state)
+        state.residency.begin_cycle()
     elastic = Elastic(state)
-    while _scan(state, elastic, decisions) or new_seats(state):
+    while _scan(state, elastic, decisions) or state.residency.scan_again():
         pass  # whoever was evicted on one node is tried on the others, and seats were opened
     if state.fleet.resident:
-        restore_ahead(state, decisions)
+        state.residency.end_cycle(decisions)
     state.dirty = False
 
 
@@ -99,7 +90,7 @@ def _scan(state: State, elastic: Elastic, decisions: list[Decision]) -> bool:
         if live is not None and _try_admit(state, scan, elastic, queue, live, decisions):
             following = queue.head()
             if following is not None:
-                heapreplace(heads, (borrows, rank(state, key, following), queue))
+                heapreplace(heads, (borrows, state.residency.rank(key, following), queue))
                 continue
             state.queues.retire(key)
         heappop(heads)
@@ -114,7 +105,7 @@ def _heads(state: State) -> list[tuple[bool, Rank, WaitQueue]]:
         if live is None:
             state.queues.retire(key)
         else:
-            heads.append((False, rank(state, key, live), queue))
+            heads.append((False, state.residency.rank(key, live), queue))
     heapify(heads)
     return heads
 
@@ -129,7 +120,7 @@ def _try_admit(
 ) -> bool:
     """Grant ``live``, the head of ``queue``, or give the queue a reason to wait."""
     key = queue.key
-    if key.needs.key == KIND and _sat_down(state, scan, elastic, queue, live, decisions):
+    if key.needs.resident and _sat_down(state, scan, elastic, queue, live, decisions):
         return True
     if (reason := _stands_back(state, elastic, queue, live)) is not None:
         queue.reason = reason
@@ -158,9 +149,9 @@ def _sat_down(
     live: LiveAction,
     decisions: list[Decision],
 ) -> bool:
-    """Grant ``live`` a seat beside others of its service, if there is one and nobody ahead is short."""
+    """Grant ``live`` a seat on units that others hold, if no action ahead of it waits for them."""
     key = queue.key
-    seat = open_seat(state, key, live)
+    seat = state.residency.seat(key, live)
     if seat is None or seat.resource in scan.blocked or _halted(state, key):
         return False
     if not elastic.shares.affords(key, seat.resource, len(seat.home.units) * MILLI):
@@ -176,10 +167,7 @@ def _halted(state: State, key: QueueKey) -> WaitReason | None:
     pool = state.config.pools.get(key.pool)
     if pool is not None and pool.paused:
         return WaitReason("pool_paused", key.pool)
-    service = key.needs.service
-    if service and (known := state.config.services.get(service)) and known.quarantined:
-        return WaitReason("service_quarantined", service)
-    return None
+    return state.residency.halted(key) if key.needs.resident else None
 
 
 def _stands_back(
@@ -195,11 +183,7 @@ def _stands_back(
         if first is None:
             elastic.shares.wait(cohort, live, amount)
         return WaitReason("share", cohort.name, first)
-    if key.needs.service and (home := waits_for_home(state, queue)) is not None:
-        return WaitReason("deferred", home)
-    if kept_away(state, key):
-        return WaitReason("kept_away", key.needs.service)
-    return None
+    return state.residency.held_back(queue) if key.needs.resident else None
 
 
 def _still_short(state: State, scan: Scan, queue: WaitQueue, need: Need, live: LiveAction) -> bool:

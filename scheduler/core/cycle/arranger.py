@@ -42,8 +42,6 @@ from scheduler.core.policies.balanced import fair_share
 from scheduler.core.policies.choices import Choices, grained
 from scheduler.core.policies.group import Arrangement, Group
 from scheduler.core.policies.malleable import Malleable
-from scheduler.core.residency.restore_costs import with_restores
-from scheduler.core.residency.services import reserve, reserve_beside
 from scheduler.core.sharing.cohorts import CohortKey, charged, largest_within
 from scheduler.core.sharing.shares import ShareBook, key_at
 from scheduler.core.state.demand import Need, QueueKey
@@ -111,13 +109,28 @@ class Elastic:
         self.take(live, candidate.needs)
         holder = _reserved(live)
         for resource, amount in candidate.needs:
-            reserve(self._state, live.action, holder, resource, amount, at_home=True)
+            self._reserve(live, holder, resource, amount)
         if key is None:
             self._going.append((candidate, None))
         else:
             self._groups.setdefault((key, live.pool), []).append(candidate)
             if self._state.fleet.resident:
                 self._admitted[live.needs.key, live.pool] += live.needs.key_amount
+
+    def _reserve(
+        self,
+        live: LiveAction,
+        holder: str,
+        resource: ResourceId,
+        amount: int,
+        beside: Sequence[int] = (),
+    ) -> None:
+        """Reserve ``amount`` for ``live``; the amounts ``beside`` must still fit afterwards."""
+        state = self._state
+        if resource in state.fleet.resident:
+            state.residency.reserve(live.action, holder, resource, amount, beside)
+        else:
+            state.fleet.ledgers[resource].allocate(holder, amount)
 
     def take(self, live: LiveAction, needs: list[Need]) -> None:
         """``live`` has ``needs`` of its project's share for the rest of the scan."""
@@ -235,14 +248,14 @@ class Elastic:
         state, policy = self._state, policy_of(self._state, pool)
         lives = [member.live for member in members]
         kind = lives[0].needs.key
-        calls = key in state.fleet.resident and all(live.needs.service for live in lives)
-        capped = not (calls and all_at_once(state, kind, pool, self._admitted[kind, pool]))
+        hosted = key in state.fleet.resident
+        resident = hosted and all(live.needs.resident for live in lives)
+        capped = not (resident and all_at_once(state, kind, pool, self._admitted[kind, pool]))
         beside = [other.live for other in others]
         group = group_of(state, key, pool, lives, beside, claims, capped=capped)
         self._cut(key, members, group)
         assert policy.arrange is not None  # else nobody would have been reserved for it
         arrangement = policy.arrange(group)
-        hosted = key in state.fleet.resident
         for at, (member, amount) in enumerate(zip(members, arrangement.units, strict=False), 1):
             left = (*arrangement.units[at:], *claims) if hosted else ()
             self._go(key, member, amount, left)
@@ -273,7 +286,7 @@ class Elastic:
     ) -> None:
         """Let ``member`` go with ``amount``; of ``key`` there must be left what ``others`` take."""
         holder = _reserved(member.live)
-        reserve_beside(self._state, member.live.action, holder, key, amount, others)
+        self._reserve(member.live, holder, key, amount, others)
         if member.live.needs.project:
             self.shares.widen(member.live, key, _needed(member, key), amount)
         self._going.append((member, amount))
@@ -351,9 +364,9 @@ def group_of(
     ``others`` are admitted as well, and go whatever the policy says. ``capped``: a policy that shares
     is told the fair share.
     """
-    choices = with_restores(
-        state, key, candidates, [choices_of(state, live) for live in candidates]
-    )
+    choices = [choices_of(state, live) for live in candidates]
+    if key in state.fleet.resident:
+        choices = state.residency.choices(key, candidates, choices)
     least = sum(each.smallest for each in choices)
     group = Group(key, operator_of(state.fleet.ledgers[key], claims, least), choices)
     policy = policy_of(state, pool)

@@ -9,8 +9,6 @@ from domain.resources import MILLI, UnitSet
 from scheduler.core.policies import Policy, policy_named
 from scheduler.core.policies.fixed import Minimum
 from scheduler.core.policies.malleable import Malleable
-from scheduler.core.residency.service_turns import with_service
-from scheduler.core.residency.services import with_memory
 from scheduler.core.sharing.cohorts import largest_within
 from scheduler.core.sharing.shares import ceiling, with_project
 from scheduler.core.state.cpu_usage_history import light_amount
@@ -45,8 +43,7 @@ def needs_in(state: State, action: Action, pool: str, node: str | None) -> Needs
     if state.learned.cpu_usage and (light := light_amount(state, action, pool, node)):
         needs = needs._replace(on_node=tuple(sorted((*needs.on_node, ("cpu", light)))))
     if action.call is not None:
-        needs = with_service(needs, action, policy_of(state, pool).name)
-        needs = with_memory(state, needs, action)
+        needs = state.residency.needs(needs, action, policy_of(state, pool))
     return with_project(state, needs, action, pool) if state.sharing.cohorts else needs
 
 

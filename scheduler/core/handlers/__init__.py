@@ -20,7 +20,7 @@ from scheduler.core.handlers import (
     tasks,
     trajectories,
 )
-from scheduler.core.residency import services
+from scheduler.core.residency.registry import HANDLERS as RESIDENCY_HANDLERS
 from scheduler.core.state.model import State
 
 Handler = Callable[[State, Any, list[Decision]], None]
@@ -41,8 +41,6 @@ HANDLERS: Final[dict[type, Handler]] = {
     events.TaskPaused: tasks.paused,
     events.TaskPrioritised: tasks.prioritised,
     events.TaskCancelRequested: tasks.cancel_requested,
-    events.ServiceEvictionAsked: services.eviction_asked,
-    events.ServicePrepared: services.prepared,
     events.TrajectoryOpened: trajectories.opened,
     events.TrajectoryFinished: trajectories.finished,
     events.EnvironmentRemoved: trajectories.environment_removed,
@@ -53,4 +51,5 @@ HANDLERS: Final[dict[type, Handler]] = {
     events.NodeForgetAsked: node_removal.asked,
     events.ConfigApplied: configuration.applied,
     events.TimeAdvanced: _time_advanced,
+    **RESIDENCY_HANDLERS,
 }

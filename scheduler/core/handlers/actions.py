@@ -15,7 +15,6 @@ from domain.resources import units
 from scheduler.core.cycle.pool_policies import needs_in
 from scheduler.core.handlers.api_feedback import heed, words
 from scheduler.core.handlers.trajectories import default_pool, open_trajectory
-from scheduler.core.residency import services
 from scheduler.core.sharing.cohorts import charged
 from scheduler.core.sharing.shares import ceiling
 from scheduler.core.state.coalescing import Kept, key_of
@@ -213,9 +212,9 @@ def finished(state: State, event: ActionFinished, decisions: list[Decision]) -> 
     if event.chunk is None:
         _end_attempt(state, event, decisions)
         return
-    services.learn(state, event)
+    state.residency.on_finished(event)
     _end_attempt(state, event, decisions)
-    services.heed(state, event.node, event.chunk)
+    state.residency.on_report(event.node, event.chunk)
 
 
 def _end_attempt(state: State, event: ActionFinished, decisions: list[Decision]) -> None:

@@ -1,4 +1,4 @@
-"""A revision of the configuration: pools, nodes, quotas, shares, APIs and services."""
+"""A revision of the configuration: pools, nodes, quotas, shares, and APIs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from domain.ids import ResourceId
 from domain.inventory import Config, ResourceInventory
 from scheduler.core.cycle.pool_policies import read_policies
 from scheduler.core.handlers.nodes import set_deadlines
-from scheduler.core.residency import services
-from scheduler.core.residency.preload import prepare_declared
 from scheduler.core.sharing.shares import read_shares
 from scheduler.core.state.lifecycle import reread_needs
 from scheduler.core.state.model import State
@@ -28,8 +26,7 @@ def applied(state: State, event: ConfigApplied, decisions: list[Decision]) -> No
     if _changes_needs(before, event.config):
         reread_needs(state)
     state.queues.forget_reasons()  # what was short may be too large now
-    services.redeclared(state, before.services)
-    prepare_declared(state, before.services, decisions)
+    state.residency.on_config(before, decisions)
     for node in state.fleet.nodes.values():
         if node.lost_at is not None:
             set_deadlines(state, node.name, node.lost_at)

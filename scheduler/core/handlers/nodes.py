@@ -17,8 +17,6 @@ from domain.decisions import Abort, Decision, Forget
 from domain.events import NodeJoined, NodeLost, NodeReturned
 from domain.ids import ActionId, node_resource
 from scheduler.core.handlers.trajectories import give_up_environment, lose_environment
-from scheduler.core.residency import services
-from scheduler.core.residency.preload import prepare_on
 from scheduler.core.state.completion import finish
 from scheduler.core.state.lifecycle import MAX_ATTEMPTS, release_orphan, requeue, reread_needs
 from scheduler.core.state.live import LiveNode, NodeState
@@ -41,10 +39,9 @@ def joined(state: State, event: NodeJoined, decisions: list[Decision]) -> None:
         if before.identity != inventory.identity:
             _lose_everything(state, node, "the node came back without its state", decisions)
     state.fleet.update_node(inventory, state.config.resources)
-    services.joined(state, inventory)
     reread_needs(state)
     _use_again(state, node, decisions)
-    prepare_on(state, inventory, decisions)
+    state.residency.on_node_joined(inventory, decisions)
 
 
 def forgotten_mark(identity: str) -> str:

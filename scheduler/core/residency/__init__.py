@@ -1,1 +1,1 @@
-"""What stays on units between actions: GPU services, their turns, prefetch, preload, restore costs."""
+"""Residency: what stays on units between actions, and how that changes grants (`policy`)."""

@@ -1,17 +1,18 @@
-"""Restores ahead: a service comes to an idle chunk before the call that waits for other things.
+"""Prefetch: a service is restored onto an idle chunk before the call that waits for something else.
 
 Rules
-1. It is brought for the head of a line that waits, and not for free GPUs: for its project's share, a
-   quota or another resource, or for the chunk where its service works already (`affinity`, rule 5).
-2. It comes to a free chunk that has room for it, so nobody leaves, on a node for whose GPUs nobody
-   waits. Not at all where it is on a free chunk, or on its way to one.
-3. It takes nothing: the chunk stays free, and whoever is granted it goes first.
-4. One for each service, until a call of it was granted a chunk. So each that nobody came for follows a
-   call, and a service that cannot be brought is not tried again and again.
-5. What comes counts as there when its node says so. A call that is granted before is sent there as
-   well, and waits for the rest of the restore.
+1. It is prefetched for the head of a queue that waits for something else than a free chunk: for its
+   project's share, a quota or another resource, or for the chunk where its service works already
+   (`service_turns`, rule 5).
+2. It goes to a free chunk that has room, so no service is evicted, on a node for whose GPUs no queue
+   waits; not at all while a free chunk caches it or receives it.
+3. It reserves nothing: the chunk stays free, and an action that is granted it goes first.
+4. One prefetch for each service, until a call of it is granted a chunk. So a prefetch that fails is
+   not repeated at once, and unused prefetches do not add up.
+5. The service is cached there when the node reports it. A call that is granted before is sent there
+   as well, and waits for the rest of the restore.
 
-Policy ``paper`` brings nothing ahead.
+Policy ``paper`` prefetches nothing.
 """
 
 from __future__ import annotations
@@ -22,64 +23,72 @@ from domain.decisions import Decision, Prepare
 from domain.ids import ResourceId, node_resource
 from domain.resources import MILLI
 from scheduler.core.cycle.places import usable_nodes
-from scheduler.core.residency.service_turns import KIND, line_restores, waits_for_home
+from scheduler.core.residency.service_turns import KIND, queue_in_restores, waits_for_chunk
 from scheduler.core.state.model import State
 from scheduler.core.state.queues import WaitQueue
 
-#: A line that waits for its service's own chunk is worth so much of a restore, as measured.
-AHEAD_RESTORES: Final = 0.5
-#: Reasons to wait for units, which may be those of GPUs.
+#: A queue that waits for its service's chunk must be worth this part of a restore, as measured.
+PREFETCH_RESTORES: Final = 0.5
+#: Reasons to wait for units, which may be GPUs.
 _FOR_UNITS: Final = frozenset({"short_of", "behind"})
 
 
-def restore_ahead(state: State, decisions: list[Decision]) -> None:
-    """Let services come to idle chunks for those who wait for something else."""
-    lines = [queue for key, queue in state.queues.active.items() if key.needs.service]
-    if not any(queue.key.needs.service not in state.ahead for queue in lines):
+def prefetch(state: State, decisions: list[Decision]) -> None:
+    """Prefetch services for the heads of queues that wait for something else (rule 1)."""
+    prefetched = state.residency.memory.prefetched
+    queues = [queue for key, queue in state.queues.active.items() if key.needs.resident]
+    if all(queue.key.needs.resident in prefetched for queue in queues):
         return
     wanted = _gpus_waited_for(state)
-    for queue in lines:
-        if queue.key.needs.service not in state.ahead and _waits_beside(state, queue):
-            _bring(state, queue, wanted, decisions)
+    for queue in queues:
+        if queue.key.needs.resident not in prefetched and _waits_beside(state, queue):
+            _prefetch_for(state, queue, wanted, decisions)
 
 
 def _gpus_waited_for(state: State) -> set[ResourceId]:
-    """Return the GPUs, by node, that some line is short of, or that a policy holds back."""
-    reasons = [queue.reason for queue in state.queues.active.values() if queue.reason is not None]
+    """Return the GPUs, by node, that some queue is short of, or that a policy holds back."""
+    reasons = [q.reason for q in state.queues.active.values() if q.reason is not None]
     short = {ResourceId(why.subject or "") for why in reasons if why.code in _FOR_UNITS}
     return short.union(state.queues.deferrals)
 
 
 def _waits_beside(state: State, queue: WaitQueue) -> bool:
-    """Say whether the head of ``queue`` waits for something that is not a free chunk (rule 1)."""
+    """Return whether the head of ``queue`` waits for something that is not a free chunk (rule 1)."""
     reason = queue.reason
     if reason is None or queue.head() is None:
         return False
     if reason.code in _FOR_UNITS:
         return not (reason.subject or "").startswith(f"{KIND}:")
-    return reason.code == "share" or (reason.code == "deferred" and _comes_soon(state, queue))
+    return reason.code == "share" or (reason.code == "deferred" and _worth_a_restore(state, queue))
 
 
-def _comes_soon(state: State, queue: WaitQueue) -> bool:
-    """Say whether a line that waits for its service's own chunk is worth enough of a restore (rule 1)."""
-    service = queue.key.needs.service
-    if service not in state.paces or waits_for_home(state, queue) is None:
+def _worth_a_restore(state: State, queue: WaitQueue) -> bool:
+    """Return whether a queue that waits for its service's chunk is long enough (rule 1)."""
+    service = queue.key.needs.resident
+    if service not in state.residency.memory.times or waits_for_chunk(state, queue) is None:
         return False
     working = sum(ledger.working(service) for ledger in state.fleet.resident.values())
-    return line_restores(state, queue, working) > AHEAD_RESTORES
+    return queue_in_restores(state, queue, working) > PREFETCH_RESTORES
 
 
-def _bring(
+def _prefetch_for(
     state: State, queue: WaitQueue, wanted: set[ResourceId], decisions: list[Decision]
 ) -> None:
-    """Bring the service of ``queue`` to the first node that has a chunk for it (rule 2)."""
-    name, amount = queue.key.needs.service, queue.key.needs.key_amount
+    """Prefetch the service of ``queue`` to the first node that has a chunk for it (rule 2)."""
+    name, amount, resident = (
+        queue.key.needs.resident,
+        queue.key.needs.key_amount,
+        state.fleet.resident,
+    )
     live, service = queue.head(), state.config.services.get(name)
     if live is None or service is None or service.quarantined:
         return
-    nodes = [node for node in usable_nodes(state, queue.key)
-             if node_resource(KIND, node.name) in state.fleet.resident]  # fmt: skip
-    ledgers = {node.name: state.fleet.resident[node_resource(KIND, node.name)] for node in nodes}
+    nodes = [node.name for node in usable_nodes(state, queue.key)]
+    ledgers = {
+        node: resident[node_resource(KIND, node)]
+        for node in nodes
+        if node_resource(KIND, node) in resident
+    }
     if any(ledger.homes(name, n) for ledger in ledgers.values() for n in live.action.cost[KIND]):
         return
     memory_bytes = service.memory_bytes(-(-amount // MILLI))
@@ -88,6 +97,6 @@ def _bring(
             continue
         home = ledger.bring(name, amount, memory_bytes)
         if home is not None:
-            state.ahead.add(name)
+            state.residency.memory.prefetched.add(name)
             decisions.append(Prepare(node, home, memory_bytes))
             return

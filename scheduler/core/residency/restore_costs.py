@@ -1,18 +1,18 @@
-"""What restores add to calls of GPU services, so that counts and nodes are chosen by when a call is done.
+"""Restore costs: the time that restores add to calls, so that counts and nodes are chosen by it.
 
 Rules
-1. A call that goes to a chunk where its service is not cached takes the restore, and then its execution.
-   Of each count that it may get policies are shown the sum (design of the algorithm: "the restore cost of
-   (service, DoP) is charged before the DP"). A free chunk of that count that caches the service makes
-   the restore cost nothing, for as many calls of the group as there are such chunks, in their order.
-2. Of several nodes a call goes first to the one where it would be done soonest if it had that node's free
-   chunks for itself: with the count that is best there by rule 1. What others of the same scan
-   hold already is not free, so a burst is spread over the nodes, and everybody gets more of one.
-3. How long a restore takes is measured for each service and count; a count on which it was never
-   restored takes what restores of that service take (`affinity.pace`).
+1. A call on a chunk that does not cache its service takes the restore and then its execution. For
+   each count that the call may get, policies see the sum (design of the algorithm: "the restore cost
+   of (service, DoP) is charged before the DP"). A free chunk of that count that caches the service
+   makes the restore free, for as many calls of the group as there are such chunks, in order.
+2. Of several nodes a call prefers the one where it would end soonest if it had that node's free chunks
+   for itself: with the best count there by rule 1. What other calls of the same scan have reserved is
+   not free, so a burst is spread over the nodes, and each call gets a larger count.
+3. Restores are measured for each service and count; a count to which the service was never restored
+   takes the average of its restores (`service_turns.times_of`).
 
-Both change what is chosen, never who goes first. Policy ``paper`` knows of neither: its calls name no
-service in their needs.
+Both change what is chosen, never the order. Policy ``paper`` uses neither: its calls name no resident
+in their needs.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from domain.ids import ResourceId, node_resource
 from domain.ports import HostingLedger
 from scheduler.core.cycle.pool_policies import policy_of
 from scheduler.core.policies.choices import Choices
-from scheduler.core.residency.service_turns import KIND, pace
+from scheduler.core.residency.service_turns import KIND, times_of
 from scheduler.core.state.durations import choices_of
 from scheduler.core.state.live import LiveAction
 from scheduler.core.state.model import State
 
 
 def restore_seconds(state: State, service: str, counts: Sequence[int]) -> list[float]:
-    """Return how long a restore of ``service`` takes into each of ``counts`` milli-units (rule 3)."""
-    known = pace(state, service)
+    """Return the seconds of a restore of ``service`` to each of ``counts`` milli-units (rule 3)."""
+    known = times_of(state, service)
     measured = dict(known.by_count)
     return [measured.get(count, known.restore_seconds) for count in counts]
 
@@ -48,7 +48,7 @@ def with_restores(
     before: Counter[str] = Counter()
     found = []
     for live, each in zip(lives, choices, strict=True):
-        service = live.needs.service
+        service = live.needs.resident
         if service:
             each = each.later(_added(state, ledger, service, each.units, before[service]))
             before[service] += 1
@@ -56,8 +56,8 @@ def with_restores(
     return found
 
 
-def may_choose(state: State, live: LiveAction) -> bool:
-    """Say whether ``live`` may get more GPUs than it is admitted with."""
+def may_widen(state: State, live: LiveAction) -> bool:
+    """Return whether ``live`` may get more GPUs than it is admitted with."""
     counts = live.action.cost.get(KIND)
     return (
         counts is not None
@@ -67,16 +67,16 @@ def may_choose(state: State, live: LiveAction) -> bool:
 
 
 def done_seconds(state: State, node: str, live: LiveAction) -> float:
-    """Return in how many seconds ``live`` could be done on ``node``; inf where it does not fit (rule 2)."""
+    """Return in how many seconds ``live`` could end on ``node``; inf where it does not fit (rule 2)."""
     ledger = state.fleet.resident.get(node_resource(KIND, node))
     if ledger is None or ledger.free < live.needs.key_amount:
         return inf
-    choices, service = choices_of(state, live), live.needs.service
-    counts = choices.units if may_choose(state, live) else choices.units[:1]
+    choices, service = choices_of(state, live), live.needs.resident
+    counts = choices.units if may_widen(state, live) else choices.units[:1]
     least = inf
     for count, seconds in zip(counts, choices.seconds, strict=False):
         if not ledger.fits((count,)):
-            break  # what is larger does not fit either
+            break  # larger counts do not fit either
         (restore,) = _added(state, ledger, service, (count,))
         least = min(least, seconds + restore)
     return least
@@ -85,7 +85,7 @@ def done_seconds(state: State, node: str, live: LiveAction) -> float:
 def _added(
     state: State, ledger: HostingLedger, service: str, counts: Sequence[int], before: int = 0
 ) -> list[float]:
-    """Return what a restore adds on each of ``counts``, when ``before`` calls have gone home already."""
+    """Return what a restore adds on each of ``counts``; ``before`` earlier calls use cached chunks."""
     restores = restore_seconds(state, service, counts)
     homes = (len(ledger.homes(service, count)) for count in counts)
     return [0.0 if at > before else each for at, each in zip(homes, restores, strict=True)]

@@ -1,48 +1,50 @@
-"""Turns of GPU services: whose calls go first, so that restores do not eat the GPUs.
+"""Turns of GPU services: the order of calls that keeps restores from taking most of the GPU time.
 
 Strict first come first served changes the service on a chunk with nearly every call, once there are
-more services than chunks. Here a service that is on a free chunk goes on until nobody waits for it
-(polling systems: *exhaustive* service has the least work to wait for); then the oldest call is
-served. So that this ends, who has waited too long is *overdue* and goes first. All our policies do
-so; ``paper`` does not.
+more services than chunks. Here a service that is cached on a free chunk goes on until none of its calls
+waits (polling systems: *exhaustive* service minimises the work that waits); then the oldest call is
+served. To bound the delay, a call that has waited too long is *overdue* and goes first. Policy
+``paper`` takes no turns.
 
 Rules
-1. Among calls of equal priority, first the overdue, then those whose service is on a free chunk, then
-   the others; each by arrival. Whatever needs GPUs without a service counts among the others.
-2. Overdue is who has waited for `OVERDUE_ROUNDS` rounds. A round is one restore and one call, as
-   measured for its service, for each of the services that anybody waits for, shared among the chunks.
+1. Among calls of equal priority: overdue ones, then those whose service is cached on a free chunk, then
+   all others; each class by arrival. Actions that need GPUs without a service are among the others.
+2. A call is overdue after `OVERDUE_ROUNDS` rounds. A round is one restore and one call, as measured
+   for its service, for each service with waiting calls, divided by the chunks.
 3. So later calls overtake an earlier one for at most `OVERDUE_ROUNDS` · ⌈services / chunks⌉ ·
    (restore + call), and one call more, until a chunk is free.
-4. Where somebody has to leave, those for whom nobody waits leave first.
-5. A service that works already is restored onto one more chunk only when its line, shared among the
-   chunks it has, would take longer than so many restores: `PATIENCE_RESTORES`, shared among the chunks
-   that are idle beyond what the other services wait for (who leaves was used longest ago: the more of
-   them are idle, the less likely is it that somebody misses it), but `LEAST_RESTORES` at least; than
-   `SPARE_RESTORES` where a free chunk has room beside whoever is there, and nobody has to leave. Until
-   then its calls wait for the chunk where it is, and block nobody.
-6. A service that declares `max_concurrency` works for so many calls at once: they take *seats* on a
-   chunk that it holds already. That takes nothing from anybody who waits behind; from those who
-   wait ahead it would take the chunk's end, so nobody sits down while one of them is short of it.
-7. Calls of a service that could not be brought to any of the free chunks wait for another one, if there
-   is one to which it could be brought, and block nobody.
+4. Services for which no call waits are evicted first.
+5. A service that works already is restored onto one more chunk only when its queue, divided by the
+   chunks it has, would take longer than a number of restores: `PATIENCE_RESTORES` divided by the
+   chunks that are idle beyond those the other services wait for (the least recently used service is
+   evicted: the more chunks are idle, the less likely is it called soon), but at least
+   `LEAST_RESTORES`; or `SPARE_RESTORES` where a free chunk has room for it without an eviction. Until
+   then its calls wait for the chunk that has it, and block no other actions.
+6. A service that declares `max_concurrency` serves that many calls at once: they take *seats* on a
+   chunk that it holds already. This delays no action behind them, but prolongs the use of the chunk;
+   so no call takes a seat while an action ahead of it waits for that resource.
+7. Calls of a service that failed to start on all free chunks wait for another chunk, if there is
+   one on which it did not fail, and block no other actions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from math import ceil, inf
-from typing import Final, NamedTuple
+from typing import Final
 
 from domain.action import Action, Outcome
-from domain.allocation import Allocation, Home
+from domain.allocation import Allocation
 from domain.chunks import level_of
 from domain.events import ActionFinished
 from domain.ids import ResourceId, node_resource
 from domain.resources import MILLI
 from domain.services import service_name
+from scheduler.core.policies import Policy
+from scheduler.core.residency.policy import NO_PREFERENCE, Rank, RestoreTimes, Seat
 from scheduler.core.state.demand import Needs, QueueKey
 from scheduler.core.state.live import LiveAction
-from scheduler.core.state.model import ServicePace, State
+from scheduler.core.state.model import State
 from scheduler.core.state.queues import WaitQueue
 
 KIND: Final = "gpu"
@@ -52,43 +54,33 @@ SPARE_RESTORES: Final = 1.0
 LEAST_RESTORES: Final = 0.75
 #: Weight of the newest measurement.
 _NEWEST: Final = 0.3
-#: Policies that serve calls as they come.
+#: Policies that serve calls by arrival.
 _PLAIN: Final = frozenset({"paper"})
 
-#: Like `LiveAction.order`, with turns in between.
-Rank = tuple[int, int, int]
-_OVERDUE, _CACHED, _OTHERS = range(3)
+#: Classes of `Rank`.
+_OVERDUE: Final = 0
+_CACHED: Final = 1
+OTHERS: Final = NO_PREFERENCE
 
 
-class Seat(NamedTuple):
-    """A place beside others on a chunk where a service works."""
-
-    node: str
-    resource: ResourceId
-    home: Home
-    most: int
-
-
-def with_service(needs: Needs, action: Action, policy: str) -> Needs:
-    """Let calls of one service stand in a line of their own, where turns are taken."""
-    if action.call is None or policy in _PLAIN:
+def with_service(needs: Needs, action: Action, policy: Policy) -> Needs:
+    """Return ``needs`` with the service that is called, so that its calls share a queue."""
+    if action.call is None or policy.name in _PLAIN:
         return needs
     name = service_name(action.call.target)
-    return needs if name is None else needs._replace(service=name)
+    return needs if name is None else needs._replace(resident=name)
 
 
 def rank(state: State, key: QueueKey, live: LiveAction) -> Rank:
-    """Return when the head of the line ``key`` is looked at: smaller is earlier."""
+    """Return the rank of ``live``, the head of a queue for GPUs (rule 1)."""
     priority, arrival = live.order
-    if key.needs.key != KIND:
-        return priority, _OTHERS, arrival  # on cores, as nearly everybody
     if state.now - live.submitted_at > overdue_seconds(state, key):
         return priority, _OVERDUE, arrival
     nodes = (node.name for node in state.fleet.nodes_of(key.pool))
-    service, counts = key.needs.service, live.action.cost[KIND]
-    cached = bool(service) and any(_caches(state, node, service, counts) for node in nodes)
-    sits = cached or open_seat(state, key, live) is not None
-    return priority, _CACHED if sits else _OTHERS, arrival
+    service, counts = key.needs.resident, live.action.cost[KIND]
+    cached = bool(service) and any(is_cached(state, node, service, counts) for node in nodes)
+    can_start = cached or open_seat(state, key, live) is not None
+    return priority, _CACHED if can_start else OTHERS, arrival
 
 
 def seats_of(state: State, service: str) -> int:
@@ -98,8 +90,8 @@ def seats_of(state: State, service: str) -> int:
 
 
 def open_seat(state: State, key: QueueKey, live: LiveAction) -> Seat | None:
-    """Return where ``live``, of the line ``key``, may work beside others of its service now."""
-    most = seats_of(state, key.needs.service)
+    """Return a chunk that takes ``live``, of the queue ``key``, beside other calls now (rule 6)."""
+    most = seats_of(state, key.needs.resident)
     takes_more = key.needs.in_cluster or len(key.needs.on_node) > 1 or key.memory_bytes
     if most == 1 or takes_more or key.needs.key != KIND:
         return None
@@ -109,45 +101,33 @@ def open_seat(state: State, key: QueueKey, live: LiveAction) -> Seat | None:
         ledger = state.fleet.resident.get(resource)
         if ledger is None or not state.fleet.usable(node) or key.node not in (None, node.name):
             continue
-        for home in ledger.seats(key.needs.service, most):
+        for home in ledger.seats(key.needs.resident, most):
             if level_of(len(home.units) * MILLI) in counts:
                 return Seat(node.name, resource, home, most)
     return None
 
 
 def overdue_seconds(state: State, key: QueueKey) -> float:
-    """Return after how long somebody in the line ``key`` is overdue (rule 2)."""
+    """Return after how many seconds a call in the queue ``key`` is overdue (rule 2)."""
+    resident = state.fleet.resident
     resources = [node_resource(KIND, node.name) for node in state.fleet.nodes_of(key.pool)]
-    ledgers = [
-        state.fleet.resident[resource] for resource in resources if resource in state.fleet.resident
-    ]
+    ledgers = [resident[resource] for resource in resources if resource in resident]
     wanted = {service for ledger in ledgers for service in ledger.wanted}
     chunks = sum(ledger.capacity // max(1, key.needs.key_amount) for ledger in ledgers)
     rounds = OVERDUE_ROUNDS * ceil(max(1, len(wanted)) / max(1, chunks))
-    known = pace(state, key.needs.service)
+    known = times_of(state, key.needs.resident)
     return rounds * (known.restore_seconds + known.call_seconds)
 
 
-def new_seats(state: State) -> bool:
-    """Say whether seats were opened since this was asked last: those in line may sit down."""
-    opened, state.seats_opened = state.seats_opened, False
-    return opened
-
-
-def _caches(state: State, node: str, service: str, counts: Iterable[int]) -> bool:
-    """Say whether a free chunk of ``node`` of one of ``counts`` milli-units caches ``service``."""
+def is_cached(state: State, node: str, service: str, counts: Iterable[int]) -> bool:
+    """Return whether a free chunk of ``node``, of one of ``counts`` milli-units, caches ``service``."""
     ledger = state.fleet.resident.get(node_resource(KIND, node))
     return ledger is not None and any(ledger.homes(service, count) for count in counts)
 
 
-def at_home(state: State, node: str, needs: Needs) -> bool:
-    """Say whether a free chunk of ``node`` caches the service that is called."""
-    return bool(needs.service) and _caches(state, node, needs.service, (needs.key_amount,))
-
-
-def waits_for_home(state: State, queue: WaitQueue) -> ResourceId | None:
-    """Return where the head of a line waits for its service's own chunk; None when it need not."""
-    service, head = queue.key.needs.service, queue.head()
+def waits_for_chunk(state: State, queue: WaitQueue) -> ResourceId | None:
+    """Return where the head of ``queue`` waits for a chunk that has its service (rule 5), else None."""
+    service, head = queue.key.needs.resident, queue.head()
     if not service or head is None:
         return None
     working, where = 0, None
@@ -157,36 +137,36 @@ def waits_for_home(state: State, queue: WaitQueue) -> ResourceId | None:
         ledger = state.fleet.resident.get(resource)
         if ledger is None or not state.fleet.usable(node):
             continue
-        if _caches(state, node.name, service, head.action.cost[KIND]):
-            return None  # it is cached on a free chunk
+        if is_cached(state, node.name, service, head.action.cost[KIND]):
+            return None
         free += ledger.free // max(1, queue.key.needs.key_amount)
         wanted |= ledger.wanted
         if here := ledger.working(service):
             working, where = working + here, resource
     idle = max(1, free + 1 - len(wanted))
-    worth, patience = line_restores(state, queue, working), PATIENCE_RESTORES / idle
+    worth, patience = queue_in_restores(state, queue, working), PATIENCE_RESTORES / idle
     if worth > max(LEAST_RESTORES, patience):
         return None
     return None if worth > SPARE_RESTORES and _has_spare(state, queue.key) else where
 
 
-def line_restores(state: State, queue: WaitQueue, chunks: int) -> float:
-    """Return how many restores a line is worth: how often one fits into the calls of each of its chunks."""
-    service = queue.key.needs.service
-    known, at_once = pace(state, service), max(1, chunks) * seats_of(state, service)
+def queue_in_restores(state: State, queue: WaitQueue, chunks: int) -> float:
+    """Return the seconds of calls in ``queue`` per chunk of ``chunks``, as a multiple of one restore."""
+    service = queue.key.needs.resident
+    known, at_once = times_of(state, service), max(1, chunks) * seats_of(state, service)
     seconds = queue.size * known.call_seconds / at_once
     return seconds / known.restore_seconds if known.restore_seconds > 0 else inf
 
 
 def _has_spare(state: State, key: QueueKey) -> bool:
-    """Say whether a free chunk has room for the service of a line beside whoever is there."""
+    """Return whether a free chunk has room for the service without an eviction."""
     nodes = (node.name for node in state.fleet.nodes_of(key.pool) if state.fleet.usable(node))
     return any(has_room(state, node, key.needs) for node in nodes)
 
 
 def has_room(state: State, node: str, needs: Needs) -> bool:
-    """Say whether a free chunk of ``node`` has room for the service that is called."""
-    ledger, service = state.fleet.resident.get(node_resource(KIND, node)), needs.service
+    """Return whether a free chunk of ``node`` has room for the service that is called."""
+    ledger, service = state.fleet.resident.get(node_resource(KIND, node)), needs.resident
     if ledger is None or not service:
         return False
     declared = state.config.services.get(service)
@@ -194,35 +174,23 @@ def has_room(state: State, node: str, needs: Needs) -> bool:
     return ledger.spare(needs.key_amount, 0 if declared is None else declared.memory_bytes(gpus))
 
 
-def keep_wanted(state: State) -> None:
-    """Tell the books of GPUs for which services somebody waits (rule 4)."""
-    if not state.fleet.resident:
-        return
-    shut = {name for name, service in state.config.services.items() if service.quarantined}
-    called = {
-        key.needs.service for key in state.queues.active if key.needs.service and not key.held
-    }
-    wanted = frozenset(called - shut)
-    for ledger in state.fleet.resident.values():
-        ledger.wanted = wanted
-
-
-def pace(state: State, service: str) -> ServicePace:
-    """Return how long restores and calls of ``service`` take, as far as was measured."""
-    return state.paces.get(service, ServicePace())
+def times_of(state: State, service: str) -> RestoreTimes:
+    """Return the seconds that restores and calls of ``service`` take, as measured."""
+    return state.residency.memory.times.get(service, RestoreTimes())
 
 
 def learn(state: State, event: ActionFinished, held: Allocation) -> None:
-    """Take in how long a restore and a call took."""
+    """Add the seconds that a restore and a call took to the averages of the service."""
     hosting = held.hosting
     if hosting is None or not hosting.service or event.outcome is not Outcome.COMPLETED:
         return
-    known = state.paces.get(hosting.service)
+    times = state.residency.memory.times
+    known = times.get(hosting.service)
     restore = event.chunk.restore_seconds if event.chunk and not hosting.cached else None
     by_count = dict(known.by_count) if known else {}
     if restore is not None:
         by_count[held.amount] = _mean(by_count.get(held.amount), restore)
-    state.paces[hosting.service] = ServicePace(
+    times[hosting.service] = RestoreTimes(
         _mean(known and known.restore_seconds, restore),
         _mean(known and known.call_seconds, event.execution_seconds),
         tuple(sorted(by_count.items())),
@@ -231,5 +199,5 @@ def learn(state: State, event: ActionFinished, held: Allocation) -> None:
 
 def _mean(known: float | None, newest: float | None) -> float:
     if newest is None:
-        return ServicePace().restore_seconds if known is None else known
+        return RestoreTimes().restore_seconds if known is None else known
     return newest if known is None else known + _NEWEST * (newest - known)

@@ -1,42 +1,219 @@
-"""GPU services and the chunks they work on: what the core tells the books of GPUs.
+"""GPU services: the residency policy for models that stay in GPU memory between calls.
 
 Rules
-1. A chunk is chosen for the service that is called: while a policy decides (`reserve`) nobody is
-   evicted; with the grant (`hand_out`) the books say who leaves, and the node is told.
+1. A chunk is chosen for the service that is called: a reservation evicts no service; with the grant
+   the ledger returns the services to evict, and the node receives them with the allocation.
 2. An action that brings its own program gets an empty chunk.
-3. A pool's nodes may have GPUs of different memory. A call goes only where its service fits: `places`.
-4. What a node reports against the books is believed (`heed`): a service that is gone is cached no
-   more, and GPUs whose memory did not become free are unhealthy until the node joins anew.
-5. Where a service could not be brought it goes last, and its calls wait for another chunk if there is
-   one (`affinity`, rule 7), until it worked there or is declared otherwise.
+3. Nodes of a pool may have GPUs of different memory: a call goes only to a node where its service fits.
+4. Reports of nodes override the ledger: a service that is gone is cached no more, and GPUs whose
+   memory was not released are unhealthy until the node joins again.
+5. A chunk on which a service failed to start is used last for it, and its calls wait for another
+   chunk if there is one (`service_turns`, rule 7), until it worked there or is declared otherwise.
+6. An eager service is prepared in host memory on every feasible chunk when a node joins or the
+   service is declared (paper §5.3), without GPU memory, as far as host memory suffices.
+
+`service_turns` decides the order of calls, `placement` the node, `restore_costs` the count, and
+`prefetch` what is restored before it is called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from domain.action import Action, Outcome
 from domain.allocation import Allocation
-from domain.decisions import Decision, Evict
+from domain.decisions import Decision, Evict, Prepare
 from domain.events import ActionFinished, ChunkNews, ServiceEvictionAsked, ServicePrepared
+from domain.host_memory import eager_copies
 from domain.ids import ResourceId, node_resource
-from domain.inventory import NodeInventory
+from domain.inventory import Config, NodeInventory
 from domain.resources import MILLI
 from domain.services import GpuService, service_name
-from scheduler.core.residency import service_turns
+from scheduler.core.policies import Policy
+from scheduler.core.policies.choices import Choices
+from scheduler.core.residency import placement, prefetch, restore_costs, service_turns
+from scheduler.core.residency.policy import Rank, ResidencyPolicy, Seat
 from scheduler.core.residency.service_turns import KIND
-from scheduler.core.state.demand import Needs
+from scheduler.core.state.demand import Needs, QueueKey
+from scheduler.core.state.live import LiveAction, LiveNode
 from scheduler.core.state.model import State
+from scheduler.core.state.queues import WaitQueue, WaitReason
 
 
-class Wanted(NamedTuple):
-    """Which service shall work on a chunk, and the memory of each GPU that it needs."""
+class ServiceMemory(NamedTuple):
+    """A service that shall work on a chunk, and the memory of each GPU that it needs."""
 
     service: str = ""
     memory_bytes: int = 0
+
+
+class ServiceResidency(ResidencyPolicy):
+    """Residency of the GPU services that the configuration declares."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state.fleet)
+        self._state = state
+        #: A chunk was granted whose service takes more calls at once, since the last scan.
+        self._seats_opened = False
+
+    def needs(self, needs: Needs, action: Action, policy: Policy) -> Needs:
+        """Queue calls by service where services take turns, and require its memory of each GPU.
+
+        The memory suffices for each count that the action may get.
+        """
+        needs = service_turns.with_service(needs, action, policy)
+        service = service_of(self._state, action)
+        if service is None or needs.key != KIND:
+            return needs
+        counts = [count for count in action.cost[KIND] if count >= needs.key_amount]
+        sizes = (service.memory_bytes(-(-count // MILLI)) for count in counts)
+        return needs._replace(unit_memory_bytes=max(sizes, default=0))
+
+    def begin_cycle(self) -> None:
+        """Tell ledgers for which services calls wait: they are evicted last."""
+        state = self._state
+        shut = {name for name, service in state.config.services.items() if service.quarantined}
+        queues = state.queues.active
+        called = {key.needs.resident for key in queues if key.needs.resident and not key.held}
+        wanted = frozenset(called - shut)
+        for ledger in self.fleet.resident.values():
+            ledger.wanted = wanted
+
+    def rank(self, key: QueueKey, live: LiveAction) -> Rank:
+        """Return the rank of ``live``: overdue calls first, then calls of cached services."""
+        if key.needs.key != KIND:
+            priority, arrival = live.order
+            return priority, service_turns.OTHERS, arrival
+        return service_turns.rank(self._state, key, live)
+
+    def seat(self, key: QueueKey, live: LiveAction) -> Seat | None:
+        """Return a chunk where the service that ``live`` calls works and takes one more call."""
+        return service_turns.open_seat(self._state, key, live)
+
+    def halted(self, key: QueueKey) -> WaitReason | None:
+        """Return the quarantine of the service, if there is one."""
+        known = self._state.config.services.get(key.needs.resident)
+        if known is None or not known.quarantined:
+            return None
+        return WaitReason("service_quarantined", key.needs.resident)
+
+    def held_back(self, queue: WaitQueue) -> WaitReason | None:
+        """Return the chunk for which a call waits: one that has its service, or where it did not fail."""
+        if (busy := service_turns.waits_for_chunk(self._state, queue)) is not None:
+            return WaitReason("deferred", busy)
+        if placement.only_failed_chunks_free(self._state, queue.key):
+            return WaitReason("kept_away", queue.key.needs.resident)
+        return None
+
+    def places(
+        self, key: QueueKey, nodes: list[LiveNode], live: LiveAction | None
+    ) -> list[LiveNode]:
+        """Return the nodes with enough GPU memory, best first (`placement`)."""
+        return placement.places(self._state, key, nodes, live)
+
+    def scan_again(self) -> bool:
+        """Return whether seats were opened: calls that wait may take them."""
+        opened, self._seats_opened = self._seats_opened, False
+        return opened
+
+    def end_cycle(self, decisions: list[Decision]) -> None:
+        """Prefetch services for calls that wait for something else than a chunk."""
+        prefetch.prefetch(self._state, decisions)
+
+    def choices(
+        self, resource: ResourceId, lives: Sequence[LiveAction], choices: Sequence[Choices]
+    ) -> list[Choices]:
+        """Add the seconds of a restore to each choice that needs one (`restore_costs`, rule 1)."""
+        return restore_costs.with_restores(self._state, resource, lives, choices)
+
+    def reserve(
+        self,
+        action: Action,
+        holder: str,
+        resource: ResourceId,
+        amount: int,
+        beside: Sequence[int] = (),
+    ) -> None:
+        """Reserve a chunk that caches the service, even if that splits a larger block than necessary.
+
+        If ``beside`` no longer fits then, reserve the smallest block that suffices.
+        """
+        ledger = self.fleet.resident[resource]
+        wanted = self._wanted(action, amount)
+        ledger.allocate(holder, amount, *wanted, at_home=True)
+        if beside and not ledger.fits(beside):
+            ledger.release(holder)
+            ledger.allocate(holder, amount, *wanted)
+
+    def on_grant(self, live: LiveAction, resource: ResourceId, amount: int) -> Allocation:
+        """Allocate the best chunk for the service that ``live`` calls, which may evict others."""
+        wanted = self._wanted(live.action, amount)
+        self.memory.prefetched.discard(wanted.service)
+        seats = service_turns.seats_of(self._state, wanted.service)
+        self._seats_opened |= seats > 1
+        return self.fleet.resident[resource].host(live.holder, amount, *wanted, seats=seats)
+
+    def _wanted(self, action: Action, amount: int) -> ServiceMemory:
+        service = service_of(self._state, action)
+        if service is None or action.call is None:
+            return ServiceMemory()
+        name = service_name(action.call.target) or ""
+        return ServiceMemory(name, service.memory_bytes(-(-amount // MILLI)))
+
+    def on_finished(self, event: ActionFinished) -> None:
+        """Learn how long the restore and the call took."""
+        live = self._state.actions.get(event.action_id)
+        for held in () if live is None else live.allocations:
+            service_turns.learn(self._state, event, held)
+            ledger, hosting = self.fleet.resident.get(held.resource), held.hosting
+            if ledger and hosting and hosting.service and event.outcome is Outcome.COMPLETED:
+                ledger.cure(hosting.service, held.units)
+
+    def on_report(self, node: str, report: ChunkNews) -> None:
+        """Drop services that are gone, remember failed chunks, and retire GPUs that are stuck."""
+        ledger = self.fleet.resident.get(node_resource(KIND, node))
+        if ledger is None:
+            return
+        holders = ledger.holders().values()
+        serving = {(held.hosting.service, held.units) for held in holders if held.hosting}
+        for home in report.gone:
+            if home not in serving:  # else it is being restored there for another call
+                ledger.drop(*home)
+        for home in report.failed:
+            ledger.shun(*home)
+        live = self.fleet.nodes.get(node)
+        if report.stuck and live is not None:
+            have = live.inventory.resources[KIND]
+            unhealthy = tuple(sorted({*have.unhealthy, *report.stuck}))
+            have = replace(have, unhealthy=unhealthy)
+            resources = {**live.inventory.resources, KIND: have}
+            live.inventory = replace(live.inventory, resources=resources)
+            ledger.resize_capacity(have)
+            self._state.capacity_changed()
+
+    def on_node_joined(self, inventory: NodeInventory, decisions: list[Decision]) -> None:
+        """Follow what the node says is in memory, and prepare all eager services (rule 6)."""
+        ledger = self.fleet.resident.get(node_resource(KIND, inventory.name))
+        have = inventory.resources.get(KIND)
+        if ledger is not None and have is not None:
+            ledger.found(have.residents)
+        decisions += _eager(inventory, self._state.config.services)
+
+    def on_config(self, before: Config, decisions: list[Decision]) -> None:
+        """Let services that are declared otherwise use every chunk, and prepare eager ones."""
+        services = self._state.config.services
+        changed = {
+            name: each for name, each in services.items() if before.services.get(name) != each
+        }
+        for name in changed:
+            for ledger in self.fleet.resident.values():
+                ledger.cure(name)
+        for node in self.fleet.nodes.values():
+            if self.fleet.usable(node):
+                decisions += _eager(node.inventory, changed)
 
 
 def service_of(state: State, action: Action) -> GpuService | None:
@@ -45,117 +222,18 @@ def service_of(state: State, action: Action) -> GpuService | None:
     return None if name is None else state.config.services.get(name)
 
 
-def with_memory(state: State, needs: Needs, action: Action) -> Needs:
-    """Let a call go to no GPU that is too small for its service, on any count that it may get."""
-    service = service_of(state, action)
-    if service is None or needs.key != KIND:
-        return needs
-    counts = [count for count in action.cost[KIND] if count >= needs.key_amount]
-    return needs._replace(
-        gpu_memory_bytes=max((service.memory_bytes(-(-n // MILLI)) for n in counts), default=0)
-    )
-
-
-def hand_out(
-    state: State, action: Action, holder: str, resource: ResourceId, amount: int
-) -> Allocation:
-    """Allocate ``amount`` of ``resource`` to ``holder`` for good; the caller has checked it fits."""
-    ledger = state.fleet.resident.get(resource)
-    if ledger is None:
-        return state.fleet.ledgers[resource].allocate(holder, amount)
-    wanted = _wanted(state, action, amount)
-    state.ahead.discard(wanted.service)
-    seats = service_turns.seats_of(state, wanted.service)
-    state.seats_opened |= seats > 1
-    return ledger.host(holder, amount, *wanted, seats=seats)
-
-
-def reserve(
-    state: State,
-    action: Action,
-    holder: str,
-    resource: ResourceId,
-    amount: int,
-    *,
-    at_home: bool = False,
-) -> None:
-    """Allocate ``amount`` where ``action`` would work, until the reservation is released.
-
-    ``at_home``: even where that splits a larger block than need be.
-    """
-    ledger = state.fleet.resident.get(resource)
-    if ledger is None:
-        state.fleet.ledgers[resource].allocate(holder, amount)
-    else:
-        ledger.allocate(holder, amount, *_wanted(state, action, amount), at_home=at_home)
-
-
-def reserve_beside(
-    state: State,
-    action: Action,
-    holder: str,
-    resource: ResourceId,
-    amount: int,
-    others: Sequence[int],
-) -> None:
-    """As `reserve`, at home if chunks of all ``others`` can be had beside that.
-
-    Else where the smallest block suffices, which is what was counted with.
-    """
-    reserve(state, action, holder, resource, amount, at_home=True)
-    ledger = state.fleet.resident.get(resource)
-    if ledger is not None and not ledger.fits(others):
-        ledger.release(holder)
-        reserve(state, action, holder, resource, amount)
-
-
-def _wanted(state: State, action: Action, amount: int) -> Wanted:
-    service = service_of(state, action)
-    if service is None or action.call is None:
-        return Wanted()
-    name = service_name(action.call.target) or ""
-    return Wanted(name, service.memory_bytes(-(-amount // MILLI)))
-
-
-def learn(state: State, event: ActionFinished) -> None:
-    """Take in how long the restore for an action took, while it still holds its chunk."""
-    live = state.actions.get(event.action_id)
-    for held in () if live is None else live.allocations:
-        service_turns.learn(state, event, held)
-        ledger = state.fleet.resident.get(held.resource)
-        if ledger and held.hosting and held.hosting.service and event.outcome is Outcome.COMPLETED:
-            ledger.cure(held.hosting.service, held.units)
-
-
-def heed(state: State, name: str, news: ChunkNews) -> None:
-    """Let the books follow what the node ``name`` says of the memory of its GPUs."""
-    ledger = state.fleet.resident.get(node_resource(KIND, name))
-    if ledger is None:
-        return
-    serving = {
-        (held.hosting.service, held.units) for held in ledger.holders().values() if held.hosting
-    }
-    for home in news.gone:
-        if home not in serving:  # else it is being brought there for somebody else
-            ledger.drop(*home)
-    for home in news.failed:
-        ledger.shun(*home)
-    node = state.fleet.nodes.get(name)
-    if news.stuck and node is not None:
-        have = node.inventory.resources[KIND]
-        unhealthy = tuple(sorted({*have.unhealthy, *news.stuck}))
-        have = replace(have, unhealthy=unhealthy)
-        node.inventory = replace(node.inventory, resources={**node.inventory.resources, KIND: have})
-        ledger.resize_capacity(have)
-        state.pools.feasible.clear()
-        state.queues.deferrals.clear()
-        state.dirty = True
+def _eager(inventory: NodeInventory, services: Mapping[str, GpuService]) -> Iterator[Prepare]:
+    """Yield every chunk of a node's healthy GPUs for every eager service and count that fits."""
+    have = inventory.resources.get(KIND)
+    if have is not None:
+        for copy in eager_copies(have, services):
+            yield Prepare(inventory.name, copy.home, copy.memory_bytes, awake=False)
 
 
 def prepared(state: State, event: ServicePrepared, decisions: list[Decision]) -> None:
-    """A service that was got ready is there, or is not to be had there."""
+    """Record that a prepared service is in memory, or failed to start there."""
     if event.chunk is not None:
-        heed(state, event.node, event.chunk)
+        state.residency.on_report(event.node, event.chunk)
     ledger = state.fleet.resident.get(node_resource(KIND, event.node))
     if ledger is not None and event.awake and not event.failed:
         ledger.arrived(*event.home)
@@ -164,25 +242,10 @@ def prepared(state: State, event: ServicePrepared, decisions: list[Decision]) ->
 
 
 def eviction_asked(state: State, event: ServiceEvictionAsked, decisions: list[Decision]) -> None:
-    """Let a service leave where it does not work; where it works it stays, and is cached then."""
+    """Evict a service from the chunks where it does not work; where it works it stays cached."""
     for node in state.fleet.nodes.values():
         ledger = state.fleet.resident.get(node_resource(KIND, node.name))
         if ledger is None or not state.fleet.usable(node):
             continue
         decisions += [Evict(node.name, home) for home in ledger.evict(event.service)]
     state.dirty = True
-
-
-def redeclared(state: State, before: Mapping[str, GpuService]) -> None:
-    """Let services that are declared otherwise than ``before`` go wherever they failed."""
-    for name, service in state.config.services.items():
-        for ledger in state.fleet.resident.values() if before.get(name) != service else ():
-            ledger.cure(name)
-
-
-def joined(state: State, inventory: NodeInventory) -> None:
-    """A node worker begins anew: what its predecessor had in memory counts as it says."""
-    ledger = state.fleet.resident.get(node_resource(KIND, inventory.name))
-    have = inventory.resources.get(KIND)
-    if ledger is not None and have is not None:
-        ledger.found(have.residents)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from domain.chunks import SIZES, amount_at, level_of
+from domain.chunks import CHUNKED, SIZES, amount_at, level_of
 from domain.ids import ResourceId
 from domain.limits import Share
 from domain.resources import MILLI
@@ -94,8 +94,8 @@ class Sharing:
 
 
 def charged(name: str, amount: int) -> int:
-    """Return what a grant of ``amount`` takes of a share: of GPUs the whole chunk."""
-    if name != "gpu":
+    """Return what a grant of ``amount`` takes of a share: the whole chunk of a chunked resource."""
+    if name not in CHUNKED:
         return amount
     level = level_of(amount)
     return amount if level is None else amount_at(level)
@@ -103,6 +103,6 @@ def charged(name: str, amount: int) -> int:
 
 def largest_within(name: str, most: int) -> int:
     """Return the largest amount that takes no more than ``most`` of a share."""
-    if name != "gpu":
+    if name not in CHUNKED:
         return most
     return max((size * MILLI for size in SIZES if size * MILLI <= most), default=0)

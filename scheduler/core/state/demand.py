@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from domain.action import LEASE, Action
-from domain.chunks import SIZES, amount_at, level_of
+from domain.chunks import CHUNKED, whole_chunk
 from domain.errors import InvalidRequest, NeverFits
 from domain.ids import ResourceId
 from domain.inventory import Config, NodeInventory
@@ -32,10 +32,10 @@ class Needs(NamedTuple):
     key: str = ""
     #: Project whose share is charged; empty where projects share nothing of it.
     project: str = ""
-    #: The GPU service that it calls, where services take turns.
-    service: str = ""
-    #: Memory of each unit that the service needs; 0 where that is unknown.
-    gpu_memory_bytes: int = 0
+    #: What it uses of the memory that units keep between actions (`residency`); empty for nothing.
+    resident: str = ""
+    #: Memory of each unit that the resident needs; 0 where that is unknown.
+    unit_memory_bytes: int = 0
 
     @property
     def key_in_cluster(self) -> bool:
@@ -178,7 +178,7 @@ def check_feasible(
                     "memory belongs to the environment: give environment.memory_bytes",
                     pointer="/cost/memory",
                 )
-            node_cost[name] = _whole_chunk(counts) if name == "gpu" else counts[0]
+            node_cost[name] = whole_chunk(name, counts) if name in CHUNKED else counts[0]
         elif counts[0] > limit:
             raise NeverFits(
                 f"{name}: {units(counts[0])} asked, the limit is {units(limit)}",
@@ -186,14 +186,6 @@ def check_feasible(
             )
     if capacity.nodes:
         _check_on_nodes(node_cost, memory_bytes, pool, capacity)
-
-
-def _whole_chunk(counts: UnitSet) -> int:
-    """Return the milli-units of the chunk for the smallest count; all must have one."""
-    levels = [level_of(count) for count in counts]
-    if levels[0] is None or None in levels:
-        raise NeverFits(f"gpu: a chunk has 1 to {SIZES[-1]} whole GPUs", pointer="/cost/gpu")
-    return amount_at(levels[0])
 
 
 def _check_on_nodes(

@@ -79,7 +79,7 @@ def _ledgers_agree(state: State) -> Iterator[str]:
 
 
 def _taken(holders: Iterable[Allocation]) -> int:
-    """Return what ``holders`` have; a chunk where a service works for several counts once."""
+    """Return what ``holders`` have; units that several share count once."""
     chunks: dict[tuple[int, ...], int] = {}
     alone = 0
     for have in holders:

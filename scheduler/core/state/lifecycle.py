@@ -11,8 +11,7 @@ from domain.action import EXEC, GRANTED, LEASE, QUEUED, RUNNING, LeaseSpec, Outc
 from domain.decisions import Abort, Decision, Grant, Requeue
 from domain.ids import ResourceId, node_resource, task_key
 from scheduler.core.cycle.pool_policies import needs_in
-from scheduler.core.residency.service_turns import Seat
-from scheduler.core.residency.services import hand_out
+from scheduler.core.residency.policy import Seat
 from scheduler.core.sharing.shares import charge
 from scheduler.core.state.cpu_usage_history import why_light
 from scheduler.core.state.demand import Need, Needs, QueueKey, depends_on_place, queue_key
@@ -162,8 +161,7 @@ def grant(
 
 
 def _sit_down(state: State, live: LiveAction, seat: Seat) -> None:
-    ledger = state.fleet.resident[seat.resource]
-    live.allocations = (ledger.join(live.holder, seat.home, seat.most),)
+    live.allocations = (state.residency.join(live, seat),)
     if state.sharing.cohorts:  # each of those who share a chunk is charged with all of it
         charge(state, live, live.allocations)
 
@@ -175,8 +173,8 @@ def _allocate(state: State, live: LiveAction, needs: list[Need], home: tuple[int
     for resource, amount in needs:
         if home and resource in state.fleet.local:
             allocation = state.fleet.local[resource].allocate(holder, amount, home)
-        elif state.fleet.resident:
-            allocation = hand_out(state, live.action, holder, resource, amount)
+        elif resource in state.fleet.resident:
+            allocation = state.residency.on_grant(live, resource, amount)
         else:
             allocation = state.fleet.ledgers[resource].allocate(holder, amount)
         if unsaid and resource.startswith("cpu:"):

@@ -12,6 +12,7 @@ from domain.ids import ActionId, ResourceId, TrajectoryKey, task_key, trajectory
 from domain.inventory import Config, default_config
 from scheduler.core.policies import Policy
 from scheduler.core.policies.group import Arrangement
+from scheduler.core.residency.policy import ResidencyPolicy
 from scheduler.core.sharing.cohorts import Sharing
 from scheduler.core.state.coalescing import Merging
 from scheduler.core.state.demand import Needs
@@ -28,15 +29,6 @@ _FEASIBLE_KEPT = 4096
 
 #: (pool, node or any, needs, memory): what decides whether an action can ever run.
 Place = tuple[str, str | None, Needs, int]
-
-
-class ServicePace(NamedTuple):
-    """How long a GPU service takes, in seconds; defaults hold until it was measured."""
-
-    restore_seconds: float = 1.0
-    call_seconds: float = 1.0
-    #: Restores by the milli-units that they went to, rising.
-    by_count: tuple[tuple[int, float], ...] = ()
 
 
 class Arranged(NamedTuple):
@@ -156,12 +148,11 @@ class State:
     merging: Merging = field(default_factory=Merging)
     #: Decisions of policies, latest last; not part of a snapshot.
     arranged: deque[Arranged] = field(default_factory=lambda: deque(maxlen=ARRANGED_KEPT))
-    #: How long GPU services take; see `affinity`.
-    paces: dict[str, ServicePace] = field(default_factory=dict)
-    #: Services that were brought to an idle chunk, and no call of them was granted one since; see `ahead`.
-    ahead: set[str] = field(default_factory=set)
-    #: A chunk was handed out beside whose holder others may work, since the last scan.
-    seats_opened: bool = False
+    #: What stays on units between actions; replaced by the machine.
+    residency: ResidencyPolicy = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.residency = ResidencyPolicy(self.fleet)
 
     def set_config(self, config: Config) -> None:
         """Put ``config`` in force, and drop what was decided under the former one."""

@@ -13,6 +13,7 @@ from domain.allocation import Allocation
 from domain.ids import ResourceId
 from domain.inventory import Config, ResourceInventory
 from scheduler.core.machine import Machine
+from scheduler.core.residency.policy import ResidencyMemory, RestoreTimes
 from scheduler.core.sharing.shares import read_shares
 from scheduler.core.state.coalescing import Merging
 from scheduler.core.state.demand import QueueKey
@@ -20,7 +21,7 @@ from scheduler.core.state.fleet import MakeLedger
 from scheduler.core.state.learned import LearnedCpuUsage, LearnedDuration
 from scheduler.core.state.lifecycle import in_line, line_of
 from scheduler.core.state.live import LiveAction, LiveNode, LiveTrajectory, intern_names
-from scheduler.core.state.model import ServicePace, State, TaskControl, Tombstone
+from scheduler.core.state.model import State, TaskControl, Tombstone
 from scheduler.core.state.queues import Deferral, WaitQueue, WaitReason
 from scheduler.core.state.timers import TimerKind
 
@@ -53,9 +54,9 @@ class Snapshot(msgspec.Struct):
     #: What ledgers that count over time remember.
     paced: dict[ResourceId, bytes] = {}
     pacing: dict[ResourceId, float] = {}
-    #: What ledgers remember of services that stay in memory.
+    #: What ledgers remember of residents in memory.
     hosting: dict[ResourceId, bytes] = {}
-    paces: dict[str, ServicePace] = {}
+    paces: dict[str, RestoreTimes] = {}
     ahead: set[str] = set()
     steering: dict[str, TaskControl] = {}
     merging: Merging = msgspec.field(default_factory=Merging)
@@ -84,8 +85,8 @@ def dump(machine: Machine) -> bytes:
             resizing=state.resizing.due,
             paced={r: ledger.remember() for r, ledger in state.fleet.paced.items()},
             pacing=state.timers.pacing,
-            paces=state.paces,
-            ahead=state.ahead,
+            paces=state.residency.memory.times,
+            ahead=state.residency.memory.prefetched,
             pinched=state.sharing.limited,
             hosting={r: ledger.remember() for r, ledger in state.fleet.resident.items()},
             merging=state.merging,
@@ -144,7 +145,7 @@ def _restore_ledgers(state: State, snapshot: Snapshot) -> None:
         state.fleet.paced[resource].recall(memory)
     for resource, memory in snapshot.hosting.items():
         state.fleet.resident[resource].recall(memory)
-    state.paces, state.ahead = snapshot.paces, snapshot.ahead
+    state.residency.memory = ResidencyMemory(snapshot.paces, snapshot.ahead)
 
 
 def _restore_actions(state: State, snapshot: Snapshot) -> None:

@@ -17,13 +17,13 @@ from domain.ids import ActionId, ResourceId
 from domain.inventory import PoolConfig
 from domain.resources import MILLI
 from managers.gpu.ledger import ChunkLedger
+from scheduler.core.residency.policy import RestoreTimes
 from scheduler.core.residency.restore_costs import done_seconds, restore_seconds, with_restores
-from scheduler.core.residency.service_turns import pace
+from scheduler.core.residency.service_turns import times_of
 from scheduler.core.state import snapshot
 from scheduler.core.state.durations import choices_of
 from scheduler.core.state.invariants import check
 from scheduler.core.state.live import LiveAction
-from scheduler.core.state.model import ServicePace
 from tests.builders import START, a_config, a_machine, an_action, make_ledger, only
 from tests.tiers import by_tier
 from tests.unit.core.test_services_on_chunks import a_call, a_gpu_node, a_service
@@ -74,7 +74,7 @@ class Pool:
         self.machine.handle(ended)
 
     def restores_take(self, service: str, seconds: float) -> None:
-        self.machine.state.paces[service] = ServicePace(seconds, 1.0)
+        self.machine.state.residency.memory.times[service] = RestoreTimes(seconds, 1.0)
 
     def ledger(self, node: str = "n1") -> ChunkLedger:
         ledger = self.machine.state.fleet.ledgers[ResourceId(f"gpu:{node}")]
@@ -172,12 +172,14 @@ def test_restores_are_measured_for_each_count():
     pool.end("1", restored_in=3.0)
     state = pool.machine.state
 
-    assert pace(state, "a").by_count == ((8 * MILLI, 3.0),)
+    assert times_of(state, "a").by_count == ((8 * MILLI, 3.0),)
     pool.restores_take("b", 2.0)
-    state.paces["b"] = state.paces["b"]._replace(by_count=((8000, 0.5),))
+    state.residency.memory.times["b"] = state.residency.memory.times["b"]._replace(
+        by_count=((8000, 0.5),)
+    )
     assert restore_seconds(state, "b", (2000, 8000)) == [2.0, 0.5]
     restored = snapshot.load(snapshot.dump(pool.machine), make_ledger)
-    assert restored.state.paces == state.paces
+    assert restored.state.residency.memory.times == state.residency.memory.times
 
 
 def test_a_cached_chunk_serves_one_call_at_a_time():
@@ -223,7 +225,7 @@ def test_when_a_call_would_be_done_is_the_best_of_all_free_chunks(
     live, state, ledger = pool.waiting("x", service), pool.machine.state, pool.ledger()
     milli = [count * MILLI for count in COUNTS]
     by_count = tuple(zip(milli, restores, strict=True))
-    state.paces[service] = ServicePace(1.0, 1.0, by_count)
+    state.residency.memory.times[service] = RestoreTimes(1.0, 1.0, by_count)
 
     held = {unit for each in ledger.holders().values() for unit in each.units}
     mine = [each for each in ledger.residents() if each.service == service]

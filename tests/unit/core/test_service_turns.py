@@ -142,7 +142,7 @@ def test_measurements_of_services_are_part_of_a_snapshot() -> None:
     restored = snapshot.load(before, make_ledger)
 
     assert snapshot.dump(restored) == before
-    assert restored.state.paces["a"].restore_seconds == 2.0
+    assert restored.state.residency.memory.times["a"].restore_seconds == 2.0
 
 
 def test_calls_wait_for_the_chunk_of_their_service_until_the_line_is_worth_a_restore() -> None:

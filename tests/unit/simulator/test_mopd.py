@@ -62,7 +62,9 @@ def test_the_core_learns_how_long_restores_take():
 
     simulation.run()
 
-    assert simulation.machine.state.paces["teacher-0"].restore_seconds == pytest.approx(0.74)
+    assert simulation.machine.state.residency.memory.times[
+        "teacher-0"
+    ].restore_seconds == pytest.approx(0.74)
 
 
 def test_every_trajectory_is_scored_once_and_no_gpu_works_for_two():
