@@ -1,23 +1,23 @@
-"""Elastic grants: what policies make of the candidates of one cycle (paper §4.2, Algorithm 1).
+"""Arranger: collects the candidates of one cycle and lets policies decide about them (paper §4.2, Algorithm 1).
 
-Theory of operation. While the scan goes on, a candidate of a pool whose policy arranges is not
-granted yet: what it was admitted with is *reserved*, so that later ones see what is left. After the
-scan, `settle` takes the groups one by one (key resource, pool; in the order of names), gives each
-the units that the reservations of others and all claims leave, and lets the policy decide. Those
-that go are granted; the others wait again, at their old place.
+Theory of operation. During the scan a candidate of a pool whose policy arranges is not granted yet:
+its minimum is *reserved*, so that later candidates see what is left. After the scan, `arrange` takes
+the groups one by one (key resource, pool; sorted by name), offers each the units that the reservations
+of other groups and all claims leave, and lets the policy decide. It grants a prefix of each group; the
+others are *evicted* and wait again, at their old place.
 
 Rules
-1. Until all groups are settled, the evicted keep their reservations on other resources: they claim.
-2. Who was evicted is *deferred*: later cycles only let it claim, until units of the resource are
-   released, the group changes, or the first action that holds the resource was predicted to end
-   (a timer). Otherwise the next cycle, whatever it is for, would let it go as a first candidate.
+1. Until all groups are decided, evicted candidates keep their reservations on other resources.
+2. A group with evicted candidates is *deferred*: later cycles only let them claim, until units of the
+   resource are released, the group changes, or a timer rings at the predicted end of the first action
+   that holds the resource. Otherwise the next cycle would admit an evicted action as a first candidate.
 3. An evicted action that may run on another node is tried there in the same cycle.
-4. Grants come last: before them go orders to give up units (`widths`), after them those to use more.
-5. A group of one without a choice, or none of whose members has one, costs no prediction.
+4. Grants come last: before them go resizes that release units (`resizer`), after them those that use more.
+5. A group in which no candidate has a choice is granted without a prediction.
 
-Behind the candidates stand at most `HORIZON` waiting actions: on longer queues the estimate leaves
-out the same number of actions on both sides of every comparison. Actions that may run on any node
-of a pool are spread evenly over its nodes there.
+An estimate considers at most `HORIZON` waiting actions behind the candidates: on longer queues it leaves
+out the same number of actions on both sides of every comparison. Actions that may run on any node of a
+pool are spread evenly over its nodes there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from domain.operators import Operator, UnitsOperator
 from domain.ports import Ledger, Shaped
 from domain.resources import MILLI
 from scheduler.core.cycle.pool_policies import all_at_once, policy_of
-from scheduler.core.cycle.resizer import Widths, malleable
+from scheduler.core.cycle.resizer import Resizer, malleable
 from scheduler.core.cycle.scan import Scan
 from scheduler.core.policies.balanced import fair_share
 from scheduler.core.policies.choices import Choices, grained
@@ -52,7 +52,7 @@ from scheduler.core.state.model import Arranged, State
 from scheduler.core.state.queues import Deferral, WaitQueue, WaitReason
 from scheduler.core.state.timers import TimerKind
 
-#: Waiting actions behind the candidates that an estimate looks at.
+#: Waiting actions behind the candidates that an estimate considers.
 HORIZON = 2000
 
 
@@ -62,56 +62,64 @@ class Candidate(msgspec.Struct, frozen=True, eq=False, gc=False):
     live: LiveAction
     node: str | None
     needs: list[Need]
-    #: The line it was head of.
-    line: QueueKey
+    #: The queue it was head of.
+    queue: QueueKey
 
 
-class Elastic:
-    """The candidates of one cycle."""
+class Arranger:
+    """Candidates of one cycle, their reservations, and what becomes of them."""
 
-    __slots__ = ("_admitted", "_evicted", "_going", "_groups", "_resized", "_shares", "_state")
+    __slots__ = (
+        "_admitted",
+        "_evicted",
+        "_granted",
+        "_groups",
+        "_lazy_resizer",
+        "_shares",
+        "_state",
+    )
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._resized: Widths | None = None
+        self._lazy_resizer: Resizer | None = None
         self._shares: ShareBook | None = None
         self._groups: dict[tuple[ResourceId, str], list[Candidate]] = {}
-        #: Kind and pool → milli-units that all candidates of this scan were admitted with.
+        #: Kind and pool → milli-units reserved by all candidates of this scan.
         self._admitted: Counter[tuple[str, str]] = Counter()
-        #: Who goes, with how much of its key resource where a policy has said so.
-        self._going: list[tuple[Candidate, int | None]] = []
+        #: Candidates to grant, with the amount of their key resource where a policy has chosen it.
+        self._granted: list[tuple[Candidate, int | None]] = []
         self._evicted: list[tuple[ResourceId, Candidate]] = []
 
-    def begin(self) -> None:
+    def begin_scan(self) -> None:
         """Begin a scan, in which projects may take what is left of their shares now."""
         self._shares = None
-        if self._resized is not None:
-            self._resized.begin(self.shares)
+        if self._lazy_resizer is not None:
+            self._lazy_resizer.begin_scan(self.shares)
 
     @property
     def shares(self) -> ShareBook:
-        """What projects may take in this scan; most scans ask nobody."""
+        """What projects may take in this scan; made when it is first needed."""
         if self._shares is None:
             self._shares = ShareBook(self._state)
         return self._shares
 
     @property
-    def _widths(self) -> Widths:
-        """Widths of what runs; most cycles look at none."""
-        if self._resized is None:
-            self._resized = Widths(self._state, self.shares)
-        return self._resized
+    def _resizer(self) -> Resizer:
+        """Changes to running actions; made when it is first needed."""
+        if self._lazy_resizer is None:
+            self._lazy_resizer = Resizer(self._state, self.shares)
+        return self._lazy_resizer
 
-    def reserve(self, key: ResourceId | None, candidate: Candidate) -> None:
-        """Hold what ``candidate`` was admitted with until `settle`; without a key it just goes."""
+    def add(self, key: ResourceId | None, candidate: Candidate) -> None:
+        """Reserve the needs of ``candidate`` until `arrange`; without a ``key`` it is granted as it is."""
         live = candidate.live
-        self._state.queues.active[candidate.line].remove(live)
-        self.take(live, candidate.needs)
+        self._state.queues.active[candidate.queue].remove(live)
+        self.take_share(live, candidate.needs)
         holder = _reserved(live)
         for resource, amount in candidate.needs:
             self._reserve(live, holder, resource, amount)
         if key is None:
-            self._going.append((candidate, None))
+            self._granted.append((candidate, None))
         else:
             self._groups.setdefault((key, live.pool), []).append(candidate)
             if self._state.fleet.resident:
@@ -132,109 +140,118 @@ class Elastic:
         else:
             state.fleet.ledgers[resource].allocate(holder, amount)
 
-    def take(self, live: LiveAction, needs: list[Need]) -> None:
-        """``live`` has ``needs`` of its project's share for the rest of the scan."""
+    def take_share(self, live: LiveAction, needs: list[Need]) -> None:
+        """Charge ``needs`` to the share of the project of ``live`` for the rest of the scan."""
         if live.needs.project:
             self.shares.take(live, needs)
 
-    def squeeze(self, scan: Scan, needs: list[Need]) -> bool:
-        """Make room for ``needs`` among running malleable actions; say whether they fit then."""
+    def make_room(self, scan: Scan, needs: list[Need]) -> bool:
+        """Shrink running malleable actions until ``needs`` fit; return whether they do."""
         ledgers = self._state.fleet.ledgers
         if any(resource in scan.blocked for resource, _ in needs):
             return False
         short = [need for need in needs if scan.short(ledgers, *need)]
-        return all(self._widths.runners(resource) for resource, _ in short) and all(
-            self._widths.squeeze(resource, scan.claims.get(resource, ()), amount)
+        return all(self._resizer.runners(resource) for resource, _ in short) and all(
+            self._resizer.make_room(resource, scan.claims.get(resource, ()), amount)
             for resource, amount in short
         )
 
     def short_of_share(self, queue: WaitQueue) -> tuple[CohortKey, int] | None:
-        """Return of what the project of a line has too little left, and the amount it takes.
+        """Return the share of which the project has too little left, and the amount the queue needs.
 
-        Where the pool's policy resizes, malleable actions make room first: those of the project, and
-        those that borrow what is its own.
+        Where the pool's policy resizes, malleable actions shrink first: those of the project, and
+        those that borrow from it.
         """
         key = queue.key
         short = self.shares.short(key)
         if short is None or not isinstance(policy_of(self._state, key.pool), Malleable):
             return short
         while short is not None and self.shares.first(short[0], key.needs.project) is None:
-            if not self._widths.make_room(short[0], key.needs.project, short[1]):
+            if not self._resizer.make_room_in_share(short[0], key.needs.project, short[1]):
                 return short
             short = self.shares.short(key)
         return short
 
-    def settle(self, scan: Scan, decisions: list[Decision]) -> bool:
-        """Grant, defer, and say whether somebody who was evicted may try another node."""
+    def arrange(self, scan: Scan, decisions: list[Decision]) -> bool:
+        """Decide about all groups: grant, defer, resize.
+
+        Return whether an evicted candidate may run on another node.
+        """
         state = self._state
-        if not (self._groups or self._going or state.resizing.changed):
-            self._give_back()
+        if not (self._groups or self._granted or state.resizing.changed):
+            self._return_shares()
             return False
         for (key, pool), members in sorted(self._groups.items(), key=itemgetter(0)):
-            self._arrange(key, pool, members, scan.claims.get(key, []))
+            self._arrange_group(key, pool, members, scan.claims.get(key, []))
             state.resizing.changed.discard(key)
         self._groups.clear()
         self._admitted.clear()
-        for key in sorted(state.resizing.changed):
-            if self._widths.runners(key):
-                free = available(state.fleet.ledgers[key], scan.claims.get(key, []))
-                self._widths.share(key, free, ())
-                self._widths.grow()
-        state.resizing.changed.clear()
-        self._give_back()
-        if self._resized is not None:
-            decisions += self._resized.losses()
-        for member, amount in sorted(self._going, key=lambda one: one[0].live.order):
+        self._resize_changed(scan)
+        self._return_shares()
+        if self._lazy_resizer is not None:
+            decisions += self._lazy_resizer.losses()
+        for member, amount in sorted(self._granted, key=lambda one: one[0].live.order):
             self._release(member)
             grant(state, member.live, member.node, decisions, amount)
-        self._going.clear()
-        if self._resized is not None:
-            decisions += self._resized.gains()
-            self._resized.commit()
+        self._granted.clear()
+        if self._lazy_resizer is not None:
+            decisions += self._lazy_resizer.gains()
+            self._lazy_resizer.commit()
         elsewhere = False
         for key, candidate in self._evicted:
             self._release(candidate)
-            elsewhere |= self._wait(key, candidate)
+            elsewhere |= self._requeue(key, candidate)
         self._evicted.clear()
         return elsewhere
 
-    def _give_back(self) -> None:
-        """Undo what was taken of shares: now it is granted, or not."""
+    def _resize_changed(self, scan: Scan) -> None:
+        """Share out released units among running actions of resources that had no candidates."""
+        state = self._state
+        for key in sorted(state.resizing.changed):
+            if self._resizer.runners(key):
+                free = available(state.fleet.ledgers[key], scan.claims.get(key, []))
+                self._resizer.share_out(key, free, ())
+                self._resizer.grow()
+        state.resizing.changed.clear()
+
+    def _return_shares(self) -> None:
+        """Undo the charges of this scan: grants charge shares themselves."""
         if self._shares is not None:
             self._shares.give_back()
 
-    def _arrange(
+    def _arrange_group(
         self, key: ResourceId, pool: str, members: list[Candidate], claims: list[int]
     ) -> None:
         """Let the policy of ``pool`` decide about one group."""
         state, ledger = self._state, self._state.fleet.ledgers[key]
         if not any(len(_counts(member)) > 1 for member in members):
-            self._all_go(key, members, claims)
+            self._grant_all(key, members, claims)
             return
         for member in members:
             ledger.release(_reserved(member.live))
-        supple = [member for member in members if malleable(state, member.live)]
-        if isinstance(ledger, Shaped):  # what is free cannot be shared out as a sum
-            supple = []
-        rigid = [member for member in members if member not in supple] if supple else members
-        least = [_needed(member, key) for member in supple]
+        resizable = [member for member in members if malleable(state, member.live)]
+        if isinstance(ledger, Shaped):  # its free units do not add up to a sum
+            resizable = []
+        rigid = [m for m in members if m not in resizable] if resizable else members
+        least = [_needed(member, key) for member in resizable]
         held_back = 0
         if rigid:
-            held_back = self._decide(key, pool, rigid, supple, [*claims, *least])
+            held_back = self._decide(key, pool, rigid, resizable, [*claims, *least])
         if isinstance(policy_of(state, pool), Malleable):
             free = max(sum(least), available(ledger, claims) - held_back)
-            wide = self._widths.share(key, free, [member.live for member in supple])
-            for member, amount in zip(supple, wide, strict=True):
-                self._go(key, member, amount)
-            self._widths.grow()
-            self._note(key, pool, supple, Arrangement(wide))
+            wide = self._resizer.share_out(key, free, [member.live for member in resizable])
+            for member, amount in zip(resizable, wide, strict=True):
+                self._choose(key, member, amount)
+            self._resizer.grow()
+            self._record(key, pool, resizable, Arrangement(wide))
 
-    def _all_go(self, key: ResourceId, members: list[Candidate], claims: list[int]) -> None:
-        """Let those go of whom nobody has a choice (Algorithm 1, lines 5 and 6)."""
-        self._going += ((member, None) for member in members)
-        if self._state.resizing.enabled and self._widths.runners(key):
-            self._widths.share(key, available(self._state.fleet.ledgers[key], claims), ())
-            self._widths.grow()
+    def _grant_all(self, key: ResourceId, members: list[Candidate], claims: list[int]) -> None:
+        """Grant a group in which each candidate has one feasible unit count (Algorithm 1, lines 5, 6)."""
+        self._granted += ((member, None) for member in members)
+        if self._state.resizing.enabled and self._resizer.runners(key):
+            free = available(self._state.fleet.ledgers[key], claims)
+            self._resizer.share_out(key, free, ())
+            self._resizer.grow()
 
     def _decide(
         self,
@@ -244,7 +261,10 @@ class Elastic:
         others: list[Candidate],
         claims: list[int],
     ) -> int:
-        """Ask the policy about ``members``; return what those that it evicts would have taken."""
+        """Let the policy decide about ``members``; return the milli-units that it denies to evicted ones.
+
+        ``others`` of the group are granted in any case.
+        """
         state, policy = self._state, policy_of(self._state, pool)
         lives = [member.live for member in members]
         kind = lives[0].needs.key
@@ -253,22 +273,22 @@ class Elastic:
         capped = not (resident and all_at_once(state, kind, pool, self._admitted[kind, pool]))
         beside = [other.live for other in others]
         group = group_of(state, key, pool, lives, beside, claims, capped=capped)
-        self._cut(key, members, group)
-        assert policy.arrange is not None  # else nobody would have been reserved for it
+        self._cap_by_share(key, members, group)
+        assert policy.arrange is not None  # else there are no candidates
         arrangement = policy.arrange(group)
         for at, (member, amount) in enumerate(zip(members, arrangement.units, strict=False), 1):
             left = (*arrangement.units[at:], *claims) if hosted else ()
-            self._go(key, member, amount, left)
+            self._choose(key, member, amount, left)
         evicted = members[len(arrangement.units) :]
         self._evicted += ((key, member) for member in evicted)
         if group.elastic:
-            self._note(key, pool, members, arrangement, len(group.behind))
+            self._record(key, pool, members, arrangement, len(group.behind))
         if evicted:
             self._defer(key, evicted, group, arrangement)
         return sum(_needed(member, key) for member in evicted)
 
-    def _cut(self, key: ResourceId, members: list[Candidate], group: Group) -> None:
-        """Leave only counts that the projects' shares allow: what is left is split evenly."""
+    def _cap_by_share(self, key: ResourceId, members: list[Candidate], group: Group) -> None:
+        """Remove counts beyond the projects' shares; a project's actions split its share evenly."""
         cohort = key_at(self._state, members[0].live.pool, key)
         if cohort is None:
             return
@@ -281,17 +301,17 @@ class Elastic:
             choices.append(each.capped(largest_within(cohort.name, most)))
         group.candidates = choices
 
-    def _go(
+    def _choose(
         self, key: ResourceId, member: Candidate, amount: int, others: Sequence[int] = ()
     ) -> None:
-        """Let ``member`` go with ``amount``; of ``key`` there must be left what ``others`` take."""
+        """Grant ``amount`` of ``key`` to ``member`` in the end; the amounts ``others`` must still fit."""
         holder = _reserved(member.live)
         self._reserve(member.live, holder, key, amount, others)
         if member.live.needs.project:
             self.shares.widen(member.live, key, _needed(member, key), amount)
-        self._going.append((member, amount))
+        self._granted.append((member, amount))
 
-    def _note(
+    def _record(
         self,
         key: ResourceId,
         pool: str,
@@ -320,10 +340,10 @@ class Elastic:
         state.queues.deferrals[key] = Deferral(until, first)
         state.timers.set(until, TimerKind.DEFERRAL, key)
 
-    def _wait(self, key: ResourceId, candidate: Candidate) -> bool:
-        """Put an evicted action back; say whether it may run on another node."""
+    def _requeue(self, key: ResourceId, candidate: Candidate) -> bool:
+        """Put an evicted action back into its queue; return whether it may run on another node."""
         live = candidate.live
-        queue = self._state.queues.push(live, candidate.line)
+        queue = self._state.queues.push(live, candidate.queue)
         if queue.head() is live:
             queue.reason = WaitReason("deferred", key)
             queue.sticky_node = candidate.node
@@ -359,10 +379,10 @@ def group_of(
     *,
     capped: bool = True,
 ) -> Group:
-    """Show a group as policies see it; nothing is predicted when there is nothing to choose.
+    """Return a group as policies see it; predictions are left out when no candidate has a choice.
 
-    ``others`` are admitted as well, and go whatever the policy says. ``capped``: a policy that shares
-    is told the fair share.
+    ``others`` are granted whatever the policy decides. ``capped``: the fair share is computed for a
+    policy that uses it.
     """
     choices = [choices_of(state, live) for live in candidates]
     if key in state.fleet.resident:
@@ -383,14 +403,14 @@ def group_of(
 
 
 def operator_of(ledger: Ledger, claims: list[int], least: int) -> Operator:
-    """Return how what is free beside ``claims`` may be handed out; ``least`` of it is certain."""
+    """Return how the units that are free beside ``claims`` can be allocated; ``least`` of them are certain."""
     if isinstance(ledger, Shaped):
         return ledger.operator(claims)
     return UnitsOperator(max(least, available(ledger, claims)))
 
 
 def available(ledger: Ledger, claims: list[int]) -> int:
-    """Return how many milli-units could be shared out beside ``claims``."""
+    """Return how many milli-units can be allocated beside ``claims``."""
     most = ledger.free
     if most > 0 and ledger.fits((*claims, most)):
         return most
@@ -407,21 +427,21 @@ def available(ledger: Ledger, claims: list[int]) -> int:
 def behind(state: State, key: ResourceId, pool: str, without: set[ActionId]) -> list[LiveAction]:
     """Return the waiting actions of the group ``key``, in order, up to `HORIZON`.
 
-    Not those that wait for their project's share: nobody is held back for their sake.
+    Queues that are paused or wait for their project's share are left out: they cannot use free units.
     """
     kind, _, node = key.partition(":")
     cluster = key in state.config.resources
     nodes = [] if cluster else sorted(each.name for each in state.fleet.nodes_of(pool))
-    lines = []
+    queues = []
     for queue in state.queues.active.values():
-        line = queue.key
-        halted = line.held or queue.out_of_share
-        if line.needs.key == (key if cluster else kind) and not halted:
-            if cluster or line.node == node:
-                lines.append((queue, 0, 1))
-            elif line.node is None and line.pool == pool and node in nodes:
-                lines.append((queue, nodes.index(node), len(nodes)))
-    found = [queue.in_order(first, HORIZON, every) for queue, first, every in lines]
+        of = queue.key
+        halted = of.held or queue.out_of_share
+        if of.needs.key == (key if cluster else kind) and not halted:
+            if cluster or of.node == node:
+                queues.append((queue, 0, 1))
+            elif of.node is None and of.pool == pool and node in nodes:
+                queues.append((queue, nodes.index(node), len(nodes)))
+    found = [queue.in_order(first, HORIZON, every) for queue, first, every in queues]
     if len(found) == 1:
         (first,) = found
     else:
@@ -436,7 +456,7 @@ def _order(live: LiveAction) -> tuple[int, int]:
 def _fair_share(
     state: State, key: ResourceId, holders: list[LiveAction], waiting: list[Choices]
 ) -> int:
-    """Return the cap of `balanced`: units that inelastic actions leave, per elastic action."""
+    """Return the cap of policies that share: milli-units left by inelastic actions, per elastic action."""
     elastic = sum(len(each) > 1 for each in waiting)
     units = state.fleet.ledgers[key].capacity
     units -= sum(each.smallest for each in waiting if len(each) == 1)

@@ -1,12 +1,12 @@
-"""How wide running malleable actions are: squeezing them for who waits, letting them grow.
+"""Resizer: shrinks running malleable actions for waiting ones, and grows them into free units.
 
-One `Widths` lives for one cycle. It changes ledgers at once, so that the scan and the policies see
-what there is, and says at the end what changed: `losses` go out before the grants that use the
-units, `gains` after them. A node hears both in this order.
+One `Resizer` lives for one cycle. It changes ledgers at once, so that the scan and the policies see
+the result, and reports the changes at the end: `losses` go out before the grants that use the
+units, `gains` after them. A node receives both in this order.
 
 Accounting. Work done is the integral of E(m) · m over the time an action ran with m units, so the
-end of a resized action is predicted from what is left of T_ori; the integral of m itself is what it
-has cost (`Finish.key_milli_seconds`).
+end of a resized action is predicted from the rest of T_ori; the integral of m itself is its cost
+(`Finish.key_milli_seconds`).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from scheduler.core.state.live import READY, LiveAction
 from scheduler.core.state.model import State
 from scheduler.core.state.timers import TimerKind
 
-#: Changes of one action that its end tells about; the journal has all.
+#: Changes of one action that `Finish` lists; the journal has all.
 WIDTHS_KEPT = 512
 
 _HELD = frozenset({GRANTED, RUNNING})
 
 
 def malleable(state: State, live: LiveAction) -> bool:
-    """Say whether ``live`` may be resized while it runs, where its pool's policy does that."""
+    """Return whether ``live`` may be resized while it runs, in a pool whose policy does that."""
     action = live.action
     return (
         action.malleable
@@ -49,18 +49,18 @@ def malleable(state: State, live: LiveAction) -> bool:
     )
 
 
-class Widths:
-    """What one cycle does to the widths of running actions."""
+class Resizer:
+    """Changes of one cycle to the units of running actions."""
 
     def __init__(self, state: State, shares: ShareBook) -> None:
         self._state = state
         self._before: dict[ActionId, Allocation] = {}
         self._runners: dict[ResourceId, list[LiveAction]] = {}
         self._growing: list[tuple[LiveAction, int]] = []
-        self.begin(shares)
+        self.begin_scan(shares)
 
-    def begin(self, shares: ShareBook) -> None:
-        """Begin another scan, in which projects may take what ``shares`` says."""
+    def begin_scan(self, shares: ShareBook) -> None:
+        """Begin a scan, in which projects may take what ``shares`` allows."""
         self._shares = shares
         self._givers: dict[CohortKey, dict[str, list[LiveAction]]] = {}
 
@@ -71,7 +71,7 @@ class Widths:
             state = self._state
             there = state.fleet.resizable.get(resource.partition(":")[2])
             found = []
-            # Asking the protocol itself would take longer than resizing.
+            # isinstance with the protocol would take longer than resizing.
             if there and hasattr(state.fleet.ledgers.get(resource), "resize"):
                 found = [
                     live
@@ -92,12 +92,12 @@ class Widths:
             and malleable(self._state, live)
         )
 
-    def squeeze(self, resource: ResourceId, claims: Sequence[int], amount: int) -> bool:
-        """Shrink the widest until ``amount`` fits beside ``claims``; change nothing if it cannot."""
+    def make_room(self, resource: ResourceId, claims: Sequence[int], amount: int) -> bool:
+        """Shrink the widest actions until ``amount`` fits beside ``claims``; else change nothing."""
         ledger, runners = self._state.fleet.ledgers.get(resource), self.runners(resource)
         if ledger is None or not runners:
             return False
-        self._givers.clear()  # whoever shrinks gives less now
+        self._givers.clear()  # an action that shrinks can give less from now on
         spare = sum(_held(live).amount - _counts(live)[0] for live in runners)
         if amount + sum(claims) > ledger.free + spare:
             return False
@@ -118,10 +118,12 @@ class Widths:
             self._set(live, held.amount, held.units)
         return False
 
-    def share(self, resource: ResourceId, free: int, arriving: Sequence[LiveAction]) -> list[int]:
-        """Share out all of ``resource`` that malleable actions may have; return the new ones' widths.
+    def share_out(
+        self, resource: ResourceId, free: int, arriving: Sequence[LiveAction]
+    ) -> list[int]:
+        """Share out ``resource`` among malleable actions; return the milli-units of ``arriving``.
 
-        ``free`` milli-units may be used beside what they have; ``arriving`` have nothing yet.
+        ``free`` milli-units may be used beside those that running actions hold; `grow` follows.
         """
         state = self._state
         runners = []
@@ -132,10 +134,12 @@ class Widths:
                 state.timers.set(live.resized_at + RESIZE_SECONDS, TimerKind.RESIZE, resource)
                 state.resizing.due[resource] = live.resized_at + RESIZE_SECONDS
         total = free + sum(_held(live).amount for live in runners)
-        everybody = [self._share(live) for live in (*runners, *arriving)]
+        shares = [self._share(live) for live in (*runners, *arriving)]
         purses = self._purses(resource, runners, arriving)
-        wide = widths(everybody, total, purses)
-        if purses is not None and total - sum(wide) >= MILLI:  # perhaps more than anybody can use
+        wide = widths(shares, total, purses)
+        if (
+            purses is not None and total - sum(wide) >= MILLI
+        ):  # perhaps more than all of them can use
             state.sharing.limited.add(resource)
         targets = list(zip(runners, wide, strict=False))
         for live, width in targets:
@@ -147,7 +151,7 @@ class Widths:
     def _purses(
         self, resource: ResourceId, runners: list[LiveAction], arriving: Sequence[LiveAction]
     ) -> dict[str, int] | None:
-        """Return what each project's actions may have beyond their smallest counts; None: no share."""
+        """Return what each project's actions may hold beyond their smallest counts; None without shares."""
         several = [*runners, *arriving]
         key = key_at(self._state, several[0].pool, resource) if several else None
         if key is None:
@@ -157,8 +161,8 @@ class Widths:
             spare[live.action.project] += _held(live).amount - _counts(live)[0]
         return self._shares.allowances(key, spare)
 
-    def make_room(self, key: CohortKey, project: str, amount: int) -> bool:
-        """Take a step from the widest who may give to ``project`` of a share; say if there is one."""
+    def make_room_in_share(self, key: CohortKey, project: str, amount: int) -> bool:
+        """Shrink the widest action that uses the share of ``project`` by one count, if there is one."""
         cohort, givers = self._state.sharing.cohorts[key], self._givers_of(key)
         owns = cohort.entitled(project, amount) >= 0
         may = [
@@ -178,7 +182,7 @@ class Widths:
         return True
 
     def _givers_of(self, key: CohortKey) -> dict[str, list[LiveAction]]:
-        """Return who could do with less of a share, by project; as it is in the present scan."""
+        """Return the actions that can shrink within a share, by project; cached for one scan."""
         found = self._givers.get(key)
         if found is None:
             found = self._givers[key] = defaultdict(list)
@@ -189,23 +193,23 @@ class Widths:
         return found
 
     def grow(self) -> None:
-        """Let those grow whom the last `share` wanted wider, once everybody new has its units."""
+        """Grow the actions that the last `share_out` made wider, after new ones have reserved their units."""
         for live, width in self._growing:
             before = self._before.get(live.id)
             try:
                 self._set(live, width, before.units if before else ())
-            except CapacityError:  # fragments of shared cores: it stays as it is
+            except CapacityError:  # fragments of shared cores: it keeps its units
                 continue
         self._growing = []
 
     def _share(self, live: LiveAction) -> Share:
-        """Return what ``live`` is to those that units are shared out to."""
+        """Return the profile and the remaining work of ``live``."""
         profile = profile_of(_counts(live), live.action.elasticity)
         return Share(profile, left_seconds(self._state, live), live.action.project)
 
     def _set(self, live: LiveAction, amount: int, prefer: Sequence[int] = ()) -> None:
         held = _held(live)
-        # Else it would not be among the runners.
+        # Only actions on such ledgers are runners.
         ledger = cast("ResizableLedger", self._state.fleet.ledgers[held.resource])
         allocation = ledger.resize(live.holder, amount, prefer)
         if live.id not in self._before:
@@ -218,20 +222,20 @@ class Widths:
             charge(self._state, live, (allocation,))
 
     def losses(self) -> Iterator[Resize]:
-        """Yield who goes on without some of its units: to be heard before they are used."""
+        """Yield resizes of actions that lose units: nodes must apply them before the units are granted."""
         for live, before, after in self._changed():
             kept = tuple(sorted(set(before.units) & set(after.units)))
             if len(kept) < len(before.units):
                 yield _resize(live, Allocation(after.resource, len(kept) * MILLI, kept))
 
     def gains(self) -> Iterator[Resize]:
-        """Yield who has units that it had not before."""
+        """Yield resizes of actions that gain units."""
         for live, before, after in self._changed():
             if set(after.units) - set(before.units):
                 yield _resize(live, after)
 
     def commit(self) -> None:
-        """Remember when those were resized who go on with other units than before."""
+        """Record when and to what the changed actions were resized."""
         now = self._state.now
         for live, before, after in self._changed():
             live.resized_at = now
@@ -258,7 +262,7 @@ def _resize(live: LiveAction, allocation: Allocation) -> Resize:
 
 
 def _held(live: LiveAction) -> Allocation:
-    """Return what ``live`` holds of its key resource."""
+    """Return the allocation of the key resource of ``live``."""
     key = live.key_resource
     return next(each for each in live.allocations if each.resource == key)
 

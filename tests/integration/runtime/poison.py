@@ -5,7 +5,7 @@ of actions say where: ``handler`` while it is taken in, ``cycle`` while it is pl
 before it is granted.
 
     python -m tests.integration.runtime.poison URL PREFIX N     a leader that is killed as it begins
-                                                                again for the N-th time
+                                                                anew for the N-th time
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ SetAttribute = Callable[[Any, str, Any], None]
 
 def poison(patch: SetAttribute) -> None:
     """Let the core raise at actions of these families."""
-    try_admit = admission._try_admit
+    admit = admission.Cycle._admit
 
     def taken_in(state: Any, action: Any, *rest: Any) -> Any:
         if action.family == "handler":
             raise ValueError("poison")
         return needs_in(state, action, *rest)
 
-    def planned(state: Any, scan: Any, elastic: Any, queue: Any, live: Any, reported: Any) -> bool:
+    def planned(cycle: Any, queue: Any, live: Any) -> bool:
         if live.action.family == "cycle":
             raise ZeroDivisionError("poison")
-        granted = try_admit(state, scan, elastic, queue, live, reported)
+        granted = admit(cycle, queue, live)
         if granted and live.action.family == "grant":
             raise ZeroDivisionError("poison")
         return granted
 
     patch(actions, "needs_in", taken_in)
-    patch(admission, "_try_admit", planned)
+    patch(admission.Cycle, "_admit", planned)
 
 
 def lead_until_killed(url: str, prefix: str, times: int) -> None:

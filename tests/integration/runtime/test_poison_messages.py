@@ -253,19 +253,19 @@ async def test_a_fault_of_the_state_sets_nothing_aside(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. Every plan raises. 2. Much comes. 3. The leader stands back, telling why. 4. It is cured."""
-    whole = admission._scan
+    whole = admission.Cycle.run
 
     def broken(*_: Any) -> bool:
         raise RuntimeError("the books are wrong")
 
     async with rig.client() as client:
-        monkeypatch.setattr(admission, "_scan", broken)
+        monkeypatch.setattr(admission.Cycle, "run", broken)
         names = [(await client.post("/actions", json=NOOP)).json()["id"] for _ in range(5)]
         await until(lambda: "the books are wrong" in why_refusing(rig.redis, rig.keys))
         assert rig.loop is not None
         assert rig.loop.thread.is_alive()
         assert not letters(rig.redis, rig.keys)
-        monkeypatch.setattr(admission, "_scan", whole)
+        monkeypatch.setattr(admission.Cycle, "run", whole)
         views = await views_of(client, names)
     assert [view["outcome"] for view in views] == ["completed"] * 5
     assert not letters(rig.redis, rig.keys)
