@@ -1,4 +1,4 @@
-"""The machine: the one object that the shells around the core hold."""
+"""Machine: the interface of the core to the scheduler loop, the simulator and tests."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from scheduler.core.advice.forecast import recent_decisions
 from scheduler.core.advice.queue_views import queues_status
 from scheduler.core.advice.share_usage import share_usage
 from scheduler.core.cycle.admission import run_cycle
-from scheduler.core.cycle.pool_policies import read_policies
+from scheduler.core.cycle.pool_policies import load_policies
 from scheduler.core.handlers import HANDLERS, deadlines
 from scheduler.core.residency.registry import make_residency
-from scheduler.core.sharing.shares import read_shares
+from scheduler.core.sharing.shares import load_shares
 from scheduler.core.state.fleet import MakeLedger
 from scheduler.core.state.live import LiveAction
 from scheduler.core.state.model import new_state
@@ -32,17 +32,17 @@ class Machine:
     def __init__(self, make_ledger: MakeLedger, config: Config | None = None) -> None:
         self.state = new_state(make_ledger, config or default_config())
         self.state.residency = make_residency(self.state)
-        read_policies(self.state)
-        read_shares(self.state)
+        load_policies(self.state)
+        load_shares(self.state)
         self.state.resizing.changed.clear()
-        #: Whose handler raised; None while none did.
+        #: The event whose handler raised; None while none did.
         self.stumbled_over: Event | None = None
 
     def handle(self, *events: Event) -> list[Decision]:
         """Apply a batch of events in order, then run one scheduling cycle.
 
-        Raises InvariantViolation when time runs backward. Whatever it raises, it is half changed then,
-        and of no more use.
+        Raises InvariantViolation when time runs backward. After any exception the state is half changed,
+        and the machine must be discarded.
         """
         state = self.state
         decisions: list[Decision] = []
@@ -65,9 +65,9 @@ class Machine:
         return decisions
 
     def decide_anew(self, *events: Event) -> None:
-        """Handle ``events`` and look at all lines. Raises whatever is wrong with that.
+        """Handle ``events`` and scan all queues, to find whether that raises.
 
-        It is no part of the history: the machine is thrown away afterwards.
+        The decisions are not part of the history: discard the machine afterwards.
         """
         self.state.dirty = True
         self.state.queues.deferrals.clear()
@@ -99,7 +99,7 @@ class Machine:
             raise InvariantViolation(f"time runs backward: {at} after {state.now}")
         state.now = at
         while (timer := state.timers.due(at)) is not None:
-            deadlines.ring(state, timer, decisions)
+            deadlines.fire(state, timer, decisions)
 
     def _tell_turns(self, decisions: list[Decision]) -> None:
         paced = self.state.fleet.paced
@@ -112,7 +112,7 @@ class Machine:
         state, asked = self.state, self.state.timers.asked_wake
         first_at = state.timers.next_at
         if asked is not None and state.now < asked <= first_at < inf and not state.timers.crowded:
-            return  # whatever comes next, it is not before what was asked for
+            return  # no timer rings before the wake-up that was requested
         upcoming = deadlines.upcoming(state)
         if upcoming is None:
             self.state.timers.asked_wake = None

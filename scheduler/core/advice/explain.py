@@ -16,7 +16,7 @@ from scheduler.core.advice.facts import (
 )
 from scheduler.core.advice.forecast import forecast, takes_of
 from scheduler.core.advice.unblock_hints import unblock_hint
-from scheduler.core.sharing.shares import ShareBook, key_of, takes_of_share
+from scheduler.core.sharing.shares import ShareBook, cohort_key, takes_of_share
 from scheduler.core.state.live import LiveAction, LiveTrajectory
 from scheduler.core.state.model import State
 from scheduler.core.state.queues import WaitQueue, WaitReason
@@ -39,7 +39,7 @@ def explain(state: State, action_id: ActionId) -> ActionStatus | None:
 
 def wait_facts(state: State, live: LiveAction) -> WaitFacts:
     """Return why a queued action waits."""
-    leader = state.merging.behind.get(live.id)
+    leader = state.coalescing.behind.get(live.id)
     if leader is not None:
         return WaitFacts("merged", blocked_by=leader)
     if live.queue is None:
@@ -101,7 +101,7 @@ def _shortage(state: State, queue: WaitQueue, resource: ResourceId) -> Shortage:
 
 def _share_limit(state: State, live: LiveAction, name: str) -> ShareLimit:
     """Return how much of ``name`` the project of ``live`` may still take."""
-    key, project = key_of(state, live.pool, name), live.action.project
+    key, project = cohort_key(state, live.pool, name), live.action.project
     cohort, left = state.sharing.cohorts[key], ShareBook(state).left(key, project)
     share = cohort.share_of(project)
     return ShareLimit(
@@ -140,7 +140,7 @@ def _position(state: State, live: LiveAction, resource: ResourceId) -> int:
 
 def _position_in_project(state: State, live: LiveAction, name: str) -> int:
     """Count the actions of the same project that are served before ``live`` from its share."""
-    key, project = key_of(state, live.pool, name), live.action.project
+    key, project = cohort_key(state, live.pool, name), live.action.project
     return sum(
         queue.ahead_of(live.order)
         for queue in state.queues.active.values()

@@ -37,7 +37,7 @@ import msgspec
 from domain.decisions import Decision
 from domain.ids import ResourceId, node_resource
 from domain.resources import MILLI
-from scheduler.core.cycle.arranger import Arranger, Candidate
+from scheduler.core.cycle.arranger import Candidate, GroupArranger
 from scheduler.core.cycle.places import usable_nodes, why_no_node
 from scheduler.core.cycle.pool_policies import policy_of
 from scheduler.core.cycle.resizer import malleable
@@ -88,7 +88,7 @@ class Cycle:
     def __init__(self, state: State, decisions: list[Decision]) -> None:
         self._state = state
         self._decisions = decisions
-        self._arranger = Arranger(state)
+        self._arranger = GroupArranger(state)
         self._scan = Scan()
 
     def run(self) -> bool:

@@ -1,4 +1,4 @@
-"""Arranger: collects the candidates of one cycle and lets policies decide about them (paper §4.2, Algorithm 1).
+"""GroupArranger: collects the candidates of one cycle and lets policies decide about them (paper §4.2, Algorithm 1).
 
 Theory of operation. During the scan a candidate of a pool whose policy arranges is not granted yet:
 its minimum is *reserved*, so that later candidates see what is left. After the scan, `arrange` takes
@@ -35,7 +35,7 @@ from domain.ids import ActionId, ResourceId
 from domain.operators import Operator, UnitsOperator
 from domain.ports import Ledger, Shaped
 from domain.resources import MILLI
-from scheduler.core.cycle.pool_policies import all_at_once, policy_of
+from scheduler.core.cycle.pool_policies import fits_at_once, policy_of
 from scheduler.core.cycle.resizer import Resizer, malleable
 from scheduler.core.cycle.scan import Scan
 from scheduler.core.policies.balanced import fair_share
@@ -43,7 +43,7 @@ from scheduler.core.policies.choices import Choices, grained
 from scheduler.core.policies.group import Arrangement, Group
 from scheduler.core.policies.malleable import Malleable
 from scheduler.core.sharing.cohorts import CohortKey, charged, largest_within
-from scheduler.core.sharing.shares import ShareBook, key_at
+from scheduler.core.sharing.shares import ShareBook, cohort_at
 from scheduler.core.state.demand import Need, QueueKey
 from scheduler.core.state.durations import LEAST_SECONDS, choices_of, residual_seconds
 from scheduler.core.state.lifecycle import grant
@@ -66,7 +66,7 @@ class Candidate(msgspec.Struct, frozen=True, eq=False, gc=False):
     queue: QueueKey
 
 
-class Arranger:
+class GroupArranger:
     """Candidates of one cycle, their reservations, and what becomes of them."""
 
     __slots__ = (
@@ -270,7 +270,7 @@ class Arranger:
         kind = lives[0].needs.key
         hosted = key in state.fleet.resident
         resident = hosted and all(live.needs.resident for live in lives)
-        capped = not (resident and all_at_once(state, kind, pool, self._admitted[kind, pool]))
+        capped = not (resident and fits_at_once(state, kind, pool, self._admitted[kind, pool]))
         beside = [other.live for other in others]
         group = group_of(state, key, pool, lives, beside, claims, capped=capped)
         self._cap_by_share(key, members, group)
@@ -289,7 +289,7 @@ class Arranger:
 
     def _cap_by_share(self, key: ResourceId, members: list[Candidate], group: Group) -> None:
         """Remove counts beyond the projects' shares; a project's actions split its share evenly."""
-        cohort = key_at(self._state, members[0].live.pool, key)
+        cohort = cohort_at(self._state, members[0].live.pool, key)
         if cohort is None:
             return
         sharing = Counter(member.live.action.project for member in members)

@@ -1,4 +1,4 @@
-"""What a pool's policy means for the actions that wait in it."""
+"""Pool policies: the policy in force for each pool, and the needs it admits actions with."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from scheduler.core.state.demand import Needs, depends_on_place, needs_of, plain
 from scheduler.core.state.model import State
 
 _MINIMUM = Minimum()
-#: Who is admitted at an efficient count waits for no more than one part in so many of a node. On a
-#: node of 16 cores, waiting for 8 made everybody behind wait longer than anybody gained.
+#: An efficient count is at most this fraction of a node (1/4): on a node of 16 cores, waiting for 8
+#: delayed the actions behind by more than it gained.
 FEWEST_AT_ONCE = 4
 
 
 def policy_of(state: State, pool: str) -> Policy:
-    """Return the policy of ``pool``; a name that nobody knows (any more) is `Minimum`."""
+    """Return the policy of ``pool``; `Minimum` for an unknown name."""
     policy = state.pools.policies.get(pool)
     if policy is None:
         configured = state.config.pools.get(pool)
@@ -35,7 +35,7 @@ def policy_of(state: State, pool: str) -> Policy:
 
 
 def needs_in(state: State, action: Action, pool: str, node: str | None) -> Needs:
-    """Return what ``action`` is admitted with in ``pool``, on ``node`` if it is bound to one."""
+    """Return the needs of ``action`` in ``pool``, on ``node`` if it is bound to one."""
     if depends_on_place(action):
         needs = _needs_in_place(state, action, pool, node)
     else:
@@ -76,14 +76,14 @@ def _needs_in_place(state: State, action: Action, pool: str, node: str | None) -
 
 
 def _resized(policy: Policy, action: Action) -> bool:
-    """Say whether ``action`` is resized while it runs, should it have several counts."""
+    """Return whether ``action`` is resized while it runs, provided it has several counts."""
     return action.malleable and action.kind is EXEC and isinstance(policy, Malleable)
 
 
 def crowded(state: State, name: str, pool: str, node: str | None) -> bool:
-    """Say whether more actions wait for ``name`` in ``pool``, or on ``node``, than it has units.
+    """Return whether more actions wait for ``name`` in ``pool``, or on ``node``, than it has units.
 
-    Who may run on any node counts in equal parts on each.
+    An action that may run on any node counts in equal parts on each.
     """
     nodes = [each.name for each in state.fleet.nodes_of(pool)]
     homes = nodes if node is None else [node]
@@ -100,10 +100,10 @@ def crowded(state: State, name: str, pool: str, node: str | None) -> bool:
     return waiting * MILLI > units
 
 
-def all_at_once(state: State, kind: str, pool: str, admitted: int) -> bool:
-    """Say whether all who hold, are ``admitted`` to or wait for ``kind`` could have it at once.
+def fits_at_once(state: State, kind: str, pool: str, admitted: int) -> bool:
+    """Return whether all actions of ``pool`` that hold, reserve or wait for ``kind`` fit at once.
 
-    Each with what it is admitted with, wherever in ``pool`` that is; ``admitted``: milli-units.
+    Each with the amount it is admitted with, on any node; ``admitted``: milli-units reserved.
     """
     wanted, units = admitted, 0
     for line, queue in state.queues.active.items():
@@ -119,8 +119,8 @@ def all_at_once(state: State, kind: str, pool: str, admitted: int) -> bool:
     return wanted <= units
 
 
-def read_policies(state: State) -> None:
-    """Look at the policies of the configuration that came in force."""
+def load_policies(state: State) -> None:
+    """Read the policies of the configuration in force."""
     state.pools.policies.clear()
     pools = state.config.pools
     state.resizing.enabled = any(isinstance(policy_of(state, name), Malleable) for name in pools)

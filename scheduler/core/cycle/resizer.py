@@ -26,7 +26,7 @@ from domain.resources import MILLI
 from scheduler.core.cycle.pool_policies import policy_of
 from scheduler.core.policies.malleable import RESIZE_SECONDS, Malleable, Share, profile_of, widths
 from scheduler.core.sharing.cohorts import CohortKey
-from scheduler.core.sharing.shares import ShareBook, charge, key_at
+from scheduler.core.sharing.shares import ShareBook, charge, cohort_at
 from scheduler.core.state.durations import account, left_seconds
 from scheduler.core.state.live import READY, LiveAction
 from scheduler.core.state.model import State
@@ -153,7 +153,7 @@ class Resizer:
     ) -> dict[str, int] | None:
         """Return what each project's actions may hold beyond their smallest counts; None without shares."""
         several = [*runners, *arriving]
-        key = key_at(self._state, several[0].pool, resource) if several else None
+        key = cohort_at(self._state, several[0].pool, resource) if several else None
         if key is None:
             return None
         spare = {live.action.project: 0 for live in several}

@@ -1,10 +1,10 @@
-"""Scan, block, claim: who may have what is left after those before (design of the algorithm: §4.2).
+"""Scan: admits actions in order, with blocked and claimed resources (design of the algorithm: §4.2).
 
-One scan asks about actions in the order in which they are served. The first one that is short of a
-resource *blocks* it for everybody later, and *claims* what it needs of its other resources: later
-ones may use those only beyond the claims. Who waits for memory blocks memory alone and claims
-nothing: environments keep memory for their whole life and end only by running. Who waits for time
-(a quota is used up) claims nothing either: an empty quota of a day would idle what it claims.
+A scan examines actions in the order in which they are served. The first action that is short of a
+resource *blocks* it for all later ones, and *claims* what it needs of its other resources: later
+actions may use those only beyond the claims. An action short of memory blocks memory alone and claims
+nothing: environments hold memory for their whole life and end only by running. An action that waits
+for time (a quota is used up) claims nothing either: a daily quota would idle what it claims.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from scheduler.core.state.queues import WaitReason
 
 
 class Fits(Protocol):
-    """As much of a ledger as a scan asks."""
+    """The part of a ledger that a scan uses."""
 
     def fits(self, amounts: Sequence[int]) -> bool:
-        """Say whether all ``amounts`` could be allocated now, at once, to different holders."""
+        """Return whether all ``amounts`` could be allocated now, at once, to different holders."""
 
 
 class Paces(Protocol):
-    """As much of a paced ledger as a scan asks."""
+    """The part of a paced ledger that a scan uses."""
 
     def ready_at(self, amount: int) -> float | None:
-        """Return when time alone lets ``amount`` fit; None when it is not time that it lacks."""
+        """Return when ``amount`` fits without any release; None if it needs one."""
 
 
 class Scan:
-    """What earlier actions of this scan have blocked and claimed."""
+    """Resources that earlier actions of this scan have blocked and claimed."""
 
     __slots__ = ("blocked", "claims", "paced")
 
     def __init__(self, paced: Mapping[ResourceId, Paces] | None = None) -> None:
-        #: ``paced``: ledgers that count over time.
+        #: Ledgers that count over time.
         self.paced: Mapping[ResourceId, Paces] = paced or {}
         self.blocked: dict[ResourceId, ActionId] = {}
         self.claims: dict[ResourceId, list[int]] = {}
 
     def admits(self, ledgers: Mapping[ResourceId, Fits], needs: Iterable[Need]) -> bool:
-        """Say whether all ``needs`` can be had now."""
+        """Return whether all ``needs`` fit beyond blocks and claims."""
         for resource, amount in needs:
             if resource in self.blocked or self.short(ledgers, resource, amount):
                 return False
         return True
 
     def short(self, ledgers: Mapping[ResourceId, Fits], resource: ResourceId, amount: int) -> bool:
-        """Say whether ``amount`` does not fit beyond what is claimed."""
+        """Return whether ``amount`` does not fit beyond the claims."""
         ledger = ledgers.get(resource)
         if ledger is None:
             return True
@@ -58,14 +58,14 @@ class Scan:
         return not ledger.fits((*claimed, amount) if claimed else (amount,))
 
     def claim(self, needs: Iterable[Need]) -> None:
-        """Keep ``needs``, which fit, for who was admitted before and shall wait."""
+        """Claim ``needs``, which fit, for a deferred action."""
         for resource, amount in needs:
             self.claims.setdefault(resource, []).append(amount)
 
     def refuse(
         self, ledgers: Mapping[ResourceId, Fits], action_id: ActionId, needs: list[Need]
     ) -> WaitReason:
-        """Block what an action is first to be short of, claim the rest, and say why it waits."""
+        """Block the resources that an action is short of, claim the others, and return why it waits."""
         behind: list[ResourceId] = []
         short: list[ResourceId] = []
         for resource, amount in needs:
@@ -88,7 +88,7 @@ class Scan:
         return WaitReason("short_of", short[0])
 
     def _only_time_helps(self, short: list[ResourceId], needs: list[Need]) -> bool:
-        """Say whether one of ``short`` will not come back by actions that end."""
+        """Return whether one of ``short`` becomes available by time alone, not by releases."""
         return any(
             resource in short
             and resource in self.paced

@@ -1,7 +1,7 @@
-"""What each event does to the state. `HANDLERS` is the complete table.
+"""Handlers of events. `HANDLERS` is the complete table.
 
-A handler takes (state, event, decisions), changes the state and appends what is to be done. It
-never admits actions: that is the cycle's part, once per batch.
+A handler takes (state, event, decisions), changes the state and appends decisions. It never admits
+actions: the cycle does, once per batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Handler = Callable[[State, Any, list[Decision]], None]
 
 
 def _time_advanced(state: State, event: events.TimeAdvanced, decisions: list[Decision]) -> None:
-    """Timers that are due run before any event; there is nothing else to do."""
+    """Do nothing: timers that are due run before any event."""
 
 
 HANDLERS: Final[dict[type, Handler]] = {

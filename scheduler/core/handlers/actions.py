@@ -13,30 +13,30 @@ from domain.events import ActionCancelRequested, ActionFinished, ActionStarted, 
 from domain.ids import ActionId, TrajectoryKey, trajectory_key
 from domain.resources import units
 from scheduler.core.cycle.pool_policies import needs_in
-from scheduler.core.handlers.api_feedback import heed, words
+from scheduler.core.handlers.api_feedback import apply_report, describe_attempt
 from scheduler.core.handlers.trajectories import default_pool, open_trajectory
 from scheduler.core.sharing.cohorts import charged
 from scheduler.core.sharing.shares import ceiling
-from scheduler.core.state.coalescing import Kept, key_of
-from scheduler.core.state.completion import bury, enter, finish
+from scheduler.core.state.coalescing import CachedAnswer, coalescing_key
+from scheduler.core.state.completion import add_tombstone, enqueue_or_follow, finish
 from scheduler.core.state.demand import Needs, capacity_of, check_feasible
 from scheduler.core.state.lifecycle import MAX_ATTEMPTS, abort, release_orphan, requeue
 from scheduler.core.state.live import LiveAction, LiveTrajectory, intern_names
 from scheduler.core.state.model import State
 from scheduler.core.state.timers import TimerKind
 
-#: After these, nobody can say that the work was done.
+#: Outcomes after which the work may not have been done.
 _UNSURE = frozenset({Outcome.UNKNOWN, Outcome.INFRA_FAILED})
 
 
 def submitted(state: State, event: ActionSubmitted, decisions: list[Decision]) -> None:
-    """Queue a new action, or finish it at once when it cannot run any more."""
+    """Queue a new action, or finish it at once if it cannot run."""
     action = event.action
     if action.id in state.actions:
         return
     if event.set_aside:
         outcome = Outcome.INFRA_FAILED
-        decisions.append(_stillborn(action, outcome, event.set_aside, event.lag_seconds))
+        decisions.append(_finish_at_once(action, outcome, event.set_aside, event.lag_seconds))
         return
     key = trajectory = None
     if action.trajectory is not None:
@@ -44,11 +44,11 @@ def submitted(state: State, event: ActionSubmitted, decisions: list[Decision]) -
         trajectory = state.trajectories.get(key)
     pool = _pool_of(state, action, trajectory)
     needs = needs_in(state, action, pool, None)
-    refusal = _over(state, action, key, trajectory)
+    refusal = _closed(state, action, key, trajectory)
     refusal = refusal or _never_fits(state, action, pool, needs, trajectory)
     if refusal is not None:
         outcome, detail = refusal
-        decisions.append(_stillborn(action, outcome, detail, event.lag_seconds))
+        decisions.append(_finish_at_once(action, outcome, detail, event.lag_seconds))
         return
     if action.call is not None and state.config.apis:
         kept = _kept(state, action)
@@ -67,7 +67,7 @@ def submitted(state: State, event: ActionSubmitted, decisions: list[Decision]) -
     state.actions[action.id] = live
     if key is not None:
         trajectory = _join_trajectory(state, live, key, trajectory)
-    enter(state, live, trajectory)
+    enqueue_or_follow(state, live, trajectory)
     if action.queue_timeout_seconds is not None:
         due = live.submitted_at + action.queue_timeout_seconds
         state.timers.set(due, TimerKind.QUEUE_TIMEOUT, action.id)
@@ -80,10 +80,10 @@ def _pool_of(state: State, action: Action, trajectory: LiveTrajectory | None) ->
     return action.pool or default_pool(state, action.project, action.task)
 
 
-def _over(
+def _closed(
     state: State, action: Action, key: TrajectoryKey | None, trajectory: LiveTrajectory | None
 ) -> tuple[Outcome, str] | None:
-    """Say why ``action`` comes too late, if it does."""
+    """Return why ``action`` arrives too late, if so: cancelled before, or its trajectory is closed."""
     if state.tombstones:
         cancelled = state.tombstones.get(_cancel_mark(action.project, action.id))
         if cancelled is not None:
@@ -102,7 +102,7 @@ def _over(
 def _never_fits(
     state: State, action: Action, pool: str, needs: Needs, trajectory: LiveTrajectory | None
 ) -> tuple[Outcome, str] | None:
-    """Say why ``action`` can never run, if so."""
+    """Return why ``action`` can never run, if so."""
     memory = action.environment.memory_bytes if action.environment else 0
     node = None
     if trajectory is not None:
@@ -127,7 +127,7 @@ def _never_fits(
     return None
 
 
-def _stillborn(action: Action, outcome: Outcome, detail: str, waited: float) -> Finish:
+def _finish_at_once(action: Action, outcome: Outcome, detail: str, waited: float) -> Finish:
     return Finish(
         action_id=action.id,
         project=action.project,
@@ -140,23 +140,23 @@ def _stillborn(action: Action, outcome: Outcome, detail: str, waited: float) -> 
     )
 
 
-def _kept(state: State, action: Action) -> Kept | None:
-    key = key_of(state.config, action)
+def _kept(state: State, action: Action) -> CachedAnswer | None:
+    key = coalescing_key(state.config, action)
     if key is None or action.call is None:
         return None
-    return state.merging.find(action.call.target, key, state.now)
+    return state.coalescing.find(action.call.target, key, state.now)
 
 
-def _answered(action: Action, kept: Kept, waited: float) -> Finish:
-    """End a call that was answered lately: nothing is granted, nothing sent."""
-    finish = _stillborn(action, COMPLETED, "an answer that was kept", waited)
+def _answered(action: Action, kept: CachedAnswer, waited: float) -> Finish:
+    """Finish a call with a cached answer; it is not granted and not sent."""
+    finish = _finish_at_once(action, COMPLETED, "an answer that was kept", waited)
     return replace(finish, reward=kept.reward, result=msgspec.Raw(kept.result))
 
 
 def _join_trajectory(
     state: State, live: LiveAction, key: TrajectoryKey, trajectory: LiveTrajectory | None
 ) -> LiveTrajectory:
-    """Enter ``live`` into its ``trajectory``, opened now if there is none yet."""
+    """Add ``live`` to its ``trajectory``, which is opened if there is none yet."""
     action = live.action
     if trajectory is None or (action.environment is not None and trajectory.environment is None):
         name = action.trajectory or ""
@@ -171,23 +171,23 @@ def _join_trajectory(
 
 
 def cancel_requested(state: State, event: ActionCancelRequested, decisions: list[Decision]) -> None:
-    """End an action: at once when nobody runs it, else through its node. Repeats do nothing."""
+    """End an action: at once if it is queued, else through its node. Repeats do nothing."""
     live = state.actions.get(event.action_id)
     if live is None:
         mark = _cancel_mark(event.project, event.action_id)
         if mark not in state.tombstones:
-            bury(state, mark, event.reason)
+            add_tombstone(state, mark, event.reason)
     elif live.action.project == event.project:
         cancel(state, live, event.reason, decisions)
 
 
 def _cancel_mark(project: str, action_id: ActionId) -> str:
-    """Name the tombstone of a cancel that came before its action; no trajectory is called so."""
+    """Return the tombstone name of a cancel that arrives before its action; no trajectory has it."""
     return f"{project}#{action_id}"
 
 
 def cancel(state: State, live: LiveAction, reason: str, decisions: list[Decision]) -> None:
-    """End ``live`` as cancelled, whatever it is doing."""
+    """End ``live`` as cancelled, in any state."""
     if live.state is QUEUED or live.action.kind is LEASE:
         finish(state, live, Outcome.CANCELLED, decisions, detail=reason)
     else:
@@ -195,7 +195,7 @@ def cancel(state: State, live: LiveAction, reason: str, decisions: list[Decision
 
 
 def started(state: State, event: ActionStarted, decisions: list[Decision]) -> None:
-    """Note that a granted action runs."""
+    """Record that a granted action runs."""
     live = state.actions.get(event.action_id)
     if (
         live is not None
@@ -208,7 +208,7 @@ def started(state: State, event: ActionStarted, decisions: list[Decision]) -> No
 
 
 def finished(state: State, event: ActionFinished, decisions: list[Decision]) -> None:
-    """Take a node's report: free the units, then finish the action or let it wait again."""
+    """Apply a node's report: release the units, then finish or requeue the action."""
     if event.chunk is None:
         _end_attempt(state, event, decisions)
         return
@@ -247,14 +247,14 @@ def _call_finished(
     feedback: Feedback,
     decisions: list[Decision],
 ) -> None:
-    """Let the API's books follow; make the call again, or end it with what came back."""
-    why_not = heed(state, live, event, feedback)
+    """Report the attempt to the ledger of the API; requeue the call, or finish it with its answer."""
+    why_not = apply_report(state, live, event, feedback)
     if not why_not:
-        requeue(state, live, words(event, feedback), decisions)
+        requeue(state, live, describe_attempt(event, feedback), decisions)
     elif feedback.verdict is Verdict.OK:
         finish(state, live, event.outcome, decisions, report=event)
     else:
-        detail = f"{words(event, feedback)}; not made again: {why_not}"
+        detail = f"{describe_attempt(event, feedback)}; not made again: {why_not}"
         finish(state, live, event.outcome, decisions, report=event, detail=detail)
 
 

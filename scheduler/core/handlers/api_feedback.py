@@ -1,8 +1,8 @@
-"""What the end of a call means for its API, and whether the call is made again.
+"""API feedback: attempts at calls are reported to ledgers, and failed attempts may be repeated.
 
-An attempt is repeated here and nowhere else, by a new grant, so that quotas count it. Conditions:
-nobody wants it ended; nothing of it was sent, or it is replay-safe (I3); it has attempts left, and
-the one retry budget of the resource has something left for everybody.
+An attempt is repeated only here, by a new grant, so that quotas count it. Conditions: the action is
+not being aborted; the request was not sent, or the action is replay-safe (I3); the action has
+attempts left, and so has the retry budget that all calls of the resource share.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from scheduler.core.state.live import LiveAction
 from scheduler.core.state.model import State
 
 
-def heed(state: State, live: LiveAction, event: ActionFinished, feedback: Feedback) -> str:
-    """Tell the books of the resource; return why the call is not made again, empty if it is."""
+def apply_report(state: State, live: LiveAction, event: ActionFinished, feedback: Feedback) -> str:
+    """Report an attempt to the ledger of its API; return why it is not repeated, empty if it is."""
     ledger = state.fleet.paced.get(ResourceId(feedback.resource))
     if ledger is None:
         return "its resource is not declared any more"
@@ -31,8 +31,8 @@ def heed(state: State, live: LiveAction, event: ActionFinished, feedback: Feedba
     return ledger.take_retry(live.attempt)
 
 
-def heed_holder(state: State, live: LiveAction, feedback: Feedback) -> None:
-    """Let the books follow what the holder of a lease heard from what it holds."""
+def apply_lease_feedback(state: State, live: LiveAction, feedback: Feedback) -> None:
+    """Report to the ledgers of a lease what its holder observed of the API."""
     granted_at = live.granted_at if live.granted_at is not None else state.now
     for allocation in live.allocations:
         ledger = state.fleet.paced.get(allocation.resource)
@@ -40,8 +40,8 @@ def heed_holder(state: State, live: LiveAction, feedback: Feedback) -> None:
             ledger.heed(feedback, granted_at, state.now)
 
 
-def words(event: ActionFinished, feedback: Feedback) -> str:
-    """Return what happened to an attempt, for people."""
+def describe_attempt(event: ActionFinished, feedback: Feedback) -> str:
+    """Return a sentence about the end of an attempt."""
     if event.detail:
         return event.detail
     if feedback.verdict is Verdict.LIMITED:

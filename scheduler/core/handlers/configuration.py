@@ -6,10 +6,10 @@ from domain.decisions import Decision
 from domain.events import ConfigApplied
 from domain.ids import ResourceId
 from domain.inventory import Config, ResourceInventory
-from scheduler.core.cycle.pool_policies import read_policies
+from scheduler.core.cycle.pool_policies import load_policies
 from scheduler.core.handlers.nodes import set_deadlines
-from scheduler.core.sharing.shares import read_shares
-from scheduler.core.state.lifecycle import reread_needs
+from scheduler.core.sharing.shares import load_shares
+from scheduler.core.state.lifecycle import refresh_needs
 from scheduler.core.state.model import State
 
 
@@ -19,12 +19,12 @@ def applied(state: State, event: ConfigApplied, decisions: list[Decision]) -> No
         return
     before = state.config
     state.set_config(event.config)
-    state.merging.forget(event.config)
-    read_policies(state)
-    read_shares(state)
+    state.coalescing.forget(event.config)
+    load_policies(state)
+    load_shares(state)
     _update_ledgers(state, before)
     if _changes_needs(before, event.config):
-        reread_needs(state)
+        refresh_needs(state)
     state.queues.forget_reasons()  # what was short may be too large now
     state.residency.on_config(before, decisions)
     for node in state.fleet.nodes.values():

@@ -1,7 +1,7 @@
-"""What happens when a moment has come that the core itself asked for.
+"""Deadlines: timers of the core that are due.
 
-An entry of `Timers` may be out of date: the lease was renewed, the action granted, the node back.
-`holds` tells; an entry that does not hold is dropped without a trace, and never asks for a `Wake`.
+An entry of `Timers` may be stale: the lease was renewed, the action granted, the node returned. A stale
+entry is dropped, and never causes a `Wake`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from scheduler.core.state.model import State
 from scheduler.core.state.timers import Timer, TimerKind
 
 
-def holds(state: State, timer: Timer) -> bool:
-    """Say whether what ``timer`` was set for still stands."""
+def is_valid(state: State, timer: Timer) -> bool:
+    """Return whether ``timer`` is not stale."""
     at, kind, subject = timer
     if kind is TimerKind.TOMBSTONE:
         tombstone = state.tombstones.get(subject)
@@ -57,9 +57,9 @@ def _still_silent(state: State, timer: Timer) -> bool:
     return node.lost_at + limit(node.inventory.pool) <= at
 
 
-def ring(state: State, timer: Timer, decisions: list[Decision]) -> None:
-    """Act on ``timer``, whose moment has come."""
-    if not holds(state, timer):
+def fire(state: State, timer: Timer, decisions: list[Decision]) -> None:
+    """Act on ``timer``, which is due."""
+    if not is_valid(state, timer):
         return
     _, kind, subject = timer
     if kind is TimerKind.TOMBSTONE:
@@ -94,9 +94,9 @@ def _expire_waiting(state: State, live: LiveAction, decisions: list[Decision]) -
 
 
 def upcoming(state: State) -> float | None:
-    """Return the next moment at which the core must act, and drop what no longer holds."""
+    """Return when the next timer is due, and drop stale ones before it."""
     timers = state.timers
-    timers.sweep(lambda timer: holds(state, timer))
-    while (timer := timers.first()) is not None and not holds(state, timer):
+    timers.sweep(lambda timer: is_valid(state, timer))
+    while (timer := timers.first()) is not None and not is_valid(state, timer):
         timers.pop()
     return None if timer is None else timer[0]

@@ -1,4 +1,4 @@
-"""Leases: the trainer holds units while it renews in time."""
+"""Leases: a trainer holds units for as long as it renews them in time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from domain.action import ActionState, Kind, Outcome
 from domain.decisions import Decision, Renew
 from domain.events import LeaseReleased, LeaseRenewed
 from domain.ids import ActionId
-from scheduler.core.handlers.api_feedback import heed_holder
+from scheduler.core.handlers.api_feedback import apply_lease_feedback
 from scheduler.core.state.completion import finish
 from scheduler.core.state.lifecycle import extend_lease
 from scheduler.core.state.live import LiveAction
@@ -14,7 +14,7 @@ from scheduler.core.state.model import State
 
 
 def _lease(state: State, action_id: ActionId, project: str) -> LiveAction | None:
-    """Return the live lease of that name, if ``project`` has one."""
+    """Return the live lease ``action_id`` of ``project``, if there is one."""
     live = state.actions.get(action_id)
     if live is None or live.action.kind is not Kind.LEASE or live.action.project != project:
         return None
@@ -22,20 +22,20 @@ def _lease(state: State, action_id: ActionId, project: str) -> LiveAction | None
 
 
 def renewed(state: State, event: LeaseRenewed, decisions: list[Decision]) -> None:
-    """Move the end of a lease; one that waits or has ended stays as it is."""
+    """Extend a running lease; a lease that waits or has ended is left unchanged."""
     live = _lease(state, event.action_id, event.project)
     if live is not None and live.state is ActionState.RUNNING:
         decisions.append(Renew(live.id, extend_lease(state, live, event.ttl_seconds)))
 
 
 def released(state: State, event: LeaseReleased, decisions: list[Decision]) -> None:
-    """Take a lease back; one that still waits is cancelled."""
+    """End a running lease; a lease that still waits is cancelled."""
     live = _lease(state, event.action_id, event.project)
     if live is None:
         return
     if live.state is ActionState.RUNNING:
         if event.feedback is not None:
-            heed_holder(state, live, event.feedback)
+            apply_lease_feedback(state, live, event.feedback)
         finish(state, live, Outcome.COMPLETED, decisions)
     else:
         finish(state, live, Outcome.CANCELLED, decisions, detail="released before it was granted")

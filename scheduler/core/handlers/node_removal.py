@@ -1,14 +1,14 @@
-"""Forgetting a node that does not come back.
+"""Removal of a node that does not return.
 
 Rules
-1. Only a node that shows no life and holds no work is forgotten: no action has units there, no
-   trajectory that is open has its environment there. What has work there ends first, by itself once
-   the node is dead, or because somebody ends it. Else whoever asked is told why not.
-2. What its silence left goes with it: units of attempts it may still be running, and the memory of
-   environments it was told to remove. Nobody is granted anything there, so nobody meets them.
-3. Should it live after all, it is told that it was forgotten, behind everything it was told before:
-   it runs none of that, removes those environments, and joins under another identity, as a new node.
-   A worker that joins meanwhile under the old identity is not taken in.
+1. Only a silent node without work is removed: no action holds units there, and no open trajectory has
+   its environment there. Such work ends before, when the node is dead or by request. Else the request
+   is refused with the reason.
+2. Orphans of the node and the memory of environments that it should remove are released with it; no
+   other action can be granted there.
+3. If the node is alive after all, it receives `Forget` after all earlier commands: it runs none of them,
+   removes those environments, and joins under another identity, as a new node. A worker that joins
+   meanwhile under the old identity is refused.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from typing import NamedTuple
 from domain.decisions import Decision, Forget, Refuse
 from domain.events import NodeForgetAsked
 from scheduler.core.handlers.nodes import forgotten_mark
-from scheduler.core.state.completion import bury, drop_trajectory
-from scheduler.core.state.lifecycle import release_orphan, reread_needs
+from scheduler.core.state.completion import add_tombstone, drop_trajectory
+from scheduler.core.state.lifecycle import refresh_needs, release_orphan
 from scheduler.core.state.live import LiveNode
 from scheduler.core.state.model import State
 
 
-class _No(NamedTuple):
-    """Why not: as `Refuse` has it."""
+class _Refusal(NamedTuple):
+    """Code and detail of a `Refuse`."""
 
     code: str
     detail: str
 
 
 def asked(state: State, event: NodeForgetAsked, decisions: list[Decision]) -> None:
-    """Forget a node, or say why not (rule 1)."""
+    """Remove a node, or refuse with the reason (rule 1)."""
     node = state.fleet.nodes.get(event.node)
     if node is None:
-        no = _No("not_found", f"there is no node {event.node!r}")
+        refusal = _Refusal("not_found", f"there is no node {event.node!r}")
     else:
         why_not = _why_not(state, node)
         if why_not is None:
@@ -44,21 +44,21 @@ def asked(state: State, event: NodeForgetAsked, decisions: list[Decision]) -> No
                 Forget(node.name, node.inventory.identity, event.request_id, event.reply_to)
             )
             return
-        no = why_not
-    decisions.append(Refuse(event.request_id, event.reply_to, *no))
+        refusal = why_not
+    decisions.append(Refuse(event.request_id, event.reply_to, *refusal))
 
 
-def _why_not(state: State, node: LiveNode) -> _No | None:
+def _why_not(state: State, node: LiveNode) -> _Refusal | None:
     name = node.name
     if node.lost_at is None:
-        return _No("conflict", f"node {name} lives: drain it, and stop its worker first")
+        return _Refusal("conflict", f"node {name} lives: drain it, and stop its worker first")
     dead = f"it is dead after {state.config.death_of(node.inventory.pool):g} s of silence"
     if holding := len(state.fleet.on_node.get(name, ())):
-        return _No("conflict", f"{holding} actions hold units of node {name}; {dead}")
+        return _Refusal("conflict", f"{holding} actions hold units of node {name}; {dead}")
     trajectories = state.trajectories.values()
     if there := sum(each.node == name and not each.removing for each in trajectories):
         detail = f"{there} trajectories have their environment on node {name}; {dead}"
-        return _No("conflict", detail)
+        return _Refusal("conflict", detail)
     return None
 
 
@@ -72,7 +72,7 @@ def _forget(state: State, node: LiveNode) -> None:
         state.timers.pacing.pop(resource, None)
         state.resizing.forget(resource)
         state.sharing.limited.discard(resource)
-    bury(state, forgotten_mark(node.inventory.identity), f"node {name} was forgotten")
+    add_tombstone(state, forgotten_mark(node.inventory.identity), f"node {name} was forgotten")
     state.queues.forget_node(name)
     state.capacity_changed()
-    reread_needs(state)
+    refresh_needs(state)

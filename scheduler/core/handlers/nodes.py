@@ -1,13 +1,14 @@
-"""Nodes come, fall silent, return; configuration changes.
+"""Nodes: they join, fall silent, return, and count as dead after a long silence.
 
-A silent node keeps its actions for `Config.grace_of` its pool: it may only be slow. Then they are
-`unknown` (or wait again, when replay-safe), while the units stay with the node as *orphans* until
-it reports them. When it is back it is told to end them, and takes nothing new before it has: a
-restarted worker may yet read the order to run one. A node that comes back without its state never
-reads those orders. A lease is held by its trainer, so the silence of a node does not end it.
+A silent node keeps its actions for the grace period of its pool (`Config.grace_of`): it may only be
+slow. Then they end as `unknown` (or are requeued, if replay-safe), while their units stay with the node
+as *orphans* until it reports them. When the node returns it is ordered to end the orphans, and gets no
+new actions before it has: a restarted worker may still read the order to run one. A node that returns
+without its state never reads those orders. A lease is held by its trainer, so the silence of a node
+does not end it.
 
-After `Config.death_of` its pool it is dead: the trajectories whose environments it has end, and say so.
-Should it come back after all, it is told to remove these environments.
+After `Config.death_of` its pool the node is dead: the trajectories with environments there end as lost.
+If the node returns after all, it is ordered to remove these environments.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from domain.action import Kind, Outcome
 from domain.decisions import Abort, Decision, Forget
 from domain.events import NodeJoined, NodeLost, NodeReturned
 from domain.ids import ActionId, node_resource
-from scheduler.core.handlers.trajectories import give_up_environment, lose_environment
+from scheduler.core.handlers.trajectories import abandon_environment, lose_environment
 from scheduler.core.state.completion import finish
-from scheduler.core.state.lifecycle import MAX_ATTEMPTS, release_orphan, requeue, reread_needs
+from scheduler.core.state.lifecycle import MAX_ATTEMPTS, refresh_needs, release_orphan, requeue
 from scheduler.core.state.live import LiveNode, NodeState
 from scheduler.core.state.model import State
 from scheduler.core.state.timers import TimerKind
 
 
 def joined(state: State, event: NodeJoined, decisions: list[Decision]) -> None:
-    """Take a node in. Another identity than before means that all it had is gone."""
+    """Add a node. Another identity than before means that its former state is lost."""
     inventory = event.node
     if forgotten_mark(inventory.identity) in state.tombstones:
-        # It had read its commands before it was forgotten: it reads that next, and begins anew.
+        # The worker joined before it read that its node was removed; it starts over once it has.
         decisions.append(Forget(inventory.name, inventory.identity))
         return
     node = state.fleet.nodes.get(inventory.name)
@@ -39,18 +40,18 @@ def joined(state: State, event: NodeJoined, decisions: list[Decision]) -> None:
         if before.identity != inventory.identity:
             _lose_everything(state, node, "the node came back without its state", decisions)
     state.fleet.update_node(inventory, state.config.resources)
-    reread_needs(state)
-    _use_again(state, node, decisions)
+    refresh_needs(state)
+    _resume(state, node, decisions)
     state.residency.on_node_joined(inventory, decisions)
 
 
 def forgotten_mark(identity: str) -> str:
-    """Name the tombstone of a forgotten node; no trajectory and no cancel is called so."""
+    """Return the tombstone name of a removed node; no trajectory and no cancel has it."""
     return f"node:{identity}"
 
 
-def _use_again(state: State, node: LiveNode, decisions: list[Decision]) -> None:
-    """Grant on ``node`` from now on, and let it end what it runs for nobody."""
+def _resume(state: State, node: LiveNode, decisions: list[Decision]) -> None:
+    """Use ``node`` for grants from now on, and abort its orphans."""
     node.state, node.lost_at = NodeState.READY, None
     state.pools.feasible.clear()
     state.queues.deferrals.clear()
@@ -68,7 +69,7 @@ def _use_again(state: State, node: LiveNode, decisions: list[Decision]) -> None:
 
 
 def lost(state: State, event: NodeLost, decisions: list[Decision]) -> None:
-    """Grant nothing more on a silent node, and give it some grace."""
+    """Stop grants on a silent node, and set its deadlines."""
     node = state.fleet.nodes.get(event.node)
     if node is None or node.inventory.incarnation != event.incarnation or node.lost_at is not None:
         return
@@ -85,18 +86,20 @@ def set_deadlines(state: State, node: str, lost_at: float) -> None:
 
 
 def returned(state: State, event: NodeReturned, decisions: list[Decision]) -> None:
-    """Go on with a node that was only silent; end what it runs for nobody."""
+    """Resume a node that was silent in the same incarnation."""
     node = state.fleet.nodes.get(event.node)
     if node is None or node.inventory.incarnation != event.incarnation or node.lost_at is None:
         return
-    _use_again(state, node, decisions)
+    _resume(state, node, decisions)
 
 
 def grace_over(state: State, node: LiveNode, decisions: list[Decision]) -> None:
-    """Give up the actions of a node that has been silent for too long."""
+    """Finish or requeue the actions of a node whose grace period is over."""
     for action_id in sorted(state.fleet.on_node.get(node.name, ())):
         if state.actions[action_id].action.kind is not Kind.LEASE:
-            _give_up(state, action_id, f"node {node.name} fell silent", decisions, gone=False)
+            _abandon_action(
+                state, action_id, f"node {node.name} fell silent", decisions, gone=False
+            )
 
 
 def dead(state: State, node: LiveNode, decisions: list[Decision]) -> None:
@@ -105,10 +108,10 @@ def dead(state: State, node: LiveNode, decisions: list[Decision]) -> None:
     silent = state.config.death_of(node.inventory.pool)
     why = f"node {node.name} is dead: silent for {silent:g} s"
     for trajectory in [t for t in state.trajectories.values() if t.node == node.name]:
-        give_up_environment(state, trajectory, why, decisions)
+        abandon_environment(state, trajectory, why, decisions)
 
 
-def _give_up(
+def _abandon_action(
     state: State, action_id: ActionId, why: str, decisions: list[Decision], *, gone: bool
 ) -> None:
     live = state.actions[action_id]
@@ -119,10 +122,10 @@ def _give_up(
 
 
 def _lose_everything(state: State, node: LiveNode, why: str, decisions: list[Decision]) -> None:
-    """End all actions and environments that lived in a node's former state."""
+    """End all actions and environments of a node's former state."""
     for holder in list(node.orphans):
         release_orphan(state, node.name, holder)
     for trajectory in [t for t in state.trajectories.values() if t.node == node.name]:
         lose_environment(state, trajectory, why, decisions)
     for action_id in sorted(state.fleet.on_node.get(node.name, ())):
-        _give_up(state, action_id, why, decisions, gone=True)
+        _abandon_action(state, action_id, why, decisions, gone=True)

@@ -1,10 +1,10 @@
-"""TaskControl a task: pausing it, changing its priority, ending what it has.
+"""Operations on a task: pause it, change its priority, cancel its actions.
 
 Rules
-1. What waits of a paused task stands in lines of its own (`QueueKey.held`), which take, block and
-   claim nothing; what runs goes on. New actions join those lines.
-2. A priority given here stands for the one that each action came with; arrivals stay as they were.
-3. Ending a task ends what there is of it now; what its trainer submits later is accepted.
+1. Waiting actions of a paused task are in queues of their own (`QueueKey.held`), which take, block and
+   claim nothing; running actions continue. New actions join those queues.
+2. A priority set here replaces that of each action; arrivals stay as they were.
+3. Cancelling a task ends its present actions; actions submitted later are accepted.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from scheduler.core.state.model import State
 
 
 def paused(state: State, event: TaskPaused, decisions: list[Decision]) -> None:
-    """Grant nothing to a task from now on, or go on with it. Repeats change nothing."""
+    """Pause or resume a task. Repeats change nothing."""
     before = state.steering.of(event.project, event.task)
     if before.paused != event.paused:
         state.steering.set(event.project, event.task, before._replace(paused=event.paused))
-        _queue_anew(state, event.project, event.task, lambda live: None)
+        _requeue(state, event.project, event.task, lambda live: None)
 
 
 def prioritised(state: State, event: TaskPrioritised, decisions: list[Decision]) -> None:
-    """Serve a task's actions at another priority; None: each at its own again."""
+    """Set the priority of a task's actions; None: each has its own again."""
     before = state.steering.of(event.project, event.task)
     if before.priority != event.priority:
         state.steering.set(event.project, event.task, before._replace(priority=event.priority))
@@ -36,26 +36,24 @@ def prioritised(state: State, event: TaskPrioritised, decisions: list[Decision])
         def place(live: LiveAction) -> None:
             live.order = state.steering.order(live.action, live.order[1])
 
-        _queue_anew(state, event.project, event.task, place)
+        _requeue(state, event.project, event.task, place)
 
 
 def cancel_requested(state: State, event: TaskCancelRequested, decisions: list[Decision]) -> None:
-    """End everything that a task has now."""
+    """Cancel the present actions of a task."""
     for live in _live(state, event.project, event.task):
         if live.id in state.actions:
             cancel(state, live, event.reason, decisions)
 
 
-def _queue_anew(
-    state: State, project: str, task: str, change: Callable[[LiveAction], None]
-) -> None:
-    """Apply ``change`` to each action of a task, and put who stands in a line where it belongs."""
+def _requeue(state: State, project: str, task: str, change: Callable[[LiveAction], None]) -> None:
+    """Apply ``change`` to each action of a task, and move queued ones to the queues they belong in."""
     for live in _live(state, project, task):
-        stood = live.queue is not None
-        if stood:
+        queued = live.queue is not None
+        if queued:
             leave_queue(state, live)
         change(live)
-        if stood:
+        if queued:
             enqueue(state, live, state.trajectory_of(live))
 
 

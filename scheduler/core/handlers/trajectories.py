@@ -23,13 +23,13 @@ DEFAULT_TTL_SECONDS = 7200.0
 
 
 def task_opened(state: State, event: TaskOpened, decisions: list[Decision]) -> None:
-    """Bind a task to a pool; trajectories that are open already stay where they are."""
+    """Bind a task to a pool; open trajectories stay in theirs."""
     if event.pool:
         state.steering.pools[task_key(event.project, event.task)] = event.pool
 
 
 def default_pool(state: State, project: str, task: str) -> str:
-    """Return the pool of what does not name one: its task's, else its project's."""
+    """Return the pool of an action that names none: its task's, else its project's."""
     if state.steering.pools and (bound := state.steering.pools.get(task_key(project, task))):
         return bound
     owner = state.config.projects.get(project)
@@ -44,9 +44,9 @@ def open_trajectory(
     pool: str,
     environment: EnvironmentSpec | None,
 ) -> LiveTrajectory:
-    """Return the trajectory of that name, opened now if it is new.
+    """Return the trajectory ``name``, which is opened if it is new.
 
-    An environment may be declared until something has run in it; later declarations are ignored.
+    An environment may be declared until an action has run in it; later declarations are ignored.
     """
     key = trajectory_key(project, name)
     trajectory = state.trajectories.get(key)
@@ -61,17 +61,17 @@ def open_trajectory(
         trajectory.environment = environment
         trajectory.expires_at = trajectory.opened_at + environment.ttl_seconds
         state.timers.set(trajectory.expires_at, TimerKind.TRAJECTORY, key)
-        _queue_anew(state, trajectory)
+        _requeue(state, trajectory)
     return trajectory
 
 
 def _declarable(trajectory: LiveTrajectory) -> bool:
-    """Say whether ``trajectory`` may still be told what its environment is."""
+    """Return whether the environment of ``trajectory`` may still be declared."""
     return trajectory.environment is None and trajectory.node is None and trajectory.closing is None
 
 
-def _queue_anew(state: State, trajectory: LiveTrajectory) -> None:
-    """Let the head of a trajectory's line queue by what is known now."""
+def _requeue(state: State, trajectory: LiveTrajectory) -> None:
+    """Move the first action of a trajectory to the queue that it belongs in now."""
     if trajectory.line and trajectory.busy is None:
         live = state.actions[trajectory.line[0]]
         leave_queue(state, live)
@@ -88,7 +88,7 @@ def opened(state: State, event: TrajectoryOpened, decisions: list[Decision]) -> 
 
 
 def finished(state: State, event: TrajectoryFinished, decisions: list[Decision]) -> None:
-    """Close a trajectory at the trainer's word."""
+    """Close a trajectory at the trainer's request."""
     trajectory = state.trajectories.get(trajectory_key(event.project, event.trajectory))
     if trajectory is not None:
         close(state, trajectory, event.reason, decisions)
@@ -112,7 +112,7 @@ def close(state: State, trajectory: LiveTrajectory, reason: str, decisions: list
 def lose_environment(
     state: State, trajectory: LiveTrajectory, why: str, decisions: list[Decision]
 ) -> None:
-    """End a trajectory whose environment is gone with its node; there is nothing to remove."""
+    """End a trajectory whose environment is lost with the state of its node; nothing is left to remove."""
     gone_with = trajectory.node
     unbind(state, trajectory)
     trajectory.lost = trajectory.lost or trajectory.closing is None
@@ -121,12 +121,12 @@ def lose_environment(
     _end_all(state, trajectory, gone_with, why, decisions)
 
 
-def give_up_environment(
+def abandon_environment(
     state: State, trajectory: LiveTrajectory, why: str, decisions: list[Decision]
 ) -> None:
-    """End a trajectory whose node seems gone with its environment. Repeats do nothing.
+    """End a trajectory whose node is dead. Repeats do nothing.
 
-    The node is told to remove it, and keeps the memory until it says that it has.
+    The node is ordered to remove the environment, whose memory is held until the node confirms.
     """
     if trajectory.closing is None:
         trajectory.closing, trajectory.lost = f"its environment was lost: {why}", True
@@ -163,7 +163,7 @@ def environment_removed(state: State, event: EnvironmentRemoved, decisions: list
 
 
 def file_requested(state: State, event: FileRequested, decisions: list[Decision]) -> None:
-    """Send a file transfer to the trajectory's node; a first put chooses the node."""
+    """Send a file transfer to the trajectory's node; the first put places the trajectory."""
     key = trajectory_key(event.project, event.trajectory)
     trajectory = state.trajectories.get(key)
     refusal = None
@@ -192,7 +192,7 @@ def _reachable(state: State, node: str) -> bool:
 
 
 def _place(state: State, trajectory: LiveTrajectory) -> bool:
-    """Bind an unplaced trajectory to the least loaded node, unless that overtakes somebody."""
+    """Bind a trajectory to the least loaded node, unless a waiting action needs memory; return if bound."""
     memory = trajectory.memory_bytes
     fitting = [
         node.name
@@ -200,10 +200,10 @@ def _place(state: State, trajectory: LiveTrajectory) -> bool:
         if state.fleet.usable(node)
         and (not memory or _has_room(state, node_resource("memory", node.name), memory))
     ]
-    if not fitting or (memory and _somebody_waits_for_room(state, trajectory.pool)):
+    if not fitting or (memory and _memory_awaited(state, trajectory.pool)):
         return False
     bind(state, trajectory, min(fitting, key=lambda name: state.fleet.load(name)))
-    _queue_anew(state, trajectory)
+    _requeue(state, trajectory)
     return True
 
 
@@ -212,7 +212,7 @@ def _has_room(state: State, resource: ResourceId, amount: int) -> bool:
     return ledger is not None and ledger.fits((amount,))
 
 
-def _somebody_waits_for_room(state: State, pool: str) -> bool:
+def _memory_awaited(state: State, pool: str) -> bool:
     return any(
         key.pool == pool and key.node is None and key.memory_bytes and queue.size
         for key, queue in state.queues.active.items()

@@ -1,12 +1,12 @@
-"""What projects share: Kueue's formula, with one cohort for each resource that is shared.
+"""Cohorts: how much of a shared resource each project may use (Kueue's formula).
 
-Every project has a *nominal* share. What it does not use others may borrow, up to what it lends;
-what it lacks it may borrow, up to its own limit. Capacity that is nobody's nominal share belongs to
-the cohort. Without a limit, everything may be lent or borrowed; a project without a share has a
-nominal one of 0. (Kueue, pkg/cache/scheduler/resource_node.go.)
+Every project has a *nominal* share. Other projects may borrow the part it does not use, up to its
+lending limit; it may borrow from them, up to its borrowing limit. Capacity beyond all nominal shares
+belongs to the cohort. Without a limit, everything may be lent or borrowed; a project without a share
+has a nominal one of 0. (Kueue, pkg/cache/scheduler/resource_node.go.)
 
-A cohort is of one cluster-wide resource (``api:search``), or of one kind in one pool: what projects
-share of its cores is the sum over its nodes. Sums are kept as units come and go, so a question
+There is one cohort for each shared cluster-wide resource (``api:search``), and for each shared kind of a
+pool: for ``cpu``, the sum over its nodes. Sums are updated with every grant and release, so a question
 costs the same however many projects and actions there are.
 """
 
@@ -21,12 +21,12 @@ from domain.ids import ResourceId
 from domain.limits import Share
 from domain.resources import MILLI
 
-#: Of a project that no share names.
+#: The share of a project that has none.
 NO_SHARE: Final = Share(0)
 
 
 class CohortKey(NamedTuple):
-    """What is shared; ``pool`` is empty for a cluster-wide resource."""
+    """Name of a cohort; ``pool`` is empty for a cluster-wide resource."""
 
     pool: str
     #: A kind of the pool's nodes (``cpu``), or the resource.
@@ -35,11 +35,11 @@ class CohortKey(NamedTuple):
 
 @dataclass(slots=True)
 class Cohort:
-    """Who has what of one shared resource; amounts are milli-units."""
+    """Shares and use of one shared resource, by project; amounts are milli-units."""
 
     shares: Mapping[str, Share]
     used: dict[str, int] = field(default_factory=dict)
-    #: Nominal shares together; of these what may be lent; what is used beyond what is kept.
+    #: Sum of nominal shares; the part of it that may be lent; use beyond the parts that are not lent.
     nominal: int = field(init=False)
     lendable: int = field(init=False)
     beyond: int = field(init=False)
@@ -51,11 +51,11 @@ class Cohort:
         self.beyond = sum(max(0, n - self.share_of(name).kept) for name, n in self.used.items())
 
     def share_of(self, project: str) -> Share:
-        """Return the part of ``project``."""
+        """Return the share of ``project``."""
         return self.shares.get(project, NO_SHARE)
 
     def add(self, project: str, amount: int) -> None:
-        """``project`` has ``amount`` more, or less where that is negative."""
+        """Add ``amount``, which may be negative, to the use of ``project``."""
         kept, before = self.share_of(project).kept, self.used.get(project, 0)
         after = before + amount
         self.beyond += max(0, after - kept) - max(0, before - kept)
@@ -67,7 +67,7 @@ class Cohort:
     def left(self, project: str, capacity: int, promised: int = 0) -> int:
         """Return how much ``project`` may still take of ``capacity``; negative after a cut.
 
-        ``promised`` is what it may not borrow, since others wait for it within their nominal shares.
+        ``promised`` may not be borrowed: other projects wait for it within their nominal shares.
         """
         share, mine = self.share_of(project), self.used.get(project, 0)
         parent = max(0, capacity - self.nominal) + self.lendable - self.beyond - promised
@@ -78,7 +78,7 @@ class Cohort:
         return own + min(parent, room)
 
     def entitled(self, project: str, amount: int = 0) -> int:
-        """Return what is left of the nominal share once ``project`` has ``amount`` more."""
+        """Return the rest of the nominal share of ``project`` after ``amount`` more; negative if it borrows."""
         return self.share_of(project).nominal - self.used.get(project, 0) - amount
 
 
@@ -94,7 +94,7 @@ class Sharing:
 
 
 def charged(name: str, amount: int) -> int:
-    """Return what a grant of ``amount`` takes of a share: the whole chunk of a chunked resource."""
+    """Return the amount that a grant charges to a share: of a chunked resource the whole chunk."""
     if name not in CHUNKED:
         return amount
     level = level_of(amount)
@@ -102,7 +102,7 @@ def charged(name: str, amount: int) -> int:
 
 
 def largest_within(name: str, most: int) -> int:
-    """Return the largest amount that takes no more than ``most`` of a share."""
+    """Return the largest amount that charges no more than ``most`` to a share."""
     if name not in CHUNKED:
         return most
     return max((size * MILLI for size in SIZES if size * MILLI <= most), default=0)

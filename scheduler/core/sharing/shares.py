@@ -1,18 +1,18 @@
-"""Shares of projects: who may take of what they share, and who waits for whom (`cohorts`).
+"""Shares of projects during admission: what a project may still take, and which actions wait for it.
 
-Rules
+Rules (`cohorts` has the formula)
 1. An action whose project has too little left waits for that alone: it blocks and claims nothing,
-   but later ones of its project do not overtake it on that resource.
-2. What is lent comes back as actions end; nobody's action is ended for it. So that it does come back,
-   who would borrow is served after everybody who is within the nominal share, and may not borrow
-   what one of these waits for (Kueue: requests under nominal quota first, and quota is kept for
-   those that others' borrowing holds up). Malleable actions give back at once what they borrowed.
-3. Who waits for other things claims of its share what it would take, as it does of units.
-4. A policy that chooses among counts sees those that the shares allow: first everybody's own, then
+   but later actions of its project do not overtake it on that resource.
+2. Lent units return as actions end; no action is ended for them. To ensure that they return, actions
+   that would borrow are served after all actions within nominal shares, and may not borrow units for
+   which one of these waits (Kueue: requests under nominal quota first, and quota is reserved for
+   those that others' borrowing delays). Malleable actions return borrowed units at once.
+3. An action that waits for other resources claims its amount of the share, as it claims units.
+4. A policy that chooses among counts sees those that the shares allow: first each project's own, then
    equal parts of what may be borrowed.
-5. After a share was cut, what is left of it is negative, and shown so.
-6. What runs on for nobody (orphans of actions that are over) counts for no project; nodes that take
-   no actions have no capacity to share.
+5. After a share was reduced, its rest may be negative, and is shown so.
+6. Orphans of finished actions count for no project; nodes that take no actions have no capacity to
+   share.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from scheduler.core.state.live import LiveAction
 from scheduler.core.state.model import State
 
 
-def read_shares(state: State) -> None:
-    """Look at the shares of the configuration that came in force, and who has what of them."""
+def load_shares(state: State) -> None:
+    """Read the shares of the configuration in force, and charge what live actions hold."""
     state.sharing.cohorts = _declared(state.config)
     for live in state.actions.values() if state.sharing.cohorts else ():
         charge(state, live, live.allocations)
@@ -41,9 +41,9 @@ def read_shares(state: State) -> None:
 def charge(
     state: State, live: LiveAction, allocations: Iterable[Allocation], sign: int = 1
 ) -> None:
-    """Count ``allocations``, which ``live`` got (or gave back: -1), for its project."""
+    """Charge ``allocations`` of ``live`` to its project; ``sign`` -1 returns them."""
     for allocation in allocations:
-        key = key_at(state, live.pool, allocation.resource)
+        key = cohort_at(state, live.pool, allocation.resource)
         if key is not None:
             state.sharing.cohorts[key].add(live.action.project, sign * allocation.amount)
 
@@ -62,7 +62,7 @@ def _declared(config: Config) -> dict[CohortKey, Cohort]:
 
 
 def capacity(state: State, key: CohortKey) -> int:
-    """Return how much there is to share now."""
+    """Return the capacity to share now."""
     if not key.pool:
         ledger = state.fleet.ledgers.get(ResourceId(key.name))
         return 0 if ledger is None else ledger.capacity
@@ -75,9 +75,9 @@ def capacity(state: State, key: CohortKey) -> int:
 
 
 def ceiling(state: State, pool: str, name: str, project: str) -> int | None:
-    """Return the most that one action of ``project`` can ever have of ``name``; None: no limit.
+    """Return the most that one action of ``project`` can ever get of ``name``; None: no limit.
 
-    Nodes that are away count, for they may come back. Without any node there is no limit yet.
+    Silent nodes count, since they may return. Without any node there is no limit yet.
     """
     there = state.config.resources.get(name)
     key = CohortKey(pool if there is None else "", name)
@@ -92,14 +92,14 @@ def ceiling(state: State, pool: str, name: str, project: str) -> int | None:
 
 
 def with_project(state: State, needs: Needs, action: Action, pool: str) -> Needs:
-    """Let actions queue by project where they take of what projects share."""
+    """Return ``needs`` with the project, so that actions queue by project, if they charge a share."""
     if any(_cohorts_of(state, pool, needs)):
         return needs._replace(project=action.project)
     return needs
 
 
 def _cohorts_of(state: State, pool: str, needs: Needs) -> Iterable[tuple[CohortKey, int]]:
-    """Yield what is shared of ``needs``, and how much of it is taken."""
+    """Yield the cohorts that ``needs`` charge, and the amounts."""
     for place, wanted in (("", needs.in_cluster), (pool, needs.on_node)):
         for name, amount in wanted:
             key = CohortKey(place, name)
@@ -108,35 +108,35 @@ def _cohorts_of(state: State, pool: str, needs: Needs) -> Iterable[tuple[CohortK
 
 
 def takes_of_share(state: State, line: QueueKey, key: CohortKey) -> bool:
-    """Say whether ``line`` takes of what is shared as ``key``."""
+    """Return whether actions of the queue ``line`` charge the cohort ``key``."""
     return any(key == one for one, _ in _cohorts_of(state, line.pool, line.needs))
 
 
-def key_of(state: State, pool: str, name: str) -> CohortKey:
-    """Return as what ``name`` of a cost is shared, where it is."""
+def cohort_key(state: State, pool: str, name: str) -> CohortKey:
+    """Return the cohort key of the resource ``name`` of a cost."""
     key = CohortKey("", name)
     return key if key in state.sharing.cohorts else CohortKey(pool, name)
 
 
 class ShareBook:
-    """What projects may take, during one scan."""
+    """What projects may take during one scan, with charges that are undone at its end."""
 
     __slots__ = ("_borrowing", "_capacity", "_first", "_promised", "_state", "_taken")
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._capacity: dict[CohortKey, int] = {}
-        #: (project, cohort) → who waits for the share and is not overtaken.
+        #: (project, cohort) → the action that waits for the share and is not overtaken.
         self._first: dict[tuple[str, CohortKey], ActionId] = {}
-        #: Where projects borrow: all their actions are served late from there on.
+        #: Projects that borrow: all their later actions are served late.
         self._borrowing: set[tuple[str, CohortKey]] = set()
-        #: What is not lent any more, since its owners wait for it.
+        #: Amounts that are not lent, since their owners wait for them.
         self._promised: dict[CohortKey, int] = defaultdict(int)
-        #: What was taken and is not yet granted.
+        #: Charges of candidates.
         self._taken: list[tuple[Cohort, str, int]] = []
 
     def borrows(self, line: QueueKey) -> bool:
-        """Say whether the next one of ``line`` would borrow; from then on its project does."""
+        """Return whether the head of the queue ``line`` would borrow; then its project borrows from now on."""
         project = line.needs.project
         wanted = list(_cohorts_of(self._state, line.pool, line.needs)) if project else []
         found = any(
@@ -149,18 +149,18 @@ class ShareBook:
         return found
 
     def left(self, key: CohortKey, project: str, amount: int = 0) -> int:
-        """Return how much ``project`` may still take, if it is to take ``amount``."""
+        """Return how much ``project`` may still take if it takes ``amount`` at once."""
         cohort = self._state.sharing.cohorts[key]
         borrows = cohort.entitled(project, amount) < 0
         return cohort.left(project, self._there(key), self._promised[key] if borrows else 0)
 
     def affords(self, line: QueueKey, resource: ResourceId, amount: int) -> bool:
-        """Say whether the project of ``line`` may take ``amount`` of ``resource``."""
-        key, project = key_at(self._state, line.pool, resource), line.needs.project
+        """Return whether the project of ``line`` may take ``amount`` of ``resource``."""
+        key, project = cohort_at(self._state, line.pool, resource), line.needs.project
         return key is None or not project or amount <= self.left(key, project, amount)
 
     def short(self, line: QueueKey) -> tuple[CohortKey, int] | None:
-        """Return of what the project of ``line`` has too little left, and the amount it takes."""
+        """Return the cohort of which the project of ``line`` has too little left, and the amount needed."""
         project = line.needs.project
         for key, amount in _cohorts_of(self._state, line.pool, line.needs):
             if (project, key) in self._first or amount > self.left(key, project, amount):
@@ -168,11 +168,11 @@ class ShareBook:
         return None
 
     def first(self, key: CohortKey, project: str) -> ActionId | None:
-        """Return who of ``project`` waits for its share, and is not overtaken."""
+        """Return the action of ``project`` that waits for its share and is not overtaken."""
         return self._first.get((project, key))
 
     def wait(self, key: CohortKey, live: LiveAction, amount: int) -> None:
-        """Let ``live`` wait for its share; what is its project's own is not lent meanwhile."""
+        """Let ``live`` wait for its share; its project's own part is not lent meanwhile."""
         project = live.action.project
         self._first[project, key] = live.id
         cohort = self._state.sharing.cohorts[key]
@@ -181,17 +181,17 @@ class ShareBook:
             self._promised[key] += max(0, amount - kept)
 
     def take(self, live: LiveAction, needs: Iterable[Need]) -> None:
-        """``live`` has ``needs`` of its share for the rest of the scan."""
+        """Charge ``needs`` of ``live`` for the rest of the scan."""
         if not live.needs.project:
             return
         for resource, amount in needs:
-            key = key_at(self._state, live.pool, resource)
+            key = cohort_at(self._state, live.pool, resource)
             if key is not None:
                 self._take(key, live.action.project, charged(key.name, amount))
 
     def widen(self, live: LiveAction, resource: ResourceId, before: int, after: int) -> None:
-        """``live`` has ``after`` of ``resource`` instead of ``before``."""
-        key = key_at(self._state, live.pool, resource) if live.needs.project else None
+        """Charge ``after`` of ``resource`` to ``live`` instead of ``before``."""
+        key = cohort_at(self._state, live.pool, resource) if live.needs.project else None
         if key is not None:
             more = charged(key.name, after) - charged(key.name, before)
             self._take(key, live.action.project, more)
@@ -202,16 +202,16 @@ class ShareBook:
         self._taken.append((cohort, project, amount))
 
     def give_back(self, since: int = 0) -> None:
-        """Undo what was taken, all of it or from the ``since``-th on: now it is granted, or not."""
+        """Undo all charges, or those from the ``since``-th on."""
         while len(self._taken) > since:
             cohort, project, amount = self._taken.pop()
             cohort.add(project, -amount)
 
     def allowances(self, key: CohortKey, spare: Mapping[str, int]) -> dict[str, int]:
-        """Return what projects may take beyond what they have now, all at the same time.
+        """Return how much projects may take beyond their present use, all at the same time.
 
-        ``spare`` is what each would give back for that. First everybody has what is left of its
-        nominal share, then equal parts of what may be borrowed.
+        ``spare`` is how much each would return for that. Each project gets the rest of its nominal
+        share first, then equal parts of what may be borrowed.
         """
         cohort, since = self._state.sharing.cohorts[key], len(self._taken)
         allowed: Counter[str] = Counter()
@@ -234,8 +234,8 @@ class ShareBook:
         return found
 
 
-def key_at(state: State, pool: str, resource: ResourceId) -> CohortKey | None:
-    """Return as what ``resource`` is shared where actions of ``pool`` take of it, if it is."""
+def cohort_at(state: State, pool: str, resource: ResourceId) -> CohortKey | None:
+    """Return the cohort that grants of ``resource`` to actions of ``pool`` charge, if there is one."""
     key = CohortKey("", resource)
     if key in state.sharing.cohorts:
         return key

@@ -9,7 +9,7 @@ Rules
    cost no quota. When the leader completes, they complete with its answer. When it ends in any other
    way, the first follower leads.
 2. A good answer is kept for the declared time. A call that finds one completes at once.
-3. Kept answers of one API take a declared number of bytes; the oldest make room.
+3. CachedAnswer answers of one API take a declared number of bytes; the oldest make room.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SHARE = 4
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
-class Kept(NamedTuple):
+class CachedAnswer(NamedTuple):
     """An answer, as its node reported it, and until when it is kept."""
 
     result: bytes
@@ -42,7 +42,7 @@ class Kept(NamedTuple):
 
 
 @dataclass(slots=True)
-class Merging:
+class CallCoalescing:
     """Who makes a call for whom, and what was answered lately. Part of the snapshot."""
 
     #: Key of a call → who makes it.
@@ -52,9 +52,9 @@ class Merging:
     #: Follower → its leader.
     behind: dict[ActionId, ActionId] = field(default_factory=dict)
     #: API → key → answer, oldest first.
-    kept: dict[str, dict[str, Kept]] = field(default_factory=dict)
+    kept: dict[str, dict[str, CachedAnswer]] = field(default_factory=dict)
 
-    def find(self, target: str, key: str, now: float) -> Kept | None:
+    def find(self, target: str, key: str, now: float) -> CachedAnswer | None:
         """Return a kept answer that is still good."""
         answer = self.kept.get(target, {}).get(key)
         return answer if answer is not None and now < answer.until else None
@@ -84,7 +84,7 @@ class Merging:
 
     def keep(self, config: Config, action: Action, report: ActionFinished, now: float) -> None:
         """Keep an answer if it is good, and its API wants that."""
-        key, feedback = key_of(config, action), report.feedback
+        key, feedback = coalescing_key(config, action), report.feedback
         if key is None or action.call is None or feedback is None or not feedback.good:
             return
         cache = config.apis[action.call.target].cache
@@ -93,7 +93,7 @@ class Merging:
             return
         kept = self.kept.setdefault(action.call.target, {})
         kept.pop(key, None)
-        kept[key] = Kept(result, report.reward, now + cache.ttl_seconds)
+        kept[key] = CachedAnswer(result, report.reward, now + cache.ttl_seconds)
         room = cache.size_bytes - sum(len(answer.result) for answer in kept.values())
         for old in list(_oldest(kept, room)):
             del kept[old]
@@ -107,7 +107,7 @@ class Merging:
         }
 
 
-def _oldest(kept: dict[str, Kept], room: int) -> Iterator[str]:
+def _oldest(kept: dict[str, CachedAnswer], room: int) -> Iterator[str]:
     """Yield who must go until there is room."""
     for key, answer in kept.items():
         if room >= 0:
@@ -116,7 +116,7 @@ def _oldest(kept: dict[str, Kept], room: int) -> Iterator[str]:
         yield key
 
 
-def key_of(config: Config, action: Action) -> str | None:
+def coalescing_key(config: Config, action: Action) -> str | None:
     """Return what identical calls have in common; None for one that is made on its own."""
     call = action.call
     if call is None or call.stream:  # whose answer goes to one reader as it comes

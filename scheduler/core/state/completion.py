@@ -11,10 +11,17 @@ import msgspec
 from domain.action import COMPLETED, FINISHED, Outcome, Timing
 from domain.decisions import Decision, Finish, RemoveEnvironment
 from domain.events import NO_RESULT, ActionFinished
-from scheduler.core.state.coalescing import Kept, key_of
+from scheduler.core.state.coalescing import CachedAnswer, coalescing_key
 from scheduler.core.state.cpu_usage_history import observe
 from scheduler.core.state.durations import cost, learn
-from scheduler.core.state.lifecycle import enqueue, leave_queue, orphan, promote, release, unbind
+from scheduler.core.state.lifecycle import (
+    enqueue,
+    enqueue_next,
+    leave_queue,
+    orphan,
+    release,
+    unbind,
+)
 from scheduler.core.state.live import LiveAction, LiveTrajectory
 from scheduler.core.state.model import State, Tombstone
 from scheduler.core.state.timers import TimerKind
@@ -23,10 +30,10 @@ from scheduler.core.state.timers import TimerKind
 TOMBSTONE_SECONDS = 600.0
 
 
-def enter(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -> None:
+def enqueue_or_follow(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -> None:
     """Let an accepted action wait: in a line, or for the answer to an identical call."""
-    key = key_of(state.config, live.action) if live.action.call is not None else None
-    if key is None or state.merging.join(key, live.id) is None:
+    key = coalescing_key(state.config, live.action) if live.action.call is not None else None
+    if key is None or state.coalescing.join(key, live.id) is None:
         enqueue(state, live, trajectory)
 
 
@@ -39,7 +46,7 @@ def finish(
     report: ActionFinished | None = None,
     detail: str | None = None,
     gone: bool = True,
-    answer: Kept | None = None,
+    answer: CachedAnswer | None = None,
 ) -> None:
     """End ``live`` for good and free its units (``gone`` as in `requeue`).
 
@@ -84,28 +91,28 @@ def finish(
     if action.trajectory is not None:
         _leave_trajectory(state, live, decisions)
     if action.call is not None:
-        _hand_on(state, live, report if completed else None, decisions)
+        _finish_followers(state, live, report if completed else None, decisions)
 
 
-def _reward(report: ActionFinished | None, answer: Kept | None) -> float | None:
+def _reward(report: ActionFinished | None, answer: CachedAnswer | None) -> float | None:
     said = report if report is not None else answer
     return None if said is None else said.reward
 
 
-def _hand_on(
+def _finish_followers(
     state: State, live: LiveAction, report: ActionFinished | None, decisions: list[Decision]
 ) -> None:
     """Give those that followed ``live`` its answer; without one, the first of them leads."""
-    followers = [state.actions[name] for name in state.merging.leave(live.id)]
+    followers = [state.actions[name] for name in state.coalescing.leave(live.id)]
     if report is not None:
-        state.merging.keep(state.config, live.action, report, state.now)
+        state.coalescing.keep(state.config, live.action, report, state.now)
     for follower in followers:
         if report is not None and report.result:
-            answer = Kept(bytes(report.result), report.reward, state.now)
+            answer = CachedAnswer(bytes(report.result), report.reward, state.now)
             said = f"the answer to {live.id}, an identical call"
             finish(state, follower, COMPLETED, decisions, detail=said, answer=answer)
         else:
-            enter(state, follower, state.trajectory_of(follower))
+            enqueue_or_follow(state, follower, state.trajectory_of(follower))
 
 
 def _timing(state: State, live: LiveAction, report: ActionFinished | None) -> Timing:
@@ -133,7 +140,7 @@ def _leave_trajectory(state: State, live: LiveAction, decisions: list[Decision])
     if trajectory.closing is not None:
         close_if_idle(state, trajectory, decisions)
     elif trajectory.line:
-        promote(state, trajectory)
+        enqueue_next(state, trajectory)
 
 
 def close_if_idle(state: State, trajectory: LiveTrajectory, decisions: list[Decision]) -> None:
@@ -153,10 +160,10 @@ def drop_trajectory(state: State, trajectory: LiveTrajectory) -> None:
     """Forget a trajectory whose environment is gone; its memory is free."""
     unbind(state, trajectory)
     state.trajectories.pop(trajectory.key, None)
-    bury(state, trajectory.key, trajectory.closing or "finished", lost=trajectory.lost)
+    add_tombstone(state, trajectory.key, trajectory.closing or "finished", lost=trajectory.lost)
 
 
-def bury(state: State, name: str, why: str, *, lost: bool = False) -> None:
+def add_tombstone(state: State, name: str, why: str, *, lost: bool = False) -> None:
     """Remember for a while that ``name`` is over, and whether that was our fault."""
     until = state.now + TOMBSTONE_SECONDS
     state.tombstones[name] = Tombstone(why, until, lost)

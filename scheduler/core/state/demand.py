@@ -89,7 +89,7 @@ def needs_of(
     """
     on_node: list[tuple[str, int]] = []
     in_cluster: list[tuple[str, int]] = []
-    key = key_of(action, most)
+    key = key_resource_of(action, most)
     for name in sorted(action.cost):
         target = in_cluster if name in config.resources else on_node
         counts = action.cost[name]
@@ -128,7 +128,7 @@ def depends_on_place(action: Action) -> bool:
     return bool(cost)
 
 
-def key_of(action: Action, most: Callable[[str], int]) -> str:
+def key_resource_of(action: Action, most: Callable[[str], int]) -> str:
     """Return the key resource: the declared one, else the only elastic one, else the scarcest.
 
     Scarcest: the one whose smallest count is the largest share of what there is in one place. Empty

@@ -15,8 +15,8 @@ from domain.errors import InvariantViolation
 from domain.ids import ResourceId, node_resource
 from scheduler.core.advice.explain import wait_facts
 from scheduler.core.sharing.cohorts import Cohort
-from scheduler.core.sharing.shares import key_at
-from scheduler.core.state.lifecycle import in_line, line_of
+from scheduler.core.sharing.shares import cohort_at
+from scheduler.core.state.lifecycle import is_sequential, queue_key_of
 from scheduler.core.state.live import LiveAction
 from scheduler.core.state.model import State
 from scheduler.core.state.timers import TimerKind
@@ -120,10 +120,12 @@ def _queues_agree(state: State) -> Iterator[str]:
             yield f"line {key} counts {queue.size} and has {len(members)}"
         for live in members:
             standing[live.id] += 1
-            if key != line_of(state, live, state.trajectory_of(live) if in_line(live) else None):
+            if key != queue_key_of(
+                state, live, state.trajectory_of(live) if is_sequential(live) else None
+            ):
                 yield f"{live.id} stands in the wrong line"
     for action_id, live in state.actions.items():
-        follows = action_id in state.merging.behind
+        follows = action_id in state.coalescing.behind
         expected = live.state is ActionState.QUEUED and _may_stand(state, live) and not follows
         if standing.get(action_id, 0) != int(expected):
             yield f"{action_id} stands in {standing.get(action_id, 0)} lines"
@@ -131,7 +133,7 @@ def _queues_agree(state: State) -> Iterator[str]:
 
 def _may_stand(state: State, live: LiveAction) -> bool:
     trajectory = state.trajectory_of(live)
-    if trajectory is None or not in_line(live):
+    if trajectory is None or not is_sequential(live):
         return True
     ahead = [i for i in trajectory.line if i in trajectory.live]
     return trajectory.busy is None and ahead[0] == live.id
@@ -151,7 +153,7 @@ def _trajectories_agree(state: State) -> Iterator[str]:
         running = {
             live.id
             for live in map(state.actions.get, trajectory.live)
-            if live is not None and live.state is not ActionState.QUEUED and in_line(live)
+            if live is not None and live.state is not ActionState.QUEUED and is_sequential(live)
         }
         if running != ({trajectory.busy} if trajectory.busy else set()):
             yield f"trajectory {key} runs {sorted(running)} and says {trajectory.busy}"
@@ -182,7 +184,7 @@ def _shares_agree(state: State) -> Iterator[str]:
         held: Counter[str] = Counter()
         for live in state.actions.values():
             for allocation in live.allocations:
-                if key_at(state, live.pool, allocation.resource) == key:
+                if cohort_at(state, live.pool, allocation.resource) == key:
                     held[live.action.project] += allocation.amount
         if dict(held) != cohort.used or Cohort(cohort.shares, dict(held)) != cohort:
             yield f"{key} counts {cohort.used}, and {dict(held)} is held"
@@ -190,7 +192,7 @@ def _shares_agree(state: State) -> Iterator[str]:
 
 def _answers_come(state: State) -> Iterator[str]:
     """Who follows another call follows one that is live, and nobody leads without being live."""
-    merging = state.merging
+    merging = state.coalescing
     for leader, (key, followers) in merging.following.items():
         if leader not in state.actions or merging.leaders.get(key) != leader:
             yield f"{leader} leads identical calls and is not there"

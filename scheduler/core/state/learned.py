@@ -16,7 +16,7 @@ DECAY: Final = 0.9
 MOST_FAMILIES: Final = 10_000
 
 
-class LearnedDuration(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class FamilyDuration(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Mean normalised duration of one (task, kind, family)."""
 
     #: Sum of the decayed weights.
@@ -25,7 +25,7 @@ class LearnedDuration(msgspec.Struct, frozen=True, array_like=True, gc=False):
     observations: int
 
 
-class LearnedCpuUsage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class FamilyCpuUsage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Cores that actions of one family use."""
 
     #: Decayed maximum.
@@ -37,8 +37,8 @@ class LearnedCpuUsage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Learned:
     """What the scheduler has learned from completed actions, by family in order of first sight."""
 
-    durations: dict[str, LearnedDuration] = field(default_factory=dict)
-    cpu_usage: dict[str, LearnedCpuUsage] = field(default_factory=dict)
+    durations: dict[str, FamilyDuration] = field(default_factory=dict)
+    cpu_usage: dict[str, FamilyCpuUsage] = field(default_factory=dict)
     #: Choices of waiting actions that follow from the action alone; not part of a snapshot.
     choices: dict[ActionId, Choices] = field(default_factory=dict)
 
@@ -48,11 +48,11 @@ class Learned:
         if before is None:
             if len(self.durations) >= MOST_FAMILIES:
                 del self.durations[next(iter(self.durations))]
-            self.durations[family] = LearnedDuration(1.0, seconds, 1)
+            self.durations[family] = FamilyDuration(1.0, seconds, 1)
             return
         weight = before.weight * DECAY + 1.0
         mean = before.mean_seconds + (seconds - before.mean_seconds) / weight
-        self.durations[family] = LearnedDuration(weight, mean, before.observations + 1)
+        self.durations[family] = FamilyDuration(weight, mean, before.observations + 1)
 
     def add_cpu_usage(self, family: str, cores: float) -> None:
         """Add the cores that one completed execution used."""
@@ -60,6 +60,6 @@ class Learned:
         if before is None:
             if len(self.cpu_usage) >= MOST_FAMILIES:
                 del self.cpu_usage[next(iter(self.cpu_usage))]
-            before = LearnedCpuUsage(0.0, 0)
+            before = FamilyCpuUsage(0.0, 0)
         most = max(cores, before.most_cores * DECAY)
-        self.cpu_usage[family] = LearnedCpuUsage(most, before.observations + 1)
+        self.cpu_usage[family] = FamilyCpuUsage(most, before.observations + 1)

@@ -23,7 +23,7 @@ from scheduler.core.state.timers import TimerKind
 MAX_ATTEMPTS = 3
 
 
-def in_line(live: LiveAction) -> bool:
+def is_sequential(live: LiveAction) -> bool:
     """Say whether ``live`` takes turns with other actions of its trajectory."""
     return live.action.kind is EXEC and live.action.trajectory is not None
 
@@ -36,21 +36,21 @@ def enqueue(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -
     if trajectory is not None and (trajectory.busy or trajectory.line[0] != action.id):
         return
     if trajectory is not None and trajectory.node is not None and depends_on_place(action):
-        live.needs = needs_now(state, live)
-    key = line_of(state, live, trajectory)
+        live.needs = current_needs(state, live)
+    key = queue_key_of(state, live, trajectory)
     state.queues.push(live, key)
     state.dirty = True
     if state.queues.deferrals:
         state.queues.reconsider(key)
 
 
-def needs_now(state: State, live: LiveAction) -> Needs:
+def current_needs(state: State, live: LiveAction) -> Needs:
     """Return what ``live`` is admitted with where it would run now."""
-    trajectory = state.trajectory_of(live) if in_line(live) else None
+    trajectory = state.trajectory_of(live) if is_sequential(live) else None
     return needs_in(state, live.action, live.pool, trajectory.node if trajectory else None)
 
 
-def reread_needs(state: State) -> None:
+def refresh_needs(state: State) -> None:
     """Move waiting actions whose needs have changed to other queues.
 
     A name may have become cluster-wide or stopped being so, a policy may admit at another count, and
@@ -59,7 +59,7 @@ def reread_needs(state: State) -> None:
     for live in state.actions.values():
         if live.granted_at is not None:
             continue
-        needs = needs_now(state, live)
+        needs = current_needs(state, live)
         if needs != live.needs:
             live.needs = needs
             if live.queue is not None:
@@ -67,7 +67,7 @@ def reread_needs(state: State) -> None:
                 enqueue(state, live, state.trajectory_of(live))
 
 
-def line_of(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -> QueueKey:
+def queue_key_of(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -> QueueKey:
     """Say who ``live`` stands in line with; ``trajectory`` is the one in which it takes turns."""
     held = ""
     if state.steering.tasks and state.steering.of(live.action.project, live.action.task).paused:
@@ -91,7 +91,7 @@ def leave_queue(state: State, live: LiveAction) -> None:
             state.queues.reconsider(key)
 
 
-def promote(state: State, trajectory: LiveTrajectory) -> None:
+def enqueue_next(state: State, trajectory: LiveTrajectory) -> None:
     """Let the next exec action of ``trajectory`` queue up."""
     line = trajectory.line
     while line and line[0] not in trajectory.live:
@@ -134,7 +134,7 @@ def grant(
     if seat is None:
         _allocate(state, live, resources, trajectory.home if trajectory is not None else ())
     else:
-        _sit_down(state, live, seat)
+        _allocate_seat(state, live, seat)
     for resource, _ in resources if state.fleet.paced else ():
         if resource in state.fleet.paced:
             state.fleet.paced[resource].spend(live.holder)
@@ -143,7 +143,7 @@ def grant(
         trajectory.line.pop(0)
         bind(state, trajectory, node)
         if state.fleet.local and not trajectory.home:
-            settle(state, live, trajectory)
+            set_home(state, live, trajectory)
     if action.kind is LEASE:
         _start_lease(state, live)
     decisions.append(
@@ -160,7 +160,7 @@ def grant(
     )
 
 
-def _sit_down(state: State, live: LiveAction, seat: Seat) -> None:
+def _allocate_seat(state: State, live: LiveAction, seat: Seat) -> None:
     live.allocations = (state.residency.join(live, seat),)
     if state.sharing.cohorts:  # each of those who share a chunk is charged with all of it
         charge(state, live, live.allocations)
@@ -185,10 +185,10 @@ def _allocate(state: State, live: LiveAction, needs: list[Need], home: tuple[int
         charge(state, live, allocations)
 
 
-def settle(state: State, live: LiveAction, trajectory: LiveTrajectory) -> None:
+def set_home(state: State, live: LiveAction, trajectory: LiveTrajectory) -> None:
     """Let ``trajectory`` be at home beside the cores of ``live``, where cores lie in several places.
 
-    The first that it has alone say where its memory comes from; light actions do not settle it.
+    The first that it has alone say where its memory comes from; light actions do not set_home it.
     """
     for allocation in live.allocations:
         if allocation.resource in state.fleet.local and not allocation.shared:
@@ -245,14 +245,14 @@ def release(state: State, live: LiveAction) -> None:
         resource = allocation.resource
         state.fleet.ledgers[resource].release(holder)
         state.released(resource)
-    forget_place(state, live)
+    detach(state, live)
 
 
 def orphan(state: State, live: LiveAction) -> None:
     """Leave what ``live`` holds with its silent node, which may still be running it."""
     if live.node is not None:
         state.fleet.nodes[live.node].orphans[live.holder] = live.allocations
-        forget_place(state, live)
+        detach(state, live)
 
 
 def release_orphan(state: State, node: str, holder: str) -> bool:
@@ -267,7 +267,7 @@ def release_orphan(state: State, node: str, holder: str) -> bool:
     return True
 
 
-def forget_place(state: State, live: LiveAction) -> None:
+def detach(state: State, live: LiveAction) -> None:
     """Drop the links between ``live`` and its node."""
     state.fleet.displace(live)
     if state.sharing.cohorts and live.allocations:
@@ -290,8 +290,8 @@ def requeue(
     live.resized_at, live.accounted_at, live.resizes = None, None, 0
     live.worked_seconds = live.key_milli_seconds = 0.0
     live.widths = ()
-    live.needs = needs_now(state, live)
-    trajectory = state.trajectory_of(live) if in_line(live) else None
+    live.needs = current_needs(state, live)
+    trajectory = state.trajectory_of(live) if is_sequential(live) else None
     if trajectory is not None:
         trajectory.busy = None
         trajectory.line.insert(0, live.id)

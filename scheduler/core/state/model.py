@@ -14,7 +14,7 @@ from scheduler.core.policies import Policy
 from scheduler.core.policies.group import Arrangement
 from scheduler.core.residency.policy import ResidencyPolicy
 from scheduler.core.sharing.cohorts import Sharing
-from scheduler.core.state.coalescing import Merging
+from scheduler.core.state.coalescing import CallCoalescing
 from scheduler.core.state.demand import Needs
 from scheduler.core.state.fleet import Fleet, MakeLedger
 from scheduler.core.state.learned import Learned
@@ -44,7 +44,7 @@ class Arranged(NamedTuple):
     arrangement: Arrangement
 
 
-class TaskControl(NamedTuple):
+class TaskSettings(NamedTuple):
     """Operator settings of one task."""
 
     paused: bool = False
@@ -68,16 +68,16 @@ class TaskSteering:
     #: Pools that tasks are bound to.
     pools: dict[str, str] = field(default_factory=dict)
     #: Tasks that are paused or have another priority.
-    tasks: dict[str, TaskControl] = field(default_factory=dict)
+    tasks: dict[str, TaskSettings] = field(default_factory=dict)
 
-    def of(self, project: str, task: str) -> TaskControl:
+    def of(self, project: str, task: str) -> TaskSettings:
         """Return the settings of a task."""
-        return self.tasks.get(task_key(project, task), TaskControl())
+        return self.tasks.get(task_key(project, task), TaskSettings())
 
-    def set(self, project: str, task: str, control: TaskControl) -> None:
+    def set(self, project: str, task: str, control: TaskSettings) -> None:
         """Change the settings of a task."""
         key = task_key(project, task)
-        if control == TaskControl():
+        if control == TaskSettings():
             self.tasks.pop(key, None)
         else:
             self.tasks[key] = control
@@ -145,7 +145,7 @@ class State:
     resizing: Resizing = field(default_factory=Resizing)
     sharing: Sharing = field(default_factory=Sharing)
     #: Calls that share an answer.
-    merging: Merging = field(default_factory=Merging)
+    coalescing: CallCoalescing = field(default_factory=CallCoalescing)
     #: Decisions of policies, latest last; not part of a snapshot.
     arranged: deque[Arranged] = field(default_factory=lambda: deque(maxlen=ARRANGED_KEPT))
     #: What stays on units between actions; replaced by the machine.

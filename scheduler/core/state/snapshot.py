@@ -14,14 +14,14 @@ from domain.ids import ResourceId
 from domain.inventory import Config, ResourceInventory
 from scheduler.core.machine import Machine
 from scheduler.core.residency.policy import ResidencyMemory, RestoreTimes
-from scheduler.core.sharing.shares import read_shares
-from scheduler.core.state.coalescing import Merging
+from scheduler.core.sharing.shares import load_shares
+from scheduler.core.state.coalescing import CallCoalescing
 from scheduler.core.state.demand import QueueKey
 from scheduler.core.state.fleet import MakeLedger
-from scheduler.core.state.learned import LearnedCpuUsage, LearnedDuration
-from scheduler.core.state.lifecycle import in_line, line_of
+from scheduler.core.state.learned import FamilyCpuUsage, FamilyDuration
+from scheduler.core.state.lifecycle import is_sequential, queue_key_of
 from scheduler.core.state.live import LiveAction, LiveNode, LiveTrajectory, intern_names
-from scheduler.core.state.model import State, TaskControl, Tombstone
+from scheduler.core.state.model import State, TaskSettings, Tombstone
 from scheduler.core.state.queues import Deferral, WaitQueue, WaitReason
 from scheduler.core.state.timers import TimerKind
 
@@ -47,9 +47,9 @@ class Snapshot(msgspec.Struct):
     shrunk: list[str]
     deferrals: dict[ResourceId, Deferral] = {}
     #: In the order in which families were first seen.
-    durations: list[tuple[str, LearnedDuration]] = []
+    durations: list[tuple[str, FamilyDuration]] = []
     #: In that order as well.
-    appetites: list[tuple[str, LearnedCpuUsage]] = []
+    appetites: list[tuple[str, FamilyCpuUsage]] = []
     resizing: dict[ResourceId, float] = {}
     #: What ledgers that count over time remember.
     paced: dict[ResourceId, bytes] = {}
@@ -58,8 +58,8 @@ class Snapshot(msgspec.Struct):
     hosting: dict[ResourceId, bytes] = {}
     paces: dict[str, RestoreTimes] = {}
     ahead: set[str] = set()
-    steering: dict[str, TaskControl] = {}
-    merging: Merging = msgspec.field(default_factory=Merging)
+    steering: dict[str, TaskSettings] = {}
+    merging: CallCoalescing = msgspec.field(default_factory=CallCoalescing)
     pinched: set[ResourceId] = set()
 
 
@@ -89,7 +89,7 @@ def dump(machine: Machine) -> bytes:
             ahead=state.residency.memory.prefetched,
             pinched=state.sharing.limited,
             hosting={r: ledger.remember() for r, ledger in state.fleet.resident.items()},
-            merging=state.merging,
+            merging=state.coalescing,
             steering=state.steering.tasks,
             durations=list(state.learned.durations.items()),
             appetites=list(state.learned.cpu_usage.items()),
@@ -108,7 +108,7 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
     machine = Machine(make_ledger, snapshot.config)
     state = machine.state
     state.now, state.arrivals = snapshot.now, snapshot.arrivals
-    state.merging = snapshot.merging
+    state.coalescing = snapshot.merging
     state.steering.tasks = snapshot.steering
     state.steering.pools, state.tombstones = snapshot.task_pools, snapshot.tombstones
     state.fleet.nodes = {node.name: node for node in snapshot.nodes}
@@ -118,7 +118,7 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
         queue = state.queues.active[key] = WaitQueue(key)
         queue.sticky_node, queue.reason = node, reason
     _restore_actions(state, snapshot)
-    read_shares(state)
+    load_shares(state)
     state.sharing.limited = snapshot.pinched
     for entry in snapshot.timers:
         state.timers.set(*entry)
@@ -156,13 +156,13 @@ def _restore_actions(state: State, snapshot: Snapshot) -> None:
         if live.node is not None:
             state.fleet.place(live, live.node)
     for live in snapshot.actions:
-        follows = live.id in state.merging.behind
+        follows = live.id in state.coalescing.behind
         if live.state is ActionState.QUEUED and not follows and _stands(state, live):
-            trajectory = state.trajectory_of(live) if in_line(live) else None
+            trajectory = state.trajectory_of(live) if is_sequential(live) else None
             if trajectory is None or trajectory.busy is None:
-                state.queues.push(live, line_of(state, live, trajectory))
+                state.queues.push(live, queue_key_of(state, live, trajectory))
 
 
 def _stands(state: State, live: LiveAction) -> bool:
     trajectory = state.trajectory_of(live)
-    return trajectory is None or not in_line(live) or trajectory.line[0] == live.id
+    return trajectory is None or not is_sequential(live) or trajectory.line[0] == live.id

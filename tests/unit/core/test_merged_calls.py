@@ -116,7 +116,7 @@ def test_kept_answers_take_no_more_room_than_declared() -> None:
     for n in range(12):
         scenario.submit(a_call(f"c{n}", f"/{n}"))
         scenario.finish(f"c{n}", feedback=GOOD, result=ANSWER)
-    (kept,) = scenario.machine.state.merging.kept.values()
+    (kept,) = scenario.machine.state.coalescing.kept.values()
     assert len(kept) == 10
     assert granted(scenario.submit(a_call("old", "/0"), a_call("new", "/11"))) == ["old"]
 

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from domain.errors import InvalidRequest
 from domain.resources import MILLI
-from scheduler.core.cycle import admission
+from scheduler.core.residency.services import ServiceResidency
 from simulator.cluster import GIB, Cluster
 from simulator.compare import Scene, run
 from simulator.llm_trace import make_requests
@@ -134,7 +134,7 @@ def test_a_restore_that_began_ahead_is_waited_for_to_its_end():
 def test_prefetch_ends_calls_that_wait_for_an_api_sooner(monkeypatch: pytest.MonkeyPatch):
     arrived = Arrivals(make_requests(2000, 1), NAMES, gpus=6, load=0.8, seconds=20.0, seed=1).all()
     ahead = searching(arrived, 5.0, gpus=8, places=6)
-    monkeypatch.setattr(admission, "restore_ahead", lambda state, decisions: None)
+    monkeypatch.setattr(ServiceResidency, "end_cycle", lambda self, decisions: None)
     never = searching(arrived, 5.0, gpus=8, places=6)
 
     assert ahead.restores_met > 0
