@@ -36,7 +36,7 @@ class Machine:
         load_shares(self.state)
         self.state.resizing.changed.clear()
         #: The event whose handler raised; None while none did.
-        self.stumbled_over: Event | None = None
+        self.failed_event: Event | None = None
 
     def handle(self, *events: Event) -> list[Decision]:
         """Apply a batch of events in order, then run one scheduling cycle.
@@ -56,15 +56,15 @@ class Machine:
                 state.now = at
                 HANDLERS[type(event)](state, event, decisions)
         except Exception:
-            self.stumbled_over = event
+            self.failed_event = event
             raise
         run_cycle(state, decisions)
         if state.fleet.paced:
-            self._tell_turns(decisions)
-        self._ask_wake(decisions)
+            self._report_quota_turns(decisions)
+        self._request_wake(decisions)
         return decisions
 
-    def decide_anew(self, *events: Event) -> None:
+    def dry_run(self, *events: Event) -> None:
         """Handle ``events`` and scan all queues, to find whether that raises.
 
         The decisions are not part of the history: discard the machine afterwards.
@@ -101,14 +101,14 @@ class Machine:
         while (timer := state.timers.due(at)) is not None:
             deadlines.fire(state, timer, decisions)
 
-    def _tell_turns(self, decisions: list[Decision]) -> None:
+    def _report_quota_turns(self, decisions: list[Decision]) -> None:
         paced = self.state.fleet.paced
         turned = {name: turns for name in paced if (turns := paced[name].turns())}
         # A restored state may hold its ledgers in another order.
         for name in sorted(turned):
             decisions += [TurnedBad(name, turn) for turn in turned[name]]
 
-    def _ask_wake(self, decisions: list[Decision]) -> None:
+    def _request_wake(self, decisions: list[Decision]) -> None:
         state, asked = self.state, self.state.timers.asked_wake
         first_at = state.timers.next_at
         if asked is not None and state.now < asked <= first_at < inf and not state.timers.crowded:

@@ -88,11 +88,11 @@ def crowded(state: State, name: str, pool: str, node: str | None) -> bool:
     nodes = [each.name for each in state.fleet.nodes_of(pool)]
     homes = nodes if node is None else [node]
     waiting = 0.0
-    for line, queue in state.queues.active.items():
+    for key, queue in state.queues.active.items():
         if queue.out_of_share:
             continue
-        if line.pool == pool and line.needs.key == name and line.node in (None, *homes):
-            waiting += queue.size if line.node else queue.size * len(homes) / max(1, len(nodes))
+        if key.pool == pool and key.needs.key == name and key.node in (None, *homes):
+            waiting += queue.size if key.node else queue.size * len(homes) / max(1, len(nodes))
     units = state.config.resources.get(name)
     if units is None:
         ledgers = (state.fleet.ledgers.get(node_resource(name, home)) for home in homes)
@@ -106,10 +106,10 @@ def fits_at_once(state: State, kind: str, pool: str, admitted: int) -> bool:
     Each with the amount it is admitted with, on any node; ``admitted``: milli-units reserved.
     """
     wanted, units = admitted, 0
-    for line, queue in state.queues.active.items():
-        halted = line.held or queue.out_of_share
-        if line.pool == pool and line.needs.key == kind and not halted:
-            wanted += queue.size * line.needs.key_amount
+    for key, queue in state.queues.active.items():
+        halted = key.held or queue.out_of_share
+        if key.pool == pool and key.needs.key == kind and not halted:
+            wanted += queue.size * key.needs.key_amount
     for node in state.fleet.nodes_of(pool):
         resource = node_resource(kind, node.name)
         ledger = state.fleet.ledgers.get(resource)

@@ -98,12 +98,12 @@ def grace_over(state: State, node: LiveNode, decisions: list[Decision]) -> None:
     for action_id in sorted(state.fleet.on_node.get(node.name, ())):
         if state.actions[action_id].action.kind is not Kind.LEASE:
             _abandon_action(
-                state, action_id, f"node {node.name} fell silent", decisions, gone=False
+                state, action_id, f"node {node.name} fell silent", decisions, ended=False
             )
 
 
 def dead(state: State, node: LiveNode, decisions: list[Decision]) -> None:
-    """End the trajectories whose environments are on a node that does not come back."""
+    """End the trajectories whose environments are on a dead node."""
     grace_over(state, node, decisions)
     silent = state.config.death_of(node.inventory.pool)
     why = f"node {node.name} is dead: silent for {silent:g} s"
@@ -112,13 +112,13 @@ def dead(state: State, node: LiveNode, decisions: list[Decision]) -> None:
 
 
 def _abandon_action(
-    state: State, action_id: ActionId, why: str, decisions: list[Decision], *, gone: bool
+    state: State, action_id: ActionId, why: str, decisions: list[Decision], *, ended: bool
 ) -> None:
     live = state.actions[action_id]
     if live.action.replay_safe and live.aborting is None and live.attempt < MAX_ATTEMPTS:
-        requeue(state, live, why, decisions, gone=gone)
+        requeue(state, live, why, decisions, ended=ended)
     else:
-        finish(state, live, Outcome.UNKNOWN, decisions, detail=why, gone=gone)
+        finish(state, live, Outcome.UNKNOWN, decisions, detail=why, ended=ended)
 
 
 def _lose_everything(state: State, node: LiveNode, why: str, decisions: list[Decision]) -> None:
@@ -128,4 +128,4 @@ def _lose_everything(state: State, node: LiveNode, why: str, decisions: list[Dec
     for trajectory in [t for t in state.trajectories.values() if t.node == node.name]:
         lose_environment(state, trajectory, why, decisions)
     for action_id in sorted(state.fleet.on_node.get(node.name, ())):
-        _abandon_action(state, action_id, why, decisions, gone=True)
+        _abandon_action(state, action_id, why, decisions, ended=True)

@@ -1,1 +1,1 @@
-"""Projects that share the resources of a pool: who may take how much of them."""
+"""Sharing: how much of a pool's resources each project may use."""

@@ -88,7 +88,7 @@ class Sharing:
 
     #: Follows from configuration and actions.
     cohorts: dict[CohortKey, Cohort] = field(default_factory=dict)
-    #: Resources on which a share keeps malleable actions narrow: a cycle looks at them again when
+    #: Resources on which a share keeps malleable actions narrow: a cycle examines them again when
     #: some of it is released.
     limited: set[ResourceId] = field(default_factory=set)
 

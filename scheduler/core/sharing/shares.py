@@ -107,9 +107,9 @@ def _cohorts_of(state: State, pool: str, needs: Needs) -> Iterable[tuple[CohortK
                 yield key, charged(name, amount)
 
 
-def takes_of_share(state: State, line: QueueKey, key: CohortKey) -> bool:
-    """Return whether actions of the queue ``line`` charge the cohort ``key``."""
-    return any(key == one for one, _ in _cohorts_of(state, line.pool, line.needs))
+def takes_of_share(state: State, queue: QueueKey, key: CohortKey) -> bool:
+    """Return whether actions of ``queue`` charge the cohort ``key``."""
+    return any(key == one for one, _ in _cohorts_of(state, queue.pool, queue.needs))
 
 
 def cohort_key(state: State, pool: str, name: str) -> CohortKey:
@@ -135,10 +135,10 @@ class ShareBook:
         #: Charges of candidates.
         self._taken: list[tuple[Cohort, str, int]] = []
 
-    def borrows(self, line: QueueKey) -> bool:
-        """Return whether the head of the queue ``line`` would borrow; then its project borrows from now on."""
-        project = line.needs.project
-        wanted = list(_cohorts_of(self._state, line.pool, line.needs)) if project else []
+    def borrows(self, queue: QueueKey) -> bool:
+        """Return whether the head of ``queue`` would borrow; then its project borrows from now on."""
+        project = queue.needs.project
+        wanted = list(_cohorts_of(self._state, queue.pool, queue.needs)) if project else []
         found = any(
             (project, key) in self._borrowing
             or self._state.sharing.cohorts[key].entitled(project, amount) < 0
@@ -154,15 +154,15 @@ class ShareBook:
         borrows = cohort.entitled(project, amount) < 0
         return cohort.left(project, self._there(key), self._promised[key] if borrows else 0)
 
-    def affords(self, line: QueueKey, resource: ResourceId, amount: int) -> bool:
-        """Return whether the project of ``line`` may take ``amount`` of ``resource``."""
-        key, project = cohort_at(self._state, line.pool, resource), line.needs.project
+    def affords(self, queue: QueueKey, resource: ResourceId, amount: int) -> bool:
+        """Return whether the project of ``queue`` may take ``amount`` of ``resource``."""
+        key, project = cohort_at(self._state, queue.pool, resource), queue.needs.project
         return key is None or not project or amount <= self.left(key, project, amount)
 
-    def short(self, line: QueueKey) -> tuple[CohortKey, int] | None:
-        """Return the cohort of which the project of ``line`` has too little left, and the amount needed."""
-        project = line.needs.project
-        for key, amount in _cohorts_of(self._state, line.pool, line.needs):
+    def short(self, queue: QueueKey) -> tuple[CohortKey, int] | None:
+        """Return the cohort of which the project of ``queue`` has too little left, and the amount needed."""
+        project = queue.needs.project
+        for key, amount in _cohorts_of(self._state, queue.pool, queue.needs):
             if (project, key) in self._first or amount > self.left(key, project, amount):
                 return key, amount
         return None

@@ -1,15 +1,15 @@
-"""Calls that share an answer: identical ones under way become one, and answers are kept for a while.
+"""Coalescing of calls: identical concurrent calls become one, and answers are cached for a while.
 
 An API opts in (`domain.apis.Cache`). Two calls are identical when target, method, path, headers, body
 and the rule for their reward are. Only calls that may be made twice are merged: GET and HEAD, and
 those that are replay-safe.
 
 Rules
-1. The first of identical calls *leads*; the others *follow*: they wait in no line, hold nothing and
+1. The first of identical calls *leads*; the others *follow*: they are in no queue, hold nothing and
    cost no quota. When the leader completes, they complete with its answer. When it ends in any other
    way, the first follower leads.
-2. A good answer is kept for the declared time. A call that finds one completes at once.
-3. CachedAnswer answers of one API take a declared number of bytes; the oldest make room.
+2. A good answer is cached for the declared time. A call that finds one completes at once.
+3. Cached answers of one API take a declared number of bytes; the oldest are evicted.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from domain.ids import ActionId
 from domain.inventory import Config
 
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
-#: An answer may take this part of an API's room at most.
+#: An answer may take 1/4 of the cache of its API at most.
 _SHARE = 4
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class CachedAnswer(NamedTuple):
-    """An answer, as its node reported it, and until when it is kept."""
+    """An answer as its node reported it, and when it expires."""
 
     result: bytes
     reward: float | None
@@ -43,11 +43,11 @@ class CachedAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class CallCoalescing:
-    """Who makes a call for whom, and what was answered lately. Part of the snapshot."""
+    """Leaders and followers of identical calls, and cached answers. Part of the snapshot."""
 
-    #: Key of a call → who makes it.
+    #: Key of a call → its leader.
     leaders: dict[str, ActionId] = field(default_factory=dict)
-    #: Leader → its key, and who follows it, in order of arrival.
+    #: Leader → its key, and its followers by arrival.
     following: dict[ActionId, tuple[str, list[ActionId]]] = field(default_factory=dict)
     #: Follower → its leader.
     behind: dict[ActionId, ActionId] = field(default_factory=dict)
@@ -55,12 +55,12 @@ class CallCoalescing:
     kept: dict[str, dict[str, CachedAnswer]] = field(default_factory=dict)
 
     def find(self, target: str, key: str, now: float) -> CachedAnswer | None:
-        """Return a kept answer that is still good."""
+        """Return a cached answer that has not expired."""
         answer = self.kept.get(target, {}).get(key)
         return answer if answer is not None and now < answer.until else None
 
     def join(self, key: str, action_id: ActionId) -> ActionId | None:
-        """Let an action make the call, or follow who makes it already and is returned."""
+        """Make the action the leader of its call, or a follower of the leader that is returned."""
         leader = self.leaders.setdefault(key, action_id)
         if leader == action_id:
             self.following.setdefault(action_id, (key, []))
@@ -70,7 +70,7 @@ class CallCoalescing:
         return leader
 
     def leave(self, action_id: ActionId) -> list[ActionId]:
-        """Take out an action that is over; return who followed it."""
+        """Remove an action that is finished; return its followers."""
         leader = self.behind.pop(action_id, None)
         if leader is not None:
             self.following[leader][1].remove(action_id)
@@ -83,7 +83,7 @@ class CallCoalescing:
         return followers
 
     def keep(self, config: Config, action: Action, report: ActionFinished, now: float) -> None:
-        """Keep an answer if it is good, and its API wants that."""
+        """Cache an answer if it is good and its API declares a cache."""
         key, feedback = coalescing_key(config, action), report.feedback
         if key is None or action.call is None or feedback is None or not feedback.good:
             return
@@ -99,7 +99,7 @@ class CallCoalescing:
             del kept[old]
 
     def forget(self, config: Config) -> None:
-        """Drop the answers of APIs that are declared otherwise now."""
+        """Drop the answers of APIs that declare no cache any more."""
         self.kept = {
             target: answers
             for target, answers in self.kept.items()
@@ -108,7 +108,7 @@ class CallCoalescing:
 
 
 def _oldest(kept: dict[str, CachedAnswer], room: int) -> Iterator[str]:
-    """Yield who must go until there is room."""
+    """Yield the oldest keys until the cache fits."""
     for key, answer in kept.items():
         if room >= 0:
             return
@@ -117,9 +117,9 @@ def _oldest(kept: dict[str, CachedAnswer], room: int) -> Iterator[str]:
 
 
 def coalescing_key(config: Config, action: Action) -> str | None:
-    """Return what identical calls have in common; None for one that is made on its own."""
+    """Return the key that identical calls share; None for a call that is never coalesced."""
     call = action.call
-    if call is None or call.stream:  # whose answer goes to one reader as it comes
+    if call is None or call.stream:  # its answer is streamed to one reader
         return None
     api = config.apis.get(call.target)
     if api is None or api.cache is None:

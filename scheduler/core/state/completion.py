@@ -1,7 +1,7 @@
-"""How actions and trajectories end, and what their end sets free.
+"""Completion: the end of actions and trajectories.
 
-Units go back, the next action of the trajectory stands in line, those that waited for the same
-answer get it, and the environment of a trajectory that is over is removed.
+The units of a finished action are released, the next action of its trajectory is queued, followers of
+the same call get the answer, and the environment of a closed trajectory is removed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TOMBSTONE_SECONDS = 600.0
 
 
 def enqueue_or_follow(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -> None:
-    """Let an accepted action wait: in a line, or for the answer to an identical call."""
+    """Queue an accepted action, or let it wait for the answer to an identical call."""
     key = coalescing_key(state.config, live.action) if live.action.call is not None else None
     if key is None or state.coalescing.join(key, live.id) is None:
         enqueue(state, live, trajectory)
@@ -45,12 +45,12 @@ def finish(
     *,
     report: ActionFinished | None = None,
     detail: str | None = None,
-    gone: bool = True,
+    ended: bool = True,
     answer: CachedAnswer | None = None,
 ) -> None:
-    """End ``live`` for good and free its units (``gone`` as in `requeue`).
+    """Finish ``live`` and release its units (``ended`` as in `requeue`).
 
-    ``answer``: what an identical call was answered.
+    ``answer``: the answer to an identical call.
     """
     action = live.action
     if live.queue is not None:
@@ -61,7 +61,7 @@ def finish(
         learn(state, live, timing.execution_seconds)
         if report is not None and report.used is not None:
             observe(state, action, timing.execution_seconds, report.used)
-    (release if gone else orphan)(state, live)
+    (release if ended else orphan)(state, live)
     live.move(FINISHED)
     del state.actions[action.id]
     if state.learned.choices:
@@ -102,7 +102,7 @@ def _reward(report: ActionFinished | None, answer: CachedAnswer | None) -> float
 def _finish_followers(
     state: State, live: LiveAction, report: ActionFinished | None, decisions: list[Decision]
 ) -> None:
-    """Give those that followed ``live`` its answer; without one, the first of them leads."""
+    """Finish the followers of ``live`` with its answer; without one, the first of them leads."""
     followers = [state.actions[name] for name in state.coalescing.leave(live.id)]
     if report is not None:
         state.coalescing.keep(state.config, live.action, report, state.now)
@@ -144,7 +144,7 @@ def _leave_trajectory(state: State, live: LiveAction, decisions: list[Decision])
 
 
 def close_if_idle(state: State, trajectory: LiveTrajectory, decisions: list[Decision]) -> None:
-    """Remove the environment of a closing trajectory once nothing of it is left."""
+    """Remove the environment of a closed trajectory once it has no live action."""
     if trajectory.live or trajectory.removing:
         return
     if trajectory.node is None:
@@ -157,14 +157,14 @@ def close_if_idle(state: State, trajectory: LiveTrajectory, decisions: list[Deci
 
 
 def drop_trajectory(state: State, trajectory: LiveTrajectory) -> None:
-    """Forget a trajectory whose environment is gone; its memory is free."""
+    """Remove a trajectory whose environment is gone, and release its memory."""
     unbind(state, trajectory)
     state.trajectories.pop(trajectory.key, None)
     add_tombstone(state, trajectory.key, trajectory.closing or "finished", lost=trajectory.lost)
 
 
 def add_tombstone(state: State, name: str, why: str, *, lost: bool = False) -> None:
-    """Remember for a while that ``name`` is over, and whether that was our fault."""
+    """Remember for a while that ``name`` is over; ``lost``: not by the trainer's request."""
     until = state.now + TOMBSTONE_SECONDS
     state.tombstones[name] = Tombstone(why, until, lost)
     state.timers.set(until, TimerKind.TOMBSTONE, name)

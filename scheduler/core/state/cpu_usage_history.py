@@ -1,18 +1,18 @@
-"""How many cores actions of a family really use, and who is light by default.
+"""CPU usage of action families, and actions that are light by default.
 
-An exec action that names no ``cpu`` in its cost takes no core and is confined to none. Where its
-family's history says that a part of a core is enough, it becomes *light* instead: it runs on shared
-cores, with a quota. That holds for actions that declare a ``family``, in pools that do not switch it
-off (`PoolConfig.light_by_default`). Who names ``cpu`` gets what it names.
+An exec action without ``cpu`` in its cost takes no core and is confined to none. Where the history of
+its family shows that a part of a core is enough, it becomes *light* instead: it runs on shared cores,
+with a quota. This applies to actions that declare a ``family``, in pools that do not switch it off
+(`PoolConfig.light_by_default`). An action with ``cpu`` in its cost gets that.
 
 The rule. One observation is r = CPU time / time in which it could run (execution less throttling, so
-that a quota does not make a family look smaller than it is). What counts is the greediest of them
-lately: each further observation lets the record of an older one decay by `DECAY`. With a quota of q
+that a quota does not make a family look smaller than it is). The estimate is their decayed maximum:
+each further observation multiplies the record by `DECAY`. With a quota of q
 cores an action that computed without pause would take r/q of its time instead of r, which stretches it
 by r·(1/q − 1) at most. So q = r / (r + `STRETCH`) stretches none of them by more than `STRETCH`,
 rounded up to a tenth of a core. From half a core on, sharing gains nothing: it is not light then.
 
-All of it follows from the journal, and the observations are part of the snapshot.
+The observations follow from the journal and are part of the snapshot.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from domain.resources import MILLI
 from scheduler.core.state.durations import LEAST_SECONDS, family_of
 from scheduler.core.state.model import State
 
-#: Observations before a family is believed.
+#: Observations before the history of a family is used.
 ENOUGH: Final = 5
-#: No action shall take longer by more than this share of its time.
+#: No action takes longer by more than this share of its time.
 STRETCH: Final = 0.25
-#: Amounts are multiples of this, so that actions of many families stand in few lines.
+#: Amounts are multiples of this, so that actions of many families share few queues.
 STEP_MILLI: Final = 100
 MOST_MILLI: Final = 500
 
@@ -38,7 +38,7 @@ _DEFAULT: Final = PoolConfig("")
 
 
 def observe(state: State, action: Action, seconds: float, used: UsedResources) -> None:
-    """Take one completed execution, and what it used, into its family's history."""
+    """Add the CPU usage of one completed execution to the history of its family."""
     if action.kind is not EXEC or not action.family:
         return
     cores = used.cpu_seconds / max(seconds - used.throttled_seconds, LEAST_SECONDS)
@@ -62,7 +62,7 @@ def light_amount(state: State, action: Action, pool: str, node: str | None) -> i
 
 
 def why_light(state: State, action: Action) -> str:
-    """Say in words why ``action`` is light."""
+    """Return a sentence about why ``action`` is light."""
     known = state.learned.cpu_usage.get(family_of(action))
     if known is None:  # forgotten since it was queued
         return f"light by default: its family {action.family!r} used little"

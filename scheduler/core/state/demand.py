@@ -82,7 +82,7 @@ def needs_of(
     most: Callable[[str], int],
     admits_at: Callable[[str, UnitSet], int],
 ) -> Needs:
-    """Return what ``action`` is admitted with: the smallest counts, but for its key resource.
+    """Return the needs of ``action``: the smallest counts, except for its key resource.
 
     ``most`` says how many milli-units of a resource there are in one place; ``admits_at``
     says with which count of its key resource the policy admits it.
@@ -94,7 +94,7 @@ def needs_of(
         target = in_cluster if name in config.resources else on_node
         counts = action.cost[name]
         amount = admits_at(name, counts) if name == key else counts[0]
-        if amount > counts[0]:  # no count that no place has
+        if amount > counts[0]:  # never a count that no place has
             limit = most(name)
             amount = admits_at(name, tuple(n for n in counts if n <= limit) or counts[:1])
         target.append((name, amount))
@@ -103,7 +103,7 @@ def needs_of(
 
 
 def plain_needs_of(action: Action, config: Config) -> Needs:
-    """Return the needs of an action for which `depends_on_place` is false. Most are like that."""
+    """Return the needs of an action for which `depends_on_place` is false, as it is for most."""
     wants_node = action.kind is not LEASE
     for name, (amount,) in action.cost.items():
         return _of_one(name, amount, name in config.resources, wants_node)
@@ -120,7 +120,7 @@ def _of_one(name: str, amount: int, in_cluster: bool, wants_node: bool) -> Needs
 
 
 def depends_on_place(action: Action) -> bool:
-    """Say whether what ``action`` is admitted with may be another on another node."""
+    """Return whether the needs of ``action`` may differ between nodes."""
     cost = action.cost
     if len(cost) == 1:
         (counts,) = cost.values()
@@ -132,7 +132,7 @@ def key_resource_of(action: Action, most: Callable[[str], int]) -> str:
     """Return the key resource: the declared one, else the only elastic one, else the scarcest.
 
     Scarcest: the one whose smallest count is the largest share of what there is in one place. Empty
-    when there is no cost, and for light actions: they share units, and nobody arranges those.
+    when there is no cost, and for light actions: they share units, which policies do not arrange.
     """
     cost = action.cost
     if action.key in cost:
@@ -147,7 +147,7 @@ def key_resource_of(action: Action, most: Callable[[str], int]) -> str:
 
 
 class PoolCapacity(NamedTuple):
-    """The most that single nodes of one pool offer; one entry per node."""
+    """Capacities of the nodes of one pool; one entry per node."""
 
     nodes: tuple[dict[str, int], ...]
 
@@ -156,7 +156,7 @@ class PoolCapacity(NamedTuple):
 
 
 def capacity_of(nodes: list[NodeInventory]) -> PoolCapacity:
-    """Return what ``nodes`` declare, lost and drained ones included: they may come back."""
+    """Return the declared capacities of ``nodes``, lost and drained ones included: they may return."""
     return PoolCapacity(
         tuple({kind: have.capacity for kind, have in node.resources.items()} for node in nodes)
     )
@@ -165,9 +165,9 @@ def capacity_of(nodes: list[NodeInventory]) -> PoolCapacity:
 def check_feasible(
     cost: Cost, memory_bytes: int, config: Config, pool: str, capacity: PoolCapacity
 ) -> None:
-    """Raise NeverFits, naming the resource and the most there is, when ``cost`` can never be had.
+    """Raise NeverFits, naming the resource and its capacity, when ``cost`` can never fit.
 
-    A pool without any node yet is given the benefit of the doubt: its actions wait for a node.
+    Actions of a pool without any node wait for one: anything may fit there.
     """
     node_cost = {}
     for name, counts in cost.items():

@@ -1,16 +1,16 @@
-"""How long actions take: declared, else learned from those that ended before (paper §4.1).
+"""Durations of actions: declared, else learned from completed actions (paper §4.1).
 
 The estimator. For each (task, kind, family) a mean of normalised durations in which each further
-observation weighs what the one before does divided by `DECAY`: after n of them the weights sum to
+observation weighs 1 / `DECAY` times the one before: after n of them the weights sum to
 (1 − DECAYⁿ) / (1 − DECAY), 10 in the long run, so about the last ten matter. Normalised means T_ori:
 an action with a profile that ran t seconds on m units counts as t · E(m) · m. Only completed actions
-are observed. Who was never seen takes `DEFAULT_SECONDS`.
+are observed. An unknown family takes `DEFAULT_SECONDS`.
 
-Residual life. An action that outlives its prediction is not about to end at once: it is expected to
-go on for `OVERDUE_SHARE` of what it has run so far. (The mean residual life of a Pareto tail of
-index 5.) It is never zero, so a wake-up set by it always lies ahead.
+Residual life. An action that outlives its prediction is expected to run for another `OVERDUE_SHARE` of
+its time so far. (The mean residual life of a Pareto tail of index 5.) It is never zero, so a wake-up
+set by it is always in the future.
 
-All of it follows from the journal, and the means are part of the snapshot.
+The means follow from the journal and are part of the snapshot.
 """
 
 from __future__ import annotations
@@ -25,12 +25,9 @@ from scheduler.core.policies.problem import DEFAULT_SECONDS
 from scheduler.core.state.live import LiveAction
 from scheduler.core.state.model import State
 
-DECAY = 0.9
 OVERDUE_SHARE = 0.25
 #: No action is expected to end sooner than this.
 LEAST_SECONDS = 1e-3
-#: Families remembered; the one that was first seen longest ago makes room.
-MOST_FAMILIES = 10_000
 
 
 def family_of(action: Action) -> str:
@@ -44,33 +41,33 @@ def _family(project: str, task: str, kind: str, family: str | None) -> str:
 
 
 def learn(state: State, live: LiveAction, execution_seconds: float) -> None:
-    """Take one completed execution into the mean of its family."""
+    """Add one completed execution to the mean of its family."""
     family = family_of(live.action)
     seconds = worked(state, live) if live.resizes else execution_seconds * _speed(live)
     state.learned.add_duration(family, seconds)
 
 
 def account(state: State, live: LiveAction) -> None:
-    """Settle what ``live`` has done and cost so far; it goes on with other units from now on."""
+    """Sum up the work and cost of ``live`` so far; it continues with other units."""
     live.worked_seconds = worked(state, live)
     live.key_milli_seconds = cost(state, live)
     live.accounted_at = state.now
 
 
 def worked(state: State, live: LiveAction) -> float:
-    """Return how much of T_ori ``live`` has worked off."""
+    """Return the seconds of T_ori that ``live`` has completed."""
     return live.worked_seconds + _speed(live) * _since(state, live)
 
 
 def cost(state: State, live: LiveAction) -> float:
-    """Return the milli-units of its key resource that ``live`` has held, times seconds."""
+    """Return the milli-unit seconds of its key resource that ``live`` has held."""
     key = live.key_resource
     amount = sum(each.amount for each in live.allocations if each.resource == key)
     return live.key_milli_seconds + amount * _since(state, live)
 
 
 def _since(state: State, live: LiveAction) -> float:
-    """Return for how long ``live`` has had what it has."""
+    """Return for how many seconds ``live`` has held its present units."""
     starts = (live.accounted_at, live.started_at, live.granted_at)
     known = [at for at in starts if at is not None]
     return state.now - max(known) if known else 0.0
@@ -94,7 +91,7 @@ def residual_seconds(state: State, live: LiveAction) -> float:
 
 
 def left_seconds(state: State, live: LiveAction) -> float | None:
-    """Return how much of T_ori ``live`` has still to work off; None when nothing is known."""
+    """Return the remaining seconds of T_ori of ``live``; None when T_ori is unknown."""
     base = base_seconds(state, live.action)
     if base is None or live.granted_at is None:
         return base
@@ -103,7 +100,7 @@ def left_seconds(state: State, live: LiveAction) -> float | None:
 
 
 def expected_seconds(state: State, live: LiveAction) -> float:
-    """Return how long a waiting action takes with what it is admitted with."""
+    """Return the expected seconds of a waiting action with the amounts it is admitted with."""
     if live.needs.key:
         return choices_of(state, live).smallest_seconds
     base = base_seconds(state, live.action)
@@ -111,7 +108,7 @@ def expected_seconds(state: State, live: LiveAction) -> float:
 
 
 def choices_of(state: State, live: LiveAction) -> Choices:
-    """Return what a waiting action may get of its key resource, and how long it would take."""
+    """Return the counts of its key resource that a waiting action may get, with their durations."""
     action = live.action
     counts, least = action.cost[live.needs.key], live.needs.key_amount
     if counts[0] < least:  # the policy admits at no less
@@ -123,13 +120,13 @@ def choices_of(state: State, live: LiveAction) -> Choices:
     if action.elasticity is None or base is None:
         return rigid(counts[0], DEFAULT_SECONDS if base is None else base)
     choices = elastic(counts, base, action.elasticity)
-    if action.duration_seconds is not None:  # what was learned may change
+    if action.duration_seconds is not None:  # a learned duration may change
         state.learned.choices[action.id] = choices
     return choices
 
 
 def _speed(live: LiveAction) -> float:
-    """Return E(m) · m of what ``live`` holds; 1 without a profile."""
+    """Return E(m) · m for the m units that ``live`` holds; 1 without a profile."""
     profile = live.action.elasticity
     if profile is None:
         return 1.0

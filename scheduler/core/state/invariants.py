@@ -1,4 +1,4 @@
-"""What must hold after every `Machine.handle`, recomputed from first principles.
+"""Invariants that hold after every `Machine.handle`, recomputed from first principles.
 
 Run at the end of every test of the core and by its Hypothesis state machine; off in production,
 where one check costs as much as thousands of decisions.
@@ -23,7 +23,7 @@ from scheduler.core.state.timers import TimerKind
 
 
 def check(state: State) -> None:
-    """Raise InvariantViolation naming everything that is wrong."""
+    """Raise InvariantViolation that lists every violation."""
     broken = [
         *_ledgers_agree(state),
         *_states_agree(state),
@@ -34,14 +34,14 @@ def check(state: State) -> None:
         *_answers_come(state),
         *_shares_agree(state),
     ]
-    if not broken:  # reasons are found by walking over all of that
-        broken = list(_everybody_waits_for_a_reason(state))
+    if not broken:  # finding reasons walks over all of that
+        broken = list(_every_wait_has_a_reason(state))
     if broken:
         raise InvariantViolation("; ".join(broken))
 
 
 def _held(state: State) -> dict[ResourceId, dict[str, int]]:
-    """Return who should hold what, from actions, orphans and environments alone."""
+    """Return the amounts by resource and holder, from actions, orphans and environments alone."""
     held: dict[ResourceId, dict[str, int]] = defaultdict(dict)
 
     def enter(holder: str, allocations: tuple[Allocation, ...]) -> None:
@@ -61,7 +61,7 @@ def _held(state: State) -> dict[ResourceId, dict[str, int]]:
 
 
 def _ledgers_agree(state: State) -> Iterator[str]:
-    """I4: who holds what is what actions, orphans and environments hold, and no unit twice."""
+    """I4: ledgers hold what actions, orphans and environments hold, and no unit twice."""
     expected = _held(state)
     for resource in expected.keys() - state.fleet.ledgers.keys():
         yield f"{resource} is held but has no ledger"
@@ -79,7 +79,7 @@ def _ledgers_agree(state: State) -> Iterator[str]:
 
 
 def _taken(holders: Iterable[Allocation]) -> int:
-    """Return what ``holders`` have; units that several share count once."""
+    """Return the sum of ``holders``; units that several share count once."""
     chunks: dict[tuple[int, ...], int] = {}
     alone = 0
     for have in holders:
@@ -93,45 +93,45 @@ def _taken(holders: Iterable[Allocation]) -> int:
 def _states_agree(state: State) -> Iterator[str]:
     for action_id, live in state.actions.items():
         if live.id != action_id:
-            yield f"{action_id} is filed under another name"
+            yield f"{action_id} is stored under another id"
         queued = live.state is ActionState.QUEUED
         if queued and (live.allocations or live.node is not None):
             yield f"{action_id} is queued and holds something"
         if live.state is ActionState.FINISHED:
-            yield f"{action_id} is finished and still there"
+            yield f"{action_id} is finished and still live"
         placed = live.node is not None
         if placed != (action_id in state.fleet.on_node.get(live.node or "", ())):
-            yield f"{action_id}: its node does not know it"
+            yield f"{action_id}: it is missing on its node"
         if (placed and live.action.malleable) != (
             action_id in state.fleet.resizable.get(live.node or "", ())
         ):
-            yield f"{action_id}: whether it may be resized is not known where it is"
+            yield f"{action_id}: it is missing among the resizable actions of its node"
     for node, ids in state.fleet.on_node.items():
         for action_id in ids:
             if action_id not in state.actions or state.actions[action_id].node != node:
-                yield f"node {node} lists {action_id}, which is not there"
+                yield f"node {node} lists {action_id}, which it does not run"
 
 
 def _queues_agree(state: State) -> Iterator[str]:
-    standing: dict[str, int] = defaultdict(int)
+    queued: dict[str, int] = defaultdict(int)
     for key, queue in state.queues.active.items():
         members = queue.in_order()
         if len(members) != queue.size:
-            yield f"line {key} counts {queue.size} and has {len(members)}"
+            yield f"queue {key} counts {queue.size} and has {len(members)}"
         for live in members:
-            standing[live.id] += 1
+            queued[live.id] += 1
             if key != queue_key_of(
                 state, live, state.trajectory_of(live) if is_sequential(live) else None
             ):
-                yield f"{live.id} stands in the wrong line"
+                yield f"{live.id} is in the wrong queue"
     for action_id, live in state.actions.items():
         follows = action_id in state.coalescing.behind
-        expected = live.state is ActionState.QUEUED and _may_stand(state, live) and not follows
-        if standing.get(action_id, 0) != int(expected):
-            yield f"{action_id} stands in {standing.get(action_id, 0)} lines"
+        expected = live.state is ActionState.QUEUED and _may_queue(state, live) and not follows
+        if queued.get(action_id, 0) != int(expected):
+            yield f"{action_id} is in {queued.get(action_id, 0)} queues"
 
 
-def _may_stand(state: State, live: LiveAction) -> bool:
+def _may_queue(state: State, live: LiveAction) -> bool:
     trajectory = state.trajectory_of(live)
     if trajectory is None or not is_sequential(live):
         return True
@@ -146,7 +146,7 @@ def _trajectories_agree(state: State) -> Iterator[str]:
         if owner is not None:
             mine[owner].add(action_id)
     for key in mine.keys() - state.trajectories.keys():
-        yield f"trajectory {key} has actions and is not there"
+        yield f"trajectory {key} has actions and is not open"
     for key, trajectory in state.trajectories.items():
         if trajectory.live != mine.get(key, set()):
             yield f"trajectory {key} lists the wrong actions"
@@ -156,13 +156,13 @@ def _trajectories_agree(state: State) -> Iterator[str]:
             if live is not None and live.state is not ActionState.QUEUED and is_sequential(live)
         }
         if running != ({trajectory.busy} if trajectory.busy else set()):
-            yield f"trajectory {key} runs {sorted(running)} and says {trajectory.busy}"
+            yield f"trajectory {key} runs {sorted(running)}, recorded is {trajectory.busy}"
         if trajectory.closing and not trajectory.live and not trajectory.removing:
-            yield f"trajectory {key} is over and nobody removes it"
+            yield f"trajectory {key} is closed and not being removed"
 
 
-def _everybody_waits_for_a_reason(state: State) -> Iterator[str]:
-    """I14: every queued action can say why; I8: and was looked at since anything changed."""
+def _every_wait_has_a_reason(state: State) -> Iterator[str]:
+    """I14: every queued action has a reason; I8: and was examined since the last change."""
     if state.dirty:
         yield "something changed and no cycle has run"
     for live in state.actions.values():
@@ -171,15 +171,15 @@ def _everybody_waits_for_a_reason(state: State) -> Iterator[str]:
 
 
 def _quotas_wake(state: State) -> Iterator[str]:
-    """I8: who waits for a quota is looked at again when it eases."""
+    """I8: a timer examines actions that wait for a quota when it eases."""
     paces = {(at, s) for at, kind, s in state.timers.pending() if kind is TimerKind.PACE}
     for resource, due in state.timers.pacing.items():
         if due > state.now and (due, resource) not in paces:
-            yield f"who waits for {resource} to ease is never looked at again"
+            yield f"actions that wait for {resource} to ease are never examined again"
 
 
 def _shares_agree(state: State) -> Iterator[str]:
-    """What is counted for projects is what their actions hold."""
+    """Projects are charged with what their actions hold."""
     for key, cohort in state.sharing.cohorts.items():
         held: Counter[str] = Counter()
         for live in state.actions.values():
@@ -191,11 +191,11 @@ def _shares_agree(state: State) -> Iterator[str]:
 
 
 def _answers_come(state: State) -> Iterator[str]:
-    """Who follows another call follows one that is live, and nobody leads without being live."""
+    """Followers follow live leaders, and every leader is live."""
     merging = state.coalescing
     for leader, (key, followers) in merging.following.items():
         if leader not in state.actions or merging.leaders.get(key) != leader:
-            yield f"{leader} leads identical calls and is not there"
+            yield f"{leader} leads identical calls and is not live"
         for follower in followers:
             there = follower in state.actions and merging.behind.get(follower) == leader
             if not there or state.actions[follower].state is not ActionState.QUEUED:
@@ -207,7 +207,7 @@ def _answers_come(state: State) -> Iterator[str]:
 
 
 def _deadlines_are_set(state: State) -> Iterator[str]:
-    """I5: what must end by itself has a timer, and the shell was asked to wake for the first."""
+    """I5: everything with a deadline has a timer, and the shell was asked to wake for the first."""
     pending = state.timers.pending()
     leases = {(at, subject) for at, kind, subject in pending if kind is TimerKind.LEASE}
     graces = {(at, subject) for at, kind, subject in pending if kind is TimerKind.NODE_GRACE}
@@ -221,13 +221,13 @@ def _deadlines_are_set(state: State) -> Iterator[str]:
     for name, node in state.fleet.nodes.items():
         due = (node.lost_at or 0.0) + state.config.grace_of(node.inventory.pool)
         if node.lost_at is not None and due > state.now and (due, name) not in graces:
-            yield f"node {name} is silent for ever"
+            yield f"node {name} is silent without a deadline"
         end = (node.lost_at or 0.0) + state.config.death_of(node.inventory.pool)
         if node.lost_at is not None and end > state.now and (end, name) not in deaths:
             yield f"node {name} never dies"
     wakes = {(at, subject) for at, kind, subject in pending if kind is TimerKind.DEFERRAL}
     for resource, deferral in state.queues.deferrals.items():
         if deferral.until > state.now and (deferral.until, resource) not in wakes:
-            yield f"who was evicted from {resource} is never looked at again"
+            yield f"actions evicted from {resource} are never examined again"
     if pending and (state.timers.asked_wake is None or state.timers.asked_wake > min(pending)[0]):
-        yield f"nobody wakes the core at {min(pending)[0]}"
+        yield f"the core is not woken at {min(pending)[0]}"

@@ -1,6 +1,6 @@
-"""What happens to one action until it ends (`scheduler.core.state.completion`): queued, granted, queued again.
+"""Lifecycle of an action until its end (`state.completion`): queued, granted, requeued, aborted.
 
-Every allocation and release goes through here.
+All allocations and releases are made here.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ MAX_ATTEMPTS = 3
 
 
 def is_sequential(live: LiveAction) -> bool:
-    """Say whether ``live`` takes turns with other actions of its trajectory."""
+    """Return whether ``live`` runs one after another with the other exec actions of its trajectory."""
     return live.action.kind is EXEC and live.action.trajectory is not None
 
 
 def enqueue(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -> None:
-    """Put a queued action into its wait queue, unless another one of its trajectory goes first."""
+    """Put an action into its wait queue, unless an earlier one of its trajectory is not finished."""
     action = live.action
     if action.kind is not EXEC:
         trajectory = None
@@ -45,7 +45,7 @@ def enqueue(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -
 
 
 def current_needs(state: State, live: LiveAction) -> Needs:
-    """Return what ``live`` is admitted with where it would run now."""
+    """Return the needs of ``live`` in the place where it would run now."""
     trajectory = state.trajectory_of(live) if is_sequential(live) else None
     return needs_in(state, live.action, live.pool, trajectory.node if trajectory else None)
 
@@ -68,7 +68,7 @@ def refresh_needs(state: State) -> None:
 
 
 def queue_key_of(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -> QueueKey:
-    """Say who ``live`` stands in line with; ``trajectory`` is the one in which it takes turns."""
+    """Return the queue of ``live``; ``trajectory`` is given if `is_sequential`."""
     held = ""
     if state.steering.tasks and state.steering.of(live.action.project, live.action.task).paused:
         held = task_key(live.action.project, live.action.task)
@@ -79,9 +79,9 @@ def queue_key_of(state: State, live: LiveAction, trajectory: LiveTrajectory | No
 
 
 def leave_queue(state: State, live: LiveAction) -> None:
-    """Take a queued action out of its wait queue, if it stands in one.
+    """Remove an action that ends or moves from its wait queue, if it is in one.
 
-    Whoever waited behind it may go now, unless it leaves because it was granted.
+    The next cycle looks at the actions behind it.
     """
     key = live.queue
     if key is not None:
@@ -92,7 +92,7 @@ def leave_queue(state: State, live: LiveAction) -> None:
 
 
 def enqueue_next(state: State, trajectory: LiveTrajectory) -> None:
-    """Let the next exec action of ``trajectory`` queue up."""
+    """Queue the next exec action of ``trajectory``."""
     line = trajectory.line
     while line and line[0] not in trajectory.live:
         line.pop(0)
@@ -110,10 +110,10 @@ def grant(
     key_amount: int | None = None,
     seat: Seat | None = None,
 ) -> None:
-    """Give ``live`` its units on ``node``; the caller has checked that they fit.
+    """Grant ``live`` its units on ``node``; the caller has checked that they fit.
 
-    It gets what it was admitted with, but ``key_amount`` of its key resource where that is given,
-    and a ``seat`` instead of a chunk of its own.
+    It gets the amounts it was admitted with, but ``key_amount`` of its key resource where that is
+    given, or a ``seat`` instead of units of its own.
     """
     if live.queue is not None:
         queue = state.queues.active[live.queue]
@@ -162,12 +162,12 @@ def grant(
 
 def _allocate_seat(state: State, live: LiveAction, seat: Seat) -> None:
     live.allocations = (state.residency.join(live, seat),)
-    if state.sharing.cohorts:  # each of those who share a chunk is charged with all of it
+    if state.sharing.cohorts:  # each action that shares units is charged with all of them
         charge(state, live, live.allocations)
 
 
 def _allocate(state: State, live: LiveAction, needs: list[Need], home: tuple[int, ...]) -> None:
-    """Hand ``needs`` out to ``live``, whose trajectory's memory lies beside the cores ``home``."""
+    """Allocate ``needs`` to ``live``; the memory of its trajectory is local to the cores ``home``."""
     unsaid = live.needs.on_node and "cpu" not in live.action.cost
     allocations, holder = [], live.holder
     for resource, amount in needs:
@@ -186,9 +186,9 @@ def _allocate(state: State, live: LiveAction, needs: list[Need], home: tuple[int
 
 
 def set_home(state: State, live: LiveAction, trajectory: LiveTrajectory) -> None:
-    """Let ``trajectory`` be at home beside the cores of ``live``, where cores lie in several places.
+    """Record the first exclusive cores of ``trajectory``: its memory is local to them.
 
-    The first that it has alone say where its memory comes from; light actions do not set_home it.
+    Light actions hold no core exclusively and set no home.
     """
     for allocation in live.allocations:
         if allocation.resource in state.fleet.local and not allocation.shared:
@@ -196,7 +196,7 @@ def set_home(state: State, live: LiveAction, trajectory: LiveTrajectory) -> None
 
 
 def _units_on(live: LiveAction, node: str | None) -> list[Need]:
-    """Return what ``live`` is granted on ``node``, if on any, and cluster-wide."""
+    """Return the units that ``live`` is granted on ``node``, if on any, and cluster-wide."""
     units = [(ResourceId(name), amount) for name, amount in live.needs.in_cluster]
     if node is not None:
         units += [(node_resource(kind, node), n) for kind, n in live.needs.on_node]
@@ -204,7 +204,7 @@ def _units_on(live: LiveAction, node: str | None) -> list[Need]:
 
 
 def bind(state: State, trajectory: LiveTrajectory, node: str) -> None:
-    """Tie ``trajectory`` to ``node`` and reserve its memory there, once."""
+    """Bind ``trajectory`` to ``node`` and allocate its memory there, once."""
     if trajectory.node is not None:
         return
     trajectory.node = node
@@ -214,7 +214,7 @@ def bind(state: State, trajectory: LiveTrajectory, node: str) -> None:
 
 
 def unbind(state: State, trajectory: LiveTrajectory) -> None:
-    """Give back the memory of an environment that is gone."""
+    """Release the memory of an environment that is gone."""
     if trajectory.node is not None and trajectory.memory_bytes:
         state.fleet.ledgers[node_resource("memory", trajectory.node)].release(trajectory.holder)
         state.queues.deferrals.clear()
@@ -229,7 +229,7 @@ def _start_lease(state: State, live: LiveAction) -> None:
 
 
 def extend_lease(state: State, live: LiveAction, ttl_seconds: float | None) -> float:
-    """Let a lease end ``ttl_seconds`` from now (default: as declared); return when that is."""
+    """Let a lease expire ``ttl_seconds`` from now (default: as declared); return that time."""
     ttl = ttl_seconds or (live.action.lease or LeaseSpec()).ttl_seconds
     live.lease_expires_at = state.now + ttl
     state.timers.set(live.lease_expires_at, TimerKind.LEASE, live.id)
@@ -237,7 +237,7 @@ def extend_lease(state: State, live: LiveAction, ttl_seconds: float | None) -> f
 
 
 def release(state: State, live: LiveAction) -> None:
-    """Take back everything ``live`` holds."""
+    """Release everything that ``live`` holds."""
     if live.state is QUEUED:
         return
     holder = live.holder
@@ -249,14 +249,14 @@ def release(state: State, live: LiveAction) -> None:
 
 
 def orphan(state: State, live: LiveAction) -> None:
-    """Leave what ``live`` holds with its silent node, which may still be running it."""
+    """Leave the units of ``live`` with its silent node, which may still run it."""
     if live.node is not None:
         state.fleet.nodes[live.node].orphans[live.holder] = live.allocations
         detach(state, live)
 
 
 def release_orphan(state: State, node: str, holder: str) -> bool:
-    """Take back what an orphan holds; False when there is none of that name."""
+    """Release the units of an orphan; False when there is none of that name."""
     held = state.fleet.nodes[node].orphans.pop(holder, None)
     if held is None:
         return False
@@ -268,7 +268,7 @@ def release_orphan(state: State, node: str, holder: str) -> bool:
 
 
 def detach(state: State, live: LiveAction) -> None:
-    """Drop the links between ``live`` and its node."""
+    """Remove ``live`` from its node and its project's share."""
     state.fleet.displace(live)
     if state.sharing.cohorts and live.allocations:
         charge(state, live, live.allocations, -1)
@@ -278,13 +278,13 @@ def detach(state: State, live: LiveAction) -> None:
 
 
 def requeue(
-    state: State, live: LiveAction, reason: str, decisions: list[Decision], *, gone: bool = True
+    state: State, live: LiveAction, reason: str, decisions: list[Decision], *, ended: bool = True
 ) -> None:
-    """Send a granted or running action back to its old place in line.
+    """Put a granted or running action back at its old place in its queue.
 
-    ``gone`` False: its node is silent and may still be running it, so the units stay there.
+    ``ended`` False: its node is silent and may still run it, so the units stay there.
     """
-    (release if gone else orphan)(state, live)
+    (release if ended else orphan)(state, live)
     live.move(QUEUED)
     live.node = live.granted_at = live.started_at = live.lease_expires_at = None
     live.resized_at, live.accounted_at, live.resizes = None, None, 0
@@ -300,7 +300,7 @@ def requeue(
 
 
 def abort(live: LiveAction, outcome: Outcome, reason: str, decisions: list[Decision]) -> None:
-    """Tell the node once to end ``live``; its report finishes the action."""
+    """Order the node to end ``live``, once; its report finishes the action."""
     if live.aborting is None and live.node is not None:
         live.aborting = (outcome, reason)
         decisions.append(Abort(live.id, live.node, reason, outcome, live.attempt))

@@ -108,13 +108,13 @@ class PoolRules:
 
 @dataclass(slots=True)
 class Resizing:
-    """Resources whose running malleable actions the next cycle looks at."""
+    """Resources whose running malleable actions the next cycle may resize."""
 
     #: Some pool's policy resizes running actions; else `changed` is not kept.
     enabled: bool = False
     #: Resources of which units were released since the last cycle.
     changed: set[ResourceId] = field(default_factory=set)
-    #: Resources to look at again at a time: an action there was resized too recently.
+    #: When resources are examined again: an action there was resized too recently.
     due: dict[ResourceId, float] = field(default_factory=dict)
 
     def forget(self, resource: ResourceId) -> None:

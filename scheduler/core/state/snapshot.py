@@ -1,6 +1,6 @@
-"""The state as bytes: recovery starts from a snapshot and replays the journal behind it.
+"""Snapshot: the state as bytes. Recovery starts from a snapshot and replays the journal after it.
 
-Only what cannot be derived is written. Queues and indexes are rebuilt, ledgers adopt the
+Derived data is left out. Queues and indexes are rebuilt, ledgers adopt the
 allocations that were handed out, so a restored machine decides exactly as the original would.
 """
 
@@ -27,7 +27,7 @@ from scheduler.core.state.timers import TimerKind
 
 
 class Snapshot(msgspec.Struct):
-    """Everything that the core cannot derive."""
+    """Everything that the core cannot derive. Field names are stored, and so stay as they are."""
 
     config: Config
     now: float
@@ -41,9 +41,9 @@ class Snapshot(msgspec.Struct):
     timers: list[tuple[float, TimerKind, str]]
     #: Resource → holder → allocation.
     held: dict[str, dict[str, Allocation]]
-    #: Where the heads of lines save up, and why they wait.
+    #: Queues: on which node the head reserves units, and why it waits.
     lines: list[tuple[QueueKey, str | None, WaitReason | None]]
-    #: Capacity of resources that no node or configuration offers any more but somebody holds.
+    #: Resources that no node or configuration offers any more, but actions hold.
     shrunk: list[str]
     deferrals: dict[ResourceId, Deferral] = {}
     #: In the order in which families were first seen.
@@ -69,7 +69,7 @@ _decoder = msgspec.msgpack.Decoder(Snapshot)
 
 
 def dump(machine: Machine) -> bytes:
-    """Return the machine's state."""
+    """Return the state of ``machine`` as bytes."""
     state = machine.state
     return _encoder.encode(
         Snapshot(
@@ -103,7 +103,7 @@ def dump(machine: Machine) -> bytes:
 
 
 def load(data: bytes, make_ledger: MakeLedger) -> Machine:
-    """Return a machine that goes on where the dumped one was."""
+    """Return a machine that continues from a snapshot."""
     snapshot = _decoder.decode(data)
     machine = Machine(make_ledger, snapshot.config)
     state = machine.state

@@ -1,8 +1,8 @@
-"""Moments at which the core must act by itself.
+"""Timers: when the core must act without an event.
 
-A heap of (time, kind, subject). Entries are never searched: whoever takes one out checks whether
-it still holds (the lease may have been renewed), so renewing costs one push. Entries that do not
-hold any more are swept out each time the heap has doubled.
+A heap of (time, kind, subject). Entries are never searched: a popped entry is checked for being stale
+(the lease may have been renewed), so renewing costs one push. Stale entries are swept each time the
+heap has doubled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import inf
 
 from domain.ids import ResourceId
 
-#: A heap shorter than this is not worth sweeping.
+#: A shorter heap is never swept.
 _SWEEP_FROM = 1024
 
 
@@ -34,24 +34,24 @@ Timer = tuple[float, TimerKind, str]
 
 
 class Timers:
-    """Pending moments, earliest first."""
+    """Pending timers, earliest first."""
 
     __slots__ = ("_heap", "_sweep_at", "asked_wake", "crowded", "next_at", "pacing")
 
     def __init__(self) -> None:
         #: When the earliest entry is due; infinite without one. Read for every event.
         self.next_at = inf
-        #: There may be many entries that do not hold any more. Read in every pass.
+        #: Many entries may be stale. Read in every pass.
         self.crowded = False
         #: When the shell was asked to wake the core; None while it was not.
         self.asked_wake: float | None = None
-        #: When queues that wait for time alone are looked at again, by resource.
+        #: When a cycle examines queues again that wait for time alone, by resource.
         self.pacing: dict[ResourceId, float] = {}
         self._heap: list[Timer] = []
         self._sweep_at = _SWEEP_FROM
 
     def set(self, at: float, kind: TimerKind, subject: str) -> None:
-        """Ask for ``kind`` about ``subject`` at ``at``."""
+        """Set a timer of ``kind`` for ``subject``."""
         heappush(self._heap, (at, kind, subject))
         self._look()
 
@@ -60,17 +60,17 @@ class Timers:
         return self._heap[0] if self._heap else None
 
     def pop(self) -> Timer:
-        """Take out the earliest entry."""
+        """Remove and return the earliest entry."""
         timer = heappop(self._heap)
         self._look()
         return timer
 
     def due(self, now: float) -> Timer | None:
-        """Take out one entry that is due at ``now``."""
+        """Remove and return an entry that is due at ``now``; None without one."""
         return self.pop() if self.next_at <= now else None
 
     def sweep(self, holds: Callable[[Timer], bool]) -> None:
-        """Drop entries that do not hold any more, if there may be many of them."""
+        """Drop entries for which ``holds`` is false, if many may be stale."""
         if self.crowded:
             self._heap = [timer for timer in self._heap if holds(timer)]
             heapify(self._heap)
@@ -78,7 +78,7 @@ class Timers:
             self._look()
 
     def _look(self) -> None:
-        """Notice what is first, and whether there are many."""
+        """Update the attributes that are read often."""
         self.next_at = self._heap[0][0] if self._heap else inf
         self.crowded = len(self._heap) >= self._sweep_at
 

@@ -225,6 +225,6 @@ def _check_state(machine: Machine, suspect: Event) -> None:
         )
         events.append(ActionSubmitted(action=plain, at=machine.state.now))
     try:
-        machine.decide_anew(*events)
+        machine.dry_run(*events)
     except Exception as error:
         raise NoMessageToBlame(error) from error

@@ -288,7 +288,7 @@ class SchedulerLoop:
         except MemoryError:
             raise  # no event is to blame
         except Exception as error:
-            over, alone = term.machine.stumbled_over, self.caution.limit == 1
+            over, alone = term.machine.failed_event, self.caution.limit == 1
             raise CoreRaised(events[:messages], over, alone) from error
         if letter is None:
             term.journal_id = self.leadership.commit(entry, inbox_id, commands)

@@ -59,7 +59,7 @@ def _forget(state: State) -> None:
     del state.actions[QUEUED]
 
 
-@damage("a queued action stands nowhere", "stands in 0 lines")
+@damage("a queued action is in no queue", "is in 0 queues")
 def _drop_from_line(state: State) -> None:
     live = state.actions[ActionId("alone")]
     assert live.queue is not None
@@ -67,22 +67,22 @@ def _drop_from_line(state: State) -> None:
     live.queue = next(iter(state.queues.active))._replace(pool="nowhere")
 
 
-@damage("a line miscounts", "counts")
+@damage("a queue miscounts", "counts")
 def _miscount(state: State) -> None:
     next(iter(state.queues.active.values())).size += 1
 
 
-@damage("a line has no reason", "waits without a reason")
+@damage("a queue has no reason", "waits without a reason")
 def _no_reason(state: State) -> None:
     next(iter(state.queues.active.values())).reason = None
 
 
-@damage("a finished action stays", "is finished and still there")
+@damage("a finished action stays", "is finished and still live")
 def _stay(state: State) -> None:
     state.actions[RUNNING].state = ActionState.FINISHED
 
 
-@damage("a node forgot its action", "its node does not know it")
+@damage("a node forgot its action", "it is missing on its node")
 def _unlist(state: State) -> None:
     state.fleet.on_node["n1"].discard(RUNNING)
 
@@ -102,12 +102,12 @@ def _no_timer(state: State) -> None:
     state.timers = Timers()
 
 
-@damage("nobody wakes the core", "nobody wakes the core")
+@damage("the core is not woken", "the core is not woken")
 def _no_wake(state: State) -> None:
     state.timers.asked_wake = None
 
 
-@damage("a silent node is waited for", "is silent for ever")
+@damage("a silent node is waited for", "is silent without a deadline")
 def _silent(state: State) -> None:
     state.fleet.nodes["n1"].lost_at = state.now
 
