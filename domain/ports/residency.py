@@ -1,4 +1,4 @@
-"""What is beside a ledger and a driver where services stay in the memory of units between actions."""
+"""Ports for residents: ledgers and drivers of units whose memory keeps services between actions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from domain.ports.orders import PrepareOrder, RunOrder, RunReport
 class HostingLedger(Ledger, Protocol):
     """A ledger of units in whose memory services stay between actions."""
 
-    #: Services that are evicted last.
+    #: Services for which calls wait: they are evicted last.
     wanted: frozenset[str]
 
     def allocate(
@@ -28,70 +28,70 @@ class HostingLedger(Ledger, Protocol):
         *,
         at_home: bool = False,
     ) -> Allocation:
-        """Hand out the units best for ``service``. Nobody is evicted, so it leaves no trace.
+        """Reserve the best units for ``service``; no service is evicted for a reservation.
 
-        ``at_home``: where it is cached, even when that splits a larger block than need be.
+        ``at_home``: units that cache it, even if that splits a larger block than necessary.
         """
 
     def homes(self, service: str, amount: int) -> list[Home]:
-        """Return the free chunks of ``amount`` that cache ``service``; it is not still on its way."""
+        """Return the free chunks of ``amount`` that cache ``service``, without pending prefetches."""
 
     def bring(self, service: str, amount: int, memory_bytes: int) -> Home | None:
-        """Enter ``service`` on a free chunk of ``amount`` that has room, to which it is on its way.
+        """Record a prefetch of ``service`` to a free chunk of ``amount`` that has room; return the chunk.
 
         The chunk stays free. None: there is no such chunk.
         """
 
     def arrived(self, service: str, units: Sequence[int]) -> None:
-        """``service``, if it is still on its way to ``units``, is there."""
+        """Complete a pending prefetch of ``service`` to ``units``."""
 
     def host(
         self, holder: str, amount: int, service: str = "", memory_bytes: int = 0, *, seats: int = 1
     ) -> Allocation:
-        """Hand out units for good; the allocation says what happens in their memory.
+        """Allocate units for a grant; the allocation lists the services to evict.
 
-        ``memory_bytes`` is what ``service`` needs of each; an empty name: the holder's own program.
-        With several ``seats`` others may `join`, and the allocation is shared.
+        ``memory_bytes`` is what ``service`` needs of each unit; an empty name: the holder's own
+        program. With several ``seats`` other holders may `join`, and the allocation is shared.
         """
 
     def seats(self, service: str, most: int) -> list[Home]:
-        """Return the held chunks where ``service`` works for less than ``most`` who share it."""
+        """Return the held chunks on which fewer than ``most`` holders share ``service``."""
 
     def join(self, holder: str, home: Home, most: int) -> Allocation:
-        """Let ``holder`` share ``home`` with those that hold it. Raises CapacityError without a seat."""
+        """Let ``holder`` share ``home`` with its holders. Raises CapacityError without a seat."""
 
     def evict(self, service: str) -> tuple[Home, ...]:
-        """Let ``service`` leave every free chunk; return from where it left."""
+        """Evict ``service`` from every free chunk; return the chunks."""
 
     def spare(self, amount: int, memory_bytes: int) -> bool:
-        """Say whether there is a free chunk of ``amount`` with room beside whoever is there."""
+        """Return whether a free chunk of ``amount`` has room without an eviction."""
 
     def working(self, service: str) -> int:
-        """Return on how many held chunks ``service`` works, or is meant to."""
+        """Return on how many held chunks ``service`` works or is being restored."""
 
     def drop(self, service: str, units: Sequence[int]) -> None:
-        """``service`` is no longer in the memory of ``units``."""
+        """Record that ``service`` is no longer in the memory of ``units``."""
 
     def shun(self, service: str, units: Sequence[int]) -> None:
-        """``service`` could not be brought to ``units``: it goes elsewhere as long as it can."""
+        """Record that ``service`` failed to start on ``units``: they are avoided while others are free."""
 
     def cure(self, service: str, units: Sequence[int] = ()) -> None:
-        """``service`` may go to ``units`` like anywhere else; without any, to all of them."""
+        """Clear the failures of ``service`` on ``units``; without any, on all units."""
 
     def shuns(self, service: str) -> bool:
-        """Say whether ``service`` is shunned anywhere."""
+        """Return whether ``service`` has failed on any units."""
 
     def welcomes(self, service: str, amount: int, *, now: bool) -> bool:
-        """Say whether ``service`` is not shunned on some chunk of ``amount`` (free ``now``)."""
+        """Return whether ``service`` has not failed on some chunk of ``amount`` (that is free ``now``)."""
 
     def found(self, homes: Sequence[Home]) -> None:
-        """A node has begun anew with just these, besides those that work for holders."""
+        """Reset the residents to ``homes``, reported by a node that joined, and those of present holders."""
 
     def remember(self) -> bytes:
-        """Return what cannot be derived from who has what."""
+        """Return the state that cannot be derived from the holders, as bytes."""
 
     def recall(self, memory: bytes) -> None:
-        """Go on where the ledger was that remembered; called after holders were adopted."""
+        """Restore the state from `remember`; called after holders were adopted."""
 
 
 @runtime_checkable
@@ -99,39 +99,39 @@ class Evicting(Protocol):
     """A driver that keeps services in memory between actions."""
 
     async def evict(self, home: Home) -> None:
-        """Let a service leave the memory at ``home``, unless it works there again."""
+        """Evict a service from the memory at ``home``, unless it works there again."""
 
 
 @runtime_checkable
 class Preparing(Protocol):
-    """A driver that gets services ready before they are called."""
+    """A driver that prepares services before they are called."""
 
     async def prepare(self, order: PrepareOrder) -> ServicePrepared:
-        """Bring a service to a free chunk, or into host memory, for nobody; the report says how that went.
+        """Restore a service to a free chunk, or to host memory, before a call; return the result.
 
-        Nobody leaves for it, and who comes to these GPUs for another service goes first.
+        It evicts no service, and a granted action on these GPUs has precedence.
         """
 
 
 class UnitUse(NamedTuple):
-    """What a unit does at this moment, as measured."""
+    """Measured use of one unit."""
 
-    #: Share of the last moments in which it worked, 0 to 1; None: nobody can say.
+    #: Share of the last sampling period in which it was busy, 0 to 1; None: unknown.
     busy_ratio: float | None
-    #: Of its memory, whoever has it.
+    #: Used memory of the unit, by any process.
     used_bytes: int
 
 
 @runtime_checkable
 class Measuring(Protocol):
-    """A driver that measures what its units do."""
+    """A driver that measures the use of its units."""
 
     def measured(self) -> dict[int, UnitUse]:
-        """Return it by unit, those that do not answer left out; called in a thread of its own."""
+        """Return the use by unit, without units that do not answer; called in a thread of its own."""
 
 
 class MemoryUse(NamedTuple):
-    """Host memory of a node that services take, and how much they may; None: nobody counts."""
+    """Host memory of a node that services use, and its limit; None: unknown."""
 
     used_bytes: int
     capacity_bytes: int | None
@@ -139,13 +139,13 @@ class MemoryUse(NamedTuple):
 
 @runtime_checkable
 class HostDriver(Driver, Protocol):
-    """A driver that looks after the memory of GPUs, and forwards calls to the services there."""
+    """A driver that manages the memory of GPUs and forwards calls to the services there."""
 
     def residents(self) -> tuple[Home, ...]:
-        """Return which services are in memory; known once it is open."""
+        """Return the services in memory; valid once the driver is open."""
 
     def host_memory(self) -> MemoryUse:
-        """Return what services take of the node's host memory."""
+        """Return the host memory that services use."""
 
     async def clear(self, order: RunOrder) -> RunReport | None:
-        """Make room for an action that brings its own program; a report when that fails."""
+        """Evict services for an action that brings its own program; return a report if that fails."""

@@ -42,7 +42,7 @@ def needs_in(state: State, action: Action, pool: str, node: str | None) -> Needs
         needs = plain_needs_of(action, state.config)
     if state.learned.cpu_usage and (light := light_amount(state, action, pool, node)):
         needs = needs._replace(on_node=tuple(sorted((*needs.on_node, ("cpu", light)))))
-    if action.call is not None:
+    if action.call is not None or state.fleet.resident:
         needs = state.residency.needs(needs, action, policy_of(state, pool))
     return with_project(state, needs, action, pool) if state.sharing.cohorts else needs
 

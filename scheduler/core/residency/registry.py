@@ -1,20 +1,131 @@
-"""Residency registry: the policy that a machine uses, and the handlers of its events."""
+"""Residency registry: policies by the kind of their units, and the handlers of their events.
+
+Another kind of resident is a subclass of `ResidencyPolicy` with an entry in `POLICIES`, and one in
+`HANDLERS` for each event of its own. Its ledger is a `HostingLedger`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from domain import events
+from domain.action import Action
+from domain.allocation import Allocation
 from domain.decisions import Decision
+from domain.events import ActionFinished, ChunkNews
+from domain.ids import ResourceId
+from domain.inventory import Config, NodeInventory
+from scheduler.core.policies import Policy
+from scheduler.core.policies.choices import Choices
 from scheduler.core.residency import services
-from scheduler.core.residency.policy import ResidencyPolicy
+from scheduler.core.residency.policy import Rank, ResidencyPolicy, Seat
+from scheduler.core.residency.service_turns import KIND
+from scheduler.core.state.demand import Needs, QueueKey
+from scheduler.core.state.live import LiveAction, LiveNode
 from scheduler.core.state.model import State
+from scheduler.core.state.queues import WaitQueue, WaitReason
 
-#: Makes the residency policy of a state.
-make_residency: Final[Callable[[State], ResidencyPolicy]] = services.ServiceResidency
+MakeResidency = Callable[[State], ResidencyPolicy]
+
+#: By kind of resource (``gpu``).
+POLICIES: Final[dict[str, MakeResidency]] = {KIND: services.ServiceResidency}
 
 HANDLERS: Final[dict[type, Callable[[State, Any, list[Decision]], None]]] = {
     events.ServiceEvictionAsked: services.eviction_asked,
     events.ServicePrepared: services.prepared,
 }
+
+
+def make_residency(
+    state: State, policies: Mapping[str, MakeResidency] | None = None
+) -> ResidencyPolicy:
+    """Return the residency policy of ``state``; ``policies`` replaces `POLICIES`."""
+    made = {kind: make(state) for kind, make in (policies or POLICIES).items()}
+    if len(made) == 1:
+        return next(iter(made.values()))
+    return ResidencyByKind(state, made)
+
+
+class ResidencyByKind(ResidencyPolicy):
+    """Several residency policies: the kind of the key resource, or of the units, selects one."""
+
+    def __init__(self, state: State, policies: Mapping[str, ResidencyPolicy]) -> None:
+        super().__init__(state.fleet)
+        self._policies = policies
+        self._neutral = ResidencyPolicy(state.fleet)
+
+    def _of(self, kind: str) -> ResidencyPolicy:
+        return self._policies.get(kind, self._neutral)
+
+    def _at(self, resource: ResourceId) -> ResidencyPolicy:
+        return self._of(resource.partition(":")[0])
+
+    def needs(self, needs: Needs, action: Action, policy: Policy) -> Needs:
+        return self._of(needs.key).needs(needs, action, policy)
+
+    def begin_cycle(self) -> None:
+        for each in self._policies.values():
+            each.begin_cycle()
+
+    def rank(self, key: QueueKey, live: LiveAction) -> Rank:
+        return self._of(key.needs.key).rank(key, live)
+
+    def seat(self, key: QueueKey, live: LiveAction) -> Seat | None:
+        return self._of(key.needs.key).seat(key, live)
+
+    def halted(self, key: QueueKey) -> WaitReason | None:
+        return self._of(key.needs.key).halted(key)
+
+    def held_back(self, queue: WaitQueue) -> WaitReason | None:
+        return self._of(queue.key.needs.key).held_back(queue)
+
+    def places(
+        self, key: QueueKey, nodes: list[LiveNode], live: LiveAction | None
+    ) -> list[LiveNode]:
+        return self._of(key.needs.key).places(key, nodes, live)
+
+    def scan_again(self) -> bool:
+        again = [each.scan_again() for each in self._policies.values()]  # each forgets its grants
+        return any(again)
+
+    def end_cycle(self, decisions: list[Decision]) -> None:
+        for each in self._policies.values():
+            each.end_cycle(decisions)
+
+    def choices(
+        self, resource: ResourceId, lives: Sequence[LiveAction], choices: Sequence[Choices]
+    ) -> list[Choices]:
+        return self._at(resource).choices(resource, lives, choices)
+
+    def reserve(
+        self,
+        action: Action,
+        holder: str,
+        resource: ResourceId,
+        amount: int,
+        beside: Sequence[int] = (),
+    ) -> None:
+        self._at(resource).reserve(action, holder, resource, amount, beside)
+
+    def on_grant(self, live: LiveAction, resource: ResourceId, amount: int) -> Allocation:
+        return self._at(resource).on_grant(live, resource, amount)
+
+    def join(self, live: LiveAction, seat: Seat) -> Allocation:
+        return self._at(seat.resource).join(live, seat)
+
+    def on_finished(self, event: ActionFinished) -> None:
+        for each in self._policies.values():
+            each.on_finished(event)
+
+    def on_report(self, node: str, report: ChunkNews) -> None:
+        for each in self._policies.values():
+            each.on_report(node, report)
+
+    def on_node_joined(self, inventory: NodeInventory, decisions: list[Decision]) -> None:
+        for each in self._policies.values():
+            each.on_node_joined(inventory, decisions)
+
+    def on_config(self, before: Config, decisions: list[Decision]) -> None:
+        for each in self._policies.values():
+            each.on_config(before, decisions)

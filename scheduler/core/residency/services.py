@@ -30,6 +30,7 @@ from domain.events import ActionFinished, ChunkNews, ServiceEvictionAsked, Servi
 from domain.host_memory import eager_copies
 from domain.ids import ResourceId, node_resource
 from domain.inventory import Config, NodeInventory
+from domain.ports import HostingLedger
 from domain.resources import MILLI
 from domain.services import GpuService, service_name
 from scheduler.core.policies import Policy
@@ -79,7 +80,7 @@ class ServiceResidency(ResidencyPolicy):
         queues = state.queues.active
         called = {key.needs.resident for key in queues if key.needs.resident and not key.held}
         wanted = frozenset(called - shut)
-        for ledger in self.fleet.resident.values():
+        for ledger in self._ledgers():
             ledger.wanted = wanted
 
     def rank(self, key: QueueKey, live: LiveAction) -> Rank:
@@ -151,10 +152,14 @@ class ServiceResidency(ResidencyPolicy):
     def on_grant(self, live: LiveAction, resource: ResourceId, amount: int) -> Allocation:
         """Allocate the best chunk for the service that ``live`` calls, which may evict others."""
         wanted = self._wanted(live.action, amount)
-        self.memory.prefetched.discard(wanted.service)
+        self._state.residency.memory.prefetched.discard(wanted.service)
         seats = service_turns.seats_of(self._state, wanted.service)
         self._seats_opened |= seats > 1
         return self.fleet.resident[resource].host(live.holder, amount, *wanted, seats=seats)
+
+    def _ledgers(self) -> Iterator[HostingLedger]:
+        prefix = f"{KIND}:"
+        return (each for name, each in self.fleet.resident.items() if name.startswith(prefix))
 
     def _wanted(self, action: Action, amount: int) -> ServiceMemory:
         service = service_of(self._state, action)
@@ -209,7 +214,7 @@ class ServiceResidency(ResidencyPolicy):
             name: each for name, each in services.items() if before.services.get(name) != each
         }
         for name in changed:
-            for ledger in self.fleet.resident.values():
+            for ledger in self._ledgers():
                 ledger.cure(name)
         for node in self.fleet.nodes.values():
             if self.fleet.usable(node):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from domain.events import ActionSubmitted
+from domain.ids import ResourceId
+from domain.resources import MILLI
 from scheduler.core.residency.policy import ResidencyPolicy
+from scheduler.core.residency.registry import make_residency
+from scheduler.core.residency.services import ServiceResidency
 from scheduler.core.state.invariants import check
-from tests.builders import START, a_machine, granted
+from tests.builders import START, a_machine, an_action, granted
 from tests.unit.core.test_services_on_chunks import a_call, a_gpu_node, services
 
 
@@ -38,3 +42,15 @@ def test_a_policy_changes_which_queue_goes_first():
     machine.state.residency = NewestFirst(machine.state.fleet)
 
     assert submitted(machine, a_call("1", "a"), a_call("2", "a")) == ["2"]
+
+
+def test_each_kind_of_units_has_its_own_policy():
+    machine = a_machine([a_gpu_node()], services("a", "b"))
+    policies = {"gpu": ServiceResidency, "cpu": lambda state: NewestFirst(state.fleet)}
+    machine.state.residency = make_residency(machine.state, policies)
+    most = int(machine.state.fleet.ledgers[ResourceId("cpu:n1")].capacity / MILLI)
+
+    actions = [an_action("3", cost={"cpu": most}), an_action("4", cost={"cpu": most})]
+
+    assert submitted(machine, a_call("1", "a"), a_call("2", "b"), *actions) == ["4", "1"]
+    assert {key.needs.resident for key in machine.state.queues.active} == {"3", "b"}
