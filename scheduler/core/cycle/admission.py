@@ -49,7 +49,6 @@ from scheduler.core.state.lifecycle import grant
 from scheduler.core.state.live import LiveAction, LiveNode
 from scheduler.core.state.model import State
 from scheduler.core.state.queues import WaitQueue, WaitReason
-from scheduler.core.state.timers import TimerKind
 
 
 def run_cycle(state: State, decisions: list[Decision]) -> None:
@@ -322,12 +321,10 @@ class Cycle:
 
     def _wake_when_ready(self, resource: ResourceId, amount: int) -> None:
         """Set a timer for when time alone lets ``amount`` fit, if it does."""
-        timers, ledger = self._state.timers, self._state.fleet.paced.get(resource)
+        ledger = self._state.fleet.paced.get(resource)
         ready_at = None if ledger is None else ledger.ready_at(amount)
-        due = timers.pacing.get(resource)
-        if ready_at is not None and (due is None or ready_at < due):
-            timers.pacing[resource] = ready_at
-            timers.set(ready_at, TimerKind.PACE, resource)
+        if ready_at is not None:
+            self._state.timers.set_pace(resource, ready_at)
 
 
 def _key_at(live: LiveAction, node: str | None) -> ResourceId:

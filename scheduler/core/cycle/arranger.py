@@ -49,7 +49,7 @@ from scheduler.core.state.durations import LEAST_SECONDS, choices_of, residual_s
 from scheduler.core.state.lifecycle import grant
 from scheduler.core.state.live import LiveAction
 from scheduler.core.state.model import Arranged, State
-from scheduler.core.state.queues import Deferral, WaitQueue, WaitReason
+from scheduler.core.state.queues import WaitQueue, WaitReason
 from scheduler.core.state.timers import TimerKind
 
 #: Waiting actions behind the candidates that an estimate considers.
@@ -332,12 +332,7 @@ class GroupArranger:
         soonest = min((*group.running, *arrangement.ends))
         until = state.now + max(LEAST_SECONDS, soonest)
         first = min(member.live.order for member in evicted)
-        before = state.queues.deferrals.get(
-            key
-        )  # of another pool, or an earlier scan of this cycle
-        if before is not None:
-            until, first = min(until, before.until), min(first, before.first)
-        state.queues.deferrals[key] = Deferral(until, first)
+        until = state.queues.defer(key, until, first)
         state.timers.set(until, TimerKind.DEFERRAL, key)
 
     def _requeue(self, key: ResourceId, candidate: Candidate) -> bool:

@@ -200,6 +200,18 @@ class Queues:
         for queue in self.active.values():
             queue.reason = None
 
+    def defer(self, key: ResourceId, until: float, first: Order) -> float:
+        """Defer the group ``key`` from the order ``first`` on; return until when.
+
+        It may be deferred already, by another pool or an earlier scan of the cycle: the earlier
+        values count.
+        """
+        before = self.deferrals.get(key)
+        if before is not None:
+            until, first = min(until, before.until), min(first, before.first)
+        self.deferrals[key] = Deferral(until, first)
+        return until
+
     def reconsider(self, key: QueueKey) -> None:
         """End the deferrals of groups that the queue ``key`` belongs to: its members changed."""
         wanted = key.needs.key

@@ -55,6 +55,13 @@ class Timers:
         heappush(self._heap, (at, kind, subject))
         self._look()
 
+    def set_pace(self, resource: ResourceId, at: float) -> None:
+        """Let a cycle examine the queues for ``resource`` at ``at``, unless one does before."""
+        due = self.pacing.get(resource)
+        if due is None or at < due:
+            self.pacing[resource] = at
+            self.set(at, TimerKind.PACE, resource)
+
     def first(self) -> Timer | None:
         """Return the earliest entry."""
         return self._heap[0] if self._heap else None
