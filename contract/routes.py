@@ -41,7 +41,7 @@ from domain.ports.drivers import MAX_FILE_BYTES
 from domain.principals import Scope
 
 API_PREFIX = "/api/v1"
-#: Most items on a page of completions, of waiting lines, and of decisions.
+#: Most completions on a page, most wait queues, most decisions.
 MAX_COMPLETIONS = 500
 MAX_QUEUES = 500
 MAX_DECISIONS = 256
@@ -388,9 +388,9 @@ STATUS = (
         method="GET",
         path=f"{API_PREFIX}/queues",
         operation="queues_list",
-        summary="Lines of waiting actions that can be admitted in one way only, longest first",
+        summary="Wait queues, longest first: actions with equal needs, and why the first one waits",
         scope=Scope.READ,
-        parameters=(_limit(MAX_QUEUES, "Number of lines."),),
+        parameters=(_limit(MAX_QUEUES, "Number of queues."),),
         responses={200: QueuesResponse},
         errors=(422,),
     ),

@@ -167,7 +167,7 @@ class JournalTail(JournalReducer):
             self._resolve(action_id, None)
 
     def begin(self, entry: JournalEntry) -> None:
-        """Note the number and the times of ``entry``."""
+        """Record the number and the times of ``entry``."""
         self.seq = entry.seq
         self._entry = entry
         self._reports.clear()

@@ -136,7 +136,7 @@ class SchedulerQueries:
         return _decisions.decode(reply.body)
 
     async def queues(self, limit: int) -> QueuesResponse:
-        """Return what waits and for what. Raises Unavailable."""
+        """Return the wait queues. Raises Unavailable."""
         request_id = secrets.token_hex(8)
         question = QueuesQueried(request_id=request_id, reply_to=self.channel, limit=limit)
         reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)

@@ -123,7 +123,7 @@ class Actions:
     async def cancel(
         self, request: HttpRequest, principal: Principal, action_id: str
     ) -> HttpResponse:
-        """POST /actions/{id}/cancel. Repeats, and cancels of what is finished, change nothing."""
+        """POST /actions/{id}/cancel. A repetition, or the cancel of a finished action, changes nothing."""
         body = await request.body()
         reason = decode(_cancel, body).reason if body.strip() else CancelRequest().reason
         view = await self._context.find(request, principal, action_id)

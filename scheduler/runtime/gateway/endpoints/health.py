@@ -1,4 +1,4 @@
-"""Endpoints of liveness, readiness, status, waiting lines and decisions."""
+"""Endpoints of liveness, readiness, status, wait queues and decisions."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Leases:
     async def release(
         self, request: HttpRequest, principal: Principal, action_id: str
     ) -> HttpResponse:
-        """POST /leases/{id}/release. Repeats change nothing."""
+        """POST /leases/{id}/release. A repetition changes nothing."""
         body = await request.body()
         payload = decode(_release, body) if body.strip() else LeaseReleaseRequest()
         view = await self._lease(request, principal, action_id)

@@ -73,7 +73,7 @@ class TaskControl:
             raise HttpError(
                 403,
                 "missing_scope",
-                "services belong to all projects: use a token that is bound to none",
+                "services belong to all projects: use a token that is not bound to a project",
             )
         event = ServiceEvictionAsked(service=service, asked=asked_by(request, principal))
         await self._context.submitter.append([encode(event)])
