@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -31,6 +31,7 @@ from domain.decisions import Decision, Finish, Grant
 from domain.errors import InvalidRequest
 from domain.events import ActionSubmitted, Event
 from domain.ids import ActionId
+from domain.journal_reducer import JournalReducer, on
 from scheduler.core.machine import Machine
 from simulator.overheads import Overheads
 from simulator.work import Work, granted_milli
@@ -135,21 +136,31 @@ def _play(moves: Sequence[_Move]) -> Program:
         yield move.act
 
 
-@dataclass
-class _Reader:
-    past: dict[ActionId, _Past] = field(default_factory=dict)
+class _Reader(JournalReducer):
+    """Declaration, grant and end of each action that was submitted in the window."""
 
-    def take(self, entry: JournalEntry) -> None:
-        for event in entry.events:
-            if isinstance(event, ActionSubmitted):
-                submitted_at = event.at - event.lag_seconds
-                self.past.setdefault(event.action.id, _Past(event.action, submitted_at, event.at))
-        for decision in entry.decisions:
-            known = self.past.get(getattr(decision, "action_id", ActionId("")))
-            if known is not None and isinstance(decision, Grant):
-                known.grant = decision
-            elif known is not None and isinstance(decision, Finish):
-                known.finish, known.finished_at = decision, entry.at
+    def __init__(self) -> None:
+        super().__init__()
+        self.past: dict[ActionId, _Past] = {}
+        self._at = 0.0
+
+    def begin(self, entry: JournalEntry) -> None:
+        self._at = entry.at
+
+    @on(ActionSubmitted)
+    def _submitted(self, event: ActionSubmitted) -> None:
+        submitted_at = event.at - event.lag_seconds
+        self.past.setdefault(event.action.id, _Past(event.action, submitted_at, event.at))
+
+    @on(Grant)
+    def _granted(self, grant: Grant) -> None:
+        if (known := self.past.get(grant.action_id)) is not None:
+            known.grant = grant
+
+    @on(Finish)
+    def _finished(self, finish: Finish) -> None:
+        if (known := self.past.get(finish.action_id)) is not None:
+            known.finish, known.finished_at = finish, self._at
 
 
 def recorded(
@@ -171,7 +182,7 @@ def recorded(
     hop_seconds = hops.pass_seconds + hops.answer_seconds
     reader = _Reader()
     for entry in entries:
-        reader.take(entry)
+        reader.reduce(entry)
     past = sorted(reader.past.values(), key=lambda each: each.submitted_at)
     rollouts: dict[str, list[_Move]] = {}
     answered: dict[str, float] = {}
