@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import store
-from managers.cpu.containers import creation
+from managers.cpu.containers import container_config
 from tests.conformance.containers.conftest import a_driver
 from tests.conformance.containers.interleavings import Lives
 from tests.docker_engine import DockerEngine
@@ -35,7 +35,7 @@ async def play(
         owner, held = driver.owner, lives.ledger.holders()
         await driver.close()
         with engine.client() as client:
-            filters = {"label": f"{creation.OWNER}={owner}"}
+            filters = {"label": f"{container_config.OWNER}={owner}"}
             left = client.containers(all=True, filters=filters)
         if left or held:
             raise SystemExit(f"left behind: {left} {held}")

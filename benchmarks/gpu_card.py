@@ -102,9 +102,9 @@ def one_copy_seconds(nbytes: int, device: Any) -> float:
     import torch
 
     from benchmarks.gpu_card_models import timed
-    from managers.gpu.torch_worker.weights import HostMemory, give_back, stream_in
+    from managers.gpu.torch_worker.weights import PinnedMemory, give_back, stream_in
 
-    host = HostMemory(nbytes, device)
+    host = PinnedMemory(nbytes, device)
 
     def measure() -> float:
         flat = torch.empty(nbytes, dtype=torch.uint8, device=device)
@@ -124,7 +124,7 @@ def from_disk(service: Any, device: Any) -> dict[str, Any]:
     """
     import torch
 
-    from managers.gpu.torch_worker.weights import settle
+    from managers.gpu.torch_worker.weights import synchronize
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "weights.pt"
@@ -139,7 +139,7 @@ def from_disk(service: Any, device: Any) -> dict[str, Any]:
             began = time.perf_counter()
             loaded = torch.load(path, map_location="cpu")
             on_device = [each.to(device) for each in loaded.values()]
-            settle(device)
+            synchronize(device)
             took = time.perf_counter() - began
             on_device.clear()
             return took

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from managers.gpu.torch_worker.weights import FlatWeights, settle
+from managers.gpu.torch_worker.weights import FlatWeights, synchronize
 
 _ATTEMPTS = 5
 
@@ -76,9 +76,9 @@ def timed(work: Callable[[], object], device: Any, attempts: int = _ATTEMPTS) ->
     """Return the median seconds that ``work`` takes on an idle device; the first attempt warms up."""
     taken = []
     for _ in range(attempts + 1):
-        settle(device)
+        synchronize(device)
         began = time.perf_counter()
         work()
-        settle(device)
+        synchronize(device)
         taken.append(time.perf_counter() - began)
     return statistics.median(taken[1:])

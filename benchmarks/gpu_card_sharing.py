@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.gpu_card_machine import Clock
 from benchmarks.gpu_card_models import Service
-from managers.gpu.torch_worker.weights import settle
+from managers.gpu.torch_worker.weights import synchronize
 
 HOT_SHARE = 0.8
 _TURN_RESTORES = 4
@@ -108,7 +108,7 @@ def _work(service: Service, seconds: float) -> None:
     until = time.perf_counter() + seconds
     while True:
         service.ask()
-        settle(service.device)
+        synchronize(service.device)
         if time.perf_counter() >= until:
             return
 

@@ -21,7 +21,7 @@ import uvloop
 from benchmarks.load import NOOP, Load, connection, post
 from benchmarks.record import RESULTS, quantiles, store
 from simulator.figures import Figure, Interval, Series, plot
-from tangram_web.supervisor.stack import Address
+from tangram_web.supervisor.address import ServerAddress
 from tests.faults.system import System
 
 NODES = (1, 2, 4)
@@ -29,7 +29,7 @@ WEBS = (1, 2)
 CONNECTIONS = 64
 
 
-async def _load(addresses: Sequence[Address], token: str, seconds: float) -> Load:
+async def _load(addresses: Sequence[ServerAddress], token: str, seconds: float) -> Load:
     """Submit noops and wait for each; connections are dealt to the web processes in turn."""
     request, load, began = post("/api/v1/actions?wait=30", token, NOOP), Load(), time.perf_counter()
     await asyncio.gather(

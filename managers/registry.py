@@ -1,4 +1,4 @@
-"""Which managers there are: the built-in ones, and those that installed packages bring.
+"""Registry of managers: the built-in ones, and those of installed packages.
 
 A package registers a `Manager` under the entry-point group ``tangram.managers``. A broken entry
 point costs only itself: it is reported and left out. Two managers for one resource are an error
@@ -21,8 +21,7 @@ from managers.cpu.ledger import CpuLedger
 from managers.cpu.probe import probe_cpu, probe_memory
 from managers.gpu.ledger import ChunkLedger
 from managers.gpu.probe import probe_gpu
-from managers.quota.api import ApiLedger
-from managers.quota.ledger import CounterLedger
+from managers.quota.ledger import ApiLedger, CounterLedger
 
 GROUP: Final = "tangram.managers"
 
@@ -45,7 +44,7 @@ def _cpu_driver(context: DriverContext) -> Driver:
 
 
 def _call_driver(context: DriverContext) -> Driver:
-    from managers.common.api_calls import CallDriver
+    from managers.quota.call_driver import CallDriver
 
     return CallDriver(context)
 
@@ -83,14 +82,14 @@ BUILT_IN: Final = (
 
 @dataclass(frozen=True)
 class Registry:
-    """The managers found, by the resource they own, and what was wrong with the others."""
+    """Managers by the resource they own, and the problems of those that were left out."""
 
     managers: Mapping[str, Manager]
     #: One sentence for each entry point that was left out.
     problems: tuple[str, ...] = field(default=())
 
     def ledger_factory(self, kind: str) -> LedgerFactory:
-        """Return what makes ledgers of ``kind``; a kind nobody manages is counted."""
+        """Return the ledger factory of ``kind``; a kind without a manager is counted."""
         manager = self.managers.get(kind)
         return CounterLedger if manager is None else manager.make_ledger
 

@@ -45,7 +45,7 @@ from domain.events import (
 from domain.ids import ActionId, ResourceId, node_resource
 from domain.inventory import Config
 from managers.gpu.ledger import ChunkLedger
-from managers.quota.api import ApiLedger
+from managers.quota.ledger import ApiLedger
 from managers.registry import load
 from scheduler.core.machine import Machine
 from scheduler.core.policies import policy_named

@@ -12,8 +12,8 @@ from domain.decisions import Grant
 from domain.elasticity import Elasticity
 from domain.resources import MILLI, UnitSet
 from domain.services import Degree, Engine, GpuService, service_name
-from managers.gpu import remembered
-from managers.gpu.residents import Resident
+from managers.gpu.ledger import snapshot
+from managers.gpu.ledger.residents import Resident
 
 #: GPUs of a node: what a chunk may span at most.
 GPUS_PER_NODE: Final = 8
@@ -95,7 +95,7 @@ def in_memory(
         if home.service in services
         for needed in [services[home.service].memory_bytes(len(home.units))]
     ]
-    return remembered.encode(remembered.Remembered(len(residents), residents, {}))
+    return snapshot.encode(snapshot.ChunkLedgerSnapshot(len(residents), residents, {}))
 
 
 def restore_of(grant: Grant, models: Mapping[str, Restorable]) -> float | None:

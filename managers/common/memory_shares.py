@@ -1,9 +1,9 @@
-"""A node's memory, and who owns which part of it: environments of trajectories, and GPU services.
+"""Shares of a node's memory: one for environments of trajectories, one for GPU services.
 
-No byte is given twice. Environments reserve theirs in the ledger ``memory``; services keep copies of
-weights there, which their driver counts (`managers.gpu.host_memory`). An operator declares either part or
-both. What is not declared is what the other leaves; where neither is, each has half. Without GPUs
-everything is for environments.
+Environments reserve theirs in the ledger ``memory``; services keep copies of weights in the other,
+which their driver counts (`managers.gpu.host_memory`). An operator declares either share or both. A
+share that is not declared is the rest; without any declaration each is half. Without GPUs everything
+is for environments.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class MemoryShares(NamedTuple):
     """Parts of a node's memory, in bytes."""
 
     environments_bytes: int
-    #: None: nobody counts what services take; there are none, or more is declared than there is.
+    #: None: memory of services is not counted; there are none, or more is declared than exists.
     services_bytes: int | None
-    #: More is declared for environments, or for both, than there is: for tests and demos.
+    #: More is declared for environments, or for both, than exists: for tests and demos.
     oversubscribed: bool = False
 
 
 def memory_shares(settings: Mapping[str, str], real: int, *, has_gpus: bool) -> MemoryShares:
-    """Divide ``real`` bytes as ``settings`` say: ``memory_bytes`` and ``service_memory_bytes``.
+    """Divide ``real`` bytes by the settings ``memory_bytes`` and ``service_memory_bytes``.
 
-    Raises InvalidRequest for what is no count of bytes, and when nothing is left for environments.
+    Raises InvalidRequest for a setting that is no count of bytes, and when environments get nothing.
     """
     environments = _declared(settings, "memory_bytes", least=1)
     services = _declared(settings, "service_memory_bytes", least=0)

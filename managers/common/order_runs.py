@@ -1,13 +1,12 @@
-"""Orders under way: what every driver that runs orders has to remember of them.
+"""Order runs: the orders that a driver executes at the moment.
 
-Theory of operation. An order becomes a *run*, a task of its own that nothing cancels: when whoever
-waits for it is cancelled, the run is stopped and its end is awaited. So nothing is left running
-because somebody stopped listening.
+Theory of operation. An order becomes a *run*, a task of its own that is never cancelled: when its
+caller is cancelled, the run is stopped and its end is awaited. So no command outlives its caller.
 
 1. An order that runs already is not run twice; another attempt at the same action waits for the end
    of the one before.
-2. A starting mark (`managers.common.start_log`) that is taken back while its attempt runs goes when it has
-   ended: until then a crash must find it.
+2. A start mark (`managers.common.start_log`) that is removed while its attempt runs is kept until the
+   run has ended: until then a crash must find it.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ from domain.ids import ActionId, TrajectoryKey
 from domain.ports import RunOrder, RunReport
 
 
-class Run(Protocol):
+class OrderRun(Protocol):
     """One order being executed."""
 
     order: RunOrder
 
     def stop(self, outcome: Outcome, reason: str) -> None:
-        """End it with ``outcome``, unless it ended by itself or is being ended already."""
+        """Stop it with ``outcome``, unless it has ended or is being stopped already."""
 
     def resize(self, allocation: Allocation) -> None:
-        """Go on with another allocation of one resource."""
+        """Continue with another allocation of one resource."""
 
     async def live(self) -> RunReport:
         """Run the order to its end. Raises nothing; is not cancelled."""
 
 
 class StoppableRun:
-    """The part of a run that is told, once, to end."""
+    """The part of a run that records the first request to stop."""
 
     def __init__(self, order: RunOrder) -> None:
         self.order = order
@@ -47,38 +46,38 @@ class StoppableRun:
         )
 
     def stop(self, outcome: Outcome, reason: str) -> None:
-        """End it with ``outcome``, unless it is being ended already."""
+        """Stop it with ``outcome``, unless it is being stopped already."""
         if not self.stopped.done():
             self.stopped.set_result((outcome, reason))
 
 
-RunT = TypeVar("RunT", bound=Run)
+RunT = TypeVar("RunT", bound=OrderRun)
 
 
-class Runs(Generic[RunT]):
+class OrderRuns(Generic[RunT]):
     """The runs of one driver."""
 
-    def __init__(self, take_back: Callable[[Sequence[str]], None]) -> None:
-        """``take_back`` removes starting marks of attempts that do not run."""
-        self._take_back = take_back
+    def __init__(self, remove_marks: Callable[[Sequence[str]], None]) -> None:
+        """``remove_marks`` removes start marks of attempts that do not run."""
+        self._remove_marks = remove_marks
         self._live: dict[ActionId, tuple[RunT, asyncio.Task[RunReport]]] = {}
-        #: Marks of live runs that may go when these have ended.
+        #: Marks of live runs, to be removed when these have ended.
         self._forgotten: set[str] = set()
 
     def __iter__(self) -> Iterator[RunT]:
         return iter([run for run, _ in self._live.values()])
 
     def get(self, action_id: ActionId) -> RunT | None:
-        """Return the run of an action; None when none is under way."""
+        """Return the run of an action; None when it does not run."""
         known = self._live.get(action_id)
         return known[0] if known is not None else None
 
     def tasks(self) -> list[asyncio.Task[RunReport]]:
-        """Return what is under way."""
+        """Return the tasks of all runs."""
         return [task for _, task in self._live.values()]
 
     async def run(self, order: RunOrder, begin: Callable[[], RunT]) -> RunReport:
-        """Run ``order`` to its end; ``begin`` is called if it does not run already."""
+        """Run ``order`` to its end; ``begin`` makes the run if it does not run already."""
         while (known := self._live.get(order.id)) is not None:
             if known[0].order.mark == order.mark:
                 return await asyncio.shield(known[1])
@@ -90,27 +89,27 @@ class Runs(Generic[RunT]):
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            run.stop(Outcome.CANCELLED, "the node worker gave it up")
+            run.stop(Outcome.CANCELLED, "the node worker abandoned it")
             await asyncio.wait([task])
             raise
 
     def stop(self, action_id: ActionId, outcome: Outcome, reason: str) -> None:
-        """End a run; an action that does not run is ignored."""
+        """Stop a run; an action that does not run is ignored."""
         run = self.get(action_id)
         if run is not None:
             run.stop(outcome, reason)
 
     def resize(self, action_id: ActionId, attempt: int, allocation: Allocation) -> None:
-        """Let a run go on with something else; an attempt that does not run is ignored."""
+        """Change the allocation of a run; an attempt that does not run is ignored."""
         run = self.get(action_id)
         if run is not None and run.order.attempt == attempt:
             run.resize(allocation)
 
     def forget(self, marks: Sequence[str]) -> None:
-        """Take marks back, those of live runs once these have ended."""
+        """Remove marks, those of live runs once these have ended."""
         live = {run.order.mark for run in self}
         self._forgotten.update(live.intersection(marks))
-        self._take_back([mark for mark in marks if mark not in live])
+        self._remove_marks([mark for mark in marks if mark not in live])
 
     async def end(self, chosen: Callable[[RunT], bool], outcome: Outcome, reason: str) -> None:
         """Stop the ``chosen`` runs, and wait for their end."""
@@ -121,18 +120,18 @@ class Runs(Generic[RunT]):
             await asyncio.wait([task for _, task in runs])
 
     async def end_of(self, trajectory: TrajectoryKey | str, outcome: Outcome, reason: str) -> None:
-        """Stop what runs of ``trajectory``, and wait for its end."""
+        """Stop the runs of ``trajectory``, and wait for their end."""
         await self.end(lambda run: run.order.action.trajectory_key == trajectory, outcome, reason)
 
     async def end_all(self, reason: str) -> None:
-        """Stop everything because this side goes away, and wait for its end."""
+        """Stop all runs with an infrastructure failure, and wait for their end."""
         await self.end(lambda _: True, Outcome.INFRA_FAILED, reason)
 
     def _leave(self, order: RunOrder) -> None:
         self._live.pop(order.id, None)
         if order.mark in self._forgotten:
             self._forgotten.discard(order.mark)
-            self._take_back([order.mark])
+            self._remove_marks([order.mark])
 
 
 SHUTTING_DOWN = "the node worker is shutting down"

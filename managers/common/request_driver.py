@@ -1,8 +1,8 @@
-"""The frame of drivers that make one request per order, many at a time, in the node's event loop.
+"""Base of drivers that send one request per order, many at a time, in the node's event loop.
 
-Theory of operation. An order is one attempt, and a `Work` of its own that nothing cancels but its
-own stop. Whether it is made again is the core's decision. A request that must not be made twice is
-marked on disk before its first byte goes out, so a worker that died in between does not repeat it.
+Theory of operation. An order is one `RequestAttempt`, which only a stop of the order cancels. The core
+decides about retries. A request that must not be sent twice is marked on disk before its first byte,
+so a worker that dies in between does not repeat it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from domain.allocation import Allocation
 from domain.errors import InvalidRequest, NotFound
 from domain.ids import ActionId, TrajectoryKey
 from domain.ports import Leftover, RunOrder, RunReport
-from managers.common.order_runs import SHUTTING_DOWN, Runs, StoppableRun
-from managers.common.start_log import MarkLog, MarkThread, leftover
+from managers.common.order_runs import SHUTTING_DOWN, OrderRuns, StoppableRun
+from managers.common.start_log import StartLog, StartLogWriter, leftover
 
 
-class Work(Protocol):
+class RequestAttempt(Protocol):
     """One attempt."""
 
     @property
@@ -30,7 +30,7 @@ class Work(Protocol):
         """The first byte of the request may have gone out."""
 
     def seconds(self) -> float:
-        """Return how long the request has been under way; 0 before."""
+        """Return the time since the request was sent; 0 before."""
 
     async def run(self) -> RunReport:
         """Make the attempt. Raises nothing but cancellation."""
@@ -42,15 +42,15 @@ class Work(Protocol):
 class _Request(StoppableRun):
     """An order from its start to its report."""
 
-    def __init__(self, order: RunOrder, begin: Callable[[], Work]) -> None:
+    def __init__(self, order: RunOrder, begin: Callable[[], RequestAttempt]) -> None:
         super().__init__(order)
         self._begin = begin
 
     def resize(self, allocation: Allocation) -> None:
-        """Do nothing: a request is what it is."""
+        """Do nothing: requests cannot be resized."""
 
     async def live(self) -> RunReport:
-        """Make the attempt, or end it when it is stopped: its connection is closed then."""
+        """Make the attempt; a stop closes its connection."""
         try:
             work = self._begin()
         except (InvalidRequest, NotFound) as error:
@@ -71,32 +71,32 @@ class _Request(StoppableRun):
 
 
 class RequestDriver(ABC):
-    """Attends orders from their start to their report; subclasses say what an attempt is."""
+    """Runs orders from their start to their report; subclasses define the attempt."""
 
     kinds = frozenset({Kind.CALL})
     isolation = "none"
 
     def __init__(self, directory: Path) -> None:
-        """``directory`` keeps the starting marks."""
+        """``directory`` keeps the start log."""
         self._directory = directory
-        self._runs: Runs[_Request] = Runs(lambda marks: self._marks.remove(marks))
+        self._runs: OrderRuns[_Request] = OrderRuns(lambda marks: self._marks.remove(marks))
 
     @abstractmethod
-    def begin(self, order: RunOrder, started: Callable[[], None]) -> Work:
-        """Return the attempt. Raises InvalidRequest or NotFound when there can be none."""
+    def begin(self, order: RunOrder, started: Callable[[], None]) -> RequestAttempt:
+        """Return the attempt. Raises InvalidRequest or NotFound for an order without one."""
 
     async def open(self) -> list[Leftover]:
-        """Return which requests a predecessor may have made without a report."""
+        """Return the requests that a predecessor may have sent without a report."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        log = MarkLog(self._directory / "marks.log")
+        log = StartLog(self._directory / "marks.log")
         left = [leftover(mark, ended=False) for mark in log.open()]
-        self._marks = MarkThread(log, f"tangram-{self._directory.name}")
+        self._marks = StartLogWriter(log, f"tangram-{self._directory.name}")
         return left
 
     def sending(
         self, order: RunOrder, started: Callable[[], None]
     ) -> Callable[[], Coroutine[Any, Any, None]]:
-        """Return what is awaited before the first byte goes out."""
+        """Return a coroutine function to await before the first byte is sent."""
 
         async def mark() -> None:
             if not order.action.replay_safe:
@@ -106,26 +106,26 @@ class RequestDriver(ABC):
         return mark
 
     async def run(self, order: RunOrder, started: Callable[[], None]) -> RunReport:
-        """Make one attempt. An order that is under way is not begun twice."""
+        """Make one attempt. An order that runs already is not run twice."""
         return await self._runs.run(
             order, lambda: _Request(order, lambda: self.begin(order, started))
         )
 
     def stop(self, action_id: ActionId, outcome: Outcome, reason: str) -> None:
-        """End a request; its report carries ``outcome`` unless the answer was there before."""
+        """Stop a request; its report carries ``outcome`` unless the answer arrived before."""
         self._runs.stop(action_id, outcome, reason)
 
-    def resize(  # noqa: B027 - there is nothing to do, here or below
+    def resize(  # noqa: B027 - requests cannot be resized
         self, action_id: ActionId, attempt: int, allocation: Allocation
     ) -> None:
-        """Do nothing: a request is what it is."""
+        """Do nothing: requests cannot be resized."""
 
     def forget(self, marks: Sequence[str]) -> None:
-        """These attempts will not be ordered again: their marks may go, once they have ended."""
+        """Remove the marks of attempts that are not ordered again, once these have ended."""
         self._runs.forget(marks)
 
     async def remove_environment(self, trajectory: TrajectoryKey) -> None:
-        """End the requests of a trajectory."""
+        """Stop the requests of a trajectory."""
         await self._runs.end_of(trajectory, Outcome.CANCELLED, "its trajectory is over")
 
     async def put_file(self, trajectory: TrajectoryKey, path: str, content: bytes) -> None:
@@ -137,6 +137,6 @@ class RequestDriver(ABC):
         raise InvalidRequest("calls have no files", pointer="/path")
 
     async def close(self) -> None:
-        """End all requests."""
+        """Stop all requests."""
         await self._runs.end_all(SHUTTING_DOWN)
         await asyncio.to_thread(self._marks.close)

@@ -1,4 +1,4 @@
-"""Reading a reward from what a completed action left behind.
+"""Reward of a completed action, read from its result.
 
 Pure. Only a completed action has one: an infrastructure failure, a time-out or a cancel never
 carries a reward (I2). What cannot be read with certainty is no reward, rather than a wrong one.

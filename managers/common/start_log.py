@@ -1,12 +1,12 @@
-"""Starting marks: which attempts at actions may have run, on disk before they do.
+"""Start log: marks of the attempts at actions that may have run, on disk before they do.
 
-An attempt's name is appended and synced before its command is spawned. After a crash the marks say
-what may have run; an attempt without one certainly did not. The file is a list of lines, ``+ mark``
-and ``- mark``. A torn last line is a mark whose command was never spawned, since spawning waits for
-the sync; so it is dropped.
+An attempt's mark is appended and synced before its command is spawned. After a crash, an attempt with
+a mark may have run; one without a mark did not. The file is a list of lines, ``+ mark`` and
+``- mark``. A torn last line is a mark whose command was never spawned, since spawning waits for the
+sync; so it is dropped.
 
-A `MarkLog` is not safe for threads. A `MarkThread` owns one: the coroutines that mark at the same moment
-share one sync, which happens beside the event loop.
+A `StartLog` is not safe for threads. A `StartLogWriter` owns one in a thread of its own: coroutines that
+add marks at the same moment share one sync, outside the event loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 _SLACK_LINES: Final = 1024
 
 
-class MarkLog:
+class StartLog:
     """The marks of one driver."""
 
     def __init__(self, path: Path) -> None:
@@ -41,7 +41,7 @@ class MarkLog:
         self._descriptor = -1
 
     def open(self) -> list[str]:
-        """Read what a predecessor marked and did not take back, oldest first."""
+        """Return the marks that a predecessor added and did not remove, oldest first."""
         try:
             content = self._path.read_bytes()
         except FileNotFoundError:
@@ -56,7 +56,7 @@ class MarkLog:
         return list(self._live)
 
     def add(self, marks: Iterable[str]) -> None:
-        """Mark attempts as started; when this returns, the marks are on disk."""
+        """Add marks; when this returns, they are on disk."""
         new = list(marks)
         self._append(b"".join(b"+ %s\n" % mark.encode() for mark in new))
         os.fdatasync(self._descriptor)
@@ -64,7 +64,7 @@ class MarkLog:
         self._lines += len(new)
 
     def remove(self, marks: Iterable[str]) -> None:
-        """Take marks back. Not synced: a mark that returns after a crash is merely reported."""
+        """Remove marks. Not synced: a mark that reappears after a crash is merely reported."""
         known = self._live.keys() & set(marks)
         for mark in known:
             del self._live[mark]
@@ -75,7 +75,7 @@ class MarkLog:
             self._lines += len(known)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -111,7 +111,7 @@ class MarkLog:
 
 
 class WithdrawnError(Exception):
-    """What was marked for is not wanted any more; nothing was started."""
+    """The attempt was withdrawn before it was marked; nothing was started."""
 
 
 @dataclass(frozen=True)
@@ -122,14 +122,14 @@ class _Job(Generic[T]):
     done: asyncio.Future[T]
 
 
-class MarkThread:
-    """Marks of many coroutines: one thread writes all that wait with one sync, then does the work.
+class StartLogWriter:
+    """One thread that writes all waiting marks with one sync, then starts their attempts.
 
-    Marking and what it announces come in this order and both block; so one thread does both, in the
-    order they came.
+    Marking and starting happen in this order, and both block; so one thread does both, in order of
+    arrival.
     """
 
-    def __init__(self, log: MarkLog, name: str) -> None:
+    def __init__(self, log: StartLog, name: str) -> None:
         self._log = log
         self._queue: queue.SimpleQueue[_Job[Any] | tuple[str, ...] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -138,10 +138,10 @@ class MarkThread:
     def after(
         self, mark: str, work: Callable[[], T], withdrawn: Callable[[], bool] = lambda: False
     ) -> asyncio.Future[T]:
-        """Mark an attempt, then do its ``work`` on the thread of the marks.
+        """Mark an attempt, then call its ``work`` in the thread.
 
-        The future fails with what forbade it: OSError, what ``work`` raised, or WithdrawnError when
-        it was ``withdrawn`` before its turn came; nothing was marked then.
+        The future fails with OSError, with the error of ``work``, or with WithdrawnError when the
+        attempt was ``withdrawn`` before; nothing was marked then.
         """
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.put(_Job(mark, work, withdrawn, done))
@@ -152,11 +152,11 @@ class MarkThread:
         await self.after(mark, _nothing)
 
     def remove(self, marks: Iterable[str]) -> None:
-        """Take marks back, some time."""
+        """Remove marks, asynchronously."""
         self._queue.put(tuple(marks))
 
     def close(self) -> None:
-        """Finish what is queued, and let the file go. Blocks."""
+        """Finish the queue, and close the file. Blocks."""
         self._queue.put(None)
         self._thread.join()
         self._log.close()
@@ -176,24 +176,24 @@ class MarkThread:
         wanted = []
         for job in jobs:
             if job.withdrawn():
-                _settle(job.done, error=WithdrawnError())
+                _resolve(job.done, error=WithdrawnError())
             else:
                 wanted.append(job)
         if not wanted:
             return
         try:
             self._log.add(job.mark for job in wanted)
-        except Exception as error:  # a thread that dies would leave every later action waiting
+        except Exception as error:  # a dead thread would block every later action
             for job in wanted:
-                _settle(job.done, error=error)
+                _resolve(job.done, error=error)
             return
         for job in wanted:
             try:
                 result = job.work()
-            except Exception as error:  # the run tells whose fault it is
-                _settle(job.done, error=error)
+            except Exception as error:  # the run classifies it
+                _resolve(job.done, error=error)
             else:
-                _settle(job.done, result)
+                _resolve(job.done, result)
 
     def _remove(self, marks: list[str]) -> None:
         if not marks:
@@ -202,7 +202,7 @@ class MarkThread:
             self._log.remove(marks)
         except OSError as error:
             # A mark that stays is reported once more after a restart; nothing is lost.
-            _log.warning("starting marks could not be taken back: %s", error)
+            _log.warning("start marks could not be removed: %s", error)
 
 
 def leftover(mark: str, *, ended: bool, detail: str = "") -> Leftover:
@@ -212,13 +212,13 @@ def leftover(mark: str, *, ended: bool, detail: str = "") -> Leftover:
 
 
 def _nothing() -> None:
-    """The mark is all."""
+    """Start nothing: the mark alone was requested."""
 
 
-def _settle(
+def _resolve(
     future: asyncio.Future[Any], result: object = None, error: Exception | None = None
 ) -> None:
-    def settle() -> None:
+    def resolve() -> None:
         if future.done():
             return
         if error is None:
@@ -226,9 +226,9 @@ def _settle(
         else:
             future.set_exception(error)
 
-    # The loop may have been closed while we wrote; then nobody waits.
+    # The loop may have been closed during the write; then no coroutine waits.
     with contextlib.suppress(RuntimeError):
-        future.get_loop().call_soon_threadsafe(settle)
+        future.get_loop().call_soon_threadsafe(resolve)
 
 
 def _is_mark(text: str) -> bool:
@@ -237,7 +237,7 @@ def _is_mark(text: str) -> bool:
 
 
 def sync_directory(path: Path) -> None:
-    """Put a directory on disk: which files it has, by which names."""
+    """Sync a directory: the names of its files."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,9 +1,9 @@
-"""Which GPUs a program sees: those of its chunk.
+"""Visible GPUs of a program: those of its chunk.
 
-A program that is not in a sandbox sees all device files; the variables keep it to its chunk, by the
-numbers of NVML's order. In a sandbox it gets the device files of its chunk and no others. CUDA leaves
-out what it cannot open and numbers the rest anew, so there the variable names GPUs by their UUIDs,
-which mean the same in both views. GPUs that are only declared have no files.
+A program outside a sandbox sees all device files; environment variables restrict it to its chunk, by
+numbers in NVML's order. Inside a sandbox it gets the device files of its chunk only. CUDA skips what it
+cannot open and renumbers the rest, so there the variable names GPUs by their UUIDs, which mean the
+same in both views. GPUs that are only declared have no files.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple
 
 from domain.ports import RunOrder
 
-#: What every CUDA program opens, whichever GPU it uses. Not among them: what sets cards up.
+#: Files that every CUDA program opens, whichever GPU it uses; those that configure cards left out.
 _COMMON: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
 class Device(NamedTuple):
-    """How the system names a GPU."""
+    """The system's names of a GPU."""
 
     #: The number in the name of its device file, which need not be that of NVML's order.
     minor: int
@@ -30,7 +30,7 @@ Devices = Mapping[int, Device]
 
 
 def gpu_variables(units: Sequence[int], names: Sequence[str] = ()) -> dict[str, str]:
-    """Return the variables by which CUDA programs keep to ``units``, or to GPUs of these ``names``."""
+    """Return the variables that restrict CUDA programs to ``units``, or to GPUs of these ``names``."""
     return {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(names or map(str, units)),
@@ -60,7 +60,7 @@ def device_files(order: RunOrder, devices: Devices) -> tuple[str, ...]:
 
 
 def find_devices(settings: Mapping[str, str]) -> dict[int, Device]:
-    """Ask NVML how the GPUs of a node are called; declared ones have no names."""
+    """Return the names of a node's GPUs from NVML; declared ones have none."""
     if settings.get("gpus", "").strip():
         return {}
     import pynvml
@@ -69,7 +69,7 @@ def find_devices(settings: Mapping[str, str]) -> dict[int, Device]:
 
 
 def read_devices(nvml: Any) -> dict[int, Device]:
-    """Ask NVML, given as the module ``pynvml``; what is lost, or without its library, has no name."""
+    """Read the names from NVML, given as the module ``pynvml``; a lost GPU has none."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:
@@ -89,5 +89,5 @@ def read_devices(nvml: Any) -> dict[int, Device]:
 
 
 def _text(answer: str | bytes) -> str:
-    """Older libraries answer with bytes."""
+    """Decode an answer: older libraries return bytes."""
     return answer.decode() if isinstance(answer, bytes) else answer

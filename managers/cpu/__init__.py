@@ -1,1 +1,1 @@
-"""CPU cores of a node: their ledger, what a node has of them, and drivers that run commands."""
+"""CPU cores of a node: their ledger, their probe, and drivers that run commands."""

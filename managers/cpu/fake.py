@@ -1,8 +1,8 @@
-"""The in-memory twin of a driver that runs commands.
+"""Fake driver of commands, in memory.
 
 It obeys the rules of `domain.ports.Driver` and passes the same conformance suite as the real ones,
-but starts no process: a *script* says how long each order takes and how it ends. Time is the event
-loop's, so under a virtual clock an hour passes at once.
+but starts no process: a *script* determines how long each order takes and how it ends. Time is the
+event loop's, so under a virtual clock an hour passes at once.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from domain.allocation import Allocation, UsedResources
 from domain.errors import InvalidRequest, NotFound
 from domain.ids import ActionId, TrajectoryKey
 from domain.ports import ExecResult, Leftover, RunOrder, RunReport
-from managers.common.order_runs import SHUTTING_DOWN, Runs, StoppableRun
-from managers.cpu.process.workspace import split_path
+from managers.common.order_runs import SHUTTING_DOWN, OrderRuns, StoppableRun
+from managers.cpu.workspaces import split_path
 
 
 @dataclass(frozen=True)
 class Play:
-    """How one order goes."""
+    """Course of one order."""
 
     #: None: it runs until it is stopped.
     seconds: float | None = 0.0
     exit_code: int = 0
     stdout: str = ""
-    #: Waiting before it starts, as for a slow environment.
+    #: Delay before it starts, as for a slow environment.
     preparing_seconds: float = 0.0
-    #: Another end than its own, as when memory runs out.
+    #: Outcome other than a normal end, as when memory runs out.
     outcome: Outcome = Outcome.COMPLETED
     detail: str | None = None
-    #: What it used, as a driver that counts says.
+    #: Resources that it used, as a measuring driver reports them.
     used: UsedResources | None = None
     #: It ends without ever having started.
     never_started: bool = False
@@ -44,7 +44,7 @@ Script = Callable[[RunOrder], Play]
 
 @dataclass
 class FakeStorage:
-    """What survives a driver: give it to the next one to play a restart."""
+    """State that survives a driver: pass it to the next one to simulate a restart."""
 
     marks: dict[str, RunOrder] = field(default_factory=dict)
     #: Marks of orders whose processes outlived their driver.
@@ -53,7 +53,7 @@ class FakeStorage:
 
 
 def read_command(order: RunOrder) -> Play:
-    """Play the few commands whose meaning is plain: true, false, echo, sleep."""
+    """Script for a few commands: true, false, echo, sleep."""
     program, *arguments = order.action.exec.command if order.action.exec else ("",)
     match program:
         case "true":
@@ -67,8 +67,8 @@ def read_command(order: RunOrder) -> Play:
     return Play(exit_code=127)
 
 
-class _Performance(StoppableRun):
-    """One order that is played."""
+class _FakeRun(StoppableRun):
+    """One simulated run."""
 
     def __init__(self, order: RunOrder, started: Callable[[], None], driver: FakeDriver) -> None:
         super().__init__(order)
@@ -76,11 +76,11 @@ class _Performance(StoppableRun):
         self._driver = driver
 
     def resize(self, allocation: Allocation) -> None:
-        """Note with what it goes on; how long it takes is the script's, not the units'."""
+        """Record the allocation; the script, not the units, sets the duration."""
         self.order = self.order.resized(allocation)
 
     async def live(self) -> RunReport:
-        """Play the order to its end."""
+        """Simulate the order to its end."""
         order, stopped = self.order, self.stopped
         play = self._driver.script(order)
         if await _passes(play.preparing_seconds, stopped):
@@ -104,7 +104,7 @@ class _Performance(StoppableRun):
 
 
 class FakeDriver:
-    """Plays orders."""
+    """Simulates orders."""
 
     kinds = frozenset({Kind.EXEC})
     isolation = "fake"
@@ -112,11 +112,11 @@ class FakeDriver:
     def __init__(self, script: Script = read_command, storage: FakeStorage | None = None) -> None:
         self.storage = storage or FakeStorage()
         self.script = script
-        self._runs: Runs[_Performance] = Runs(self._take_back)
+        self._runs: OrderRuns[_FakeRun] = OrderRuns(self._remove_marks)
         self._crashed = False
 
     async def open(self) -> list[Leftover]:
-        """Return what a predecessor on the same storage had started."""
+        """Return the attempts that a predecessor on the same storage started."""
         ended, self.storage.running = self.storage.running, set()
         return [
             Leftover(order.id, order.attempt, mark in ended)
@@ -124,24 +124,24 @@ class FakeDriver:
         ]
 
     async def run(self, order: RunOrder, started: Callable[[], None]) -> RunReport:
-        """Play one order to its end. An order that runs already is not run twice."""
-        return await self._runs.run(order, lambda: _Performance(order, started, self))
+        """Simulate one order to its end. An order that runs already is not run twice."""
+        return await self._runs.run(order, lambda: _FakeRun(order, started, self))
 
     def stop(self, action_id: ActionId, outcome: Outcome, reason: str) -> None:
-        """End a run; its report carries ``outcome`` unless it ended by itself before."""
+        """Stop a run; its report carries ``outcome`` unless it ended before."""
         self._runs.stop(action_id, outcome, reason)
 
     def resize(self, action_id: ActionId, attempt: int, allocation: Allocation) -> None:
-        """Note with what a run goes on."""
+        """Record the new allocation of a run."""
         self._runs.resize(action_id, attempt, allocation)
 
     def holds(self, action_id: ActionId) -> tuple[Allocation, ...]:
-        """Return what a run works with now; nothing when it does not run."""
+        """Return the present allocations of a run; empty when it does not run."""
         run = self._runs.get(action_id)
         return run.order.allocations if run is not None else ()
 
     def crash(self) -> FakeStorage:
-        """Die without a word; what runs goes on. Returns what a successor finds."""
+        """Crash while commands run on. Returns the storage for a successor."""
         self.storage.running.update(run.order.mark for run in self._runs)
         self._crashed = True
         for task in self._runs.tasks():
@@ -149,24 +149,24 @@ class FakeDriver:
         return self.storage
 
     def forget(self, marks: Sequence[str]) -> None:
-        """These attempts will not be ordered again: their marks go, once they have ended."""
+        """Remove the marks of attempts that are not ordered again, once these have ended."""
         self._runs.forget(marks)
 
-    def _take_back(self, marks: Sequence[str]) -> None:
+    def _remove_marks(self, marks: Sequence[str]) -> None:
         for mark in () if self._crashed else marks:
             self.storage.marks.pop(mark, None)
 
     async def remove_environment(self, trajectory: TrajectoryKey) -> None:
-        """End what runs in it and delete it."""
+        """Stop its runs and delete its files."""
         await self._runs.end_of(trajectory, Outcome.CANCELLED, "its environment is removed")
         self.storage.files.pop(trajectory, None)
 
     async def put_file(self, trajectory: TrajectoryKey, path: str, content: bytes) -> None:
-        """Keep a file."""
+        """Store a file."""
         self.storage.files.setdefault(trajectory, {})[_place(path)] = content
 
     async def get_file(self, trajectory: TrajectoryKey, path: str, limit_bytes: int) -> bytes:
-        """Return a file that was put."""
+        """Return a stored file."""
         content = self.storage.files.get(trajectory, {}).get(_place(path))
         if content is None:
             raise NotFound(f"{path!r} is not in the workspace")
@@ -175,12 +175,12 @@ class FakeDriver:
         return content
 
     async def close(self) -> None:
-        """End everything."""
+        """Stop all runs."""
         await self._runs.end_all(SHUTTING_DOWN)
 
 
 async def _passes(seconds: float | None, stopped: asyncio.Future[tuple[Outcome, str]]) -> bool:
-    """Let time pass; return True as soon as the run is stopped."""
+    """Wait for ``seconds``; return True as soon as the run is stopped."""
     await asyncio.wait([stopped], timeout=seconds)
     return stopped.done()
 

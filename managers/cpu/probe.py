@@ -1,7 +1,7 @@
-"""What a node has: its cores by NUMA node, and its memory.
+"""Inventory of a node: its cores by NUMA node, and its memory.
 
-Cores are counted from what this process may use (affinity mask, cgroup limit), not from what the
-machine has. An operator may declare fewer, or more than there are (``oversubscribed``).
+Counted are the cores that this process may use (affinity mask, cgroup limit), not those of the
+machine. An operator may declare fewer, or more than exist (``oversubscribed``).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from domain.inventory import ResourceInventory
 from domain.ports import DriverContext
 from domain.resources import MAX_UNITS, MILLI
 from managers.common.memory_shares import memory_shares, real_memory_bytes
-from managers.cpu.cpulist import parse_cpu_list
-from managers.cpu.topology import physical_cores, without_reserved
+from managers.cpu.topology import parse_cpu_list, physical_cores, without_reserved
 
 _NODES: Final = Path("/sys/devices/system/node")
 
@@ -28,7 +27,7 @@ def usable_cores() -> tuple[int, ...]:
 
 
 def numa_groups(cores: Iterable[int], nodes: Path = _NODES) -> tuple[tuple[int, ...], ...]:
-    """Group ``cores`` by NUMA node; those the kernel does not place form one more group."""
+    """Group ``cores`` by NUMA node; those without a known node form one more group."""
     remaining = set(cores)
     groups: list[tuple[int, ...]] = []
     for listing in sorted(nodes.glob("node[0-9]*/cpulist"), key=_node_number):
@@ -44,8 +43,8 @@ def numa_groups(cores: Iterable[int], nodes: Path = _NODES) -> tuple[tuple[int, 
 def cpu_inventory(declared: str, real: Sequence[int], nodes: Path = _NODES) -> ResourceInventory:
     """Return the cores to offer: as ``declared`` (``8``, ``0-3,6``), else all ``real`` ones.
 
-    A count takes real cores first. Declared cores that are not real have no locality; on this node
-    they stand for real ones.
+    A count takes real cores first. Declared cores that do not exist have no locality; drivers map them
+    onto real ones.
     """
     wanted = _declared_cores(declared.strip(), real)
     genuine = [core for core in wanted if core in set(real)]
@@ -57,7 +56,7 @@ def cpu_inventory(declared: str, real: Sequence[int], nodes: Path = _NODES) -> R
 
 
 def probe_cpu(context: DriverContext) -> ResourceInventory:
-    """Say which cores a node offers; ``settings["cpus"]`` declares them.
+    """Return the cores that a node offers; ``settings["cpus"]`` declares them.
 
     ``reserved_cpus`` are kept for the machine. With containers, whole physical cores are counted.
     """
@@ -74,9 +73,9 @@ def probe_cpu(context: DriverContext) -> ResourceInventory:
 
 
 def probe_memory(context: DriverContext) -> ResourceInventory:
-    """Say how many bytes of memory a node offers to environments; ``settings["memory_bytes"]`` declares them.
+    """Return the bytes that a node offers to environments; ``settings["memory_bytes"]`` declares them.
 
-    The rest is that of GPU services, where there are GPUs (`managers.common.memory_shares`).
+    Where there are GPUs, the rest is for their services (`managers.common.memory_shares`).
     """
     gpu = context.resources.get("gpu")
     shares = memory_shares(context.settings, real_memory_bytes(), has_gpus=gpu is not None)

@@ -1,8 +1,8 @@
-"""Physical cores and their threads.
+"""Physical cores and their threads, and the kernel's notation for sets of CPUs.
 
 Two threads of one core share its caches and its units, so work on one slows the other, and a secret
 may leak from one to the other. Where whole cores are granted, a core is therefore counted once, by its
-lowest thread, and whoever gets it gets all its threads.
+lowest thread, and granted with all its threads.
 """
 
 from __future__ import annotations
@@ -12,15 +12,30 @@ from pathlib import Path
 from typing import Final
 
 from domain.errors import InvalidRequest
-from managers.cpu.cpulist import parse_cpu_list
+from domain.resources import MAX_UNITS
+
+
+def parse_cpu_list(text: str) -> tuple[int, ...]:
+    """Parse the kernel's list notation (``0-3,6``). Raises InvalidRequest for anything else."""
+    cores: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, dash, last = part.partition("-")
+        if not first.strip().isdigit() or (dash and not last.strip().isdigit()):
+            raise InvalidRequest(f"{text!r} is not a list of cores: write it like 0-3,6")
+        low, high = int(first), int(last) if dash else int(first)
+        if not low <= high < MAX_UNITS:
+            raise InvalidRequest(f"{part!r} is not a range of cores in {text!r}")
+        cores.update(range(low, high + 1))
+    return tuple(sorted(cores))
+
 
 _DEVICES: Final = Path("/sys/devices/system/cpu")
 
 
 def physical_cores(threads: Iterable[int], devices: Path = _DEVICES) -> dict[int, frozenset[int]]:
-    """Return the cores that ``threads`` make up: lowest thread → all of its threads among them.
+    """Return the physical cores of ``threads``: lowest thread → all of its threads among them.
 
-    A thread whose core the kernel does not tell is a core of its own.
+    A thread without a known core is a core of its own.
     """
     usable = set(threads)
     cores: dict[int, frozenset[int]] = {}
@@ -35,10 +50,10 @@ def physical_cores(threads: Iterable[int], devices: Path = _DEVICES) -> dict[int
 
 
 def without_reserved(cores: Iterable[int], reserved: str) -> tuple[int, ...]:
-    """Return ``cores`` without those that the operator keeps for the machine itself.
+    """Return ``cores`` without those that the operator reserves for the machine itself.
 
-    ``reserved`` is in the kernel's list notation. Raises InvalidRequest when it names others, or
-    when nothing is left.
+    ``reserved`` is in the kernel's list notation. Raises InvalidRequest when it names other cores, or
+    no core is left.
     """
     there, kept = set(cores), set(parse_cpu_list(reserved))
     if kept - there:

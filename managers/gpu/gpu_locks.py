@@ -1,8 +1,8 @@
-"""Whose turn it is on a GPU: one at a time, in the order in which they came.
+"""GPU locks: one task at a time works on a GPU, in order of arrival.
 
-GPUs are locked in the order of their numbers, so nobody waits in a circle. Whoever holds some may lock
-others too, whatever their numbers, while those are *idle*: nobody is there or waits, so it waits for
-nobody either. GPUs of which none is the same never wait for each other.
+A task locks GPUs in the order of their numbers, so no cycle of waiting tasks can form. A task that
+holds some may lock further ones out of order only while these are *idle*, because then it does not
+wait. Tasks on disjoint GPUs never wait for each other.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable
 
 
-class Gates:
+class GpuLocks:
     """A lock for each GPU."""
 
     def __init__(self) -> None:
         self._locks: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        #: How many are there, or wait.
-        self._present: Counter[int] = Counter()
+        #: Tasks that hold a GPU or wait for it.
+        self._users: Counter[int] = Counter()
 
     def idle(self, units: Iterable[int]) -> bool:
-        """Say whether nobody is on any of ``units``, or waits for one."""
-        return not any(self._present[unit] for unit in units)
+        """Say whether no task holds any of ``units`` or waits for one."""
+        return not any(self._users[unit] for unit in units)
 
     @contextlib.asynccontextmanager
-    async def alone(self, units: Iterable[int]) -> AsyncIterator[None]:
-        """Be the only one on ``units``."""
+    async def hold(self, units: Iterable[int]) -> AsyncIterator[None]:
+        """Hold all of ``units`` exclusively."""
         ordered = sorted(set(units))
-        self._present.update(ordered)
+        self._users.update(ordered)
         try:
             async with contextlib.AsyncExitStack() as stack:
                 for unit in ordered:
                     await stack.enter_async_context(self._locks[unit])
                 yield
         finally:
-            self._present.subtract(ordered)
+            self._users.subtract(ordered)

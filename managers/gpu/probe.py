@@ -1,14 +1,14 @@
-"""What a node has: its GPUs as NVML names them, or as many as an operator declares.
+"""GPUs of a node: its inventory at start, and their use while it runs, as NVML reports them.
 
-GPUs keep the order and the numbers of NVML, so that chunks are aligned as the machine is. One that
-is lost, is cut up (MIG), waits for a reset of its memory, or is worked on by a process of somebody else
-when the node worker starts, is not ours to give: it is unhealthy. Services that a dead predecessor
-left are no such process: they are ended before the node joins. A node without NVIDIA's library has none.
+GPUs keep the order and the numbers of NVML, so that chunks are aligned as the machine is. A GPU is
+unhealthy when it is lost, split (MIG), waits for a reset of its memory, or runs a foreign process when
+the node worker starts. Services of a dead predecessor are not foreign: they are ended before the node
+joins. A node without NVIDIA's library has no GPUs.
 
-What services may take of the node's host memory is part of the inventory (`managers.common.memory_shares`).
+The inventory includes the host memory for services (`managers.common.memory_shares`).
 
-Declared GPUs (``settings["gpus"]``, for tests and demos) are counted and have the declared memory;
-nothing looks whether they exist.
+Declared GPUs (``settings["gpus"]``, for tests and demos) have the declared memory; their existence is
+not checked.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from msgspec.structs import replace
 
 from domain.errors import InvalidRequest
 from domain.inventory import ResourceInventory
-from domain.ports import DriverContext
+from domain.ports import DriverContext, UnitUse
 from domain.resources import MAX_UNITS, MILLI
 from managers.common.memory_shares import memory_shares, real_memory_bytes
 from managers.gpu.engines.leftovers import left_by
 
 _log = logging.getLogger(__name__)
 
-#: ``NVML_COMPUTEMODE_PROHIBITED``: nobody may compute on it.
+#: ``NVML_COMPUTEMODE_PROHIBITED``: no process may compute on it.
 _PROHIBITED: Final = 2
 #: Memory of a declared GPU of which no memory is declared.
 _DECLARED_BYTES: Final = 80 * 2**30
@@ -40,12 +40,12 @@ class Gpu(NamedTuple):
 
     number: int
     memory_bytes: int
-    #: Why it must not be handed out; empty when it may.
+    #: Why it must not be granted; empty when it may.
     trouble: str = ""
 
 
 def probe_gpu(context: DriverContext) -> ResourceInventory:
-    """Say which GPUs a node offers; ``settings["gpus"]`` declares a count of them."""
+    """Return the GPUs that a node offers; ``settings["gpus"]`` declares their number."""
     declared = context.settings.get("gpus", "").strip()
     if declared:
         memory = context.settings.get("gpu_memory_bytes", "").strip() or str(_DECLARED_BYTES)
@@ -59,7 +59,7 @@ def probe_gpu(context: DriverContext) -> ResourceInventory:
 
 
 def _found(context: DriverContext) -> ResourceInventory:
-    """Return what NVML finds."""
+    """Return the inventory that NVML reports."""
     import pynvml
 
     found = read_gpus(pynvml, left_by(context.state_directory))
@@ -70,7 +70,7 @@ def _found(context: DriverContext) -> ResourceInventory:
 
 
 def inventory_of(gpus: list[Gpu]) -> ResourceInventory:
-    """Return one node's GPUs; memory is that of the smallest healthy one."""
+    """Return the inventory of one node; its memory is that of the smallest healthy GPU."""
     healthy = [gpu.memory_bytes for gpu in gpus if not gpu.trouble]
     return ResourceInventory(
         len(gpus) * MILLI,
@@ -81,9 +81,9 @@ def inventory_of(gpus: list[Gpu]) -> ResourceInventory:
 
 
 def read_gpus(nvml: Any, ours: Callable[[int], bool] = lambda _: False) -> list[Gpu]:
-    """Ask NVML, given as the module ``pynvml``; a node without its library or driver has none.
+    """Read GPUs from NVML, given as the module ``pynvml``; without its library or driver, none.
 
-    ``ours`` says of a process whether we started it.
+    ``ours`` returns whether this node worker, or a predecessor, started a process.
     """
     try:
         nvml.nvmlInit()
@@ -106,20 +106,20 @@ def _read(nvml: Any, index: int, ours: Callable[[int], bool]) -> Gpu:
 
 
 def _troubles(nvml: Any, device: Any, ours: Callable[[int], bool]) -> Iterator[str]:
-    if _asked(nvml, lambda: nvml.nvmlDeviceGetMigMode(device)[0]):
-        yield "it is cut into MIG devices"
-    if _asked(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(device)[2]):
+    if _query(nvml, lambda: nvml.nvmlDeviceGetMigMode(device)[0]):
+        yield "it is split into MIG devices"
+    if _query(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(device)[2]):
         yield "its memory waits for a reset to be repaired"
-    if _asked(nvml, lambda: nvml.nvmlDeviceGetComputeMode(device)) == _PROHIBITED:
+    if _query(nvml, lambda: nvml.nvmlDeviceGetComputeMode(device)) == _PROHIBITED:
         yield "its compute mode is prohibited"
-    processes = _asked(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(device)) or ()
+    processes = _query(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(device)) or ()
     pids = [each.pid for each in processes if not ours(each.pid)]
     if pids:
         yield f"processes work on it: {', '.join(map(str, pids))}"
 
 
-def _asked(nvml: Any, question: Callable[[], Any]) -> Any:
-    """Return an answer; None where the device knows nothing of the question."""
+def _query(nvml: Any, question: Callable[[], Any]) -> Any:
+    """Return the answer to a query; None where the device does not support it."""
     with contextlib.suppress(nvml.NVMLError_NotSupported):
         return question()
     return None
@@ -137,3 +137,48 @@ def _count(name: str, text: str) -> int:
     if not text.isdigit() or int(text) > most:
         raise InvalidRequest(f"{name} is {text!r}: give a whole number up to {most}")
     return int(text)
+
+
+class NvmlMeter:
+    """Measures GPUs, by their numbers in NVML's order."""
+
+    def __init__(self, nvml: Any = None) -> None:
+        """``nvml`` stands in for the module ``pynvml``."""
+        if nvml is None:
+            import pynvml
+
+            nvml = pynvml
+        nvml.nvmlInit()
+        self._nvml = nvml
+        self._handles: dict[int, Any] = {}
+
+    def free_bytes(self, unit: int) -> int:
+        """Return the free memory of a GPU."""
+        return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle(unit)).free)
+
+    def use(self, unit: int) -> UnitUse | None:
+        """Return the use of a GPU; None when it does not answer."""
+        nvml = self._nvml
+        try:
+            memory = nvml.nvmlDeviceGetMemoryInfo(self._handle(unit))
+            used_bytes = int(memory.total) - int(memory.free)
+        except nvml.NVMLError:
+            return None
+        try:
+            rates = nvml.nvmlDeviceGetUtilizationRates(self._handle(unit))
+        except nvml.NVMLError:
+            return UnitUse(None, used_bytes)
+        return UnitUse(rates.gpu / 100, used_bytes)
+
+    def pids(self, unit: int) -> list[int]:
+        """Return the processes that compute on a GPU; empty where these are unknown."""
+        try:
+            found = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle(unit))
+        except self._nvml.NVMLError:
+            return []
+        return [each.pid for each in found]
+
+    def _handle(self, unit: int) -> Any:
+        if unit not in self._handles:
+            self._handles[unit] = self._nvml.nvmlDeviceGetHandleByIndex(unit)
+        return self._handles[unit]

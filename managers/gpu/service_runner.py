@@ -1,25 +1,24 @@
-"""Bringing services onto the chunks of one node, and taking them off again.
+"""Service runner: restores services onto the chunks of one node, and evicts them.
 
-The ledger has decided who goes where and who leaves; here it is done, on the node. Rules
+The ledger decides the placements and evictions; this module executes them. Rules
 
-1. `hold` returns a server that answers, for a holder that keeps it awake until `let_go`.
-2. Work on a GPU is done by one at a time (`gates`): whoever comes to it later waits for the restores
-   and evictions before. Who is wanted where it answers already waits for nobody.
-3. Nothing is restored before the memory it needs is *measured* free on each GPU (I11). When that
-   does not come true in time, whoever said that it sleeps there is ended, for it may have lied; when
-   that does not help either, `MemoryNotFreed` names the GPUs: they are to be quarantined.
-4. Who is cancelled gives its lock back; its restore goes on and ends cached.
-5. A service that died is noticed when it is wanted next, and restored again.
-6. What is in memory here is the truth. Where the ledger knows less than is there (a restore that
-   its holder gave up), whoever nobody keeps awake leaves too, so that memory gets free.
-7. What left without being told to is remembered as *lost* until the ledger is told.
-8. What comes for nobody (`come`) takes memory that is free at once, and gives way to whoever comes to its
-   GPUs for another service. One that wakes goes on, since stopping it would lose its copy; and so does
-   a restore that its holder gave up. But only while it is not *late* (`Instance.late`): then it is
-   ended for whoever waits behind it.
+1. `hold` returns a server that answers, locked for a holder until `release`.
+2. One task at a time works on a GPU (`gpu_locks`): a later one waits for the restores and evictions
+   before it. A request for a service that answers waits for none of them.
+3. A restore starts only after the memory it needs is *measured* free on each GPU (I11). When it is
+   not free in time, sleeping services there are ended, since they may hold memory; when that does not
+   help, `MemoryNotFreed` names the GPUs, which are then quarantined.
+4. A cancelled holder releases its lock; its restore goes on, and the service stays cached.
+5. A dead server is noticed at the next request for it, and restored again.
+6. Memory on the node is the truth. When a service is resident that the ledger does not know of (its
+   holder gave up the restore), it is evicted if it has no lock, so that memory gets free.
+7. A service that left memory without an eviction of the ledger is *lost*, until it is reported.
+8. `prefetch` uses free memory only, and is cancelled by a request for another service on its GPUs.
+   A wake-up is not cancelled, since stopping it would lose the copy; nor is a restore that its holder
+   gave up. Either is ended for the tasks behind it once it is *late* (`ServiceInstance.late`).
 9. A service that does not answer as before (I12) is ended, and not restored at that home again until
-   it is declared otherwise: `forget`.
-10. Nothing is started for which there is no host memory (`host`).
+   it is declared otherwise (`forget`).
+10. No service starts without room in host memory (`host_memory`).
 """
 
 from __future__ import annotations
@@ -32,35 +31,34 @@ from typing import Any, Final
 
 from domain.services import ServiceState
 from managers.gpu.engines import EngineFailed, Server
+from managers.gpu.gpu_locks import GpuLocks
 from managers.gpu.host_memory import Home, HostMemory, NoRoom, Units
-from managers.gpu.room import MemoryNotFreed, Room
-from managers.gpu.shelf import Kept, Quarantined, now
+from managers.gpu.memory_reclaim import MemoryReclaimer
+from managers.gpu.residents_store import ResidentsStore, now
 
-__all__ = ["Home", "Keeper", "MemoryNotFreed", "NoRoom", "Quarantined", "Units"]
-
-#: How often it is looked, within the patience, whether what is in the way is late.
-_LOOKS: Final = 4
+#: Checks for late restores within the patience.
+_CHECKS: Final = 4
 
 
 @dataclass(eq=False)
-class _Order:
-    """What somebody asked for."""
+class _RestoreRequest:
+    """A request for a service at a home."""
 
     holder: str
     home: Home
     memory_bytes: int
     evicted: Sequence[Home]
-    #: Whoever asked still waits for it.
+    #: The holder still waits for it.
     wanted: bool = True
 
     @property
     def touched(self) -> set[int]:
-        """The GPUs on which something is to be done."""
+        """The GPUs on which it restores or evicts a service."""
         return {unit for _, units in (self.home, *self.evicted) for unit in units}
 
 
-class Keeper(Room):
-    """The services of one node, and whose turn it is on which GPU."""
+class ServiceRunner:
+    """The services of one node, and the tasks that restore and evict them."""
 
     def __init__(
         self,
@@ -69,195 +67,192 @@ class Keeper(Room):
         patience_seconds: float = 10.0,
         host: HostMemory | None = None,
     ) -> None:
-        """``free_bytes`` measures one GPU; it is asked for at most ``patience_seconds``."""
-        host = host or HostMemory(None, lambda _: 0)
-        super().__init__(make_server, free_bytes, patience_seconds, host)
-        #: What is being done: for somebody's order, else for nobody.
-        self._works: dict[asyncio.Task[Any], _Order | None] = {}
-        #: What comes for nobody, and whether it wakes.
-        self._coming: dict[Home, asyncio.Task[None]] = {}
+        """``free_bytes`` measures one GPU; it is polled for at most ``patience_seconds``."""
+        self.host = host or HostMemory(None, lambda _: 0)
+        self.store = ResidentsStore(make_server, self.host)
+        self._locks = GpuLocks()
+        self._memory = MemoryReclaimer(self.store, self._locks, free_bytes, patience_seconds)
+        #: Tasks, and the request of each; None for a prefetch.
+        self._tasks: dict[asyncio.Task[Any], _RestoreRequest | None] = {}
+        self._prefetches: dict[Home, asyncio.Task[None]] = {}
+        #: Prefetches that wake a sleeping service.
         self._waking: set[Home] = set()
         self._closed = False
 
     async def hold(
         self, holder: str, home: Home, memory_bytes: int, evicted: Sequence[Home] = ()
     ) -> Server:
-        """Bring a service home, after those of ``evicted`` have left; see the rules.
+        """Restore a service at ``home``, after evicting ``evicted``, and lock it for ``holder``.
 
         ``memory_bytes`` is what it needs of each GPU. Raises EngineFailed, MemoryNotFreed, and
-        Conflict when one that should leave is kept awake.
+        Conflict when a service to evict is locked.
         """
-        if (there := self._answering(home)) is not None:
-            there.instance.lock(holder)
+        if (answering := self.store.answering(home)) is not None:
+            answering.instance.lock(holder)
             self.host.take(home)
-            return there.server
-        order = _Order(holder, home, memory_bytes, evicted)
-        work = asyncio.ensure_future(self._bring(order))
-        self._works[work] = order
-        work.add_done_callback(self._works.pop)
+            return answering.server
+        request = _RestoreRequest(holder, home, memory_bytes, evicted)
+        task = asyncio.ensure_future(self._restore(request))
+        self._tasks[task] = request
+        task.add_done_callback(self._tasks.pop)
         try:
-            return await asyncio.shield(work)
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
-            # At once: whoever comes to these GPUs next may do so before the restore is reaped.
-            order.wanted = False
-            self.let_go(holder, home)
-            work.add_done_callback(_look_away)
+            # At once: the next task on these GPUs may begin before the restore is reaped.
+            request.wanted = False
+            self.release(holder, home)
+            task.add_done_callback(_retrieve_error)
             raise
 
-    async def come(self, home: Home, memory_bytes: int, *, awake: bool = True) -> None:
-        """Bring a service home for nobody (rule 8), or its copy into host memory alone.
+    def release(self, holder: str, home: Home) -> None:
+        """Release the lock of ``holder``; the service stays cached."""
+        self.store.unlock(holder, home)
+
+    async def prefetch(self, home: Home, memory_bytes: int, *, awake: bool = True) -> None:
+        """Restore a service ahead of a request (rule 8); not ``awake``: only its copy in host memory.
 
         Raises EngineFailed, NoRoom among others.
         """
         if self._closed:
-            raise EngineFailed("the node worker ends")
-        if home in self._coming:
+            raise EngineFailed("the node worker is shutting down")
+        if home in self._prefetches:
             return
-        work = asyncio.ensure_future(self._come(home, memory_bytes, awake=awake))
-        self._coming[home], self._works[work] = work, None
-        work.add_done_callback(self._works.pop)
-        work.add_done_callback(lambda _: self._coming.pop(home))
-        await asyncio.wait({work})
-        if work.cancelled():
-            raise NoRoom("it made room for somebody else")
-        work.result()
+        task = asyncio.ensure_future(self._prefetch(home, memory_bytes, awake=awake))
+        self._prefetches[home], self._tasks[task] = task, None
+        task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(lambda _: self._prefetches.pop(home))
+        await asyncio.wait({task})
+        if task.cancelled():
+            raise NoRoom("a request for another service took its GPUs")
+        task.result()
 
     async def clear(self, units: Units, memory_bytes: int) -> None:
-        """Let everybody leave ``units``; see that so much of each is free.
+        """Evict all services from ``units``, and wait until ``memory_bytes`` of each are free.
 
-        Raises MemoryNotFreed, and Conflict when somebody there is kept awake.
+        Raises MemoryNotFreed, and Conflict when a service there is locked.
         """
-        async with self._first(units):
-            for home in self._in(units, ServiceState.RESIDENT):
-                await self._evict(home)
-            await self._measured_free(units, memory_bytes)
+        async with self._preempting(units):
+            for home in self.store.in_state(units, ServiceState.RESIDENT):
+                await self.store.evict(home)
+            await self._memory.wait_free(units, memory_bytes)
 
     async def evict(self, home: Home) -> None:
-        """Let a service leave, unless somebody keeps it awake."""
-        async with self._gates.alone(home[1]):
-            kept = self._kept.get(home)
-            if kept is not None and kept.instance.evictable:
-                await self._evict(home)
+        """Evict a service, unless it is locked."""
+        async with self._locks.hold(home[1]):
+            service = self.store.get(home)
+            if service is not None and service.instance.evictable:
+                await self.store.evict(home)
 
     async def discard(self, home: Home, *, later: bool = False) -> None:
-        """End a service, unless somebody keeps it awake; what it answered is remembered (I12).
+        """End a service, unless it is locked; the record of its answers stays (I12).
 
-        ``later``: else as soon as it is wanted next and nobody does.
+        ``later``: end a locked one at the next request for it that finds it unlocked.
         """
-        async with self._gates.alone(home[1]):
-            if not await self._end(home) and later and home in self._kept:
-                self._doomed.add(home)
+        async with self._locks.hold(home[1]):
+            if not await self.store.end(home) and later:
+                self.store.doom(home)
 
     async def forget(self, home: Home) -> None:
-        """End a service that is declared otherwise now, with all that is known of it."""
-        async with self._gates.alone(home[1]):
-            if await self._end(home):
-                del self._kept[home]
-                self._quarantined.pop(home, None)
+        """End a service whose declaration changed, and drop what is known of it."""
+        async with self._locks.hold(home[1]):
+            await self.store.forget(home)
 
     async def close(self) -> None:
-        """End all services, and whatever is being done with them."""
+        """Cancel all tasks and end all services."""
         self._closed = True
-        for work in list(self._works):
-            work.cancel()
-        await asyncio.gather(*self._works, return_exceptions=True)
-        for home, kept in self._kept.items():
-            await kept.server.close()
-            self.host.give_back(home)
-        self._kept.clear()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.store.close()
 
-    def _answering(self, home: Home) -> Kept | None:
-        """Return a service that may be asked at once, whatever else is done on its GPUs."""
-        kept = self._kept.get(home)
-        if kept is None or home in self._doomed or home in self._quarantined:
-            return None
-        resident = kept.instance.state is ServiceState.RESIDENT and kept.server.alive
-        return kept if resident else None
-
-    async def _bring(self, order: _Order) -> Server:
-        home = order.home
-        async with self._first(order.touched, home):
-            if home in self._doomed:
-                await self._end(home)
-            kept, there = self._looked_at(home)
-            if not there:
+    async def _restore(self, request: _RestoreRequest) -> Server:
+        home = request.home
+        async with self._preempting(request.touched, home):
+            if self.store.is_doomed(home):
+                await self.store.end(home)
+            service, resident = self.store.inspect(home)
+            if not resident:
                 self.host.check(home)
-                for other in order.evicted:
-                    await self._evict(other)
-                await self._make_room(home[1], order.memory_bytes)
-                await self._measured_free(home[1], order.memory_bytes)
-                await self._make_host_room(home, order.touched)
+                for other in request.evicted:
+                    await self.store.evict(other)
+                await self._memory.evict_unknown(home[1], request.memory_bytes)
+                await self._memory.wait_free(home[1], request.memory_bytes)
+                await self._memory.free_host(home, request.touched)
             self.host.take(home)
-            if order.wanted:
-                kept.instance.lock(order.holder)
+            if request.wanted:
+                service.instance.lock(request.holder)
             try:
-                if not there:
-                    await self._restore(kept)
+                if not resident:
+                    await self.store.restore(service)
             except BaseException:
-                kept.instance.unlock(order.holder)
+                service.instance.unlock(request.holder)
                 raise
-            return kept.server
+            return service.server
 
-    async def _come(self, home: Home, memory_bytes: int, *, awake: bool) -> None:
-        async with self._gates.alone(home[1]):
-            kept, there = self._looked_at(home)
-            state = kept.instance.state
-            if there or not (awake or state is ServiceState.COLD):
+    async def _prefetch(self, home: Home, memory_bytes: int, *, awake: bool) -> None:
+        async with self._locks.hold(home[1]):
+            service, resident = self.store.inspect(home)
+            state = service.instance.state
+            if resident or not (awake or state is ServiceState.COLD):
                 return
-            if any(self._free_bytes(unit) < memory_bytes for unit in home[1]):
+            if not self._memory.is_free(home[1], memory_bytes):
                 raise NoRoom("the memory that it needs is not free")
             self.host.check(home)
             self.host.take(home)
             if not awake:
-                await self._prepare(kept)
+                await self.store.prepare(service)
                 return
             if state is ServiceState.HOST_RESIDENT:
                 self._waking.add(home)
             try:
-                await self._restore(kept)
+                await self.store.restore(service)
             finally:
                 self._waking.discard(home)
 
     @contextlib.asynccontextmanager
-    async def _first(self, units: Iterable[int], home: Home | None = None) -> AsyncIterator[None]:
-        """Be alone on ``units``, and go before what nobody waits for there (rule 8)."""
+    async def _preempting(
+        self, units: Iterable[int], home: Home | None = None
+    ) -> AsyncIterator[None]:
+        """Hold ``units``, cancelling prefetches of other services there (rule 8)."""
         units = set(units)
-        for other, work in self._coming.items():
+        for other, task in self._prefetches.items():
             if other != home and other not in self._waking and units & set(other[1]):
-                _stop(work)
+                _cancel(task)
         ending = None
-        if not self._gates.idle(units):
+        if not self._locks.idle(units):
             ending = asyncio.ensure_future(self._end_late(units, home))
         async with contextlib.AsyncExitStack() as stack:
             try:
-                await stack.enter_async_context(self._gates.alone(units))
+                await stack.enter_async_context(self._locks.hold(units))
             finally:
                 if ending is not None:
                     ending.cancel()
             yield
 
     async def _end_late(self, units: set[int], home: Home | None) -> None:
-        """End what is late on ``units`` and wanted by nobody, until this is cancelled (rule 8)."""
+        """Cancel late and unwanted restores on ``units``, until this task is cancelled (rule 8)."""
         while True:
-            await asyncio.sleep(self._patience_seconds / _LOOKS)
-            wanted = {order.home for order in self._works.values() if order and order.wanted}
-            works = [(other, work) for other, work in self._coming.items()]
-            works += [(order.home, work) for work, order in self._works.items() if order]
-            for other, work in works:
-                kept = self._kept.get(other)
-                if other in wanted or other == home or not units & set(other[1]) or kept is None:
+            await asyncio.sleep(self._memory.patience_seconds / _CHECKS)
+            requests = [(request, task) for task, request in self._tasks.items() if request]
+            wanted = {request.home for request, _ in requests if request.wanted}
+            tasks = [*self._prefetches.items(), *((each.home, task) for each, task in requests)]
+            for other, task in tasks:
+                service = self.store.get(other)
+                if other in wanted or other == home or not units & set(other[1]):
                     continue
-                if kept.instance.late(now(), self._patience_seconds):
-                    _stop(work)
+                if service is not None and service.instance.late(
+                    now(), self._memory.patience_seconds
+                ):
+                    _cancel(task)
 
 
-def _stop(work: asyncio.Task[Any]) -> None:
-    """Cancel it, once: a second time would break off its cleaning up."""
-    if not work.cancelling():
-        work.cancel()
+def _cancel(task: asyncio.Task[Any]) -> None:
+    """Cancel a task once: a second cancel would break off its clean-up."""
+    if not task.cancelling():
+        task.cancel()
 
 
-def _look_away(done: asyncio.Task[Server]) -> None:
-    """Take note of an error that nobody waits for any more; the instance shows it."""
+def _retrieve_error(done: asyncio.Task[Server]) -> None:
+    """Mark the error of an abandoned restore as retrieved; the instance shows it."""
     if not done.cancelled():
         done.exception()

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from managers.quota.ledger import CounterLedger
+from managers.quota.ledger.counter import CounterLedger
 
 __all__ = ["CounterLedger"]

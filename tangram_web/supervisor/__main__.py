@@ -1,4 +1,4 @@
-"""``python -m tangram_web.supervisor``: what ``./tangram up`` runs."""
+"""``python -m tangram_web.supervisor``, the program of ``./tangram up``."""
 
 from __future__ import annotations
 

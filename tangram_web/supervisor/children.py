@@ -1,4 +1,4 @@
-"""Child processes that are kept alive, and that never outlive us."""
+"""Child processes that are restarted when they die, and that never outlive this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,24 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tangram_web.supervisor.backoff import Backoff
+
+@dataclass
+class Backoff:
+    """Pauses before restarts: doubled at each early death, reset after a healthy run."""
+
+    first_seconds: float = 0.5
+    most_seconds: float = 30.0
+    #: A child that ran for so long was healthy; its death resets the pauses.
+    healthy_seconds: float = 60.0
+    #: Early deaths in a row.
+    deaths: int = 0
+
+    def after(self, lived_seconds: float) -> float:
+        """Return the pause after a run of ``lived_seconds``."""
+        self.deaths = 1 if lived_seconds >= self.healthy_seconds else self.deaths + 1
+        # The exponent is limited: 2.0 ** 1100 is an error.
+        return min(self.first_seconds * 2.0 ** min(self.deaths - 1, 32), self.most_seconds)
+
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -23,7 +40,7 @@ Pause = Callable[[float], Awaitable[object]]
 
 @dataclass(frozen=True)
 class Program:
-    """What to run, and how long it may take to end."""
+    """A command, its environment, and its grace period at the end."""
 
     name: str
     command: tuple[str, ...]
@@ -37,7 +54,7 @@ async def spawn(program: Program, cwd: Path, stdout: int, stderr: int = STDOUT) 
 
     def die_with_parent() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the line above took effect
+        if os.getppid() != parent:  # the parent died before the line above took effect
             os._exit(1)
 
     return await asyncio.create_subprocess_exec(
@@ -53,7 +70,7 @@ async def spawn(program: Program, cwd: Path, stdout: int, stderr: int = STDOUT) 
 
 
 async def end(process: Process, grace_seconds: float) -> None:
-    """Ask the process to end; after the grace, kill it and all of its group."""
+    """Send SIGTERM; after the grace period, kill the process and all of its group."""
     if process.returncode is not None:
         return
     process.send_signal(signal.SIGTERM)
@@ -67,12 +84,12 @@ async def end(process: Process, grace_seconds: float) -> None:
 def kill(process: Process) -> None:
     """Kill the process and all of its group, at once."""
     if process.returncode is None:
-        # Not reaped yet, so the number is still this child's and no stranger's.
+        # Not reaped yet, so the number is still that of this child.
         os.killpg(process.pid, signal.SIGKILL)
 
 
 class Child:
-    """One program, started again whenever it ends before it was told to."""
+    """One program, restarted whenever it ends without `stop`."""
 
     def __init__(
         self,
@@ -90,36 +107,36 @@ class Child:
         self._pause = pause
         self._backoff = Backoff()
         self._process: Process | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
         self._stopping = False
 
     @property
     def pid(self) -> int | None:
-        """Process id of the present life, if there is one."""
+        """Process id, while it runs."""
         process = self._process
         return None if process is None or process.returncode is not None else process.pid
 
     @property
     def deaths(self) -> int:
-        """Deaths in a row, none of which followed a long life."""
+        """Early deaths in a row."""
         return self._backoff.deaths
 
     async def start(self) -> None:
-        """Start the program, and from now on keep it alive. Raises OSError when it cannot."""
+        """Start the program, and restart it whenever it ends. Raises OSError."""
         process = await self._spawn()
-        self._keeper = asyncio.create_task(self._keep(process), name=f"keep {self.program.name}")
+        self._watcher = asyncio.create_task(self._keep(process), name=f"keep {self.program.name}")
 
     async def stop(self) -> None:
-        """End the program for good; returns when it is gone."""
+        """End the program without a restart; returns when it has ended."""
         self._stopping = True
         if self._process is not None:
             await end(self._process, self.program.grace_seconds)
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait({self._keeper})
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.wait({self._watcher})
 
     def kill(self) -> None:
-        """Kill it now; a `stop` that is waiting returns."""
+        """Kill it now; a waiting `stop` returns."""
         self._stopping = True
         if self._process is not None:
             kill(self._process)
@@ -135,9 +152,9 @@ class Child:
             code = await process.wait()
             if self._stopping:
                 return
-            process = await self._again(describe_exit(code), time.monotonic() - began)
+            process = await self._restart(describe_exit(code), time.monotonic() - began)
 
-    async def _again(self, end: str, lived_seconds: float) -> Process:
+    async def _restart(self, end: str, lived_seconds: float) -> Process:
         while True:
             delay = self._backoff.after(lived_seconds)
             self._announce(

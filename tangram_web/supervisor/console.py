@@ -1,16 +1,22 @@
-"""What the one who started Tangram sees: a line for each step, with the seconds since the start."""
+"""Console of the start: a line for each step with the seconds since the start, and the welcome text."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
-from typing import TextIO
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO
+from urllib.parse import urlsplit
+
+from tangram_web.supervisor.data_folder import DataFolder
+from tangram_web.supervisor.options import Options
+from tangram_web.supervisor.redis_server import EmbeddedRedis, ExternalRedis
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
 class Console:
-    """Writes steps as they are done; on a terminal, also what is being waited for."""
+    """Writes finished steps; on a terminal, also the step in progress."""
 
     def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out
@@ -20,11 +26,11 @@ class Console:
         self._turns = 0
 
     def step(self, text: str) -> None:
-        """Say that something is done."""
+        """Write a finished step."""
         self._write(f"{self._elapsed()}  {text}\n")
 
     def waiting(self, text: str) -> None:
-        """Say what is going on, in a line that the next one replaces."""
+        """Write the step in progress, in a line that the next one replaces."""
         if self._is_terminal:
             self._turns += 1
             spinner = _SPINNER[self._turns % len(_SPINNER)]
@@ -40,3 +46,71 @@ class Console:
     def _write(self, text: str) -> None:
         self._out.write(f"\r\033[K{text}" if self._is_terminal else text)
         self._out.flush()
+
+
+_INDENT = " " * 12
+_BODY = (
+    '{"task": "hello", "kind": "exec", "cost": {"cpu": 1}, "exec": {"command": ["uname", "-a"]}}'
+)
+
+
+def welcome(
+    access: Mapping[str, str],
+    home: DataFolder,
+    redis: EmbeddedRedis | ExternalRedis,
+    nodes: Sequence[Mapping[str, Any]],
+    options: Options,
+) -> str:
+    """Return address, token, a first request to try, and the choices of the start."""
+    demo = "8 generated trajectories, replayed forever at three times their speed (--no-demo disables it)"
+    return f"""
+  Open      {access["login_url"]}
+            (logs in as {access["user"]}, once; for another link restart, or run manage.py setup)
+  Token     {access["token"]}
+            (also in {home.path / "client.json"}, which ./tangram reads)
+  Try       curl -s '{access["url"]}/api/v1/actions?wait=10' \\
+              -H 'Authorization: Bearer {access["token"]}' \\
+              -H 'Content-Type: application/json' \\
+              -d '{_BODY}'
+
+  Redis     {redis.description}
+  Database  {describe_database(os.environ.get("DATABASE_URL"), home)}
+  Nodes     {describe_nodes(nodes)}
+  Commands  {describe_isolation(nodes)}
+  Demo      {demo if options.demo else "none"}
+  Logs      {home.logs}/*.log
+
+  Ctrl-C ends everything.
+"""
+
+
+def describe_database(url: str | None, home: DataFolder) -> str:
+    """Return the database in use, without its password."""
+    if not url:
+        return f"SQLite in {home.database}"
+    parts = urlsplit(url)
+    return f"{parts.scheme} at {parts.hostname or ''}{parts.path}"
+
+
+def describe_nodes(nodes: Sequence[Mapping[str, Any]]) -> str:
+    """Return the resources of each node, as it reports them."""
+    return f"\n{_INDENT}".join(map(_describe_node, nodes)) or "none has joined yet"
+
+
+def _describe_node(node: Mapping[str, Any]) -> str:
+    cpu = node["resources"].get("cpu", {"capacity": 0})
+    label = ", oversubscribed" if cpu.get("oversubscribed") else ""
+    return f"{node['name']}: {cpu['capacity']:g} cores{label}"
+
+
+def describe_isolation(nodes: Sequence[Mapping[str, Any]]) -> str:
+    """Return how commands of actions are isolated, as the nodes report it."""
+    found = {str(node["isolation"]) for node in nodes}
+    if found == {"bwrap"}:
+        return "each in a sandbox (bubblewrap), pinned to the cores it was granted"
+    if "process" in found:
+        return (
+            "plain processes of this user, NOT isolated: run nothing here that you do not trust"
+            f"\n{_INDENT}(apt-get install bubblewrap)"
+        )
+    return ", ".join(sorted(found)) or "no node has reported its isolation yet"

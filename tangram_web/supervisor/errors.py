@@ -1,4 +1,4 @@
-"""What can go wrong before the stack is up."""
+"""Errors of the start."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from domain.errors import TangramError
 
 
 class StartFailed(TangramError):
-    """Tangram could not be started; the message says why, and what to do."""
+    """Tangram could not be started; the message gives the reason and the remedy."""

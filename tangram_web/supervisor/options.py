@@ -1,4 +1,4 @@
-"""What `./tangram up` can be told."""
+"""Options of `./tangram up`."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tangram_web.supervisor.home import DEFAULT_HOME
+from tangram_web.supervisor.data_folder import DEFAULT_HOME
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to start."""
+    """Options of one start."""
 
     home: Path = DEFAULT_HOME
     host: str = "127.0.0.1"
     #: None: 8000, or the next free one.
     port: int | None = None
-    #: Cores each node declares; None: those there are, shared out.
+    #: Cores that each node declares; None: those of the machine, divided among the nodes.
     cpus: int | None = None
     nodes: int = 1
     demo: bool = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the options to ``parser``."""
+    """Add the options to ``parser``."""
     home = Path(os.environ.get("TANGRAM_HOME") or DEFAULT_HOME)
     parser.add_argument(
         "--home", type=Path, default=home, help="folder for all data (default: %(default)s)"
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cpus",
         type=positive,
-        help="cores each node declares; more than there are is labelled oversubscribed",
+        help="cores each node declares; more than exist are labelled oversubscribed",
     )
     parser.add_argument("--nodes", type=positive, default=1, help="node workers (%(default)s)")
     parser.add_argument(
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> int:
-    """Read a count of at least one."""
+    """Parse a count of at least one."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is below 1")
@@ -53,10 +53,10 @@ def positive(text: str) -> int:
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
-    """Read the command line of `./tangram up`."""
+    """Parse the command line of `./tangram up`."""
     parser = argparse.ArgumentParser(
         prog="./tangram up",
-        description="Start a whole Tangram here and keep it up until Ctrl-C.",
+        description="Start a whole Tangram on this machine and run it until Ctrl-C.",
         epilog="Environment: TANGRAM_HOME, TANGRAM_REDIS_URL, DATABASE_URL (docs/architecture.md).",
     )
     add_arguments(parser)

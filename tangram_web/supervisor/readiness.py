@@ -1,4 +1,4 @@
-"""Asking the web process whether all parts are alive, and what there is to work with."""
+"""Readiness of the stack: polls the web process until all parts are alive and the nodes have joined."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _EVERY_SECONDS = 0.1
 async def wait_until_ready(
     host: str, port: int, *, timeout_seconds: float, waiting: Callable[[str], None]
 ) -> None:
-    """Return once ``/readyz`` says yes. Raises StartFailed with its last answer when it never does."""
+    """Return once ``/readyz`` answers 200. Raises StartFailed with its last answer at the time-out."""
     answer = "the web process does not answer yet"
     try:
         async with asyncio.timeout(timeout_seconds):
             while True:
-                status, body = await ask(host, port, "/readyz")
+                status, body = await get(host, port, "/readyz")
                 if status == 200:
                     return
                 if status:
@@ -32,7 +32,7 @@ async def wait_until_ready(
 
 
 def describe_missing(body: str) -> str:
-    """Return what ``/readyz`` still misses, in words."""
+    """Return the failed checks of an answer of ``/readyz``."""
     try:
         checks = json.loads(body)["checks"]
         return "; ".join(problem for problem in checks.values() if problem != "ok")
@@ -43,12 +43,12 @@ def describe_missing(body: str) -> str:
 async def nodes_joined(
     host: str, port: int, *, token: str, count: int, timeout_seconds: float
 ) -> list[dict[str, Any]]:
-    """Return the nodes as they introduced themselves, once ``count`` are there or time is up."""
+    """Return the nodes as ``/status`` lists them, once ``count`` have joined or at the time-out."""
     nodes: list[dict[str, Any]] = []
     try:
         async with asyncio.timeout(timeout_seconds):
             while len(nodes) < count:
-                status, body = await ask(host, port, "/api/v1/status", token)
+                status, body = await get(host, port, "/api/v1/status", token)
                 nodes = json.loads(body)["nodes"] if status == 200 else nodes
                 await asyncio.sleep(_EVERY_SECONDS if len(nodes) < count else 0)
     except TimeoutError:
@@ -56,9 +56,9 @@ async def nodes_joined(
     return nodes
 
 
-async def ask(host: str, port: int, path: str, token: str = "") -> tuple[int, str]:
-    """Return status and body of a GET; status 0 when nobody answers in time."""
-    # 1.0: the body is everything up to the end of the connection.
+async def get(host: str, port: int, path: str, token: str = "") -> tuple[int, str]:
+    """Return status and body of a GET; status 0 without an answer in time."""
+    # HTTP/1.0: the body ends with the connection.
     lines = [f"GET {path} HTTP/1.0", f"Host: {host}:{port}", f"Authorization: Bearer {token}"]
     request = "\r\n".join([*(lines if token else lines[:2]), "", ""])
     try:

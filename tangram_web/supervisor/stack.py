@@ -1,4 +1,4 @@
-"""The programs that together are a Tangram."""
+"""The programs of a Tangram."""
 
 from __future__ import annotations
 
@@ -6,59 +6,33 @@ import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from tangram_web.supervisor.address import ServerAddress
 from tangram_web.supervisor.children import Program
 from tangram_web.supervisor.options import Options
 
 #: The folder that holds our packages: the checkout, or site-packages.
 ROOT = Path(__file__).resolve().parents[2]
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where the web process serves."""
-
-    host: str
-    port: int
-
-    @property
-    def local_host(self) -> str:
-        """A name under which this machine reaches it."""
-        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-
-    @property
-    def url(self) -> str:
-        host = f"[{self.local_host}]" if ":" in self.local_host else self.local_host
-        return f"http://{host}:{self.port}"
-
-    def allowed_hosts(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the setting that lets browsers in under this machine's names."""
-        if "TANGRAM_ALLOWED_HOSTS" in environment or self.host in _LOOPBACK:
-            return {}
-        names = ("localhost", "127.0.0.1", "[::1]", self.host, socket.gethostname())
-        return {"TANGRAM_ALLOWED_HOSTS": ",".join(dict.fromkeys((*names, socket.getfqdn())))}
 
 
 def python(*arguments: str) -> tuple[str, ...]:
-    """Return a command for the Python that runs us."""
+    """Return a command for the running Python interpreter."""
     return (sys.executable, *arguments)
 
 
-def setup(address: Address, environment: Mapping[str, str]) -> Program:
-    """Bring the database up to date, and make sure somebody can log in and submit."""
+def setup(address: ServerAddress, environment: Mapping[str, str]) -> Program:
+    """Program that migrates the database, and makes a first user and token."""
     command = python("-m", "tangram_web", "setup", "--url", address.url)
     return Program("setup", command, environment)
 
 
-def web(address: Address, environment: Mapping[str, str]) -> Program:
-    """Serve pages, the API and the gateway."""
+def web(address: ServerAddress, environment: Mapping[str, str]) -> Program:
+    """Program that serves pages, the API and the gateway."""
     flags = {
         "--host": address.host,
         "--port": str(address.port),
-        # Frames are small binary already; deflating them costs more than it saves.
+        # Frames are compact already; deflating them costs more than it saves.
         "--ws-per-message-deflate": "false",
         "--timeout-graceful-shutdown": "2",
         "--log-level": "info",
@@ -73,10 +47,10 @@ _POOL_OF_JOBS = ("-P", "threads", "-c", "4")
 
 
 def worker(role: str, environment: Mapping[str, str], name: str | None = None) -> Program:
-    """Host one role (``loop``, ``node``, ``projector``, ``jobs``) in a Celery worker."""
+    """Celery worker that hosts one role (``loop``, ``node``, ``projector``, ``jobs``)."""
     name = name or role
-    # No gossip, mingle or heartbeat: workers have nothing to say to each other. No checks: they load
-    # every view, which a worker never needs, and `manage.py setup` has run them.
+    # No gossip, mingle or heartbeat: workers exchange no messages. No checks: they load every view,
+    # which a worker never needs, and `manage.py setup` has run them.
     command = python(
         *("-m", "celery", "-A", "tangram_web.celery", "--skip-checks", "worker"),
         *("-Q", role, "-n", f"{name}@%h"),
@@ -102,10 +76,10 @@ def nodes(options: Options, environment: Mapping[str, str]) -> list[Program]:
 
 
 def share_cores(cores: Sequence[int], options: Options) -> list[str]:
-    """Return what each node declares as its cores; empty: all that there are.
+    """Return the declaration of cores of each node; empty: all cores of the machine.
 
-    Several nodes on one machine get distinct cores while there are enough, so that they do not
-    promise the same core twice; beyond that each declares one core, which is then shared.
+    Several nodes on one machine get distinct cores while there are enough; beyond that each declares
+    one core, which is then shared.
     """
     if options.cpus is not None:
         return [str(options.cpus)] * options.nodes
@@ -120,10 +94,10 @@ def share_cores(cores: Sequence[int], options: Options) -> list[str]:
 
 
 def demo(url: str, token: str, environment: Mapping[str, str]) -> Program:
-    """Play a few generated trajectories for ever, as a trainer would.
+    """Program that replays a few generated trajectories forever, as a trainer would.
 
-    Faster than recorded: a test that holds all cores of a small machine for a minute would be the
-    first thing that somebody's own first action waits for.
+    Faster than recorded: otherwise a user's first action could wait a minute for a test that holds all
+    cores of a small machine.
     """
     load = ("--generate", "--trajectories", "8", "--speed", "3")
     command = python("-m", "tangram_client", "replay", *load)

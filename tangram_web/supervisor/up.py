@@ -1,4 +1,4 @@
-"""The start, from an empty folder to an address to open, and the end."""
+"""Start and end of a Tangram: from an empty folder to an address to open."""
 
 from __future__ import annotations
 
@@ -11,33 +11,32 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from domain.redis_keys import Keys
-from tangram_web.supervisor import readiness, schema, stack
+from tangram_web.supervisor import readiness, stack
+from tangram_web.supervisor.address import ServerAddress, choose_port
 from tangram_web.supervisor.children import Program, end, spawn
-from tangram_web.supervisor.console import Console
+from tangram_web.supervisor.console import Console, welcome
+from tangram_web.supervisor.data_folder import DataFolder, mark_schema_current, schema_is_current
 from tangram_web.supervisor.errors import StartFailed
-from tangram_web.supervisor.home import Home
 from tangram_web.supervisor.options import Options
-from tangram_web.supervisor.ports import choose_port
 from tangram_web.supervisor.redis_server import (
     EmbeddedRedis,
     ExternalRedis,
     choose_redis,
-    forget_the_dead,
+    delete_heartbeats,
     wait_for_external,
     wait_for_socket,
 )
-from tangram_web.supervisor.supervise import Supervisor, tail
-from tangram_web.supervisor.welcome import welcome
+from tangram_web.supervisor.supervisor import Supervisor, tail
 
-#: A first start on a slow machine takes some 20 seconds; after this something is broken.
+#: Longest time until all parts are ready; a first start on a slow machine takes some 20 seconds.
 START_TIMEOUT_SECONDS = 120.0
-#: Nodes that take longer to introduce themselves are welcome, but not waited for.
+#: Longest wait for nodes to join before the welcome text.
 JOIN_TIMEOUT_SECONDS = 5.0
 
 
 async def up(options: Options, console: Console) -> None:
-    """Run a Tangram until a signal ends it. Raises StartFailed when it does not come up."""
-    home = Home.open(options.home)
+    """Run a Tangram until a signal ends it. Raises StartFailed."""
+    home = DataFolder.open(options.home)
     with home.locked():
         supervisor = Supervisor(home, stack.ROOT, console.step)
         stop = asyncio.Event()
@@ -46,18 +45,20 @@ async def up(options: Options, console: Console) -> None:
             await first_of(
                 start(options, home, supervisor, console), supervisor.watch(), stop.wait()
             )
-            await first_of(stop.wait(), supervisor.keep_logs_small())
+            await first_of(stop.wait(), supervisor.rotate_logs())
         finally:
-            console.waiting("ending everything …")
+            console.waiting("ending all parts …")
             await supervisor.stop()
-            console.step("everything has ended")
+            console.step("all parts have ended")
 
 
-async def start(options: Options, home: Home, supervisor: Supervisor, console: Console) -> None:
-    """Bring all parts up and say how to reach them."""
+async def start(
+    options: Options, home: DataFolder, supervisor: Supervisor, console: Console
+) -> None:
+    """Start all parts and write their addresses."""
     console.step(f"data in {home.path}")
     redis = await start_redis(home, supervisor, console)
-    address = stack.Address(options.host, choose_port(options.host, options.port))
+    address = ServerAddress(options.host, choose_port(options.host, options.port))
     environment = {
         "TANGRAM_HOME": str(home.path),
         "TANGRAM_REDIS_URL": redis.url,
@@ -66,7 +67,7 @@ async def start(options: Options, home: Home, supervisor: Supervisor, console: C
     console.waiting("preparing the database …")
     prepared = asyncio.create_task(prepare(home, stack.setup(address, environment)))
     try:
-        if not schema.is_current(home, stack.ROOT, os.environ):
+        if not schema_is_current(home, stack.ROOT, os.environ):
             await prepared
             console.step("database prepared")
         await supervisor.start(
@@ -87,7 +88,7 @@ async def start(options: Options, home: Home, supervisor: Supervisor, console: C
         waiting=console.waiting,
     )
     console.step("web, loop, node and projector are ready")
-    # Not needed to accept actions, so it does not slow the start down.
+    # Not needed to accept actions, so it does not delay the start.
     await supervisor.start([stack.worker("jobs", environment)])
     if options.demo:
         await supervisor.start([stack.demo(address.url, access["token"], environment)])
@@ -102,22 +103,22 @@ async def start(options: Options, home: Home, supervisor: Supervisor, console: C
 
 
 async def start_redis(
-    home: Home, supervisor: Supervisor, console: Console
+    home: DataFolder, supervisor: Supervisor, console: Console
 ) -> EmbeddedRedis | ExternalRedis:
-    """Start or reach the Redis that was chosen."""
+    """Start the embedded Redis, or check the external one."""
     redis = choose_redis(home, os.environ)
     if isinstance(redis, EmbeddedRedis):
         await supervisor.start([redis.program])
         await wait_for_socket(redis.socket)
-        await forget_the_dead(redis.socket, os.environ.get("TANGRAM_KEY_PREFIX") or Keys().prefix)
+        await delete_heartbeats(redis.socket, os.environ.get("TANGRAM_KEY_PREFIX") or Keys().prefix)
     else:
         await wait_for_external(redis.url)
     console.step(f"Redis: {redis.description}")
     return redis
 
 
-async def prepare(home: Home, setup: Program) -> Mapping[str, str]:
-    """Run ``setup`` and return what it says: where to log in, and with which token."""
+async def prepare(home: DataFolder, setup: Program) -> Mapping[str, str]:
+    """Run ``setup`` and return its output: login address and token."""
     log = home.log(setup.name)
     with log.open("ab") as errors:
         process = await spawn(setup, stack.ROOT, PIPE, errors.fileno())
@@ -128,14 +129,14 @@ async def prepare(home: Home, setup: Program) -> Mapping[str, str]:
     if process.returncode != 0:
         raise StartFailed(f"the database could not be prepared:\n{tail(log)}")
     access: Mapping[str, str] = json.loads(output)
-    schema.mark_current(home, stack.ROOT)
+    mark_schema_current(home, stack.ROOT)
     return access
 
 
 def _listen(stop: asyncio.Event, supervisor: Supervisor, console: Console) -> None:
     def on_signal() -> None:
         if stop.is_set():
-            console.step("killing everything")
+            console.step("killing all parts")
             supervisor.kill()
         else:
             stop.set()
@@ -146,7 +147,7 @@ def _listen(stop: asyncio.Event, supervisor: Supervisor, console: Console) -> No
 
 
 async def first_of(*coroutines: Coroutine[Any, Any, object]) -> None:
-    """Return when the first one does, or raise what it raised; the others are cancelled."""
+    """Wait for the first one, raise its error if any, and cancel the others."""
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -158,6 +159,6 @@ async def first_of(*coroutines: Coroutine[Any, Any, object]) -> None:
 
 
 async def cancelled(task: asyncio.Task[Any]) -> None:
-    """End a task; what it raised stays with it."""
+    """Cancel a task and wait for it; its error is ignored."""
     task.cancel()
     await asyncio.wait({task})

@@ -9,7 +9,7 @@ from typing import Final
 from asgiref.sync import async_to_sync
 from django.conf import settings
 
-from managers.common.api_calls.driver import open_connections
+from managers.common.api_calls.egress import open_connections
 from tangram_web.lib.jobs import job, stopping
 from tangram_web.webhooks.delivery import deliver_due, is_due, prune
 from tangram_web.webhooks.services import reseal_secrets

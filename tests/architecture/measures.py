@@ -33,6 +33,14 @@ REGISTERED = (
     "tangram_web.records.api.views",
     "tangram_web.simulations.views",
     "tangram_web.webhooks.views",
+    # The registry of managers: ledgers, drivers, and the backends that a node's setting names.
+    "managers.cpu.ledger",
+    "managers.cpu.containers.driver",
+    "managers.cpu.process.driver",
+    "managers.gpu.driver",
+    "managers.gpu.ledger.chunk_ledger",
+    "managers.quota.call_driver",
+    "managers.quota.ledger.api",
     # The table of worker roles, and Django's table of commands, load them by name.
     "tangram_web.job_schedule",
     "tangram_web.journal_consumers",

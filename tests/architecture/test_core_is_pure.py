@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.architecture.tree import ROOT, name, python_files
+from tests.architecture.tree import name, python_files
 
 _BANNED_MODULES = frozenset(
     "asyncio celery channels concurrent django httpx io logging multiprocessing os pathlib queue"
@@ -27,11 +27,6 @@ _ALLOWED = frozenset(
         ("domain/apis.py", "imports urllib.parse"),
     }
 )
-
-
-_PURE_PARTS_OF_GPU = (
-    "buddies", "cached", "chunk_choice", "chunks", "failed_placements", "instance", "layout", "remembered", "residents",
-)  # fmt: skip
 
 
 def impurities(source: str) -> Iterator[str]:
@@ -65,9 +60,12 @@ def _import(module: str) -> str:
 
 def pure_files():
     """Return everything that must be pure."""
-    ledgers = [*ROOT.glob("managers/*/ledger.py"), *ROOT.glob("managers/quota/*.py")]
-    ledgers += [ROOT / f"managers/gpu/{part}.py" for part in _PURE_PARTS_OF_GPU]
-    return [*python_files("domain", "scheduler/core"), *sorted(set(ledgers))]
+    ledgers = [
+        path
+        for path in python_files("managers")
+        if path.stem == "ledger" or path.parent.name == "ledger"
+    ]
+    return [*python_files("domain", "scheduler/core"), *ledgers]
 
 
 @pytest.mark.parametrize("path", pure_files(), ids=name)

@@ -19,6 +19,10 @@ PLANTED = {
         "import redis",
         "The core, the ledgers and the vocabulary do no I/O",
     ),
+    "managers/gpu/driver.py": (
+        "import managers.quota.call_driver",
+        "Managers are independent of each other",
+    ),
     "scheduler/runtime/__init__.py": (
         "import celery",
         "The runtime knows neither Django nor Celery",

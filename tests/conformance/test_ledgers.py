@@ -11,8 +11,7 @@ from domain.ports import Ledger
 from domain.resources import MILLI
 from managers.cpu.ledger import CpuLedger
 from managers.gpu.ledger import ChunkLedger
-from managers.quota.api import ApiLedger
-from managers.quota.ledger import CounterLedger
+from managers.quota.ledger import ApiLedger, CounterLedger
 from tests.conformance.ledger import LedgerConformance
 
 CPU_AMOUNTS = st.one_of(

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from domain.services import Degree, Engine, GpuService, ServiceEvent, WarmUp, check_service
 from managers.gpu.engines import AnswersChanged, EngineFailed, OutOfMemory, Server
 from managers.gpu.engines.sleeping import SleepingServer
-from managers.gpu.service_runner import Keeper
+from managers.gpu.service_runner import ServiceRunner
 from tests.architecture.tree import ROOT
 from tests.conformance.engine import EngineConformance
 from tests.conformance.test_engines import TROUBLES
@@ -156,14 +156,14 @@ class SleepingConformance(EngineConformance):
         """I11: a 200 is no proof."""
         home = ("late", (0,))
         free = lambda _: 0 if (self._directory / "gpu_memory").exists() else 2**30  # noqa: E731
-        keeper = Keeper(lambda *_: self.make("late"), free, patience_seconds=60)
+        runner = ServiceRunner(lambda *_: self.make("late"), free, patience_seconds=60)
         try:
-            await keeper.hold("x", home, 2**30)
-            keeper.let_go("x", home)
-            await keeper.clear((0,), 2**30)
+            await runner.hold("x", home, 2**30)
+            runner.release("x", home)
+            await runner.clear((0,), 2**30)
             assert not (self._directory / "gpu_memory").exists()
         finally:
-            await keeper.close()
+            await runner.close()
 
     async def test_one_that_does_not_wake_is_ended_in_time(self) -> None:
         server = self.make("no-wake")

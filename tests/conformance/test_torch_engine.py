@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from domain.services import Degree, Engine, GpuService, ServiceEvent, WarmUp, check_service
 from managers.gpu.engines import AnswersChanged, EngineFailed, OutOfMemory, Server
-from managers.gpu.engines.torch import TorchServer
+from managers.gpu.engines.sleeping import TorchServer
 from tests.architecture.tree import ROOT
 from tests.conformance.engine import EngineConformance
 

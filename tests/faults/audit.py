@@ -9,7 +9,7 @@ from domain.action import Outcome
 from domain.codec import decode_config
 from domain.decisions import Finish, Grant, Requeue
 from domain.ids import trajectory_key
-from managers.cpu.process.workspace import safe_name
+from managers.cpu.workspaces import safe_name
 from managers.registry import load as load_managers
 from scheduler.core.machine import Machine
 from scheduler.core.state import invariants

@@ -29,8 +29,9 @@ import redis
 from domain.redis_keys import Keys
 from scheduler.runtime.redis.clients import connect
 from tangram_web.supervisor import stack
+from tangram_web.supervisor.address import ServerAddress
 from tangram_web.supervisor.children import Program
-from tangram_web.supervisor.home import Home
+from tangram_web.supervisor.data_folder import DataFolder
 from tangram_web.supervisor.redis_server import EmbeddedRedis, choose_redis
 from tests.faults.process import Part
 from tests.ports import free_port
@@ -62,12 +63,12 @@ class System:
         webs: int = 1,
         jobs: bool = False,
     ) -> None:
-        self.home = Home.open(directory / "home")
+        self.home = DataFolder.open(directory / "home")
         self.keys = Keys()
         server = choose_redis(self.home, {})
         self.redis_url = server.url
         port = free_port()
-        self.addresses = [stack.Address(f"127.0.0.{n}", port) for n in range(1, webs + 1)]
+        self.addresses = [ServerAddress(f"127.0.0.{n}", port) for n in range(1, webs + 1)]
         self.address = self.addresses[0]
         self._common = {
             "TANGRAM_HOME": str(self.home.path),

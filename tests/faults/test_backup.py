@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from domain.ids import trajectory_key
-from managers.cpu.process.workspace import safe_name
+from managers.cpu.workspaces import safe_name
 from tangram_client.client import Client
 from tangram_client.errors import NotFound
 from tangram_client.payloads import exec_action

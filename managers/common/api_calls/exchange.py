@@ -1,44 +1,46 @@
-"""One request to an API and its answer, typed however it ends. Nothing is repeated here.
+"""One request to an API and its answer, as a report whatever the outcome. No retries here.
 
-Whether bytes were sent decides who may ask again: it is noted before the first one goes out. A
-redirect is an answer like any other, and is not followed. Bodies come as they are (no compression),
-so an answer costs no more than what is kept of it, and one that is longer ends with its connection.
+Whether bytes were sent decides about retries, so it is recorded before the first one. A redirect is
+an answer like any other, and is not followed. Bodies are requested uncompressed, so an answer costs
+no more than what is kept of it; a longer one ends with its connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import re
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 import httpcore
 
 from domain.action import Outcome
-from domain.apis import ApiConfig, CallSpec, Feedback, Verdict, address_of
+from domain.apis import ApiConfig, CallResult, CallSpec, Feedback, Verdict, address_of, verdict_of
 from domain.ports import Passage, RunReport
-from managers.common.api_calls.answer import feedback_of, kept_headers, result_of
-from managers.common.api_calls.guard import EgressRefused
-from managers.common.api_calls.secrets import Mask, masked
+from managers.common.api_calls.egress import EgressRefused
+from managers.common.api_calls.secrets import SecretMask, masked
 
 CONNECT_SECONDS: Final = 10.0
 
 
 @dataclass
-class Attempt:
-    """A request on its way."""
+class CallAttempt:
+    """One request, from its start to its report."""
 
     call: CallSpec
     api: ApiConfig
     secret: str
     limit_seconds: float
-    #: Awaited before the first byte goes out.
+    #: Awaited before the first byte is sent.
     sending: Callable[[], Awaitable[None]]
-    #: Where a good answer goes while it comes.
+    #: Receives a good answer as a stream.
     passage: Passage | None = None
-    #: When that was, on the clock of the event loop.
+    #: Time of the first byte, on the clock of the event loop.
     began_at: float | None = None
 
     @property
@@ -46,12 +48,12 @@ class Attempt:
         return self.began_at is not None
 
     def seconds(self) -> float:
-        """Return how long the request has been with the API."""
+        """Return the time since the request was sent; 0 before."""
         now = asyncio.get_running_loop().time()
         return 0.0 if self.began_at is None else now - self.began_at
 
     def failing(self, outcome: Outcome, detail: str) -> RunReport:
-        """Return the report of an attempt that got no answer."""
+        """Return the report of an attempt without an answer."""
         return RunReport(
             outcome,
             self.seconds(),
@@ -61,7 +63,7 @@ class Attempt:
         )
 
 
-async def exchange(pool: httpcore.AsyncConnectionPool, attempt: Attempt) -> RunReport:
+async def exchange(pool: httpcore.AsyncConnectionPool, attempt: CallAttempt) -> RunReport:
     """Make one attempt. Raises nothing but cancellation."""
     try:
         async with asyncio.timeout(None) as deadline:
@@ -82,7 +84,7 @@ async def exchange(pool: httpcore.AsyncConnectionPool, attempt: Attempt) -> RunR
 
 
 async def _ask(
-    pool: httpcore.AsyncConnectionPool, attempt: Attempt, deadline: asyncio.Timeout
+    pool: httpcore.AsyncConnectionPool, attempt: CallAttempt, deadline: asyncio.Timeout
 ) -> RunReport:
     async def watch(event: str, _: dict[str, Any]) -> None:
         if event == "http11.send_request_headers.started" and not attempt.sent:
@@ -103,13 +105,13 @@ async def _ask(
 
 
 async def _receive(
-    response: httpcore.Response, headers: dict[str, str], attempt: Attempt
+    response: httpcore.Response, headers: dict[str, str], attempt: CallAttempt
 ) -> tuple[bytes, bool]:
-    """Return what is kept of the body. One that is passed on is read to its end, however long."""
+    """Return what is kept of the body, and whether it is cut. A streamed body is read to its end."""
     limit, passage = attempt.api.response_limit_bytes, attempt.passage
     if passage is None or not 200 <= response.status < 300:
         return await _read(response, limit)
-    kept, mask = bytearray(), Mask(attempt.secret)
+    kept, mask = bytearray(), SecretMask(attempt.secret)
     await passage.begin(response.status, headers)
     async for chunk in response.aiter_stream():
         kept += chunk[: limit + 1 - len(kept)]
@@ -130,7 +132,7 @@ async def _read(response: httpcore.Response, limit: int) -> tuple[bytes, bool]:
     return bytes(kept), False
 
 
-def _request(attempt: Attempt, watch: Any) -> httpcore.Request:
+def _request(attempt: CallAttempt, watch: Any) -> httpcore.Request:
     call, api = attempt.call, attempt.api
     address = address_of(api.base_url)
     default = 443 if address.scheme == "https" else 80
@@ -163,3 +165,97 @@ def _request(attempt: Attempt, watch: Any) -> httpcore.Request:
             "timeout": {"connect": CONNECT_SECONDS, "pool": CONNECT_SECONDS},
         },
     )
+
+
+#: Longest pause that an answer can request.
+LONGEST_PAUSE_SECONDS: Final = 3600.0
+_MOST_HEADERS: Final = 64
+_DROPPED: Final = frozenset({"set-cookie", "set-cookie2", "connection", "keep-alive"})
+#: A reset above this is an instant since the epoch, not a number of seconds.
+_EPOCH: Final = 1e9
+
+
+def kept_headers(raw: Iterable[tuple[bytes, bytes]], secret: str) -> dict[str, str]:
+    """Return the headers of an answer by lower-case name; repeated ones are joined by commas."""
+    kept: dict[str, str] = {}
+    for name, value in raw:
+        key = name.decode("latin-1").lower()
+        if key in _DROPPED or (len(kept) >= _MOST_HEADERS and key not in kept):
+            continue
+        text = masked(value.decode("latin-1"), secret)
+        kept[key] = f"{kept[key]}, {text}" if key in kept else text
+    return kept
+
+
+def result_of(
+    status: int, headers: dict[str, str], body: bytes, *, truncated: bool, secret: str
+) -> CallResult:
+    """Return the stored form of an answer. A character cut by the limit is left out."""
+    if secret:
+        body = body.replace(secret.encode(), b"[secret]")
+    try:
+        return CallResult(status, headers, body.decode(), truncated=truncated)
+    except UnicodeDecodeError as error:
+        if truncated and error.start >= len(body) - 3:
+            return CallResult(status, headers, body[: error.start].decode(), truncated=True)
+    encoded = base64.b64encode(body).decode()
+    return CallResult(status, headers, encoded, "base64", truncated)
+
+
+def feedback_of(
+    resource: str,
+    status: int,
+    headers: Mapping[str, str],
+    wall_clock: float,
+    *,
+    good: bool = False,
+) -> Feedback:
+    """Return the feedback of an answer on the API's limits.
+
+    ``Retry-After`` (RFC 9110 §10.2.3), ``RateLimit`` (IETF draft, its fields apart or together) and
+    ``X-RateLimit-*``; a limit counts when nothing remains of it.
+    """
+    pause = _retry_after(headers.get("retry-after", ""), wall_clock)
+    verdict = verdict_of(status, pause)
+    if pause is None or verdict is Verdict.OK:
+        pause = _exhausted_for(headers, wall_clock) if pause is None else pause
+    if pause is not None:
+        pause = min(max(0.0, pause), LONGEST_PAUSE_SECONDS)
+    return Feedback(resource, verdict, True, pause, good)
+
+
+def _retry_after(value: str, wall_clock: float) -> float | None:
+    if re.fullmatch(r"\d{1,9}(?:\.\d+)?", value):
+        return float(value)
+    try:
+        return parsedate_to_datetime(value).timestamp() - wall_clock if value else None
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _exhausted_for(headers: Mapping[str, str], wall_clock: float) -> float | None:
+    """Return the seconds until an exhausted limit is reset; None when none is exhausted."""
+    for remaining, reset in _limits(headers, wall_clock):
+        if remaining <= 0:
+            return reset
+    return None
+
+
+def _limits(headers: Mapping[str, str], wall_clock: float) -> Iterable[tuple[float, float]]:
+    """Yield (remaining, seconds until reset) of every limit in the headers."""
+    for item in headers.get("ratelimit", "").split(","):
+        fields = dict(re.findall(r"\b([rt])\s*=\s*(\d+)", item))
+        if "r" in fields and "t" in fields:
+            yield float(fields["r"]), float(fields["t"])
+    together = dict(re.findall(r"\b(remaining|reset)\s*=\s*(\d+)", headers.get("ratelimit", "")))
+    if len(together) == 2:
+        yield float(together["remaining"]), float(together["reset"])
+    for prefix in ("ratelimit", "x-ratelimit"):
+        remaining = _number(headers.get(f"{prefix}-remaining"))
+        reset = _number(headers.get(f"{prefix}-reset"))
+        if remaining is not None and reset is not None:
+            yield remaining, reset - wall_clock if reset > _EPOCH else reset
+
+
+def _number(text: str | None) -> float | None:
+    return float(text) if text and re.fullmatch(r"\d{1,15}(?:\.\d+)?", text) else None

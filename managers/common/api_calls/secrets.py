@@ -1,4 +1,4 @@
-"""Secrets of APIs, found on the node by their name and used for one header. Nothing else has them."""
+"""Secrets of APIs, read on the node by name, sent in one header, masked everywhere else."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def variable_of(name: str) -> str:
     return _ENVIRONMENT + name.upper().replace("-", "_")
 
 
-class Secrets:
-    """Where a node's secrets are: a directory with a file for each, and its environment."""
+class ApiSecrets:
+    """A node's secrets: files of one directory, and environment variables."""
 
     def __init__(self, directory: str = "", environment: Mapping[str, str] | None = None) -> None:
         self._directory = Path(directory) if directory else None
         self._environment = os.environ if environment is None else environment
 
     def find(self, name: str) -> str:
-        """Return the value, read anew each time, so that it may be rotated. Raises NotFound."""
+        """Return the value, read at each call so that it may be rotated. Raises NotFound."""
         value = self._environment.get(variable_of(name), "")
         if self._directory is not None:
             try:
@@ -44,15 +44,15 @@ class Secrets:
         return value
 
 
-class Mask:
-    """Takes ``secret`` out of bytes that come in pieces, also where it is cut in two."""
+class SecretMask:
+    """Masks ``secret`` in a stream of bytes, also where chunks cut it in two."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret.encode()
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Return what can be shown by now; the end that may be the secret's beginning is held."""
+        """Return the bytes that are safe to show; a possible beginning of the secret is held back."""
         if not self._secret:
             return data
         text = (self._held + data).replace(self._secret, _MASK.encode())
@@ -62,11 +62,11 @@ class Mask:
         return text[: len(text) - held]
 
     def rest(self) -> bytes:
-        """Return what was held, at the end."""
+        """Return the bytes held back, at the end of the stream."""
         held, self._held = self._held, b""
         return held
 
 
 def masked(text: str, secret: str) -> str:
-    """Return ``text`` without ``secret``, should an API repeat what it was sent."""
+    """Return ``text`` with ``secret`` masked: an API may echo what it receives."""
     return text.replace(secret, _MASK) if secret else text

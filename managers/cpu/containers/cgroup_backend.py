@@ -1,7 +1,7 @@
-"""The direct way: files of the container's control group, and a shell that is kept open.
+"""The direct backend: files of the container's control group, and a shell that is kept open.
 
-An action costs: two writes to grow and one read to be sure, one message to the shell, one look at
-the list of processes, two writes to shrink. None waits for the engine.
+An action costs two writes to grow and one read to verify, one message to the shell, one read of the
+list of processes, and two writes to shrink. None waits for the engine.
 """
 
 from __future__ import annotations
@@ -15,55 +15,54 @@ from pathlib import Path
 from typing import Final
 
 from managers.cpu.containers.cgroups import Usage
-from managers.cpu.containers.command import Invocation
-from managers.cpu.containers.environment import PIPES, Environment, Share
-from managers.cpu.containers.exec_backends import Ending, Execution, WayLost
-from managers.cpu.containers.settings import Settings
+from managers.cpu.containers.environment import PIPES, CpuShare, Environment
+from managers.cpu.containers.exec_backends import ContactLost, ContainerTermination, Execution
+from managers.cpu.containers.invocation import ContainerInvocation
+from managers.cpu.containers.settings import ContainerSettings
 from managers.cpu.containers.shell import CONTROL, ShellLost, action_script
-from managers.cpu.process.output import Capture
+from managers.cpu.output import Capture
 
 _FIRST_PAUSE_SECONDS: Final = 0.0005
 _LONGEST_PAUSE_SECONDS: Final = 0.05
-#: Processes that wait for a disk stop late; then we go on and look again.
+#: Longest wait for a freeze: processes that wait for a disk stop late, and are found by the next round.
 _FREEZE_SECONDS: Final = 0.5
 
 
-class DirectWay:
+class CgroupBackend:
     """Runs actions without the engine."""
 
     name = "direct"
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ContainerSettings) -> None:
         self._settings = settings
 
-    async def grow(self, environment: Environment, share: Share) -> None:
-        """Give it the cores of an action, and see that it has them (I10)."""
+    async def grow(self, environment: Environment, share: CpuShare) -> None:
+        """Give a container the cores of an action, and verify them (I10)."""
         assert environment.group is not None
         environment.group.reset_peak()
         apply(environment, share)
 
-    async def shrink(self, environment: Environment, share: Share) -> None:
+    async def shrink(self, environment: Environment, share: CpuShare) -> None:
         """Take them back."""
         apply(environment, share)
 
-    def resize(self, environment: Environment, share: Share) -> None:
-        """Let what runs go on with other cores."""
-        with contextlib.suppress(OSError):  # a container that just ended needs none
+    def resize(self, environment: Environment, share: CpuShare) -> None:
+        """Change the cores of a running action."""
+        with contextlib.suppress(OSError):  # a container that just ended needs no cores
             apply(environment, share)
 
     def usage(self, environment: Environment) -> Usage | None:
-        """Return what it has used so far."""
+        """Return its usage so far."""
         assert environment.group is not None
         try:
             return environment.group.usage()
         except OSError:
             return None
 
-    async def begin(self, environment: Environment, invocation: Invocation) -> Execution:
-        """Open the pipes and tell the shell.
+    async def begin(self, environment: Environment, invocation: ContainerInvocation) -> Execution:
+        """Open the pipes and send the command to the shell.
 
-        A pipe that nobody has open is empty: of what an earlier action printed nothing is left,
-        since nothing is left of that action.
+        The pipes are empty: no process of an earlier action is left that could have them open.
         """
         shell = environment.shell
         assert shell is not None
@@ -87,7 +86,7 @@ class DirectWay:
                 capture.close()
             stdin.unlink(missing_ok=True)
             if isinstance(error, ShellLost):
-                raise WayLost(f"the shell of its environment: {error}") from error
+                raise ContactLost(f"the shell of its environment: {error}") from error
             raise
         execution = Execution(_translated(answer), captures[0], captures[1])
         if invocation.stdin is not None:
@@ -99,7 +98,7 @@ class DirectWay:
         with contextlib.suppress(OSError):
             _signal(environment.others(), signal.SIGTERM)
 
-    async def end(self, environment: Environment, patience_seconds: float) -> Ending:
+    async def end(self, environment: Environment, patience_seconds: float) -> ContainerTermination:
         """Freeze, kill, thaw and look again, until only the first process is left."""
         deadline = time.monotonic() + patience_seconds
         pause = _FIRST_PAUSE_SECONDS
@@ -107,24 +106,24 @@ class DirectWay:
         try:
             while others := environment.others():
                 if time.monotonic() > deadline:
-                    return Ending(len(ended.difference(others)), _describe(others))
+                    return ContainerTermination(len(ended.difference(others)), _describe(others))
                 ended |= await self._kill_frozen(environment)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             if environment.ready:
-                await self._bury(environment, patience_seconds)
-        except OSError:  # the container is gone, and with it everything in it
-            return Ending(len(ended))
-        return Ending(len(ended))
+                await self._reap(environment, patience_seconds)
+        except OSError:  # the container has ended, and all its processes
+            return ContainerTermination(len(ended))
+        return ContainerTermination(len(ended))
 
     async def _kill_frozen(self, environment: Environment) -> set[int]:
-        """Kill what is there at one instant: nothing can fork, end or be replaced meanwhile."""
+        """Kill all processes at one instant: none can fork, end or be replaced meanwhile."""
         group = environment.group
         assert group is not None
         deadline = time.monotonic() + _FREEZE_SECONDS
         group.freeze(True)
         try:
-            # The kernel does not tell when the last one has stopped.
+            # The kernel does not notify when the last one has stopped.
             while not group.is_frozen() and time.monotonic() < deadline:  # noqa: ASYNC110
                 await asyncio.sleep(_FIRST_PAUSE_SECONDS)
             others = environment.others()
@@ -133,8 +132,8 @@ class DirectWay:
         finally:
             group.freeze(False)
 
-    async def _bury(self, environment: Environment, patience_seconds: float) -> None:
-        """Let the shell wait for the orphans that it inherited, or they count as processes.
+    async def _reap(self, environment: Environment, patience_seconds: float) -> None:
+        """Let the shell wait for the orphans that it inherited, which count as processes.
 
         A fork bomb may have left it without room for a child, so the limit is lifted meanwhile.
         """
@@ -147,16 +146,16 @@ class DirectWay:
         try:
             with contextlib.suppress(ShellLost, TimeoutError):
                 async with asyncio.timeout(patience_seconds):
-                    # A shell waits for all its dead children on the way to its latest one.
+                    # A shell waits for all its dead children before its latest one.
                     await shell.ask("(:)")
         finally:
             group.set_process_limit(self._settings.max_processes)
 
 
-def apply(environment: Environment, share: Share) -> None:
-    """Write a share to the container's group and read back what it effectively is.
+def apply(environment: Environment, share: CpuShare) -> None:
+    """Write a share to the container's group and verify its effective cores.
 
-    Raises OSError when the container is gone or the cores are not what they should be.
+    Raises OSError when the container has ended or its effective cores differ.
     """
     group = environment.group
     assert group is not None
@@ -173,7 +172,7 @@ def apply(environment: Environment, share: Share) -> None:
 
 
 def repair(environment: Environment) -> bool:
-    """Compare the cores with what they should be, and restore them; say whether it was needed."""
+    """Restore the cores if they were changed; return whether they were."""
     group, share = environment.group, environment.share
     if group is None or share is None or group.effective_cpus() == share.cpus:
         return False
@@ -183,7 +182,7 @@ def repair(environment: Environment) -> bool:
 
 
 def _translated(answer: asyncio.Future[int]) -> asyncio.Future[int]:
-    """Return the same answer, failing in the words of ways."""
+    """Return the same answer, whose failure is a ContactLost."""
     status: asyncio.Future[int] = answer.get_loop().create_future()
 
     def settle(_: asyncio.Future[int]) -> None:
@@ -192,12 +191,12 @@ def _translated(answer: asyncio.Future[int]) -> asyncio.Future[int]:
         if answer.cancelled():
             status.cancel()
         elif (error := answer.exception()) is not None:
-            status.set_exception(WayLost(f"the shell of its environment: {error}"))
+            status.set_exception(ContactLost(f"the shell of its environment: {error}"))
         else:
             status.set_result(answer.result())
 
     answer.add_done_callback(settle)
-    # Nobody may ask any more when it fails.
+    # Retrieved here: the run may have ended when it fails.
     status.add_done_callback(lambda done: done.cancelled() or done.exception())
     return status
 

@@ -1,13 +1,15 @@
 """Control groups of containers: cores, quota, processes and usage as files, versions 1 and 2.
 
-All of it are single reads and writes of some ten microseconds, so they happen in the event loop.
-Version 1 has a tree for each controller, version 2 one for all; `ControlGroup` hides which.
+Each access is a read or write of some ten microseconds, so it happens in the event loop. Version 1 has
+a tree for each controller, version 2 one for all; `ControlGroup` hides the difference. A container's
+group is found by its first process and must be below a parent that we made: no other group is written.
 
 Source of names: the kernel's Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from managers.cpu.cpulist import parse_cpu_list
+from managers.cpu.topology import parse_cpu_list
 
 PERIOD_MICROSECONDS: Final = 100_000
 #: The least that the kernel takes as quota.
@@ -28,7 +30,7 @@ LEAST_SHARES: Final = 2
 
 @dataclass(frozen=True)
 class Usage:
-    """What a group has used since it was made, and the most memory since `reset_peak`."""
+    """Usage of a group since it was made, and its peak memory since `reset_peak`."""
 
     cpu_seconds: float
     throttled_seconds: float
@@ -53,7 +55,7 @@ class ControlGroup(ABC):
 
     @abstractmethod
     def set_yielding(self, yielding: bool) -> None:
-        """Let it give way to all groups beside it on the same cores, or be one among them."""
+        """Give it the lowest weight on its cores, or the normal one."""
 
     @abstractmethod
     def processes(self) -> list[int]:
@@ -61,15 +63,15 @@ class ControlGroup(ABC):
 
     @abstractmethod
     def freeze(self, frozen: bool) -> None:
-        """Ask for all its processes to stop, or to go on."""
+        """Freeze all its processes, or thaw them."""
 
     @abstractmethod
     def is_frozen(self) -> bool:
-        """Say whether all of them have stopped."""
+        """Say whether all its processes are frozen."""
 
     @abstractmethod
     def process_count(self) -> int:
-        """Return how many there are, the dead that nobody waited for included."""
+        """Return the number of its processes, zombies included."""
 
     @abstractmethod
     def set_process_limit(self, limit: int | None) -> None:
@@ -77,11 +79,11 @@ class ControlGroup(ABC):
 
     @abstractmethod
     def usage(self) -> Usage:
-        """Return what it has used."""
+        """Return its usage."""
 
     @abstractmethod
     def reset_peak(self) -> None:
-        """Measure the most memory from now on, where the kernel can."""
+        """Restart the measurement of peak memory, where the kernel supports it."""
 
 
 class ControlGroupV1(ControlGroup):
@@ -178,7 +180,7 @@ class ControlGroupV2(ControlGroup):
 
     def reset_peak(self) -> None:
         # Linux 6.12 resets it for the descriptor that wrote, and for no other reader: of no use
-        # here. The peak is then that of the environment's life, which never says too little.
+        # here. The peak is then that of the environment's life, which is never too low.
         return
 
 
@@ -188,7 +190,7 @@ def cpu_list(cpus: frozenset[int]) -> str:
 
 
 def quota_microseconds(milli: int) -> int:
-    """Return the part of a period that ``milli`` thousandths of a core are."""
+    """Return the quota of a period for ``milli`` thousandths of a core."""
     return max(LEAST_QUOTA_MICROSECONDS, milli * PERIOD_MICROSECONDS // 1000)
 
 
@@ -218,9 +220,121 @@ def _read_if_there(path: Path) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write to a file of the kernel: once, and nothing before or after."""
+    """Write to a file of the kernel in one call."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())
     finally:
         os.close(descriptor)
+
+
+#: Controllers of version 1 that we need, each with a tree of its own.
+V1_CONTROLLERS: Final = ("cpuset", "cpu", "cpuacct", "freezer", "memory", "pids")
+
+
+@dataclass(frozen=True)
+class CgroupMounts:
+    """The mounted control groups of this machine."""
+
+    #: Version 1: controller → mount point; empty for version 2.
+    by_controller: Mapping[str, Path]
+    unified: Path | None
+    #: All mount points: engines make groups also in trees that we do not use.
+    mounted: tuple[Path, ...] = ()
+
+    @classmethod
+    def find(cls, mounts: Path = Path("/proc/self/mounts")) -> CgroupMounts:
+        """Read the mounts of this machine."""
+        by_controller: dict[str, Path] = {}
+        unified: Path | None = None
+        mounted: list[Path] = []
+        for line in mounts.read_text().splitlines():
+            _, at, kind, options, *_ = line.split()
+            if kind in ("cgroup", "cgroup2"):
+                mounted.append(Path(at))
+            if kind == "cgroup":
+                for option in options.split(","):
+                    if option in V1_CONTROLLERS:
+                        by_controller.setdefault(option, Path(at))
+            elif kind == "cgroup2" and unified is None:
+                unified = Path(at)
+        return cls(by_controller, unified, tuple(mounted))
+
+    @property
+    def version(self) -> int:
+        """1 where controllers have trees of their own, else 2; 0 without any."""
+        if "cpuset" in self.by_controller:
+            return 1
+        return 2 if self.unified is not None else 0
+
+    def roots(self) -> list[Path]:
+        """Return the roots in which a parent has to be made."""
+        if self.version == 1:
+            return sorted(set(self.by_controller.values()))
+        return [self.unified] if self.unified is not None else []
+
+    def group_of(self, pid: int, parent: str, proc: Path = Path("/proc")) -> ControlGroup:
+        """Return the group of a process. Raises OSError when it is not below ``parent``."""
+        paths = _paths_of((proc / str(pid) / "cgroup").read_text())
+        if self.version == 1:
+            found = {
+                name: _below(root, paths.get(name, ""), parent)
+                for name, root in self.by_controller.items()
+            }
+            if missing := set(V1_CONTROLLERS) - found.keys():
+                raise OSError(f"control groups lack {', '.join(sorted(missing))}")
+            return ControlGroupV1(found)
+        if self.unified is None:
+            raise OSError("this machine has no control groups")
+        directory = _below(self.unified, paths.get("", ""), parent)
+        for name in ("cpuset.cpus", "cpu.max", "pids.max", "memory.events"):
+            if not (directory / name).exists():
+                raise OSError(f"{directory} has no {name}: its controller is not delegated")
+        return ControlGroupV2(directory)
+
+    def make_parent(self, parent: str) -> None:
+        """Make the parent group of our containers. Version 1 needs its cores written explicitly."""
+        for root in self.roots():
+            directory = root / parent.lstrip("/")
+            directory.mkdir(exist_ok=True)
+            for name in ("cpuset.cpus", "cpuset.mems"):
+                with contextlib.suppress(FileNotFoundError):
+                    if self.version == 1 and not read(directory / name).strip():
+                        write(directory / name, read(root / name).strip())
+        if self.version == 2 and self.unified is not None:
+            wanted = "+cpuset +cpu +memory +pids"
+            for directory in (self.unified, self.unified / parent.lstrip("/")):
+                write(directory / "cgroup.subtree_control", wanted)
+
+    def remove_parent(self, parent: str) -> None:
+        """Remove the parent, unless a container is in it."""
+        for root in self.mounted:
+            with contextlib.suppress(OSError):
+                (root / parent.lstrip("/")).rmdir()
+
+    def parent_cpus(self, parent: str) -> frozenset[int]:
+        """Return the CPUs that containers below ``parent`` may use. Raises OSError."""
+        if self.version == 1:
+            file = self.by_controller["cpuset"] / parent.lstrip("/") / "cpuset.effective_cpus"
+        elif self.unified is not None:
+            file = self.unified / parent.lstrip("/") / "cpuset.cpus.effective"
+        else:
+            raise OSError("this machine has no control groups")
+        return frozenset(parse_cpu_list(read(file)))
+
+
+def _paths_of(text: str) -> dict[str, str]:
+    """Return controller → path of ``/proc/<pid>/cgroup``; version 2 has the empty name."""
+    paths: dict[str, str] = {}
+    for line in text.splitlines():
+        _, names, path = line.split(":", 2)
+        for name in names.split(","):
+            paths[name] = path
+    return paths
+
+
+def _below(root: Path, path: str, parent: str) -> Path:
+    parts = Path(path).parts
+    if parent.lstrip("/") not in parts or ".." in parts:
+        raise OSError(f"control group {path!r} is not below {parent!r}")
+    return root / path.lstrip("/")

@@ -1,8 +1,8 @@
-"""The driver for containers: what a node worker talks to.
+"""The driver for containers.
 
-An order becomes a `Run`, a task of its own that nothing cancels: when `run` is cancelled, the action
-is ended and its end is awaited. Two tasks look after things: one compares cores with what they
-should be every second, one compares containers with the engine every half minute.
+An order becomes a `ContainerRun` in a task of its own that is never cancelled: when `run` is cancelled,
+the action is stopped and its end is awaited. Two periodic tasks repair changed cores every second, and
+reconcile containers with the engine every half minute.
 """
 
 from __future__ import annotations
@@ -10,34 +10,36 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
 
-from domain.action import Kind, Outcome
+from domain.action import EnvironmentSpec, Kind, Outcome
 from domain.allocation import Allocation
-from domain.errors import NotFound, TangramError, Unavailable
+from domain.errors import InvalidRequest, NotFound, TangramError, Unavailable
 from domain.ids import ActionId, TrajectoryKey
 from domain.ports import DriverContext, Leftover, RunOrder, RunReport
-from managers.common.order_runs import CLOSED, SHUTTING_DOWN, Runs
-from managers.common.start_log import MarkLog, MarkThread, leftover
+from managers.common.order_runs import CLOSED, SHUTTING_DOWN, OrderRuns
+from managers.common.start_log import StartLog, StartLogWriter, leftover
 from managers.cpu.containers import reconcile
-from managers.cpu.containers.cgroup_backend import DirectWay, repair
-from managers.cpu.containers.engine import Engine
-from managers.cpu.containers.engine_backend import ApiWay
-from managers.cpu.containers.environment import Environment
-from managers.cpu.containers.environments import Environments
-from managers.cpu.containers.exec_backends import Way
-from managers.cpu.containers.run import Run
-from managers.cpu.containers.settings import Settings
-from managers.cpu.containers.survey import survey
-from managers.cpu.containers.tools import Tools
+from managers.cpu.containers.cgroup_backend import CgroupBackend, repair
+from managers.cpu.containers.cgroups import CgroupMounts
+from managers.cpu.containers.docker_engine import DockerEngine, DockerNotFound, DockerUnavailable
+from managers.cpu.containers.engine_backend import EngineBackend
+from managers.cpu.containers.environment import CpuShare, Environment
+from managers.cpu.containers.environment_store import EnvironmentStore, Site
+from managers.cpu.containers.exec_backends import ExecBackend
+from managers.cpu.containers.run import ContainerRun, ContainerTools
+from managers.cpu.containers.settings import ContainerSettings
 from managers.cpu.probe import usable_cores
-from managers.cpu.process.files import read_file, write_file
-from managers.cpu.process.locks import take_lock
 from managers.cpu.topology import physical_cores, without_reserved
+from managers.cpu.workspaces import Workspaces, read_file, take_lock, write_file
 
-#: A look costs some 0.1 ms, and there may be hundreds of environments.
-_LOOKS_AT_ONCE = 16
+#: Cores of so many environments are checked at a time: each takes some 0.1 ms.
+_CHECKS_AT_ONCE = 16
 
 _log = logging.getLogger(__name__)
 
@@ -48,29 +50,29 @@ class ContainerDriver:
     kinds = frozenset({Kind.EXEC})
 
     def __init__(self, context: DriverContext) -> None:
-        self._settings = Settings.parse(context.settings)
+        self._settings = ContainerSettings.parse(context.settings)
         self._directory = context.state_directory
         reserved = context.settings.get("reserved_cpus", "")
         granted = without_reserved(usable_cores(), reserved)
         self._cores = physical_cores(granted)
-        #: Where idle containers are: beside what is granted, where something was reserved.
+        #: Cores of idle containers: reserved ones if there are any.
         self._parking = frozenset(usable_cores()) - frozenset(granted) or frozenset({min(granted)})
-        self._engine = Engine(self._settings.host, self._settings.engine_seconds)
+        self._engine = DockerEngine(self._settings.host, self._settings.engine_seconds)
         self._lock = -1
-        self._tools: Tools | None = None
+        self._tools: ContainerTools | None = None
         self._isolation = "docker"
-        self._runs: Runs[Run] = Runs(self._take_back)
+        self._runs: OrderRuns[ContainerRun] = OrderRuns(self._remove_marks)
         self._chores: list[asyncio.Task[None]] = []
-        #: How often cores were found changed by somebody else.
+        #: Number of foreign changes of cores that were repaired.
         self.repairs = 0
 
     @property
     def isolation(self) -> str:
-        """How commands are isolated, known once it is open: ``docker-direct`` or ``docker-api``."""
+        """Isolation of commands, known once it is open: ``docker-direct`` or ``docker-api``."""
         return self._isolation
 
     async def open(self) -> list[Leftover]:
-        """End what a dead predecessor left running; return what it had started. Called once."""
+        """End actions of a dead predecessor; return the attempts it had started. Called once."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = take_lock(self._directory)
         try:
@@ -82,19 +84,21 @@ class ContainerDriver:
 
     async def _begin(self) -> list[Leftover]:
         site = await survey(self._engine, self._settings, self._directory, self._parking)
-        way: Way = ApiWay(self._engine) if site.trees is None else DirectWay(self._settings)
-        self._isolation = f"docker-{way.name}"
-        environments = Environments(site)
-        marks = MarkLog(self._directory / "marks.log")
+        backend: ExecBackend = (
+            EngineBackend(self._engine) if site.trees is None else CgroupBackend(self._settings)
+        )
+        self._isolation = f"docker-{backend.name}"
+        environments = EnvironmentStore(site)
+        marks = StartLog(self._directory / "marks.log")
         marked = await asyncio.to_thread(marks.open)
-        found = await reconcile.take_over(site, environments, way)
-        self._tools = Tools(
-            site, environments, way, MarkThread(marks, "tangram-marker"), self._cores
+        found = await reconcile.take_over(site, environments, backend)
+        self._tools = ContainerTools(
+            site, environments, backend, StartLogWriter(marks, "tangram-marker"), self._cores
         )
         environments.open()
         self._chores = [
             asyncio.create_task(self._repeat(self._settings.sweep_seconds, self._sweep)),
-            asyncio.create_task(self._repeat(self._settings.reconcile_seconds, self.look_after)),
+            asyncio.create_task(self._repeat(self._settings.reconcile_seconds, self.maintain)),
         ]
         return [leftover(mark, ended=mark in found.ended) for mark in marked]
 
@@ -103,22 +107,22 @@ class ContainerDriver:
         tools = self._tools
         if tools is None:
             return CLOSED
-        return await self._runs.run(order, lambda: Run(order, started, tools))
+        return await self._runs.run(order, lambda: ContainerRun(order, started, tools))
 
     def stop(self, action_id: ActionId, outcome: Outcome, reason: str) -> None:
-        """End a run; its report carries ``outcome`` unless it ended by itself before."""
+        """Stop a run; its report carries ``outcome`` unless it ended before."""
         self._runs.stop(action_id, outcome, reason)
 
     def resize(self, action_id: ActionId, attempt: int, allocation: Allocation) -> None:
-        """Let a run go on with other cores; an attempt that does not run is ignored."""
+        """Change the cores of a run; an attempt that does not run is ignored."""
         self._runs.resize(action_id, attempt, allocation)
 
     def forget(self, marks: Sequence[str]) -> None:
-        """These attempts will not be ordered again: their marks go, once they have ended."""
+        """Remove the marks of attempts that are not ordered again, once these have ended."""
         self._runs.forget(marks)
 
     async def remove_environment(self, trajectory: TrajectoryKey) -> None:
-        """End what runs in it and delete it. An unknown trajectory is not an error."""
+        """Stop its runs and delete its environment. An unknown trajectory is ignored."""
         await self._runs.end_of(trajectory, Outcome.CANCELLED, "its environment is removed")
         await self._open_tools().environments.remove(trajectory)
 
@@ -135,7 +139,7 @@ class ContainerDriver:
         return await asyncio.to_thread(read_file, workspace, path, limit_bytes)
 
     async def close(self) -> None:
-        """End everything this driver runs; the containers of trajectories wait for a successor."""
+        """Stop all runs; the containers of trajectories stay for a successor."""
         tools, self._tools = self._tools, None
         for chore in self._chores:
             chore.cancel()
@@ -153,20 +157,20 @@ class ContainerDriver:
             self._lock = -1
 
     def environments(self) -> list[Environment]:
-        """Return the environments there are; for whoever looks at this node."""
+        """Return the environments of this driver."""
         return self._open_tools().environments.all()
 
     @property
     def owner(self) -> str:
-        """The name that our containers carry as label."""
+        """Value of the owner label of our containers."""
         return self._open_tools().site.owner
 
-    def _open_tools(self) -> Tools:
+    def _open_tools(self) -> ContainerTools:
         if self._tools is None:
             raise Unavailable("the driver is closed")
         return self._tools
 
-    def _take_back(self, marks: Sequence[str]) -> None:
+    def _remove_marks(self, marks: Sequence[str]) -> None:
         if self._tools is not None:
             self._tools.marks.remove(marks)
 
@@ -178,23 +182,23 @@ class ContainerDriver:
                 if asyncio.iscoroutine(result):
                     await result
             except (OSError, TangramError) as error:
-                _log.warning("looking after the containers failed, and goes on: %s", error)
+                _log.warning("maintenance of the containers failed, and is retried: %s", error)
 
     async def _sweep(self) -> None:
-        """Restore cores that somebody else changed; between a few looks others have their turn."""
+        """Repair changed cores, yielding to other tasks after a few environments."""
         for number, environment in enumerate(self._open_tools().environments.all()):
-            if number % _LOOKS_AT_ONCE == _LOOKS_AT_ONCE - 1:
+            if number % _CHECKS_AT_ONCE == _CHECKS_AT_ONCE - 1:
                 await asyncio.sleep(0)
             if environment.group is not None and not environment.lost:
                 try:
                     self.repairs += repair(environment)
-                except FileNotFoundError:  # its container ended; the comparison will tell
+                except FileNotFoundError:  # its container ended; `reconcile` finds that
                     continue
 
-    async def look_after(self) -> None:
-        """Compare containers with the engine, and remove what is due. Raises EngineAway."""
+    async def maintain(self) -> None:
+        """Reconcile containers with the engine, and remove expired ones. Raises DockerUnavailable."""
         tools = self._open_tools()
-        due = await reconcile.look_after(tools.site, tools.environments)
+        due = await reconcile.reconcile(tools.site, tools.environments)
         idle = self._settings.idle_seconds
         now = time.monotonic()
         for environment in tools.environments.all():
@@ -210,9 +214,90 @@ class ContainerDriver:
             await self._retire(environment)
 
     async def _retire(self, environment: Environment) -> None:
-        """Remove a container whose time is over, and remember that its trajectory had one."""
+        """Remove an expired or idle container, and mark its environment as lost."""
         await self._runs.end_of(
             environment.trajectory, Outcome.INFRA_FAILED, "its environment has expired"
         )
         reconcile.lose(environment, "it was idle for too long, or passed its expiry")
         await self._engine.remove(environment.container)
+
+
+#: Thousandths of a core of an idle container, to answer and to reap zombies.
+_PARKED_MILLI: Final = 10
+
+_log = logging.getLogger(__name__)
+
+
+async def survey(
+    engine: DockerEngine, settings: ContainerSettings, directory: Path, parking: frozenset[int]
+) -> Site:
+    """Return the site of this driver. Raises Unavailable, DockerUnavailable."""
+    owner = await asyncio.to_thread(_owner, directory / "owner")
+    systemd = engine.info.get("CgroupDriver") == "systemd"
+    parent = f"tangram-{owner}.slice" if systemd else f"/tangram-{owner}"
+    site = Site(
+        engine, settings, owner, await asyncio.to_thread(_boot_id), directory / "environments",
+        Workspaces(directory), CpuShare(parking, _PARKED_MILLI), None, parent,
+    )  # fmt: skip
+    await asyncio.to_thread(_open_directories, site)
+    if settings.way == "api":
+        return site
+    try:
+        trees = _delegated(engine, parent, parking, systemd=systemd)
+        site = replace(site, trees=trees)
+        await _try(site)
+    except (OSError, TangramError) as error:
+        if settings.way == "direct" or isinstance(error, DockerUnavailable):
+            raise Unavailable(f"actions cannot run directly: {error}") from error
+        _log.warning("actions run through the engine, which is slow: %s", error)
+        return replace(site, trees=None)
+    return site
+
+
+def _delegated(
+    engine: DockerEngine, parent: str, parking: frozenset[int], *, systemd: bool
+) -> CgroupMounts:
+    """Make our parent in the control groups. Raises OSError when they are not delegated to us."""
+    if not engine.is_local:
+        raise OSError(f"{engine.host} is not on this machine")
+    trees = CgroupMounts.find()
+    version = int(engine.info.get("CgroupVersion") or 1)
+    if trees.version != version:
+        raise OSError(f"control groups here are version {trees.version}, the engine's {version}")
+    if not systemd:  # systemd makes the slice itself
+        trees.make_parent(parent)
+        if not parking <= trees.parent_cpus(parent):
+            raise OSError(f"containers may not use cores {sorted(parking)}")
+    return trees
+
+
+async def _try(site: Site) -> None:
+    """Try a container with its shell, if the node has a default image."""
+    try:
+        await site.engine.image(site.settings.image or "none")
+    except DockerNotFound:
+        return
+    environments = EnvironmentStore(replace(site, settings=replace(site.settings, warm=0)))
+    trial = await environments.alone(ActionId("trial"), EnvironmentSpec(ttl_seconds=60.0))
+    await environments.delete(trial)
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _open_directories(site: Site) -> None:
+    site.directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+    site.workspaces.open()
+
+
+def _owner(path: Path) -> str:
+    """Return the owner label of this state directory, stored at the first call."""
+    if not path.exists():
+        draft = path.with_suffix(".new")
+        draft.write_text(secrets.token_hex(6))
+        draft.replace(path)
+    owner = path.read_text().strip()
+    if not owner.isalnum():
+        raise InvalidRequest(f"{path} does not hold a name")
+    return owner

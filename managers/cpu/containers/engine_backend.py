@@ -1,7 +1,7 @@
-"""The way through the engine alone: `docker update` and `docker exec`, as in the paper (§5.2).
+"""The engine backend: `docker update` and `docker exec`, as in the paper (§5.2).
 
-It works for engines on other machines too. Processes are ended by a command of ours inside the
-container: `kill -9 -1` there reaches everything but the first process and itself, at one instant.
+It works for engines on other machines too. Processes are ended by a command inside the container:
+`kill -9 -1` there reaches all processes but the first and itself, at one instant.
 """
 
 from __future__ import annotations
@@ -20,57 +20,67 @@ from managers.cpu.containers.cgroups import (
     cpu_list,
     quota_microseconds,
 )
-from managers.cpu.containers.command import Invocation
-from managers.cpu.containers.engine import Engine, EngineAway, EngineRefused, Gone
-from managers.cpu.containers.environment import Environment, Share
-from managers.cpu.containers.exec_backends import Ending, Execution, Kept, WayLost
+from managers.cpu.containers.docker_engine import (
+    DockerEngine,
+    DockerNotFound,
+    DockerRefused,
+    DockerUnavailable,
+)
+from managers.cpu.containers.environment import CpuShare, Environment
+from managers.cpu.containers.exec_backends import (
+    ContactLost,
+    ContainerTermination,
+    Execution,
+)
+from managers.cpu.containers.invocation import ContainerInvocation
 from managers.cpu.containers.shell import Frames
+from managers.cpu.output import BoundedOutput
 
 _CHUNK_BYTES: Final = 65536
 _STDOUT: Final = 1
-#: Between two questions whether a command has ended while something else holds its output.
+#: Interval of polling for the end of a command whose output another process holds open.
 _ASK_SECONDS: Final = 0.1
-#: The engine notes the end a moment after the output ended.
+#: The engine records the end a moment after the output ended.
 _SOON_SECONDS: Final = 0.005
 _LONGEST_PAUSE_SECONDS: Final = 0.2
 #: The first process of a container and the sleep that it waits for.
 _OWN_PROCESSES: Final = 2
-#: A shell that takes the standard input apart from the engine's stream.
+#: A shell that reads the standard input from a file, not from the engine's stream.
 _WITH_INPUT: Final = 'exec "$@" <"$TANGRAM_STDIN"'
 
 
-class ApiWay:
+class EngineBackend:
     """Runs actions through the engine."""
 
     name = "api"
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: DockerEngine) -> None:
         self._engine = engine
         self._resizing: set[asyncio.Task[None]] = set()
 
-    async def grow(self, environment: Environment, share: Share) -> None:
-        """Give it the cores of an action."""
+    async def grow(self, environment: Environment, share: CpuShare) -> None:
+        """Give a container the cores of an action."""
         await self._apply(environment, share)
 
-    async def shrink(self, environment: Environment, share: Share) -> None:
-        """Take them back, after what was asked before."""
+    async def shrink(self, environment: Environment, share: CpuShare) -> None:
+        """Take them back, after earlier resizes."""
         if self._resizing:
             await asyncio.wait(set(self._resizing))
         await self._apply(environment, share)
 
-    def resize(self, environment: Environment, share: Share) -> None:
-        """Let what runs go on with other cores, soon."""
+    def resize(self, environment: Environment, share: CpuShare) -> None:
+        """Change the cores of a running action, soon."""
         environment.share = share
         task = asyncio.get_running_loop().create_task(self._apply_quietly(environment, share))
         self._resizing.add(task)
         task.add_done_callback(self._resizing.discard)
 
     def usage(self, environment: Environment) -> Usage | None:
-        """Nothing is known without files of the control group."""
+        """Return None: usage is unknown without files of the control group."""
         return None
 
-    async def begin(self, environment: Environment, invocation: Invocation) -> Execution:
-        """Start an exec and read what it prints."""
+    async def begin(self, environment: Environment, invocation: ContainerInvocation) -> Execution:
+        """Start an exec and read its output."""
         variables = invocation.variables
         command = invocation.command
         if invocation.stdin is not None:
@@ -82,12 +92,15 @@ class ApiWay:
                 environment.container, ["/bin/sh", "-c", 'exec "$@"', "sh", *command],
                 environment=variables, workdir=invocation.cwd,
             )  # fmt: skip
-        except EngineAway as error:
-            raise WayLost(str(error)) from error
-        outputs = Kept(invocation.output_limit_bytes), Kept(invocation.output_limit_bytes)
-        reader = _Reader(stream, *outputs)
+        except DockerUnavailable as error:
+            raise ContactLost(str(error)) from error
+        outputs = (
+            BoundedOutput(invocation.output_limit_bytes),
+            BoundedOutput(invocation.output_limit_bytes),
+        )
+        reader = _ExecReader(stream, *outputs)
         status = asyncio.ensure_future(self._status(exec_id, reader))
-        # Nobody may ask any more when it fails.
+        # Retrieved here: the run may have ended when it fails.
         status.add_done_callback(lambda done: done.cancelled() or done.exception())
         execution = Execution(status, *outputs, cleanups=[reader.close, status.cancel])
         if invocation.stdin is not None:
@@ -95,14 +108,14 @@ class ApiWay:
             execution.cleanups.append(lambda: left.unlink(missing_ok=True))
         return execution
 
-    async def _status(self, exec_id: str, reader: _Reader) -> int:
+    async def _status(self, exec_id: str, reader: _ExecReader) -> int:
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(reader.ended.wait(), _ASK_SECONDS)
             try:
                 facts = await self._engine.inspect_exec(exec_id)
-            except (EngineAway, EngineRefused) as error:
-                raise WayLost(str(error)) from error
+            except (DockerUnavailable, DockerRefused) as error:
+                raise ContactLost(str(error)) from error
             if not facts["Running"] and facts["ExitCode"] is not None:
                 return int(facts["ExitCode"])
             if reader.ended.is_set():
@@ -112,8 +125,8 @@ class ApiWay:
         """Send SIGTERM to all but the first process."""
         await self._kill(environment, "TERM")
 
-    async def end(self, environment: Environment, patience_seconds: float) -> Ending:
-        """Kill all but the first process, and look, until only it and its sleep are left."""
+    async def end(self, environment: Environment, patience_seconds: float) -> ContainerTermination:
+        """Kill all but the first process, repeatedly, until only it and its sleep are left."""
         killed = False
         pause = _SOON_SECONDS
         try:
@@ -123,28 +136,30 @@ class ApiWay:
                     await self._kill(environment, "KILL")
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-        except Gone:
+        except DockerNotFound:
             pass
-        except (TimeoutError, EngineAway, EngineRefused) as error:
-            return Ending(None, f"what runs in {environment.name}: {type(error).__name__} {error}")
-        return Ending(None if killed else 0)
+        except (TimeoutError, DockerUnavailable, DockerRefused) as error:
+            return ContainerTermination(
+                None, f"what runs in {environment.name}: {type(error).__name__} {error}"
+            )
+        return ContainerTermination(None if killed else 0)
 
     async def _kill(self, environment: Environment, name: str) -> None:
         """Signal everything but the first process.
 
         Without capabilities and privileges nothing inside can have another user than this exec.
         """
-        with contextlib.suppress(EngineAway, EngineRefused, WayLost):
+        with contextlib.suppress(DockerUnavailable, DockerRefused, ContactLost):
             exec_id, stream = await self._engine.begin_exec(
                 environment.container, ["/bin/sh", "-c", f"kill -{name} -1"]
             )
-            reader = _Reader(stream, Kept(0), Kept(0))
+            reader = _ExecReader(stream, BoundedOutput(0), BoundedOutput(0))
             try:
                 await self._status(exec_id, reader)
             finally:
                 reader.close()
 
-    async def _apply(self, environment: Environment, share: Share) -> None:
+    async def _apply(self, environment: Environment, share: CpuShare) -> None:
         environment.share = share
         quota = -1 if share.milli is None else quota_microseconds(share.milli)
         await self._engine.update(
@@ -155,15 +170,15 @@ class ApiWay:
             cpu_shares=LEAST_SHARES if share.yields else NORMAL_SHARES,
         )
 
-    async def _apply_quietly(self, environment: Environment, share: Share) -> None:
-        with contextlib.suppress(EngineAway, EngineRefused):
+    async def _apply_quietly(self, environment: Environment, share: CpuShare) -> None:
+        with contextlib.suppress(DockerUnavailable, DockerRefused):
             await self._apply(environment, share)
 
 
-class _Reader:
+class _ExecReader:
     """Reads the output of one exec until it ends."""
 
-    def __init__(self, stream: socket.socket, stdout: Kept, stderr: Kept) -> None:
+    def __init__(self, stream: socket.socket, stdout: BoundedOutput, stderr: BoundedOutput) -> None:
         self._loop = asyncio.get_running_loop()
         self._stream = stream
         self._outputs = stdout, stderr

@@ -1,4 +1,4 @@
-"""One environment: a container, its directories, and what it should have at this moment."""
+"""Environment: a container, its directories, its record on disk, and its present cores."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from typing import Final
 
 from domain.action import EnvironmentSpec
 from managers.cpu.containers.cgroups import ControlGroup
-from managers.cpu.containers.shell import Shell
+from managers.cpu.containers.shell import ContainerShell
 
 #: Names in the control directory, for standard output and standard error.
 PIPES: Final = ("out", "err")
-_EVERYBODY: Final = 0o666
+_ALL_USERS: Final = 0o666
 _MARK_BYTES: Final = 256
 
 
 @dataclass(frozen=True)
-class Share:
-    """The cores a container may use: which, and how much of them (None: all)."""
+class CpuShare:
+    """Cores that a container may use, and thousandths of a core in all (None: no limit)."""
 
     cpus: frozenset[int]
     milli: int | None = None
-    #: Whether it gives way to everybody else there: nobody granted it these cores.
+    #: It has the lowest weight on these cores, which were not granted to it.
     yields: bool = False
 
 
 @dataclass
 class Environment:
-    """A container of ours, from the intent to create it until it was removed."""
+    """One container, from the intent to create it until it was removed."""
 
     name: str
-    #: Empty for an action that stands alone, and while it is kept warm.
+    #: Empty for an action without a trajectory, and in the warm pool.
     trajectory: str
     spec: EnvironmentSpec
-    #: Holds the record, the control directory and the name of what runs.
+    #: Holds the record, the control directory and the mark of the running attempt.
     directory: Path
     workspace: Path
     #: Wall clock, in seconds.
@@ -46,17 +46,17 @@ class Environment:
     container: str = ""
     #: Its first process, as this machine numbers it.
     pid: int = 0
-    #: Both are there on the direct way only.
+    #: Both exist with the direct backend only.
     group: ControlGroup | None = None
-    shell: Shell | None = None
+    shell: ContainerShell | None = None
     #: One action at a time (design §5.7).
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    #: What it should have now; the sweep compares.
-    share: Share | None = None
+    #: Cores that it should have now; the sweep restores them.
+    share: CpuShare | None = None
     used_at: float = field(default_factory=time.monotonic)
-    #: Why it is of no use any more; empty while it is.
+    #: Why it cannot be used any more; empty while it can.
     lost: str = ""
-    #: How often its cores were found changed by somebody else.
+    #: Number of foreign changes of its cores that were repaired.
     repairs: int = 0
 
     @property
@@ -70,12 +70,12 @@ class Environment:
         return self.shell is not None and self.shell.answered and not self.shell.lost
 
     def others(self) -> list[int]:
-        """Return its processes but the first. Raises OSError when the container is gone."""
+        """Return its processes but the first. Raises OSError when the container has ended."""
         assert self.group is not None
         return [pid for pid in self.group.processes() if pid != self.pid]
 
     def save(self) -> None:
-        """Write the record, whole."""
+        """Write the record atomically."""
         facts = {
             "trajectory": self.trajectory,
             "container": self.container,
@@ -108,16 +108,16 @@ class Environment:
         )  # fmt: skip
 
     def make_pipes(self) -> None:
-        """Make the named pipes that output goes through. They stay; what is in them does not."""
+        """Make the named pipes for output, which all actions reuse."""
         for name in PIPES:
             pipe = self.control / name
             if not pipe.exists():
                 os.mkfifo(pipe)
-                pipe.chmod(_EVERYBODY)  # whatever the worker's mask is
+                pipe.chmod(_ALL_USERS)  # independent of the worker's umask
 
     def note_running(self, mark: str) -> None:
-        """Leave word for a successor of whose processes it finds here."""
-        # Overwritten in place: to cut a file off and write it anew takes a millisecond.
+        """Store the running attempt for a successor that finds its processes."""
+        # Overwritten in place: truncating and rewriting a file takes a millisecond.
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         handle = os.open(self.directory / "running", flags, 0o600)
         try:

@@ -1,50 +1,49 @@
-"""What the two ways of running an action in a container have in common."""
+"""Execution backends: the interface of the two ways to run an action in a container."""
 
 from __future__ import annotations
 
 import asyncio
-import codecs
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from managers.cpu.containers.cgroups import Usage
-from managers.cpu.containers.command import Invocation
-from managers.cpu.containers.environment import Environment, Share
+from managers.cpu.containers.environment import CpuShare, Environment
+from managers.cpu.containers.invocation import ContainerInvocation
 
 
-class WayLost(Exception):
-    """Contact with a running action was lost; its exit status will never be known."""
+class ContactLost(Exception):
+    """Contact with a running action was lost; its exit status is unknown."""
 
 
 @dataclass(frozen=True)
-class Ending:
-    """What it took to end an action's processes."""
+class ContainerTermination:
+    """Result of ending an action's processes."""
 
-    #: Processes that were running and are no more; None: some, not counted.
+    #: Number of processes that were ended; None: some, not counted.
     ended: int | None = 0
-    #: What would not go, in words.
+    #: Description of those that did not end.
     remaining: str = ""
 
-    def then(self, later: Ending) -> Ending:
-        """Return both looks as one."""
+    def then(self, later: ContainerTermination) -> ContainerTermination:
+        """Return the sum of both results."""
         counted = self.ended is not None and later.ended is not None
         ended = (self.ended or 0) + (later.ended or 0)
-        return Ending(ended if counted else None, later.remaining)
+        return ContainerTermination(ended if counted else None, later.remaining)
 
 
 @dataclass
 class Execution:
     """A command that runs in a container."""
 
-    #: Its exit status; fails with WayLost.
+    #: Its exit status; fails with ContactLost.
     status: asyncio.Future[int]
     stdout: Output
     stderr: Output
-    #: What only this execution needs: files, readers.
+    #: Functions that free the files and readers of this execution.
     cleanups: list[Cleanup] = field(default_factory=list)
 
     def close(self) -> None:
-        """Let everything go."""
+        """Free all resources."""
         for each in (self.stdout, self.stderr):
             each.close()
         while self.cleanups:
@@ -52,7 +51,7 @@ class Execution:
 
 
 class Cleanup(Protocol):
-    """Something to do at the end."""
+    """A function to call at the end."""
 
     def __call__(self) -> object: ...
 
@@ -63,57 +62,34 @@ class Output(Protocol):
     truncated: bool
 
     def finish(self) -> str:
-        """Take what has arrived and return the text that was kept."""
+        """Read what has arrived and return the kept text."""
 
     def close(self) -> None:
-        """Let it go; safe to repeat."""
+        """Close it; idempotent."""
 
 
-class Way(Protocol):
-    """How actions run in containers of one sort."""
+class ExecBackend(Protocol):
+    """Runs actions in containers."""
 
     name: str
 
-    async def grow(self, environment: Environment, share: Share) -> None:
-        """Give it the cores of an action. Raises OSError or EngineAway; nothing runs then."""
+    async def grow(self, environment: Environment, share: CpuShare) -> None:
+        """Give a container the cores of an action. Raises OSError or DockerUnavailable."""
 
-    async def begin(self, environment: Environment, invocation: Invocation) -> Execution:
-        """Start the command. Raises WayLost when nobody knows whether it did."""
+    async def begin(self, environment: Environment, invocation: ContainerInvocation) -> Execution:
+        """Start the command. Raises ContactLost when it is unknown whether it started."""
 
     async def ask_to_end(self, environment: Environment) -> None:
         """Send SIGTERM to all its processes but the first."""
 
-    async def end(self, environment: Environment, patience_seconds: float) -> Ending:
+    async def end(self, environment: Environment, patience_seconds: float) -> ContainerTermination:
         """Kill all its processes but the first, until none is left or patience runs out."""
 
-    async def shrink(self, environment: Environment, share: Share) -> None:
+    async def shrink(self, environment: Environment, share: CpuShare) -> None:
         """Take the cores of an action back."""
 
-    def resize(self, environment: Environment, share: Share) -> None:
-        """Let what runs go on with other cores, soon."""
+    def resize(self, environment: Environment, share: CpuShare) -> None:
+        """Change the cores of a running action, soon."""
 
     def usage(self, environment: Environment) -> Usage | None:
-        """Return what it has used so far, where that can be known."""
-
-
-class Kept:
-    """An output stream that arrives in pieces."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit = max(0, limit_bytes)
-        self._kept = bytearray()
-        self.truncated = False
-
-    def add(self, content: bytes) -> None:
-        """Take a piece."""
-        room = self._limit - len(self._kept)
-        self._kept += content[:room]
-        self.truncated = self.truncated or room < len(content)
-
-    def finish(self) -> str:
-        """Return the text that was kept."""
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        return decoder.decode(bytes(self._kept), final=not self.truncated)
-
-    def close(self) -> None:
-        """Nothing is held."""
+        """Return its usage so far; None where that is unknown."""

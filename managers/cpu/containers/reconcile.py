@@ -1,7 +1,7 @@
-"""Comparing what is with what should be: at the start, and every half minute.
+"""Reconciliation of records with the engine's containers, at the start and every half minute.
 
-Removed are containers that carry our label and no record, and those of any Tangram beyond their
-expiry (its worker may never come back). Everything else is not ours, whatever it is called (I7).
+Containers with our label and no record are removed, and those of any Tangram beyond their expiry (its
+worker may never restart). All others are not ours, whatever their names (I7).
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from domain.action import EnvironmentSpec
-from managers.cpu.containers.creation import EXPIRES, OWNER
-from managers.cpu.containers.engine import EngineRefused
+from managers.cpu.containers.container_config import EXPIRES, OWNER
+from managers.cpu.containers.docker_engine import DockerRefused
 from managers.cpu.containers.environment import Environment
-from managers.cpu.containers.environments import Environments, Site
-from managers.cpu.containers.exec_backends import Way
+from managers.cpu.containers.environment_store import EnvironmentStore, Site
+from managers.cpu.containers.exec_backends import ExecBackend
 
-#: How long a foreign container may pass its expiry: its own worker has the first word.
+#: Slack after the expiry of a foreign container: its own worker should remove it.
 _FOREIGN_SLACK_SECONDS: Final = 600.0
 
-#: Between two looks at what a predecessor left running.
+#: Interval of ending processes that a predecessor left running.
 _AGAIN_SECONDS: Final = 0.05
 _NOTHING: Final = EnvironmentSpec()
 
@@ -30,14 +30,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Found:
-    """What a start found."""
+    """Result of a takeover."""
 
     #: Attempts whose processes were found running, and were ended.
     ended: frozenset[str]
 
 
-async def take_over(site: Site, environments: Environments, way: Way) -> Found:
-    """Adopt the containers of a dead predecessor, ending what runs in them. Raises EngineAway."""
+async def take_over(site: Site, environments: EnvironmentStore, backend: ExecBackend) -> Found:
+    """Adopt the containers of a dead predecessor, ending their actions. Raises DockerUnavailable."""
     ended: set[str] = set()
     for directory in sorted(site.directory.glob("tangram-*")):
         environment = Environment.load(directory)
@@ -46,7 +46,7 @@ async def take_over(site: Site, environments: Environments, way: Way) -> Found:
                 directory.name, "", _NOTHING, directory, directory / "none", 0
             )
         if environment.trajectory and not environment.lost:
-            await _adopt(site, environments, way, environment, ended)
+            await _adopt(site, environments, backend, environment, ended)
         elif environment.lost:
             environments.adopt(environment)
         else:
@@ -58,29 +58,33 @@ async def take_over(site: Site, environments: Environments, way: Way) -> Found:
 
 
 async def _adopt(
-    site: Site, environments: Environments, way: Way, environment: Environment, ended: set[str]
+    site: Site,
+    environments: EnvironmentStore,
+    backend: ExecBackend,
+    environment: Environment,
+    ended: set[str],
 ) -> None:
     if not environment.container:
-        await environments.delete(environment)  # the predecessor died before it was made
+        await environments.delete(environment)  # the predecessor died before the creation
         return
     try:
         await environments.find(environment)
         connecting = asyncio.ensure_future(environments.connect(environment))
         while not connecting.done():
-            # Again and again: the shell answers only when nothing runs, and what was sent to it
-            # before may begin to run at any moment.
-            ending = await way.end(environment, site.settings.patience_seconds)
+            # Repeatedly: the shell answers only when no command runs, and one that was sent to it
+            # before may start at any moment.
+            ending = await backend.end(environment, site.settings.patience_seconds)
             if ending.ended != 0:
                 ended.add(environment.was_running())
             await asyncio.wait({connecting}, timeout=_AGAIN_SECONDS)
         await connecting
-    except EngineRefused as error:
+    except DockerRefused as error:
         lose(environment, f"after a restart, {error}")
     environments.adopt(environment)
 
 
 def lose(environment: Environment, why: str) -> None:
-    """Note that an environment is of no use any more; its trajectory learns it."""
+    """Mark an environment as lost; later actions of its trajectory fail with the reason."""
     environment.lost = why
     if environment.shell is not None:
         environment.shell.close()
@@ -88,16 +92,16 @@ def lose(environment: Environment, why: str) -> None:
         environment.save()
 
 
-async def remove_strays(site: Site, environments: Environments) -> list[str]:
-    """Remove containers that nobody will; return their ids. Raises EngineAway."""
+async def remove_strays(site: Site, environments: EnvironmentStore) -> list[str]:
+    """Remove containers without an owner; return their ids. Raises DockerUnavailable."""
     listed = await site.engine.containers(OWNER)
-    # Asked after: what was being made meanwhile is known by now.
+    # Read after the list: containers created meanwhile are known by now.
     known = {each.name for each in environments.all()}
     now = site.clock()
     removed = []
     for facts in listed:
         if _is_stray(facts, site.owner, known, now):
-            _log.warning("removing container %s, which belongs to nobody", facts["Id"][:12])
+            _log.warning("removing container %s, which has no owner", facts["Id"][:12])
             await site.engine.remove(facts["Id"])
             removed.append(str(facts["Id"]))
     return removed
@@ -111,22 +115,22 @@ def _is_stray(facts: dict[str, Any], owner: str, known: set[str], now: float) ->
     return expires.isdigit() and int(expires) + _FOREIGN_SLACK_SECONDS < now
 
 
-async def look_after(site: Site, environments: Environments) -> list[Environment]:
-    """Compare every environment with its container; return those that have to go.
+async def reconcile(site: Site, environments: EnvironmentStore) -> list[Environment]:
+    """Compare every environment with its container; return the expired ones.
 
-    Raises EngineAway.
+    Raises DockerUnavailable.
     """
-    # Asked before: what was being made meanwhile is not missed.
+    # Read before the list: environments created meanwhile do not seem lost.
     known = [each for each in environments.all() if each.pid and not each.lost]
     listed = await site.engine.containers(f"{OWNER}={site.owner}")
     running = {facts["Id"] for facts in listed if facts["State"] == "running"}
     for environment in known:
         if environment.container not in running and not environment.lost:
-            lose(environment, "its container was ended by somebody else")
+            lose(environment, "its container was ended from outside")
     present = {facts["Id"] for facts in listed}
     for environment in environments.all():
         if environment.lost and environment.container in present:
-            await site.engine.remove(environment.container)  # what is left of it helps nobody
+            await site.engine.remove(environment.container)
     await remove_strays(site, environments)
     now = site.clock()
     return [

@@ -1,29 +1,82 @@
-"""The life of one action in a container: prepare, mark, grow, run, end what is left, shrink, report."""
+"""Run of one action in a container: prepare, mark, grow, execute, end leftovers, shrink, report."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from domain.action import EnvironmentSpec, Outcome
-from domain.allocation import Allocation
+from domain.allocation import Allocation, UsedResources
 from domain.errors import TangramError
 from domain.ports import ExecResult, RunOrder, RunReport
-from managers.common.start_log import WithdrawnError
-from managers.cpu.containers import command
+from domain.resources import MILLI
+from managers.common.start_log import StartLogWriter, WithdrawnError
+from managers.cpu.command_line import CannotSpawnError
 from managers.cpu.containers.cgroups import Usage
-from managers.cpu.containers.creation import memory_limit
-from managers.cpu.containers.engine import Gone
-from managers.cpu.containers.environment import Environment
-from managers.cpu.containers.exec_backends import Ending, Execution, WayLost
+from managers.cpu.containers.container_config import memory_limit
+from managers.cpu.containers.docker_engine import DockerNotFound
+from managers.cpu.containers.environment import CpuShare, Environment
+from managers.cpu.containers.environment_store import EnvironmentStore, Site
+from managers.cpu.containers.exec_backends import (
+    ContactLost,
+    ContainerTermination,
+    ExecBackend,
+    Execution,
+)
+from managers.cpu.containers.invocation import ContainerInvocation, build_invocation
 from managers.cpu.containers.reconcile import lose
-from managers.cpu.containers.tools import Tools, reported, used_between
-from managers.cpu.process.command import CannotSpawnError
 
-#: Between looks for what came late to the shell.
+
+@dataclass(frozen=True)
+class ContainerTools:
+    """Objects that all runs of a driver share."""
+
+    site: Site
+    environments: EnvironmentStore
+    backend: ExecBackend
+    marks: StartLogWriter
+    #: Threads of the machine's cores, by their lowest thread.
+    cores: Mapping[int, frozenset[int]]
+
+    def share_of(self, granted: Allocation | None) -> CpuShare:
+        """Return the share of a container for granted cores: all threads of each.
+
+        Without granted cores it may run on any, with the lowest weight. Cores that do not exist, of an
+        oversubscribed node, are mapped onto real ones.
+        """
+        everything = frozenset().union(*self.cores.values())
+        if granted is None or not granted.units:
+            return CpuShare(everything, yields=True)
+        known = sorted(self.cores)
+        cores = (core if core in self.cores else known[core % len(known)] for core in granted.units)
+        milli = granted.amount if granted.shared or granted.amount < MILLI else None
+        return CpuShare(frozenset().union(*(self.cores[core] for core in cores)), milli)
+
+
+def used_between(before: Usage | None, after: Usage | None) -> Usage | None:
+    """Return the usage between two measurements; None without both."""
+    if before is None or after is None:
+        return None
+    return Usage(
+        after.cpu_seconds - before.cpu_seconds,
+        after.throttled_seconds - before.throttled_seconds,
+        after.peak_memory_bytes,
+        after.oom_kills - before.oom_kills,
+    )
+
+
+def reported(used: Usage | None) -> UsedResources | None:
+    """Return usage as part of a result."""
+    if used is None:
+        return None
+    return UsedResources(used.cpu_seconds, used.throttled_seconds, used.peak_memory_bytes)
+
+
+#: Pauses between searches for a command that started late.
 _FIRST_PAUSE_SECONDS: Final = 0.02
 _LONGEST_PAUSE_SECONDS: Final = 1.0
 
@@ -31,10 +84,10 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
-class Run:
+class ContainerRun:
     """One order being executed."""
 
-    def __init__(self, order: RunOrder, started: Callable[[], None], tools: Tools) -> None:
+    def __init__(self, order: RunOrder, started: Callable[[], None], tools: ContainerTools) -> None:
         self.order = order
         self._started = started
         self._tools = tools
@@ -46,21 +99,21 @@ class Run:
         self._over = False
 
     def stop(self, outcome: Outcome, reason: str) -> None:
-        """End it with ``outcome``, unless it ended by itself or is being ended already."""
+        """Stop it with ``outcome``, unless it has ended or is being stopped already."""
         if self._stopping is None and not self._over:
             self._stopping = outcome, reason
             self._stopped.set()
 
     def resize(self, allocation: Allocation) -> None:
-        """Go on with these cores; what does not run yet starts with them."""
+        """Change its cores; a command that does not run yet starts with them."""
         self._share = self._tools.share_of(allocation)
         if self._environment is not None and self._began_at and not self._over:
-            self._tools.way.resize(self._environment, self._share)
+            self._tools.backend.resize(self._environment, self._share)
 
     async def live(self) -> RunReport:
         """Run the order to its end. Raises nothing; must not be cancelled."""
         try:
-            invocation = command.build(self.order)
+            invocation = build_invocation(self.order)
             return await self._work(invocation)
         except CannotSpawnError as error:
             result = ExecResult(error.exit_code, "", f"tangram: {error}\n", truncated=False)
@@ -77,7 +130,7 @@ class Run:
                 never_started=not self._began_at,
             )  # fmt: skip
 
-    async def _work(self, invocation: command.Invocation) -> RunReport:
+    async def _work(self, invocation: ContainerInvocation) -> RunReport:
         tools, action = self._tools, self.order.action
         spec = self.order.environment or action.environment or EnvironmentSpec()
         trajectory = action.trajectory_key
@@ -97,7 +150,9 @@ class Run:
         if not made.cancelled() and made.exception() is None:
             self._tools.environments.discard(made.result())
 
-    async def _in_turn(self, environment: Environment, invocation: command.Invocation) -> RunReport:
+    async def _in_turn(
+        self, environment: Environment, invocation: ContainerInvocation
+    ) -> RunReport:
         lock = environment.lock
         if lock.locked():
             await self._unless_stopped(lock.acquire(), lock.release)
@@ -105,7 +160,7 @@ class Run:
             await lock.acquire()
         try:
             if environment.lost:
-                # Another attempt would find the same, so this one is said to have been made.
+                # Another attempt would fail as well, so this one does not count as never started.
                 detail = f"the trajectory's environment is lost: {environment.lost}"
                 return RunReport(Outcome.INFRA_FAILED, 0.0, detail=detail)
             environment.used_at = time.monotonic()
@@ -115,22 +170,24 @@ class Run:
             environment.used_at = time.monotonic()
             lock.release()
 
-    async def _act(self, environment: Environment, invocation: command.Invocation) -> RunReport:
-        way = self._tools.way
+    async def _act(self, environment: Environment, invocation: ContainerInvocation) -> RunReport:
+        backend = self._tools.backend
         await self._tools.marks.add(self.order.mark)
         if self._stopping is not None:
             raise WithdrawnError
         environment.note_running(self.order.mark)
         before = self._measure(environment)
         repairs = environment.repairs
-        await way.grow(environment, self._share)
+        await backend.grow(environment, self._share)
         self._began_at = time.monotonic()
         try:
             try:
-                execution = await way.begin(environment, invocation)
-            except WayLost as error:
+                execution = await backend.begin(environment, invocation)
+            except ContactLost as error:
                 patience = self._tools.site.settings.patience_seconds
-                return await self._lost(environment, error, await way.end(environment, patience))
+                return await self._lost(
+                    environment, error, await backend.end(environment, patience)
+                )
             try:
                 report = await self._supervise(environment, execution, before)
             finally:
@@ -144,7 +201,7 @@ class Run:
     async def _supervise(
         self, environment: Environment, execution: Execution, before: Usage | None
     ) -> RunReport:
-        """Wait for the end of the command, or bring it about; end what it left behind."""
+        """Wait until the command ends or is stopped; end the processes it left behind."""
         tools = self._tools
         patience = tools.site.settings.patience_seconds
         self._started()
@@ -155,7 +212,7 @@ class Run:
             either: set[asyncio.Future[Any]] = {status, stopped}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not status.done():
-                await tools.way.ask_to_end(environment)
+                await tools.backend.ask_to_end(environment)
                 await asyncio.wait({status}, timeout=tools.site.settings.grace_seconds)
         finally:
             stopped.cancel()
@@ -178,26 +235,26 @@ class Run:
 
     async def _end(
         self, environment: Environment, status: asyncio.Future[int], patience: float
-    ) -> Ending:
-        """End what runs, until the shell has said that the command is over.
+    ) -> ContainerTermination:
+        """End all processes, until the shell reports the end of the command.
 
-        An action that was stopped at once may not have come to the shell when we first look: it
-        begins after we found nobody, and is found by the next look.
+        A command that was stopped at once may reach the shell after the first search, which finds no
+        process; the next one does.
         """
         deadline = time.monotonic() + patience
-        ending = await self._tools.way.end(environment, patience)
+        ending = await self._tools.backend.end(environment, patience)
         pause = _FIRST_PAUSE_SECONDS
         while not status.done() and not ending.remaining and time.monotonic() < deadline:
             await asyncio.wait({status}, timeout=pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             if not status.done():
-                ending = ending.then(await self._tools.way.end(environment, patience))
+                ending = ending.then(await self._tools.backend.end(environment, patience))
         return ending
 
     async def _lost(
-        self, environment: Environment, error: BaseException, ending: Ending
+        self, environment: Environment, error: BaseException, ending: ContainerTermination
     ) -> RunReport:
-        """Say what can be said after contact broke off: never a guess (I1)."""
+        """Return the report after contact was lost, from the engine's data, never a guess (I1)."""
         self._over = True
         outcome, why = Outcome.UNKNOWN, str(error)
         try:
@@ -210,7 +267,7 @@ class Run:
                 lose(environment, "its container ended while an action ran")
             else:
                 lose(environment, f"contact with its container broke off: {error}")
-        except Gone:
+        except DockerNotFound:
             why = "its container was removed while it ran"
             lose(environment, "its container was removed while an action ran")
         except TangramError as away:
@@ -224,14 +281,18 @@ class Run:
 
     async def _shrink(self, environment: Environment) -> None:
         try:
-            await self._tools.way.shrink(environment, self._tools.site.parked)
+            await self._tools.backend.shrink(environment, self._tools.site.parked)
         except (OSError, TangramError) as error:
-            # The sweep will try again, or find that the container is gone.
+            # The sweep tries again, or finds that the container has ended.
             level = logging.DEBUG if environment.lost else logging.WARNING
             _log.log(level, "%s keeps cores it should not have: %s", environment.name, error)
 
     def _report(
-        self, status: int | None, execution: Execution, ending: Ending, used: Usage | None
+        self,
+        status: int | None,
+        execution: Execution,
+        ending: ContainerTermination,
+        used: Usage | None,
     ) -> RunReport:
         outcome, reason = self._stopping or (Outcome.COMPLETED, None)
         notes = [reason] if reason else []
@@ -261,7 +322,7 @@ class Run:
         )
 
     def _measure(self, environment: Environment) -> Usage | None:
-        return self._tools.way.usage(environment)
+        return self._tools.backend.usage(environment)
 
     def _set_timer(self, timeout_seconds: float | None) -> asyncio.TimerHandle | None:
         """Measure the time-out from the start, not from the submission (I9)."""
@@ -278,7 +339,7 @@ class Run:
         return (self._ended_at or time.monotonic()) - self._began_at
 
     async def _unless_stopped(self, wanted: Awaitable[_T], undo: Callable[[], None]) -> _T:
-        """Wait for something, but not longer than the action is wanted; then ``undo`` it."""
+        """Wait for ``wanted``; when the action is stopped first, ``undo`` it and raise WithdrawnError."""
         future = asyncio.ensure_future(wanted)
         stopped = asyncio.ensure_future(self._stopped.wait())
         both: set[asyncio.Future[Any]] = {future, stopped}
@@ -296,14 +357,14 @@ class Run:
 
 
 def _nothing() -> None:
-    """What was waited for stays with its trajectory."""
+    """Undo nothing: the environment stays with its trajectory."""
 
 
 def _noting(report: RunReport, repairs: int) -> RunReport:
-    """Say in the report when its cores were changed by somebody else while it ran."""
+    """Return the report with a note on foreign changes of its cores while it ran."""
     if not repairs:
         return report
-    note = f"its cores were changed by somebody else and restored {repairs} times"
+    note = f"its cores were changed from outside and restored {repairs} times"
     detail = f"{report.detail}; {note}" if report.detail else note
     return RunReport(
         report.outcome, report.execution_seconds, report.result, detail, report.never_started

@@ -1,4 +1,4 @@
-"""What an operator may set for the container driver on a node."""
+"""Settings of the container driver on a node."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ WAYS: Final = ("auto", "direct", "api")
 
 
 @dataclass(frozen=True)
-class Settings:
+class ContainerSettings:
     """Settings of one node; each is ``docker_<name>`` in the context, TANGRAM_DOCKER_<NAME> outside."""
 
-    #: Address of the engine; empty: as the docker command line finds it (DOCKER_HOST, its socket).
+    #: Address of the engine; empty: that of the docker command line (DOCKER_HOST, its socket).
     host: str = ""
     #: Image of environments that name none.
     image: str = ""
-    #: How actions run; ``direct`` refuses to start where that is not possible.
+    #: Execution backend; ``direct`` refuses to start where it does not work.
     way: str = "auto"
     grace_seconds: float = 0.5
     patience_seconds: float = 10.0
@@ -27,12 +27,12 @@ class Settings:
     #: Limit of an environment that declares no memory.
     memory_bytes: int = 4 * 2**30
     max_processes: int = 1024
-    #: An engine that is itself below a lower limit cannot give this much, and says so.
+    #: An engine that runs under a lower limit refuses this.
     max_open_files: int = 4096
     max_file_bytes: int = 16 * 2**30
     #: The image is read-only; commands write to the workspace and to /tmp.
     read_only: bool = False
-    #: An environment that did nothing for so long is removed; 0: never.
+    #: An environment that was idle for so long is removed; 0: never.
     idle_seconds: float = 0.0
     #: Containers kept ready for the next trajectories.
     warm: int = 0
@@ -40,8 +40,8 @@ class Settings:
     sweep_seconds: float = 1.0
 
     @classmethod
-    def parse(cls, given: dict[str, str]) -> Settings:
-        """Read the node's settings; raise InvalidRequest naming the one that is wrong."""
+    def parse(cls, given: dict[str, str]) -> ContainerSettings:
+        """Parse the node's settings. Raises InvalidRequest that names a wrong one."""
         known = {f"docker_{name}" for name in cls.__dataclass_fields__}
         for key in given:
             if key.startswith("docker_") and key not in known:

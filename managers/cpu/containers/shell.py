@@ -1,9 +1,9 @@
-"""The shell inside a container: what is said to it, and what it answers.
+"""The shell inside a container: the protocol of its commands and answers.
 
 It is the first process of its container, `sh -s`, and reads its commands from the stream that the
-engine attached to it; its answers, one line ``<number> <exit status>`` each, come back on the same
-stream. A command gets other descriptors in all three places, runs in a child of the shell and
-replaces that child (`exec`), so what it does with `exit`, `exec` or `trap` concerns it alone.
+engine attached to it; its answers, one line ``<number> <exit status>`` each, use the same stream. A
+command gets three descriptors of its own, runs in a child of the shell and replaces that child
+(`exec`), so `exit`, `exec` or `trap` in it do not affect the shell.
 
 The stream carries frames: one byte that says which of the two outputs, three unused, four bytes of
 length, then the content (Docker Engine API, "Attach to a container", stream format).
@@ -20,7 +20,7 @@ from typing import Final
 _HEAD_BYTES: Final = 8
 _CHUNK_BYTES: Final = 65536
 _STDOUT: Final = 1
-#: What is kept of the shell's own complaints.
+#: Limit of the kept standard error of the shell itself.
 _COMPLAINT_BYTES: Final = 2000
 #: Where the control directory is inside a container, and the shell in it.
 CONTROL: Final = "/.tangram"
@@ -32,13 +32,13 @@ class ShellLost(Exception):
 
 
 class Frames:
-    """Takes a stream of frames apart; keeps what is incomplete."""
+    """Splits a stream into frames; keeps an incomplete one."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Take what arrived; return the frames that are complete now."""
+        """Add received bytes; return the frames that are complete now."""
         self._pending += data
         frames = []
         while len(self._pending) >= _HEAD_BYTES:
@@ -51,7 +51,7 @@ class Frames:
         return frames
 
 
-class Shell:
+class ContainerShell:
     """One shell that takes commands one after another."""
 
     def __init__(self, stream: socket.socket) -> None:
@@ -61,12 +61,12 @@ class Shell:
         self._frames = Frames()
         self._line = bytearray()
         self._complaint = bytearray()
-        # Answers to a dead predecessor must not pass for ours, so numbers rise with time.
+        # Answers to a dead predecessor must not match ours, so numbers rise with time.
         self._number = int(self._loop.time() * 1000) << 20
-        #: By number: while a command runs, or is being ended, we may ask something of our own.
+        #: By number: scripts of our own may run beside a command that is being ended.
         self._waiting: dict[int, asyncio.Future[int]] = {}
         self.lost = False
-        #: It has answered something.
+        #: It has answered a command.
         self.answered = False
         self._loop.add_reader(stream, self._read)
 
@@ -76,7 +76,7 @@ class Shell:
         return self._number
 
     async def begin(self, number: int, script: str) -> asyncio.Future[int]:
-        """Send a script that answers with ``number``; return what will hold the exit status.
+        """Send a script that answers with ``number``; return a future of its exit status.
 
         Raises ShellLost. The future fails with ShellLost when the stream ends first.
         """
@@ -100,13 +100,13 @@ class Shell:
 
     @property
     def complaint(self) -> str:
-        """What the shell itself printed to its standard error, since this was asked last."""
+        """Standard error of the shell itself since the last call."""
         text = self._complaint.decode(errors="replace").strip()
         self._complaint.clear()
         return text
 
     def close(self) -> None:
-        """Let go of the stream; the shell goes on waiting for commands."""
+        """Close the stream; the shell continues to wait for commands."""
         self._lose()
 
     def _read(self) -> None:
@@ -160,7 +160,7 @@ def action_script(
     stdout: str,
     stderr: str,
 ) -> str:
-    """Return what makes a shell run ``command`` and answer with ``number`` when it has ended.
+    """Return a script that runs ``command`` and answers with ``number`` when it has ended.
 
     A directory that cannot be entered ends it with 126, as an impossible command does.
     """

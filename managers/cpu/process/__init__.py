@@ -1,19 +1,12 @@
 """The driver for plain processes: commands run on this node, in a directory per trajectory.
 
-One module, one thing:
-
-    driver.py      what the node worker talks to
-    run.py         the life of one action, from order to report
-    launcher.py    the thread that writes starting marks and spawns
-    command.py     what exactly is executed: arguments, environment variables
-    limits.py      what it may use
-    sandbox.py     bubblewrap, where it works
-    seal.py        the mark that every process of an action carries and cannot lose
-    processes.py   finding and ending processes by that mark
-    marks.py       the durable list of what was started
-    locks.py       one driver per state directory
-    output.py      what a command printed, up to a limit
-    workspace.py   directories of trajectories · files.py  files in them · trees.py  deleting them
+driver.py         the driver interface of the node worker
+run.py            one action, from order to report
+launcher.py       the thread that writes start marks and spawns
+invocation.py     arguments, environment variables and limits of a command
+sandbox.py        bubblewrap, where it works
+process_tag.py    the tag that every process of an action inherits
+process_table.py  finding and ending processes by their tag
 """
 
 from __future__ import annotations

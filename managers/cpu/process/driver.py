@@ -1,10 +1,10 @@
-"""The driver for plain processes: what a node worker talks to.
+"""The driver for plain processes.
 
-Theory of operation. An order becomes a `Run`, a task of its own that nothing cancels: when `run` is
-cancelled, the action is ended and its end is awaited. What a run starts carries a seal (`seal`) by
-which all of it is found and ended, whatever it does to hide. Starting marks (`marks`) are on disk
-before a command is spawned, so a restarted driver knows what may have run, and by the seals ends
-what still does. A lock in the state directory keeps a second driver out of it.
+Theory of operation. An order becomes a `ProcessRun` in a task of its own that is never cancelled: when
+`run` is cancelled, the action is stopped and its end is awaited. All processes of a run inherit a tag
+(`process_tag`), by which they are found and ended. Start marks (`start_log`) are on disk before a
+command is spawned, so a restarted driver knows which attempts may have run, and ends those that still
+do by their tags. A lock in the state directory excludes a second driver.
 """
 
 from __future__ import annotations
@@ -21,41 +21,38 @@ from domain.allocation import Allocation
 from domain.errors import InvalidRequest, NotFound, Unavailable
 from domain.ids import ActionId, TrajectoryKey
 from domain.ports import DriverContext, Leftover, RunOrder, RunReport
-from managers.common.order_runs import CLOSED, SHUTTING_DOWN, Runs
-from managers.common.start_log import MarkLog, leftover
+from managers.common.order_runs import CLOSED, SHUTTING_DOWN, OrderRuns
+from managers.common.start_log import StartLog, leftover
 from managers.common.visible_gpus import find_devices
 from managers.cpu.probe import usable_cores
-from managers.cpu.process.command import CommandBuilder
-from managers.cpu.process.files import read_file, write_file
+from managers.cpu.process.invocation import CommandBuilder, ResourceLimits
 from managers.cpu.process.launcher import Launcher
-from managers.cpu.process.limits import Limits
-from managers.cpu.process.locks import take_lock
-from managers.cpu.process.process_tag import Sealer
-from managers.cpu.process.processes import Ending, ProcessTable, become_subreaper
-from managers.cpu.process.run import Run, Tools
+from managers.cpu.process.process_table import ProcessTable, Termination, become_subreaper
+from managers.cpu.process.process_tag import ProcessTagger
+from managers.cpu.process.run import ProcessRun, ProcessTools
 from managers.cpu.process.sandbox import Sandbox, find_sandbox
-from managers.cpu.process.workspace import Workspaces
+from managers.cpu.workspaces import Workspaces, read_file, take_lock, write_file
 
 _ISOLATIONS: Final = ("auto", "bwrap", "process")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What an operator may set for this driver on a node."""
+class ProcessSettings:
+    """Settings of this driver on a node."""
 
-    #: ``auto`` takes bwrap where it works; ``bwrap`` refuses to start without it.
+    #: ``auto`` uses bwrap where it works; ``bwrap`` refuses to start without it.
     isolation: str = "auto"
     grace_seconds: float = 0.5
     patience_seconds: float = 10.0
-    max_open_files: int = Limits.open_files
-    max_processes: int = Limits.processes
-    max_file_bytes: int = Limits.file_bytes
-    #: Separated by colons: more of the system that sandboxed commands may read.
+    max_open_files: int = ResourceLimits.open_files
+    max_processes: int = ResourceLimits.processes
+    max_file_bytes: int = ResourceLimits.file_bytes
+    #: Further system paths that sandboxed commands may read, separated by colons.
     readable_paths: str = ""
 
     @classmethod
-    def parse(cls, given: dict[str, str]) -> Settings:
-        """Read the node's settings; raise InvalidRequest naming the one that is wrong."""
+    def parse(cls, given: dict[str, str]) -> ProcessSettings:
+        """Parse the node's settings. Raises InvalidRequest that names a wrong one."""
         if given.get("isolation", "auto") not in _ISOLATIONS:
             raise InvalidRequest(f"isolation is one of {', '.join(_ISOLATIONS)}")
         values: dict[str, str | int | float] = {}
@@ -79,40 +76,42 @@ class ProcessDriver:
     kinds = frozenset({Kind.EXEC})
 
     def __init__(self, context: DriverContext) -> None:
-        self._settings = Settings.parse(context.settings)
+        self._settings = ProcessSettings.parse(context.settings)
         self._given = context.settings
         self._directory = context.state_directory
         self._workspaces = Workspaces(self._directory)
         self._cpus = usable_cores()
         self._sandbox: Sandbox | None = None
         self._lock = -1
-        self._tools: Tools | None = None
-        self._runs: Runs[Run] = Runs(self._take_back)
+        self._tools: ProcessTools | None = None
+        self._runs: OrderRuns[ProcessRun] = OrderRuns(self._remove_marks)
 
     @property
     def isolation(self) -> str:
-        """How commands are isolated, known once it is open: ``bwrap`` or ``process``."""
+        """Isolation of commands, known once it is open: ``bwrap`` or ``process``."""
         return "process" if self._sandbox is None else "bwrap"
 
     async def open(self) -> list[Leftover]:
-        """End what a dead predecessor left running; return what it had started. Called once."""
+        """End processes of a dead predecessor; return the attempts it had started. Called once."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = take_lock(self._directory)
         become_subreaper()
         _raise_open_files()
-        sealer = Sealer.load(self._directory / "driver.key")
-        table = ProcessTable(sealer)
-        marks = MarkLog(self._directory / "marks.log")
+        tagger = ProcessTagger.load(self._directory / "driver.key")
+        table = ProcessTable(tagger)
+        marks = StartLog(self._directory / "marks.log")
         marked = await asyncio.to_thread(marks.open)
-        leftovers = await self._end_predecessor(sealer, table, marked)
+        leftovers = await self._end_predecessor(tagger, table, marked)
         await asyncio.to_thread(self._workspaces.open)
         settings = self._settings
-        limits = Limits(settings.max_open_files, settings.max_processes, settings.max_file_bytes)
+        limits = ResourceLimits(
+            settings.max_open_files, settings.max_processes, settings.max_file_bytes
+        )
         self._devices = await asyncio.to_thread(find_devices, self._given)
-        await asyncio.to_thread(self._choose_isolation, limits.prefix(sealer.seal("trial")))
+        await asyncio.to_thread(self._choose_isolation, limits.prefix(tagger.tag("trial")))
         launcher = Launcher(marks)
-        self._tools = Tools(
-            sealer,
+        self._tools = ProcessTools(
+            tagger,
             table,
             launcher,
             self._workspaces,
@@ -127,22 +126,22 @@ class ProcessDriver:
         tools = self._tools
         if tools is None:
             return CLOSED
-        return await self._runs.run(order, lambda: Run(order, started, tools))
+        return await self._runs.run(order, lambda: ProcessRun(order, started, tools))
 
     def stop(self, action_id: ActionId, outcome: Outcome, reason: str) -> None:
-        """End a run; its report carries ``outcome`` unless it ended by itself before."""
+        """Stop a run; its report carries ``outcome`` unless it ended before."""
         self._runs.stop(action_id, outcome, reason)
 
     def resize(self, action_id: ActionId, attempt: int, allocation: Allocation) -> None:
-        """Let a run go on with other cores; an attempt that does not run is ignored."""
+        """Change the cores of a run; an attempt that does not run is ignored."""
         self._runs.resize(action_id, attempt, allocation)
 
     def forget(self, marks: Sequence[str]) -> None:
-        """These attempts will not be ordered again: their marks go, once they have ended."""
+        """Remove the marks of attempts that are not ordered again, once these have ended."""
         self._runs.forget(marks)
 
     async def remove_environment(self, trajectory: TrajectoryKey) -> None:
-        """End what runs in it and delete it. An unknown trajectory is not an error."""
+        """Stop its runs and delete its workspace. An unknown trajectory is ignored."""
         await self._runs.end_of(trajectory, Outcome.CANCELLED, "its environment is removed")
         await asyncio.to_thread(self._workspaces.remove, self._workspaces.of(trajectory))
 
@@ -159,7 +158,7 @@ class ProcessDriver:
         return await asyncio.to_thread(read_file, workspace, path, limit_bytes)
 
     async def close(self) -> None:
-        """End everything this driver runs."""
+        """Stop all runs."""
         tools, self._tools = self._tools, None
         await self._runs.end_all(SHUTTING_DOWN)
         if tools is not None:
@@ -168,25 +167,25 @@ class ProcessDriver:
             os.close(self._lock)
             self._lock = -1
 
-    def _take_back(self, marks: Sequence[str]) -> None:
+    def _remove_marks(self, marks: Sequence[str]) -> None:
         if self._tools is not None:
             self._tools.launcher.forget(marks)
 
     async def _end_predecessor(
-        self, sealer: Sealer, table: ProcessTable, marked: Sequence[str]
+        self, tagger: ProcessTagger, table: ProcessTable, marked: Sequence[str]
     ) -> list[Leftover]:
         running = table.find_all()
         patience = self._settings.patience_seconds
         endings = dict(
             zip(
                 running,
-                await asyncio.gather(*(table.end(seal, patience) for seal in running)),
+                await asyncio.gather(*(table.end(tag, patience) for tag in running)),
                 strict=True,
             )
         )
         leftovers = []
         for mark in marked:
-            ending = endings.get(sealer.seal(mark), Ending())
+            ending = endings.get(tagger.tag(mark), Termination())
             detail = f"could not end {', '.join(ending.remaining)}" if ending.remaining else ""
             leftovers.append(leftover(mark, ended=ending.ended > 0, detail=detail))
         return leftovers

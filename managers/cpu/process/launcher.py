@@ -1,9 +1,9 @@
-"""The thread that marks and spawns.
+"""The launcher: one thread that writes start marks and spawns commands.
 
-One thread for both, because they come in this order and both block: it takes all launches that are
-waiting, writes their marks with one sync, and spawns them. It pins by setting its own affinity,
-which a new process inherits; nothing runs between fork and exec, so Python may `vfork`. It lives as
-long as the driver: Linux ends a sandbox when the *thread* that spawned it ends (--die-with-parent).
+One thread for both, because they happen in this order and both block: it takes all waiting launches,
+writes their marks with one sync, and spawns them. It pins by setting its own affinity, which a new
+process inherits; nothing runs between fork and exec, so Python may `vfork`. The thread lives as long as
+the driver: Linux ends a sandbox when the *thread* that spawned it ends (--die-with-parent).
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from managers.common.start_log import MarkLog, MarkThread
-from managers.cpu.process.command import Invocation
+from managers.common.start_log import StartLog, StartLogWriter
+from managers.cpu.process.invocation import ProcessInvocation
 
 
 @dataclass(frozen=True)
 class Spawned:
-    """A command that runs."""
+    """A spawned command."""
 
     process: subprocess.Popen[bytes]
-    #: When it was spawned, on the monotonic clock.
+    #: Time of the spawn, on the monotonic clock.
     at: float
 
 
 class Launcher:
-    """Spawns invocations in the order they come."""
+    """Spawns invocations in order of arrival."""
 
-    def __init__(self, marks: MarkLog) -> None:
-        self._marks = MarkThread(marks, "tangram-launcher")
+    def __init__(self, marks: StartLog) -> None:
+        self._marks = StartLogWriter(marks, "tangram-launcher")
         self._pinned: frozenset[int] = frozenset()
 
     def launch(
-        self, invocation: Invocation, stdout: int, stderr: int, withdrawn: Callable[[], bool]
+        self, invocation: ProcessInvocation, stdout: int, stderr: int, withdrawn: Callable[[], bool]
     ) -> asyncio.Future[Spawned]:
-        """Mark and spawn; the future fails with what forbade it, or WithdrawnError."""
+        """Mark and spawn; the future fails with the error, or with WithdrawnError."""
         work = partial(self._spawn, invocation, stdout, stderr)
         return self._marks.after(invocation.mark, work, withdrawn)
 
     def forget(self, marks: Sequence[str]) -> None:
-        """Take marks back, some time."""
+        """Remove marks, asynchronously."""
         self._marks.remove(marks)
 
     def close(self) -> None:
-        """Finish what is queued, and end. Blocks."""
+        """Finish the queue, and end the thread. Blocks."""
         self._marks.close()
 
-    def _spawn(self, invocation: Invocation, stdout: int, stderr: int) -> Spawned:
+    def _spawn(self, invocation: ProcessInvocation, stdout: int, stderr: int) -> Spawned:
         if invocation.cpus != self._pinned:
             os.sched_setaffinity(0, invocation.cpus)
             self._pinned = invocation.cpus

@@ -1,15 +1,16 @@
-"""The seal: a number that every process of an action carries from birth to burial.
+"""Process tag: a number that every process of an action inherits, from its start to its end.
 
 Theory of operation. To end an action with all it left behind, and nothing else (I7), its processes
-must be told from all others whatever they do: `setsid`, a double fork, an emptied environment, a
-dead parent. Names, parents, groups and environment variables can all be shed. Resource limits
-cannot: every child inherits them and only a privileged process raises a hard one. Linux has a limit
-that it stores and never enforces, ``RLIMIT_LOCKS`` (setrlimit(2): "since Linux 2.4.25, this limit
-has no effect"). We set it to a number made of this driver's own tag and the attempt's name. It can
-be read of any process of ours, zombies included, in under a microsecond and without parsing.
+must be distinguishable from all others whatever they do: `setsid`, a double fork, an emptied
+environment, a dead parent. Names, parents, groups and environment variables can all be changed.
+Resource limits cannot: every child inherits them and only a privileged process raises a hard one.
+Linux has a limit that it stores and never enforces, ``RLIMIT_LOCKS`` (setrlimit(2): "since Linux
+2.4.25, this limit has no effect"). It is set to a number made of this driver's key and the attempt's
+mark. It can be read of any process of ours, zombies included, in under a microsecond and without
+parsing.
 
-The driver's tag comes from a random key in its state directory: two drivers on one machine never
-take each other's processes for their own, and a restarted driver recognises its predecessor's.
+The driver's part comes from a random key in its state directory: two drivers on one machine never
+confuse their processes, and a restarted driver recognises those of its predecessor.
 
 Where the limit cannot be set (this worker itself runs below a lower one), the variable
 ``TANGRAM_RUN`` in ``/proc/<pid>/environ`` carries the same number.
@@ -31,19 +32,19 @@ _OWNER_BITS: Final = 23
 _KEY_BYTES: Final = 32
 
 
-class Sealer:
-    """Makes and reads the seals of one driver."""
+class ProcessTagger:
+    """Makes and reads the tags of one driver."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        # The top bit keeps every seal far above limits that anybody would set in earnest.
+        # The top bit keeps every tag far above limits that are set in practice.
         self._owner = 1 << _OWNER_BITS | self._digest(b"owner", _OWNER_BITS)
-        #: Whether processes carry the limit; else the variable is looked for.
+        #: Whether processes carry the limit; else the variable.
         self.by_limit = _settable()
 
     @classmethod
-    def load(cls, path: Path) -> Sealer:
-        """Read the driver's key, or make one that lasts."""
+    def load(cls, path: Path) -> ProcessTagger:
+        """Read the driver's key, or store a new one."""
         try:
             key = path.read_bytes()
         except FileNotFoundError:
@@ -58,17 +59,17 @@ class Sealer:
             temporary.replace(path)
         return cls(key)
 
-    def seal(self, mark: str) -> int:
-        """Return the seal of one attempt at an action (`RunOrder.mark`)."""
+    def tag(self, mark: str) -> int:
+        """Return the tag of one attempt at an action (`RunOrder.mark`)."""
         return self._owner << _ACTION_BITS | self._digest(mark.encode(), _ACTION_BITS)
 
     def read(self, pid: int) -> int | None:
-        """Return the seal of a process; None when it carries none of this driver's."""
+        """Return the tag of a process; None when it has none of this driver."""
         try:
             _, number = resource.prlimit(pid, RLIMIT_LOCKS)
             if not self.by_limit:
                 number = _read_variable(pid)
-        except (OSError, ValueError):  # gone, or somebody else's
+        except (OSError, ValueError):  # it has ended, or is foreign
             return None
         return number if number >> _ACTION_BITS == self._owner else None
 

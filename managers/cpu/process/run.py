@@ -1,4 +1,4 @@
-"""The life of one action on this node: prepare, mark and spawn, wait, end what is left, report."""
+"""Run of one action on this node: prepare, mark and spawn, wait, end leftovers, report."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from domain.action import Outcome
 from domain.allocation import Allocation
 from domain.ports import ExecResult, RunOrder, RunReport
 from managers.common.start_log import WithdrawnError
-from managers.cpu.process.command import CannotSpawnError, CommandBuilder, Invocation
+from managers.cpu.command_line import CannotSpawnError
+from managers.cpu.output import Capture
+from managers.cpu.process.invocation import CommandBuilder, ProcessInvocation
 from managers.cpu.process.launcher import Launcher, Spawned
-from managers.cpu.process.output import Capture
-from managers.cpu.process.process_tag import Sealer
-from managers.cpu.process.processes import Ending, ProcessTable
-from managers.cpu.process.workspace import Workspaces
+from managers.cpu.process.process_table import ProcessTable, Termination
+from managers.cpu.process.process_tag import ProcessTagger
+from managers.cpu.workspaces import Workspaces
 
 #: Exit code of a command that a signal ended: this plus the number of the signal, as in a shell.
 SIGNAL_BASE: Final = 128
-#: Spawning failed for what the user wrote, not for what the machine lacks.
+#: Errors of a spawn that the user's command causes, not a lack of the machine.
 _USER_ERRORS: Final = frozenset({errno.E2BIG, errno.ENAMETOOLONG})
 
-#: When what was resized is looked at again: after this long, then four times longer each.
+#: After a resize, pauses before the affinity is set again: the first one, then four times longer each.
 _FIRST_LOOK_SECONDS: Final = 0.005
 _LAST_LOOK_SECONDS: Final = 0.5
 
@@ -37,56 +38,56 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Tools:
-    """What all runs of a driver share."""
+class ProcessTools:
+    """Objects that all runs of a driver share."""
 
-    sealer: Sealer
+    tagger: ProcessTagger
     table: ProcessTable
     launcher: Launcher
     workspaces: Workspaces
     builder: CommandBuilder
-    #: Between asking processes to end and killing them.
+    #: Time between SIGTERM and SIGKILL.
     grace_seconds: float
-    #: How long killed processes are waited for before the report names them.
+    #: Longest wait for killed processes before the report names them.
     patience_seconds: float
 
 
-class Run:
+class ProcessRun:
     """One order being executed."""
 
-    def __init__(self, order: RunOrder, started: Callable[[], None], tools: Tools) -> None:
+    def __init__(self, order: RunOrder, started: Callable[[], None], tools: ProcessTools) -> None:
         self.order = order
         self._started = started
         self._tools = tools
-        self._seal = tools.sealer.seal(order.mark)
+        self._tag = tools.tagger.tag(order.mark)
         self._stopping: tuple[Outcome, str] | None = None
         self._woken = asyncio.Event()
         self._exited = asyncio.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._spawned_at = self._ended_at = 0.0
-        #: CPUs to go on with, once it was resized.
+        #: CPUs after the last resize.
         self._cpus: frozenset[int] | None = None
         self._looking: asyncio.TimerHandle | None = None
 
     def stop(self, outcome: Outcome, reason: str) -> None:
-        """End it with ``outcome``, unless it ended by itself or is being ended already."""
+        """Stop it with ``outcome``, unless it has ended or is being stopped already."""
         if self._stopping is None and not self._exited.is_set():
             self._stopping = outcome, reason
             self._woken.set()
 
     def resize(self, allocation: Allocation) -> None:
-        """Go on with these cores; what is not spawned yet is moved there at once when it is."""
+        """Change its cores; a command that is not spawned yet is moved at its spawn."""
         self._cpus = self._tools.builder.cpus_of(allocation)
         self._pin()
 
     def _pin(self, later_seconds: float = _FIRST_LOOK_SECONDS) -> None:
-        """Move what runs, and look again: a child that is being made keeps what its parent had.
+        """Pin its processes, repeatedly: a child that is being forked keeps the affinity of its parent.
 
         It is listed only when it is complete, which takes a sandbox with its namespaces a while.
         """
         if self._cpus is None or self._process is None or self._exited.is_set():
             return
-        self._tools.table.pin(self._seal, self._cpus)
+        self._tools.table.pin(self._tag, self._cpus)
         if self._looking is not None:
             self._looking.cancel()
         if later_seconds <= _LAST_LOOK_SECONDS:
@@ -95,7 +96,7 @@ class Run:
 
     async def live(self) -> RunReport:
         """Run the order to its end. Raises nothing; must not be cancelled."""
-        self._tools.table.expect(self._seal)
+        self._tools.table.expect(self._tag)
         try:
             return await self._work()
         except CannotSpawnError as error:
@@ -115,9 +116,9 @@ class Run:
                 never_started=self._process is None,
             )
         finally:
-            # A process that nothing can end is still to be waited for when it does.
+            # A process that could not be ended must still be waited for.
             if self._process is None or self._process.returncode is not None:
-                self._tools.table.leave(self._seal)
+                self._tools.table.leave(self._tag)
 
     async def _work(self) -> RunReport:
         trajectory = self.order.action.trajectory_key
@@ -130,7 +131,7 @@ class Run:
             await self._discard(workspace)
 
     async def _execute(self, workspace: Path) -> RunReport:
-        invocation = self._tools.builder.build(self.order, workspace, self._seal)
+        invocation = self._tools.builder.build(self.order, workspace, self._tag)
         spec = self.order.action.exec
         limit = spec.output_limit_bytes if spec is not None else 0
         captures: list[Capture] = []
@@ -151,7 +152,9 @@ class Run:
             for capture in captures:
                 capture.close()
 
-    async def _spawn(self, invocation: Invocation, stdout: Capture, stderr: Capture) -> Spawned:
+    async def _spawn(
+        self, invocation: ProcessInvocation, stdout: Capture, stderr: Capture
+    ) -> Spawned:
         try:
             spawned = await self._tools.launcher.launch(
                 invocation, stdout.write_end, stderr.write_end, lambda: self._stopping is not None
@@ -163,15 +166,15 @@ class Run:
         except ValueError as error:  # a character that no argument can hold
             raise CannotSpawnError(str(error)) from error
         self._process, self._spawned_at = spawned.process, spawned.at
-        self._tools.table.enter(self._seal, spawned.process.pid)
+        self._tools.table.enter(self._tag, spawned.process.pid)
         self._pin()
         invocation.close()
         stdout.spawned()
         stderr.spawned()
         return spawned
 
-    async def _supervise(self, spawned: Spawned) -> Ending:
-        """Wait for the end of the command, or bring it about; end what it left behind."""
+    async def _supervise(self, spawned: Spawned) -> Termination:
+        """Wait until the command ends or is stopped; end the processes it left behind."""
         self._watch(spawned.process)
         self._started()
         timer = self._set_timer(self.order.action.timeout_seconds)
@@ -182,9 +185,9 @@ class Run:
                 timer.cancel()
         if not self._exited.is_set():
             return await self._terminate()
-        if self._tools.table.left_behind(self._seal):
-            return await self._tools.table.end(self._seal, self._tools.patience_seconds)
-        return Ending()
+        if self._tools.table.left_behind(self._tag):
+            return await self._tools.table.end(self._tag, self._tools.patience_seconds)
+        return Termination()
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         loop = asyncio.get_running_loop()
@@ -195,7 +198,7 @@ class Run:
             os.close(handle)
             self._ended_at = time.monotonic()
             process.poll()
-            self._tools.table.leave(self._seal)
+            self._tools.table.leave(self._tag)
             self._exited.set()
             self._woken.set()
 
@@ -210,11 +213,11 @@ class Run:
         loop = asyncio.get_running_loop()
         return loop.call_later(max(0.0, remaining), self.stop, Outcome.TIMEOUT, reason)
 
-    async def _terminate(self) -> Ending:
+    async def _terminate(self) -> Termination:
         tools = self._tools
-        asked = tools.table.ask_to_end(self._seal)
+        asked = tools.table.ask_to_end(self._tag)
         await self._wait_for_exit(tools.grace_seconds)
-        ending = await tools.table.end(self._seal, tools.patience_seconds, asked)
+        ending = await tools.table.end(self._tag, tools.patience_seconds, asked)
         if not ending.remaining:
             await self._wait_for_exit(tools.patience_seconds)
         return ending
@@ -224,8 +227,8 @@ class Run:
         if self._process is None:
             return
         try:
-            await self._tools.table.end(self._seal, self._tools.patience_seconds)
-        except OSError:  # not even looking for it is possible: no descriptor left
+            await self._tools.table.end(self._tag, self._tools.patience_seconds)
+        except OSError:  # no descriptor is left to search the process list
             self._process.kill()
         await asyncio.to_thread(self._process.wait)
 
@@ -255,7 +258,7 @@ class Run:
             return 0.0
         return (self._ended_at or time.monotonic()) - self._spawned_at
 
-    def _report(self, result: ExecResult, ending: Ending) -> RunReport:
+    def _report(self, result: ExecResult, ending: Termination) -> RunReport:
         outcome, reason = self._stopping or (Outcome.COMPLETED, None)
         notes = [reason] if reason else []
         if ending.ended:

@@ -1,7 +1,7 @@
-"""bubblewrap around a command: its own process tree, read-only system, own /tmp, no network.
+"""Sandbox of a command by bubblewrap: own process tree, read-only system, own /tmp, no network.
 
-Whether it works depends on the machine (containers may forbid namespaces), so it is tried, once,
-with everything it will be asked for.
+Whether it works depends on the machine (containers may forbid namespaces), so it is tried once, with
+all its options.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from managers.cpu.process.workspace import MOUNT
+from managers.cpu.workspaces import MOUNT
 
 _PROBE_SECONDS: Final = 30.0
-#: What programs need of the system; not all of /etc, which holds what is nobody's business.
+#: System paths that programs need; not all of /etc, which holds confidential files.
 _READ_ONLY: Final = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt",
     "/etc/alternatives", "/etc/ca-certificates", "/etc/crypto-policies", "/etc/fonts",
@@ -29,10 +29,10 @@ _READ_ONLY: Final = (
 
 @dataclass(frozen=True)
 class Sandbox:
-    """How this node runs bubblewrap."""
+    """The bubblewrap of this node."""
 
     program: str
-    #: More of the system that commands may read.
+    #: Further system paths that commands may read.
     readable: tuple[str, ...] = ()
     #: The workspace as a command inside sees it.
     home: str = MOUNT
@@ -47,9 +47,8 @@ class Sandbox:
     ) -> bytes:
         """Return bwrap's options, each ended by a zero byte, as ``--args`` reads them.
 
-        ``devices``: device files that the command may open besides the usual ones; those that are not
-        there are left out. The options travel in a file and not on the command line, where everybody
-        could read variables.
+        ``devices``: further device files that the command may open; missing ones are left out. The
+        options are passed in a file and not on the command line, where all users could read variables.
         """
         options = ["--die-with-parent", "--unshare-user-try", "--unshare-pid", "--unshare-ipc"]
         options += ["--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL"]
@@ -71,7 +70,7 @@ class Sandbox:
         return [self.program, "--args", str(arguments), "--", *inner]
 
     def works(self, workspace: Path, prefix: list[str]) -> bool:
-        """Say whether a command really runs in it. Blocks for some milliseconds."""
+        """Try a command in it; return whether it ran. Blocks for some milliseconds."""
         options = self.arguments(workspace, "", {}, "none").decode().split("\0")[:-1]
         command = [*prefix, self.program, *options, "--", "/bin/sh", "-c", f"test -w {MOUNT}"]
         try:
@@ -85,9 +84,9 @@ class Sandbox:
 
 
 def find_sandbox(workspace: Path, readable: tuple[str, ...], prefix: list[str]) -> Sandbox | None:
-    """Return the sandbox of this node when it is installed and works.
+    """Return the sandbox of this node; None when it is not installed or does not work.
 
-    ``prefix`` seals what the trial leaves behind, as that of any command.
+    ``prefix`` tags the processes of the trial, as those of any command.
     """
     program = shutil.which("bwrap")
     if program is None:

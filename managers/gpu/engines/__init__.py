@@ -1,19 +1,19 @@
-"""Engines: what brings a service into GPU memory and out of it again.
+"""Engines: they restore a service into GPU memory and evict it.
 
 One `Server` is one service on one chunk. `tests/conformance/engine.py` are these rules as tests.
 
 Rules
 1. `restore` returns when the service answers: its warm-up was answered with 2xx, and as after the
    first restore where the service declares what does not change (I12). It raises EngineFailed when
-   that takes longer than declared or the server dies, OutOfMemory when there was not enough, and
-   AnswersChanged when it answers otherwise; then nothing of it is left. One that is there already
-   is not started again.
-2. A cancelled `restore` or `prepare` leaves nothing. An engine that keeps no copy prepares nothing, and
-   says so with EngineFailed.
-3. `evict` returns when, as far as the engine can tell, no GPU memory is held. It says what is left:
-   `EVICTED` keeps a copy in host memory, `STOPPED` keeps nothing. Evicting nothing is no error.
-4. `alive` is cheap and says whether there is any use in sending a request.
-5. An engine ends only what it created. That GPU memory is really free is measured by others (I11).
+   that takes longer than declared or the server dies, OutOfMemory when memory is short, and
+   AnswersChanged when it answers otherwise; then nothing of it is left. A service that answers is not
+   started again.
+2. A cancelled `restore` or `prepare` leaves nothing. An engine that keeps no copy raises EngineFailed
+   from `prepare`.
+3. `evict` returns when, as far as the engine knows, no GPU memory is held. It returns `EVICTED` when
+   a copy is in host memory, `STOPPED` when nothing is kept. Evicting nothing is no error.
+4. `alive` is cheap, and false when no request can be answered.
+5. An engine ends only what it created. The caller measures whether GPU memory is really free (I11).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MEMORY_ADVICE: Final = "declare memory_bytes of what it really takes, or more G
 
 
 class EngineFailed(TangramError):
-    """The engine could not bring the service into GPU memory."""
+    """The engine could not restore the service."""
 
     permanent = False
 
 
 class OutOfMemory(EngineFailed):
-    """There was not enough GPU memory to bring the service in."""
+    """There was not enough GPU memory for the service."""
 
 
 class AnswersChanged(EngineFailed):
@@ -41,7 +41,7 @@ class AnswersChanged(EngineFailed):
 
 
 def failed_with(words: str) -> EngineFailed:
-    """Return the failure that an engine's own words tell of, with advice where there is any."""
+    """Return the failure that an engine's output describes, with advice where there is any."""
     if "out of memory" not in words.lower():
         return EngineFailed(words)
     advice = "" if "declare memory_bytes" in words else f"; {_MEMORY_ADVICE}"
@@ -53,20 +53,20 @@ class Server(Protocol):
 
     @property
     def base_url(self) -> str:
-        """Where it answers; empty while it does not."""
+        """Its address; empty while it does not answer."""
 
     @property
     def alive(self) -> bool:
         """It answered once and has not ended since."""
 
     async def restore(self) -> None:
-        """Bring it into GPU memory, warm. Raises EngineFailed."""
+        """Restore it into GPU memory and warm it up. Raises EngineFailed."""
 
     async def prepare(self) -> None:
-        """Put its copy into host memory, as if it was restored and evicted. Raises EngineFailed."""
+        """Load its copy into host memory, as if restored and evicted. Raises EngineFailed."""
 
     async def evict(self) -> ServiceEvent:
         """Free its GPU memory."""
 
     async def close(self) -> None:
-        """End it, whatever it does."""
+        """End it, whatever its state."""

@@ -1,9 +1,9 @@
-"""The in-memory twin of an engine: it holds and frees numbers instead of GPU memory.
+"""Fake engine: it counts bytes instead of taking GPU memory.
 
-It obeys the rules of `managers.gpu.engines` unless it is told to misbehave: ``hangs`` and ``waits``
-never answer, ``dies`` runs out of memory, ``keeps`` says it was evicted and frees nothing until it is
-ended, ``leaks`` not even then, ``late`` frees after it has said so, ``breaks`` cannot be evicted,
-``changes`` does not answer as before when it is restored again.
+It obeys the rules of `managers.gpu.engines` unless its ``trouble`` makes it misbehave: ``hangs`` and
+``waits`` never answer, ``dies`` runs out of memory, ``keeps`` returns from an eviction and frees
+nothing until it is ended, ``leaks`` not even then, ``late`` frees after the eviction has returned,
+``breaks`` cannot be evicted, ``changes`` does not answer as before when it is restored again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FakeEngineServer:
         self.units = units
         self.trouble = trouble
         self.restores = 0
-        #: What it holds of each GPU now.
+        #: Bytes that it holds of each GPU now.
         self.held = 0
         self._needs = memory_bytes
         self._timeout_seconds = timeout_seconds
@@ -50,7 +50,7 @@ class FakeEngineServer:
 
     @property
     def base_url(self) -> str:
-        """Name no address that anybody could call."""
+        """A placeholder that cannot be called."""
         return "fake://service" if self._alive else ""
 
     @property
@@ -59,7 +59,7 @@ class FakeEngineServer:
         return self._alive
 
     async def restore(self) -> None:
-        """Take the memory, unless there is trouble."""
+        """Take the memory, or misbehave."""
         if self._alive:
             return
         self._hold(self._needs)
@@ -75,7 +75,7 @@ class FakeEngineServer:
         self._alive = True
 
     async def prepare(self) -> None:
-        """Take the memory and free it, unless there is trouble."""
+        """Take the memory and free it, or misbehave."""
         self._hold(self._needs)
         try:
             await self._start()
@@ -85,7 +85,7 @@ class FakeEngineServer:
             self._hold(0)
 
     async def evict(self) -> ServiceEvent:
-        """Free the memory, unless there is trouble; the copy in host memory stays."""
+        """Free the memory, or misbehave; the copy in host memory stays."""
         self._alive = False
         if self.trouble == "breaks":
             raise EngineFailed("it broke off while it was put to sleep")

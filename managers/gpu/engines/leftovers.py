@@ -1,7 +1,7 @@
-"""Servers that outlived their node worker: found by their label, and ended.
+"""Leftovers: servers that outlived their node worker, found by a label and ended.
 
-A label is a secret of one state directory, in the environment of every server that its node worker
-starts; what servers start inherits it. So nothing is ended by name or by number alone (I7).
+The label is a secret of one state directory, in the environment of every server that its node worker
+starts; their children inherit it. So no process is ended by name or by number alone (I7).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def label_of(directory: Path) -> dict[str, str]:
 
 
 def left_by(directory: Path) -> Callable[[int], bool]:
-    """Return what says of a process whether a node worker of ``directory`` started it for a service."""
+    """Return a test for processes that a node worker of ``directory`` started for a service."""
     path = directory / _KEY
     label = path.read_text() if path.exists() else None
 
@@ -42,7 +42,7 @@ def left_by(directory: Path) -> Callable[[int], bool]:
 
 
 def end_leftovers(label: dict[str, str]) -> int:
-    """Kill what carries ``label``; return how many there were. Blocks until they are gone."""
+    """Kill the processes with ``label``; return their number. Blocks until they have ended."""
     found = list(_labelled(label))
     for process in found:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -2,16 +2,21 @@
 
 Nothing is kept in host memory, so a restore is a cold start: program, libraries, weights, warm-up.
 
-The server leads a session of its own. Ending means SIGTERM to the session, SIGKILL after a grace,
-and looking until nobody is left in it; a program that starts sessions of its own escapes that, and
-belongs into a container. It listens on a free port of the loopback interface that we choose, so a
-port that somebody else takes in between makes a restore fail, and the next one try another.
+The server leads a session of its own. Ending it means SIGTERM to the session, SIGKILL after a grace
+period, and polling until the session is empty; a program that starts sessions of its own escapes that,
+and belongs into a container. It listens on a free port of the loopback interface that we choose; when
+another program takes the port first, the restore fails, and the next one chooses another.
+
+The first answer to the warm-up of one service on one chunk is recorded as a checksum (I12). The record
+outlives evictions, restarts and crashes of the server, but not a changed declaration.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
 import os
 import signal
 import socket
@@ -24,9 +29,9 @@ import httpx
 import psutil
 
 from domain.services import GpuService, ServiceEvent, WarmUp
+from managers.common.json_paths import part_of
 from managers.common.visible_gpus import gpu_variables
-from managers.gpu.engines import EngineFailed, failed_with
-from managers.gpu.engines.invariant import Invariant
+from managers.gpu.engines import AnswersChanged, EngineFailed, failed_with
 
 _INHERITED: Final = ("PATH", "LANG", "LD_LIBRARY_PATH")
 _FIRST_PAUSE_SECONDS: Final = 0.01
@@ -46,9 +51,9 @@ class ProcessServer:
         grace_seconds: float = 5.0,
         label: Mapping[str, str] | None = None,
     ) -> None:
-        """``directory`` is private to this server: it works there, and its output is kept there.
+        """``directory`` is private to this server: its working directory and its output.
 
-        ``label``: variables by which what was left behind is found again (`leftovers`).
+        ``label``: environment variables by which a successor finds its processes (`leftovers`).
         """
         self._label = dict(label or {})
         self._service = self._completed(service)
@@ -57,11 +62,11 @@ class ProcessServer:
         self._grace_seconds = grace_seconds
         self._process: asyncio.subprocess.Process | None = None
         self._url = ""
-        self._invariant = Invariant(service.warm_up.invariant)
+        self._invariant = AnswerInvariant(service.warm_up.invariant)
 
     @property
     def base_url(self) -> str:
-        """Where it answers; empty while it does not."""
+        """Its address; empty while it does not answer."""
         return self._url
 
     @property
@@ -79,11 +84,11 @@ class ProcessServer:
             self._url = await self._launched(self._arrive)
 
     async def prepare(self) -> None:
-        """Refuse: what is stopped keeps nothing. Raises EngineFailed."""
+        """Refuse: a stopped process keeps nothing. Raises EngineFailed."""
         raise EngineFailed("it keeps nothing in host memory")
 
     async def _launched(self, arrive: Callable[[httpx.AsyncClient], Awaitable[None]]) -> str:
-        """Start it and return where it is, once it is what ``arrive`` waits for. Raises EngineFailed."""
+        """Start it and return its address after ``arrive``. Raises EngineFailed."""
         await self.close()
         url = f"http://127.0.0.1:{_free_port()}"
         try:
@@ -101,20 +106,20 @@ class ProcessServer:
         return url
 
     def _completed(self, service: GpuService) -> GpuService:
-        """Return the service with what its engine adds to its declaration."""
+        """Return the service with the defaults of its engine."""
         return service
 
     async def _arrive(self, client: httpx.AsyncClient) -> None:
-        """Wait until what was started answers its warm-up."""
+        """Wait until the new server answers its warm-up."""
         await self._warm(client)
 
     async def evict(self) -> ServiceEvent:
-        """Stop it: a process that is gone holds no memory."""
+        """Stop it: an ended process holds no memory."""
         await self.close()
         return ServiceEvent.STOPPED
 
     async def close(self) -> None:
-        """End everything in its session, and wait until it is gone."""
+        """End its session, and wait until that is empty."""
         self._url = ""
         process, self._process = self._process, None
         if process is None:
@@ -123,7 +128,7 @@ class ProcessServer:
         try:
             await asyncio.shield(ending)
         except asyncio.CancelledError:
-            await ending  # a cancel does not leave it half ended
+            await ending  # a cancel must not leave it half ended
             raise
 
     async def _spawn(self, port: str) -> None:
@@ -153,7 +158,7 @@ class ProcessServer:
                 raise EngineFailed(f"{command[0]!r} cannot be started: {error.strerror}") from None
 
     def _environment(self) -> dict[str, str]:
-        """Return what it sees: its GPUs in NVML's order, and nothing of the worker's secrets."""
+        """Return its variables: its GPUs in NVML's order, and no secrets of the worker."""
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         return {
             **inherited,
@@ -164,11 +169,11 @@ class ProcessServer:
         }
 
     async def _warm(self, client: httpx.AsyncClient) -> None:
-        """Ask the warm-up until it is answered, and see that the answer is that of before (I12)."""
-        self._invariant.check(await self._asked(client, self._service.warm_up))
+        """Request the warm-up until it is answered, and compare the answer with the first one (I12)."""
+        self._invariant.check(await self._poll(client, self._service.warm_up))
 
-    async def _asked(self, client: httpx.AsyncClient, request: WarmUp) -> bytes:
-        """Ask until it answers with 2xx; an answer of a dead server's port is none."""
+    async def _poll(self, client: httpx.AsyncClient, request: WarmUp) -> bytes:
+        """Send ``request`` until it is answered with 2xx; an answer after the server died is ignored."""
         pause = _FIRST_PAUSE_SECONDS
         while True:
             answer = None
@@ -202,7 +207,7 @@ class ProcessServer:
         return self._last_words()
 
     def _last_words(self) -> str:
-        """Return the end of what it wrote, for whoever has to find out why."""
+        """Return the end of its output, for diagnosis."""
         with contextlib.suppress(OSError):
             text = self._output.read_bytes()[-_LAST_WORDS_BYTES:].decode(errors="replace").strip()
             return f"; its last words: {text}" if text else ""
@@ -214,22 +219,22 @@ class ProcessServer:
 
 
 def loopback_client(url: str) -> httpx.AsyncClient:
-    """Return a client for a server of ours; reading certificates that it never needs takes 50 ms.
+    """Return a client without TLS for a server of ours: loading unused certificates takes 50 ms.
 
-    One serves all steps of one switch, over one connection where the server keeps it.
+    One client serves all steps of one switch, over one connection where the server keeps it.
     """
     return httpx.AsyncClient(base_url=url, timeout=None, trust_env=False, verify=False)
 
 
 def _fill(part: str, filled: dict[str, str]) -> str:
-    """Fill in what is known; other braces, as of JSON, stay."""
+    """Replace known placeholders; other braces, as of JSON, stay."""
     for name, value in filled.items():
         part = part.replace("{" + name + "}", value)
     return part
 
 
 async def _emptied(process: asyncio.subprocess.Process) -> None:
-    """Wait until nobody is left of the session: nobody tells us of grandchildren."""
+    """Wait until the session is empty; the kernel does not notify about grandchildren."""
     while True:
         if not any(_session(process)):
             return
@@ -237,10 +242,10 @@ async def _emptied(process: asyncio.subprocess.Process) -> None:
 
 
 def _session(leader: asyncio.subprocess.Process) -> Iterator[int]:
-    """Yield the live processes of the session that ``leader`` began.
+    """Yield the live processes of the session that ``leader`` leads.
 
-    A number that is in use again after we have reaped the leader belongs to somebody else: the
-    kernel gives it away only when the session is empty.
+    A session number that is in use again after we have reaped the leader belongs to a foreign session:
+    the kernel reuses it only when ours is empty.
     """
     if leader.returncode is not None and psutil.pid_exists(leader.pid):
         return
@@ -255,3 +260,36 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+ALL: Final = "."
+
+
+class AnswerInvariant:
+    """The part of an answer that must not change; an empty path compares nothing."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._record = ""
+
+    def check(self, content: bytes) -> None:
+        """Compare an answer with the first one. Raises AnswersChanged; EngineFailed without the part."""
+        if not self._path:
+            return
+        found = self._checksum(content)
+        self._record = self._record or found
+        if found != self._record:
+            raise AnswersChanged(
+                f"its warm-up is answered otherwise than after its first restore: {self._path} has the"
+                f" checksum {found[:12]}, not {self._record[:12]}"
+            )
+
+    def _checksum(self, content: bytes) -> str:
+        try:
+            part = json.loads(content)
+        except (ValueError, RecursionError):
+            raise EngineFailed("its warm-up is not answered with JSON") from None
+        part = part if self._path == ALL else part_of(part, self._path)
+        if part is None:
+            raise EngineFailed(f"the answer to its warm-up has no {self._path}")
+        return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()

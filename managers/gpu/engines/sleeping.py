@@ -1,75 +1,79 @@
-"""Engines whose server stays, and puts its weights into host memory to sleep: ``vllm``, ``sglang``, ``torch``.
+"""Engines with a sleep mode, whose server keeps its weights in host memory: ``vllm``, ``sglang``, ``torch``.
 
 Evicting frees GPU memory and keeps the process; restoring wakes it, weights first and then the cache of
-keys and values, and asks the warm-up. A server that cannot be put to sleep or woken is ended, and the
-next start is a cold one. A request never reaches one that sleeps: there is no address while it does.
+keys and values, and requests the warm-up. A server that cannot be put to sleep or woken is ended, and
+the next start is a cold one. A sleeping server gets no requests: it has no address.
 
-vLLM's and SGLang's ways are written against the engines' own descriptions (vLLM: sleep mode, development
-endpoints; SGLang: memory saver) and tested against fakes of them (`tests/sleeping_engine.py`), not
-against the engines. The server of ``torch`` is our own (`managers.gpu.torch_worker`).
+The requests to vLLM and SGLang follow the engines' own documentation (vLLM: sleep mode, development
+endpoints; SGLang: memory saver) and are tested against fakes (`tests/sleeping_engine.py`), not against
+the engines. The server of ``torch`` is our own (`managers.gpu.torch_worker`). It runs under the
+interpreter that the service declares, which has torch and needs nothing of ours: a link in its own
+directory shows it this one package, and variables of the service (``PYTHONPATH``) its own modules.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import httpx
 from msgspec.structs import replace
 
-from domain.services import Engine, GpuService, ServiceEvent
+from domain.services import Engine, GpuService, ServiceEvent, WarmUp
 from managers.gpu.engines import AnswersChanged, EngineFailed, OutOfMemory, failed_with
 from managers.gpu.engines.process import ProcessServer, loopback_client
 
 _WORDS_CHARACTERS: Final = 1000
-#: What our own worker says when weights or answers are not those of before.
+#: Error kind of our own worker when weights or answers are not those of before.
 _CHANGED: Final = "answers_changed"
 
 
-class Step(NamedTuple):
+class EngineRequest(NamedTuple):
     """One request to an engine; its answer must be 2xx."""
 
     path: str
     body: dict[str, Any] | None = None
 
 
-class Ways(NamedTuple):
-    """How an engine is started, put to sleep, and woken."""
+class EngineCommands(NamedTuple):
+    """The command of an engine, and its requests for sleep and wake-up."""
 
     command: tuple[str, ...]
     env: Mapping[str, str]
-    sleep: Sequence[Step]
-    wake: Sequence[Step]
+    sleep: Sequence[EngineRequest]
+    wake: Sequence[EngineRequest]
 
 
-WAYS: Final = {
-    Engine.VLLM: Ways(
+COMMANDS: Final = {
+    Engine.VLLM: EngineCommands(
         ("vllm", "serve", "{source}", "--host", "127.0.0.1", "--port", "{port}",
          "--tensor-parallel-size", "{gpus}", "--enable-sleep-mode"),
         {"VLLM_SERVER_DEV_MODE": "1"},
         # Level 1: weights go to host memory, the cache is dropped.
-        (Step("/sleep?level=1&mode=wait"),),
-        (Step("/wake_up?tags=weights"), Step("/wake_up?tags=kv_cache")),
+        (EngineRequest("/sleep?level=1&mode=wait"),),
+        (EngineRequest("/wake_up?tags=weights"), EngineRequest("/wake_up?tags=kv_cache")),
     ),
-    Engine.SGLANG: Ways(
+    Engine.SGLANG: EngineCommands(
         ("python3", "-m", "sglang.launch_server", "--model-path", "{source}",
          "--host", "127.0.0.1", "--port", "{port}", "--tp", "{gpus}",
          "--enable-memory-saver", "--enable-weights-cpu-backup"),
         {},
-        (Step("/pause_generation", {}), Step("/flush_cache"),
-         Step("/release_memory_occupation", {"tags": ["weights", "kv_cache"]})),
-        (Step("/resume_memory_occupation", {"tags": ["weights"]}),
-         Step("/resume_memory_occupation", {"tags": ["kv_cache"]}),
-         Step("/continue_generation", {})),
+        (EngineRequest("/pause_generation", {}), EngineRequest("/flush_cache"),
+         EngineRequest("/release_memory_occupation", {"tags": ["weights", "kv_cache"]})),
+        (EngineRequest("/resume_memory_occupation", {"tags": ["weights"]}),
+         EngineRequest("/resume_memory_occupation", {"tags": ["kv_cache"]}),
+         EngineRequest("/continue_generation", {})),
     ),
-    Engine.TORCH: Ways(
+    Engine.TORCH: EngineCommands(
         ("{python}", "-m", "managers.gpu.torch_worker", "--port", "{port}",
          "--source", "{source}", "--memory-bytes", "{memory_bytes}", "--at-once", "{at_once}",
          "--gpus", "{gpus}"),
         {},
-        (Step("/tangram/release"),),
-        (Step("/tangram/restore"),),
+        (EngineRequest("/tangram/release"),),
+        (EngineRequest("/tangram/restore"),),
     ),
 }  # fmt: skip
 
@@ -77,42 +81,42 @@ WAYS: Final = {
 class SleepingServer(ProcessServer):
     """One server of such an engine on one chunk."""
 
-    #: Where it is while it sleeps; empty while it does not.
+    #: Its address while it sleeps; empty otherwise.
     _asleep_at = ""
 
     def _completed(self, service: GpuService) -> GpuService:
         """Add its engine's usual command where the service names none."""
-        self._ways = WAYS[service.engine]
-        command = service.command or self._ways.command
-        return replace(service, command=command, env={**self._ways.env, **service.env})
+        self._commands = COMMANDS[service.engine]
+        command = service.command or self._commands.command
+        return replace(service, command=command, env={**self._commands.env, **service.env})
 
     async def restore(self) -> None:
-        """Wake it, or start it when there is nothing to wake. Raises EngineFailed."""
+        """Wake it, or start it when no process sleeps. Raises EngineFailed."""
         url, self._asleep_at = self._asleep_at, ""
         if not url or not await self._woken(url):
             await super().restore()
 
     async def prepare(self) -> None:
-        """Start it and put it to sleep, unless it is there. Raises EngineFailed."""
+        """Start it and put it to sleep, unless it runs. Raises EngineFailed."""
         if not self._running:
             self._asleep_at = await self._launched(self._prepared)
 
     async def _prepared(self, client: httpx.AsyncClient) -> None:
-        """Wait until what was started answers, and put it to sleep."""
+        """Wait until the new server answers, and put it to sleep."""
         await self._warm(client)
-        await self._take(client, self._ways.sleep)
+        await self._take(client, self._commands.sleep)
 
     async def _woken(self, url: str) -> bool:
-        """Wake it; False when it refuses, or is not there any more, and was ended."""
+        """Wake it; False when it refused or died, and was ended."""
         limit = self._service.restore_timeout_seconds
         try:
             async with asyncio.timeout(limit), loopback_client(url) as client:
-                await self._take(client, self._ways.wake)
+                await self._take(client, self._commands.wake)
                 await self._warm(client)
         except TimeoutError:
             await self.close()
             raise EngineFailed(f"it was not awake within {limit:g} s") from None
-        except (AnswersChanged, OutOfMemory):  # starting it anew would hide that, or fail alike
+        except (AnswersChanged, OutOfMemory):  # a new start would hide that, or fail as well
             await self.close()
             raise
         except EngineFailed:
@@ -125,7 +129,7 @@ class SleepingServer(ProcessServer):
         return True
 
     async def evict(self) -> ServiceEvent:
-        """Put it to sleep. Raises EngineFailed; it is to be closed then."""
+        """Put it to sleep. Raises EngineFailed; the caller closes it then."""
         if not self.alive:
             if self._asleep_at and self._running:
                 return ServiceEvent.EVICTED
@@ -134,18 +138,18 @@ class SleepingServer(ProcessServer):
         limit = self._service.restore_timeout_seconds
         try:
             async with asyncio.timeout(limit), loopback_client(url) as client:
-                await self._take(client, self._ways.sleep)
+                await self._take(client, self._commands.sleep)
         except TimeoutError:
             raise EngineFailed(f"it did not sleep within {limit:g} s") from None
         self._asleep_at = url
         return ServiceEvent.EVICTED
 
     async def close(self) -> None:
-        """End everything in its session, asleep or awake."""
+        """End its session, asleep or awake."""
         self._asleep_at = ""
         await super().close()
 
-    async def _take(self, client: httpx.AsyncClient, steps: Sequence[Step]) -> None:
+    async def _take(self, client: httpx.AsyncClient, steps: Sequence[EngineRequest]) -> None:
         for step in steps:
             try:
                 answer = await client.post(step.path, json=step.body)
@@ -155,3 +159,39 @@ class SleepingServer(ProcessServer):
                 words = answer.text[:_WORDS_CHARACTERS].strip()
                 said = f"{step.path} was answered with {answer.status_code}: {words}"
                 raise AnswersChanged(said) if _CHANGED in words else failed_with(said)
+
+
+_PACKAGE: Final = Path(__file__).parents[1] / "torch_worker"
+#: Answered as soon as the weights are in host memory.
+_PREPARED: Final = WarmUp(path="/tangram/state")
+
+
+class TorchServer(SleepingServer):
+    """One worker on one chunk."""
+
+    async def _arrive(self, client: httpx.AsyncClient) -> None:
+        """Wait for the copy in host memory, wake the worker, and request the warm-up."""
+        await self._poll(client, _PREPARED)
+        await self._take(client, self._commands.wake)
+        await self._warm(client)
+
+    async def _prepared(self, client: httpx.AsyncClient) -> None:
+        """Wait for the copy in host memory: the worker starts asleep."""
+        await self._poll(client, _PREPARED)
+
+    async def _spawn(self, port: str) -> None:
+        home = self._library / "managers" / "gpu"
+        home.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            (home / _PACKAGE.name).unlink()
+        (home / _PACKAGE.name).symlink_to(_PACKAGE)
+        await super()._spawn(port)
+
+    def _environment(self) -> dict[str, str]:
+        variables = super()._environment()
+        own = variables.get("PYTHONPATH", "")
+        return {**variables, "PYTHONPATH": ":".join(filter(None, (str(self._library), own)))}
+
+    @property
+    def _library(self) -> Path:
+        return self._directory / "library"

@@ -1,26 +1,26 @@
 """The worker of engine ``torch``: one model in a process of its own, behind HTTP.
 
 It needs Python ≥ 3.9, torch, and nothing else of ours or of our dependencies, so that a service can
-name the interpreter that has its torch. `managers.gpu.engines.torch` starts it and talks to it.
+name the interpreter that has its torch. `managers.gpu.engines.sleeping` starts it and calls it.
 
-Theory of operation. All weights lie in *one* flat copy in host memory, page-locked where there is a
-GPU (`weights`). To restore, one flat buffer is taken on the GPU, the copy streams into it in a few
+Theory of operation. All weights are in *one* flat copy in host memory, page-locked where there is a
+GPU (`weights`). To restore, one flat buffer is allocated on the GPU, the copy streams into it in a few
 large pieces, and every parameter becomes a view into it. To release, parameters become views into
 the host's copy again and the buffer is dropped; weights do not change, so nothing is written back.
 
 Rules
-1. It starts *host resident* and says so at ``GET /tangram/state``. ``POST /tangram/restore`` makes it
-   *resident*, ``POST /tangram/release`` host resident again; a repeat is the same. ``GET /health`` is
-   200 when it is resident, else 503.
-2. Any other path goes to the model's handler, and only while it is resident: one request at a time, or
-   as many as the service declares, each in a thread of its own (`turns`). Nothing is batched.
-3. After each restore the weights in GPU memory have the sums that were taken of the host's copy when
-   it was made, and a fixed prompt has the answer of the first restore (I12). Otherwise the memory is
-   released and the restore fails with ``answers_changed``.
-4. It takes no more memory for weights than was declared; what does not fit, or is refused by the
-   device, fails with ``out_of_memory``, says what to declare, and leaves it host resident.
+1. It starts *host resident* and reports that at ``GET /tangram/state``. ``POST /tangram/restore`` makes
+   it *resident*, ``POST /tangram/release`` host resident again; both are idempotent. ``GET /health``
+   is 200 when it is resident, else 503.
+2. Any other path is passed to the model's handler, and only while it is resident: one request at a
+   time, or as many as the service declares, each in a thread of its own (`switch_lock`). Nothing is
+   batched.
+3. After each restore the weights in GPU memory have the checksums of the host's copy, and a fixed
+   prompt has the answer of the first restore (I12). Otherwise the memory is released and the restore
+   fails with ``answers_changed``.
+4. Weights take no more memory than declared; a model that does not fit, or that the device refuses,
+   fails with ``out_of_memory`` and advice on what to declare, and stays host resident.
 5. Errors are JSON: ``{"error": kind, "detail": words}``.
-
 6. With several GPUs the model is divided by its layers (`split`), one flat copy and buffer for each GPU.
 
 A CUDA context, which page-locking needs, holds some hundred MB of its GPU while the process lives.

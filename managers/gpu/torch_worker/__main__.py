@@ -24,23 +24,23 @@ class Handler(BaseHTTPRequestHandler):
     wbufsize = -1
 
     def do_GET(self) -> None:
-        """Say where it is."""
+        """Answer with the state."""
         state = self.worker.state()
         if self.path == "/tangram/state":
-            self._tell(200, state)
+            self._send(200, state)
         elif self.path == "/health":
-            self._tell(200 if state["state"] == "resident" else 503, state)
+            self._send(200 if state["state"] == "resident" else 503, state)
         else:
             self._answer(None)
 
     def do_POST(self) -> None:
-        """Restore, release, or ask the model."""
+        """Restore, release, or pass the request to the model."""
         content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         try:
             if self.path == "/tangram/restore":
-                self._tell(200, self.worker.restore())
+                self._send(200, self.worker.restore())
             elif self.path == "/tangram/release":
-                self._tell(200, self.worker.release())
+                self._send(200, self.worker.release())
             else:
                 self._answer(json.loads(content) if content else None)
         except Trouble as trouble:
@@ -50,14 +50,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: Any) -> None:
         try:
-            self._tell(200, self.worker.answer(self.path, body))
+            self._send(200, self.worker.answer(self.path, body))
         except Trouble as trouble:
             self._fail(trouble)
 
     def _fail(self, trouble: Trouble) -> None:
-        self._tell(STATUS[trouble.kind], {"error": trouble.kind, "detail": str(trouble)})
+        self._send(STATUS[trouble.kind], {"error": trouble.kind, "detail": str(trouble)})
 
-    def _tell(self, status: int, body: Any) -> None:
+    def _send(self, status: int, body: Any) -> None:
         content = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -66,11 +66,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing about each request."""
+        """Log no requests."""
 
 
 def find_devices(named: str, gpus: int) -> list[str]:
-    """Return ``gpus`` devices; where the machine has an NVIDIA card, the processor must be asked for."""
+    """Return ``gpus`` devices; on a machine with an NVIDIA card, ``cpu`` must be requested."""
     if named != "auto":
         return named.split(",")
     if torch.cuda.is_available():

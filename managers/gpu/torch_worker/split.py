@@ -2,10 +2,10 @@
 
 Rules
 1. A *part* stays on one device: each element of the largest list of layers (ModuleList or Sequential), and
-   every other module that neither holds that list nor lies in it. Parts keep the order in which they were
-   made, and each device has about as many bytes.
-2. What a part is called with is moved to its device first, tensors in tuples, lists and dicts included. So
-   inputs go to the device of the first weights, and outputs are on that of the last part.
+   every other module that neither contains that list nor is inside it. Parts keep the order in which they
+   were made, and each device has about as many bytes.
+2. The arguments of a part are moved to its device first, tensors in tuples, lists and dicts included. So
+   inputs belong on the device of the first weights, and outputs are on that of the last part.
 3. Weights that are tied over several devices are untied: each of these has a copy.
 4. A model whose forward uses weights of several parts directly cannot be split so, nor one without layers.
 
@@ -55,14 +55,14 @@ class SplitWeights:
         return max(shard.nbytes for shard in self.shards)
 
     def restore(self) -> Copied:
-        """Bring them onto the devices, all at once. Raises what torch raises when there is no memory."""
+        """Copy them to all devices in parallel. Raises torch's own error when memory is short."""
         began = time.perf_counter()
         with ThreadPoolExecutor(len(self.shards)) as pool:
             works = [pool.submit(shard.restore) for shard in self.shards]
         return Copied(sum(work.result().nbytes for work in works), time.perf_counter() - began)
 
     def unchanged(self) -> bool:
-        """Say whether what is on the devices is what was there at the beginning."""
+        """Say whether the weights on the devices have the checksums of the host's copy."""
         return all(shard.unchanged() for shard in self.shards)
 
     def release(self) -> int:
@@ -90,7 +90,7 @@ def _divided(module: Any, count: int) -> list[list[Any]]:
 
 
 def _untie(groups: list[list[Any]]) -> None:
-    """Give each group tensors of its own: a tensor lies on one device (rule 3)."""
+    """Give each group tensors of its own: a tensor is on one device (rule 3)."""
     owners: dict[int, int] = {}
     copies: dict[tuple[int, int], Any] = {}
     for number, parts in enumerate(groups):
@@ -120,7 +120,7 @@ def _layers(module: Any) -> Any:
 
 
 def _parts(module: Any, layers: Any) -> Iterator[Any]:
-    """Yield the parts in the order in which they were made (rule 1)."""
+    """Yield the parts in order of creation (rule 1)."""
     if module is layers:
         yield from layers
     elif any(each is layers for each in module.modules()):
@@ -131,7 +131,7 @@ def _parts(module: Any, layers: Any) -> Iterator[Any]:
 
 
 def _direct(module: Any, layers: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors of modules that hold the layers: they belong to no part."""
+    """Yield the tensors of modules that contain the layers: they belong to no part."""
     for each in module.modules():
         if each is not layers and any(inner is layers for inner in each.modules()):
             yield from each.named_parameters(recurse=False)

@@ -1,7 +1,7 @@
-"""All tensors of a module in one flat buffer: in host memory, and on a device while restored.
+"""Flat weights: all tensors of a module in one buffer, in host memory and, while restored, on a device.
 
-Tensors that share their memory, such as tied embeddings, share their part of the buffer. Parts are
-aligned, so that each can be viewed as its own type; what lies between them is zero.
+Tensors that share their memory, such as tied embeddings, share their slot of the buffer. Slots are
+aligned, so that each can be viewed as its own type; the gaps between them are zero.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch
 
 #: Start of each tensor: what the device's own allocator aligns to.
 ALIGNMENT_BYTES = 256
-#: Large enough for full bandwidth, small enough that sums of pieces tell where a copy went wrong.
+#: Large enough for full bandwidth, small enough that the sums of pieces locate a wrong copy.
 PIECE_BYTES = 256 * 2**20
 
 
-class Part(NamedTuple):
-    """Where a tensor lies in the buffer."""
+class TensorSlot(NamedTuple):
+    """The place of a tensor in the buffer."""
 
     begin: int
     nbytes: int
@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """What a restore did."""
+    """Bytes and time of a restore."""
 
     nbytes: int
     seconds: float
@@ -45,23 +45,23 @@ class FlatWeights:
         """
         self._device = torch.device(device)
         self._piece_bytes = piece_bytes
-        self._parts: list[tuple[Any, Part]] = []
+        self._parts: list[tuple[Any, TensorSlot]] = []
         whole = isinstance(module, torch.nn.Module)
         tensors = [*module.parameters(), *module.buffers()] if whole else module
         self.nbytes = self._lay_out(tensors)
-        self._memory = HostMemory(self.nbytes, self._device)
+        self._memory = PinnedMemory(self.nbytes, self._device)
         self._host = self._memory.flat
         for tensor, part in self._parts:
             view = _view(self._host, part)
             view.copy_(tensor.detach())
             tensor.data = view  # the original is dropped here, one at a time
         self._resident: Any = None
-        #: What the weights are, wherever they are.
+        #: Checksum of the host's copy.
         self.checksum = checksum(self._host, piece_bytes)
 
     @property
     def most_nbytes(self) -> int:
-        """Bytes on the fullest device, of which there is one."""
+        """Bytes on the fullest device: the only one."""
         return self.nbytes
 
     @property
@@ -70,7 +70,7 @@ class FlatWeights:
         return self._resident is not None
 
     def restore(self) -> Copied:
-        """Bring them onto the device. Raises what torch raises when there is no memory."""
+        """Copy them to the device. Raises torch's own error when memory is short."""
         began = time.perf_counter()
         if self._resident is not None:
             return Copied(0, 0.0)
@@ -81,7 +81,7 @@ class FlatWeights:
         return Copied(self.nbytes, time.perf_counter() - began)
 
     def unchanged(self) -> bool:
-        """Say whether what is on the device is what was there at the beginning."""
+        """Say whether the weights on the device have the checksum of the host's copy."""
         return bool(checksum(self._resident, self._piece_bytes) == self.checksum)
 
     def release(self) -> int:
@@ -94,9 +94,9 @@ class FlatWeights:
         return self.nbytes
 
     def close(self) -> None:
-        """Release them, and let the host's copy be ordinary memory; no restore follows."""
+        """Release them, and unlock the host's copy; no restore follows."""
         self.release()
-        settle(self._device)
+        synchronize(self._device)
         self._memory.close()
 
     def _point_at(self, flat: Any) -> None:
@@ -104,24 +104,24 @@ class FlatWeights:
             tensor.data = _view(flat, part)
 
     def _lay_out(self, tensors: list[Any]) -> int:
-        """Give each tensor its part; return the bytes of all."""
-        known: dict[Any, Part] = {}
+        """Assign each tensor a slot; return the bytes of all."""
+        known: dict[Any, TensorSlot] = {}
         end = 0
         for tensor in tensors:
             same = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
             part = known.get(same)
             if part is None:
                 nbytes = tensor.numel() * tensor.element_size()
-                part = Part(end, nbytes, tensor.dtype, tensor.shape)
+                part = TensorSlot(end, nbytes, tensor.dtype, tensor.shape)
                 end += -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-                if nbytes:  # empty tensors have no address to be known by
+                if nbytes:  # empty tensors have no address
                     known[same] = part
             self._parts.append((tensor, part))
         return end
 
 
 def stream_in(flat: Any, host: Any, piece_bytes: int) -> None:
-    """Copy ``host`` into ``flat`` in pieces, on a stream of its own where there is one."""
+    """Copy ``host`` into ``flat`` in pieces, on a CUDA stream of its own."""
     pieces = zip(flat.split(piece_bytes), host.split(piece_bytes))
     if flat.device.type != "cuda":
         for into, out_of in pieces:
@@ -135,11 +135,11 @@ def stream_in(flat: Any, host: Any, piece_bytes: int) -> None:
     stream.synchronize()
 
 
-class HostMemory:
-    """Zeroed host memory that a device can copy from by itself: page-locked, where it is a GPU.
+class PinnedMemory:
+    """Zeroed host memory for asynchronous copies: page-locked where the device is a GPU.
 
-    Registered rather than allocated as pinned: torch's allocator rounds up to a power of two. What
-    is registered must be taken back before it is freed (`close`), unless the process ends.
+    Registered rather than allocated as pinned: torch's allocator rounds up to a power of two. It must
+    be unregistered before it is freed (`close`), unless the process ends.
     """
 
     def __init__(self, nbytes: int, device: Any) -> None:
@@ -149,7 +149,7 @@ class HostMemory:
             self.flat = self.flat.pin_memory()
 
     def close(self) -> None:
-        """Let the memory be like any other."""
+        """Unregister the memory."""
         if self._registered:
             torch.cuda.cudart().cudaHostUnregister(self.flat.data_ptr())
             self._registered = False
@@ -160,15 +160,15 @@ class HostMemory:
         if int(cuda.cudaHostRegister(self.flat.data_ptr(), self.flat.numel(), 0)) == 0:
             return True
         with contextlib.suppress(RuntimeError):
-            torch.zeros(1, device=device)  # takes away the error that a refusal leaves behind
+            torch.zeros(1, device=device)  # clears the error that a refusal leaves behind
         return False
 
 
 def give_back(device: Any) -> None:
-    """Return unused memory of the allocator to the device, so that others can have it."""
+    """Return unused memory of the allocator to the device, for other processes."""
     if device.type != "cuda":
         return
-    settle(device)
+    synchronize(device)
     # Workspaces of matrix products are kept for each stream, megabytes of each.
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is not None:
@@ -176,19 +176,19 @@ def give_back(device: Any) -> None:
     torch.cuda.empty_cache()
 
 
-def settle(device: Any) -> None:
-    """Wait until the device has done all it was given."""
+def synchronize(device: Any) -> None:
+    """Wait until the device has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def checksum(flat: Any, piece_bytes: int = PIECE_BYTES) -> str:
-    """Return what tells one content from another, computed where it lies; reads it once."""
+    """Return a checksum, computed on the device of ``flat``, which it reads once."""
     words = flat.view(torch.int32).split(max(1, piece_bytes // 4))
     sums = [words_.sum(dtype=torch.int64) for words_ in words]
     numbers = torch.stack(sums).tolist() if sums else []
     return hashlib.sha256(repr(numbers).encode()).hexdigest()
 
 
-def _view(flat: Any, part: Part) -> Any:
+def _view(flat: Any, part: TensorSlot) -> Any:
     return flat[part.begin : part.begin + part.nbytes].view(part.dtype).view(part.shape)

@@ -1,4 +1,4 @@
-"""One model between host and device; see the rules of the package."""
+"""Worker: one model, its restores, releases and requests; rules in the package's docstring."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 
 from managers.gpu.torch_worker.models import Served
 from managers.gpu.torch_worker.split import SplitWeights
-from managers.gpu.torch_worker.turns import Turns
+from managers.gpu.torch_worker.switch_lock import SwitchLock
 from managers.gpu.torch_worker.weights import Copied, FlatWeights, give_back
 
-#: How an error is answered.
+#: HTTP status by kind of error.
 STATUS = {"out_of_memory": 507, "answers_changed": 500, "not_resident": 503, "bad_request": 400,
           "failed": 500}  # fmt: skip
 
 
 class Trouble(Exception):
-    """A request that was not fulfilled."""
+    """A failed request."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(detail)
@@ -27,20 +27,20 @@ class Trouble(Exception):
 
 
 class Worker:
-    """All methods may be called from many threads; only answers go together, up to ``at_once``."""
+    """A model with its weights. Thread-safe; up to ``at_once`` requests run in parallel."""
 
     def __init__(
         self, served: Served, device: Any, memory_bytes: int = 0, at_once: int = 1
     ) -> None:
-        """``device``: a name, or several for a model that is divided among them. Raises BadSource.
+        """``device``: a name, or several for a model that is split among them. Raises BadSource.
 
-        ``memory_bytes``: the most that weights may take of each; 0 is as much as there is.
+        ``memory_bytes``: the limit for weights on each; 0: no limit.
         """
         self._served = served
         names = [device] if isinstance(device, str) else list(device)
         self._devices = [torch.device(name) for name in names]
         self._memory_bytes = memory_bytes
-        self._turns = Turns(at_once)
+        self._lock = SwitchLock(at_once)
         served.module.eval().requires_grad_(False)
         alone = len(self._devices) == 1
         self.weights: Any = (
@@ -54,7 +54,7 @@ class Worker:
         self._limit()
 
     def state(self) -> dict[str, Any]:
-        """Say where it is, without waiting for anybody."""
+        """Return the state at once, also during a restore."""
         return {
             "state": "resident" if self.weights.resident else "host_resident",
             "device": ", ".join(map(str, self._devices)),
@@ -64,8 +64,8 @@ class Worker:
         }
 
     def restore(self) -> dict[str, Any]:
-        """Bring the weights onto the device, and see that it answers as before."""
-        with self._turns.alone():
+        """Copy the weights to the device, and check that the model answers as before."""
+        with self._lock.exclusive():
             if not self.weights.resident:
                 self._fits()
                 try:
@@ -74,24 +74,24 @@ class Worker:
                 except BaseException as error:
                     self.weights.release()
                     self._give_back()
-                    raise self._told(error) from error
+                    raise self._translated(error) from error
             return self.state()
 
     def release(self) -> dict[str, Any]:
         """Free the device's memory."""
-        with self._turns.alone():
+        with self._lock.exclusive():
             self.weights.release()
             return self.state()
 
     def answer(self, path: str, body: Any) -> Any:
-        """Let the model's handler answer."""
-        with self._turns.together():
+        """Return the answer of the model's handler."""
+        with self._lock.shared():
             if not self.weights.resident:
                 raise Trouble("not_resident", "its weights are in host memory")
             try:
                 return self._ask(path, body)
             except Exception as error:
-                raise self._told(error) from error
+                raise self._translated(error) from error
 
     def _ask(self, path: str, body: Any) -> Any:
         with torch.inference_mode():
@@ -120,7 +120,7 @@ class Worker:
             )
 
     def _limit(self) -> None:
-        """Keep torch's allocator to what was declared, so that neighbours keep theirs."""
+        """Limit torch's allocator to the declared memory, so that other services keep theirs."""
         for device in self._devices:
             if device.type == "cuda" and self._memory_bytes:
                 total = torch.cuda.get_device_properties(device).total_memory
@@ -131,8 +131,8 @@ class Worker:
         for device in self._devices:
             give_back(device)
 
-    def _told(self, error: BaseException) -> BaseException:
-        """Return what the asker is to be told."""
+    def _translated(self, error: BaseException) -> BaseException:
+        """Return the error for the client."""
         if isinstance(error, Trouble) or not isinstance(error, Exception):
             return error
         if isinstance(error, ValueError):

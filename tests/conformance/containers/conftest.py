@@ -55,7 +55,7 @@ async def crash(driver: ContainerDriver) -> None:
     assert tools is not None
     for chore in driver._chores:
         chore.cancel()
-    for way, name in ((tools.way, "shrink"), (tools.way, "end")):
+    for way, name in ((tools.backend, "shrink"), (tools.backend, "end")):
         setattr(way, name, _do_nothing)
     tasks = driver._runs.tasks()
     for task in tasks:

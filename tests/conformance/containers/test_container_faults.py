@@ -196,7 +196,7 @@ async def test_an_engine_that_goes_away_mid_action_leaves_it_unknown(
     mortal.start()
     later = await driver.run(an_order("true", name="act_2"), lambda: None)
     assert later.outcome is Outcome.INFRA_FAILED
-    await driver.look_after()
+    await driver.maintain()
     assert owned(mortal, driver) == []
     await driver.remove_environment(TrajectoryKey("lab/trj-1"))
     assert owned(mortal, driver) == []
@@ -239,6 +239,6 @@ async def test_a_hundred_random_interleavings_leave_no_container_and_no_process(
             await one(number)
 
     await asyncio.gather(*(in_turn(number) for number in range(100)))
-    await driver.look_after()
+    await driver.maintain()
     assert driver.environments() == []
     assert owned(engine, driver) == []

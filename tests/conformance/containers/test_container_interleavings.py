@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from domain.action import Outcome
-from managers.cpu.containers import creation
+from managers.cpu.containers import container_config
 from tests.conformance.containers.conftest import a_driver
 from tests.conformance.containers.interleavings import MOVES, Lives
 from tests.docker_engine import DockerEngine
@@ -28,7 +28,7 @@ async def test_random_lives_leave_no_container_and_no_core(
     assert lives.ledger.holders() == {}
     assert lives.parked > 20
     with engine.client() as client:
-        label = f"{creation.OWNER}={driver.owner}"
+        label = f"{container_config.OWNER}={driver.owner}"
         assert client.containers(all=True, filters={"label": label}) == []
     await driver.close()
     assert not list((tmp_path / "state").glob("*/tangram-*"))

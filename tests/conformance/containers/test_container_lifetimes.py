@@ -13,8 +13,8 @@ from domain.action import EnvironmentSpec, Outcome
 from domain.errors import InvalidRequest, Unavailable
 from domain.ids import ActionId, TrajectoryKey
 from domain.ports import ExecResult, RunOrder
-from managers.cpu.containers import ContainerDriver, creation
-from managers.cpu.containers.trees import Trees
+from managers.cpu.containers import ContainerDriver, container_config
+from managers.cpu.containers.cgroups import CgroupMounts
 from tests.conformance.conftest import Shell
 from tests.conformance.containers.conftest import a_driver, crash, processes_with
 from tests.conformance.driver import FOREVER, TRAJECTORY, Performance, an_order
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 def owned(engine: DockerEngine, driver: ContainerDriver) -> list[dict[str, Any]]:
     """Return the containers that this driver made, as the engine tells them."""
     with engine.client() as client:
-        label = f"{creation.OWNER}={driver.owner}"
+        label = f"{container_config.OWNER}={driver.owner}"
         return list(client.containers(all=True, filters={"label": label}))
 
 
@@ -38,8 +38,8 @@ async def test_a_trajectory_has_one_container_until_it_is_removed(
     for number in range(3):
         await driver.run(an_order("true", name=f"act_{number}"), lambda: None)
     [container] = owned(engine, driver)
-    assert container["Labels"][creation.TRAJECTORY] == TRAJECTORY
-    assert container["Labels"][creation.EXPIRES].isdigit()
+    assert container["Labels"][container_config.TRAJECTORY] == TRAJECTORY
+    assert container["Labels"][container_config.EXPIRES].isdigit()
     await driver.remove_environment(TRAJECTORY)
     assert owned(engine, driver) == []
 
@@ -110,7 +110,7 @@ async def test_the_engine_is_asked_where_control_groups_are_not_ours(
     def refuse(*_: object) -> None:
         raise OSError("not below our parent")
 
-    monkeypatch.setattr(Trees, "group_of", refuse)
+    monkeypatch.setattr(CgroupMounts, "group_of", refuse)
     driver = a_driver(engine, tmp_path, "auto")
     await driver.open()
     assert driver.isolation == "docker-api"
@@ -178,17 +178,20 @@ async def test_containers_without_an_owner_are_removed_and_foreign_ones_are_not(
     labels = dict(mine["Labels"])
     foreign = {
         "tangram-0123456789abcdef": {},
-        f"{mine['Names'][0].lstrip('/')}x": {creation.ENVIRONMENT: "tangram-0"},
-        "tangram-other": {creation.OWNER: "another", creation.EXPIRES: "99999999999"},
+        f"{mine['Names'][0].lstrip('/')}x": {container_config.ENVIRONMENT: "tangram-0"},
+        "tangram-other": {
+            container_config.OWNER: "another",
+            container_config.EXPIRES: "99999999999",
+        },
     }
     orphans = {
         "innocent-name": labels,
-        "tangram-expired": {creation.OWNER: "another", creation.EXPIRES: "1"},
+        "tangram-expired": {container_config.OWNER: "another", container_config.EXPIRES: "1"},
     }
     with engine.client() as client:
         for name, own in {**foreign, **orphans}.items():
             client.create_container(IMAGE, ["true"], name=name, labels=own)
-        await driver.look_after()
+        await driver.maintain()
         left = set(engine.containers())
         for name in foreign:
             client.remove_container(name, force=True)
@@ -204,7 +207,7 @@ async def test_an_environment_that_was_idle_for_too_long_goes_and_its_trajectory
     await driver.open()
     await driver.run(an_order("true"), lambda: None)
     await asyncio.sleep(0.01)
-    await driver.look_after()
+    await driver.maintain()
     assert owned(engine, driver) == []
     report = await driver.run(an_order("true", name="act_2"), lambda: None)
     await driver.remove_environment(TRAJECTORY)

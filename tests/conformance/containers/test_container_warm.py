@@ -98,7 +98,7 @@ async def test_one_that_died_while_it_waited_is_not_taken(
     with engine.client() as client:
         for each in owned(engine, driver):
             client.kill(each["Id"])
-    await driver.look_after()
+    await driver.maintain()
     report = await driver.run(an_order("echo", "fresh"), lambda: None)
     assert report.result is not None
     assert report.result.stdout == "fresh\n"

@@ -15,7 +15,7 @@ import pytest
 from domain.errors import Unavailable
 from domain.ids import ActionId
 from domain.ports import Leftover
-from managers.common.start_log import MarkLog
+from managers.common.start_log import StartLog
 from tests.conformance.driver import an_order
 from tests.conformance.isolations import a_driver
 from tests.conformance.process.test_process_ending import processes_with, stopped_asleep
@@ -110,7 +110,7 @@ class MarkLogOf:
         self._path.parent.mkdir(parents=True)
 
     def add(self, mark: str) -> None:
-        marks = MarkLog(self._path)
+        marks = StartLog(self._path)
         marks.open()
         marks.add([mark])
         marks.close()

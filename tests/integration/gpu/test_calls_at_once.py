@@ -72,7 +72,7 @@ async def engine() -> Batching:
 @pytest.fixture
 async def driver(tmp_path: Path, engine: Batching) -> AsyncIterator[GpuDriver]:
     driver = a_driver(tmp_path)
-    driver._make_server = lambda service, home: engine
+    driver._services._make_server = lambda service, home: engine
     await driver.open()
     yield driver
     await driver.close()
@@ -88,7 +88,7 @@ async def test_calls_reach_one_instance_at_once_after_one_restore(
     assert [report.outcome for report in reports] == [Outcome.COMPLETED] * TOGETHER
     assert engine.restores == 1
     assert driver.residents() == (HOME,)
-    (instance,) = driver.keeper.instances()
+    (instance,) = driver.runner.store.instances()
     assert instance.evictable, "no call uses it any more"
 
 

@@ -137,8 +137,8 @@ async def test_a_failed_restore_is_reported_with_the_gpus_to_keep_out_of_use(
     await driver.open()
     try:
         first = an_order("1", "a")
-        await driver.bring(SERVICE, Home("a", (0,)), 50 * GIB, first, ())
-        driver.keeper.let_go(first.mark, ("a", (0,)))
+        await driver._services.hold(first.mark, SERVICE, Home("a", (0,)), 50 * GIB, ())
+        driver.runner.release(first.mark, ("a", (0,)))
         reported = await driver.run(an_order("2", "b", SERVICE, "a"), lambda: None)
         assert (reported.outcome, reported.never_started) == (Outcome.INFRA_FAILED, True)
         assert words in (reported.detail or "")
@@ -160,7 +160,7 @@ async def test_models_of_torch_take_turns_on_a_gpu_and_stay_in_host_memory(
         report = await driver.run(order, lambda: None)
         assert isinstance(report.answer, ServiceResult), report.detail
         answers.append(report.answer.body)
-        states = {each.service: each.state for each in driver.keeper.instances()}
+        states = {each.service: each.state for each in driver.runner.store.instances()}
 
     assert len(set(answers)) == 1
     assert states == {"a": ServiceState.RESIDENT, "b": ServiceState.HOST_RESIDENT}

@@ -17,9 +17,10 @@ from domain.ports import DriverContext
 from domain.resources import MILLI
 from domain.services import Degree, Engine, GpuService, check_service
 from managers.gpu.engines.process import ProcessServer
+from managers.gpu.host_memory import Home
 from managers.gpu.ledger import ChunkLedger
 from managers.gpu.probe import probe_gpu
-from managers.gpu.service_runner import Home, Keeper
+from managers.gpu.service_runner import ServiceRunner
 from tests.architecture.tree import ROOT
 
 GIB = 2**30
@@ -49,7 +50,7 @@ class Node:
         self.ledger = ChunkLedger(ResourceId("gpu:n1"), probe_gpu(context))
         self._services = {name: a_service(seed) for seed, name in enumerate(NAMES)}
         self._directory = directory
-        self.keeper = Keeper(self._make, lambda _: 80 * GIB)
+        self.runner = ServiceRunner(self._make, lambda _: 80 * GIB)
         self.evictions = 0
 
     def _make(self, name: str, units: tuple[int, ...]) -> ProcessServer:
@@ -64,14 +65,14 @@ class Node:
         self.evictions += len(occupied.evicted)
         home: Home = (name, units)
         leaving = [(each.service, each.units) for each in occupied.evicted]
-        server = await self.keeper.hold(action, home, memory, leaving)
+        server = await self.runner.hold(action, home, memory, leaving)
         try:
             async with httpx.AsyncClient(base_url=server.base_url, trust_env=False) as client:
                 answer = await client.post("/v1/score", json={"text": name}, timeout=180)
             score: float = answer.json()["score"]
             return score
         finally:
-            self.keeper.let_go(action, home)
+            self.runner.release(action, home)
             self.ledger.release(action)
 
 
@@ -92,4 +93,4 @@ async def test_four_services_on_two_gpus_answer_alike_before_and_after_their_evi
         )  # fmt: skip
         assert (node.ledger.free, node.ledger.counts) == (2 * MILLI, (0, 1, 0, 0))
     finally:
-        await node.keeper.close()
+        await node.runner.close()

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from domain.ports import DriverContext
 from domain.redis_keys import Keys
-from managers.common.api_calls import CallDriver
-from managers.common.api_calls.secrets import Secrets
+from managers.common.api_calls.secrets import ApiSecrets
+from managers.quota.call_driver import CallDriver
 from scheduler.runtime.gateway import scheduler_queries
 from scheduler.runtime.gateway.endpoints import leases
 from scheduler.runtime.node import worker
@@ -76,7 +76,7 @@ async def rig(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIt
 @pytest.fixture
 async def calls(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIterator[CallRig]:
     rig = CallRig(runtime_redis.url, keys, tmp_path)
-    secrets = Secrets(environment={"TANGRAM_API_SECRET_SEARCH_KEY": SECRET})
+    secrets = ApiSecrets(environment={"TANGRAM_API_SECRET_SEARCH_KEY": SECRET})
     context = DriverContext("n1", tmp_path / "api", {}, {}, rig.passages)
     rig.others = [CallDriver(context, secrets)]
     async with local_api() as rig.api:

@@ -108,15 +108,15 @@ class GpuRig(Rig):
 
         GPUs that are out of use, as their memory did not get free, do not count.
         """
-        keeper, declared = self.gpu_driver.keeper, self.config.services
+        runner, declared = self.gpu_driver.runner, self.config.services
         for unit in self.healthy():
-            there = [declared[name] for name, units in keeper.in_memory() if unit in units]
+            there = [declared[name] for name, units in runner.store.in_memory() if unit in units]
             needed = sum(service.memory_bytes(1) for service in there)
             if self.memory.used.get(unit, 0) != needed:
                 return False
-        warm = [each for each in keeper.instances() if each.state is not ServiceState.COLD]
+        warm = [each for each in runner.store.instances() if each.state is not ServiceState.COLD]
         host = sum(declared[each.service].host_bytes(len(each.units)) for each in warm)
-        return keeper.host.used_bytes == host
+        return runner.host.used_bytes == host
 
     def healthy(self) -> set[int]:
         """Return the GPUs that the books hand out."""
@@ -153,7 +153,7 @@ async def running(rig: GpuRig, *names: str, gpus: int = 2) -> AsyncIterator[http
     assert rig.loop is not None
     for ledger in rig.loop.loop.term.machine.state.fleet.ledgers.values():
         assert (ledger.free, ledger.holders()) == (ledger.capacity, {})
-    assert not any(instance.locks for instance in rig.gpu_driver.keeper.instances())
+    assert not any(instance.locks for instance in rig.gpu_driver.runner.store.instances())
     await until(rig.is_whole)
 
 

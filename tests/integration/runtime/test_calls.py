@@ -11,7 +11,7 @@ import redis
 from domain.apis import Cache
 from domain.limits import Breaker, Limits
 from domain.ports import DriverContext
-from managers.common.api_calls import CallDriver
+from managers.quota.call_driver import CallDriver
 from tests.api_server import answer
 from tests.integration.runtime.call_rig import SECRET, CallRig, a_call, finished, running
 

@@ -11,7 +11,7 @@ from domain.inventory import Config, PoolConfig, ProjectConfig
 from domain.ports import DriverContext
 from domain.redis_keys import Keys
 from examples.deep_search import SEARCHES, TURNS, ToyApis, play
-from managers.common.api_calls import CallDriver
+from managers.quota.call_driver import CallDriver
 from tangram_client import AsyncClient
 from tangram_web.pools import manifests
 from tests.architecture.tree import ROOT

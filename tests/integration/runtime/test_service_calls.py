@@ -259,7 +259,7 @@ async def test_an_eager_service_is_in_host_memory_for_every_chunk_before_it_is_c
         ready = {(name, (unit,)) for name in "ab" for unit in (0, 1)}
 
         def prepared() -> bool:
-            instances = gpus.gpu_driver.keeper.instances()
+            instances = gpus.gpu_driver.runner.store.instances()
             asleep = {(e.service, e.units) for e in instances if e.state == "host_resident"}
             return asleep >= ready
 

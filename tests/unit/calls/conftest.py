@@ -13,8 +13,8 @@ import pytest
 from domain.action import Kind
 from domain.apis import ApiConfig, CallSpec, Reach
 from domain.ports import DriverContext, RunOrder
-from managers.common.api_calls import CallDriver
-from managers.common.api_calls.secrets import Secrets
+from managers.common.api_calls.secrets import ApiSecrets
+from managers.quota.call_driver import CallDriver
 from tests.api_server import LocalApi, local_api
 from tests.builders import an_action
 
@@ -30,13 +30,13 @@ async def api() -> AsyncIterator[LocalApi]:
 
 def a_driver(directory: Path) -> CallDriver:
     context = DriverContext("n1", directory, {}, {})
-    return CallDriver(context, Secrets(environment={"TANGRAM_API_SECRET_SEARCH_KEY": SECRET}))
+    return CallDriver(context, ApiSecrets(environment={"TANGRAM_API_SECRET_SEARCH_KEY": SECRET}))
 
 
 @pytest.fixture
 async def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[CallDriver]:
     # On a busy machine connections are not closed as idle.
-    monkeypatch.setattr("managers.common.api_calls.driver.IDLE_SECONDS", 600.0)
+    monkeypatch.setattr("managers.common.api_calls.egress.IDLE_SECONDS", 600.0)
     driver = a_driver(tmp_path)
     assert await driver.open() == []
     yield driver

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from domain.apis import ApiConfig, CallSpec, Reach, check_api, check_call
 from domain.errors import InvalidRequest
-from managers.common.api_calls.guard import GuardedNetwork, may_call
+from managers.common.api_calls.egress import GuardedNetwork, may_call
 
 API = ApiConfig(
     "https://api.example.com/v1",

@@ -14,7 +14,8 @@ from domain.action import Outcome
 from domain.apis import CallResult, Reach, Verdict
 from domain.ids import ActionId
 from domain.ports import Leftover, RunReport
-from managers.common.api_calls import CallDriver, guard
+from managers.common.api_calls import egress
+from managers.quota.call_driver import CallDriver
 from tests.api_server import LocalApi, answer, local_api
 from tests.unit.calls.conftest import SECRET, MakeOrder, a_driver, ignore
 
@@ -217,7 +218,7 @@ async def test_a_name_that_resolves_to_a_bad_address_among_good_ones_is_refused(
     async def resolve(host: str, port: int) -> list[str]:
         return ["93.184.216.34", "10.0.0.1"]
 
-    monkeypatch.setattr(guard, "resolve", resolve)
+    monkeypatch.setattr(egress, "resolve", resolve)
     order = an_order(declared={"base_url": "http://api.example.com", "reach": Reach.PUBLIC})
     report = await driver.run(order, ignore)
     assert "api.example.com is at 10.0.0.1" in (report.detail or "")
@@ -233,8 +234,8 @@ async def test_the_checked_address_is_the_one_connected_to(
         asked.append(host)
         return ["127.0.0.1"] if len(asked) == 1 else ["10.0.0.1"]
 
-    monkeypatch.setattr(guard, "resolve", resolve)
-    network = guard.GuardedNetwork(Reach.LOOPBACK)
+    monkeypatch.setattr(egress, "resolve", resolve)
+    network = egress.GuardedNetwork(Reach.LOOPBACK)
     stream = await network.connect_tcp("api.example.com", api.port, 5.0)
     assert stream.get_extra_info("server_addr") == ("127.0.0.1", api.port)
     assert asked == ["api.example.com"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from domain.apis import Feedback, Verdict
-from managers.common.api_calls.answer import LONGEST_PAUSE_SECONDS, feedback_of
+from managers.common.api_calls.exchange import LONGEST_PAUSE_SECONDS, feedback_of
 
 NOW = 1_800_000_000.0
 OK, LIMITED, FAILING = Verdict.OK, Verdict.LIMITED, Verdict.FAILING

@@ -7,14 +7,14 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managers.common.api_calls.secrets import Mask, masked
+from managers.common.api_calls.secrets import SecretMask, masked
 
 SECRET = "aab"
 
 
 @given(st.text("ab!", max_size=40), st.lists(st.integers(0, 40)))
 def test_however_it_is_cut_the_secret_is_masked_as_in_the_whole(text: str, cuts: list[int]) -> None:
-    mask, shown = Mask(SECRET), b""
+    mask, shown = SecretMask(SECRET), b""
     edges = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
     for start, end in pairwise(edges):
         shown += mask.feed(text[start:end].encode())
@@ -23,5 +23,5 @@ def test_however_it_is_cut_the_secret_is_masked_as_in_the_whole(text: str, cuts:
 
 
 def test_without_a_secret_nothing_is_held() -> None:
-    mask = Mask("")
+    mask = SecretMask("")
     assert (mask.feed(b"data"), mask.rest()) == (b"data", b"")

@@ -16,7 +16,7 @@ from domain.inventory import PoolConfig, ProjectConfig
 from domain.limits import Share
 from domain.resources import MILLI
 from managers.gpu.ledger import ChunkLedger
-from managers.gpu.residents import Resident
+from managers.gpu.ledger.residents import Resident
 from scheduler.core.state import snapshot
 from scheduler.core.state.invariants import check
 from tests.builders import GIB, START, a_config, a_machine, an_action, make_ledger, only

@@ -229,7 +229,7 @@ def test_when_a_call_would_be_done_is_the_best_of_all_free_chunks(
 
     held = {unit for each in ledger.holders().values() for unit in each.units}
     mine = [each for each in ledger.residents() if each.service == service]
-    there = {each.units for each in mine if not each.coming}
+    there = {each.units for each in mine if not each.arriving}
     plain = dict(zip(milli, choices_of(state, live).seconds, strict=True))
     best = float("inf")
     for count, first in product(COUNTS if policy != "minimum" else COUNTS[:1], range(0, 8, 2)):

@@ -11,7 +11,7 @@ from tests.unit.managers.keeping import Rig
 
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
-    """Return a keeper that holds nothing when the test is over."""
+    """Return a runner that holds nothing when the test is over."""
     rig = Rig()
     yield rig
     await rig.close()

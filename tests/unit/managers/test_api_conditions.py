@@ -7,7 +7,7 @@ from domain.ids import ResourceId
 from domain.inventory import ResourceInventory
 from domain.limits import Breaker, Limits, Quota
 from domain.resources import MILLI
-from managers.quota.api import ApiLedger
+from managers.quota.ledger import ApiLedger
 
 API = ResourceId("api:search")
 QUOTA = Quota(2 * MILLI, window_seconds=10.0)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from managers.cpu.containers.cgroups import Usage, quota_microseconds
-from managers.cpu.containers.trees import Trees
+from managers.cpu.containers.cgroups import CgroupMounts, Usage, quota_microseconds
 
 PARENT = "/tangram-x"
 V1 = {
@@ -48,7 +47,7 @@ def write(directory: Path, files: dict[str, str]) -> Path:
     return directory
 
 
-def a_tree(root: Path, version: int, path: str = f"{PARENT}/c1") -> tuple[Trees, Path]:
+def a_tree(root: Path, version: int, path: str = f"{PARENT}/c1") -> tuple[CgroupMounts, Path]:
     """Return the trees of a machine with one container, and its ``/proc``."""
     mounts = []
     if version == 1:
@@ -63,7 +62,7 @@ def a_tree(root: Path, version: int, path: str = f"{PARENT}/c1") -> tuple[Trees,
         cgroup = f"0::{path}\n"
     (root / "mounts").write_text("\n".join(("proc /proc proc rw 0 0", *mounts)))
     write(root / "proc" / "7", {"cgroup": cgroup})
-    return Trees.find(root / "mounts"), root / "proc"
+    return CgroupMounts.find(root / "mounts"), root / "proc"
 
 
 def content(root: Path, name: str) -> str:
@@ -139,7 +138,7 @@ def test_a_scope_of_systemd_is_below_its_slice(tmp_path: Path) -> None:
 
 def test_a_machine_without_control_groups_has_none(tmp_path: Path) -> None:
     (tmp_path / "mounts").write_text("proc /proc proc rw 0 0\n")
-    trees = Trees.find(tmp_path / "mounts")
+    trees = CgroupMounts.find(tmp_path / "mounts")
     assert trees.version == 0
     with pytest.raises(OSError, match="no control groups"):
         trees.parent_cpus(PARENT)

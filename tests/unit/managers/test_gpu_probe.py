@@ -14,8 +14,7 @@ from domain.ids import ResourceId
 from domain.ports import DriverContext, UnitUse
 from managers.gpu.engines.leftovers import VARIABLE, label_of, left_by
 from managers.gpu.ledger import ChunkLedger
-from managers.gpu.memory_meter import NvmlMeter
-from managers.gpu.probe import inventory_of, probe_gpu, read_gpus
+from managers.gpu.probe import NvmlMeter, inventory_of, probe_gpu, read_gpus
 from tests.fake_nvml import GIB, FakeNvml
 
 
@@ -35,7 +34,7 @@ def test_devices_keep_their_numbers_and_the_smallest_memory_counts() -> None:
     ("device", "trouble"),
     [
         ({"lost": True}, "GPU is lost"),
-        ({"mig": 1}, "it is cut into MIG devices"),
+        ({"mig": 1}, "it is split into MIG devices"),
         ({"compute_mode": 2}, "its compute mode is prohibited"),
         ({"pending": True}, "its memory waits for a reset to be repaired"),
         ({"pids": (17, 18)}, "processes work on it: 17, 18"),

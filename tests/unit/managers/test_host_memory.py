@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.services import ServiceState
-from managers.gpu.host_memory import HostMemory, NoRoom, TooLarge
-from managers.gpu.service_runner import Home
+from managers.gpu.host_memory import Home, HostMemory, HostMemoryExceeded, NoRoom
 from tests.unit.managers.keeping import NEED, A, B, Rig
 
 C: Home = ("c", (2, 3))
@@ -39,30 +38,30 @@ async def test_the_longest_asleep_service_is_ended_for_a_call(tight: Rig) -> Non
 
 async def test_an_idle_cached_service_is_ended_when_none_sleeps(tight: Rig) -> None:
     await tight.used(A)
-    await tight.keeper.hold("x", C, NEED)
+    await tight.runner.hold("x", C, NEED)
     await tight.used(D)
     assert tight.states()["a"] is ServiceState.COLD
-    assert tight.keeper.take_lost() == (A,)
-    tight.keeper.let_go("x", C)
+    assert tight.runner.store.take_lost() == (A,)
+    tight.runner.release("x", C)
 
 
 async def test_a_call_fails_with_the_reason_when_all_services_work(tight: Rig) -> None:
-    await tight.keeper.hold("x", A, NEED)
-    await tight.keeper.hold("y", C, NEED)
+    await tight.runner.hold("x", A, NEED)
+    await tight.runner.hold("y", C, NEED)
     with pytest.raises(NoRoom, match="20 are in use by 2 of them: declare the host_memory_bytes"):
-        await tight.keeper.hold("z", D, NEED)
+        await tight.runner.hold("z", D, NEED)
     assert tight.states()["d"] is ServiceState.COLD
     tight.check()
-    tight.keeper.let_go("x", A)
-    assert (await tight.keeper.hold("z", D, NEED)).alive
+    tight.runner.release("x", A)
+    assert (await tight.runner.hold("z", D, NEED)).alive
 
 
 async def test_a_service_larger_than_all_memory_fails_at_once_and_evicts_none() -> None:
     rig = Rig(host_bytes=9)
-    with pytest.raises(TooLarge, match="TANGRAM_NODE_SERVICE_MEMORY_BYTES"):
-        await rig.keeper.hold("x", A, NEED, [B])
-    with pytest.raises(TooLarge):
-        await rig.keeper.come(A, NEED, awake=False)
+    with pytest.raises(HostMemoryExceeded, match="TANGRAM_NODE_SERVICE_MEMORY_BYTES"):
+        await rig.runner.hold("x", A, NEED, [B])
+    with pytest.raises(HostMemoryExceeded):
+        await rig.runner.prefetch(A, NEED, awake=False)
     rig.check()
     await rig.close()
 
@@ -72,7 +71,7 @@ async def test_no_service_is_ended_for_a_preload(tight: Rig) -> None:
     await tight.asleep(C)
     for awake in (False, True):
         with pytest.raises(NoRoom, match="of host memory"):
-            await tight.keeper.come(D, NEED, awake=awake)
+            await tight.runner.prefetch(D, NEED, awake=awake)
     assert tight.states()["a"] is ServiceState.HOST_RESIDENT
 
 
@@ -80,9 +79,9 @@ async def test_no_service_is_ended_for_a_preload(tight: Rig) -> None:
 async def test_a_service_that_failed_to_start_takes_no_memory(tight: Rig, trouble: str) -> None:
     tight.troubles["a"] = trouble
     for attempt in (
-        tight.keeper.hold("x", A, NEED),
-        tight.keeper.come(A, NEED),
-        tight.keeper.come(A, NEED, awake=False),
+        tight.runner.hold("x", A, NEED),
+        tight.runner.prefetch(A, NEED),
+        tight.runner.prefetch(A, NEED, awake=False),
     ):
         with pytest.raises(Exception, match="it "):
             await attempt
@@ -93,11 +92,11 @@ async def test_a_service_that_works_is_not_ended_for_room(tight: Rig) -> None:
     """1. a sleeps. 2. b is being started on its GPUs, for ever. 3. d has no room until b has ended."""
     await tight.asleep(A)
     tight.troubles["b"] = "waits"
-    holding = asyncio.ensure_future(tight.keeper.hold("x", B, NEED))
+    holding = asyncio.ensure_future(tight.runner.hold("x", B, NEED))
     while B not in tight.servers or not tight.servers[B].held:
         await asyncio.sleep(0)
     with pytest.raises(NoRoom):
-        await tight.keeper.hold("y", D, NEED)
+        await tight.runner.hold("y", D, NEED)
     assert tight.states()["a"] is ServiceState.HOST_RESIDENT
     holding.cancel()
 

@@ -8,7 +8,7 @@ import pytest
 
 from domain.services import ServiceState
 from managers.gpu.engines.fake import FakeEngineServer
-from managers.gpu.service_runner import Home, NoRoom
+from managers.gpu.host_memory import Home, NoRoom
 from tests.unit.managers.keeping import NEED, SIZE, A, B, Rig, coming
 
 C: Home = ("c", (2, 3))
@@ -23,12 +23,12 @@ async def hanging(rig: Rig, home: Home) -> asyncio.Task[None]:
 
 async def test_a_wake_up_that_hangs_keeps_no_call_from_other_gpus(rig: Rig) -> None:
     work = await hanging(rig, A)
-    assert (await rig.keeper.hold("y", C, NEED)).alive
-    await rig.keeper.clear((4,), SIZE)
+    assert (await rig.runner.hold("y", C, NEED)).alive
+    await rig.runner.clear((4,), SIZE)
     assert not work.done()
     assert rig.states() == {"a": ServiceState.RESTORING, "c": ServiceState.RESIDENT}
     rig.check()
-    await rig.keeper.close()
+    await rig.runner.close()
     with pytest.raises(NoRoom):
         await work
 
@@ -38,34 +38,34 @@ async def test_a_ready_service_takes_calls_while_another_wakes_on_its_gpus(rig: 
     await rig.used(small)
     rig.servers[small]._hold(10)  # there is room beside it
     rig.troubles["a"] = "waits"
-    work = asyncio.ensure_future(rig.keeper.come(A, NEED))
+    work = asyncio.ensure_future(rig.runner.prefetch(A, NEED))
     while A not in rig.servers or not rig.servers[A].held:
         await asyncio.sleep(0)
-    server = await asyncio.wait_for(rig.keeper.hold("y", small, 10), 120)
+    server = await asyncio.wait_for(rig.runner.hold("y", small, 10), 120)
     assert server.alive
     assert rig.states()["a"] is ServiceState.RESTORING
-    await rig.keeper.close()
+    await rig.runner.close()
     with pytest.raises(NoRoom):
         await work
 
 
 async def test_a_late_preload_is_ended_for_a_waiting_call(rig: Rig) -> None:
     work = await hanging(rig, A)
-    assert (await rig.keeper.hold("y", B, NEED, [A])).alive
-    with pytest.raises(NoRoom, match="made room"):
+    assert (await rig.runner.hold("y", B, NEED, [A])).alive
+    with pytest.raises(NoRoom, match="took its GPUs"):
         await work
     assert rig.states() == {"a": ServiceState.COLD, "b": ServiceState.RESIDENT}
-    assert rig.keeper.take_lost() == (A,)
+    assert rig.runner.store.take_lost() == (A,)
     rig.check()
 
 
 async def test_an_abandoned_late_restore_is_ended_for_a_waiting_call(rig: Rig) -> None:
     rig.troubles["a"] = "waits"
-    holding = asyncio.ensure_future(rig.keeper.hold("x", A, NEED))
+    holding = asyncio.ensure_future(rig.runner.hold("x", A, NEED))
     while not rig.memory.used.get(0):
         await asyncio.sleep(0)
     holding.cancel()
-    assert (await rig.keeper.hold("y", B, NEED, [A])).alive
+    assert (await rig.runner.hold("y", B, NEED, [A])).alive
     assert rig.states() == {"a": ServiceState.COLD, "b": ServiceState.RESIDENT}
     rig.check()
 
@@ -73,11 +73,11 @@ async def test_an_abandoned_late_restore_is_ended_for_a_waiting_call(rig: Rig) -
 async def test_a_restore_that_a_call_waits_for_is_never_ended_for_others(rig: Rig) -> None:
     """1. `x` wants a. 2. `y` wants b there, and has no patience at all. 3. Both are still there."""
     rig.troubles["a"] = "waits"
-    rig.keeper._patience_seconds = 0.0
-    first = asyncio.ensure_future(rig.keeper.hold("x", A, NEED))
+    rig.runner._memory.patience_seconds = 0.0
+    first = asyncio.ensure_future(rig.runner.hold("x", A, NEED))
     while not rig.memory.used.get(0):
         await asyncio.sleep(0)
-    second = asyncio.ensure_future(rig.keeper.hold("y", B, NEED, [A]))
+    second = asyncio.ensure_future(rig.runner.hold("y", B, NEED, [A]))
     for _ in range(200):
         await asyncio.sleep(0)
     assert not any(each.done() for each in (first, second))
@@ -89,7 +89,7 @@ async def test_a_restore_that_a_call_waits_for_is_never_ended_for_others(rig: Ri
 
 async def test_a_wake_takes_twice_as_long_as_it_did_before_it_is_late(rig: Rig) -> None:
     await rig.asleep(A)
-    (instance,) = rig.keeper.instances()
+    (instance,) = rig.runner.store.instances()
     instance.restore_seconds = 40.0
     rig.servers[A].trouble = "waits"
     await coming(rig, A)
@@ -103,13 +103,13 @@ async def test_a_wake_takes_twice_as_long_as_it_did_before_it_is_late(rig: Rig) 
 async def test_an_engine_that_is_ended_is_left_to_clean_up_in_peace(rig: Rig) -> None:
     """Several who wait end what is late once: a second cancel would break off its cleaning up."""
     await rig.asleep(A)
-    rig.keeper._patience_seconds = 0.0
+    rig.runner._memory.patience_seconds = 0.0
     server = rig.servers[A] = SlowToEnd(rig.memory, A[1], NEED)
-    rig.keeper._kept[A] = rig.keeper._kept[A]._replace(server=server)
+    rig.runner.store._services[A] = rig.runner.store._services[A]._replace(server=server)
     await coming(rig, A)
     others: list[Home] = [("b", (0,)), ("c", (1,))]
     held = await asyncio.gather(
-        *(rig.keeper.hold(name, (name, units), NEED) for name, units in others)
+        *(rig.runner.hold(name, (name, units), NEED) for name, units in others)
     )
     assert all(each.alive for each in held)
     assert server.cancels == 1

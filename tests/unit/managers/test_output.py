@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from managers.cpu.process.output import Capture
+from managers.cpu.output import Capture
 
 
 async def test_output_in_the_pipe_is_read() -> None:

@@ -11,7 +11,7 @@ from domain.ids import ResourceId
 from domain.inventory import ResourceInventory
 from domain.limits import Breaker, Limits, Retries
 from domain.resources import MILLI
-from managers.quota.api import ApiLedger
+from managers.quota.ledger import ApiLedger
 
 OK = Feedback("api:search", Verdict.OK)
 LIMITED = Feedback("api:search", Verdict.LIMITED)
@@ -136,7 +136,7 @@ def test_one_call_at_a_time_probes_a_half_open_circuit() -> None:
     ledger.allocate("probe", MILLI)
     assert not may_go(ledger)
     assert ledger.ready_at(MILLI) is None
-    assert "one call finds out" in ledger.hindrance(105.0)
+    assert "one call probes" in ledger.hindrance(105.0)
 
 
 def test_a_good_probe_closes_the_circuit() -> None:

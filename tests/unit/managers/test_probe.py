@@ -9,7 +9,6 @@ import pytest
 from domain.errors import InvalidRequest
 from domain.ports import DriverContext
 from managers.common.memory_shares import real_memory_bytes
-from managers.cpu.cpulist import parse_cpu_list
 from managers.cpu.probe import (
     cpu_inventory,
     numa_groups,
@@ -17,6 +16,7 @@ from managers.cpu.probe import (
     probe_memory,
     usable_cores,
 )
+from managers.cpu.topology import parse_cpu_list
 
 
 @pytest.fixture

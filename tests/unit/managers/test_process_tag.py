@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from managers.cpu.process.limits import Limits
-from managers.cpu.process.process_tag import Sealer
+from managers.cpu.process.invocation import ResourceLimits
+from managers.cpu.process.process_tag import ProcessTagger
 
 SHELLS = [shell for shell in ("/bin/sh", "/bin/dash", "/bin/bash") if Path(shell).exists()]
 
@@ -32,31 +32,31 @@ def a_process(*command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_command_is_sealed_by_whatever_shell_there_is(shell: str) -> None:
-    sealer = Sealer(b"key")
-    _, *prefix = Limits().prefix(sealer.seal("act_1#1"))
+    tagger = ProcessTagger(b"key")
+    _, *prefix = ResourceLimits().prefix(tagger.tag("act_1#1"))
     with a_process(shell, *prefix, "sh", "-c", "echo; read line") as process:
-        assert sealer.read(process.pid) == sealer.seal("act_1#1")
-        assert Sealer(b"another key").read(process.pid) is None
+        assert tagger.read(process.pid) == tagger.tag("act_1#1")
+        assert ProcessTagger(b"another key").read(process.pid) is None
 
 
 def test_a_foreign_process_carries_no_seal() -> None:
-    sealer = Sealer(b"key")
-    assert sealer.read(os.getpid()) is None
-    assert sealer.read(2**22 + 1) is None
+    tagger = ProcessTagger(b"key")
+    assert tagger.read(os.getpid()) is None
+    assert tagger.read(2**22 + 1) is None
 
 
 def test_a_zombie_still_carries_its_seal() -> None:
-    sealer = Sealer(b"key")
-    process = subprocess.Popen([*Limits().prefix(sealer.seal("act_1#1")), "true"])
+    tagger = ProcessTagger(b"key")
+    process = subprocess.Popen([*ResourceLimits().prefix(tagger.tag("act_1#1")), "true"])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert sealer.read(process.pid) == sealer.seal("act_1#1")
+    assert tagger.read(process.pid) == tagger.tag("act_1#1")
     process.wait()
 
 
 def test_attempts_and_drivers_have_seals_of_their_own() -> None:
-    one, other = Sealer(b"one"), Sealer(b"other")
+    one, other = ProcessTagger(b"one"), ProcessTagger(b"other")
     seals = {
-        sealer.seal(f"act_{n}#{k}") for sealer in (one, other) for n in range(50) for k in (1, 2)
+        tagger.tag(f"act_{n}#{k}") for tagger in (one, other) for n in range(50) for k in (1, 2)
     }
     assert len(seals) == 200
     assert all(2**61 <= seal < 2**62 for seal in seals)
@@ -64,8 +64,8 @@ def test_attempts_and_drivers_have_seals_of_their_own() -> None:
 
 def test_the_key_of_a_driver_lasts_and_is_private(tmp_path: Path) -> None:
     path = tmp_path / "driver.key"
-    seal = Sealer.load(path).seal("act_1#1")
-    assert Sealer.load(path).seal("act_1#1") == seal
+    seal = ProcessTagger.load(path).tag("act_1#1")
+    assert ProcessTagger.load(path).tag("act_1#1") == seal
     assert path.stat().st_mode & 0o777 == 0o600
     path.write_bytes(b"torn")
-    assert Sealer.load(path).seal("act_1#1") != seal
+    assert ProcessTagger.load(path).tag("act_1#1") != seal

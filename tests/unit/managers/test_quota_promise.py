@@ -11,7 +11,7 @@ from domain.ids import ResourceId
 from domain.inventory import ResourceInventory
 from domain.limits import Limits, Quota
 from domain.resources import MILLI
-from managers.quota.api import ApiLedger
+from managers.quota.ledger import ApiLedger
 from tests.builders import a_quota
 
 QUOTAS = st.lists(

@@ -13,7 +13,7 @@ import pytest
 
 from domain.ports import DriverContext
 from managers.cpu.containers import ContainerDriver
-from managers.cpu.containers.engine import EngineAway, EngineRefused
+from managers.cpu.containers.docker_engine import DockerRefused, DockerUnavailable
 
 #: As Podman 4.3.1 answers, shortened.
 VERSION = {
@@ -61,16 +61,16 @@ def a_driver(socket: Path, directory: Path) -> ContainerDriver:
 
 
 async def test_podman_is_refused_with_the_reason(podman: Path, tmp_path: Path) -> None:
-    with pytest.raises(EngineRefused, match="is Podman: its API keeps no attached shell"):
+    with pytest.raises(DockerRefused, match="is Podman: its API keeps no attached shell"):
         await a_driver(podman, tmp_path / "state").open()
 
 
 async def test_an_engine_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EngineAway, match=r"missing\.sock"):
+    with pytest.raises(DockerUnavailable, match=r"missing\.sock"):
         await a_driver(tmp_path / "missing.sock", tmp_path / "state").open()
 
 
 async def test_a_refused_driver_leaves_its_lock(podman: Path, tmp_path: Path) -> None:
     for _ in range(2):
-        with pytest.raises(EngineRefused):
+        with pytest.raises(DockerRefused):
             await a_driver(podman, tmp_path / "state").open()

@@ -10,11 +10,11 @@ import pytest
 
 from domain.action import EnvironmentSpec
 from domain.ids import TrajectoryKey
-from managers.cpu.containers.engine import Engine, EngineAway
-from managers.cpu.containers.environment import Environment, Share
-from managers.cpu.containers.environments import Environments, Site
-from managers.cpu.containers.settings import Settings
-from managers.cpu.process.workspace import Workspaces
+from managers.cpu.containers.docker_engine import DockerEngine, DockerUnavailable
+from managers.cpu.containers.environment import CpuShare, Environment
+from managers.cpu.containers.environment_store import EnvironmentStore, Site
+from managers.cpu.containers.settings import ContainerSettings
+from managers.cpu.workspaces import Workspaces
 
 TRAJECTORY = TrajectoryKey("default/t1")
 
@@ -29,7 +29,7 @@ class RestartingEngine:
     async def remove(self, container: str) -> None:
         if self._away:
             self._away = False
-            raise EngineAway("connection refused")
+            raise DockerUnavailable("connection refused")
         self.removed.append(container)
 
 
@@ -37,19 +37,19 @@ def test_a_removal_that_the_engine_missed_is_made_up_for_by_the_next(tmp_path: P
     engine, workspaces = RestartingEngine(), Workspaces(tmp_path)
     workspaces.open()
     site = Site(
-        cast("Engine", engine), Settings(), "owner", "boot", tmp_path,
-        workspaces, Share(frozenset({0})), None, "",
+        cast("DockerEngine", engine), ContainerSettings(), "owner", "boot", tmp_path,
+        workspaces, CpuShare(frozenset({0})), None, "",
     )  # fmt: skip
 
     async def scenario() -> None:
-        environments = Environments(site)
+        environments = EnvironmentStore(site)
         environments.adopt(
             Environment(
                 "tangram-1", str(TRAJECTORY), EnvironmentSpec(), tmp_path / "tangram-1",
                 workspaces.ensure(TRAJECTORY), 0.0, container="c1",
             )
         )  # fmt: skip
-        with pytest.raises(EngineAway):
+        with pytest.raises(DockerUnavailable):
             await environments.remove(TRAJECTORY)
         await environments.remove(TRAJECTORY)
         assert environments.all() == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from domain.action import PYTEST_XDIST
-from managers.cpu.worker_flags import rewritten
+from managers.cpu.command_line import rewritten
 
 UNTOUCHED = [
     ["make", "test"],

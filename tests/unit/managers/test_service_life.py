@@ -10,13 +10,13 @@ from domain.errors import Conflict
 from domain.services import SERVICE_TRANSITIONS
 from domain.services import ServiceEvent as Event
 from domain.services import ServiceState as State
-from managers.gpu.instance import Instance
+from managers.gpu.service_instance import ServiceInstance
 
 UP = (Event.PREPARED, Event.RESTORE_BEGAN, Event.RESTORED)
 
 
-def an_instance(*happened: Event) -> Instance:
-    instance = Instance("reward", (0, 1), expected_restore_seconds=5.0)
+def an_instance(*happened: Event) -> ServiceInstance:
+    instance = ServiceInstance("reward", (0, 1), expected_restore_seconds=5.0)
     for event in happened:
         instance.handle(event, 0.0)
     return instance
@@ -54,7 +54,7 @@ def test_a_locked_service_is_not_drained() -> None:
     instance = an_instance(*UP)
     instance.lock("act_1")
     assert not instance.evictable
-    with pytest.raises(Conflict, match="kept awake by act_1"):
+    with pytest.raises(Conflict, match="locked by act_1"):
         instance.handle(Event.DRAIN_BEGAN, 1.0)
     instance.unlock("act_1")
     assert instance.handle(Event.DRAIN_BEGAN, 1.0) is State.DRAINING

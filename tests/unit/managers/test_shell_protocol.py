@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managers.cpu.containers.shell import Frames, Shell, ShellLost, action_script
+from managers.cpu.containers.shell import ContainerShell, Frames, ShellLost, action_script
 
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 
@@ -50,9 +50,9 @@ def test_no_argument_or_variable_breaks_out_of_its_quotes(words: list[str], valu
     assert answer == b"7 0\n"
 
 
-async def a_shell() -> tuple[Shell, socket.socket]:
+async def a_shell() -> tuple[ContainerShell, socket.socket]:
     ours, theirs = socket.socketpair()
-    return Shell(ours), theirs
+    return ContainerShell(ours), theirs
 
 
 async def test_only_an_answer_to_what_was_asked_counts_and_only_once() -> None:

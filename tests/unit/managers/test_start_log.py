@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from managers.common.start_log import MarkLog
+from managers.common.start_log import StartLog
 from tests.tiers import by_tier
 
 MARKS = st.integers(0, 9).map(lambda number: f"act_{number}#1")
@@ -18,7 +18,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["add", "remove"]), st.lists(MARKS, m
 
 
 def read(path: Path) -> list[str]:
-    marks = MarkLog(path)
+    marks = StartLog(path)
     found = marks.open()
     marks.close()
     return found
@@ -29,7 +29,7 @@ def read(path: Path) -> list[str]:
 def test_added_entries_are_found_until_removed(steps: list[tuple[str, list[str]]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "marks.log"
-        marks = MarkLog(path)
+        marks = StartLog(path)
         marks.open()
         expected: dict[str, None] = {}
         for verb, names in steps:
@@ -61,7 +61,7 @@ def test_lines_that_are_no_marks_are_passed_over(tmp_path: Path) -> None:
 
 def test_the_file_stays_small_however_much_came_and_went(tmp_path: Path) -> None:
     path = tmp_path / "marks.log"
-    marks = MarkLog(path)
+    marks = StartLog(path)
     marks.open()
     marks.add(["act_kept#1"])
     for start in range(0, 6000, 500):
@@ -78,7 +78,7 @@ def test_a_failed_write_leaves_no_half_line(
 ) -> None:
     """The disk is full in the middle of a line; later it has room again."""
     path = tmp_path / "marks.log"
-    marks = MarkLog(path)
+    marks = StartLog(path)
     marks.open()
     marks.add(["act_1#1"])
     real = os.write

@@ -7,20 +7,20 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from managers.gpu.torch_worker.turns import Turns
+from managers.gpu.torch_worker.switch_lock import SwitchLock
 
 LONG = 120.0
 
 
 def test_so_many_are_together_and_no_more() -> None:
     """Four meet in twos: none could leave if they did not enter together."""
-    turns, meeting = Turns(2), threading.Barrier(2)
+    turns, meeting = SwitchLock(2), threading.Barrier(2)
     inside: list[int] = []
 
     def answer() -> None:
-        with turns.together():
+        with turns.shared():
             meeting.wait(LONG)
-            inside.append(turns._together)
+            inside.append(turns._requests)
             meeting.wait(LONG)
 
     with ThreadPoolExecutor(4) as pool:
@@ -30,25 +30,25 @@ def test_so_many_are_together_and_no_more() -> None:
 
 
 def test_an_exclusive_turn_waits_for_all_and_goes_before_later_ones() -> None:
-    turns, entered, go = Turns(4), threading.Event(), threading.Event()
+    turns, entered, go = SwitchLock(4), threading.Event(), threading.Event()
     said: list[str] = []
 
     def answer(name: str) -> None:
-        with turns.together():
+        with turns.shared():
             entered.set()
             if name == "first":
                 go.wait(LONG)
             said.append(name)
 
     def release() -> None:
-        with turns.alone():
+        with turns.exclusive():
             said.append("alone")
 
     with ThreadPoolExecutor(3) as pool:
         works = [pool.submit(answer, "first")]
         entered.wait(LONG)
         works.append(pool.submit(release))
-        while not turns._lonely:
+        while not turns._switches:
             time.sleep(0.001)
         works.append(pool.submit(answer, "later"))
         go.set()
@@ -58,11 +58,11 @@ def test_an_exclusive_turn_waits_for_all_and_goes_before_later_ones() -> None:
 
 
 def test_an_error_leaves_no_call_inside() -> None:
-    turns = Turns(1)
-    for enter in (turns.together, turns.alone):
+    turns = SwitchLock(1)
+    for enter in (turns.shared, turns.exclusive):
         with contextlib.suppress(ValueError), enter():
             raise ValueError
-    with turns.together():
+    with turns.shared():
         pass
-    with turns.alone():
+    with turns.exclusive():
         pass

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managers.quota.windows import GRAINS, CalendarDay, SlidingWindow
+from managers.quota.ledger.windows import GRAINS, CalendarDay, SlidingWindow
 
 STEPS = st.lists(
     st.tuples(st.floats(0.0, 7.0, allow_subnormal=False), st.integers(1, 5)), max_size=60

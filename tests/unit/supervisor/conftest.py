@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tangram_web.supervisor.children import Program
-from tangram_web.supervisor.home import Home
+from tangram_web.supervisor.data_folder import DataFolder
 
 #: Says that it runs, and then waits for a signal.
 WAITS = "import signal, sys; sys.stdout.write('up\\n'); sys.stdout.flush(); signal.pause()"
@@ -31,9 +31,9 @@ async def line_in(log: Path, wanted: str) -> None:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
+def home(tmp_path: Path) -> DataFolder:
     """Return an empty data folder."""
-    return Home.open(tmp_path / "home")
+    return DataFolder.open(tmp_path / "home")
 
 
 @pytest.fixture

@@ -7,17 +7,17 @@ import socket
 
 import pytest
 
-from tangram_web.supervisor import ports
-from tangram_web.supervisor.console import Console
-from tangram_web.supervisor.errors import StartFailed
-from tangram_web.supervisor.options import Options, parse
-from tangram_web.supervisor.readiness import describe_missing
-from tangram_web.supervisor.stack import Address, share_cores
-from tangram_web.supervisor.welcome import (
+from tangram_web.supervisor.address import ServerAddress, choose_port
+from tangram_web.supervisor.console import (
+    Console,
     describe_database,
     describe_isolation,
     describe_nodes,
 )
+from tangram_web.supervisor.errors import StartFailed
+from tangram_web.supervisor.options import Options, parse
+from tangram_web.supervisor.readiness import describe_missing
+from tangram_web.supervisor.stack import share_cores
 
 
 @pytest.fixture
@@ -31,25 +31,25 @@ def taken():
 
 def test_wanted_port_that_is_taken_is_an_error(taken):
     with pytest.raises(StartFailed, match=f"port {taken}"):
-        ports.choose_port("127.0.0.1", taken)
+        choose_port("127.0.0.1", taken)
 
 
 def test_next_free_port_is_used_without_a_wish(taken, monkeypatch):
-    monkeypatch.setattr(ports, "DEFAULT_PORT", taken)
+    monkeypatch.setattr("tangram_web.supervisor.address.DEFAULT_PORT", taken)
 
-    assert taken < ports.choose_port("127.0.0.1", None) < taken + 100
+    assert taken < choose_port("127.0.0.1", None) < taken + 100
 
 
 def test_port_out_of_range_is_an_error():
     with pytest.raises(StartFailed, match="port 70000"):
-        ports.choose_port("127.0.0.1", 70000)
+        choose_port("127.0.0.1", 70000)
 
 
 @pytest.mark.parametrize("port", [None, 8000])
 @pytest.mark.parametrize("host", ["a..b", "192.0.2.1", "::2"])
 def test_host_of_another_machine_is_said_instead_of_its_ports(host, port):
     with pytest.raises(StartFailed, match=r"cannot listen on .* with --host"):
-        ports.choose_port(host, port)
+        choose_port(host, port)
 
 
 @pytest.mark.parametrize(
@@ -61,21 +61,23 @@ def test_host_of_another_machine_is_said_instead_of_its_ports(host, port):
     ],
 )
 def test_url_is_one_that_this_machine_can_open(host, url):
-    assert Address(host, 8000).url == url
+    assert ServerAddress(host, 8000).url == url
 
 
 def test_loopback_needs_no_other_allowed_hosts():
-    assert Address("127.0.0.1", 8000).allowed_hosts({}) == {}
+    assert ServerAddress("127.0.0.1", 8000).allowed_hosts({}) == {}
 
 
 def test_names_of_this_machine_are_allowed_when_it_serves_others():
-    allowed = Address("0.0.0.0", 8000).allowed_hosts({})["TANGRAM_ALLOWED_HOSTS"]
+    allowed = ServerAddress("0.0.0.0", 8000).allowed_hosts({})["TANGRAM_ALLOWED_HOSTS"]
 
     assert socket.gethostname() in allowed.split(",")
 
 
 def test_allowed_hosts_of_the_operator_stay():
-    assert Address("0.0.0.0", 80).allowed_hosts({"TANGRAM_ALLOWED_HOSTS": "tangram.lab"}) == {}
+    assert (
+        ServerAddress("0.0.0.0", 80).allowed_hosts({"TANGRAM_ALLOWED_HOSTS": "tangram.lab"}) == {}
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_password_of_the_database_is_not_shown(home):
     [
         (["bwrap", "bwrap"], "each in a sandbox"),
         (["bwrap", "process"], "NOT isolated"),
-        ([], "no node says yet"),
+        ([], "no node has reported"),
     ],
     ids=["all in sandboxes", "one without", "none joined"],
 )

@@ -6,13 +6,12 @@ import os
 
 import pytest
 
-from tangram_web.supervisor import schema
+from tangram_web.supervisor.data_folder import DataFolder, mark_schema_current, schema_is_current
 from tangram_web.supervisor.errors import StartFailed
-from tangram_web.supervisor.home import Home
 
 
 def test_home_is_readable_by_its_owner_alone(tmp_path):
-    home = Home.open(tmp_path / "deep" / "home")
+    home = DataFolder.open(tmp_path / "deep" / "home")
 
     assert home.path.stat().st_mode & 0o077 == 0
 
@@ -21,7 +20,7 @@ def test_home_that_cannot_be_made_names_the_folder(tmp_path):
     (tmp_path / "file").write_text("")
 
     with pytest.raises(StartFailed, match=r"cannot make .*file.*--home"):
-        Home.open(tmp_path / "file" / "home")
+        DataFolder.open(tmp_path / "file" / "home")
 
 
 def test_second_start_from_the_same_home_names_the_first(home):
@@ -53,11 +52,11 @@ def checkout(tmp_path):
 
 def test_schema_is_current_once_marked(home, checkout):
     home.database.touch()
-    assert not schema.is_current(home, checkout, {})
+    assert not schema_is_current(home, checkout, {})
 
-    schema.mark_current(home, checkout)
+    mark_schema_current(home, checkout)
 
-    assert schema.is_current(home, checkout, {})
+    assert schema_is_current(home, checkout, {})
 
 
 @pytest.mark.parametrize(
@@ -71,14 +70,14 @@ def test_schema_is_current_once_marked(home, checkout):
 )
 def test_schema_is_not_taken_for_current_after(home, checkout, change, environment):
     home.database.touch()
-    schema.mark_current(home, checkout)
+    mark_schema_current(home, checkout)
     if change:
         (checkout / change).write_text("# changed")
 
-    assert not schema.is_current(home, checkout, environment)
+    assert not schema_is_current(home, checkout, environment)
 
 
 def test_schema_of_a_database_that_was_deleted_is_not_current(home, checkout):
-    schema.mark_current(home, checkout)
+    mark_schema_current(home, checkout)
 
-    assert not schema.is_current(home, checkout, {})
+    assert not schema_is_current(home, checkout, {})

@@ -6,9 +6,7 @@ import asyncio
 import os
 import signal
 
-from tangram_web.supervisor import rotation
-from tangram_web.supervisor.rotation import rotate
-from tangram_web.supervisor.supervise import Supervisor
+from tangram_web.supervisor.supervisor import Supervisor, rotate
 from tests.unit.supervisor.conftest import a_program, line_in
 
 #: Writes a line whenever it is sent SIGUSR1.
@@ -47,7 +45,7 @@ def test_the_newest_part_is_put_aside_and_the_oldest_goes(tmp_path):
 
 
 async def test_a_child_goes_on_writing_into_the_emptied_log(home, announce, announced, monkeypatch):
-    monkeypatch.setattr(rotation.rotate, "__defaults__", (4, 2))
+    monkeypatch.setattr(rotate, "__defaults__", (4, 2))
     looked = asyncio.Event()
 
     async def pause(_: float) -> None:
@@ -62,7 +60,7 @@ async def test_a_child_goes_on_writing_into_the_emptied_log(home, announce, anno
     os.kill(pid, signal.SIGUSR1)
     await line_in(log, "line 0")
 
-    keeping = asyncio.create_task(supervisor.keep_logs_small())
+    keeping = asyncio.create_task(supervisor.rotate_logs())
     await asyncio.wait_for(looked.wait(), 120)
     os.kill(pid, signal.SIGUSR1)
     await line_in(log, "line 1")
@@ -87,10 +85,10 @@ async def test_a_log_that_cannot_be_rotated_is_reported_once(
         rounds.release()
         await asyncio.sleep(0)
 
-    monkeypatch.setattr("tangram_web.supervisor.supervise.rotate", full)
+    monkeypatch.setattr("tangram_web.supervisor.supervisor.rotate", full)
     supervisor = Supervisor(home, home.path, announce, pause)
     await supervisor.start([a_program("import signal; signal.pause()", name="web")])
-    keeping = asyncio.create_task(supervisor.keep_logs_small())
+    keeping = asyncio.create_task(supervisor.rotate_logs())
     for _ in range(3):
         await asyncio.wait_for(rounds.acquire(), 120)
     keeping.cancel()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tangram_web.supervisor.data_folder import DataFolder
 from tangram_web.supervisor.errors import StartFailed
-from tangram_web.supervisor.home import Home
 from tangram_web.supervisor.redis_server import (
     MAX_SOCKET_PATH_BYTES,
     EmbeddedRedis,
@@ -104,14 +104,14 @@ def test_embedded_server_is_closed_to_the_network_and_durable(home, make_server)
 
 def test_socket_lies_in_the_data_folder_while_its_path_is_short_enough():
     length = MAX_SOCKET_PATH_BYTES - len("//redis/redis.sock")
-    home = Home(Path("/" + "h" * length))
+    home = DataFolder(Path("/" + "h" * length))
 
     assert len(os.fsencode(socket_path(home))) == MAX_SOCKET_PATH_BYTES
     assert socket_path(home) == home.redis / "redis.sock"
 
 
 def test_socket_of_a_long_path_lies_in_a_private_folder(tmp_path):
-    home = Home(Path("/" + "h" * 120))
+    home = DataFolder(Path("/" + "h" * 120))
 
     path = socket_path(home, tmp_path)
 
@@ -121,7 +121,7 @@ def test_socket_of_a_long_path_lies_in_a_private_folder(tmp_path):
 
 
 def test_folder_that_others_may_enter_is_refused(tmp_path):
-    home = Home(Path("/" + "h" * 120))
+    home = DataFolder(Path("/" + "h" * 120))
     socket_path(home, tmp_path).parent.chmod(0o755)
 
     with pytest.raises(StartFailed, match="not a private folder"):
@@ -129,7 +129,7 @@ def test_folder_that_others_may_enter_is_refused(tmp_path):
 
 
 def test_link_in_place_of_the_private_folder_is_refused(tmp_path):
-    home = Home(Path("/" + "h" * 120))
+    home = DataFolder(Path("/" + "h" * 120))
     folder = socket_path(home, tmp_path).parent
     folder.rmdir()
     (tmp_path / "elsewhere").mkdir(mode=0o700)

@@ -8,7 +8,7 @@ import pytest
 
 from tangram_web.supervisor.children import Program
 from tangram_web.supervisor.errors import StartFailed
-from tangram_web.supervisor.supervise import Supervisor
+from tangram_web.supervisor.supervisor import Supervisor
 from tangram_web.supervisor.up import first_of
 from tests.unit.supervisor.conftest import a_program, line_in
 

@@ -15,7 +15,7 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.utils import timezone
 
-from managers.common.api_calls.driver import open_connections
+from managers.common.api_calls.egress import open_connections
 from tangram_web.webhooks.delivery import (
     CLAIM_SECONDS,
     MOST_ATTEMPTS,

@@ -1,0 +1,321 @@
+"""Environment store: the environments of one driver, from creation to removal.
+
+A trajectory has at most one, created at its first action. Requests during the creation wait for it; a
+removal waits too, so that nothing is left behind (I6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import os
+import secrets
+import shutil
+import tarfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from domain.action import EnvironmentSpec
+from domain.errors import InvalidRequest, TangramError
+from domain.ids import ActionId, TrajectoryKey
+from managers.cpu.containers.cgroup_backend import apply
+from managers.cpu.containers.cgroups import CgroupMounts
+from managers.cpu.containers.container_config import OWNER, ContainerConfig
+from managers.cpu.containers.docker_engine import DockerEngine, DockerNotFound, DockerRefused
+from managers.cpu.containers.environment import CpuShare, Environment
+from managers.cpu.containers.settings import ContainerSettings
+from managers.cpu.containers.shell import ContainerShell, ShellLost
+from managers.cpu.containers.warm_pool import WarmPool
+from managers.cpu.workspaces import Workspaces
+
+#: The scheduler ends trajectories at their expiry; containers expire later, if it does not.
+_EXPIRY_SLACK_SECONDS: Final = 120.0
+_ALL_USERS: Final = 0o777
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Site:
+    """The engine, settings and directories of one driver."""
+
+    engine: DockerEngine
+    settings: ContainerSettings
+    owner: str
+    boot: str
+    directory: Path
+    workspaces: Workspaces
+    #: Cores of idle containers.
+    parked: CpuShare
+    #: Control groups, and our parent in them; None: the direct backend is not possible.
+    trees: CgroupMounts | None
+    parent: str
+    clock: Callable[[], float] = time.time  # noqa: TID251 - containers expire in wall-clock time
+
+
+class EnvironmentStore:
+    """All environments of one driver."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._made: dict[str, Environment] = {}
+        self._by_trajectory: dict[TrajectoryKey, asyncio.Task[Environment]] = {}
+        self._making: set[asyncio.Task[Environment]] = set()
+        self._discarding: set[asyncio.Task[None]] = set()
+        self._warm = WarmPool(
+            site.engine, site.settings, site.clock, self._make_ready, self.discard
+        )
+
+    def open(self) -> None:
+        """Start the warm pool."""
+        self._warm.open()
+
+    def all(self) -> list[Environment]:
+        """Return all environments, those in creation included."""
+        return list(self._made.values())
+
+    def adopt(self, environment: Environment) -> None:
+        """Enter an environment of a predecessor."""
+        self._made[environment.name] = environment
+        if environment.trajectory:
+            done: asyncio.Task[Environment] = asyncio.ensure_future(_itself(environment))
+            self._by_trajectory[TrajectoryKey(environment.trajectory)] = done
+
+    async def of(self, trajectory: TrajectoryKey, spec: EnvironmentSpec) -> Environment:
+        """Return a trajectory's environment, created if missing. Raises TangramError."""
+        task = self._by_trajectory.get(trajectory)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = asyncio.create_task(self._provide(trajectory, spec))
+            task.add_done_callback(lambda made: made.cancelled() or made.exception())
+            self._by_trajectory[trajectory] = task
+        return await asyncio.shield(task)
+
+    def alone(self, action_id: ActionId, spec: EnvironmentSpec) -> asyncio.Task[Environment]:
+        """Create an environment for one action; the task fails with TangramError."""
+        task = asyncio.create_task(self._provide_alone(action_id, spec))
+        self._making.add(task)
+        task.add_done_callback(self._making.discard)
+        # Retrieved here: the run may have ended when it fails.
+        task.add_done_callback(lambda made: made.cancelled() or made.exception())
+        return task
+
+    async def remove(self, trajectory: TrajectoryKey) -> None:
+        """Delete a trajectory's environment and its files, if any."""
+        task = self._by_trajectory.pop(trajectory, None)
+        if task is not None:
+            await asyncio.wait([task])
+            if not task.cancelled() and task.exception() is None:
+                try:
+                    await self.delete(task.result())
+                except BaseException:
+                    self._by_trajectory.setdefault(trajectory, task)  # for the next attempt
+                    raise
+        workspaces = self._site.workspaces
+        await asyncio.to_thread(workspaces.remove, workspaces.of(trajectory))
+
+    def discard(self, environment: Environment) -> None:
+        """Delete an environment, soon."""
+        task = asyncio.create_task(self._delete_quietly(environment))
+        self._discarding.add(task)
+        task.add_done_callback(self._discarding.discard)
+
+    async def delete(self, environment: Environment) -> None:
+        """Delete a container, its directories, and the record of it last. Raises DockerUnavailable."""
+        if environment.shell is not None:
+            environment.shell.close()
+        if environment.container:
+            await self._site.engine.remove(environment.container)
+        else:
+            await self._remove_by_name(environment.name)
+        self._made.pop(environment.name, None)
+        if not environment.trajectory:
+            await asyncio.to_thread(self._site.workspaces.remove, environment.workspace)
+        await asyncio.to_thread(shutil.rmtree, environment.directory, ignore_errors=True)
+
+    async def close(self) -> None:
+        """Finish creations and deletions; containers of trajectories stay for a successor."""
+        await self._warm.close()
+        making = {task for task in self._by_trajectory.values() if not task.done()} | self._making
+        if making:
+            await asyncio.wait(making)
+            await asyncio.sleep(0)  # runs that waited for them discard them now
+        for environment in self.all():
+            if not environment.trajectory:
+                self.discard(environment)
+            elif environment.shell is not None:
+                environment.shell.close()
+        if self._discarding:
+            await asyncio.wait(set(self._discarding))
+
+    async def _provide(self, trajectory: TrajectoryKey, spec: EnvironmentSpec) -> Environment:
+        workspaces = self._site.workspaces
+        ready = await self._warm.take(spec)
+        if ready is None:
+            return await self._make(trajectory, spec, workspaces.ensure(trajectory))
+        await asyncio.to_thread(_become_workspace, ready.workspace, workspaces.of(trajectory))
+        ready.trajectory, ready.workspace, ready.spec = trajectory, workspaces.of(trajectory), spec
+        ready.expires_at = self._site.clock() + spec.ttl_seconds + _EXPIRY_SLACK_SECONDS
+        ready.save()
+        return ready
+
+    async def _provide_alone(self, action_id: ActionId, spec: EnvironmentSpec) -> Environment:
+        ready = await self._warm.take(spec)
+        if ready is not None:
+            ready.spec = spec
+            return ready
+        return await self._make("", spec, self._site.workspaces.alone(action_id))
+
+    async def _make_ready(self, spec: EnvironmentSpec) -> Environment:
+        return await self._make("", spec, self._site.workspaces.alone(ActionId("warm")))
+
+    async def _delete_quietly(self, environment: Environment) -> None:
+        try:
+            await self.delete(environment)
+        except (TangramError, OSError) as error:
+            # Its record stays, so the next comparison with the engine tries again.
+            _log.warning("environment %s could not be deleted: %s", environment.name, error)
+
+    async def _make(self, trajectory: str, spec: EnvironmentSpec, workspace: Path) -> Environment:
+        name = f"tangram-{secrets.token_hex(8)}"
+        site = self._site
+        expires_at = site.clock() + spec.ttl_seconds + _EXPIRY_SLACK_SECONDS
+        directory = site.directory / name
+        environment = Environment(name, trajectory, spec, directory, workspace, expires_at)
+        self._made[name] = environment
+        try:
+            # The image's user is arbitrary; the directory above excludes all other users.
+            os.chmod(workspace, _ALL_USERS)
+            environment.save()
+            await self._create(environment)
+            environment.save()
+        except BaseException:
+            await self._delete_quietly(environment)
+            raise
+        return environment
+
+    async def _create(self, environment: Environment) -> None:
+        site = self._site
+        blueprint = ContainerConfig(
+            environment.name, site.owner, environment.trajectory, site.boot,
+            environment.expires_at, environment.spec.image or site.settings.image,
+            environment.spec, environment.workspace, environment.control,
+            site.parent if site.trees is not None else "",
+        )  # fmt: skip
+        if not blueprint.image:
+            raise InvalidRequest("the environment names no image, and the node has no default")
+        try:
+            environment.container = await site.engine.create(
+                environment.name, blueprint.config(), blueprint.host_config(site.settings)
+            )
+        except DockerNotFound as error:
+            raise DockerRefused(
+                f"image {blueprint.image!r} is not on this node: {error}; pull or import it there"
+            ) from error
+        if blueprint.is_direct:
+            environment.make_pipes()
+            await place_shell(site.engine, environment, blueprint.image)
+        await site.engine.start(environment.container)
+        await self.find(environment)
+        await self.connect(environment)
+
+    async def find(self, environment: Environment) -> None:
+        """Find a running container and its control group. Raises DockerRefused, DockerUnavailable."""
+        site = self._site
+        state = (await site.engine.inspect(environment.container))["State"]
+        if not state["Running"]:
+            raise DockerRefused(f"its container has ended: {state.get('Error') or state['Status']}")
+        environment.pid = int(state["Pid"])
+        if site.trees is not None:
+            try:
+                environment.group = site.trees.group_of(environment.pid, site.parent)
+            except OSError as error:
+                raise DockerRefused(f"its control group is not ours: {error}") from error
+
+    async def connect(self, environment: Environment) -> None:
+        """Attach to the shell of a found container, and park the container.
+
+        Raises DockerRefused when the shell does not answer, and DockerUnavailable.
+        """
+        site = self._site
+        if environment.group is None:
+            return
+        environment.shell = ContainerShell(await site.engine.attach(environment.container))
+        try:
+            async with asyncio.timeout(site.settings.patience_seconds):
+                await environment.shell.ask(":")
+            apply(environment, site.parked)
+        except (OSError, ShellLost, TimeoutError) as error:
+            environment.shell.close()
+            raise DockerRefused(
+                f"its shell does not answer: {type(error).__name__} {error}"
+            ) from error
+
+    async def _remove_by_name(self, name: str) -> None:
+        """Remove a container whose creation was interrupted, if it is ours."""
+        try:
+            facts = await self._site.engine.inspect(name)
+        except DockerNotFound:
+            return
+        if facts["Config"]["Labels"].get(OWNER) == self._site.owner:
+            await self._site.engine.remove(facts["Id"])
+
+
+def _become_workspace(directory: Path, place: Path) -> None:
+    """Rename a workspace that a container has mounted to that of its trajectory.
+
+    A mount follows its directory. Files that were uploaded before move into it.
+    """
+    if place.exists():
+        for entry in place.iterdir():
+            entry.rename(directory / entry.name)
+        place.rmdir()
+    directory.rename(place)
+
+
+async def _itself(environment: Environment) -> Environment:
+    return environment
+
+
+__all__ = ["EnvironmentStore", "Site"]
+
+
+_LINKS: Final = 8
+#: Without read permission its processes are not dumpable (execve(2), prctl(2) PR_SET_DUMPABLE).
+_EXECUTE_ONLY: Final = 0o111
+
+
+async def place_shell(engine: DockerEngine, environment: Environment, image: str) -> None:
+    """Link an execute-only copy of the image's shell into the control directory.
+
+    Copies are kept per image, whose content never changes. Raises DockerRefused, DockerUnavailable.
+    """
+    facts = await engine.image(image)
+    known = environment.directory.parent / "shells" / facts["Id"].removeprefix("sha256:")
+    if not known.exists():
+        content = await _read_program(engine, environment.container, "/bin/sh")
+        known.parent.mkdir(mode=0o700, exist_ok=True)
+        draft = known.with_name(f"{known.name}.{environment.name}")
+        draft.write_bytes(content)
+        draft.chmod(_EXECUTE_ONLY)
+        draft.replace(known)
+    (environment.control / "shell").hardlink_to(known)
+
+
+async def _read_program(engine: DockerEngine, container: str, path: str) -> bytes:
+    for _ in range(_LINKS):
+        try:
+            archive, facts = await engine.archive(container, path)
+        except DockerNotFound as error:
+            raise DockerRefused(f"the image has no {path}, which running commands takes") from error
+        if not facts["linkTarget"]:
+            break
+        path = facts["linkTarget"]
+    with tarfile.open(fileobj=io.BytesIO(archive)) as members:
+        file = members.extractfile(members.getmembers()[0])
+        if file is None:
+            raise DockerRefused(f"the image's {path} is no program")
+        return file.read()

@@ -1,0 +1,63 @@
+"""Invocation of an order inside a container."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from domain.errors import InvalidRequest
+from domain.ports import RunOrder
+from managers.common.visible_gpus import granted_gpus
+from managers.cpu.command_line import (
+    IDENTIFIER,
+    NOT_FOUND,
+    CannotSpawnError,
+    check_command,
+    env_command,
+    expanded,
+    granted_units,
+    thread_count,
+)
+from managers.cpu.workspaces import MOUNT, split_path
+
+
+@dataclass(frozen=True)
+class ContainerInvocation:
+    """A command, its working directory and its input."""
+
+    command: list[str]
+    cwd: str
+    #: In addition to those of the image.
+    variables: dict[str, str]
+    stdin: bytes | None
+    output_limit_bytes: int
+
+
+def build_invocation(order: RunOrder) -> ContainerInvocation:
+    """Return the invocation of an order. Raises CannotSpawnError for an impossible command."""
+    spec = order.action.exec
+    if spec is None or not spec.command or not spec.command[0]:
+        raise CannotSpawnError("the command is empty", NOT_FOUND)
+    check_command(spec)
+    try:
+        parts = split_path(spec.cwd or "")
+    except InvalidRequest as error:
+        raise CannotSpawnError(f"cwd: {error}") from error
+    units = granted_units(order)
+    command = expanded(spec, units)
+    if command[0].startswith("-"):
+        # `exec` would parse it as one of its own options.
+        raise CannotSpawnError(f"{command[0]}: not found", NOT_FOUND)
+    threads = {"OMP_NUM_THREADS": str(thread_count(order, units))}
+    variables = {**threads, **spec.env, **granted_gpus(order), **_own(order, units)}
+    return ContainerInvocation(
+        [*env_command(variables), *command],
+        "/".join((MOUNT, *parts)),
+        {name: value for name, value in variables.items() if IDENTIFIER.fullmatch(name)},
+        None if spec.stdin is None else spec.stdin.encode(errors="replace"),
+        spec.output_limit_bytes,
+    )
+
+
+def _own(order: RunOrder, units: int) -> dict[str, str]:
+    # Last, so that a declared variable cannot hide the owner of a process.
+    return {"TANGRAM_ACTION_ID": order.id, "TANGRAM_UNITS": str(units)}

@@ -1,0 +1,186 @@
+"""Invocation of an order as a process: arguments, environment variables, limits.
+
+A command inherits no variable of the worker, so none of its secrets. A shell sets the limits and then
+becomes the command (``exec``); setting them between fork and exec in Python would forbid `vfork` and
+is not safe beside threads. Memory is not limited: limits on address space or data break programs that
+reserve more than they use. Memory of an environment is reserved on its node.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from domain.action import EnvironmentSpec
+from domain.allocation import Allocation
+from domain.errors import InvalidRequest
+from domain.ports import RunOrder
+from managers.common.visible_gpus import Devices, device_files, granted_gpus
+from managers.cpu.command_line import (
+    NOT_FOUND,
+    CannotSpawnError,
+    check_command,
+    env_command,
+    expanded,
+    granted_units,
+    thread_count,
+)
+from managers.cpu.process.process_tag import VARIABLE
+from managers.cpu.process.sandbox import Sandbox
+from managers.cpu.workspaces import working_directory
+
+PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_BLOCK_BYTES: Final = 512
+#: The first is the tag. bash names its limit -x and that of processes -u, dash says -w and -p.
+_SCRIPT: Final = (
+    'ulimit -x "$1" 2>/dev/null || ulimit -w "$1" 2>/dev/null; '
+    'ulimit -c 0; ulimit -n "$2" 2>/dev/null; '
+    'ulimit -u "$3" 2>/dev/null || ulimit -p "$3" 2>/dev/null; '
+    'ulimit -f "$4" 2>/dev/null; shift 4; exec "$@"'
+)
+
+
+@dataclass(frozen=True)
+class ResourceLimits:
+    """Limits of one action on resources without a ledger."""
+
+    open_files: int = 65536
+    #: Counts all processes of the worker's user; keeps a fork bomb from taking the machine.
+    processes: int = 16384
+    file_bytes: int = 16 * 2**30
+
+    def prefix(self, tag: int) -> list[str]:
+        """Return the beginning of a command line that runs the rest tagged and limited.
+
+        No limit is above this process's own, which the shell could not exceed.
+        """
+        numbers = (
+            tag,
+            _at_most(resource.RLIMIT_NOFILE, self.open_files),
+            _at_most(resource.RLIMIT_NPROC, self.processes),
+            _at_most(resource.RLIMIT_FSIZE, self.file_bytes) // _BLOCK_BYTES,
+        )
+        return ["/bin/sh", "-c", _SCRIPT, "sh", *map(str, numbers)]
+
+
+def _at_most(limit: int, wanted: int) -> int:
+    _, hard = resource.getrlimit(limit)
+    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+
+
+@dataclass
+class ProcessInvocation:
+    """Arguments of a spawn."""
+
+    #: Name of the attempt (`RunOrder.mark`).
+    mark: str
+    argv: list[str]
+    env: dict[str, str]
+    cwd: Path
+    cpus: frozenset[int]
+    #: Standard input; None is ``/dev/null``.
+    stdin: int | None = None
+    #: Descriptors that the new process inherits under their numbers.
+    keep: tuple[int, ...] = ()
+    #: All descriptors to close once it is spawned.
+    owned: list[int] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Close the descriptors that only the new process needs."""
+        while self.owned:
+            os.close(self.owned.pop())
+
+
+@dataclass(frozen=True)
+class CommandBuilder:
+    """Builds invocations on this node."""
+
+    #: CPUs of this process; the ids of granted cores are mapped onto them.
+    cpus: tuple[int, ...]
+    limits: ResourceLimits
+    sandbox: Sandbox | None = None
+    #: The GPUs of this node that have device files.
+    devices: Devices = field(default_factory=dict)
+
+    def build(self, order: RunOrder, workspace: Path, tag: int) -> ProcessInvocation:
+        """Return the invocation of an order. Raises CannotSpawnError for an impossible command."""
+        spec = order.action.exec
+        if spec is None or not spec.command:
+            raise CannotSpawnError("the command is empty", NOT_FOUND)
+        units = granted_units(order)
+        check_command(spec)
+        cwd, inside = _find_cwd(workspace, spec.cwd)
+        base = base_variables(order, units, tag)
+        # Our own names last: a declared variable must not hide the owner of a process.
+        home = str(workspace) if self.sandbox is None else self.sandbox.home
+        alone = self.devices if self.sandbox is not None else None
+        env = {"HOME": home, **base, **spec.env, **granted_gpus(order, alone), **_own_names(base)}
+        command = [*env_command(env), *expanded(spec, units)]
+        invocation = ProcessInvocation(order.mark, [], env, cwd, self._cpus_of(order))
+        if spec.stdin is not None:
+            invocation.stdin = _memory_file(spec.stdin.encode(errors="replace"))
+            invocation.owned.append(invocation.stdin)
+        if self.sandbox is not None:
+            files = device_files(order, self.devices)
+            arguments = self.sandbox.arguments(workspace, inside, env, _network(order), files)
+            handle = _memory_file(arguments)
+            invocation.owned.append(handle)
+            invocation.keep = (handle,)
+            # The process around the sandbox must not see declared variables: LD_PRELOAD would escape.
+            invocation.env, invocation.cwd = base, workspace
+            command = self.sandbox.command(handle, command)
+        invocation.argv = [*self.limits.prefix(tag), *command]
+        return invocation
+
+    def _cpus_of(self, order: RunOrder) -> frozenset[int]:
+        granted = order.allocation("cpu")
+        return frozenset(self.cpus) if granted is None else self.cpus_of(granted)
+
+    def cpus_of(self, granted: Allocation) -> frozenset[int]:
+        """Return the CPUs of this machine for the granted cores."""
+        known = set(self.cpus)
+        return frozenset(
+            core if core in known else self.cpus[core % len(self.cpus)] for core in granted.units
+        ) or frozenset(self.cpus)
+
+
+def base_variables(order: RunOrder, units: int, tag: int) -> dict[str, str]:
+    """Return the variables of every command."""
+    return {
+        "PATH": PATH,
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": str(thread_count(order, units)),
+        "TANGRAM_ACTION_ID": order.id,
+        "TANGRAM_UNITS": str(units),
+        VARIABLE: f"{tag:x}",
+    }
+
+
+def _own_names(base: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in base.items() if name.startswith("TANGRAM_")}
+
+
+def _find_cwd(workspace: Path, cwd: str | None) -> tuple[Path, str]:
+    try:
+        return working_directory(workspace, cwd)
+    except InvalidRequest as error:
+        raise CannotSpawnError(f"cwd: {error}") from error
+    except OSError as error:
+        raise CannotSpawnError(f"cwd: {cwd}: {error.strerror}") from error
+
+
+def _network(order: RunOrder) -> str:
+    environment = order.environment or order.action.environment or EnvironmentSpec()
+    return environment.network
+
+
+def _memory_file(content: bytes) -> int:
+    """Return a descriptor to read ``content`` from, without blocking and without a file on disk."""
+    descriptor = os.memfd_create("tangram")
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

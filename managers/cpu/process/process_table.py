@@ -1,0 +1,252 @@
+"""Process table: finds and ends the processes of an action, and reaps those that this one adopts.
+
+The worker is a *child subreaper*: when a process below it dies, its children become ours instead of
+init's. So after an action's main process has ended, every process it left running has one of our own
+children as an ancestor. Listing our children (a few small files) shows whether any is left; the whole
+process list is searched only then. As their parent, we must also wait for such children when they die,
+and for no others: the tag distinguishes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from managers.cpu.process.process_tag import ProcessTagger
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_FIRST_PAUSE_SECONDS: Final = 0.001
+_LONGEST_PAUSE_SECONDS: Final = 0.05
+#: Attempts to pin a program that starts threads faster than they are found.
+_PINNING_ROUNDS: Final = 20
+#: Processes of the sandbox itself: not the user's, so not counted or sent SIGTERM.
+_PLUMBING: Final = "bwrap"
+
+
+@dataclass(frozen=True)
+class Termination:
+    """Result of ending an action's processes."""
+
+    #: Number of processes that were ended.
+    ended: int = 0
+    #: Descriptions of those that did not end.
+    remaining: tuple[str, ...] = ()
+
+
+class ProcessTable:
+    """The processes with tags of one driver."""
+
+    def __init__(self, tagger: ProcessTagger) -> None:
+        self._tagger = tagger
+        #: Seal of each live run → its main process, None while that is being spawned.
+        self._mains: dict[int, int | None] = {}
+
+    def expect(self, tag: int) -> None:
+        """Record the start of a run, which waits for its main process itself."""
+        self._mains[tag] = None
+
+    def enter(self, tag: int, pid: int) -> None:
+        """Record the main process of a run."""
+        self._mains[tag] = pid
+
+    def leave(self, tag: int) -> None:
+        """Record the end of a run, whose main process was waited for."""
+        self._mains.pop(tag, None)
+
+    def left_behind(self, tag: int) -> bool:
+        """Say whether a process of the ended run is alive; reap dead adopted ones."""
+        mains = set(self._mains.values())
+        alive = False
+        for pid in _children():
+            if pid in mains:
+                continue
+            carried = self._tagger.read(pid)
+            if carried is None or self._is_being_spawned(carried) or _reap(pid):
+                continue
+            alive = alive or carried == tag
+        return alive
+
+    def find(self, tag: int) -> list[int]:
+        """Return the living processes with ``tag``, and a main process that is about to set it."""
+        found = self.find_all().get(tag, [])
+        main = self._mains.get(tag)
+        # A new main process has not set its tag yet; it has no children then.
+        if main is not None and main not in found and _state(main)[0] not in "ZX":
+            found.append(main)
+        return found
+
+    def find_all(self) -> dict[int, list[int]]:
+        """Return the living processes of this driver, by tag."""
+        found: dict[int, list[int]] = {}
+        for pid in _all_processes():
+            tag = self._tagger.read(pid)
+            if tag is not None and _state(pid)[0] not in "ZX":
+                found.setdefault(tag, []).append(pid)
+        return found
+
+    def ask_to_end(self, tag: int) -> set[int]:
+        """Send SIGTERM to the user's processes, not to the sandbox around them; return these."""
+        pids = _users(self.find(tag))
+        self._signal(tag, pids, signal.SIGTERM)
+        return pids
+
+    async def end(
+        self, tag: int, patience_seconds: float, asked: Iterable[int] = ()
+    ) -> Termination:
+        """Kill processes with ``tag`` until none is left or the patience is over.
+
+        ``asked`` are processes that got SIGTERM before; they count as ended when they are gone.
+        """
+        deadline = time.monotonic() + patience_seconds
+        pause = _FIRST_PAUSE_SECONDS
+        ended = set(asked)
+        while pids := self.find(tag):
+            if time.monotonic() > deadline:
+                return Termination(len(ended.difference(pids)), tuple(map(_describe, pids)))
+            # Counted before: the end of one may end others at once.
+            ended |= _users(pids)
+            self._signal(tag, pids, signal.SIGKILL)
+            # The kernel does not notify about the end of a set.
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        self.left_behind(tag)
+        return Termination(len(ended))
+
+    def pin(self, tag: int, cpus: frozenset[int]) -> None:
+        """Pin all threads of a run to ``cpus``, and so their children.
+
+        A thread that starts meanwhile inherits the old affinity of its parent, so the scan repeats until
+        no thread has another one.
+        """
+        for _ in range(_PINNING_ROUNDS):
+            threads = [thread for pid in self._members(tag) for thread in _threads(pid)]
+            if not sum(_pin(thread, cpus) for thread in threads):
+                return
+
+    def _members(self, tag: int) -> list[int]:
+        """Return a run's processes: those below its main process, and adopted ones."""
+        main = self._mains.get(tag)
+        mains = set(self._mains.values())
+        adopted = [pid for pid in _children() if pid not in mains and self._tagger.read(pid) == tag]
+        return [
+            pid
+            for top in (*adopted, *(() if main is None else (main,)))
+            for pid in (top, *_descendants(top))
+        ]
+
+    def _signal(self, tag: int, pids: Iterable[int], number: signal.Signals) -> None:
+        """Signal those of ``pids`` that still carry ``tag``."""
+        for pid in pids:
+            with contextlib.suppress(OSError), _held(pid) as handle:
+                # Checked again while the handle is open: the number may have been reused. A main
+                # process keeps its number until its run waits for it.
+                if self._tagger.read(pid) == tag or self._mains.get(tag) == pid:
+                    signal.pidfd_send_signal(handle, number)
+
+    def _is_being_spawned(self, tag: int) -> bool:
+        return tag in self._mains and self._mains[tag] is None
+
+
+def become_subreaper() -> None:
+    """Make this process inherit the orphans among its descendants. Cannot fail on Linux ≥ 3.4."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+@contextlib.contextmanager
+def _held(pid: int) -> Iterator[int]:
+    """Open a handle of a process, so that reuse of its number is noticed."""
+    handle = os.pidfd_open(pid)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _children() -> Iterator[int]:
+    """Return this process's children; every process where the kernel does not list them."""
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            text = Path(f"/proc/self/task/{thread}/children").read_text()
+        except ProcessLookupError:  # the thread ended meanwhile
+            continue
+        except FileNotFoundError:
+            if Path(f"/proc/self/task/{thread}").exists():
+                yield from _all_processes()
+                return
+            continue
+        yield from map(int, text.split())
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the processes below ``pid``; none where the kernel does not list children."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        of = waiting.pop()
+        for thread in _threads(of):
+            with contextlib.suppress(OSError):
+                text = Path(f"/proc/{of}/task/{thread}/children").read_text()
+                children = [int(child) for child in text.split()]
+                found += children
+                waiting += children
+    return found
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:  # it has ended
+        return []
+
+
+def _pin(thread: int, cpus: frozenset[int]) -> bool:
+    """Pin ``thread`` to these CPUs; return whether it had others."""
+    try:
+        if os.sched_getaffinity(thread) == cpus:
+            return False
+        os.sched_setaffinity(thread, cpus)
+    except OSError:  # it has ended
+        return False
+    return True
+
+
+def _all_processes() -> list[int]:
+    own = os.getpid()
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != own]
+
+
+def _reap(pid: int) -> bool:
+    """Wait for a child if it is dead; return whether it was."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return False
+
+
+def _state(pid: int) -> tuple[str, str]:
+    """Return a process's state letter and name; ``X`` when it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return "X", ""
+    # The name may hold spaces and parentheses; the last one closes it.
+    head, _, rest = text.rpartition(")")
+    return rest.split()[0], head.partition("(")[2]
+
+
+def _users(pids: Iterable[int]) -> set[int]:
+    """Return those that do not belong to the sandbox."""
+    return {pid for pid in pids if _state(pid)[1] not in ("", _PLUMBING)}
+
+
+def _describe(pid: int) -> str:
+    state, name = _state(pid)
+    return f"process {pid} ({name}, state {state})"

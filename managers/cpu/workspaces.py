@@ -1,0 +1,242 @@
+"""Workspaces of commands: one directory per trajectory, one for each action without a trajectory.
+
+The worker may see more of the disk than the commands in a sandbox, so it must never follow a link that
+a command left. Each step of a path is opened relative to the one before, without following links:
+there is no gap between a check and its use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import itertools
+import os
+import re
+import secrets
+import stat
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from domain.errors import InvalidRequest, NotFound, Unavailable
+from domain.ids import ActionId, TrajectoryKey
+from domain.ports.drivers import MAX_FILE_BYTES
+
+#: Path of the workspace inside a sandbox; accepted as a prefix of paths everywhere.
+MOUNT: Final = "/workspace"
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_+@-]+")
+_READABLE_LENGTH: Final = 80
+
+
+class Workspaces:
+    """The workspaces below one state directory."""
+
+    def __init__(self, state_directory: Path) -> None:
+        self._trajectories = state_directory / "workspaces"
+        self._alone = state_directory / "alone"
+        self._yard = state_directory / "yard"
+        # Parallel deletions would reuse each other's names in the yard.
+        self._deleting = threading.Lock()
+
+    def open(self) -> None:
+        """Make the directories, and delete temporary ones of a predecessor."""
+        for directory in (self._trajectories, self._alone, self._yard):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for leftover in (*self._alone.iterdir(), *self._yard.iterdir()):
+            self.remove(leftover)
+
+    def of(self, trajectory: TrajectoryKey) -> Path:
+        """Return the path of a trajectory's workspace, which may not exist."""
+        return self._trajectories / safe_name(trajectory)
+
+    def ensure(self, trajectory: TrajectoryKey) -> Path:
+        """Return a trajectory's workspace, made when missing."""
+        path = self.of(trajectory)
+        path.mkdir(mode=0o700, exist_ok=True)
+        return path
+
+    def alone(self, action_id: ActionId) -> Path:
+        """Make a workspace for one action without a trajectory."""
+        return Path(tempfile.mkdtemp(prefix=f"{safe_name(action_id)}.", dir=self._alone))
+
+    def remove(self, path: Path) -> None:
+        """Delete a workspace, if it exists. Blocks."""
+        with self._deleting:
+            if path.is_symlink() or path.is_file():
+                path.unlink()
+            elif path.exists():
+                remove_tree(path, self._yard)
+
+
+def safe_name(name: str) -> str:
+    """Return a readable file name, distinct for each ``name`` and without path separators."""
+    digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+    return f"{_UNSAFE.sub('_', name)[:_READABLE_LENGTH]}.{digest}"
+
+
+def split_path(path: str) -> list[str]:
+    """Split a path of the user into parts below the workspace.
+
+    It is relative, or absolute inside ``/workspace``. Raises InvalidRequest when it leaves it.
+    """
+    if "\0" in path:
+        raise InvalidRequest("a path cannot contain a zero byte", pointer="/path")
+    inside = path
+    if path.startswith("/"):
+        if path != MOUNT and not path.startswith(f"{MOUNT}/"):
+            raise InvalidRequest(
+                f"{path!r} is outside the workspace: give a relative path, or one below {MOUNT}",
+                pointer="/path",
+            )
+        inside = path.removeprefix(MOUNT)
+    parts = [part for part in inside.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise InvalidRequest(
+            f"{path!r} climbs with '..': give the path without it", pointer="/path"
+        )
+    return parts
+
+
+def working_directory(workspace: Path, cwd: str | None) -> tuple[Path, str]:
+    """Return a command's working directory: its real path, and its path below the workspace
+    (empty, or with a leading slash).
+
+    Links that stay inside the workspace are followed. Raises InvalidRequest when ``cwd`` leaves the
+    workspace, OSError when it is missing or no directory.
+    """
+    parts = split_path(cwd or "")
+    root = os.path.realpath(workspace)
+    real = os.path.realpath(os.path.join(root, *parts), strict=True)
+    if real != root and not real.startswith(f"{root}/"):
+        raise InvalidRequest(f"{cwd!r} is a link that leaves the workspace", pointer="/exec/cwd")
+    if not os.path.isdir(real):
+        raise NotADirectoryError(20, "Not a directory", cwd)
+    return Path(real), real.removeprefix(root)
+
+
+_OWNER_ALL: Final = 0o700
+
+
+def remove_tree(root: Path, yard: Path) -> None:
+    """Delete the directory ``root``, whatever a command built in it; no process may run there.
+
+    Directories inside are first moved up into ``yard`` (same file system), one after another: no
+    depth of nesting exhausts the stack or the length of a path. Links are removed, not followed.
+    """
+    numbers = itertools.count()
+    pending = [_move(root, yard, numbers)]
+    while pending:
+        directory = pending.pop()
+        with os.scandir(directory) as entries:
+            for entry in list(entries):
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(_move(Path(entry.path), yard, numbers))
+                else:
+                    os.unlink(entry.path)
+        directory.rmdir()
+
+
+def _move(directory: Path, yard: Path, numbers: itertools.count[int]) -> Path:
+    # A directory without write permission can neither be moved nor emptied by its owner.
+    os.chmod(directory, _OWNER_ALL)
+    while True:
+        target = yard / f"{os.getpid()}.{next(numbers)}"
+        if not os.path.lexists(target):
+            return directory.rename(target)
+
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+#: Non-blocking: opening a named pipe would never return.
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def write_file(workspace: Path, path: str, content: bytes) -> None:
+    """Write a file atomically, with its parent directories."""
+    if len(content) > MAX_FILE_BYTES:
+        raise InvalidRequest(f"{path!r} is larger than {MAX_FILE_BYTES} bytes", pointer="/path")
+    parent, name = _split(path)
+    with _blame(path), _walk(workspace, parent, create=True) as directory:
+        temporary = f".{secrets.token_hex(8)}.tmp"
+        descriptor = os.open(temporary, _CREATE, 0o644, dir_fd=directory)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:
+            os.unlink(temporary, dir_fd=directory)
+            raise
+
+
+def read_file(workspace: Path, path: str, limit_bytes: int) -> bytes:
+    """Return a file's content. Raises NotFound, or InvalidRequest when it passes the limit."""
+    parent, name = _split(path)
+    with _blame(path), _walk(workspace, parent, create=False) as directory:
+        descriptor = os.open(name, _READ, dir_fd=directory)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise InvalidRequest(f"{path!r} is not a regular file", pointer="/path")
+            content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise InvalidRequest(
+            f"{path!r} is larger than {limit_bytes} bytes: pack or split it", pointer="/path"
+        )
+    return content
+
+
+def _split(path: str) -> tuple[list[str], str]:
+    *parent, name = split_path(path) or [""]
+    if not name or path.endswith("/"):
+        raise InvalidRequest(f"{path!r} does not name a file", pointer="/path")
+    return parent, name
+
+
+@contextlib.contextmanager
+def _walk(workspace: Path, parts: list[str], *, create: bool) -> Iterator[int]:
+    """Open the directory at ``parts`` below the workspace, step by step."""
+    directory = os.open(workspace, _DIRECTORY)
+    try:
+        for part in parts:
+            if create:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, 0o755, dir_fd=directory)
+            step = os.open(part, _DIRECTORY, dir_fd=directory)
+            os.close(directory)
+            directory = step
+        yield directory
+    finally:
+        os.close(directory)
+
+
+@contextlib.contextmanager
+def _blame(path: str) -> Iterator[None]:
+    """Translate errors of the path into errors for the client; other errors pass."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFound(f"{path!r} is not in the workspace") from error
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise InvalidRequest(
+                f"{path!r} leads through a link or a file: name the real place", pointer="/path"
+            ) from error
+        if error.errno in (errno.EISDIR, errno.ENAMETOOLONG, errno.EACCES, errno.ENXIO):
+            raise InvalidRequest(
+                f"{path!r}: {os.strerror(error.errno)}", pointer="/path"
+            ) from error
+        raise
+
+
+def take_lock(directory: Path) -> int:
+    """Lock a state directory until the returned descriptor is closed. Raises Unavailable."""
+    handle = os.open(directory / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise Unavailable(f"another driver works in {directory}") from None
+    return handle

@@ -1,0 +1,82 @@
+"""The driver of calls to declared APIs.
+
+A call is checked again before it is sent. The core, which knows the quotas and the retry budget of the
+API, decides about retries; so a server receives exactly what was granted. The secret is read on the
+node, and masked in every answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import httpcore
+
+from domain.apis import Reach, check_call
+from domain.errors import InvalidRequest
+from domain.ports import DriverContext, RunOrder, RunReport
+from managers.common.api_calls.egress import open_connections
+from managers.common.api_calls.exchange import CallAttempt, exchange
+from managers.common.api_calls.secrets import ApiSecrets
+from managers.common.request_driver import RequestDriver
+
+
+class _Call:
+    """One attempt at a call."""
+
+    def __init__(self, attempt: CallAttempt, pool: httpcore.AsyncConnectionPool) -> None:
+        self._attempt = attempt
+        self._pool = pool
+
+    @property
+    def sent(self) -> bool:
+        """The first byte of the request may have gone out."""
+        return self._attempt.sent
+
+    def seconds(self) -> float:
+        """Return the time since the request was sent; 0 before."""
+        return self._attempt.seconds()
+
+    async def run(self) -> RunReport:
+        """Make the attempt."""
+        return await exchange(self._pool, self._attempt)
+
+    def stopped(self, report: RunReport) -> RunReport:
+        """Add nothing."""
+        return report
+
+
+class CallDriver(RequestDriver):
+    """Calls declared APIs."""
+
+    def __init__(self, context: DriverContext, secrets: ApiSecrets | None = None) -> None:
+        super().__init__(context.state_directory)
+        self._secrets = secrets or ApiSecrets(context.settings.get("secrets_directory", ""))
+        self._passages = context.passages
+        self._pools: dict[Reach, httpcore.AsyncConnectionPool] = {}
+
+    def begin(self, order: RunOrder, started: Callable[[], None]) -> _Call:
+        """Check an accepted call again: the declaration of its API may have changed."""
+        call, api = order.action.call, order.api
+        if call is None or api is None:
+            target = call.target if call is not None else "nothing"
+            raise InvalidRequest(f"{target} is not an API that is declared now")
+        check_call(call, api)
+        secret = self._secrets.find(api.secret) if api.secret else ""
+        limit = min(api.timeout_seconds, order.action.timeout_seconds or api.timeout_seconds)
+        passage = None
+        if call.stream and self._passages is not None:
+            passage = self._passages.open(order.id)
+        attempt = CallAttempt(call, api, secret, limit, self.sending(order, started), passage)
+        return _Call(attempt, self._pool(api.reach))
+
+    def _pool(self, reach: Reach) -> httpcore.AsyncConnectionPool:
+        if reach not in self._pools:
+            self._pools[reach] = open_connections(reach)
+        return self._pools[reach]
+
+    async def close(self) -> None:
+        """End all calls and connections."""
+        await super().close()
+        for pool in self._pools.values():
+            await pool.aclose()
+        self._pools.clear()

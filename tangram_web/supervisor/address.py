@@ -1,0 +1,78 @@
+"""Address of the web process: its URL, its allowed hosts, and the choice of a free port."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tangram_web.supervisor.errors import StartFailed
+
+DEFAULT_PORT = 8000
+_TRIES = 100
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+@dataclass(frozen=True)
+class ServerAddress:
+    """Host and port of the web process."""
+
+    host: str
+    port: int
+
+    @property
+    def local_host(self) -> str:
+        """A host name by which this machine reaches it."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.local_host}]" if ":" in self.local_host else self.local_host
+        return f"http://{host}:{self.port}"
+
+    def allowed_hosts(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the setting that accepts requests for this machine's names."""
+        if "TANGRAM_ALLOWED_HOSTS" in environment or self.host in _LOOPBACK:
+            return {}
+        names = ("localhost", "127.0.0.1", "[::1]", self.host, socket.gethostname())
+        return {"TANGRAM_ALLOWED_HOSTS": ",".join(dict.fromkeys((*names, socket.getfqdn())))}
+
+
+def choose_port(host: str, wanted: int | None) -> int:
+    """Return ``wanted`` if it is free; for None, the first free port from 8000 on. Raises StartFailed."""
+    _check_host(host)
+    if wanted is not None:
+        if not is_free(host, wanted):
+            raise StartFailed(f"port {wanted} on {host} is taken or not allowed: give another")
+        return wanted
+    for port in range(DEFAULT_PORT, DEFAULT_PORT + _TRIES):
+        if is_free(host, port):
+            return port
+    raise StartFailed(f"no free port on {host} from {DEFAULT_PORT} on: give one with --port")
+
+
+def _check_host(host: str) -> None:
+    """Raise StartFailed for an address that is not one of this machine."""
+    try:
+        with socket.socket(_family(host)) as probe:
+            probe.bind((host, 0))
+    except (OSError, UnicodeError) as error:
+        raise StartFailed(
+            f"cannot listen on {host!r} ({error}): give an address of this machine with --host"
+        ) from None
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def is_free(host: str, port: int) -> bool:
+    """Say whether a server could listen on the port now."""
+    with socket.socket(_family(host)) as probe:
+        # As the server does: connections of an earlier process may remain.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except (OSError, OverflowError):
+            return False
+    return True
