@@ -1,18 +1,17 @@
-"""Forms made from the JSON Schema of a document: one field for each member of a spec.
+"""Forms of specs, built from the JSON Schema of `tangram apply`: one field for each member.
 
-Members that are plain values are fields of their own; lists and objects are edited as YAML. The
-schema is that of `tangram apply`, so what it learns is here as well.
+Plain values have a field of their type; lists and objects are edited as YAML. Every member has a
+help text in `HELPS`; a test checks that, and that the schema accepts every example.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 from django import forms
 
 from domain.errors import InvalidRequest
-from tangram_web.configuration.helps import HELPS, NAME, Help
 from tangram_web.pools.manifests import json_schema
 from tangram_web.pools.yaml_text import documents
 
@@ -23,6 +22,114 @@ _PLAIN: Final[dict[str, type[forms.Field]]] = {
     "boolean": forms.BooleanField,
 }
 _NOTHING: Final[tuple[Any, ...]] = (None, {}, [], ())
+
+
+class Help(NamedTuple):
+    """The help text of one member."""
+
+    text: str
+    #: A value as it may be typed into the field.
+    example: str = ""
+
+
+_POOL: Final = {
+    "policy": Help(
+        "Decides the units of each action: malleable, balanced, minimum, paper or fixed(k)."
+    ),
+    "paused": Help("No new grants; running actions continue."),
+    "light_by_default": Help(
+        "Commands without a CPU cost run on shared cores if their family's history allows it."
+    ),
+    "node_grace_seconds": Help(
+        "Actions end as unknown after the node sent no heartbeat for so long."
+    ),
+    "node_dead_seconds": Help("Trajectories end after the node sent no heartbeat for so long."),
+    "shares": Help(
+        "Shares of projects in cpu and gpu, over all nodes together.",
+        "gpu: {team-a: {nominal_units: 4, borrow_units: 2}}",
+    ),
+}
+_PROJECT: Final = {
+    "default_pool": Help("Pool of actions that name none."),
+}
+_NODE: Final = {
+    "drained": Help("No new grants on this node; running actions continue."),
+    "reason": Help("Reason, shown on pages."),
+}
+_RESOURCE: Final = {
+    "limit_units": Help("Units that may be held at once; 0 stops all grants."),
+    "quotas": Help(
+        "Units granted at most in any sliding window, or on a calendar day of a time zone.",
+        "- {units: 600, window_seconds: 60}",
+    ),
+    "learn_from_units": Help(
+        "Lowest learned limit: the limit adapts to the API between this and limit_units. Empty: fixed."
+    ),
+    "breaker": Help(
+        "No request is sent for the cooldown after so many failures in a row.",
+        "{failures: 5, cooldown_seconds: 5, longest_seconds: 60}",
+    ),
+    "retries": Help(
+        "Attempts of one call, and the retry budget of all calls: a burst, plus a ratio of the"
+        " successful answers.",
+        "{attempts: 5, ratio: 0.2, burst: 20}",
+    ),
+    "api": Help(
+        "The API behind it; secret is the name of a secret that the nodes have.",
+        "{base_url: 'https://api.example.com/v1', secret_header: Authorization, secret: SEARCH_KEY}",
+    ),
+    "shares": Help(
+        "Shares of projects; a project without one has a nominal share of 0.",
+        "{team-a: {nominal_units: 6}, team-b: {nominal_units: 2}}",
+    ),
+}
+_SERVICE: Final = {
+    "engine": Help(
+        "process starts and stops any HTTP server; the other engines keep weights in host memory."
+    ),
+    "degrees": Help(
+        "GPU counts that it supports (DoP), with the memory that it needs on each GPU.",
+        "- {gpus: 1, memory_bytes: 16000000000}",
+    ),
+    "source": Help("Its model: a name, a path on the nodes, or module:function."),
+    "command": Help(
+        "Command that starts its server. {port}, {gpus}, {source}, {memory_bytes}, {at_once} and"
+        " {python} are replaced.",
+        "[vllm, serve, '{source}', --port, '{port}']",
+    ),
+    "env": Help("Environment variables of its server.", "{TOKENIZERS_PARALLELISM: 'false'}"),
+    "warm_up": Help(
+        "Request after each restore; calls are admitted after a 2xx answer. The invariant part of the"
+        " answer must be equal every time.",
+        "{method: GET, path: /health}",
+    ),
+    "paths": Help("Allowed paths of calls, with everything below them.", "[/v1]"),
+    "restore_timeout_seconds": Help("Longest time from a start or restore to its first answer."),
+    "max_concurrency": Help(
+        "Concurrent requests on each of its chunks; engines that batch allow more."
+    ),
+    "duration_seconds": Help("Expected duration of a call on one GPU. Empty: learned from calls."),
+    "elasticity": Help(
+        "Efficiency E(m) for m GPUs, 1 is perfect; it scales expected durations.",
+        "{'1': 1.0, '2': 0.9}",
+    ),
+    "eager": Help(
+        "Loaded on every feasible chunk when a node joins, instead of at the first call."
+    ),
+    "host_memory_bytes": Help(
+        "Host memory of one instance, loaded or asleep. Empty: as much as its GPU memory; with engine"
+        " process none."
+    ),
+    "python": Help(
+        "Python interpreter with torch, for engine torch. Empty: that of the node worker."
+    ),
+    "quarantined": Help("Calls wait, and its chunks are reused first."),
+}
+#: Kind → member → its help text.
+HELPS: Final = {
+    "Pool": _POOL, "Project": _PROJECT, "Resource": _RESOURCE, "GpuService": _SERVICE, "Node": _NODE,
+}  # fmt: skip
+NAME: Final = "Unique name; an existing object of this name is changed."
 
 
 class SpecForm(forms.Form):
@@ -43,7 +150,7 @@ class SpecForm(forms.Form):
                 self.initial[name] = _as_yaml(given) if nested else given
 
     def clean(self) -> dict[str, Any]:
-        """Read the members that are YAML."""
+        """Parse the members that are YAML."""
         cleaned: dict[str, Any] = super().clean() or {}
         for name, field in self.fields.items():
             if isinstance(field.widget, forms.Textarea) and cleaned.get(name):
@@ -54,22 +161,22 @@ class SpecForm(forms.Form):
         return cleaned
 
     def document(self) -> dict[str, Any]:
-        """Return the document that the fields say; what is empty is left out."""
+        """Return the document of the fields; empty members are left out."""
         spec = {
             name: self.cleaned_data[name]
             for name in self.fields
-            if name != "name" and self._says(name, self.cleaned_data.get(name))
+            if name != "name" and self._differs(name, self.cleaned_data.get(name))
         }
         meta = {"name": self.cleaned_data["name"]}
         return {"apiVersion": "tangram/v1", "kind": self.kind, "metadata": meta, "spec": spec}
 
-    def _says(self, name: str, value: Any) -> bool:
-        """Say whether a value is more than the default."""
+    def _differs(self, name: str, value: Any) -> bool:
+        """Return whether a value is neither empty nor the default."""
         return value not in (None, "") and value != self._defaults[name]
 
 
 def members_of(kind: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the schema of each member of a kind's spec, and which must be there."""
+    """Return the schema of each member of a kind's spec, and the names of required ones."""
     schema = json_schema()
     definitions = schema["$defs"]
     documents = [definitions[each["$ref"].rpartition("/")[2]] for each in schema["anyOf"]]
@@ -118,7 +225,7 @@ def _explain(field: forms.Field, given: Help) -> None:
 
 
 def _read(text: str) -> Any:
-    """Return what a member's text says, as strictly read as a whole document is."""
+    """Return the value of a member's text, parsed as strictly as a whole document."""
     found = documents(text)
     if len(found) > 1:
         raise InvalidRequest("this is more than one document")

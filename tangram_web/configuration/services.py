@@ -1,4 +1,4 @@
-"""Saving what a page has edited: the same function as `tangram apply`, and what becomes of waiters."""
+"""Saving an edited configuration as `tangram apply` does, and handling of stranded actions."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from domain.events import ActionCancelRequested
 from domain.ids import ActionId
 from domain.inventory import Config
 from tangram_web.audit.services import actor_at, record
-from tangram_web.configuration.merging import Merged, merge
-from tangram_web.configuration.stranding import Stranded, stranded_by
+from tangram_web.configuration.stranded_actions import StrandedAction, stranded_by
+from tangram_web.configuration.three_way_merge import MergeResult, merge
 from tangram_web.lib.scheduler_client import send_commands
 from tangram_web.pools import applying, manifests
 from tangram_web.pools.manifests import Wanted
 from tangram_web.pools.selectors import current_config
 
-#: What becomes of actions that could not run any more.
+#: Choices for actions that could not run any more.
 CHOICES: Final = {
     "refuse": "do not save",
-    "wait": "let them wait",
+    "wait": "keep them waiting",
     "cancel": "cancel them",
 }
 
@@ -30,7 +30,7 @@ CHOICES: Final = {
 def save(
     http: HttpRequest, wanted: Wanted, *, expected: int, prune: bool, stranded: str
 ) -> tuple[Config, list[applying.Change]]:
-    """Bring ``wanted`` in force. Raises applying.Stale, Conflict where it strands and shall not."""
+    """Apply ``wanted``. Raises applying.Stale; Conflict if it strands actions and must not."""
     with transaction.atomic():
         left = stranded_by(applying.changes(wanted, current_config(), prune=prune))
         if left and stranded == "refuse":
@@ -45,22 +45,22 @@ def save(
     return done
 
 
-def _cancel(one: Stranded) -> ActionCancelRequested:
+def _cancel(one: StrandedAction) -> ActionCancelRequested:
     reason = f"the configuration changed: {one.why}"
     return ActionCancelRequested(
         action_id=ActionId(one.action_id), project=one.project, reason=reason
     )
 
 
-def merged(base: int, wanted: Wanted, *, prune: bool) -> Merged:
-    """Merge what somebody edited at revision ``base`` with what is in force now."""
+def merged(base: int, wanted: Wanted, *, prune: bool) -> MergeResult:
+    """Merge an edit of revision ``base`` with the present configuration."""
     return merge(_plain(manifests.specs_of(applying.revision(base))),
                  _plain(manifests.specs_of(current_config())), _plain(wanted),
                  prune=prune)  # fmt: skip
 
 
 def as_text(specs: dict[tuple[str, str], dict[str, Any]]) -> str:
-    """Return specs as the text of an editor."""
+    """Return specs as YAML."""
     return manifests.to_yaml(
         {
             "apiVersion": manifests.API_VERSION,

@@ -1,57 +1,50 @@
-"""Pages of the configuration. Each view parses, asks one service or selector, renders."""
+"""Pages of the configuration: objects, editor, review, revisions and what-if."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from domain.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from tangram_web.accounts.access import for_members, role_everywhere, roles_of
+from tangram_web.accounts.access import role_everywhere, roles_of
 from tangram_web.accounts.models import Role
 from tangram_web.configuration import services
-from tangram_web.configuration.effects import SHOWN, effect_of
+from tangram_web.configuration.act_changes import SHOWN, act_change_of
 from tangram_web.configuration.forms import SpecForm
-from tangram_web.configuration.stranding import stranded_by
-from tangram_web.configuration.whatif import what_if
-from tangram_web.dashboard.guards import for_watchers, refuse
+from tangram_web.configuration.stranded_actions import stranded_by
+from tangram_web.configuration.what_if import what_if
+from tangram_web.dashboard.guards import refuse
 from tangram_web.pools import applying, manifests
 from tangram_web.pools.models import ConfigRevision
 from tangram_web.pools.selectors import current_config
 
 
 def need_admin(request: HttpRequest) -> None:
-    """Raise PermissionDenied for everybody who is not admin of every project."""
+    """Raise PermissionDenied unless the user is an admin of every project."""
     if role_everywhere(request.user) is not Role.ADMIN:
-        raise PermissionDenied("the configuration belongs to all projects: this needs an admin")
+        raise PermissionDenied(
+            "the configuration belongs to all projects: this needs an admin of all of them"
+        )
 
 
-@require_safe
-@for_watchers
-def overview(request: HttpRequest) -> HttpResponse:
-    """List every object, with the whole as YAML."""
+def overview(request: HttpRequest) -> dict[str, Any]:
+    """List all objects, and the configuration as YAML."""
     config = current_config()
     documents = manifests.plain(manifests.specs_of(config))
-    context = {
-        "page": "configuration",
+    return {
         "config": config,
         "documents": documents,
         "text": manifests.to_yaml(documents),
         "kinds": manifests.KINDS,
         "may_edit": role_everywhere(request.user) is Role.ADMIN,
     }
-    return render(request, "configuration/overview.html", context)
 
 
-@login_required
-@require_http_methods(["GET", "HEAD", "POST"])
-@for_members
 def edit(request: HttpRequest) -> HttpResponse:
-    """Show the form and the text of one object, or the text of all; take the form."""
+    """Show form and text of one object, or the text of all objects; take the form."""
     need_admin(request)
     config = current_config()
     given = request.POST if request.method == "POST" else request.GET
@@ -76,11 +69,8 @@ def edit(request: HttpRequest) -> HttpResponse:
     return _editor(request, text, config.revision, form=blank)
 
 
-@require_POST
-@login_required
-@for_members
 def review(request: HttpRequest) -> HttpResponse:
-    """Show what a text would change, and save it when that is asked for."""
+    """Show the changes of a text, and save them when that is requested."""
     need_admin(request)
     text = request.POST.get("text", "")
     return _reviewed(request, text, _revision(request, current_config().revision))
@@ -91,9 +81,9 @@ def _reviewed(request: HttpRequest, text: str, revision: int) -> HttpResponse:
         wanted = manifests.parse(text)
     except InvalidRequest as error:
         return _editor(request, text, revision, problem=f"{error}.", status=422)
-    prune, said = "prune" in request.POST, request.POST.get("stranded", "refuse")
+    prune, choice = "prune" in request.POST, request.POST.get("stranded", "refuse")
     if "save" in request.POST:
-        stranded = said if said in services.CHOICES else "refuse"
+        stranded = choice if choice in services.CHOICES else "refuse"
         return _saved(request, text, wanted, revision, prune=prune, stranded=stranded)
     return _review(request, text, wanted, revision, prune=prune)
 
@@ -114,7 +104,7 @@ def _saved(
     except InvalidRequest as error:
         return _editor(request, text, revision, problem=f"{error}.", status=422)
     except Unavailable as error:
-        return refuse(request, "Saved, not in force", f"{error}.", 503)
+        return refuse(request, "Saved, but not in force", f"{error}.", 503)
     return redirect("configuration:revision", config.revision)
 
 
@@ -127,7 +117,6 @@ def _review(
     if config.revision != revision:
         return _merging(request, wanted, revision, prune=prune)
     context = {
-        "page": "configuration",
         "text": text,
         "revision": revision,
         "prune": prune,
@@ -141,14 +130,14 @@ def _review(
 
 
 def _merging(request: HttpRequest, wanted: Any, base: int, *, prune: bool) -> HttpResponse:
-    """Somebody saved meanwhile: show what, what clashes, and the merged text to go on with."""
+    """Show the changes of a revision saved meanwhile, the conflicts, and the merged text."""
     config = current_config()
     try:
         found = services.merged(base, wanted, prune=prune)
         theirs = applying.changes(manifests.specs_of(config), applying.revision(base), prune=True)
     except NotFound as error:
         raise Http404(str(error)) from error
-    context = {"base": base, "theirs": theirs, "clashes": found.clashes}
+    context = {"base": base, "theirs": theirs, "conflicts": found.conflicts}
     text = services.as_text(found.specs)
     return _editor(request, text, config.revision, merge=context, prune=prune, status=412)
 
@@ -156,15 +145,12 @@ def _merging(request: HttpRequest, wanted: Any, base: int, *, prune: bool) -> Ht
 def _editor(
     request: HttpRequest, text: str, revision: int, *, status: int = 200, **more: Any
 ) -> HttpResponse:
-    context = {"page": "configuration", "text": text, "revision": revision, **more}
+    context = {"text": text, "revision": revision, **more}
     return render(request, "configuration/edit.html", context, status=status)
 
 
-@require_POST
-@login_required
-@for_members
 def try_out(request: HttpRequest) -> HttpResponse:
-    """Play the last minutes under the edited configuration, as simulations."""
+    """Simulate the last minutes under the present and the edited configuration."""
     need_admin(request)
     config, project = current_config(), request.POST.get("project", "default")
     try:
@@ -175,35 +161,29 @@ def try_out(request: HttpRequest) -> HttpResponse:
         changes = applying.changes(wanted, config, prune=prune)
         made = what_if(request, wanted, changes, project, prune=prune)
     except (InvalidRequest, Conflict, Unavailable) as error:
-        return refuse(request, "Nothing to play", f"{error}.", 422)
+        return refuse(request, "Nothing to simulate", f"{error}.", 422)
     return redirect("simulations:one", made.pk)
 
 
-@require_safe
-@for_watchers
-def revisions(request: HttpRequest) -> HttpResponse:
-    """List revisions, the latest first: who, what, and what it did to the ACT."""
+def revisions(request: HttpRequest) -> dict[str, Any]:
+    """List revisions, the latest first, with their changes and the change of the ACT."""
     rows = list(ConfigRevision.objects.order_by("-number")[: SHOWN + 1])
     specs = [manifests.specs_of(applying.revision(row.number)) for row in rows]
     found = [
         {
             "row": row,
-            "effect": effect_of(row),
+            "effect": act_change_of(row),
             "changes": applying.changes(
                 specs[at], applying.revision(rows[at + 1].number), prune=True
             ) if at + 1 < len(rows) else [],
         }
         for at, row in enumerate(rows[:SHOWN])
     ]  # fmt: skip
-    context = {"page": "configuration", "revisions": found}
-    return render(request, "configuration/revisions.html", context)
+    return {"revisions": found}
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
-@login_required
-@for_members
 def revision(request: HttpRequest, number: int) -> HttpResponse:
-    """Show one revision and what going back to it would change; go back."""
+    """Show a revision and the changes of a rollback to it; roll back."""
     if role_everywhere(request.user) is None:
         raise Http404("there is no such revision")
     try:
@@ -214,18 +194,20 @@ def revision(request: HttpRequest, number: int) -> HttpResponse:
         return _shown(request, number, wanted)
     need_admin(request)
     expected = _revision(request, current_config().revision)
-    said = request.POST.get("stranded", "refuse")
+    choice = request.POST.get("stranded", "refuse")
     try:
         done, _ = services.save(
             request, wanted, expected=expected, prune=True,
-            stranded=said if said in services.CHOICES else "refuse",
+            stranded=choice if choice in services.CHOICES else "refuse",
         )  # fmt: skip
     except applying.Stale as error:
-        return refuse(request, "Somebody changed it meanwhile", f"{error}; look again.", 412)
+        return refuse(
+            request, "The configuration changed meanwhile", f"{error}; review it again.", 412
+        )
     except (Conflict, InvalidRequest) as error:
         return _shown(request, number, wanted, problem=f"{error}.", status=409)
     except Unavailable as error:
-        return refuse(request, "Saved, not in force", f"{error}.", 503)
+        return refuse(request, "Saved, but not in force", f"{error}.", 503)
     return redirect("configuration:revision", done.revision)
 
 
@@ -235,7 +217,6 @@ def _shown(
     now = current_config()
     changes = applying.changes(wanted, now, prune=True)
     context = {
-        "page": "configuration",
         "row": ConfigRevision.objects.get(number=number),
         "now": now.revision,
         "text": manifests.to_yaml(manifests.plain(wanted)),
@@ -249,6 +230,6 @@ def _shown(
 
 
 def _revision(request: HttpRequest, otherwise: int) -> int:
-    """Return the revision that somebody looked at when they began to edit."""
+    """Return the revision that the edit is based on."""
     given = request.POST.get("revision", "")
     return int(given) if given.isascii() and given.isdigit() and len(given) < 19 else otherwise

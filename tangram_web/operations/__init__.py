@@ -1,1 +1,1 @@
-"""Verbs at pages: previewed, confirmed, told in the audit, and undone where that can be."""
+"""Verbs on pages: previewed, confirmed, written to the audit, and undone where possible."""

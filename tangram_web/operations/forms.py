@@ -1,4 +1,4 @@
-"""What verbs ask besides their target."""
+"""Forms of verbs: the values that a verb needs besides its target."""
 
 from __future__ import annotations
 
@@ -10,52 +10,54 @@ from django import forms
 from domain.errors import InvalidRequest
 from domain.policies import parse_policy
 from domain.resources import MAX_UNITS
-from tangram_web.operations.verbs import Target
+from tangram_web.operations.verb import Target
 from tangram_web.pools.models import Project
 
-#: What a share says, as `domain.manifest.ShareSpec` has it.
+#: Members of a share, as in `domain.manifest.ShareSpec`.
 PARTS: Final = ("nominal_units", "borrow_units", "lend_units")
 
 
-class Reason(forms.Form):
-    """Why, for people."""
+class ReasonForm(forms.Form):
+    """A reason, shown on pages and in the audit."""
 
     reason = forms.CharField(max_length=200, required=False, strip=True)
 
     def clean_reason(self) -> str:
-        """Refuse what no column holds."""
+        """Refuse characters that a text column cannot hold."""
         reason: str = self.cleaned_data["reason"]
         if not reason.isprintable():
             raise forms.ValidationError("printable characters only")
         return reason
 
 
-class Drain(Reason):
-    """What becomes of what runs on a node."""
+class DrainForm(ReasonForm):
+    """A reason, and whether running actions are ended."""
 
     running = forms.ChoiceField(
-        label="What runs there",
-        choices=[("goes on", "goes on until it ends"), ("ends", "is ended now")],
+        label="Running actions",
+        choices=[("goes on", "continue until they end"), ("ends", "are cancelled now")],
         initial="goes on",
     )
 
 
-class Priority(forms.Form):
-    """Which priority."""
+class PriorityForm(forms.Form):
+    """The priority of a task."""
 
     priority = forms.IntegerField(
         min_value=-1_000_000, max_value=1_000_000, required=False,
-        help_text="higher is served first; empty: each action at its own",
+        help_text="higher is granted first; empty: each action keeps its own",
     )  # fmt: skip
 
 
-class Policy(forms.Form):
-    """Which policy."""
+class PolicyForm(forms.Form):
+    """The policy of a pool."""
 
-    policy = forms.CharField(max_length=128, help_text="as in paper, minimum, fixed(4), malleable")
+    policy = forms.CharField(
+        max_length=128, help_text="for example paper, minimum, fixed(4), balanced or malleable"
+    )
 
     def clean_policy(self) -> str:
-        """Refuse an unknown one, and name the known."""
+        """Refuse an unknown policy; the error names the known ones."""
         policy: str = self.cleaned_data["policy"]
         try:
             parse_policy(policy)
@@ -64,21 +66,24 @@ class Policy(forms.Form):
         return policy
 
 
-class Limit(forms.Form):
-    """How many units may be held at once."""
+class LimitForm(forms.Form):
+    """Units that may be held at once."""
 
     limit_units = forms.IntegerField(
-        label="Units", min_value=0, max_value=MAX_UNITS, help_text="0 stops all grants of it"
+        label="Units",
+        min_value=0,
+        max_value=MAX_UNITS,
+        help_text="0 stops all grants of this resource",
     )
 
 
-class Size(forms.Form):
-    """How many nodes of a pool take work."""
+class SizeForm(forms.Form):
+    """The number of nodes of a pool that take actions."""
 
-    nodes = forms.IntegerField(label="Nodes that take work", min_value=0, max_value=100_000)
+    nodes = forms.IntegerField(label="Nodes in service", min_value=0, max_value=100_000)
 
 
-class OfTarget(forms.Form):
+class TargetForm(forms.Form):
     """A form whose choices follow its target."""
 
     def __init__(self, *given: Any, target: Target, **options: Any) -> None:
@@ -86,56 +91,58 @@ class OfTarget(forms.Form):
         self.begin(target)
 
     def begin(self, target: Target) -> None:
-        """Fill choices and what stands there at first; nothing, unless a form has choices."""
+        """Set choices and initial values; a form without choices has nothing to set."""
 
     def _choose(self, name: str, choices: Mapping[str, str]) -> str:
-        """Fill the choices of a field; return the one that stands there at first."""
+        """Set the choices of a field and return the initial one."""
         self.fields[name].choices = list(choices.items())  # type: ignore[attr-defined]
         wished = str(self.initial.get(name, ""))
         return wished if wished in choices else next(iter(choices), "")
 
 
 def period_of(quota: Mapping[str, Any]) -> str:
-    """Return the period of a quota in words; no two quotas of a resource have the same."""
+    """Return the period of a quota as text; unique among the quotas of a resource."""
     seconds = quota.get("window_seconds")
     return f"{seconds:g} s" if seconds else f"a day in {quota.get('zone') or 'UTC'}"
 
 
-class Quota(OfTarget):
-    """Another number of units for one of the quotas there are."""
+class QuotaForm(TargetForm):
+    """The units of one of the resource's quotas."""
 
     period = forms.ChoiceField(label="In any")
     units = forms.FloatField(min_value=0.001, max_value=MAX_UNITS)
 
     def begin(self, target: Target) -> None:
-        """Show the first quota, or the one that was asked for."""
+        """Show the first quota, or the one in the query."""
         quotas = {period_of(each): each for each in target.now.get("quotas", ())}
         chosen = self._choose("period", {name: name for name in quotas})
         if not quotas:
-            self.fields["period"].help_text = "it has no quota; its configuration can have one"
+            self.fields[
+                "period"
+            ].help_text = "this resource has no quota; add one in its configuration"
         elif "units" not in self.initial:
             self.initial["units"] = quotas[chosen]["units"]
 
 
-class Share(OfTarget):
-    """A project's part of a resource."""
+class ShareForm(TargetForm):
+    """A project's share of a resource."""
 
     project = forms.ChoiceField()
     nominal_units = forms.IntegerField(
         label="Nominal units", min_value=0, max_value=MAX_UNITS, required=False,
-        help_text="its own; empty: it has no share, and borrows",
+        help_text="the project's own; empty: no share, it only borrows",
     )  # fmt: skip
     borrow_units = forms.IntegerField(
         label="At most borrowed", min_value=0, max_value=MAX_UNITS, required=False,
-        help_text="beyond its own; empty: whatever others leave",
+        help_text="beyond its own; empty: no limit",
     )  # fmt: skip
     lend_units = forms.IntegerField(
         label="At most lent", min_value=0, max_value=MAX_UNITS, required=False,
-        help_text="while it does not use its own; empty: all of it",
+        help_text="of its unused units; empty: all of them",
     )  # fmt: skip
 
     def begin(self, target: Target) -> None:
-        """Show the part of the first project, or of the one that was asked for."""
+        """Show the share of the first project, or of the one in the query."""
         shares = self._shares(target)
         projects = {*Project.objects.values_list("name", flat=True), *shares}
         chosen = self._choose("project", {name: name for name in sorted(projects)})
@@ -147,10 +154,10 @@ class Share(OfTarget):
         return shares
 
 
-class PoolShare(Share):
-    """A project's part of what the nodes of a pool have."""
+class PoolShareForm(ShareForm):
+    """A project's share of the cores or GPUs of a pool."""
 
-    resource = forms.ChoiceField(label="Of all nodes'")
+    resource = forms.ChoiceField(label="Resource")
     field_order = ("resource", "project", *PARTS)
 
     def _shares(self, target: Target) -> Mapping[str, Any]:

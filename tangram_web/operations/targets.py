@@ -1,4 +1,4 @@
-"""Finding what a verb is done to. Raises Gone for what is over, NotFound for what never was."""
+"""Targets of verbs, by kind and name. Raises TargetGone for an ended one, NotFound otherwise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 from domain.action import ActionState
 from domain.errors import NotFound, Unavailable
 from tangram_web.lib import scheduler_client
-from tangram_web.operations.verbs import Gone, Target
+from tangram_web.operations.verb import Target, TargetGone
 from tangram_web.pools.models import GpuServiceRow, NodeDrain, Pool, Resource
 from tangram_web.records.models import ActionRecord, NodeRecord, TaskRecord
 
@@ -23,7 +23,7 @@ def find(kind: str, name: str) -> Target:
 def _action(name: str) -> Target:
     row = _row(ActionRecord.objects.filter(pk=name).defer("result"), "action", name)
     if row.state == ActionState.FINISHED:
-        raise Gone(f"action {name} is over: {row.outcome}")
+        raise TargetGone(f"action {name} has finished: {row.outcome}")
     now = {"state": row.state, "task": row.task, "trajectory": row.trajectory}
     return Target(kind="action", name=name, project=row.project, now=now)
 
@@ -34,13 +34,13 @@ def _task(name: str) -> Target:
 
 
 def steering(key: str) -> dict[str, Any]:
-    """Return what the scheduler was told of a task as a whole."""
+    """Return whether a task is paused, and its priority."""
     try:
-        told = scheduler_client.status().get("steered_tasks", {})
+        controls = scheduler_client.status().get("steered_tasks", {})
     except Unavailable:
-        told = {}
+        controls = {}
     plain = {"paused": False, "priority": None}
-    return {**plain, **told.get(key, {})}
+    return {**plain, **controls.get(key, {})}
 
 
 def _node(name: str) -> Target:

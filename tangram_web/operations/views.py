@@ -1,72 +1,70 @@
-"""The page of a verb, the page of what was done, and the page from which nodes and pools are run."""
+"""Operate: the overview of all targets, the page of a verb, and the page of its result."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django import forms
-from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_http_methods, require_safe
+from django.urls import reverse
 
 from domain.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from tangram_web.accounts.access import ORDER, for_members, require, role_everywhere
+from tangram_web.accounts.access import ORDER, require, role_everywhere
 from tangram_web.accounts.models import Role
-from tangram_web.dashboard.guards import for_watchers, refuse
+from tangram_web.audit.models import AuditEntry
+from tangram_web.dashboard.guards import refuse
+from tangram_web.dashboard.scheduler_selectors import asked
+from tangram_web.lib import scheduler_client
 from tangram_web.lib.requests import request_id_of
-from tangram_web.operations.forms import OfTarget
-from tangram_web.operations.selectors import back_to, done_by, standing
-from tangram_web.operations.table import VERBS
+from tangram_web.operations.forms import TargetForm
 from tangram_web.operations.targets import find
-from tangram_web.operations.undoing import undo_of
-from tangram_web.operations.verbs import Gone, Target, Verb
+from tangram_web.operations.undo import undo_of
+from tangram_web.operations.verb import Target, TargetGone, Verb
+from tangram_web.operations.verbs import VERBS
+from tangram_web.pools.models import GpuServiceRow, NodeDrain, Pool, Resource
+from tangram_web.records.models import NodeAvailability, NodeRecord
 
 
-@require_safe
-@for_watchers
-def operate(request: HttpRequest) -> HttpResponse:
-    """Show nodes, pools, services, resources and steered tasks, each with its verbs."""
-    admin = role_everywhere(request.user) is Role.ADMIN
-    context = {"page": "operate", "admin": admin, **standing()}
-    return render(request, "operations/operate.html", context)
+def operate(request: HttpRequest) -> dict[str, Any]:
+    """Show nodes, pools, services, resources and controlled tasks, each with its verbs."""
+    return {"admin": role_everywhere(request.user) is Role.ADMIN, **_operable()}
 
 
-@login_required
-@require_http_methods(["GET", "HEAD", "POST"])
-@for_members
 def verb(request: HttpRequest, kind: str, name: str) -> HttpResponse:
-    """Show what a verb would do, and do it when that is confirmed."""
+    """Show the effect of a verb, and apply it when it is confirmed."""
     chosen = VERBS.get((kind, name))
     if chosen is None:
-        raise Http404(f"nobody can {name} a {kind}")
+        raise Http404(f"there is no verb {name} for a {kind}")
     wanted = (request.POST if request.method == "POST" else request.GET).get("target", "")
     try:
         target = find(kind, wanted)
     except NotFound as error:
         raise Http404(str(error)) from error
-    except Gone as error:
-        return refuse(request, "Too late", f"{error}. Nothing was done.", 409)
-    check(request.user, chosen, target)
+    except TargetGone as error:
+        return refuse(request, "Too late", f"{error}. Nothing was changed.", 409)
+    require_role(request.user, chosen, target)
     if request.method == "POST" and "look" not in request.POST:
         return _done(request, chosen, target)
     given = request.POST if request.method == "POST" else None
     return _shown(request, chosen, target, _form(chosen, target, given, request.GET))
 
 
-def check(user: Any, chosen: Verb, target: Target) -> None:
+def require_role(user: Any, chosen: Verb, target: Target) -> None:
     """Raise Http404 for a stranger, PermissionDenied for a role that is too low."""
     if target.project:
         require(user, target.project, chosen.role)
         return
     role = role_everywhere(user)
     if role is None or ORDER.index(role) < ORDER.index(chosen.role):
-        raise PermissionDenied(f"this touches every project and needs the role {chosen.role}")
+        raise PermissionDenied(
+            f"this affects every project and needs the role {chosen.role} in all of them"
+        )
 
 
 def _form(chosen: Verb, target: Target, given: Any, query: Any) -> forms.Form:
-    about: dict[str, Any] = {"target": target} if issubclass(chosen.form, OfTarget) else {}
+    about: dict[str, Any] = {"target": target} if issubclass(chosen.form, TargetForm) else {}
     if given is not None:
         return chosen.form(given, **about)
     known = {**target.now, **{name: query[name] for name in query}}
@@ -80,14 +78,13 @@ def _shown(
     valid = form.is_bound and form.is_valid()
     values = form.cleaned_data if valid else {}
     context = {
-        "page": "operate",
         "verb": chosen,
         "target": target,
         "form": form,
         "effect": chosen.effect(target, values),
         "line": chosen.line(target, values),
         "problem": problem,
-        "back": back_to(target.kind, target.name),
+        "back": _address_of(target.kind, target.name),
     }
     return render(request, "operations/verb.html", context, status=status)
 
@@ -104,30 +101,67 @@ def _done(request: HttpRequest, chosen: Verb, target: Target) -> HttpResponse:
         return _shown(request, chosen, target, form, 409, f"{error}.")
     except Unavailable as error:
         return _shown(request, chosen, target, form, 503, f"{error}.")
-    entry = done_by(request_id_of(request))
+    entry = _entry_of(request_id_of(request))
     if entry is None:
-        problem = "It is so already: nothing was changed."
+        problem = "Nothing was changed: the target has these values already."
         return _shown(request, chosen, target, form, 200, problem)
     return redirect("operations:done", entry.pk)
 
 
-@require_safe
-@for_members
-def done(request: HttpRequest, entry: int) -> HttpResponse:
-    """Show what was done, as the audit has it, and how it is undone."""
-    found = done_by(entry=entry)
+def done(request: HttpRequest, entry_id: int) -> dict[str, Any]:
+    """Show the audit entry of an operation, and the verb that undoes it."""
+    found = _entry_of(entry=entry_id)
     if found is None:
-        raise Http404("there is no such entry")
+        raise Http404("there is no such audit entry")
     if found.project:
         require(request.user, found.project, ORDER[0])
     elif role_everywhere(request.user) is None:
-        raise Http404("there is no such entry")
+        raise Http404("there is no such audit entry")
     kind, _, name = found.target.partition("/")
-    context = {
-        "page": "operate",
+    return {
         "entry": found,
         "undo": undo_of(found),
-        "back": back_to(kind, name),
+        "back": _address_of(kind, name),
         "name": name,
     }
-    return render(request, "operations/done.html", context)
+
+
+def _entry_of(request_id: str = "", entry: int | None = None) -> AuditEntry | None:
+    """Return the last audit entry of a request, or the entry with an id."""
+    which = {"pk": entry} if entry is not None else {"request_id": request_id}
+    return AuditEntry.objects.filter(**which).order_by("-id").first()
+
+
+def _address_of(kind: str, name: str) -> str:
+    """Return the address of the page that shows a target."""
+    if kind in ("action", "task"):
+        return reverse(f"dashboard:{kind}", args=[name])
+    return reverse("operations:operate")
+
+
+def _operable() -> dict[str, Any]:
+    """Return nodes, pools, resources, services and controlled tasks, each with its state."""
+    status, problem = asked(scheduler_client.status)
+    drained = dict(NodeDrain.objects.values_list("node", "reason"))
+    nodes = [
+        {"name": row.name, "pool": row.pool, "state": row.state, "drained": row.name in drained,
+         "lost": row.state == NodeAvailability.LOST, "reason": drained.get(row.name, "")}
+        for row in NodeRecord.objects.order_by("name")
+    ]  # fmt: skip
+    counts: dict[str, Any] = {} if status is None else status["pools"]
+    pools = [
+        {"name": row.name, "policy": row.policy, "paused": row.paused,
+         "counts": counts.get(row.name, {})}
+        for row in Pool.objects.order_by("name")
+    ]  # fmt: skip
+    return {
+        "problem": problem,
+        "nodes": nodes,
+        "pools": pools,
+        "resources": Resource.objects.order_by("name"),
+        "services": [
+            {"name": row.name, "quarantined": row.spec.get("quarantined", False)}
+            for row in GpuServiceRow.objects.order_by("name")
+        ],
+        "steered": {} if status is None else status.get("steered_tasks", {}),
+    }

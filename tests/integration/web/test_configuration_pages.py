@@ -14,8 +14,7 @@ from django.test import Client
 from domain.codec import decode_command, unpack_fields
 from domain.events import ActionCancelRequested
 from tangram_web.audit.models import AuditEntry
-from tangram_web.configuration.forms import SpecForm, members_of
-from tangram_web.configuration.helps import HELPS
+from tangram_web.configuration.forms import HELPS, SpecForm, members_of
 from tangram_web.lib import bus
 from tangram_web.pools import manifests, services
 from tangram_web.pools.models import Pool, Resource
@@ -163,7 +162,7 @@ def test_two_admins_who_edit_the_same_revision_merge(admin: Client) -> None:
 
     assert answer.status_code == 412
     assert current_config().revision == 2
-    assert answer.context["merge"]["clashes"] == []
+    assert answer.context["merge"]["conflicts"] == []
     merged = answer.context["text"]
     assert save(admin, merged, revision=answer.context["revision"]).status_code == 302
     pool = Pool.objects.get(name="default")
@@ -175,7 +174,7 @@ def test_a_member_that_both_changed_is_a_conflict(admin: Client) -> None:
 
     answer = save(admin, POLICY, revision=1)
 
-    (clash,) = answer.context["merge"]["clashes"]
+    (clash,) = answer.context["merge"]["conflicts"]
     assert (clash.member, clash.theirs, clash.mine) == ("policy", "minimum", "paper")
 
 
@@ -254,7 +253,7 @@ def test_an_edit_is_merged_with_a_revision_that_was_rolled_back_under_it(admin: 
     answer = save(admin, edited, revision=2)
 
     assert answer.status_code == 412
-    assert answer.context["merge"]["clashes"] == []
+    assert answer.context["merge"]["conflicts"] == []
     save(admin, answer.context["text"], revision=answer.context["revision"])
     pool = Pool.objects.get(name="default")
     assert (pool.policy, pool.paused) == ("malleable", True)

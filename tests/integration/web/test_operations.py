@@ -26,7 +26,7 @@ from tangram_client.cli import verbs
 from tangram_web.accounts.models import Membership, Role
 from tangram_web.audit.models import AuditEntry
 from tangram_web.lib import bus, scheduler_client
-from tangram_web.operations.table import VERBS
+from tangram_web.operations.verbs import VERBS
 from tangram_web.pools.manifests import parse
 from tangram_web.pools.models import GpuServiceRow, NodeDrain, Pool, Resource
 from tangram_web.records.models import ActionRecord, NodeRecord, TaskRecord, TrajectoryRecord
@@ -196,7 +196,7 @@ def test_the_effect_is_counted_by_the_server(browser: Any) -> None:
     assert node.counts["open trajectories"] == 1
     assert "environment" in node.warning
     assert limit.context["effect"].counts["stranded"] == 1
-    assert "wait for ever" in limit.content.decode()
+    assert "wait forever" in limit.content.decode()
     assert Resource.objects.get(name="api:demo").limit_units == 8
 
 
@@ -239,7 +239,7 @@ def test_an_action_that_vanished_under_the_click_is_said_so(browser: Any, redis_
     answer = admin.post("/act/action/cancel/", {"target": "act_1", "reason": ""})
 
     assert answer.status_code == 409
-    assert "is over: completed. Nothing was done." in answer.content.decode()
+    assert "has finished: completed. Nothing was changed." in answer.content.decode()
     assert AuditEntry.objects.count() == 0
     assert reported(redis_bus) == []
 
@@ -285,7 +285,7 @@ def test_a_quarantined_service_is_not_restored(browser: Any, redis_bus: Any) -> 
     admin.post("/act/service/restore/", {"target": "reward"})
 
     assert answer.status_code == 409
-    assert "lift that first" in answer.content.decode()
+    assert "release it first" in answer.content.decode()
     (submitted,) = reported(redis_bus)
     assert submitted.action.call.target == "service:reward"
     assert submitted.action.cost == {"gpu": (1000,)}
@@ -328,7 +328,7 @@ def test_a_pool_is_made_smaller_by_nodes_with_the_least_to_lose_and_larger_by_th
     asked = {"target": "default", "typed": "default"}
 
     looked = admin.post("/act/pool/resize/", {**asked, "nodes": "1", "look": "1"})
-    assert "n3: no new actions" in looked.content.decode()
+    assert "n3: take no new actions" in looked.content.decode()
     assert looked.context["line"].startswith("tangram node drain n3 --reason ")
     smaller = admin.post("/act/pool/resize/", {**asked, "nodes": "1"}, follow=True)
     assert set(NodeDrain.objects.values_list("node", flat=True)) == {"n2", "n3"}
@@ -352,7 +352,7 @@ def test_a_lower_quota_names_the_actions_it_strands_and_shares_name_their_sum(br
 
     assert quota.context["effect"].counts["stranded"] == 1
     assert '"quotas":[{"units":2.0,"window_seconds":60' in quota.context["line"]
-    assert "add up to 9, of 8" in share.content.decode()
+    assert "add up to 9 of 8" in share.content.decode()
     assert '"shares":{"default":{"nominal_units":9}}' in share.context["line"]
 
 
@@ -361,7 +361,7 @@ def test_an_operation_without_effect_is_reported_and_not_written(browser: Any) -
 
     answer = admin.post("/act/node/drain/", {"target": "n2", "running": "goes on"})
 
-    assert "It is so already" in answer.content.decode()
+    assert "Nothing was changed" in answer.content.decode()
     assert AuditEntry.objects.count() == 0
 
 

@@ -20,8 +20,8 @@ from domain.events import ChunkNews
 from domain.ids import ResourceId
 from simulator import job
 from simulator.request import read_request
-from tangram_web.configuration.beginning import assumptions
-from tangram_web.configuration.telling import judge
+from tangram_web.configuration.playable_changes import playability
+from tangram_web.configuration.what_if import assumptions
 from tangram_web.lib import bus, scheduler_client
 from tangram_web.live.gpu_history import STEP_SECONDS, GpuHistoryStore, GpuSnapshot
 from tangram_web.pools.applying import Change
@@ -139,7 +139,7 @@ def test_services_are_played_with_the_restores_that_were_seen(admin: Client) -> 
     assert then["config"]["services"]["reward"]["max_concurrency"] == 4
     assert "quarantined" not in now["config"]["services"]["reward"]
     page = admin.get(f"/simulate/{found.pk}/").content.decode()
-    assert "Not played" in page
+    assert "Not simulated" in page
     assert "GpuService reward quarantined: " in page
 
 
@@ -149,7 +149,7 @@ def test_a_change_that_would_stop_actions_for_ever_is_left_out_and_named(admin: 
 
     then = found.request["variants"]["as it would be"]["config"]
     assert then["resources"] == {"api:demo": 8000}
-    assert "nothing would be granted" in found.request["untold"][0]
+    assert "no grants" in found.request["untold"][0]
 
 
 @pytest.mark.usefixtures("minutes")
@@ -166,7 +166,7 @@ def test_a_pool_without_nodes_is_not_played(admin: Client) -> None:
     answer = admin.post("/configuration/try/", {"text": both, "project": "default"})
 
     assert answer.status_code == 422
-    assert "everything would wait for ever" in answer.content.decode()
+    assert "all actions would wait forever" in answer.content.decode()
 
 
 def test_without_anything_played_it_says_so(admin: Client) -> None:
@@ -188,9 +188,9 @@ def test_unused_resources_and_other_projects_are_not_replayed(admin: Client) -> 
         return str(answer.content.decode())
 
     unused = text("Resource", "api:unused", "{limit_units: 8}")
-    assert "Resource api:unused: nothing of the last minutes uses it" in refused(unused)
+    assert "Resource api:unused: no action of the last minutes uses it" in refused(unused)
     breaker = text("Resource", "api:demo", "{limit_units: 8, breaker: {failures: 9}}")
-    assert "Resource api:demo breaker: what an API answers" in refused(breaker)
+    assert "Resource api:demo breaker: answers of an API are replayed" in refused(breaker)
     assert not Simulation.objects.exists()
 
 
@@ -198,7 +198,7 @@ def test_each_change_that_is_not_played_says_why() -> None:
     def change(kind: str, name: str, before: Any, after: Any) -> Change:
         return Change("update", kind, name, before, after)
 
-    reported = judge(
+    reported = playability(
         [
             change("Pool", "other", {}, {"policy": "paper"}),
             change("Pool", "default", {}, {"paused": True}),
@@ -214,9 +214,9 @@ def test_each_change_that_is_not_played_says_why() -> None:
     )
 
     assert not reported.anything
-    assert len(reported.untold) == 8
-    assert "Pool default paused: " in reported.untold[1]
-    assert reported.untold[5].endswith("what uses it would wait for ever")
+    assert len(reported.not_played) == 8
+    assert "Pool default paused: " in reported.not_played[1]
+    assert reported.not_played[5].endswith("actions that use it would wait forever")
 
 
 @pytest.mark.usefixtures("minutes")
@@ -229,10 +229,10 @@ def test_nodes_are_played_as_they_are(admin: Client) -> None:
     # What was in memory when they joined is long gone, and no simulator knows licenses.
     assert machines["n1"].keys() == {"cpu", "gpu"}
     assert "residents" not in machines["n1"]["gpu"]
-    assert "no GPU service is in memory at first" in found.request["assumed"][-1]
+    assert "in memory on no chunk at first" in found.request["assumed"][-1]
     page = admin.get(f"/simulate/{found.pk}/").content.decode()
     assert "as they are" in page
-    assert "Assumed" in page
+    assert "Initial conditions" in page
 
 
 def test_entries_before_the_window_lead_up_to_it(admin: Client, redis_bus: Any) -> None:
@@ -248,7 +248,9 @@ def test_entries_before_the_window_lead_up_to_it(admin: Client, redis_bus: Any) 
 
     assert found.request["counts_from"] == later.entries[0][1].at
     assert "1 actions of pool default" in found.source
-    assert found.request["assumed"][0].startswith("3 actions of the 1.8 minutes before are played")
+    assert found.request["assumed"][0].startswith(
+        "3 actions of the 1.8 minutes before the window are played"
+    )
 
 
 def test_the_replay_begins_empty_when_too_much_came_before(
@@ -266,7 +268,7 @@ def test_the_replay_begins_empty_when_too_much_came_before(
     found = played(admin, POLICY)
 
     assert "1 actions of pool default" in found.source
-    assert not any("before are played" in said for said in found.request["assumed"])
+    assert not any("before the window are played" in said for said in found.request["assumed"])
 
 
 def test_services_that_are_in_memory_are_not_restored_again(
@@ -343,11 +345,11 @@ def test_the_page_says_where_usage_is_not_reported(admin: Client, minutes: None)
     Simulation.objects.all().delete()
     found = played(admin, LIMIT)
 
-    assert any("nobody told what of api:demo was used" in said for said in found.request["assumed"])
+    assert any("earlier use of api:demo is not known" in said for said in found.request["assumed"])
 
 
 def test_an_empty_beginning_is_said_so() -> None:
     said = assumptions(before=0, before_seconds=0.0, used={}, unknown=(), unseen={"judge"})
 
-    assert said[0].startswith("nothing is held and no quota used at the beginning")
-    assert "no restore of judge was seen" in said[1]
+    assert said[0].startswith("at first no unit is held and no quota is used")
+    assert "no restore of judge is recorded" in said[1]

@@ -1,11 +1,11 @@
-"""Two people edit the same revision: what each changed alone stays, what both changed is a clash."""
+"""Two people edit the same revision: what each changed alone stays, what both changed is a conflict."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram_web.configuration.merging import WHOLE, Clash, merge
+from tangram_web.configuration.three_way_merge import WHOLE, MergeConflict, merge
 
 POOL = ("Pool", "default")
 SPECS = st.dictionaries(
@@ -22,7 +22,7 @@ def test_members_that_one_of_both_changed_have_the_new_value() -> None:
     merged = merge(base, theirs, mine)
 
     assert merged.specs == {POOL: {"policy": "minimum", "paused": True}}
-    assert merged.clashes == []
+    assert merged.conflicts == []
 
 
 def test_a_member_that_both_changed_is_mine_and_said() -> None:
@@ -31,7 +31,7 @@ def test_a_member_that_both_changed_is_mine_and_said() -> None:
     merged = merge(base, theirs, mine)
 
     assert merged.specs == mine
-    assert merged.clashes == [Clash(*POOL, "policy", "minimum", "balanced")]
+    assert merged.conflicts == [MergeConflict(*POOL, "policy", "minimum", "balanced")]
 
 
 def test_their_deletion_of_an_unchanged_object_stays() -> None:
@@ -44,7 +44,7 @@ def test_their_deletion_of_an_unchanged_object_stays() -> None:
 def test_an_unchanged_side_takes_the_other(base: dict, theirs: dict) -> None:
     merged = merge(base, theirs, base)
 
-    assert merged.clashes == []
+    assert merged.conflicts == []
     assert merged.specs == {key: spec for key, spec in theirs.items() if key in base}
 
 
@@ -52,7 +52,7 @@ def test_an_unchanged_side_takes_the_other(base: dict, theirs: dict) -> None:
 def test_without_their_change_it_is_mine(base: dict, mine: dict) -> None:
     merged = merge(base, base, mine)
 
-    assert merged.clashes == []
+    assert merged.conflicts == []
     assert merged.specs == mine
 
 
@@ -63,7 +63,7 @@ def test_an_object_that_they_deleted_and_i_changed_is_kept_and_reported() -> Non
     merged = merge(base, {}, mine)
 
     assert merged.specs == mine
-    assert merged.clashes == [Clash(*POOL, WHOLE, None, mine[POOL])]
+    assert merged.conflicts == [MergeConflict(*POOL, WHOLE, None, mine[POOL])]
 
 
 def test_their_new_objects_are_not_pruned() -> None:
@@ -80,7 +80,7 @@ def test_an_object_that_i_pruned_and_they_changed_stays_and_is_reported() -> Non
     merged = merge(base, theirs, {}, prune=True)
 
     assert merged.specs == theirs
-    assert merged.clashes == [Clash(*POOL, WHOLE, theirs[POOL], None)]
+    assert merged.conflicts == [MergeConflict(*POOL, WHOLE, theirs[POOL], None)]
     assert merge(base, base, {}, prune=True).specs == {}
 
 
@@ -88,5 +88,5 @@ def test_an_object_that_i_pruned_and_they_changed_stays_and_is_reported() -> Non
 def test_pruning_without_a_change_of_mine_is_theirs(base: dict, theirs: dict) -> None:
     merged = merge(base, theirs, base, prune=True)
 
-    assert merged.clashes == []
+    assert merged.conflicts == []
     assert merged.specs == theirs

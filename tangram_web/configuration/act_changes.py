@@ -1,4 +1,4 @@
-"""What a revision did to the ACT: its mean in the minutes before and after, as the rings have it."""
+"""Change of the mean ACT with a revision: five minutes before and after, from the history."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any, Final, NamedTuple
 
 import redis
 
-from tangram_web.dashboard.past import recalled_of
+from tangram_web.dashboard.history_query import recalled_of
 from tangram_web.pools.models import ConfigRevision
 
 SECONDS: Final = 300.0
-#: Revisions of which the effect is looked up on one page.
+#: Revisions of one page.
 SHOWN: Final = 20
 
 
-class Effect(NamedTuple):
-    """Mean ACT in seconds, and how many actions ended; None where nothing is known."""
+class ActChange(NamedTuple):
+    """Mean ACT in seconds (None without a finished action), and the number of finished actions."""
 
     before: float | None
     after: float | None
@@ -24,14 +24,14 @@ class Effect(NamedTuple):
     ended_after: int
 
 
-def effect_of(revision: ConfigRevision) -> Effect | None:
-    """Return what is known; None when Redis does not answer."""
+def act_change_of(revision: ConfigRevision) -> ActChange | None:
+    """Return the change with ``revision``; None when Redis does not answer."""
     at, now = revision.created_at.timestamp(), time()
     try:
         before, after = _whole(at - SECONDS, at, now), _whole(at, min(now, at + SECONDS), now)
     except redis.RedisError:
         return None
-    return Effect(_mean(before), _mean(after), before["finished"], after["finished"])
+    return ActChange(_mean(before), _mean(after), before["finished"], after["finished"])
 
 
 def _whole(first: float, last: float, now: float) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Two people changed what both had looked at: the three-way merge of documents. Pure.
+"""Three-way merge of two edits of one revision. Pure.
 
-A member that only one of them changed has that one's value. One that both changed otherwise is a
-clash: mine stands in the merged text, and the page shows both. So is an object that one deleted and the
-other changed: it stands in the text as the other has it.
+A member that one edit changed gets its value. A member that both changed differently is a conflict:
+the merged text has mine, and the page shows both. An object that one edit deleted and the other
+changed is a conflict, too: the merged text keeps it as changed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ Spec = Mapping[str, Any]
 Specs = Mapping[Key, Spec]
 
 _ABSENT: Any = object()
-#: Stands for a member where an object as a whole is meant.
-WHOLE: Final = "all of it"
+#: In place of a member: the whole object.
+WHOLE: Final = "whole object"
 
 
-class Clash(NamedTuple):
-    """One member that both changed."""
+class MergeConflict(NamedTuple):
+    """A member that both edits changed differently."""
 
     kind: str
     name: str
@@ -29,44 +29,44 @@ class Clash(NamedTuple):
     mine: Any
 
 
-class Merged(NamedTuple):
-    """What comes of it."""
+class MergeResult(NamedTuple):
+    """The merged specs and the conflicts."""
 
     specs: dict[Key, dict[str, Any]]
-    clashes: list[Clash]
+    conflicts: list[MergeConflict]
 
 
-def merge(base: Specs, theirs: Specs, mine: Specs, *, prune: bool = False) -> Merged:
-    """Merge the objects that ``mine`` names; others are theirs, and are left out.
+def merge(base: Specs, theirs: Specs, mine: Specs, *, prune: bool = False) -> MergeResult:
+    """Merge the objects in ``mine``; the result leaves the other objects out.
 
-    ``prune``: what ``mine`` does not name is to be deleted, so what they made or changed meanwhile is
-    named, or it would go with the rest.
+    ``prune``: objects missing in ``mine`` are deleted, so the result includes the objects that
+    ``theirs`` added or changed meanwhile.
     """
     specs: dict[Key, dict[str, Any]] = {}
-    clashes: list[Clash] = []
+    conflicts: list[MergeConflict] = []
     for key, wanted in mine.items():
         before, now = base.get(key), theirs.get(key)
         if before is not None and now is None:  # they deleted it
             if wanted != before:
                 specs[key] = dict(wanted)
-                clashes.append(Clash(*key, WHOLE, None, dict(wanted)))
+                conflicts.append(MergeConflict(*key, WHOLE, None, dict(wanted)))
             continue
         merged = specs[key] = {}
         for member in dict.fromkeys([*wanted, *(now or {}), *(before or {})]):
             values = [(each or {}).get(member, _ABSENT) for each in (before, now, wanted)]
-            value, clash = _merged(*values)
+            value, conflict = _merged(*values)
             if value is not _ABSENT:
                 merged[member] = value
-            if clash:
+            if conflict:
                 shown = [None if each is _ABSENT else each for each in values]
-                clashes.append(Clash(*key, member, shown[1], shown[2]))
+                conflicts.append(MergeConflict(*key, member, shown[1], shown[2]))
     for key in theirs.keys() - mine.keys() if prune else ():
         before, now = base.get(key), theirs[key]
         if now != before:
             specs[key] = dict(now)
             if before is not None:
-                clashes.append(Clash(*key, WHOLE, dict(now), None))
-    return Merged(specs, clashes)
+                conflicts.append(MergeConflict(*key, WHOLE, dict(now), None))
+    return MergeResult(specs, conflicts)
 
 
 def _merged(base: Any, theirs: Any, mine: Any) -> tuple[Any, bool]:

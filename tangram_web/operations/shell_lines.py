@@ -1,4 +1,4 @@
-"""Lines for a shell that apply one object of the configuration with some members changed."""
+"""Shell lines that apply one object of the configuration with some members changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tangram_web.operations.verbs import Target, Values
+from tangram_web.operations.verb import Target, Values
 from tangram_web.pools import manifests
 from tangram_web.pools.selectors import current_config
 
@@ -16,7 +16,7 @@ Line = Callable[[Target, Values], str]
 
 
 def applied(kind: str, changed: Callable[[Target, Values], dict[str, Any]]) -> Line:
-    """Return what makes the line: members that ``changed`` does not name stay as they are."""
+    """Return a function that builds the line; members that ``changed`` omits keep their values."""
 
     def line(target: Target, values: Values) -> str:
         spec = manifests.specs_of(current_config()).get((kind, target.name))
@@ -30,10 +30,10 @@ def applied(kind: str, changed: Callable[[Target, Values], dict[str, Any]]) -> L
 
 
 def given(*members: str) -> Callable[[Target, Values], dict[str, Any]]:
-    """Return members as the form has them; those it does not have stay as they are."""
+    """Return the members of the form that have a value."""
     return lambda _, values: {name: values[name] for name in members if name in values}
 
 
 def fixed(**members: Any) -> Callable[[Target, Values], dict[str, Any]]:
-    """Return members with values that no form changes."""
+    """Return members with fixed values."""
     return lambda _target, _values: members

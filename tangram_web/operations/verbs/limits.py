@@ -1,4 +1,4 @@
-"""Verbs on pools and on what limits resources: policies, limits, quotas, shares."""
+"""Verbs on pools and on counted resources: policies, limits, quotas, shares."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from domain.errors import InvalidRequest
 from tangram_web.accounts.models import Role
 from tangram_web.audit.services import actor_at
 from tangram_web.operations import forms
-from tangram_web.operations.counting import live, live_rows, live_that
-from tangram_web.operations.lines import applied, fixed, given
-from tangram_web.operations.verbs import GOES_ON, Effect, Target, Values, Verb
+from tangram_web.operations.live_counts import live, live_rows, live_that
+from tangram_web.operations.shell_lines import applied, fixed, given
+from tangram_web.operations.verb import PAUSED, Effect, Target, Values, Verb
 from tangram_web.pools import services
 
 
@@ -23,14 +23,13 @@ def _of_pool(says: str) -> Any:
 
 def _pool(**change: Any) -> Any:
     def do(request: HttpRequest, target: Target, values: Values) -> None:
-        told = {**change, **values}
-        services.pool_update(actor=actor_at(request), name=target.name, **told)
+        services.pool_update(actor=actor_at(request), name=target.name, **{**change, **values})
 
     return do
 
 
 def _of_limit(member: str, says: str) -> Any:
-    """Return the effect of a lower limit: who asks for more than that would wait for ever."""
+    """Return the effect of a lower limit: actions that need more would wait forever."""
 
     def effect(target: Target, values: Values) -> Effect:
         limit, name = values.get(member), target.name
@@ -41,7 +40,7 @@ def _of_limit(member: str, says: str) -> Any:
             row.state == "queued" and name in row.cost and _least(row.cost[name]) > limit
             for row in live_rows()
         )
-        warning = f"{stranded} waiting actions ask for more than {limit:g} and would wait for ever"
+        warning = f"{stranded} waiting actions need more than {limit:g} and would wait forever"
         return Effect({**counts, "stranded": stranded}, says, warning if stranded else "")
 
     return effect
@@ -62,7 +61,7 @@ def _limit(request: HttpRequest, target: Target, values: Values) -> None:
 
 
 def _quotas(target: Target, values: Values) -> dict[str, Any]:
-    """Return the quotas with the one of the chosen period changed."""
+    """Return the quotas with the chosen one changed."""
     quotas = [dict(each) for each in target.now.get("quotas", ())]
     for each in quotas:
         if forms.period_of(each) == values.get("period"):
@@ -77,8 +76,8 @@ def _quota(request: HttpRequest, target: Target, values: Values) -> None:
 # Shares
 
 
-def _with_part(shares: Mapping[str, Any], values: Values) -> dict[str, Any]:
-    """Return the shares of projects with that of the chosen one changed, or without it."""
+def _with_share(shares: Mapping[str, Any], values: Values) -> dict[str, Any]:
+    """Return the shares with that of the chosen project changed or removed."""
     others = {name: part for name, part in shares.items() if name != values.get("project")}
     if values.get("nominal_units") is None:
         return others if "project" in values else dict(shares)
@@ -87,12 +86,12 @@ def _with_part(shares: Mapping[str, Any], values: Values) -> dict[str, Any]:
 
 
 def _resource_shares(target: Target, values: Values) -> dict[str, Any]:
-    return {"shares": _with_part(target.now.get("shares", {}), values)}
+    return {"shares": _with_share(target.now.get("shares", {}), values)}
 
 
 def _pool_shares(target: Target, values: Values) -> dict[str, Any]:
     shares, kind = dict(target.now.get("shares", {})), values.get("resource", "cpu")
-    shares[kind] = _with_part(shares.get(kind, {}), values)
+    shares[kind] = _with_share(shares.get(kind, {}), values)
     return {"shares": {name: parts for name, parts in shares.items() if parts}}
 
 
@@ -106,10 +105,12 @@ def _share_pool(request: HttpRequest, target: Target, values: Values) -> None:
     try:
         services.pool_update(actor=actor_at(request), name=target.name, **shares)
     except InvalidRequest as error:
-        raise InvalidRequest(f"the shares cannot be so: {error}", pointer=error.pointer) from error
+        raise InvalidRequest(f"the shares are invalid: {error}", pointer=error.pointer) from error
 
 
-_SHARED: Final = "Who is below its nominal share goes before who borrows; what is held stays held."
+_SHARED: Final = (
+    "Projects below their nominal share are granted before projects that borrow; grants are kept."
+)
 
 
 def _of_resource_share(target: Target, values: Values) -> Effect:
@@ -117,7 +118,9 @@ def _of_resource_share(target: Target, values: Values) -> Effect:
     counts = live_that(lambda row: name in row.cost and project in (None, row.project))
     parts = _resource_shares(target, values)["shares"].values()
     total, limit = sum(part["nominal_units"] for part in parts), target.now["limit_units"]
-    warning = f"the nominal shares add up to {total}, of {limit}: not all can have theirs at once"
+    warning = (
+        f"the nominal shares add up to {total} of {limit}: not all projects can use theirs at once"
+    )
     return Effect(counts, _SHARED, warning if total > limit else "")
 
 
@@ -128,24 +131,24 @@ def _of_pool_share(target: Target, values: Values) -> Effect:
 
 ON_LIMITS: Final = (
     Verb(kind="pool", name="pause", title="Pause", role=Role.ADMIN, undo="resume", heavy=True,
-         effect=_of_pool(GOES_ON), do=_pool(paused=True),
+         effect=_of_pool(PAUSED), do=_pool(paused=True),
          line=applied("Pool", fixed(paused=True))),
     Verb(kind="pool", name="resume", title="Resume", role=Role.ADMIN, undo="pause",
-         effect=_of_pool("What waits is served again."), do=_pool(paused=False),
+         effect=_of_pool("Waiting actions are granted again."), do=_pool(paused=False),
          line=applied("Pool", fixed(paused=False))),
     Verb(kind="pool", name="policy", title="Switch policy", role=Role.ADMIN, undo="policy",
-         form=forms.Policy, do=_pool(), line=applied("Pool", given("policy")),
-         effect=_of_pool("What runs keeps its units; the next grants are decided anew.")),
+         form=forms.PolicyForm, do=_pool(), line=applied("Pool", given("policy")),
+         effect=_of_pool("Running actions keep their units; the policy decides the next grants.")),
     Verb(kind="pool", name="share", title="Change a share", role=Role.ADMIN, undo="share",
-         form=forms.PoolShare, effect=_of_pool_share, do=_share_pool,
+         form=forms.PoolShareForm, effect=_of_pool_share, do=_share_pool,
          line=applied("Pool", _pool_shares)),
     Verb(kind="resource", name="limit", title="Change the limit", role=Role.ADMIN, undo="limit",
-         form=forms.Limit, do=_limit, line=applied("Resource", given("limit_units")),
-         effect=_of_limit("limit_units", "What is held stays held; the new limit is for what comes.")),
+         form=forms.LimitForm, do=_limit, line=applied("Resource", given("limit_units")),
+         effect=_of_limit("limit_units", "Grants are kept; the new limit applies to later ones.")),
     Verb(kind="resource", name="quota", title="Change a quota", role=Role.ADMIN, undo="quota",
-         form=forms.Quota, do=_quota, line=applied("Resource", _quotas),
-         effect=_of_limit("units", "What was granted in the period stays counted against it.")),
+         form=forms.QuotaForm, do=_quota, line=applied("Resource", _quotas),
+         effect=_of_limit("units", "Grants of the period still count.")),
     Verb(kind="resource", name="share", title="Change a share", role=Role.ADMIN, undo="share",
-         form=forms.Share, effect=_of_resource_share, do=_share_resource,
+         form=forms.ShareForm, effect=_of_resource_share, do=_share_resource,
          line=applied("Resource", _resource_shares)),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a verb would touch, counted from the rows of what is not over."""
+"""Counts of live actions and open trajectories that a verb would affect."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from django.db.models import Count
 from domain.action import ActionState
 from tangram_web.records.models import ActionRecord, TrajectoryRecord
 
-#: Rows that are looked at one by one, where a column cannot be asked.
+#: Most rows that are read one by one, where no column can be filtered.
 MOST_LOOKED_AT: Final = 20_000
 
 
 def live(**which: Any) -> dict[str, int]:
-    """Return how many actions wait and run, of those that ``which`` selects."""
+    """Return the number of waiting and of running actions that ``which`` selects."""
     rows = ActionRecord.objects.filter(finished_seq=None, **which)
     states = dict(rows.values_list("state").annotate(Count("id")).order_by())
     return {
@@ -25,7 +25,7 @@ def live(**which: Any) -> dict[str, int]:
 
 
 def live_that(needs: Callable[[ActionRecord], bool]) -> dict[str, int]:
-    """Return the same of those for which ``needs`` says so."""
+    """Return the number of waiting and of running actions for which ``needs`` is true."""
     found = {"waiting": 0, "running": 0}
     for row in live_rows():
         if needs(row):
@@ -34,13 +34,13 @@ def live_that(needs: Callable[[ActionRecord], bool]) -> dict[str, int]:
 
 
 def live_rows() -> Iterable[ActionRecord]:
-    """Return the latest actions that are not over, with what they ask for."""
+    """Return the latest actions that have not finished, with their costs and specs."""
     rows = ActionRecord.objects.filter(finished_seq=None).order_by("-id")
     return rows.only("id", "state", "project", "pool", "cost", "spec", "kind")[:MOST_LOOKED_AT]
 
 
 def open_trajectories(**which: Any) -> int:
-    """Return how many trajectories are open, of those that ``which`` selects."""
+    """Return the number of open trajectories that ``which`` selects."""
     return TrajectoryRecord.objects.filter(state="open", **which).count()
 
 

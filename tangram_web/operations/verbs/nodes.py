@@ -1,8 +1,8 @@
-"""Verbs on nodes, and on how many of a pool's nodes take work.
+"""Verbs on nodes, and on the number of a pool's nodes in service.
 
-A pool has what its nodes have. It is made smaller by draining nodes, those with the least to lose
-first, and larger by taking back what that drained; nodes that somebody drained for a reason of his
-own stay as they are.
+A pool has the resources of its nodes. To shrink it, nodes are drained, those with the fewest open
+trajectories first; to grow it, nodes that a resize drained are resumed. Nodes that were drained for
+another reason stay drained.
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ from tangram_web.accounts.models import Role
 from tangram_web.audit.services import actor_at, record
 from tangram_web.lib.scheduler_client import send_commands
 from tangram_web.operations import forms
-from tangram_web.operations.counting import live, live_rows, open_trajectories
-from tangram_web.operations.verbs import Effect, Target, Values, Verb, said
+from tangram_web.operations.live_counts import live, live_rows, open_trajectories
+from tangram_web.operations.verb import Effect, Target, Values, Verb, shell_line
 from tangram_web.pools import applying, services
 from tangram_web.pools.manifests import NodeSpec
 from tangram_web.pools.models import NodeDrain
 from tangram_web.pools.services import node_forget
 from tangram_web.records.models import NodeAvailability, NodeRecord, TrajectoryRecord
 
-#: The reason of nodes that a smaller pool does without.
+#: Reason of a drain that a resize made. It is stored: do not change it.
 RESIZED: Final = "the pool was made smaller"
 
 
 def _of_node(target: Target, values: Values) -> Effect:
     counts = {**live(node=target.name), "open trajectories": open_trajectories(node=target.name)}
     ends = values.get("running") == "ends"
-    says = "It takes no new actions. What runs there " + ("is ended now." if ends else "goes on.")
+    says = "It takes no new actions. Running actions " + (
+        "are cancelled now." if ends else "continue."
+    )
     bound = counts["open trajectories"]
     warning = "" if ends or not bound else (
         f"{bound} open trajectories have their environment there: their next actions wait until "
-        "the node is taken back, or is dead"
+        "the node is resumed or declared dead"
     )  # fmt: skip
     return Effect(counts, says, warning)
 
@@ -63,10 +65,10 @@ def _drain_line(otherwise: str) -> Any:
     def line(target: Target, values: Values) -> str:
         reason = values.get("reason") or otherwise
         because = ["--reason", reason] if reason else []
-        told = said("tangram", "node", "drain", target.name, *because)
-        # Ending what runs there is many verbs in a shell: one for each trajectory and action.
-        more = "  # what runs there goes on: `tangram cancel` ends it, one by one"
-        return told + more if values.get("running") == "ends" else told
+        drain = shell_line("tangram", "node", "drain", target.name, *because)
+        # In a shell, running actions are cancelled one by one.
+        more = "  # running actions continue: cancel each with `tangram cancel`"
+        return drain + more if values.get("running") == "ends" else drain
 
     return line
 
@@ -91,13 +93,17 @@ def _undrain(request: HttpRequest, target: Target, _: Values) -> None:
 def _of_lost(target: Target, _: Values) -> Effect:
     counts = {**live(node=target.name), "open trajectories": open_trajectories(node=target.name)}
     says = (
-        "It goes from pages, metrics and what may be granted, and its drain with it. Should it come "
-        "back under this name, it cleans up and joins as a new node."
+        "The node and its drain are removed from pages, metrics and capacity. If it returns under "
+        "this name, it cleans up and joins as a new node."
     )
     if target.now["state"] != NodeAvailability.LOST:
-        return Effect(counts, says, "it shows life, so it is not forgotten: stop its worker first")
+        return Effect(
+            counts, says, "it sends heartbeats and cannot be forgotten: stop its worker first"
+        )
     busy = counts["running"] or counts["open trajectories"]
-    return Effect(counts, says, "it is not forgotten before all of this has ended" if busy else "")
+    return Effect(
+        counts, says, "it cannot be forgotten before all of these have ended" if busy else ""
+    )
 
 
 def _forget(request: HttpRequest, target: Target, _: Values) -> None:
@@ -106,17 +112,17 @@ def _forget(request: HttpRequest, target: Target, _: Values) -> None:
 
 
 class _Plan(NamedTuple):
-    """How a pool gets its wished size."""
+    """The nodes to drain and to resume for a wished size."""
 
     drain: list[str]
-    take_back: list[str]
-    #: How many nodes take work before, and what a number too high asks for in vain.
+    resume: list[str]
+    #: Nodes in service before, and nodes that the wished size lacks.
     serving: int
     missing: int
 
 
 def _plan(target: Target, values: Values) -> _Plan:
-    """Return which nodes to drain or take back; nothing for the size that there is."""
+    """Return the plan for the wished size; an empty one for the present size."""
     drained = dict(NodeDrain.objects.values_list("node", "reason"))
     there = list(
         NodeRecord.objects.filter(pool=target.name)
@@ -140,25 +146,28 @@ def _burden(node: str) -> tuple[int, int]:
 
 def _of_size(target: Target, values: Values) -> Effect:
     plan = _plan(target, values)
-    counts = {"nodes that take work": plan.serving}
+    counts = {"nodes in service": plan.serving}
     if plan.drain:
         counts |= {"drained": len(plan.drain),
                    "running there": sum(live(node=name)["running"] for name in plan.drain),
                    "open trajectories there": sum(open_trajectories(node=n) for n in plan.drain)}  # fmt: skip
-        says = f"{', '.join(plan.drain)}: no new actions; what runs there goes on."
-        nobody = "no node is left: everything that waits for this pool waits on"
-        return Effect(counts, says, nobody if len(plan.drain) == plan.serving else "")
+        says = f"{', '.join(plan.drain)}: take no new actions; running actions continue."
+        none_left = "no node remains: all actions of this pool wait"
+        return Effect(counts, says, none_left if len(plan.drain) == plan.serving else "")
     if plan.missing:
-        return Effect(counts, "Nothing is done.", _too_many(plan))
-    if plan.take_back:
-        counts["taken back"] = len(plan.take_back)
-        return Effect(counts, f"{', '.join(plan.take_back)}: takes actions again.")
-    return Effect(counts, "Fewer: nodes with the least to lose are drained. More: they come back.")
+        return Effect(counts, "Nothing is changed.", _too_many(plan))
+    if plan.resume:
+        counts["resumed"] = len(plan.resume)
+        return Effect(counts, f"{', '.join(plan.resume)}: take actions again.")
+    return Effect(
+        counts,
+        "Fewer: nodes with the fewest open trajectories are drained. More: these are resumed.",
+    )
 
 
 def _too_many(plan: _Plan) -> str:
-    most = plan.serving + len(plan.take_back)
-    return f"at most {most}: start a worker on another node, or take back one that was drained"
+    most = plan.serving + len(plan.resume)
+    return f"at most {most}: start a worker on another node, or resume a drained one"
 
 
 def _resize(request: HttpRequest, target: Target, values: Values) -> None:
@@ -166,7 +175,7 @@ def _resize(request: HttpRequest, target: Target, values: Values) -> None:
     if plan.missing:
         raise Conflict(_too_many(plan))
     wanted = {("Node", name): NodeSpec(drained=True, reason=RESIZED) for name in plan.drain}
-    wanted |= {("Node", name): NodeSpec() for name in plan.take_back}
+    wanted |= {("Node", name): NodeSpec() for name in plan.resume}
     applying.apply(
         wanted,
         actor=actor_at(request),
@@ -178,23 +187,25 @@ def _resize(request: HttpRequest, target: Target, values: Values) -> None:
 
 def _size_line(target: Target, values: Values) -> str:
     plan = _plan(target, values)
-    drains = [said("tangram", "node", "drain", n, "--reason", RESIZED) for n in plan.drain]
-    backs = [said("tangram", "node", "resume", name) for name in plan.take_back]
-    return " && ".join(drains + backs) or f"tangram node drain NODE  # {plan.serving} take work now"
+    drains = [shell_line("tangram", "node", "drain", n, "--reason", RESIZED) for n in plan.drain]
+    backs = [shell_line("tangram", "node", "resume", name) for name in plan.resume]
+    return (
+        " && ".join(drains + backs) or f"tangram node drain NODE  # {plan.serving} in service now"
+    )
 
 
 ON_NODES: Final = (
     Verb(kind="node", name="drain", title="Drain", role=Role.OPERATOR, undo="resume",
-         form=forms.Drain, effect=_of_node, do=_drain("drain"), line=_drain_line("")),
-    Verb(kind="node", name="resume", title="Take back", role=Role.OPERATOR, undo="drain",
+         form=forms.DrainForm, effect=_of_node, do=_drain("drain"), line=_drain_line("")),
+    Verb(kind="node", name="resume", title="Resume", role=Role.OPERATOR, undo="drain",
          effect=lambda t, v: Effect(live(node=t.name), "It takes new actions again."),
-         do=_undrain, line=lambda t, v: said("tangram", "node", "resume", t.name)),
+         do=_undrain, line=lambda t, v: shell_line("tangram", "node", "resume", t.name)),
     Verb(kind="node", name="retire", title="Retire", role=Role.OPERATOR, heavy=True,
-         undo="resume", form=forms.Drain, effect=_of_node, do=_drain("retire"),
+         undo="resume", form=forms.DrainForm, effect=_of_node, do=_drain("retire"),
          line=_drain_line("retired")),
     Verb(kind="node", name="forget", title="Forget", role=Role.OPERATOR, heavy=True,
          effect=_of_lost, do=_forget,
-         line=lambda t, v: said("tangram", "node", "forget", t.name)),
+         line=lambda t, v: shell_line("tangram", "node", "forget", t.name)),
     Verb(kind="pool", name="resize", title="Resize", role=Role.ADMIN, heavy=True, undo="resize",
-         form=forms.Size, effect=_of_size, do=_resize, line=_size_line),
+         form=forms.SizeForm, effect=_of_size, do=_resize, line=_size_line),
 )  # fmt: skip

@@ -1,15 +1,15 @@
-"""Who would wait for ever under another configuration: asked before it is saved."""
+"""Stranded actions: waiting actions that could not run under another configuration."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 from domain.action import ActionState
-from tangram_web.operations.counting import live_rows
+from tangram_web.operations.live_counts import live_rows
 from tangram_web.pools.applying import Change
 
 
-class Stranded(NamedTuple):
+class StrandedAction(NamedTuple):
     """A waiting action that could not run any more, and why."""
 
     action_id: str
@@ -17,13 +17,13 @@ class Stranded(NamedTuple):
     why: str
 
 
-def stranded_by(changes: list[Change]) -> list[Stranded]:
-    """Return the waiting actions that ``changes`` would leave without a chance."""
+def stranded_by(changes: list[Change]) -> list[StrandedAction]:
+    """Return the waiting actions that could not run after ``changes``."""
     most, services, pools = _afterwards(changes)
     if not (most or services or pools):
         return []
     return [
-        Stranded(row.id, row.project, why)
+        StrandedAction(row.id, row.project, why)
         for row in live_rows()
         if row.state == ActionState.QUEUED
         if (why := _why(row, most, services, pools))
@@ -47,7 +47,7 @@ def _why(row: Any, most: dict[str, float], services: set[str], pools: set[str]) 
     for name, counts in row.cost.items():
         least = min(counts) if isinstance(counts, list) and counts else 0
         if name in most and least > most[name]:
-            return f"asks for {least:g} of {name}; at most {most[name]:g} afterwards"
+            return f"needs {least:g} of {name}; at most {most[name]:g} after the change"
     target = ((row.spec or {}).get("call") or {}).get("target", "")
     if target.partition(":")[2] in services and target.startswith("service:"):
         return f"calls {target}, which is deleted"

@@ -1,0 +1,14 @@
+"""All verbs, by kind of target and name. `VERBS` is the complete table."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tangram_web.operations.verbs.limits import ON_LIMITS
+from tangram_web.operations.verbs.nodes import ON_NODES
+from tangram_web.operations.verbs.services import ON_SERVICES
+from tangram_web.operations.verbs.tasks import ON_TASKS
+
+VERBS: Final = {
+    (verb.kind, verb.name): verb for verb in (*ON_TASKS, *ON_NODES, *ON_LIMITS, *ON_SERVICES)
+}
