@@ -1,6 +1,6 @@
 /**
  * `<tg-coremap>`: one cell per core of a node, by NUMA node: outlined when free, half filled when
- * shared by light actions, filled when one action has it. The same numbers stand in a table.
+ * shared by light actions, filled when one action has it. A table has the same numbers.
  *
  * Where holders are given, cells of one holder have one colour and are joined, the pointer names
  * it and a click opens it. `noun="GPU"` makes it a map of GPUs, `labels` names the groups, `cell`
@@ -9,14 +9,14 @@
  */
 
 import { color, onTheme } from "../lib/color.js";
-import { dirty } from "../lib/loop.js";
+import { dirty } from "../lib/animation_loop.js";
 import { offer } from "../lib/picture.js";
-import { whenSeen } from "../lib/sight.js";
+import { whenSeen } from "../lib/visibility.js";
 import { line, twin } from "../lib/table.js";
 import { expand, huesOf, shorten } from "../lib/units.js";
 
 const EXCLUSIVE = 255;
-/** Held by other projects, where the page is about one. */
+/** Held by other projects, on a page of one project. */
 const OTHERS = 254;
 const GAP = 2;
 const GROUP_GAP = 8;
@@ -60,7 +60,7 @@ export class TgCoremap extends HTMLElement {
       if (holder) location.assign(`/actions/${holder.id}/`);
     });
     offer(this, () => this.#canvas);
-    // The width is told, not asked for: asking in the middle of writing lays the page out again.
+    // The observer reports the width: reading it between writes would force a layout.
     new ResizeObserver(([entry]) => {
       this.#wide = entry.contentRect.width;
       dirty(this);
@@ -157,7 +157,7 @@ export class TgCoremap extends HTMLElement {
       { name: "Shared", held: this.#places.filter(({ byte }) => byte > 0 && byte < OTHERS) },
       { name: "Other projects", held: this.#places.filter(({ byte }) => byte === OTHERS) },
       { name: "Free", held: this.#places.filter(({ byte, broken }) => byte === 0 && !broken) },
-      { name: "Not to be had", held: this.#places.filter(({ broken }) => broken) },
+      { name: "Unavailable", held: this.#places.filter(({ broken }) => broken) },
     ].filter(({ name, held }) => held.length > 0 || name === "Free");
     const label = kinds.map(({ name, held }) => `${name}: ${held.length} ${noun}s`).join(", ");
     if (label !== this.#label) this.#canvas.setAttribute("aria-label", label);
@@ -202,7 +202,7 @@ function describe({ number, byte, holder, broken }, noun) {
   if (byte === OTHERS) return `${name}: held by another project`;
   if (byte !== EXCLUSIVE) return `${name}: shared by ${byte} light action${byte === 1 ? "" : "s"}`;
   if (!holder) return `${name}: held by one action`;
-  return `${name}: …${holder.id.slice(-8)} of ${holder.task || "a task not known any more"}`;
+  return `${name}: …${holder.id.slice(-8)} of ${holder.task || "an unknown task"}`;
 }
 
 /**

@@ -1,18 +1,18 @@
 /**
- * `<tg-live>`: says whether what one sees is live, and how old it is; holds the pause button.
+ * `<tg-live>`: state and age of the live data, with the pause button.
  * @module
  */
 
 import { bind } from "../lib/keys.js";
 import { Live } from "../lib/live.js";
-import { dirty } from "../lib/loop.js";
+import { dirty } from "../lib/animation_loop.js";
 import * as format from "../lib/format.js";
 
 const WORDS = {
   connecting: "Connecting",
   live: "Live",
   paused: "Paused",
-  hidden: "Resting",
+  hidden: "In background",
   stale: "Stale",
   "signed-out": "Signed out",
 };
@@ -21,7 +21,7 @@ const HZ = 4;
 export class TgLive extends HTMLElement {
   live = new Live(this.getAttribute("path") ?? "/ws/live/", HZ, this.getAttribute("project") ?? "");
   #pausedAt = 0;
-  /** What was written last: most frames change nothing here, and then no painting is asked for. */
+  /** The last output: most frames do not change it, and then nothing is painted. */
   #said = "";
 
   connectedCallback() {
@@ -43,7 +43,7 @@ export class TgLive extends HTMLElement {
     this.#pausedAt = Date.now() / 1000;
   }
 
-  /** What it has to say now. */
+  /** State and age as text. */
   #words() {
     const standing = this.live.standing;
     return `${WORDS[standing]} ${this.#detail(standing)}`;

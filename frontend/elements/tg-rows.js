@@ -3,13 +3,13 @@
  * `.empty` note; cells are written only where their text changed, into the nodes that are there.
  *
  * Out of sight it is brought up to date now and then, so that it can still be found and read aloud.
- * With `hold` it stands still while the pointer or the focus is in it: rows that move under a click
+ * With `hold` it does not change while the pointer or the focus is in it: rows that move under a click
  * lead somewhere else.
  * @module
  */
 
-import { dirty } from "../lib/loop.js";
-import { whenSeen } from "../lib/sight.js";
+import { dirty } from "../lib/animation_loop.js";
+import { whenSeen } from "../lib/visibility.js";
 
 /**
  * @typedef {{ text: string, href?: string, chip?: string, title?: string }} Cell
@@ -19,7 +19,7 @@ import { whenSeen } from "../lib/sight.js";
 
 const UNSEEN_MS = 2000;
 
-/** What stands in each cell, without asking the page. @type {WeakMap<HTMLTableCellElement, Written>} */
+/** Content of each cell, without reading the page. @type {WeakMap<HTMLTableCellElement, Written>} */
 const written = new WeakMap();
 
 export class TgRows extends HTMLElement {
@@ -68,7 +68,7 @@ export class TgRows extends HTMLElement {
     /** @type {HTMLElement} */ (this.querySelector(".empty")).hidden = !empty;
   }
 
-  /** Say whether it is out of sight and not due; then it is painted when it is. */
+  /** Return whether painting can wait until the element is visible. */
   #postponed() {
     const wait = this.#paintedAt + UNSEEN_MS - performance.now();
     if (this.#seen || wait <= 0) return false;
@@ -119,7 +119,7 @@ function begin(place, cell) {
   return { cell, text, inner };
 }
 
-/** @param {HTMLElement} inner @param {Cell} cell @param {Cell} [before] what it is dressed for */
+/** @param {HTMLElement} inner @param {Cell} cell @param {Cell} [before] the cell that it shows */
 function dress(inner, cell, before) {
   if (cell.href && cell.href !== before?.href) inner.setAttribute("href", cell.href);
   if (!cell.chip || cell.href) return;

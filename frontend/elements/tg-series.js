@@ -1,17 +1,17 @@
 /**
  * `<tg-series>`: lines over a stretch of time, drawn by uPlot, with the same numbers as a table. Marks
- * say when the configuration changed.
+ * show changes of the configuration.
  * @module
  */
 
 import uPlot from "../vendor/uplot-1.6.32/uPlot.esm.js";
 import { color, onTheme } from "../lib/color.js";
 import * as format from "../lib/format.js";
-import { dirty } from "../lib/loop.js";
+import { dirty } from "../lib/animation_loop.js";
 import { SPAN_SECONDS } from "../lib/points.js";
-import { drawMarks } from "../lib/marks.js";
+import { drawMarks } from "../lib/revision_marks.js";
 import { offer } from "../lib/picture.js";
-import { whenSeen } from "../lib/sight.js";
+import { whenSeen } from "../lib/visibility.js";
 import { line, twin } from "../lib/table.js";
 
 /**
@@ -74,7 +74,7 @@ export class TgSeries extends HTMLElement {
     dirty(this);
   }
 
-  /** How much is drawn, up to the newest point. @param {number} seconds */
+  /** Length of the drawn range, up to the newest point. @param {number} seconds */
   set span(seconds) {
     this.#spanSeconds = seconds;
     this.#rebuild = true;
@@ -94,7 +94,7 @@ export class TgSeries extends HTMLElement {
     if (this.#table.closest("details")?.open) this.#fillTable();
   }
 
-  /** Heights of the lines: in a stack each stands on those after it. */
+  /** Heights of the lines: in a stack each is drawn on top of those after it. */
   #heights() {
     if (!this.#plan?.stacked) return this.#values;
     /** @type {(number | null)[] | null} */
@@ -137,7 +137,7 @@ export class TgSeries extends HTMLElement {
       width: plan.stacked ? 1 : 1.5,
       fill: plan.stacked ? stroke : at === 0 && !plan.log ? faint : undefined,
       points: { show: false },
-      // What the line means, which in a stack is not how high it stands.
+      // The value of the line; in a stack its height differs.
       value: (...[, , , index]) =>
         plan.show(this.#values[at]?.[index ?? this.#seconds.length - 1] ?? null),
     };

@@ -4,7 +4,7 @@
  * @module
  */
 
-import { dirty } from "../lib/loop.js";
+import { dirty } from "../lib/animation_loop.js";
 
 export class TgStat extends HTMLElement {
   #value = "–";

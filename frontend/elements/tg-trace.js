@@ -1,13 +1,13 @@
 /**
  * `<tg-trace source="/trace/….json">`: a Chrome trace in place. A row for each trajectory, its
  * actions above their phases. Wheel or `+` and `-` zoom, dragging or the arrows move, a click or
- * Enter selects; what is seen stands in a table as well.
+ * Enter selects; a table has the same content.
  * @module
  */
 
 import { color, onTheme } from "../lib/color.js";
 import * as format from "../lib/format.js";
-import { dirty } from "../lib/loop.js";
+import { dirty } from "../lib/animation_loop.js";
 import { offer } from "../lib/picture.js";
 import { line, twin } from "../lib/table.js";
 import { read, seen, within, zoom } from "../lib/trace.js";

@@ -1,48 +1,40 @@
 /**
- * What every page has: theme choice, help, palette, ways to go.
+ * Common head of every page: theme, keyboard help, palette, terms, shortcuts.
  * @module
  */
 
 import { bind } from "./keys.js";
 import { open } from "./palette.js";
 import { reach } from "./scroll.js";
+import "./terms.js";
 
 const help = /** @type {HTMLDialogElement | null} */ (document.getElementById("help"));
 const theme = /** @type {HTMLSelectElement | null} */ (document.getElementById("theme"));
 
-/** @param {string} href */
-const go = (href) => () => location.assign(href);
-
 bind("?", () => (help?.open ? help.close() : help?.showModal()));
-bind("go", go("/"));
-bind("gq", go("/queues/"));
-bind("ga", go("/actions/"));
-bind("gt", go("/trajectories/"));
-bind("gk", go("/tasks/"));
-bind("gd", go("/decisions/"));
-bind("gw", go("/workers/"));
-bind("gc", go("/cpu/"));
-bind("gu", go("/gpu/"));
-bind("gp", go("/apis/"));
+for (const link of document.querySelectorAll("nav a[data-key]")) {
+  const { dataset, href } = /** @type {HTMLAnchorElement} */ (link);
+  bind(`g${dataset.key}`, () => location.assign(href));
+}
 document.getElementById("show-palette")?.addEventListener("click", open);
 document.getElementById("show-help")?.addEventListener("click", () => help?.showModal());
 
-// When every module of the page has read what the server wrote: this changes attributes of it.
+// After every module has read the server's markup: this changes attributes of it.
 queueMicrotask(() => reach(document));
 
 /** @type {Set<HTMLFormElement>} */
 const sent = new Set();
-// What changes something is sent once, however often a button is pressed: a token made twice is two.
+// A form that changes data is sent once, even after a double click.
 document.addEventListener("submit", (event) => {
   const form = /** @type {HTMLFormElement} */ (event.target);
   if (form.method !== "post" || event.defaultPrevented) return;
   if (sent.has(form)) event.preventDefault();
   sent.add(form);
-  setTimeout(() => sent.delete(form), 3000); // who stopped the page meanwhile may send it again
+  setTimeout(() => sent.delete(form), 3000); // after a stopped page load it may be sent again
 });
 
 const scope = document.querySelector("form.scope");
-scope?.querySelector("button")?.remove(); // for those without scripts
+scope?.querySelector("button")?.remove(); // without scripts it is needed
 scope?.addEventListener("change", () => /** @type {HTMLFormElement} */ (scope).requestSubmit());
 
 if (theme) {

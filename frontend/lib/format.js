@@ -1,5 +1,5 @@
 /**
- * How numbers read. All return text of stable width where figures change often.
+ * Numbers as text, of stable width where figures change often.
  * @module
  */
 
@@ -86,7 +86,7 @@ export function instant(wall, span) {
   return span < 86_400 ? clock(wall) : `${day(wall)} ${clock(wall).slice(0, 5)}`;
 }
 
-/** Unit counts as one writes them: `1–8`, `1, 2, 4`. @param {number[]} counts */
+/** Unit counts as text: `1–8`, `1, 2, 4`. @param {number[]} counts */
 export function choices(counts) {
   const contiguous = counts.every((one, at) => at === 0 || one === counts[at - 1] + 1);
   return contiguous && counts.length > 2 ? `${counts[0]}–${counts.at(-1)}` : counts.join(", ");

@@ -1,5 +1,5 @@
 /**
- * Keyboard: single keys, and `g` followed by a letter to go somewhere. Silent while one types.
+ * Keyboard: single keys, and `g` followed by a letter to go somewhere. Ignored in text fields.
  * @module
  */
 

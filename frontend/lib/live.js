@@ -50,7 +50,7 @@ export class Live extends EventTarget {
     this.#ask();
   }
 
-  /** Ask for a snapshot: something was missed. @param {string} topic */
+  /** Request a snapshot after a missed frame. @param {string} topic */
   resync(topic) {
     this.#say({ resync: this.#named(topic) });
   }
@@ -130,7 +130,7 @@ export class Live extends EventTarget {
     this.#changed();
   }
 
-  /** Say what the page wants now: nothing while nobody looks. */
+  /** Subscribe to the topics of the page; to none while it is paused or hidden. */
   #ask() {
     const wanted = this.#paused || document.hidden ? [] : [...this.#topics.keys()];
     this.#say({ sub: wanted, hz: this.hz });

@@ -1,6 +1,6 @@
 /**
- * The command palette (Ctrl-K): pages, searches and choices by a few letters. An action's id, or a
- * word, leads to what there is of it.
+ * The command palette (Ctrl-K): pages, searches and choices by a few letters. An action's id or a
+ * word leads to its page or to a search.
  * @module
  */
 
@@ -60,7 +60,7 @@ function searches(text) {
   ];
 }
 
-/** Whether the letters of `text` stand in `name` in their order. @param {string} text @param {string} name */
+/** Whether `name` contains the letters of `text` in their order. @param {string} text @param {string} name */
 function fits(text, name) {
   let at = 0;
   for (const letter of name.toLowerCase()) if (letter === text[at]) at += 1;

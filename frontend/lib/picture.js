@@ -1,5 +1,5 @@
 /**
- * Charts as pictures: a button on the panel that saves what is drawn as PNG, with its title and key.
+ * Charts as pictures: a button that saves a chart as PNG, with its title and key.
  * @module
  */
 
@@ -9,7 +9,7 @@ import { color } from "./color.js";
 
 const EDGE = 12;
 const TITLE = 24;
-/** What a stylesheet says of an SVG shape and a picture of it needs to know. */
+/** Style properties of an SVG shape that a picture of it needs. */
 const STYLES = ["fill", "stroke", "stroke-width", "opacity", "font", "font-size", "font-family"];
 
 /**
@@ -99,7 +99,7 @@ function download(blob, name) {
 /** @param {string} title */
 const plain = (title) => title.toLowerCase().replaceAll(/[^a-z0-9]+/g, "-") || "chart";
 
-/** Offer pictures of what the server drew in `part`. @param {ParentNode} part */
+/** Add buttons for the SVG charts in `part`. @param {ParentNode} part */
 export function offerDrawn(part) {
   for (const svg of part.querySelectorAll(".panel > svg")) {
     offer(svg, () => /** @type {SVGSVGElement} */ (svg));

@@ -17,7 +17,7 @@ export class Points {
   columns = {};
 
   /**
-   * Take in what a frame brings.
+   * Add the points of a frame.
    * @param {Wire} wire
    * @param {boolean} whole it is a snapshot and replaces everything
    * @returns {boolean} false when points between it and ours are missing
@@ -39,7 +39,7 @@ export class Points {
 
   /** @param {string} name @param {Uint8Array} data @param {number} skip */
   #append(name, data, skip) {
-    // A copy: columns lie in the frame at any offset, floats must start at a multiple of four.
+    // A copy: columns start at any offset of the frame, floats must start at a multiple of four.
     const values = new Float32Array(data.slice().buffer);
     const column = (this.columns[name] ??= []);
     for (let at = skip; at < values.length; at += 1) {

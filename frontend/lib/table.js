@@ -1,5 +1,5 @@
 /**
- * Tables that say the same as a canvas.
+ * Tables with the content of a canvas.
  * @module
  */
 

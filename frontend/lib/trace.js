@@ -1,5 +1,5 @@
 /**
- * A Chrome trace as rows of slices: what `tg-trace` draws. No DOM here.
+ * A Chrome trace as rows of slices, for `tg-trace`. Without DOM.
  * @module
  */
 

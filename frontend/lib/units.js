@@ -50,7 +50,7 @@ export function shorten(numbers) {
   return runs.map(([low, high]) => (low === high ? `${low}` : `${low}–${high}`)).join(", ");
 }
 
-/** Groups in which an action's units lie. @param {string[]} groups @param {string} units */
+/** Groups that contain an action's units. @param {string[]} groups @param {string} units */
 export function groupsOf(groups, units) {
   const held = new Set(expand(units));
   return groups.flatMap((group, at) => (expand(group).some((one) => held.has(one)) ? [at] : []));

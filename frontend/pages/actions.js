@@ -1,5 +1,5 @@
 /**
- * The list of actions: `/` goes to the filters, `j` and `k` walk along the rows.
+ * The list of actions: `/` focuses the filters, `j` and `k` move between the rows.
  * @module
  */
 

@@ -1,5 +1,5 @@
 /**
- * The maps: node → NUMA node → core, and node → GPU → chunk. The page says which in `data-kind`.
+ * The maps: node → NUMA node → core, and node → GPU → chunk. `data-kind` of the page selects one.
  * @module
  */
 
@@ -8,7 +8,7 @@ import "../elements/tg-coremap.js";
 import "../elements/tg-live.js";
 import "../elements/tg-rows.js";
 import * as format from "../lib/format.js";
-import { dirty } from "../lib/loop.js";
+import { dirty } from "../lib/animation_loop.js";
 import { expand, freeChunks, groupsOf, shorten } from "../lib/units.js";
 
 /**
@@ -18,7 +18,7 @@ import { expand, freeChunks, groupsOf, shorten } from "../lib/units.js";
  */
 
 const EXCLUSIVE = 255;
-/** Held by other projects, where the page is about one. */
+/** Held by other projects, on a page of one project. */
 const OTHERS = 254;
 
 /** @param {string} id @returns {any} */
@@ -26,7 +26,7 @@ const get = (id) => document.getElementById(id);
 const live = get("live")?.live;
 const place = get("maps");
 const kind = place.dataset.kind;
-/** Which project the page is about, as its addresses say it. */
+/** The chosen project as a query of addresses. */
 const within = place.dataset.project ? `&project=${encodeURIComponent(place.dataset.project)}` : "";
 const template = /** @type {HTMLTemplateElement} */ (place.querySelector("template"));
 
@@ -190,7 +190,7 @@ const scrub = /** @type {HTMLInputElement | null} */ (document.getElementById("s
 /** @param {number} wall */
 const instant = (wall) => `${format.day(wall)}, ${format.clock(wall)}`;
 
-/** Show how the GPUs stood, and say so in the address. @param {number} at wall clock */
+/** Show the GPUs at an instant of the past, and put it into the address. @param {number} at wall clock */
 async function showThen(at) {
   get("scrub-when").textContent = instant(at);
   const answer = await fetch(`/gpu/past.json?at=${at}${within}`).catch(() => null);
@@ -199,7 +199,7 @@ async function showThen(at) {
   const known = answer?.ok && said;
   get("scrub-note").textContent = known
     ? `as it was at ${instant(said.at)}`
-    : said?.detail ?? "The past cannot be read now.";
+    : said?.detail ?? "The history cannot be read now.";
   page.nodes = known ? said.nodes : [];
   showHolders(page.nodes, at, known ? said : { residents: [], log: [] });
 }

@@ -1,10 +1,10 @@
 /**
- * One card per node: what it is, what is held of it, and its core map.
+ * One card per node: facts, held units and the core map.
  * @module
  */
 
 import * as format from "../lib/format.js";
-import { dirty } from "../lib/loop.js";
+import { dirty } from "../lib/animation_loop.js";
 
 /**
  * @typedef {{ name: string, pool: string, state: string, isolation: string, hostname: string,
@@ -21,7 +21,7 @@ export class NodeCards {
   /** @type {Map<string, HTMLElement>} */
   #cards = new Map();
 
-  /** Cards out of sight, which are filled when they come into sight. @type {Set<Element>} */
+  /** Hidden cards; they are filled when they become visible. @type {Set<Element>} */
   #unseen = new Set();
   #sight = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
@@ -40,7 +40,7 @@ export class NodeCards {
   /** @param {Node[]} nodes */
   show(nodes) {
     this.#nodes = nodes;
-    // Where no card is in sight there is nothing to paint, unless a node came or went.
+    // Without a visible card there is nothing to paint, unless a node joined or left.
     const same = nodes.length === this.#cards.size && nodes.every(({ name }) => this.#cards.has(name));
     if (!same || this.#unseen.size < this.#cards.size) dirty(this);
   }
@@ -101,7 +101,7 @@ function fill(card, node) {
   /** @type {any} */ (card.querySelector("tg-coremap")).show(node.groups, node.cores);
 }
 
-/** What of it is the project's own, where the page is about one. @param {Node} node */
+/** The project's own part, on a page of one project. @param {Node} node */
 function own({ cores_own }) {
   return !cores_own ? "" : `, ${format.amount(cores_own)} ours`;
 }

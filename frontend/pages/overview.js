@@ -10,7 +10,7 @@ import "../elements/tg-rows.js";
 import "../elements/tg-series.js";
 import "../elements/tg-stat.js";
 import * as format from "../lib/format.js";
-import { chosen, recall } from "../lib/past.js";
+import { chosen, loadRange } from "../lib/history_range.js";
 import { Points, SPAN_SECONDS } from "../lib/points.js";
 import { NodeCards } from "./nodes.js";
 
@@ -141,7 +141,7 @@ function held({ held: own, capacity, others }) {
   return `${format.amount(own)}${beside} of ${format.amount(capacity)}`;
 }
 
-/** Ids share their beginning; the end tells them apart. @param {{ id: string }} action */
+/** Ids have a common beginning and differ at the end. @param {{ id: string }} action */
 function link({ id }) {
   return { text: `…${id.slice(-8)}`, href: `/actions/${id}/`, title: id };
 }
@@ -169,7 +169,7 @@ let totals = [];
 /** Outcomes in the chosen range, once it was read. @type {Record<string, number> | null} */
 let ranged = null;
 
-/** Outcomes of the range beside the totals, which come with each frame. */
+/** Outcomes of the range beside the totals of each frame. */
 function showRanged() {
   get("outcomes").show(
     Object.keys(OUTCOMES)
@@ -204,7 +204,7 @@ function showFigures(frame) {
   get("stat-running").show(format.count(counts.running), rest);
   get("stat-queued").show(
     format.count(counts.queued),
-    oldest == null ? "nobody waits" : `oldest ${format.duration(oldest)}`,
+    oldest == null ? "none waiting" : `oldest ${format.duration(oldest)}`,
   );
   for (const share of ["p50", "p95", "p99"]) {
     get(`stat-${share}`).show(format.duration(act[share]), spent(durations.phases, share));
@@ -218,7 +218,7 @@ function showFigures(frame) {
 /** @param {{ held: number, total: number }} cores */
 const percent = ({ held, total }) => format.percent(held, total);
 
-/** What waits and what works, at one percentile. @param {any} phases @param {string} share */
+/** Queue time and working time at one percentile. @param {any} phases @param {string} share */
 function spent(phases, share) {
   if (phases.queue[share] == null) return "no action yet";
   return `queue ${format.duration(phases.queue[share])}`;
@@ -226,7 +226,7 @@ function spent(phases, share) {
 
 let drawnSecond = -1;
 
-/** Charts change once a second, frames come more often. @param {number} wallOffset */
+/** Charts change once a second, frames arrive more often. @param {number} wallOffset */
 function showPoints(wallOffset) {
   if (points.newest === drawnSecond || past.seconds) return;
   drawnSecond = points.newest;
@@ -234,11 +234,11 @@ function showPoints(wallOffset) {
   for (const id of CHARTS) get(id).show(walls, points.columns);
 }
 
-/** Show the chosen range; of the live one only what marks it. */
+/** Show the chosen range; of the live range only its marks. */
 async function showPast() {
   const range = past.seconds || SPAN_SECONDS;
-  const found = await recall(range, past.to, live.project).catch(() => null);
-  get("range-note").textContent = found ? past.seconds ? found.note : "" : "The past cannot be read now.";
+  const found = await loadRange(range, past.to, live.project).catch(() => null);
+  get("range-note").textContent = found ? past.seconds ? found.note : "" : "The history cannot be read now.";
   if (!found) return;
   for (const id of CHARTS) get(id).mark(found.marks);
   if (!past.seconds) return;
@@ -262,7 +262,7 @@ get("freeze")?.addEventListener("click", (/** @type {MouseEvent} */ event) => {
   link.href = `?${query}`;
 });
 
-/** Say in a sentence how things stand, seldom enough to be listened to. @param {Frame} frame */
+/** Summarize the state in one sentence for screen readers, at a low rate. @param {Frame} frame */
 function summarise(frame) {
   if (performance.now() - summaryAt < SUMMARY_MS) return;
   summaryAt = performance.now();

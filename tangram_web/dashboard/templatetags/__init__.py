@@ -1,1 +1,1 @@
-"""Filters of our templates."""
+"""Filters and tags of the templates."""

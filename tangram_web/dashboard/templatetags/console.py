@@ -1,4 +1,4 @@
-"""How numbers and words read on the pages; `frontend/lib/format.js` does the same live."""
+"""Template filters and tags: numbers, words and terms as text; `frontend/lib/format.js` does it live."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from django import template
 from django.urls import reverse
-from django.utils.html import format_html
+from django.utils.html import conditional_escape, format_html
 
 from contract.responses import QueueDetails, WaitDetails
+from tangram_web.dashboard.glossary import term_of
 from tangram_web.lib.diffs import Difference, differences, text_of
 
 register = template.Library()
@@ -37,7 +38,7 @@ def duration(seconds: float | None) -> str:
 
 @register.filter
 def amount(value: float) -> str:
-    """Return a sum: ``0.42``, ``12.3``, ``4,711``."""
+    """Return a sum as text: ``0.42``, ``12.3``, ``4,711``."""
     return f"{value:.2g}" if value < 1 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
@@ -47,16 +48,31 @@ def resources(held: Mapping[str, float] | None) -> str:
     return " · ".join(f"{name} {count:g}" for name, count in (held or {}).items()) or MISSING
 
 
+@register.simple_tag
+def term(word: str, text: str = "") -> str:
+    """Return ``text`` (``word`` without it) as a link to its glossary entry, which is its tooltip.
+
+    A word that the glossary does not have is plain text.
+    """
+    found = term_of(word)
+    if found is None:
+        return conditional_escape(text or word)
+    address = f"{reverse('dashboard:glossary')}#{found.anchor}"
+    return format_html(
+        '<a class="term" href="{}" title="{}">{}</a>', address, found.meaning, text or word
+    )
+
+
 @register.filter
-def needed(line: QueueDetails) -> str:
-    """Return what an action of a line needs to start: ``cpu 4 · memory 2 GiB``."""
-    memory = f"memory {line.memory_bytes / 2**30:.2g} GiB" if line.memory_bytes else ""
-    return " · ".join(part for part in (resources(line.needs), memory) if part != MISSING and part)
+def needed(queue: QueueDetails) -> str:
+    """Return the units that an action of a queue needs to start: ``cpu 4 · memory 2 GiB``."""
+    memory = f"memory {queue.memory_bytes / 2**30:.2g} GiB" if queue.memory_bytes else ""
+    return " · ".join(part for part in (resources(queue.needs), memory) if part != MISSING and part)
 
 
 @register.filter
 def reason(why: WaitDetails) -> str:
-    """Return why an action waits; whoever is in its way is a link, and short as ids are in tables."""
+    """Return the reason why an action waits; the blocking action is a link with a short id."""
     if not why.blocked_by:
         return why.reason
     before, _, after = why.reason.partition(why.blocked_by)
@@ -107,7 +123,7 @@ def percent(share: float) -> str:
 
 @register.filter
 def plain(value: object) -> str:
-    """Return a member of the configuration as text: JSON where it has an inside."""
+    """Return a member of the configuration as text; JSON for a nested value."""
     return text_of(value)
 
 

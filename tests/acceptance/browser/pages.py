@@ -1,17 +1,35 @@
-"""Going about the console: opening pages, waiting for what they show, saving configuration."""
+"""Helpers that open pages of the console, wait for their content, and save configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from playwright.sync_api import Page, expect
+
+from tests.page_addresses import HTML_PAGES, address_of, parameters_of
 
 #: For everything that is waited for: a machine may have no processor for half a minute.
 PATIENCE_MS: Final = 120_000
 #: Two keys that belong together come at once: the console waits for the second one for a moment only.
 _KEYS: Final = """keys => keys.forEach(key => document.activeElement.dispatchEvent(
     new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true })))"""
+
+
+def addresses_of_pages(done: Mapping[str, Any]) -> list[str]:
+    """Return the address of every page of the site map that a link opens, for one action's objects.
+
+    Pages of a simulation, a webhook or an audit entry have tests that make such an object.
+    """
+    given = {
+        "action_id": done["id"],
+        "trajectory_key": f"default/{done['trajectory']}",
+        "task_key": f"default/{done['task']}",
+        "number": "1",
+    }
+    return [
+        address_of(page, given) for page in HTML_PAGES if set(parameters_of(page)) <= set(given)
+    ]
 
 
 def visit(page: Page, path: str) -> None:

@@ -22,7 +22,7 @@ def test_it_says_why_until_it_runs_and_then_what_it_got(open_page: Open, tangram
     second = tangram.post("/api/v1/actions", lease)
     page = open_page(f"/actions/{second['id']}/")
     expect(page.locator("#why")).to_contain_text("waits for 8 of api:demo")
-    expect(page.get_by_role("heading", name="What would free it")).to_be_visible()
+    expect(page.get_by_role("heading", name="How it can start")).to_be_visible()
 
     tangram.post(f"/api/v1/leases/{first['id']}/release", {})
 

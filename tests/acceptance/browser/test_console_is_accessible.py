@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.acceptance.browser.conftest import DESK, PHONE, Open, run
-from tests.acceptance.browser.test_console_pages import PAGES
+from tests.acceptance.browser.pages import addresses_of_pages
 from tests.acceptance.up.conftest import Tangram
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -38,16 +38,15 @@ def violations(page: Page) -> list[str]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_violation_on_any_page(open_page: Open, tangram: Tangram, scheme: str) -> None:
     done = run(tangram, "true", trajectory="seen-2", step=1)
-    single = (f"actions/{done['id']}", "trajectories/default/seen-2", "tasks/default/seen")
     size = DESK if scheme == "light" else PHONE
     page = open_page("/", viewport=size, color_scheme=scheme, reduced_motion="reduce")
-    for name in (*PAGES, *single):
-        page.goto(f"{tangram.access['url']}/{name}/" if name else f"{tangram.access['url']}/")
+    for address in addresses_of_pages(done):
+        page.goto(f"{tangram.access['url']}{address}")
         expect(page.locator("h1")).to_be_attached()
         if page.locator("tg-live").count():
             # Figures are dimmed until they are live.
             expect(page.locator("tg-live")).to_have_attribute("data-is", "live")
-        assert violations(page) == [], name
+        assert violations(page) == [], address
 
 
 def test_the_palette_finds_pages_and_actions_by_keys_alone(
@@ -68,6 +67,20 @@ def test_the_palette_finds_pages_and_actions_by_keys_alone(
     expect(page.locator("h1")).to_have_text(done["id"])
 
 
+def test_a_term_shows_its_meaning_to_the_keyboard_and_escape_hides_it(open_page: Open) -> None:
+    page = open_page("/workers/")
+    page.get_by_role("link", name="Epoch", exact=True).focus()
+    tip = page.get_by_role("tooltip")
+    expect(tip).to_contain_text("number of the present leadership")
+    assert violations(page) == []
+    page.keyboard.press("Escape")
+    expect(tip).to_be_hidden()
+    page.get_by_role("link", name="Leader", exact=True).hover()
+    expect(tip).to_contain_text("the process whose loop decides now")
+    page.get_by_role("link", name="Epoch", exact=True).click()
+    expect(page.locator("#epoch")).to_be_visible()
+
+
 def test_markup_in_what_users_supply_stays_text(open_page: Open, tangram: Tangram) -> None:
     family, group = MARKUP, MARKUP[:60]
     done = run(tangram, "printf", "%s", MARKUP, family=family, group=group, metadata={"x": MARKUP})
@@ -85,7 +98,7 @@ def test_the_past_is_drawn_and_a_link_freezes_it(open_page: Open, tangram: Tangr
     expect(page.locator("#throughput canvas")).to_be_visible()
     expect(page.locator("#samples")).to_contain_text("1 h")
     page.locator("#freeze").click()
-    expect(page.get_by_role("link", name="Go on from now")).to_be_visible()
+    expect(page.get_by_role("link", name="Continue from now")).to_be_visible()
     assert "to=" in page.url
 
 

@@ -62,7 +62,7 @@ def waiting(tangram: Tangram, admin: Page, used_up: None) -> Any:
     visit(admin, f"/act/task/cancel/?target={name}")
     if admin.get_by_label("to confirm").count():
         admin.get_by_label("to confirm").fill(name)
-        admin.get_by_role("button", name="Cancel all of it").click()
+        admin.get_by_role("button", name="Cancel all actions").click()
         expect(admin.get_by_role("heading", name="Done")).to_be_visible()
 
 
@@ -158,7 +158,7 @@ def test_markup_that_is_stored_stays_text(admin: Page, tangram: Tangram) -> None
     back = admin.get_by_role("link", name="Undo:").get_attribute("href") or ""
     visit(admin, "/people/tokens/")
     admin.get_by_label("Name").fill(MARKUP)
-    press(admin, "Make")
+    press(admin, "Create")
 
     for path in ("/operate/", f"/audit/?target=node/{name}", "/people/tokens/", "/configuration/"):
         visit(admin, path)
@@ -167,7 +167,7 @@ def test_markup_that_is_stored_stays_text(admin: Page, tangram: Tangram) -> None
         assert admin.locator("main img[src=x]").count() == 0
     assert ran == []
     visit(admin, back)
-    press(admin, "Take back")
+    press(admin, "Resume")
 
 
 # In each other's way
@@ -189,7 +189,7 @@ def test_two_admins_who_edit_one_revision_merge(admins: tuple[Page, Page]) -> No
     assert press(second, "Save") == 412
 
     expect(second.get_by_role("heading", name="Merge")).to_be_visible()
-    expect(second.get_by_text("Somebody saved while you edited")).to_be_visible()
+    expect(second.get_by_text("The configuration was saved while you edited")).to_be_visible()
     merged = second.get_by_label("The configuration as YAML").input_value()
     assert "limit_units: 6" in merged
     assert "units: 5.0" in merged
@@ -210,7 +210,7 @@ def test_an_action_that_vanishes_under_the_click_is_said_so(
     watching.close()
 
     assert press(admin, "Cancel") == 409
-    expect(admin.get_by_text("is over: cancelled. Nothing was done.")).to_be_visible()
+    expect(admin.get_by_text("has finished: cancelled. Nothing was changed.")).to_be_visible()
     visit(admin, f"/audit/?target=action/{gone}&actor=guards-admin")
     assert admin.locator("#rows tbody tr").count() == 0
 
@@ -227,7 +227,7 @@ def test_stranded_actions_are_previewed_refused_or_cancelled(
     expect(admin.get_by_role("cell", name=waits)).to_be_visible()
     assert press(admin, "Save") == 409
     assert tangram.get(f"/api/v1/actions/{waits}")["state"] == "queued"
-    admin.get_by_label("What becomes of them").select_option("cancel")
+    admin.get_by_label("For these actions").select_option("cancel")
     press(admin, "Save")
     expect(admin.get_by_text("it is in force")).to_be_visible()
     until(admin, f"/actions/{waits}/", lambda page: "cancelled" in page.inner_text("main"))

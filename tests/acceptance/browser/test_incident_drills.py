@@ -109,8 +109,8 @@ def test_a_node_falls_silent(open_page: Any, tangram: Tangram) -> None:
         expect(page.get_by_role("heading", name="Done")).to_be_visible()
 
     # Cured, second half: it shows life again and is taken back, by the undo of what was done.
-    page.get_by_role("link", name="Undo: Take back").click()
-    page.get_by_role("button", name="Take back").click()
+    page.get_by_role("link", name="Undo: Resume").click()
+    page.get_by_role("button", name="Resume").click()
     until(page, f"/actions/{waits}/", lambda p: "completed" in p.inner_text("main"))
 
     audited(page, f"node/{name}", "resume")
@@ -145,7 +145,7 @@ def test_two_services_thrash(open_page: Any, tangram: Tangram) -> None:
     )
     page.get_by_label("The configuration as YAML").fill(wider)
     page.get_by_role("button", name="Review").click()
-    page.get_by_role("button", name="Play it").click()
+    page.get_by_role("button", name="Simulate").click()
     expect(page.locator(".titled .chip")).to_have_text("finished")
     rows = page.locator("table.numbers tbody th")
     expect(rows).to_have_text(["as it is", "as it would be"])

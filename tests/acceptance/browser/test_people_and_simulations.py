@@ -37,7 +37,7 @@ def test_a_live_window_is_compared_and_the_result_kept(open_page: Open, tangram:
 def test_a_token_works_once_made_and_not_once_revoked(open_page: Open, tangram: Tangram) -> None:
     page = open_page("/people/tokens/")
     page.get_by_label("Name").fill("from a page")
-    page.get_by_role("button", name="Make").click()
+    page.get_by_role("button", name="Create").click()
     token = page.locator("#token").inner_text()
     headers = {"Authorization": f"Bearer {token}"}
     with urlopen(Request(f"{tangram.access['url']}/api/v1/pools", headers=headers)) as answer:

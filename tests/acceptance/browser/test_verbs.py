@@ -18,7 +18,7 @@ from domain.codec import encode
 from domain.events import NodeJoined
 from domain.inventory import NodeInventory, ResourceInventory
 from domain.redis_keys import Keys
-from tangram_web.operations.table import VERBS
+from tangram_web.operations.verbs import VERBS
 from tests.acceptance.browser.pages import apply, until, visit
 from tests.acceptance.browser.people import ROLES, signed_in_people
 from tests.acceptance.up.conftest import Tangram
@@ -67,38 +67,38 @@ CASES: dict[tuple[str, str], Case] = {
     ("action", "cancel"): Case(
         "ACTION", {"Reason": "not needed"}, "ends as cancelled", "tangram cancel act_"
     ),
-    ("task", "pause"): Case("default/verbs", {}, "nothing that waits", "tangram task pause verbs",
+    ("task", "pause"): Case("default/verbs", {}, "no waiting or new action", "tangram task pause verbs",
                             "default/verbs"),
-    ("task", "resume"): Case("default/verbs", {}, "served again", "tangram task resume verbs",
+    ("task", "resume"): Case("default/verbs", {}, "granted again", "tangram task resume verbs",
                              after="pause"),
     ("task", "priority"): Case("default/verbs", {"Priority": "7"}, "another place",
                                "tangram task priority verbs", "default/verbs",
                                written="prioritise"),
-    ("task", "cancel"): Case("default/verbs", {"Reason": "all wrong"}, "All of this ends",
+    ("task", "cancel"): Case("default/verbs", {"Reason": "all wrong"}, "All these actions end",
                              "tangram task cancel verbs"),
     ("node", "drain"): Case("NODE", {"Reason": "a new disk"}, "takes no new actions",
                             "tangram node drain", "drained: a new disk"),
     ("node", "resume"): Case("NODE", {}, "takes new actions again", "tangram node resume",
                              after="drain"),
-    ("node", "retire"): Case("NODE", {"What runs there": "is ended now"}, "takes no new actions",
+    ("node", "retire"): Case("NODE", {"Running actions": "are cancelled now"}, "takes no new actions",
                              "tangram node drain", "drained: retired"),
     ("node", "forget"): Case("GONE", {}, "joins as a new node", "tangram node forget"),
-    ("pool", "resize"): Case("default", {"Nodes that take work": "0"}, "No node is left",
+    ("pool", "resize"): Case("default", {"Nodes in service": "0"}, "No node remains",
                              "tangram node drain", "the pool was made smaller"),
-    ("pool", "pause"): Case("default", {}, "nothing that waits", shows="paused", written="update"),
-    ("pool", "resume"): Case("default", {}, "served again", after="pause", written="update"),
-    ("pool", "policy"): Case("default", {"Policy": "fixed(2)"}, "decided anew", shows="fixed(2)",
+    ("pool", "pause"): Case("default", {}, "no waiting or new action", shows="paused", written="update"),
+    ("pool", "resume"): Case("default", {}, "granted again", after="pause", written="update"),
+    ("pool", "policy"): Case("default", {"Policy": "fixed(2)"}, "keep their units", shows="fixed(2)",
                              written="update"),
     ("pool", "share"): Case("default", {"Nominal units": "1"}, "nominal share", written="update"),
-    ("resource", "limit"): Case("api:verbs", {"Units": "3"}, "stays held", written="set"),
-    ("resource", "quota"): Case("api:verbs", {"Units": "0.5"}, "stays counted against it",
+    ("resource", "limit"): Case("api:verbs", {"Units": "3"}, "Grants are kept", written="set"),
+    ("resource", "quota"): Case("api:verbs", {"Units": "0.5"}, "still count",
                                 written="set"),
-    ("resource", "share"): Case("api:verbs", {"Nominal units": "9"}, "add up to 9, of 4",
+    ("resource", "share"): Case("api:verbs", {"Nominal units": "9"}, "add up to 9 of 4",
                                 written="set"),
-    ("service", "quarantine"): Case("verbs", {}, "others wait", shows="quarantined"),
-    ("service", "release"): Case("verbs", {}, "made again", after="quarantine"),
-    ("service", "restore"): Case("verbs", {}, "warms it up"),
-    ("service", "evict"): Case("verbs", {}, "leaves the chunks", "tangram service evict"),
+    ("service", "quarantine"): Case("verbs", {}, "other calls wait", shows="quarantined"),
+    ("service", "release"): Case("verbs", {}, "granted again", after="quarantine"),
+    ("service", "restore"): Case("verbs", {}, "warm-up call"),
+    ("service", "evict"): Case("verbs", {}, "removed from its idle chunks", "tangram service evict"),
 }  # fmt: skip
 
 

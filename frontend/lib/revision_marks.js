@@ -1,5 +1,5 @@
 /**
- * Marks on charts: when a revision of the configuration came in force.
+ * Marks on charts at the start of a revision of the configuration.
  * @module
  */
 

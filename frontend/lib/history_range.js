@@ -1,5 +1,5 @@
 /**
- * A range of the past: its points, and what it was as a whole (see tangram_web/dashboard/past.py).
+ * A range of the past: points and totals (see tangram_web/dashboard/history_query.py).
  * @module
  */
 
@@ -19,10 +19,10 @@ export function chosen() {
 
 /**
  * @param {number} seconds @param {number} [to] wall clock; 0 or none: now
- * @param {string} [project] none: all of them
+ * @param {string} [project] none: all projects
  * @returns {Promise<Past | null>}
  */
-export async function recall(seconds, to = 0, project = "") {
+export async function loadRange(seconds, to = 0, project = "") {
   const query = new URLSearchParams({
     range: String(seconds),
     ...(to && { to: String(to) }),

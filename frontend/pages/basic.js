@@ -1,5 +1,5 @@
 /**
- * Pages that only have the common head, and pictures of what the server drew.
+ * Pages with the common head and pictures of charts only.
  * @module
  */
 

@@ -1,6 +1,6 @@
 /**
- * Pages that ask the scheduler: what is inside `#fresh` is fetched again while somebody looks.
- * Not while a part of it is in use: a selection, an open disclosure and the focus would be lost.
+ * Refresh of pages with answers of the scheduler: `#fresh` is loaded again every few seconds while the
+ * page is visible. Not while it is in use: a selection, an open disclosure and the focus would be lost.
  * @module
  */
 
@@ -11,7 +11,7 @@ import { reach } from "../lib/scroll.js";
 
 const EVERY_MS = 3000;
 let paused = false;
-/** What the server said last; the page itself changes it a little. */
+/** The last markup of the server; the page itself changes it a little. */
 let said = document.getElementById("fresh")?.innerHTML;
 
 function inUse() {
@@ -25,7 +25,7 @@ function inUse() {
   );
 }
 
-/** Say once that what stands here will not be renewed. */
+/** Show once that the content is not refreshed any more. */
 function signedOut() {
   if (document.getElementById("signed-out")) return;
   const note = document.createElement("p");
@@ -35,7 +35,7 @@ function signedOut() {
   note.setAttribute("role", "alert");
   link.href = location.href;
   link.textContent = "Sign in again";
-  note.append("You are signed out; this page shows how things stood before. ", link);
+  note.append("You are signed out; this page shows an earlier state. ", link);
   document.getElementById("main")?.prepend(note);
   paused = true;
 }
@@ -57,7 +57,7 @@ async function refresh() {
 }
 
 async function turn() {
-  // A server that is away is asked again later; the page shows what it showed.
+  // After an error the page keeps its content and tries again later.
   if (!paused && !inUse()) await refresh().catch(() => undefined);
   setTimeout(turn, EVERY_MS);
 }
