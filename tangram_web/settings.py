@@ -116,7 +116,7 @@ TEMPLATES: list[dict[str, Any]] = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "tangram_web.dashboard.context.sight",
+                "tangram_web.dashboard.context.console",
             ]
         },
     }

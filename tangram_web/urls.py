@@ -1,4 +1,4 @@
-"""Addresses: pages at the root, the API below ``/api/v1/``."""
+"""URLs: the pages of `site_map` at the root, the API below ``/api/v1/``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerView
 
+from tangram_web.dashboard.pages import url_patterns
 from tangram_web.metrics.views import MetricsView
+from tangram_web.site_map import PAGES
 
 admin.site.site_header = "Tangram"
 admin.site.site_title = "Tangram"
@@ -23,10 +25,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/v1/", include("tangram_web.records.api.urls")),
     path("api/v1/", include("tangram_web.pools.api.urls")),
     path("api/v1/", include("tangram_web.audit.api.urls")),
-    path("simulate/", include("tangram_web.simulations.urls")),
-    path("", include("tangram_web.operations.urls")),
-    path("configuration/", include("tangram_web.configuration.urls")),
-    path("people/", include("tangram_web.accounts.urls")),
-    path("webhooks/", include("tangram_web.webhooks.urls")),
-    path("", include("tangram_web.dashboard.urls")),
+    *url_patterns(PAGES),
 ]

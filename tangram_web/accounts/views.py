@@ -1,21 +1,21 @@
-"""Pages of accounts: project members, tokens and sessions."""
+"""Pages of accounts: project members, tokens, sessions, the password."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
+from django.contrib.auth.views import PasswordChangeView
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse_lazy
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from domain.errors import InvalidRequest
 from domain.principals import Scope
 from tangram_web.accounts import services
-from tangram_web.accounts.access import ORDER, for_members, require, role_of, roles_of, scopes_of
+from tangram_web.accounts.access import ORDER, require, role_of, roles_of, scopes_of
 from tangram_web.accounts.models import Membership, Role
 from tangram_web.accounts.selectors import members_seen_by, sessions_of, tokens_shown_to
 from tangram_web.audit.services import actor_at
@@ -24,8 +24,6 @@ from tangram_web.pools.services import token_revoke
 SHOWN: Final = 200
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
-@for_members
 def members(request: HttpRequest) -> HttpResponse:
     """Show the members of the projects of the account; admins assign roles."""
     problem = ""
@@ -44,7 +42,6 @@ def members(request: HttpRequest) -> HttpResponse:
         except InvalidRequest as error:
             problem = str(error)
     context = {
-        "page": "people",
         "members": members_seen_by(request.user),
         "administered": list(roles_of(request.user, Role.ADMIN)),
         "own": roles_of(request.user),
@@ -54,11 +51,9 @@ def members(request: HttpRequest) -> HttpResponse:
     return render(request, "accounts/members.html", context, status=422 if problem else 200)
 
 
-@require_POST
-@for_members
-def remove(request: HttpRequest, number: int) -> HttpResponse:
+def remove(request: HttpRequest, membership_id: int) -> HttpResponse:
     """Remove a membership."""
-    found = Membership.objects.filter(pk=number).select_related("user").first()
+    found = Membership.objects.filter(pk=membership_id).select_related("user").first()
     if found is None:
         raise Http404("there is no such member")
     require(request.user, found.project_id, Role.ADMIN)
@@ -69,9 +64,7 @@ def remove(request: HttpRequest, number: int) -> HttpResponse:
     return redirect("accounts:members")
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@for_members
 def tokens(request: HttpRequest) -> HttpResponse:
     """Show tokens, and create one; its value is part of this response only."""
     raw, problem = "", ""
@@ -83,7 +76,6 @@ def tokens(request: HttpRequest) -> HttpResponse:
     projects = roles_of(request.user)
     offered = frozenset[Scope]().union(*map(scopes_of, projects.values()))
     context: dict[str, Any] = {
-        "page": "people",
         "tokens": tokens_shown_to(request.user)[:SHOWN],
         "projects": projects,
         "scopes": [scope for scope in Scope if scope in offered],
@@ -112,33 +104,26 @@ def _create(request: HttpRequest) -> str:
     )
 
 
-@require_POST
-@for_members
-def revoke(request: HttpRequest, key: str) -> HttpResponse:
+def revoke(request: HttpRequest, token_id: str) -> HttpResponse:
     """Revoke a token of the account, or of a project that it administers."""
-    found = tokens_shown_to(request.user).filter(public_id=key).first()
+    found = tokens_shown_to(request.user).filter(public_id=token_id).first()
     if found is None:
         raise Http404("there is no such token, or it is not yours")
-    token_revoke(actor=actor_at(request), public_id=key)
+    token_revoke(actor=actor_at(request), public_id=token_id)
     messages.success(request, f"{found.name} is revoked.")
     return redirect("accounts:tokens")
 
 
-@require_safe
 @never_cache
-@login_required
 def sessions(request: HttpRequest) -> HttpResponse:
     """Show the sessions of the account."""
     context = {
-        "page": "people",
         "sessions": sessions_of(request.user),
         "here": request.session.session_key,
     }
     return render(request, "accounts/sessions.html", context)
 
 
-@require_POST
-@login_required
 def end(request: HttpRequest) -> HttpResponse:
     """End one other session, or all other sessions."""
     if "session" in request.POST:
@@ -152,3 +137,8 @@ def end(request: HttpRequest) -> HttpResponse:
         count = services.end_other_sessions(http=request)
         messages.success(request, f"Signed out elsewhere: {count}.")
     return redirect("accounts:sessions")
+
+
+password = PasswordChangeView.as_view(
+    template_name="accounts/password.html", success_url=reverse_lazy("accounts:sessions")
+)

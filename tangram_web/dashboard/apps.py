@@ -1,4 +1,4 @@
-"""Django's handle on the pages."""
+"""App configuration of the pages."""
 
 from __future__ import annotations
 

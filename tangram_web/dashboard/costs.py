@@ -1,7 +1,7 @@
-"""What a task or a trajectory cost, beside what reserving for its trajectories' lives would have.
+"""Cost of an action, a trajectory or a task, compared with a reservation for whole trajectories.
 
-The comparison is with a system that holds a trajectory's widest grant from its opening to its last
-action's end, as one does that gives each trajectory a container and its GPUs for good.
+The reservation holds a trajectory's widest grant from its opening to the end of its last action, as
+a system does that gives each trajectory a container and GPUs for its whole life.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecor
 
 @dataclass(frozen=True)
 class CostLine:
-    """One kind of resource; all amounts are units times seconds."""
+    """Amounts of one kind of resource, in units times seconds."""
 
     name: str
     asked: float
     granted: float
-    #: Of ``granted``, what belongs to actions whose use was counted; and their use.
+    #: The part of ``granted`` whose use was measured; and that use.
     measured: float
     used: float
-    #: Granted to actions of trajectories, and what reserving for these would have held.
+    #: Granted to actions of trajectories, and the reservation for these trajectories.
     in_trajectories: float
     reserved: float
 
     @property
     def used_share(self) -> float | None:
-        """Used of what was granted, where it was counted."""
+        """Used share of the grants, where it was measured."""
         return self.used / self.measured if self.measured else None
 
     @property
@@ -41,20 +41,20 @@ class CostLine:
 
 @dataclass(frozen=True)
 class Bill:
-    """All kinds that were held at all, and over how many trajectories reserving was reckoned."""
+    """The kinds that were granted, and the number of trajectories in the comparison."""
 
     lines: list[CostLine]
     trajectories: int
 
 
 def bill_of_trajectory(row: TrajectoryRecord) -> Bill:
-    """Return what one trajectory has cost so far."""
+    """Return the cost of one trajectory so far."""
     life = row.ended_wall - row.begun_wall if row.begun_wall else 0.0
     return _bill(row, 1, _reservation(row, life, life * row.peak_cores, life * row.peak_gpus))
 
 
 def bill_of_task(row: TaskRecord) -> Bill:
-    """Return what one task has cost so far; one query over its trajectories."""
+    """Return the cost of one task so far; one query over its trajectories."""
     rows: QuerySet[TrajectoryRecord] = TrajectoryRecord.objects.filter(
         project=row.project, task=row.name, begun_wall__gt=0, ended_wall__gt=0
     )
@@ -75,7 +75,7 @@ def bill_of_task(row: TaskRecord) -> Bill:
 
 
 def cost_of_action(row: ActionRecord) -> list[tuple[str, str]]:
-    """Return what a finished action held and used, as names and words; empty before its end."""
+    """Return name and text of what a finished action held and used; empty before its end."""
     if row.act_seconds is None or row.queue_seconds is None:
         return []
     held_seconds = max(0.0, row.act_seconds - row.queue_seconds)

@@ -1,4 +1,4 @@
-"""Who may see the pages."""
+"""Guards of pages: each admits some readers and answers the others with a refusal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SightedView = Callable[Concatenate[HttpRequest, Sight, P], HttpResponse]
 
 
 def for_watchers(view: View[P]) -> View[P]:
-    """Ask people to sign in, and turn away those who may not see all projects at once."""
+    """Admit readers that may see all projects at once."""
 
     @wraps(view)
     def guarded(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
@@ -27,7 +27,7 @@ def for_watchers(view: View[P]) -> View[P]:
         return refuse(
             request,
             "Not permitted",
-            "This shows all projects: it is for staff accounts and members of every project.",
+            "This page shows all projects: it is for staff accounts and members of every project.",
             403,
         )
 
@@ -35,20 +35,20 @@ def for_watchers(view: View[P]) -> View[P]:
 
 
 def for_viewers(view: SightedView[P]) -> View[P]:
-    """Ask people to sign in, and tell the view what it may show; turn away who sees nothing."""
+    """Admit members of a project; the view gets the projects that it may show."""
 
     @wraps(view)
     def guarded(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
         sight = sight_of(request.user)
         if sight is not None:
             return view(request, sight, *args, **kwargs)
-        cure = "You are a member of no project. An admin of one can make you a member."
+        cure = "You are a member of no project. An admin of a project can add you."
         return refuse(request, "Not permitted", cure, 403)
 
     return login_required(guarded)
 
 
 def refuse(request: HttpRequest, title: str, cure: str, status: int) -> HttpResponse:
-    """Answer with a page that says what to do instead."""
+    """Return a page with the reason of a refusal and a remedy."""
     context = {"title": title, "cure": cure}
     return render(request, "dashboard/refused.html", context, status=status)

@@ -1,4 +1,4 @@
-"""What browsers may load on our pages: our own files, nothing inline, nobody else's."""
+"""Content Security Policy: pages load files of this server only, and nothing inline."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ POLICY: Final = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-#: Views of third parties that bring inline scripts or styles of their own.
+#: Views of third parties with inline scripts or styles.
 EXEMPT_VIEWS: Final = frozenset({"api-docs"})
 
 
 class ContentSecurityPolicyMiddleware:
-    """Adds the policy to every answer that has none."""
+    """Adds the policy to every response without one."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self._get_response = get_response

@@ -1,4 +1,4 @@
-"""Rows as the pages show them."""
+"""Rows for the pages: lists of actions, trajectories and tasks, and sums of a task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tangram_web.records.models import (
 Row = TypeVar("Row", bound=Model)
 
 PAGE: Final = 50
-#: Actions drawn of one trajectory, and steps shown of one task.
+#: Most actions drawn of a trajectory, and most steps shown of a task.
 LANES: Final = 300
 STEPS: Final = 100
 #: Filters by the names they have in the address.
@@ -36,14 +36,14 @@ LIVE_STATES: Final = frozenset(ActionState) - {ActionState.FINISHED}
 
 @dataclass(frozen=True)
 class ActionPage:
-    """Some actions, newest first, and where to go on."""
+    """Some actions, newest first, and the links to the following ones."""
 
     rows: list[ActionRecord]
     filters: dict[str, str]
     #: Query strings of the following and of the first page; empty when there is none.
     older: str
     newest: str
-    #: A value that no action can have.
+    #: Describes a filter value that no action can have.
     mistake: str = ""
 
     @property
@@ -52,9 +52,9 @@ class ActionPage:
 
 
 def action_page(sight: Sight, query: QueryDict) -> ActionPage:
-    """Return the page of actions that an address asks for.
+    """Return the page of actions that a query selects.
 
-    Ids sort by time of submission, so the cursor is an id: pages stay put while actions arrive.
+    The cursor is an id, and ids sort by submission: a page does not shift while actions arrive.
     """
     filters = _given(query, FILTERS)
     before = query.get("before", "")
@@ -68,22 +68,22 @@ def action_page(sight: Sight, query: QueryDict) -> ActionPage:
     return ActionPage(rows, filters, older, newest, mistake)
 
 
-class Mistake(ValueError):
-    """A filter has a value that nothing can have."""
+class ImpossibleFilter(ValueError):
+    """A filter has a value that no row can have."""
 
 
 def filtered_actions(sight: Sight, query: QueryDict) -> QuerySet[ActionRecord]:
-    """Return all actions that an address asks for. Raises Mistake."""
+    """Return all actions that a query selects. Raises ImpossibleFilter."""
     return sight.of(_actions_where(_checked(query, FILTERS)))
 
 
 def filtered_trajectories(sight: Sight, query: QueryDict) -> QuerySet[TrajectoryRecord]:
-    """Return all trajectories that an address asks for. Raises Mistake."""
+    """Return all trajectories that a query selects. Raises ImpossibleFilter."""
     return sight.of(TrajectoryRecord.objects.filter(**_checked(query, TRAJECTORY_FILTERS)))
 
 
 def filtered_tasks(sight: Sight, query: QueryDict) -> QuerySet[TaskRecord]:
-    """Return all tasks that an address asks for. Raises Mistake."""
+    """Return all tasks that a query selects. Raises ImpossibleFilter."""
     return sight.of(TaskRecord.objects.filter(**_checked(query, TASK_FILTERS)))
 
 
@@ -91,7 +91,7 @@ def _checked(query: QueryDict, names: tuple[str, ...]) -> dict[str, str]:
     filters = _given(query, names)
     mistake = _mistake(filters) if names is FILTERS else _unreadable(filters)
     if mistake:
-        raise Mistake(mistake)
+        raise ImpossibleFilter(mistake)
     return filters
 
 
@@ -100,17 +100,17 @@ def _given(query: QueryDict, names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _unreadable(filters: dict[str, str]) -> str:
-    return next((f"{v!r} is no {n}" for n, v in filters.items() if not _readable(v)), "")
+    return next((f"{v!r} is not a valid {n}" for n, v in filters.items() if not _readable(v)), "")
 
 
 def action_record(sight: Sight, action_id: str) -> ActionRecord | None:
-    """Return an action's row; None where there is none to be seen."""
+    """Return an action's row; None if it is missing or may not be seen."""
     return _one(sight, ActionRecord.objects.all(), action_id)
 
 
 @dataclass(frozen=True)
 class RowPage(Generic[Row]):
-    """Some rows, the latest first, and where to go on."""
+    """Some rows, the latest first, and the link to the following ones."""
 
     rows: list[Row]
     filters: dict[str, str]
@@ -119,29 +119,29 @@ class RowPage(Generic[Row]):
 
 
 def trajectory_page(sight: Sight, query: QueryDict) -> RowPage[TrajectoryRecord]:
-    """Return the page of trajectories that an address asks for."""
+    """Return the page of trajectories that a query selects."""
     rows = TrajectoryRecord.objects.order_by("-opened_at", "-key").defer("environment", "metadata")
     return _by_opening(sight.of(rows), query, TRAJECTORY_FILTERS)
 
 
 def task_page(sight: Sight, query: QueryDict) -> RowPage[TaskRecord]:
-    """Return the page of tasks that an address asks for."""
+    """Return the page of tasks that a query selects."""
     rows = TaskRecord.objects.order_by("-opened_at", "-key").defer("metadata")
     return _by_opening(sight.of(rows), query, TASK_FILTERS)
 
 
 def trajectory_record(sight: Sight, key: str) -> TrajectoryRecord | None:
-    """Return a trajectory's row; None where there is none to be seen."""
+    """Return a trajectory's row; None if it is missing or may not be seen."""
     return _one(sight, TrajectoryRecord.objects.all(), key)
 
 
 def task_record(sight: Sight, key: str) -> TaskRecord | None:
-    """Return a task's row; None where there is none to be seen."""
+    """Return a task's row; None if it is missing or may not be seen."""
     return _one(sight, TaskRecord.objects.all(), key)
 
 
 def names_hidden_from(sight: Sight, action_ids: Iterable[str]) -> set[str]:
-    """Return those of ``action_ids`` that may not be named to somebody; one query at most."""
+    """Return those of ``action_ids`` that may not be seen; one query at most."""
     asked = set(action_ids)
     if sight.everything or not asked:
         return set()
@@ -161,7 +161,7 @@ def actions_of_trajectory(trajectory: TrajectoryRecord) -> list[ActionRecord]:
 
 
 def steps_of(task: TaskRecord) -> list[dict[str, Any]]:
-    """Return its latest training steps: how many actions, how long, how much of it waiting."""
+    """Return its latest training steps: actions, duration, mean queue time, ACT and reward."""
     rows = StepRecord.objects.filter(project=task.project, task=task.name).order_by("-step")
     return [
         {
@@ -177,7 +177,7 @@ def steps_of(task: TaskRecord) -> list[dict[str, Any]]:
 
 
 def outcomes_of(task: TaskRecord) -> list[dict[str, Any]]:
-    """Return how its actions ended, the most frequent end first, with their mean times."""
+    """Return its outcomes, the most frequent first, with the number of actions and mean times."""
     rows = EndRecord.objects.filter(project=task.project, task=task.name).order_by("-actions")
     return [
         {
@@ -202,7 +202,7 @@ def _by_opening(rows: QuerySet[Row], query: QueryDict, names: tuple[str, ...]) -
     before = query.get("before", "")
     moment = instant_of(before)
     if before and moment is None:
-        mistake = f"{before!r} is no instant"
+        mistake = f"{before!r} is not an instant"
     if mistake:
         return RowPage([], filters, "", mistake)
     rows = rows.filter(**filters)
@@ -228,8 +228,8 @@ def _matching(filters: dict[str, str], before: str) -> QuerySet[ActionRecord]:
 def _actions_where(filters: dict[str, str]) -> QuerySet[ActionRecord]:
     rows = ActionRecord.objects.filter(**filters)
     if filters.get("state") in LIVE_STATES:
-        # Says nothing new, but it is what the index of live ones is made for: without it, a search
-        # for the few that are live reads all that are not.
+        # Redundant, but the partial index of live actions has this condition: without it, a query for
+        # the few live actions reads all finished ones.
         rows = rows.filter(finished_seq__isnull=True)
     return rows
 
@@ -237,11 +237,11 @@ def _actions_where(filters: dict[str, str]) -> QuerySet[ActionRecord]:
 def _mistake(filters: dict[str, str]) -> str:
     for name, value in filters.items():
         if not _readable(value):
-            return f"{value!r} is no {name}"
+            return f"{value!r} is not a valid {name}"
     for name, values in (("state", ActionState), ("outcome", Outcome)):
         given = filters.get(name)
         if given is not None and given not in set(values):
-            return f"{given!r} is no {name}: take one of {', '.join(values)}"
+            return f"{given!r} is not a valid {name}: use one of {', '.join(values)}"
     return ""
 
 

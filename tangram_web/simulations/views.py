@@ -8,10 +8,9 @@ import msgspec
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.http import urlencode
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from domain.errors import Conflict, InvalidRequest, Unavailable
-from tangram_web.accounts.access import for_members, roles_of
+from tangram_web.accounts.access import roles_of
 from tangram_web.accounts.models import Role
 from tangram_web.dashboard.guards import refuse
 from tangram_web.simulations import services
@@ -23,8 +22,6 @@ from tangram_web.simulations.selectors import rows_of, simulation_seen_by, simul
 SHOWN: Final = 100
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
-@for_members
 def simulations(request: HttpRequest) -> HttpResponse:
     """List simulations, and create one."""
     projects = roles_of(request.user, Role.SUBMITTER)
@@ -68,7 +65,6 @@ def _initial(request: HttpRequest) -> dict[str, Any]:
 
 def _list(request: HttpRequest, form: SimulationForm, status: int = 200) -> HttpResponse:
     context = {
-        "page": "simulate",
         "form": form,
         "may_create": bool(form.fields["project"].choices),  # type: ignore[attr-defined]
         "simulations": simulations_seen_by(request.user)[:SHOWN],
@@ -76,11 +72,9 @@ def _list(request: HttpRequest, form: SimulationForm, status: int = 200) -> Http
     return render(request, "simulations/list.html", context, status=status)
 
 
-@require_safe
-@for_members
-def simulation(request: HttpRequest, key: str) -> HttpResponse:
+def simulation(request: HttpRequest, simulation_id: str) -> HttpResponse:
     """Show the progress or the result of a simulation."""
-    found = simulation_seen_by(request.user, key)
+    found = simulation_seen_by(request.user, simulation_id)
     again = {**found.request, "project": found.project_id, "title": found.title,
              "seeds": ", ".join(map(str, found.request["seeds"]))}  # fmt: skip
     for name in (
@@ -96,7 +90,6 @@ def simulation(request: HttpRequest, key: str) -> HttpResponse:
     ):
         again.pop(name, None)
     context = {
-        "page": "simulate",
         "simulation": found,
         "percent": round(100 * found.share),
         "rows": rows_of(found.outcome) if found.outcome else [],
@@ -106,11 +99,9 @@ def simulation(request: HttpRequest, key: str) -> HttpResponse:
     return render(request, "simulations/one.html", context)
 
 
-@require_safe
-@for_members
-def result(request: HttpRequest, key: str) -> HttpResponse:
+def result(request: HttpRequest, simulation_id: str) -> HttpResponse:
     """Return the request and the whole result as a file."""
-    found = simulation_seen_by(request.user, key)
+    found = simulation_seen_by(request.user, simulation_id)
     body = {
         "id": found.pk,
         "project": found.project_id,
@@ -125,22 +116,18 @@ def result(request: HttpRequest, key: str) -> HttpResponse:
     return answer
 
 
-@require_POST
-@for_members
-def cancel(request: HttpRequest, key: str) -> HttpResponse:
+def cancel(request: HttpRequest, simulation_id: str) -> HttpResponse:
     """Cancel a simulation."""
-    found = simulation_seen_by(request.user, key)
+    found = simulation_seen_by(request.user, simulation_id)
     if not services.may_change(request.user, found):
         return _refused(request)
     services.simulation_cancel(http=request, simulation=found)
     return redirect("simulations:one", found.pk)
 
 
-@require_POST
-@for_members
-def delete(request: HttpRequest, key: str) -> HttpResponse:
+def delete(request: HttpRequest, simulation_id: str) -> HttpResponse:
     """Delete a simulation."""
-    found = simulation_seen_by(request.user, key)
+    found = simulation_seen_by(request.user, simulation_id)
     if not services.may_change(request.user, found):
         return _refused(request)
     try:

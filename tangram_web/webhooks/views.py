@@ -8,10 +8,9 @@ from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_http_methods, require_POST
 
 from domain.errors import Conflict, InvalidRequest
-from tangram_web.accounts.access import for_members, may, require, roles_of
+from tangram_web.accounts.access import may, require, roles_of
 from tangram_web.accounts.models import Role
 from tangram_web.webhooks import services
 from tangram_web.webhooks.forms import EndpointForm
@@ -20,9 +19,7 @@ from tangram_web.webhooks.models import DeliveryState, Endpoint
 SHOWN: Final = 100
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@for_members
 def endpoints(request: HttpRequest) -> HttpResponse:
     """List the endpoints of the projects of the account, and add one."""
     projects = roles_of(request.user, Role.ADMIN)
@@ -43,65 +40,55 @@ def endpoints(request: HttpRequest) -> HttpResponse:
     return _list(request, form, 422)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@for_members
-def endpoint(request: HttpRequest, key: str) -> HttpResponse:
+def endpoint(request: HttpRequest, endpoint_id: str) -> HttpResponse:
     """Show one endpoint with its deliveries, and change it."""
     if request.method != "POST":
-        return _one(request, _found(request, key, Role.OPERATOR))
-    found = _found(request, key, Role.ADMIN)
+        return _one(request, _found(request, endpoint_id, Role.OPERATOR))
+    found = _found(request, endpoint_id, Role.ADMIN)
     form = EndpointForm(None, request.POST)
     if form.is_valid():
         try:
             services.endpoint_update(http=request, endpoint=found, **form.cleaned_data)
             messages.success(request, "Saved.")
-            return redirect("webhooks:one", key)
+            return redirect("webhooks:one", endpoint_id)
         except InvalidRequest as error:
             form.add_pointed_error(error)
     return _one(request, found, form=form, status=422)
 
 
-@require_POST
 @never_cache
-@for_members
-def rotate(request: HttpRequest, key: str) -> HttpResponse:
+def rotate(request: HttpRequest, endpoint_id: str) -> HttpResponse:
     """Replace the secret and show the new one once."""
-    found = _found(request, key, Role.ADMIN)
+    found = _found(request, endpoint_id, Role.ADMIN)
     return _one(request, found, secret=services.endpoint_rotate(http=request, endpoint=found))
 
 
-@require_POST
-@for_members
-def ping(request: HttpRequest, key: str) -> HttpResponse:
+def ping(request: HttpRequest, endpoint_id: str) -> HttpResponse:
     """Send a test message."""
-    found = _found(request, key, Role.OPERATOR)
+    found = _found(request, endpoint_id, Role.OPERATOR)
     try:
         services.endpoint_ping(http=request, endpoint=found)
         messages.success(request, "The test message is queued.")
     except Conflict as error:
         messages.error(request, f"{error}.")
-    return redirect("webhooks:one", key)
+    return redirect("webhooks:one", endpoint_id)
 
 
-@require_POST
-@for_members
-def delete(request: HttpRequest, key: str) -> HttpResponse:
+def delete(request: HttpRequest, endpoint_id: str) -> HttpResponse:
     """Delete an endpoint after its address has been typed as a confirmation."""
-    found = _found(request, key, Role.ADMIN)
+    found = _found(request, endpoint_id, Role.ADMIN)
     if request.POST.get("confirm", "").strip() != found.url:
         messages.error(request, "Nothing was deleted: the typed address differs.")
-        return redirect("webhooks:one", key)
+        return redirect("webhooks:one", endpoint_id)
     services.endpoint_delete(http=request, endpoint=found)
     return redirect("webhooks:list")
 
 
-@require_POST
-@for_members
-def replay(request: HttpRequest, key: str, number: int) -> HttpResponse:
+def replay(request: HttpRequest, endpoint_id: str, delivery_id: int) -> HttpResponse:
     """Send a delivery again."""
-    found = _found(request, key, Role.OPERATOR)
-    delivery = found.deliveries.select_related("endpoint").filter(pk=number).first()
+    found = _found(request, endpoint_id, Role.OPERATOR)
+    delivery = found.deliveries.select_related("endpoint").filter(pk=delivery_id).first()
     if delivery is None:
         raise Http404("there is no such delivery")
     try:
@@ -109,11 +96,11 @@ def replay(request: HttpRequest, key: str, number: int) -> HttpResponse:
         messages.success(request, f"{delivery.message_id} is queued again.")
     except Conflict as error:
         messages.error(request, f"{error}.")
-    return redirect("webhooks:one", key)
+    return redirect("webhooks:one", endpoint_id)
 
 
-def _found(request: HttpRequest, key: str, least: Role) -> Endpoint:
-    found = Endpoint.objects.filter(pk=key).first()
+def _found(request: HttpRequest, endpoint_id: str, least: Role) -> Endpoint:
+    found = Endpoint.objects.filter(pk=endpoint_id).first()
     if found is None:
         raise Http404("there is no such endpoint, or you may not see it")
     require(request.user, found.project_id, least)
@@ -123,7 +110,6 @@ def _found(request: HttpRequest, key: str, least: Role) -> Endpoint:
 def _list(request: HttpRequest, form: EndpointForm, status: int = 200) -> HttpResponse:
     seen = roles_of(request.user, Role.OPERATOR)
     context = {
-        "page": "webhooks",
         "form": form,
         "may_create": bool(form.fields["project"].choices),  # type: ignore[attr-defined]
         "endpoints": Endpoint.objects.filter(project__in=seen).order_by("project", "url"),
@@ -149,7 +135,6 @@ def _one(
     if state in DeliveryState.values:
         deliveries = deliveries.filter(state=state)
     context = {
-        "page": "webhooks",
         "endpoint": found,
         "secret": secret,
         "form": form or EndpointForm(None, initial=initial),

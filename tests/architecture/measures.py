@@ -24,6 +24,11 @@ REGISTERED = (
     "scheduler.runtime.gateway.endpoints.",
     "facades.",
     "tangram_web.dashboard.views.",
+    # Django loads template tags by name; the site map and the table of verbs register the others.
+    "tangram_web.dashboard.templatetags.",
+    "tangram_web.operations.verbs.",
+    "tangram_web.operations.views",
+    "tangram_web.configuration.views",
     # URL tables name them.
     "tangram_web.accounts.views",
     "tangram_web.audit.api.views",

@@ -20,7 +20,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from domain.principals import Principal, Scope
 from tangram_web.audit.services import SYSTEM
-from tangram_web.dashboard.services import entry_link
+from tangram_web.dashboard.entry_links import entry_link
 from tangram_web.pools.selectors import principal_of
 from tangram_web.pools.services import ensure_defaults, publish_current, token_create
 

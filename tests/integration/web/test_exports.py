@@ -14,8 +14,8 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from tangram_web.dashboard import tables, traces
-from tangram_web.dashboard.exports import as_csv, as_json
+from tangram_web.dashboard import chrome_trace, export_tables
+from tangram_web.dashboard.views.export import as_csv, as_json
 from tangram_web.records.models import ActionRecord, TrajectoryRecord
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -48,7 +48,7 @@ def body_of(answer: Any) -> str:
 def test_a_table_of_many_pages_comes_whole_and_in_order(
     browser: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "PAGE", 10)
+    monkeypatch.setattr(export_tables, "PAGE", 10)
     actions(35)
 
     answer = browser.get("/export/actions.csv")
@@ -120,7 +120,7 @@ def test_a_trace_has_slices_for_actions_and_their_phases(browser: Client) -> Non
 def test_actions_without_a_trajectory_share_lanes_without_overlap(browser: Client) -> None:
     actions(4, trajectory=None)
 
-    events = list(json.loads("".join(traces.written(
+    events = list(json.loads("".join(chrome_trace.chrome_trace(
         ActionRecord.objects.order_by("id"), NOW)))["traceEvents"])  # fmt: skip
 
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
@@ -135,7 +135,7 @@ def test_a_trace_of_a_window_is_titled_by_its_range(browser: Client) -> None:
 
 
 def test_a_trace_that_is_cut_says_so(browser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "MOST", 2)
+    monkeypatch.setattr(chrome_trace, "MOST_ACTIONS", 2)
     actions(3)
     ActionRecord.objects.update(project="default")
     TrajectoryRecord.objects.create(

@@ -53,7 +53,7 @@ def test_an_unrecorded_time_is_not_made_up(browser: Client, store: GpuHistorySto
     answer = browser.get(f"/gpu/past.json?at={NOW - 3000 + REPEAT_SECONDS + STEP_SECONDS + 1}")
 
     assert answer.status_code == 404
-    assert "nobody knows" in answer.json()["detail"]
+    assert "no state of the GPUs is stored" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("at", ["", "then", "nan", "-1", "1e99"])

@@ -14,7 +14,8 @@ from contract.responses import QueueDetails, QueuesResponse, WaitDetails
 from domain.inventory import Config
 from domain.redis_keys import Keys
 from domain.resources import MILLI
-from tangram_web.dashboard import maps
+from tangram_web.dashboard import resource_selectors
+from tangram_web.dashboard.views import apis
 from tangram_web.lib import scheduler_client
 from tangram_web.live.frames import FrameFold
 from tangram_web.live.topic_store import snapshot_key
@@ -105,7 +106,9 @@ def test_an_api_says_what_is_open_used_up_and_who_waits() -> None:
     config = Config(resources={"api:search": 8 * MILLI})
     cores = {**A_SHARE, "pool": "default", "resource": "cpu"}
 
-    (row,) = maps.api_rows(STATUS, config, QueuesResponse([line], 1, 7), [A_SHARE, cores])
+    (row,) = resource_selectors.api_rows(
+        STATUS, config, QueuesResponse([line], 1, 7), [A_SHARE, cores]
+    )
 
     assert (row["name"], row["held"], row["capacity"], row["ceiling"]) == ("api:search", 1.5, 8, 4)
     assert (row["waiting"], row["shares"]) == (7, [A_SHARE])
@@ -119,11 +122,11 @@ def test_the_page_of_apis_shows_quota_burn_and_pauses(
         scheduler_client, "status", lambda: {"resources": STATUS, "shares": [A_SHARE]}
     )
     monkeypatch.setattr(scheduler_client, "queues", lambda: QueuesResponse([], 0, 0))
-    monkeypatch.setattr(maps, "current_config", lambda: config)
+    monkeypatch.setattr(apis, "current_config", lambda: config)
 
     text = browser.get("/apis/").content.decode()
 
     assert "paused for 3 s: it answered 429" in text
-    assert "1.5 of 8, held down to 4 by its answers" in text
+    assert "1.5 of 8, limited to 4 by its responses" in text
     assert "100 in 1m 00s" in text
     assert '<td>lab</td><td class="right">5</td><td class="right">3</td>' in text

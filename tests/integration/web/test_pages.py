@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -144,9 +144,9 @@ def test_a_page_says_that_the_scheduler_is_away(
 
 def test_queues_say_what_waits_for_what(browser: Client, scheduler: None) -> None:
     text = browser.get("/queues/").content.decode()
-    assert "7 actions wait in 1 line" in text
+    assert "7 actions wait in 1 queue" in text
     assert "cpu 2 · memory 1 GiB" in text
-    assert "Shares of projects" in text
+    assert "</a> of projects" in text
     assert '<td>lab</td><td class="right">5</td><td class="right">3</td>' in text
     assert WHY.reason in text
     assert MARKUP not in text
@@ -157,13 +157,13 @@ def test_decisions_show_candidates_and_what_else_was_tried(
 ) -> None:
     text = browser.get("/decisions/").content.decode()
     assert "cpu:n1" in text
-    assert "2 ways looked at" in text
-    assert "certainly no better" in text
+    assert "2 options compared" in text
+    assert "not better" in text
 
 
 def test_workers_show_lags(browser: Client, scheduler: None) -> None:
     text = browser.get("/workers/").content.decode()
-    assert "nobody leads" in text
+    assert "no leader" in text
     assert "projector" in text
     assert "entry 42" in text
 
@@ -182,14 +182,14 @@ def test_a_waiting_action_says_what_would_free_it(browser: Client, scheduler: No
     text = browser.get("/actions/act_2/").content.decode()
     assert "1 more of cpu:n1" in text
     assert "starts <strong>20 s</strong> earlier, in 10 s, and ends in about 15 s" in text
-    assert "4 more of cpu:n1, for it and the 3 before it" in text
+    assert "4 more of cpu:n1, for it and the 3 ahead of it" in text
 
 
 CURES = {
     "quota": (
         WaitDetails("short_of", "waits", "api:search", 2,
                  relief=UnblockHint("quota", 1, 0, 3, 6.0, 9.0)),
-        "enough is left in <strong>9.0 s</strong>, for it and the 2 before it",
+        "enough is left in <strong>9.0 s</strong>, for it and the 2 ahead of it",
     ),
     "memory": (
         WaitDetails("short_of", "waits", "memory:n1", 0,
@@ -200,29 +200,29 @@ CURES = {
     "size": (
         WaitDetails("too_large", "too large", subject="default",
                  relief=UnblockHint("size", sizes=[UnmetSize("gpu_memory", 80 * 2**30, 2**34)])),
-        "it asks for 80 GiB, the largest has 16 GiB",
+        "it needs 80 GiB; the largest has 16 GiB",
     ),
     "pool": (WaitDetails("pool_paused", "pool x is paused", subject="x"), "/pool/resume/?target=x"),
     "task": (WaitDetails("task_paused", "paused", subject="p/t"), "/task/resume/?target=p/t"),
     "drained": (WaitDetails("node_drained", "drained", subject="n1"), "/node/resume/?target=n1"),
-    "lost": (WaitDetails("node_lost", "silent", subject="n1"), "shows life again"),
+    "lost": (WaitDetails("node_lost", "silent", subject="n1"), "must send heartbeats again"),
     "none": (WaitDetails("no_node", "none", subject="east"), "TANGRAM_NODE_POOL=east ./tangram up"),
-    "share": (WaitDetails("share", "its share", "cpu"), "others give back what they borrowed"),
+    "share": (WaitDetails("share", "its share", "cpu"), "other projects return borrowed units"),
     "deferred": (WaitDetails("deferred", "held back", "cpu:n1", starts_in_seconds=3.0), "in about 3.0 s"),
     "turn": (WaitDetails("trajectory_busy", "one at a time", blocked_by="act_b"), "/actions/act_b/"),
     "behind": (
         WaitDetails("behind", "act_b came before it", "cpu:n1", 1, "act_b", one_more=ONE_MORE),
-        "</a> starts, which waits for cpu:n1",
+        "</a> must start; it waits for cpu:n1",
     ),
     "cores": (
         WaitDetails("short_of", "waits for 4 of cpu:n1", "cpu:n1", 0, one_more=ONE_MORE),
-        '<a href="/cpu/">what each core of n1 is held by, and since when</a>',
+        '<a href="/cpu/">cores of n1 with their holders</a>',
     ),
     "gpus": (
         WaitDetails("short_of", "waits for 2 of gpu:n1", "gpu:n1", 0),
-        '<a href="/gpu/">what each GPU of n1 is held by, and since when</a>',
+        '<a href="/gpu/">GPUs of n1 with their holders</a>',
     ),
-    "arriving": (WaitDetails("arriving", "just arrived"), "it is looked at again"),
+    "arriving": (WaitDetails("arriving", "just arrived"), "it is considered again"),
 }  # fmt: skip
 
 
@@ -238,7 +238,7 @@ def test_a_waiting_action_shows_what_would_free_it(
 
     text = browser.get("/actions/act_2/").content.decode()
 
-    assert "What would free it" in text
+    assert "How it can start" in text
     assert words in text
 
 
@@ -254,7 +254,7 @@ def test_a_way_to_a_cure_is_offered_to_those_who_may_take_it(
         text = browser.get("/actions/act_2/").content.decode()
 
         assert (words in text) is offered, cure
-        assert "What would free it" in text
+        assert "How it can start" in text
 
 
 def test_a_trajectory_shows_its_actions_over_time(browser: Client) -> None:
@@ -268,7 +268,7 @@ def test_a_trajectory_shows_its_actions_over_time(browser: Client) -> None:
 def test_a_trajectory_shows_what_it_waited_on_and_its_steps(browser: Client) -> None:
     a_task()
     text = browser.get("/trajectories/default/t-1/").content.decode()
-    assert "Share of the makespan" in text
+    assert ">makespan</a>" in text
     assert text.count('class="step"') == 1
     assert MARKUP not in text
 
@@ -284,9 +284,9 @@ def test_a_task_shows_steps_and_ends(browser: Client) -> None:
 def test_lists_filter_and_refuse_nonsense(browser: Client) -> None:
     a_task()
     assert b"t-1" in browser.get("/trajectories/?state=open&task=swe").content
-    assert b"No trajectory fits" in browser.get("/trajectories/?task=other").content
-    assert b"is no instant" in browser.get("/trajectories/?before=yesterday").content
-    assert b"is no task" in browser.get("/trajectories/?task=%00").content
+    assert b"No trajectory matches" in browser.get("/trajectories/?task=other").content
+    assert b"is not an instant" in browser.get("/trajectories/?before=yesterday").content
+    assert b"is not a valid task" in browser.get("/trajectories/?task=%00").content
 
 
 @pytest.mark.parametrize("page", ["/trajectories/default/nope/", "/tasks/default/nope/"])
@@ -307,10 +307,3 @@ def test_pages_of_lists_go_on_where_the_last_ended(browser: Client) -> None:
     second = browser.get(f"/trajectories/?{older}")
     names = [row.name for page in (first, second) for row in page.context["found"].rows]
     assert names == [f"t{number:02}" for number in reversed(range(60))]
-
-
-@pytest.mark.parametrize("page", [*LIVE_PAGES, *MAP_PAGES, *ROW_PAGES])
-def test_strangers_are_asked_to_sign_in(db: None, page: str, caller: Callable[..., Any]) -> None:
-    answer = Client().get(page)
-    assert answer.status_code == 302
-    assert "/login/" in answer["Location"]

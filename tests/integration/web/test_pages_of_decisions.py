@@ -13,7 +13,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from contract.responses import DecisionDetails, DecisionsResponse
-from tangram_web.dashboard.decided import PAGE
+from tangram_web.dashboard.recent_decisions import PAGE
 from tangram_web.lib import scheduler_client
 from tangram_web.records.models import NodeRecord
 
@@ -129,7 +129,7 @@ def test_a_limit_has_no_pool_even_where_a_node_has_its_name(
 def test_a_page_whose_decisions_are_gone_leads_back(browser: Client) -> None:
     for query in ("policy=none", "before=1"):
         answer = browser.get(f"/decisions/?{query}")
-        assert "still kept" in answer.content.decode()
+        assert "No kept decision matches" in answer.content.decode()
 
 
 @pytest.mark.parametrize("before", ["x", "nan", "\0", "1e999x"])
@@ -137,4 +137,4 @@ def test_nonsense_is_said_so(browser: Client, before: str) -> None:
     answer = browser.get(f"/decisions/?before={quote(before)}")
 
     assert answer.status_code == 200
-    assert "is no instant of the journal" in answer.content.decode()
+    assert "is not an instant of the journal" in answer.content.decode()

@@ -13,13 +13,10 @@ from django.test import Client
 from tangram_web.dashboard.middleware import POLICY
 from tangram_web.lib import scheduler_client
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
+from tests.integration.web.test_every_page import LONG, MARKUP, NONSENSE
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
-MARKUP = "</script><svg onload=alert(1)>\"'"
-LONG = "x" * 10_000
 LISTS = ("/actions/", "/trajectories/", "/tasks/", "/export/actions.csv", "/export/tasks.json")
-NONSENSE = (LONG, MARKUP, "\0", "%", "../../etc/passwd", "' OR 1=1 --", "\u202e\ud7ff", "-1", "NaN",
-            "2026-13-45T00:00:00Z", "0001-01-01T00:00:00+14:00")  # fmt: skip
 
 
 @pytest.fixture
@@ -30,37 +27,30 @@ def browser(defaults: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch) -> 
     return client
 
 
-@pytest.mark.parametrize("text", NONSENSE, ids=range(len(NONSENSE)))
 @pytest.mark.parametrize("page", LISTS)
-def test_a_search_for_anything_is_answered(browser: Client, page: str, text: str) -> None:
-    for name in ("task", "trajectory", "project", "state", "outcome", "before"):
-        answer = browser.get(page, {name: text})
-        assert answer.status_code in (200, 400), name
+def test_a_search_for_anything_is_answered(browser: Client, page: str) -> None:
+    for text in NONSENSE:
+        for name in ("task", "trajectory", "project", "state", "outcome", "before"):
+            answer = browser.get(page, {name: text})
+            assert answer.status_code in (200, 400), (name, text[:40])
+            assert MARKUP.encode() not in answer.getvalue()
+
+
+def test_an_unknown_table_is_404(browser: Client) -> None:
+    for text in NONSENSE:
+        answer = browser.get(f"/export/{quote(text, safe='')}.csv")
+
+        assert answer.status_code == 404
         assert MARKUP.encode() not in answer.getvalue()
 
 
-@pytest.mark.parametrize("text", NONSENSE, ids=range(len(NONSENSE)))
-@pytest.mark.parametrize(
-    "page",
-    ["/actions/{}/", "/trajectories/{}/", "/tasks/{}/", "/trace/actions/{}.json",
-     "/trace/trajectories/{}.json", "/export/{}.csv"],
-)  # fmt: skip
-def test_an_unknown_object_is_404(browser: Client, page: str, text: str) -> None:
-    answer = browser.get(page.format(quote(text, safe="")))
-
-    assert answer.status_code == 404
-    assert MARKUP.encode() not in answer.getvalue()
-
-
-@pytest.mark.parametrize("text", NONSENSE, ids=range(len(NONSENSE)))
-@pytest.mark.parametrize("name", ["action", "trajectory", "range", "to", "at"])
-def test_a_trace_or_an_instant_of_anything_is_answered(
-    browser: Client, name: str, text: str
-) -> None:
-    for page in ("/trace/", "/gpu/", "/gpu/past.json"):
-        answer = browser.get(page, {name: text})
-        assert answer.status_code in (200, 400, 404), page
-        assert MARKUP.encode() not in answer.getvalue()
+@pytest.mark.parametrize("page", ["/trace/", "/gpu/", "/gpu/past.json"])
+def test_a_trace_or_an_instant_of_anything_is_answered(browser: Client, page: str) -> None:
+    for text in NONSENSE:
+        for name in ("action", "trajectory", "range", "to", "at"):
+            answer = browser.get(page, {name: text})
+            assert answer.status_code in (200, 400, 404), (name, text[:40])
+            assert MARKUP.encode() not in answer.getvalue()
 
 
 @pytest.mark.parametrize("query", [{"range": LONG}, {"range": "1e309"}, {"to": MARKUP}])
@@ -105,12 +95,3 @@ def test_no_page_has_scripts_or_styles_of_its_own(browser: Client, page: str) ->
     assert "<style" not in text
     assert " style=" not in text
     assert " onclick=" not in text
-
-
-def test_people_without_staff_rights_see_nothing(defaults: None, redis_bus: Any) -> None:
-    client = Client()
-    client.force_login(get_user_model().objects.create_user("guest"))
-
-    for page in ("/", "/cpu/", "/history.json", "/export/actions.csv", "/trace/window.json",
-                 "/trace/?range=60", "/gpu/past.json?at=1"):  # fmt: skip
-        assert client.get(page).status_code == 403

@@ -155,7 +155,7 @@ def test_a_project_without_a_past_is_given_the_reason(member: Client) -> None:
     answer = member.get("/history.json?range=900").json()
 
     assert answer["whole"]["seconds"] == 0
-    assert "No past of project lab is kept" in answer["note"]
+    assert "No history of project lab is stored" in answer["note"]
 
 
 def test_a_replaced_project_leaves_nothing_in_redis(redis_bus: Any) -> None:

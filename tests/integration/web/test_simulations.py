@@ -81,7 +81,7 @@ def test_an_error_around_a_simulation_fails_it_alone(submitter, monkeypatch, tro
 def test_a_simulation_is_played_and_its_comparison_shown(submitter):
     made = asked(submitter, title=MARKUP, policies=["minimum", "kubernetes"])
     page = submitter.get(f"/simulate/{made.pk}/").content.decode()
-    assert "It waits for its turn" in page
+    assert "It waits for a worker" in page
     assert MARKUP not in page
 
     assert runner.run_next(Event())

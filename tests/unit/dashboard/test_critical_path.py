@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram_web.dashboard.critical import critical_path
+from tangram_web.dashboard.critical_path import critical_path
 from tests.unit.dashboard.lives import OPENED, action, at, finished, trajectory
 
 CPU: dict[str, Any] = {"cost": {"cpu": [1]}}

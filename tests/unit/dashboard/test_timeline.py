@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tangram_web.dashboard.lanes import LANE, lanes_of
+from tangram_web.dashboard.timeline import LANE, lanes_of
 from tests.unit.dashboard.lives import OPENED, action, at, finished, trajectory
 
 
@@ -15,7 +15,7 @@ def test_waiting_working_and_the_trainers_own_are_shares_of_the_span() -> None:
 
 def test_a_bar_lies_where_its_phase_was() -> None:
     chart = lanes_of(trajectory(ended=10), [finished(1, 1, 0.5, 2.5)], at(99))
-    places = [(bar.name, round(bar.start, 6), round(bar.width, 6)) for bar in chart.lanes[0].bars]
+    places = [(one.name, round(one.start, 6), round(one.width, 6)) for one in chart.lanes[0].phases]
     assert places == [("queue", 10, 10), ("overhead", 20, 5), ("execution", 25, 25)]
 
 
@@ -24,8 +24,8 @@ def test_a_live_action_reaches_to_now() -> None:
     running = action(2, state="running", granted_at=at(3), started_at=at(3))
     chart = lanes_of(trajectory(), [waiting, running], at(5))
     assert chart.seconds == 5
-    assert [bar.name for bar in chart.lanes[0].bars] == ["queue"]
-    assert [(bar.name, bar.seconds) for bar in chart.lanes[1].bars] == [
+    assert [phase.name for phase in chart.lanes[0].phases] == ["queue"]
+    assert [(phase.name, phase.seconds) for phase in chart.lanes[1].phases] == [
         ("queue", 1.0), ("execution", 2.0),
     ]  # fmt: skip
     assert chart.lanes[1].top == LANE

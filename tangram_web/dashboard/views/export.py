@@ -1,23 +1,21 @@
-"""Every table as a file: CSV, a JSON array, or one JSON object per line; streamed page by page."""
+"""Export: every table as a file: CSV, a JSON array, or one JSON object per line."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterator
 from io import StringIO
 from itertools import chain
 from typing import Any, Final
 
 import msgspec
-from asgiref.sync import sync_to_async
-from django.core.handlers.asgi import ASGIRequest
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
-from django.views.decorators.http import require_safe
+from django.http import HttpRequest, HttpResponse
 
 from domain.errors import Unavailable
-from tangram_web.dashboard.guards import for_viewers, refuse
-from tangram_web.dashboard.selectors import Mistake
-from tangram_web.dashboard.tables import OF_ALL, TABLES, NoSuchRange, Rows
+from tangram_web.dashboard.export_tables import OF_ALL, TABLES, NoSuchRange, Rows
+from tangram_web.dashboard.file_responses import streamed_file
+from tangram_web.dashboard.guards import refuse
+from tangram_web.dashboard.selectors import ImpossibleFilter
 from tangram_web.live.access import Sight
 
 TYPES: Final = {
@@ -25,54 +23,35 @@ TYPES: Final = {
     "json": "application/json",
     "ndjson": "application/x-ndjson",
 }
-#: A spreadsheet takes a cell that begins so for a formula.
+#: A spreadsheet reads a cell that begins with one of these as a formula.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 _encode = msgspec.json.Encoder().encode
 
 
-@require_safe
-@for_viewers
-def table(request: HttpRequest, sight: Sight, name: str, form: str) -> HttpResponse:
-    """Answer with a table as a file, filtered as the page of it is by the same address."""
+def export(request: HttpRequest, sight: Sight, name: str, form: str) -> HttpResponse:
+    """Answer with a table as a file, filtered as its page is by the same query string."""
     there = [name for name in TABLES if sight.everything or name not in OF_ALL]
     if name not in there or form not in TYPES:
         return refuse(request, "No such table", f"There are {', '.join(there)}.", 404)
     try:
         pages = _begun(TABLES[name](sight, request.GET))
-    except (Mistake, NoSuchRange) as error:
+    except (ImpossibleFilter, NoSuchRange) as error:
         return refuse(request, "No such rows", f"{error}.", 400)
     except Unavailable as error:
-        return refuse(request, "Not to be had now", f"{error}.", 503)
-    return as_file(request, WRITERS[form](pages), f"{name}.{form}", TYPES[form])
-
-
-def as_file(
-    request: HttpRequest, parts: Iterable[str], filename: str, content_type: str
-) -> HttpResponse:
-    """Answer with ``parts`` one after the other, each made when the one before is on its way."""
-    content: Any = _in_turn(iter(parts)) if isinstance(request, ASGIRequest) else parts
-    answer: HttpResponseBase = StreamingHttpResponse(content, content_type=content_type)
-    answer.headers["Content-Disposition"] = f'attachment; filename="{filename}"'
-    answer.headers["Cache-Control"] = "no-store"
-    return answer  # type: ignore[return-value]
-
-
-async def _in_turn(parts: Iterator[str]) -> AsyncIterator[str]:
-    following = sync_to_async(lambda: next(parts, None))
-    while (part := await following()) is not None:
-        yield part
+        return refuse(request, "Not available now", f"{error}.", 503)
+    return streamed_file(request, WRITERS[form](pages), f"{name}.{form}", TYPES[form])
 
 
 def _begun(pages: Rows) -> Rows:
-    """Return ``pages`` with the first one read, so that what is wrong shows before the answer."""
+    """Return ``pages`` with the first one read, so that an error becomes a status code."""
     rest = iter(pages)
     first = next(rest, None)
     return () if first is None else chain([first], rest)
 
 
 def as_csv(pages: Rows) -> Iterator[str]:
-    """Yield CSV (RFC 4180) with a head; values that are no scalars are JSON."""
+    """Yield CSV (RFC 4180) with a header; values that are no scalars are JSON."""
     head: list[str] = []
     for page in pages:
         lines = StringIO()

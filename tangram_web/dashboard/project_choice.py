@@ -1,4 +1,4 @@
-"""Which project a live page is about: one that was chosen, or all of them."""
+"""Choice of the project that a live page shows: one, or all of them."""
 
 from __future__ import annotations
 
@@ -10,25 +10,29 @@ from django.http import QueryDict
 from tangram_web.live.access import Sight
 from tangram_web.pools.models import Project
 
-#: Projects to choose from, at most; others are reached by the address.
+#: Most projects to choose from; a page of any other is opened by its address.
 CHOICES: Final = 200
 
 
 @dataclass(frozen=True)
-class Scope:
-    """What the live topics of a page are about."""
+class ProjectChoice:
+    """The chosen project, and the others that the reader may choose."""
 
     #: Empty: all projects at once.
     project: str
-    #: What else may be chosen; all projects at once where ``everything`` says so.
     choices: list[str]
+    #: Whether all projects at once may be chosen.
     everything: bool
 
+    def sight(self, sight: Sight) -> Sight:
+        """Return ``sight``, limited to the chosen project."""
+        return Sight((self.project,)) if self.project else sight
 
-def scope_of(sight: Sight, query: QueryDict) -> Scope | None:
-    """Return what an address asks for (``?project=``); None where that is not to be seen.
 
-    Who does not see everything and asks for nothing gets the first of his projects.
+def project_choice_of(sight: Sight, query: QueryDict) -> ProjectChoice | None:
+    """Return the choice in a query (``?project=``); None for a project that may not be seen.
+
+    Without one, a reader who may not see all projects gets the first of their own.
     """
     names = sight.projects
     if names is None:
@@ -37,11 +41,11 @@ def scope_of(sight: Sight, query: QueryDict) -> Scope | None:
     project = query.get("project", "") or first
     if project and project not in names:
         return None
-    return Scope(project, list(names), sight.everything)
+    return ProjectChoice(project, list(names), sight.everything)
 
 
 def project_of(sight: Sight, query: QueryDict) -> str | None:
-    """Return the project of `scope_of`, empty for all, None for none to be seen; one query at most."""
+    """Return the chosen project, empty for all, None if it may not be seen; one query at most."""
     wanted = query.get("project", "")
     if sight.projects is not None:
         wanted = wanted or sight.projects[0]

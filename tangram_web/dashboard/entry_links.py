@@ -1,4 +1,4 @@
-"""Entry by link: what ``tangram up`` prints, so that nobody types a password on their own machine."""
+"""Entry links: ``tangram up`` prints one that signs its reader in without a password."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _SALT: Final = "tangram.entry"
 def entry_link(user: AbstractBaseUser) -> str:
     """Return the path that logs ``user`` in: once, within ten minutes.
 
-    The link is bound to the user's last login, so any later login (by this link, too) ends it and
-    nothing needs to be stored.
+    The link holds the time of the user's last login: any later login invalidates it, and nothing
+    needs to be stored.
     """
     token = signing.dumps([user.pk, _stamp(user.last_login)], salt=_SALT)
     return f"{reverse('dashboard:enter')}?{urlencode({'token': token})}"
 
 
 def claim_entry(token: str) -> AbstractBaseUser | None:
-    """Return whom a link logs in, and use the link up; None when it is not valid any more."""
+    """Return the account of a link and use the link up; None when it is not valid any more."""
     try:
         pk, stamp = signing.loads(token, salt=_SALT, max_age=MAX_AGE_SECONDS)
     except (signing.BadSignature, ValueError, TypeError):
@@ -37,7 +37,7 @@ def claim_entry(token: str) -> AbstractBaseUser | None:
     )
     if user is None or _stamp(user.last_login) != stamp:
         return None
-    # Of two browsers that come at once, the one whose update finds the old login gets in.
+    # Of two browsers at the same time, the one whose update finds the old login is signed in.
     unclaimed = get_user_model()._default_manager.filter(pk=pk, last_login=user.last_login)
     return user if unclaimed.update(last_login=timezone.now()) == 1 else None
 

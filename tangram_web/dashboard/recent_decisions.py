@@ -1,7 +1,7 @@
-"""What policies decided lately, as pages and files show it: filtered, and some at a time.
+"""Recent decisions of the policies, filtered and paged.
 
-The scheduler keeps the latest decisions in memory and answers with all of them: what an address asks
-for is selected here.
+The scheduler keeps the latest decisions in memory and answers with all of them; the filters of an
+address are applied here.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from contract.responses import DecisionDetails
 from tangram_web.lib import scheduler_client
 from tangram_web.records.models import NodeRecord
 
-#: Decisions of one page, at least; those of one instant stay together.
+#: Fewest decisions of a full page; decisions of one instant stay together.
 PAGE: Final = 20
-#: So many are asked for: all that the scheduler keeps.
+#: Decisions that are requested: all that the scheduler keeps.
 KEPT: Final = 256
-#: Kinds whose resources are each a node's; others may have a node's name by chance.
+#: Kinds whose resources belong to a node; the name of another resource may equal a node's.
 ON_NODES: Final = frozenset({"cpu", "gpu", "memory"})
 #: Filters by the names they have in the address.
 FILTERS: Final = ("pool", "policy", "resource")
 
 
 @dataclass(frozen=True)
-class Decided:
-    """One decision, and the pool whose actions it was about."""
+class RecentDecision:
+    """One decision, and the pool of its candidates."""
 
     view: DecisionDetails
-    #: Empty for what belongs to no node: limits of APIs are of all pools.
+    #: Empty for a resource that belongs to no node: all pools share the limit of an API.
     pool: str
 
     @property
     def granted(self) -> int:
-        """How many candidates went."""
+        """Number of candidates that were granted."""
         return len(self.view.units)
 
     @property
@@ -51,15 +51,15 @@ class Decided:
 
 
 @dataclass(frozen=True)
-class DecidedPage:
-    """Some decisions, latest first, and where to go on."""
+class RecentDecisionPage:
+    """Some decisions, latest first, and the links to the following ones."""
 
-    items: Sequence[Decided]
-    #: How many fit the filters, and how many are kept at all.
+    items: Sequence[RecentDecision]
+    #: Number of decisions that match the filters, and number that the scheduler keeps.
     fitting: int
     kept: int
     filters: dict[str, str]
-    #: Filter → what there is to choose, the chosen one included.
+    #: Filter → its possible values, the chosen one included.
     choices: dict[str, list[str]]
     #: Query strings of the following and of the first page; empty when there is none.
     older: str
@@ -67,12 +67,12 @@ class DecidedPage:
     mistake: str = ""
 
 
-def decided_page(query: QueryDict) -> DecidedPage:
-    """Return the page of decisions that an address asks for. Raises Unavailable.
+def recent_decision_page(query: QueryDict) -> RecentDecisionPage:
+    """Return the page of decisions that a query selects. Raises Unavailable.
 
-    The cursor is an instant of the journal: pages stay put while decisions arrive.
+    The cursor is an instant of the journal, so a page does not shift while decisions arrive.
     """
-    everything = _everything()
+    everything = _kept_decisions()
     filters = filters_of(query)
     fitting = [one for one in everything if _fits(one, filters)]
     before, mistake = _before(query.get("before", ""))
@@ -86,26 +86,26 @@ def decided_page(query: QueryDict) -> DecidedPage:
         name: sorted({getattr(one, name) for one in everything} - {""} | _given(filters, name))
         for name in FILTERS
     }
-    return DecidedPage(
+    return RecentDecisionPage(
         items, len(fitting), len(everything), filters, choices, older, newest, mistake
     )
 
 
 def filtered_decisions(query: QueryDict) -> list[DecisionDetails]:
-    """Return all decisions that an address asks for, latest first. Raises Unavailable."""
+    """Return all decisions that a query selects, latest first. Raises Unavailable."""
     filters = filters_of(query)
-    return [one.view for one in _everything() if _fits(one, filters)]
+    return [one.view for one in _kept_decisions() if _fits(one, filters)]
 
 
 def filters_of(query: QueryDict) -> dict[str, str]:
-    """Return the filters that an address names."""
+    """Return the filters of a query."""
     return {name: value for name in FILTERS if (value := query.get(name, "").strip())}
 
 
-def _everything() -> list[Decided]:
+def _kept_decisions() -> list[RecentDecision]:
     views = scheduler_client.decisions(KEPT).items
     pools = dict(NodeRecord.objects.values_list("name", "pool")) if views else {}
-    return [Decided(view, _pool_of(view.resource, pools)) for view in views]
+    return [RecentDecision(view, _pool_of(view.resource, pools)) for view in views]
 
 
 def _pool_of(resource: str, pools: Mapping[str, str]) -> str:
@@ -113,7 +113,7 @@ def _pool_of(resource: str, pools: Mapping[str, str]) -> str:
     return pools.get(name, "") if kind in ON_NODES else ""
 
 
-def _fits(one: Decided, filters: dict[str, str]) -> bool:
+def _fits(one: RecentDecision, filters: dict[str, str]) -> bool:
     return all(getattr(one, name) == value for name, value in filters.items())
 
 
@@ -122,18 +122,18 @@ def _given(filters: dict[str, str], name: str) -> set[str]:
 
 
 def _before(text: str) -> tuple[float | None, str]:
-    """Return the instant to go on before, and what is wrong with it."""
+    """Return the instant before which the page starts, or what is wrong with the text."""
     if not text:
         return None, ""
     try:
         at = float(text)
     except ValueError:
         at = math.nan
-    return (None, f"{text!r} is no instant of the journal") if math.isnan(at) else (at, "")
+    return (None, f"{text!r} is not an instant of the journal") if math.isnan(at) else (at, "")
 
 
-def _whole_instants(rest: list[Decided]) -> list[Decided]:
-    """Return a page of ``rest``: a cursor that cut through an instant would lose the rest of it."""
+def _whole_instants(rest: list[RecentDecision]) -> list[RecentDecision]:
+    """Return a page that ends between two instants: a cursor within one would skip its rest."""
     end = min(PAGE, len(rest))
     while 0 < end < len(rest) and rest[end].view.at_seconds == rest[end - 1].view.at_seconds:
         end += 1

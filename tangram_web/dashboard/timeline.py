@@ -1,4 +1,7 @@
-"""A trajectory over time: one lane for each action, drawn as shares of the whole span."""
+"""Timelines: the phases of an action, and the actions of a trajectory with a lane each. Pure.
+
+Places and widths are percentages of the span that is drawn.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from datetime import datetime
 from domain.action import ActionState
 from tangram_web.records.models import ActionRecord, TrajectoryRecord
 
-#: Height of a lane and the gap below it, in units of the drawing.
+#: Height of a lane with the gap below it, in units of the drawing.
 LANE = 18
 
 
 @dataclass(frozen=True)
-class Bar:
-    """A part of a lane; places are percentages of the span."""
+class Phase:
+    """A phase of an action: ``queue``, ``overhead`` or ``execution``."""
 
     name: str
     start: float
@@ -24,21 +27,21 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Lane:
-    """One action."""
+class ActionLane:
+    """An action and its phases."""
 
     action: ActionRecord
     top: int
-    bars: list[Bar]
+    phases: list[Phase]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """All lanes, and what the span consists of."""
+    """All lanes, and the shares of the span."""
 
-    lanes: list[Lane]
+    lanes: list[ActionLane]
     seconds: float
-    #: Shares of the span, 0 to 1. What is left is the trainer's own: it thinks, or generates.
+    #: Shares of the span, 0 to 1. The rest is the trainer's own: thinking or generating.
     waiting: float
     working: float
 
@@ -58,13 +61,13 @@ def lanes_of(trajectory: TrajectoryRecord, actions: Sequence[ActionRecord], now:
     end = max([trajectory.finished_at or start, *ends])
     span = max(1e-6, (end - start).total_seconds())
     lanes = [
-        Lane(action, index * LANE, _bars(action, start, span, now))
+        ActionLane(action, index * LANE, _placed(action, start, span, now))
         for index, action in enumerate(actions)
     ]
     spent = {"queue": 0.0, "overhead": 0.0, "execution": 0.0}
     for lane in lanes:
-        for bar in lane.bars:
-            spent[bar.name] += bar.seconds
+        for phase in lane.phases:
+            spent[phase.name] += phase.seconds
     waiting = min(1.0, (spent["queue"] + spent["overhead"]) / span)
     return Chart(lanes, span, waiting, min(1.0 - waiting, spent["execution"] / span))
 
@@ -73,18 +76,31 @@ def _end(action: ActionRecord, now: datetime) -> datetime:
     return action.finished_at or now
 
 
-def _bars(action: ActionRecord, start: datetime, span: float, now: datetime) -> list[Bar]:
+def _placed(action: ActionRecord, start: datetime, span: float, now: datetime) -> list[Phase]:
     at = (action.submitted_at - start).total_seconds()
-    bars = []
-    for name, seconds in parts_of(action, now):
+    phases = []
+    for name, seconds in durations_of(action, now):
         seconds = max(0.0, seconds)
-        bars.append(Bar(name, 100 * at / span, max(0.05, 100 * seconds / span), seconds))
+        phases.append(Phase(name, 100 * at / span, max(0.05, 100 * seconds / span), seconds))
         at += seconds
-    return bars
+    return phases
 
 
-def parts_of(action: ActionRecord, now: datetime) -> list[tuple[str, float]]:
-    """Return an action's phases and their seconds, so far where it is live."""
+def phases_of(action: ActionRecord, now: datetime) -> list[Phase]:
+    """Return an action's phases as parts of its own life, until ``now`` if it has not finished."""
+    parts = [(name, max(0.0, seconds)) for name, seconds in durations_of(action, now)]
+    whole = sum(seconds for _, seconds in parts) or 1.0
+    phases: list[Phase] = []
+    start = 0.0
+    for name, seconds in parts:
+        width = 100 * seconds / whole
+        phases.append(Phase(name, round(start, 3), round(width, 3), seconds))
+        start += width
+    return phases
+
+
+def durations_of(action: ActionRecord, now: datetime) -> list[tuple[str, float]]:
+    """Return the name and the seconds of each phase, until ``now`` if it has not finished."""
     if action.act_seconds is not None:
         return [
             ("queue", action.queue_seconds or 0.0),

@@ -1,10 +1,10 @@
-"""What a trajectory's makespan consists of: its critical path over resources. Pure.
+"""Critical path of a trajectory: the phases and resources that its makespan consists of. Pure.
 
-The path is walked backward from the end. The action that ended last is on it, with its execution,
-overhead and queueing; before its submission came the trainer's own work, and before that the action
-whose end was the latest until then: what the trainer may have waited for. Actions that ran beside
-the path shorten nothing when they shrink, so they are left out. Links follow each other without gaps
-from the opening to the end, so that shares of the makespan add up to one.
+The path is built backward from the end. It contains the action that ended last, with its execution,
+overhead and queueing; before its submission the trainer's own work; before that the action with the
+latest end until then, which the trainer may have waited for. Actions beside the path are left out:
+the makespan does not shrink with them. Links follow each other without gaps from the opening to the
+end, so their shares of the makespan add up to one.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 
-from tangram_web.dashboard.lanes import parts_of
+from tangram_web.dashboard.timeline import durations_of
 from tangram_web.records.models import ActionRecord, TrajectoryRecord
 
 OWN = "own"
 #: A link narrower than this, in percent, is less than a pixel.
 SEEN = 0.05
-#: Links that are told one by one.
+#: Links that are listed one by one.
 LONGEST = 50
 
 
 @dataclass(frozen=True)
-class Link:
+class PathLink:
     """A stretch of the makespan."""
 
     #: ``own`` (the trainer thinks or generates), ``queue``, ``overhead`` or ``execution``.
     kind: str
-    #: What the action asked for, as in ``cpu`` or ``api:search + cpu``; empty for the trainer's own.
+    #: Resources of its cost, as ``cpu`` or ``api:search + cpu``; empty for the trainer's own.
     resource: str
     action_id: str
-    #: Seconds from the opening, and how many.
+    #: Start in seconds since the opening, and length.
     at: float
     seconds: float
     #: The same as percentages of the makespan.
@@ -43,7 +43,7 @@ class Link:
 
 @dataclass
 class ResourceShare:
-    """What one resource, or the trainer itself, adds to the makespan. Seconds."""
+    """Seconds that one resource, or the trainer itself, adds to the makespan."""
 
     resource: str
     queue: float = 0.0
@@ -61,19 +61,19 @@ class ResourceShare:
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """All links, oldest first, and what they sum up to, the largest share first."""
+    """All links, oldest first, and the share of each resource, the largest first."""
 
-    links: list[Link]
+    links: list[PathLink]
     shares: list[ResourceShare]
     seconds: float
 
     @property
-    def drawn(self) -> list[Link]:
+    def drawn(self) -> list[PathLink]:
         """Links that are wide enough to be seen."""
         return [link for link in self.links if link.width >= SEEN]
 
     @property
-    def longest(self) -> list[Link]:
+    def longest(self) -> list[PathLink]:
         """The longest links, the longest first."""
         return sorted(self.links, key=lambda link: -link.seconds)[:LONGEST]
 
@@ -90,7 +90,7 @@ def critical_path(
     chosen = _backward(spans, last)
     links = list(_linked(chosen, last, now))
     placed = [
-        Link(one.kind, one.resource, one.action_id, one.at, one.seconds,
+        PathLink(one.kind, one.resource, one.action_id, one.at, one.seconds,
              100 * one.at / last, 100 * one.seconds / last)
         for one in links
     ] if last > 0 else []  # fmt: skip
@@ -117,31 +117,31 @@ def _backward(spans: list[Span], last: float) -> list[Span]:
     return chosen[::-1]
 
 
-def _linked(chosen: list[Span], last: float, now: datetime) -> list[Link]:
-    """Return phases of the chosen actions, and what lies between them."""
-    links: list[Link] = []
+def _linked(chosen: list[Span], last: float, now: datetime) -> list[PathLink]:
+    """Return the phases of the chosen actions, and the gaps between them."""
+    links: list[PathLink] = []
     for (_, before, _), (submitted, end, action) in pairwise([(0.0, 0.0, None), *chosen]):
         assert action is not None
-        links.append(Link(OWN, "", "", before, submitted - before))
+        links.append(PathLink(OWN, "", "", before, submitted - before))
         links += _phases(action, submitted, end, now)
     ended = chosen[-1][1] if chosen else 0.0
-    links.append(Link(OWN, "", "", ended, last - ended))
+    links.append(PathLink(OWN, "", "", ended, last - ended))
     return [link for link in links if link.seconds > 0]
 
 
-def _phases(action: ActionRecord, at: float, end: float, now: datetime) -> list[Link]:
+def _phases(action: ActionRecord, at: float, end: float, now: datetime) -> list[PathLink]:
     """Return an action's phases, stretched or cut so that they end when it ended."""
     resource = " + ".join(sorted(action.cost or {})) or "no resource"
-    parts = [(name, max(0.0, seconds)) for name, seconds in parts_of(action, now)]
-    links: list[Link] = []
+    parts = [(name, max(0.0, seconds)) for name, seconds in durations_of(action, now)]
+    links: list[PathLink] = []
     for index, (name, seconds) in enumerate(parts):
         until = end if index == len(parts) - 1 else min(end, at + seconds)
-        links.append(Link(name, resource, action.id, at, until - at))
+        links.append(PathLink(name, resource, action.id, at, until - at))
         at = until
     return links
 
 
-def _shares(links: list[Link], last: float) -> list[ResourceShare]:
+def _shares(links: list[PathLink], last: float) -> list[ResourceShare]:
     shares: dict[str, ResourceShare] = {}
     for link in links:
         share = shares.setdefault(link.resource, ResourceShare(link.resource))

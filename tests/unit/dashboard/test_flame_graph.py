@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram_web.dashboard.flame import ROW, Flame, flame_of, rows_of
+from tangram_web.dashboard.flame_graph import ROW, FlameGraph, flame_of, rows_of
 from tests.unit.dashboard.lives import OPENED, at, finished, trajectory
 
 
-def places(flame: Flame) -> list[tuple[str, str, float, float, int]]:
+def places(flame: FlameGraph) -> list[tuple[str, str, float, float, int]]:
     return [
         (one.kind, one.name, round(one.start, 6), round(one.width, 6), one.top // ROW)
         for one in flame.frames

@@ -1,0 +1,127 @@
+"""Cores, GPUs and counted resources with their holders, limited to what a reader may see."""
+
+from __future__ import annotations
+
+from collections import Counter
+from time import time
+from typing import Any, Final
+
+import redis
+from django.http import QueryDict
+
+from contract.responses import QueuesResponse
+from domain.inventory import Config
+from tangram_web.lib import bus
+from tangram_web.live.access import Sight
+from tangram_web.live.gpu_history import GpuHistoryStore
+from tangram_web.live.topic_store import stored_snapshot
+from tangram_web.live.topics import HOLDERS, NODES
+from tangram_web.metrics.reading import read_system
+
+NO_INSTANT: Final = "at is an instant of the past, in seconds since 1970"
+
+
+def scene_node_seen_by(sight: Sight, node: dict[str, Any]) -> dict[str, Any]:
+    """Return a node of the GPU history in which holders of hidden projects have no name."""
+    theirs = [one["units"] for one in node["holders"] if not sight.sees(one["project"])]
+    if not theirs:
+        return node
+    holders = [one for one in node["holders"] if sight.sees(one["project"])]
+    return node | {"holders": holders, "gpus": node["gpus"] | {"others": ",".join(theirs)}}
+
+
+def instant_of(query: QueryDict, now: float) -> float | None:
+    """Return ``at`` of a query in seconds since 1970; None when it is no instant of the past."""
+    try:
+        at = float(query.get("at", ""))
+    except ValueError:
+        return None
+    return at if 0 <= at <= now + 60 else None
+
+
+def scrub_of(query: QueryDict, now: float) -> tuple[dict[str, Any] | None, str]:
+    """Return span and position of the time slider of the GPU map, and what is wrong with the query.
+
+    Without a stored history there is no slider.
+    """
+    at = None
+    if "at" in query:
+        at = instant_of(query, now)
+        if at is None:
+            return None, f"{NO_INSTANT}."
+    try:
+        span = GpuHistoryStore(bus.redis_client(), bus.keys()).span()
+    except redis.RedisError:
+        span = None
+    if span is None:
+        return ({"oldest": int(at), "newest": int(at), "at": int(at)} if at else None), ""
+    return {"oldest": span[0], "newest": span[1], "at": None if at is None else int(at)}, ""
+
+
+def api_rows(
+    resources: dict[str, Any],
+    config: Config,
+    queues: QueuesResponse | None,
+    shares: list[dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """Return one row per resource of the whole cluster, by name.
+
+    ``resources`` and ``shares`` are those of the scheduler's status, in units.
+    """
+    waiting: Counter[str] = Counter()
+    for line in queues.items if queues is not None else ():
+        if line.why.resource is not None:
+            waiting[line.why.resource] += line.waiting
+    return [
+        {
+            "name": name,
+            "base_url": config.apis[name].base_url if name in config.apis else "",
+            "capacity": stands["capacity"],
+            "held": round(stands["capacity"] - stands["free"], 3),
+            "ceiling": stands.get("ceiling"),
+            "hindrance": stands.get("hindrance"),
+            "quotas": stands.get("quotas", []),
+            "waiting": waiting[name],
+            "shares": [s for s in shares if s["resource"] == name and s["pool"] is None],
+        }
+        for name, stands in sorted(resources.items())
+        if name in config.resources
+    ]
+
+
+def holders_of(sight: Sight, kind: str) -> tuple[bool, list[dict[str, Any]]]:
+    """Return whether a node offers ``kind``, and its holders according to the newest frames.
+
+    Holders of projects that may not be seen are left out.
+    """
+    client = bus.redis_client()
+    try:
+        nodes, held = stored_snapshot(client, NODES), stored_snapshot(client, HOLDERS)
+    except redis.RedisError:
+        nodes, held = {}, {}
+    offers = [row for row in nodes.get("nodes", []) if kind == "cpu" or row["gpus"]["groups"]]
+    now = time()
+    holders = [
+        {"node": row["name"], "held_seconds": max(0.0, now - holder["since"]), **holder}
+        for row in held.get("nodes", [])
+        for holder in row["holders"]
+        if holder["kind"] == kind and sight.sees(holder["project"])
+    ]
+    return bool(offers), holders
+
+
+def service_memory() -> list[dict[str, Any]]:
+    """Return the host memory that GPU services use on each node, from its latest heartbeat."""
+    try:
+        standing = read_system(bus.redis_client(), bus.keys())
+    except redis.RedisError:
+        return []
+    return [
+        {
+            "node": node,
+            "used_bytes": used,
+            "capacity_bytes": capacity,
+            "share": used / capacity if capacity else 0.0,
+        }
+        for node, used, capacity in sorted(standing.service_memory())
+    ]

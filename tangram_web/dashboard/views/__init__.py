@@ -1,0 +1,1 @@
+"""Pages of the console, one module each; `tangram_web.site_map` registers them."""

@@ -1,0 +1,22 @@
+"""APIs: limits, quotas and shares of every resource that is counted over the whole cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest
+
+from tangram_web.dashboard.resource_selectors import api_rows
+from tangram_web.dashboard.scheduler_selectors import asked, queues_seen_by, shares_seen_by
+from tangram_web.lib import scheduler_client
+from tangram_web.live.access import Sight
+from tangram_web.pools.selectors import current_config
+
+
+def apis(request: HttpRequest, sight: Sight) -> dict[str, Any]:
+    """Show the resources as the scheduler has them now."""
+    status, problem = asked(scheduler_client.status)
+    found, _ = asked(lambda: queues_seen_by(sight))
+    resources = {} if status is None else status["resources"]
+    shares = [] if status is None else shares_seen_by(sight, status)
+    return {"problem": problem, "apis": api_rows(resources, current_config(), found, shares)}

@@ -1,0 +1,27 @@
+"""Overview: the live page. Frames arrive over a websocket, a range of the past by request."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponse
+
+from tangram_web.dashboard.guards import refuse
+from tangram_web.dashboard.history_query import RANGES
+from tangram_web.dashboard.project_choice import project_choice_of
+from tangram_web.live.access import Sight
+
+
+def overview(request: HttpRequest, sight: Sight) -> dict[str, Any] | HttpResponse:
+    """Show counts, charts, pools and nodes of one project or of all."""
+    choice = project_choice_of(sight, request.GET)
+    if choice is None:
+        return refuse(request, "No such project", "Choose one of yours.", 404)
+    return {
+        "scope": choice,
+        "ranges": RANGES,
+        "range": request.GET.get("range", ""),
+        "of": f"&{urlencode({'project': choice.project})}" if choice.project else "",
+        "frozen": "to" in request.GET,
+    }
