@@ -206,7 +206,7 @@ class FrameFold(JournalReducer):
         self.open_actions.submit(action, pool, event.at - event.lag_seconds)
         self.recent.submit()
         self.project_activity.submit(action.project)
-        self._totals.submit(action.project, pool, action.kind.value)
+        self._totals.count_submitted(action.project, pool, action.kind.value)
 
     @on(Grant)
     def _grant(self, decision: Grant) -> None:
@@ -222,7 +222,7 @@ class FrameFold(JournalReducer):
         action.node, action.attempt = decision.node, decision.attempt
         self._hold(action, decision.allocations)
         self.residents.grant(action.node, decision.allocations, self._at)
-        self._totals.host(action.pool, decision.allocations)
+        self._totals.count_service_grant(action.pool, decision.allocations)
         if action.node and action.trajectory and action.kind is Kind.EXEC:
             key = trajectory_key(action.project, action.trajectory)
             self._place_environment(key, action.node)
@@ -235,7 +235,7 @@ class FrameFold(JournalReducer):
     def _prepare(self, decision: Prepare) -> None:
         self.residents.prepare(decision, self._at)
         if decision.awake:
-            self._totals.bring(self._pool_of(decision.node))
+            self._totals.count_restore_ahead(self._pool_of(decision.node))
 
     @on(ServicePrepared)
     def _prepared(self, event: ServicePrepared) -> None:
@@ -247,7 +247,7 @@ class FrameFold(JournalReducer):
         if action is not None and action.attempt == decision.attempt:
             self._release(action)
             self._hold(action, decision.allocations)
-            self._totals.resize(action.pool)
+            self._totals.count_resized(action.pool)
 
     @on(ActionStarted)
     def _start(self, event: ActionStarted) -> None:
@@ -268,7 +268,7 @@ class FrameFold(JournalReducer):
         if action is not None:
             hosts = (each.hosting for each in action.allocations)
             if any(each.service and not each.cached for each in hosts if each is not None):
-                self._totals.restore(action.pool, event.chunk.restore_seconds)
+                self._totals.count_restore(action.pool, event.chunk.restore_seconds)
         node = self.capacity.nodes.get(event.node)
         if event.chunk.stuck and node is not None:
             node.stuck.update(event.chunk.stuck)
@@ -280,7 +280,7 @@ class FrameFold(JournalReducer):
         if action is not None and action.state is not ActionState.QUEUED:
             self._release(action)
             self.open_actions.move(action, ActionState.QUEUED)
-            self._totals.requeue(action.pool)
+            self._totals.count_requeued(action.pool)
 
     @on(Finish)
     def _finish(self, decision: Finish) -> None:
@@ -291,9 +291,9 @@ class FrameFold(JournalReducer):
             self.project_activity.finish(action.project, decision, self._at)
         self.recent.finish(decision, self._at)
         pool, kind = action.pool if action else _DEFAULT_POOL, decision.kind.value
-        self._totals.finish(decision.project, pool, kind, decision.outcome, decision.timing)
+        self._totals.count_finished(decision.project, pool, kind, decision.outcome, decision.timing)
         if decision.used is not None:
-            self._totals.use(pool, granted_cpu_seconds(decision), decision.used)
+            self._totals.count_usage(pool, granted_cpu_seconds(decision), decision.used)
 
     def _pool_of(self, name: str | None) -> str:
         node = self.capacity.nodes.get(name or "")

@@ -47,7 +47,7 @@ _CUT: Final = "\x1f"
 
 
 class RequestTotals(msgspec.Struct):
-    """Sums over all web processes, as the metrics show them."""
+    """Sums over all web processes."""
 
     #: (method, route, status)
     requests: dict[tuple[str, str, str], int] = {}

@@ -13,12 +13,12 @@ from domain.allocation import Allocation, UsedResources
 from domain.decisions import Finish
 from domain.resources import MILLI
 
-#: Upper bounds of durations, seconds. 5 ms … 1000 s, as tool calls are spread.
+#: Upper bounds of durations in seconds, 5 ms … 1000 s: the range of tool calls.
 BOUNDS: Final = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0,
     1000.0,
 )  # fmt: skip
-#: Upper bounds of peaks of memory, bytes: 1 MiB … 64 GiB.
+#: Upper bounds of peak memory in bytes: 1 MiB … 64 GiB.
 MEMORY_BOUNDS: Final = tuple(2**20 * 4**power for power in range(9))
 #: A restore before a grant: it started; a call used the service that it had loaded.
 BROUGHT, MET = "brought", "met"
@@ -40,7 +40,7 @@ class Histogram(msgspec.Struct):
 
 
 class PeakMemory(msgspec.Struct):
-    """Peaks of memory by bucket, not cumulated; the last bucket has no upper bound."""
+    """Peak memory by bucket, not cumulated; the last bucket has no upper bound."""
 
     counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(MEMORY_BOUNDS) + 1))
     sum_bytes: int = 0
@@ -82,12 +82,14 @@ class Totals(msgspec.Struct):
     #: Restores before a grant of the chunk, (pool, `BROUGHT` or `MET`).
     ahead: dict[tuple[str, str], int] = {}
 
-    def submit(self, project: str, pool: str, kind: str) -> None:
+    def count_submitted(self, project: str, pool: str, kind: str) -> None:
         """Count an accepted action."""
         key = (project, pool, kind)
         self.submitted[key] = self.submitted.get(key, 0) + 1
 
-    def finish(self, project: str, pool: str, kind: str, outcome: Outcome, timing: Timing) -> None:
+    def count_finished(
+        self, project: str, pool: str, kind: str, outcome: Outcome, timing: Timing
+    ) -> None:
         """Count a finished action."""
         key = (project, pool, kind, outcome.value)
         self.finished[key] = self.finished.get(key, 0) + 1
@@ -96,7 +98,7 @@ class Totals(msgspec.Struct):
         _of(self.phases, (pool, "overhead")).add(timing.overhead_seconds)
         _of(self.phases, (pool, "execution")).add(timing.execution_seconds)
 
-    def use(self, pool: str, granted_cpu_seconds: float, used: UsedResources) -> None:
+    def count_usage(self, pool: str, granted_cpu_seconds: float, used: UsedResources) -> None:
         """Count the CPU time that an action was granted, and what it used."""
         key = (pool,)
         for sums, seconds in (
@@ -107,7 +109,7 @@ class Totals(msgspec.Struct):
             sums[key] = sums.get(key, 0.0) + seconds
         self.peak_memory.setdefault(key, PeakMemory()).add(used.peak_memory_bytes)
 
-    def host(self, pool: str, allocations: Iterable[Allocation]) -> None:
+    def count_service_grant(self, pool: str, allocations: Iterable[Allocation]) -> None:
         """Count whether the service of a call was in memory on its chunk, and evictions."""
         for hosting in (each.hosting for each in allocations):
             if hosting is None:
@@ -121,19 +123,19 @@ class Totals(msgspec.Struct):
                 evictions = self.evictions.get((pool,), 0)
                 self.evictions[(pool,)] = evictions + len(hosting.evicted)
 
-    def bring(self, pool: str) -> None:
+    def count_restore_ahead(self, pool: str) -> None:
         """Count a restore before a grant of the chunk."""
         self.ahead[pool, BROUGHT] = self.ahead.get((pool, BROUGHT), 0) + 1
 
-    def restore(self, pool: str, seconds: float) -> None:
+    def count_restore(self, pool: str, seconds: float) -> None:
         """Count a restore that a node has reported."""
         self.restores.setdefault((pool,), Histogram()).add(seconds)
 
-    def requeue(self, pool: str) -> None:
+    def count_requeued(self, pool: str) -> None:
         """Count a requeued action."""
         self.requeued[(pool,)] = self.requeued.get((pool,), 0) + 1
 
-    def resize(self, pool: str) -> None:
+    def count_resized(self, pool: str) -> None:
         """Count a resize of a running action."""
         self.resized[(pool,)] = self.resized.get((pool,), 0) + 1
 

@@ -28,9 +28,9 @@ _NAME: Final = "actions"
 def prune(
     before: datetime, *, batch: int = BATCH, keep_running: Callable[[], bool] = lambda: True
 ) -> tuple[int, int]:
-    """Delete what ended before ``before``; return how many actions and trajectories went.
+    """Delete what ended before ``before``; return the number of actions and trajectories.
 
-    ``keep_running`` is asked between batches. Stopping half-way leaves nothing inconsistent.
+    ``keep_running`` is called between batches; stopping between them leaves the rows consistent.
     """
     actions = trajectories = 0
     while keep_running() and (gone := _prune_actions(before, batch)):
@@ -43,13 +43,13 @@ def prune(
 
 
 def count_old(before: datetime) -> tuple[int, int]:
-    """Return what `prune` would delete."""
+    """Return the number of actions and trajectories that `prune` would delete."""
     old = ActionRecord.objects.filter(id__lt=_first_id(before), finished_at__lt=before)
     return old.count(), _old_trajectories(before).count()
 
 
 def forgotten_seq() -> int:
-    """Return the place in the log of completions up to which rows may be missing."""
+    """Return the cursor of completions up to which rows may be deleted."""
     stored = Retention.objects.filter(name=_NAME).values_list("forgotten_seq", flat=True).first()
     return 0 if stored is None else stored
 
@@ -60,13 +60,13 @@ def cutoff(days: float) -> datetime:
 
 
 def _first_id(at: datetime) -> str:
-    """Return the least id an action of ``at`` can have: ids begin with their time."""
+    """Return the lowest id of an action of ``at``: ids begin with their time."""
     return action_id(max(0, int(at.timestamp() * 1000)), bytes(8))
 
 
 def _prune_actions(before: datetime, batch: int) -> int:
     with transaction.atomic():
-        # By id, which is by age: the primary key finds them without looking at the others.
+        # Ids are in order of age, so the primary key finds the oldest rows.
         old = list(
             ActionRecord.objects.filter(id__lt=_first_id(before), finished_at__lt=before)
             .order_by("id")

@@ -68,7 +68,7 @@ class WorkloadChanges:
     def __init__(self) -> None:
         self.tasks: dict[str, TaskChange] = {}
         self.trajectories: dict[str, TrajectoryChange] = {}
-        #: Ends of trajectories that the batch does not change otherwise before.
+        #: Ends of trajectories without another change earlier in the batch.
         self.ends: dict[str, TrajectoryEnd] = {}
         #: Wall clock of the present entry.
         self.wall = 0.0
@@ -93,7 +93,7 @@ class WorkloadChanges:
         spent: Spending,
         now: Any,
     ) -> None:
-        """Count a finished action and what it cost."""
+        """Count a finished action and its spending."""
         change: TaskChange | TrajectoryChange = self._task(project, task, now)
         change.finished += 1
         change.external_seconds += act_seconds

@@ -64,7 +64,7 @@ def test_totals_become_counters_and_cumulated_histograms(
     totals = Totals()
     for seconds in (0.004, 0.3, 5000.0):
         timing = Timing(0.0, 0.0, seconds, seconds)
-        totals.finish("alpha", "default", "exec", Outcome.COMPLETED, timing)
+        totals.count_finished("alpha", "default", "exec", Outcome.COMPLETED, timing)
     MetricsStore(redis_bus, KEYS).save(totals)
 
     found = samples(scrape().content)
@@ -85,8 +85,8 @@ def test_used_and_granted_resources_are_exported(
     redis_bus: Any, scrape: Callable[..., Any]
 ) -> None:
     totals = Totals()
-    totals.use("default", 8.0, UsedResources(2.5, 0.25, 3 * 2**20))
-    totals.use("default", 2.0, UsedResources(0.5, 0.0, 2**40))
+    totals.count_usage("default", 8.0, UsedResources(2.5, 0.25, 3 * 2**20))
+    totals.count_usage("default", 2.0, UsedResources(0.5, 0.0, 2**40))
     MetricsStore(redis_bus, KEYS).save(totals)
     gpus = {"0": (0.35, 2**30), "1": (None, 5)}
     life = {
@@ -254,7 +254,7 @@ def test_ends_that_none_had_yet_are_a_zero_so_that_the_first_is_an_increase(
     redis_bus: Any, scrape: Callable[..., Any]
 ) -> None:
     totals = Totals()
-    totals.submit("alpha", "default", "exec")
+    totals.count_submitted("alpha", "default", "exec")
     MetricsStore(redis_bus, KEYS).save(totals)
     redis_bus.hset(KEYS.web_requests, "n\x1fPOST\x1f/api/v1/actions\x1f202", 3)
     found = samples(scrape().content)

@@ -28,11 +28,11 @@ PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 def exposed() -> set[str]:
     """Names of all samples of a system in which everything has happened once."""
     totals = Totals()
-    totals.submit("p", "default", "exec")
-    totals.finish("p", "default", "exec", Outcome.COMPLETED, Timing(1, 1, 1, 3))
-    totals.requeue("default")
-    totals.resize("default")
-    totals.use("default", 2.0, UsedResources(1.0, 0.1, 2**20))
+    totals.count_submitted("p", "default", "exec")
+    totals.count_finished("p", "default", "exec", Outcome.COMPLETED, Timing(1, 1, 1, 3))
+    totals.count_requeued("default")
+    totals.count_resized("default")
+    totals.count_usage("default", 2.0, UsedResources(1.0, 0.1, 2**20))
     leader = {"name": "l", "role": "loop", "at": time(), "pass_bounds": [1.0], "pass_sum": 0.1,
               "redis_risks": ""}  # fmt: skip
     worker = {"name": "node@n", "role": "node", "at": time(), "repairs": 1}

@@ -63,7 +63,9 @@ def test_a_duration_on_a_bound_belongs_below_it() -> None:
 
 def test_phases_have_labels() -> None:
     totals = Totals()
-    totals.finish("p", "default", "exec", Outcome.COMPLETED, Timing(0.2, 0.001, 30.0, 30.201))
+    totals.count_finished(
+        "p", "default", "exec", Outcome.COMPLETED, Timing(0.2, 0.001, 30.0, 30.201)
+    )
     sums = {phase: h.sum_seconds for (_, phase), h in totals.phases.items()}
     assert sums == {"queue": 0.2, "overhead": 0.001, "execution": 30.0}
     assert totals.completion[("default", "exec")].sum_seconds == 30.201
