@@ -125,7 +125,7 @@ def test_actions_without_a_trajectory_share_lanes_without_overlap(browser: Clien
 
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     lanes = [names[e["tid"]] for e in events if e["ph"] == "X" and e["cat"] == "action"]
-    assert lanes == ["connection 1", "connection 2", "connection 3", "connection 1"]
+    assert lanes == ["lane 1", "lane 2", "lane 3", "lane 1"]
 
 
 def test_a_trace_of_a_window_is_titled_by_its_range(browser: Client) -> None:
