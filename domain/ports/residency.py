@@ -36,13 +36,13 @@ class HostingLedger(Ledger, Protocol):
     def homes(self, service: str, amount: int) -> list[Home]:
         """Return the free chunks of ``amount`` that cache ``service``, without pending prefetches."""
 
-    def bring(self, service: str, amount: int, memory_bytes: int) -> Home | None:
+    def prefetch(self, service: str, amount: int, memory_bytes: int) -> Home | None:
         """Record a prefetch of ``service`` to a free chunk of ``amount`` that has room; return the chunk.
 
         The chunk stays free. None: there is no such chunk.
         """
 
-    def arrived(self, service: str, units: Sequence[int]) -> None:
+    def finish_prefetch(self, service: str, units: Sequence[int]) -> None:
         """Complete a pending prefetch of ``service`` to ``units``."""
 
     def host(
@@ -63,7 +63,7 @@ class HostingLedger(Ledger, Protocol):
     def evict(self, service: str) -> tuple[Home, ...]:
         """Evict ``service`` from every free chunk; return the chunks."""
 
-    def spare(self, amount: int, memory_bytes: int) -> bool:
+    def has_room(self, amount: int, memory_bytes: int) -> bool:
         """Return whether a free chunk of ``amount`` has room without an eviction."""
 
     def working(self, service: str) -> int:
@@ -72,19 +72,19 @@ class HostingLedger(Ledger, Protocol):
     def drop(self, service: str, units: Sequence[int]) -> None:
         """Record that ``service`` is no longer in the memory of ``units``."""
 
-    def shun(self, service: str, units: Sequence[int]) -> None:
+    def mark_failed(self, service: str, units: Sequence[int]) -> None:
         """Record that ``service`` failed to start on ``units``: they are avoided while others are free."""
 
-    def cure(self, service: str, units: Sequence[int] = ()) -> None:
+    def clear_failures(self, service: str, units: Sequence[int] = ()) -> None:
         """Clear the failures of ``service`` on ``units``; without any, on all units."""
 
-    def shuns(self, service: str) -> bool:
+    def has_failed(self, service: str) -> bool:
         """Return whether ``service`` has failed on any units."""
 
-    def welcomes(self, service: str, amount: int, *, now: bool) -> bool:
+    def accepts(self, service: str, amount: int, *, now: bool) -> bool:
         """Return whether ``service`` has not failed on some chunk of ``amount`` (that is free ``now``)."""
 
-    def found(self, homes: Sequence[Home]) -> None:
+    def reset_residents(self, homes: Sequence[Home]) -> None:
         """Reset the residents to ``homes``, reported by a node that joined, and those of present holders."""
 
     def remember(self) -> bytes:

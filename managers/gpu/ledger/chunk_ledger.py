@@ -272,7 +272,7 @@ class ChunkLedger:
             if not choice.is_arriving(service, place, level)
         ]
 
-    def bring(self, service: str, amount: int, memory_bytes: int) -> Home | None:
+    def prefetch(self, service: str, amount: int, memory_bytes: int) -> Home | None:
         """Enter ``service`` as arriving on a free chunk of ``amount`` that has room (rule 8).
 
         ``memory_bytes`` is what it needs of each GPU; 0: all of it. None: there is no such chunk.
@@ -288,7 +288,7 @@ class ChunkLedger:
         self._touch(Resident(service, home.units, needed, 0, prefetched=True, arriving=True))
         return home
 
-    def arrived(self, service: str, units: Sequence[int]) -> None:
+    def finish_prefetch(self, service: str, units: Sequence[int]) -> None:
         """Record that the restore of ``service`` on ``units`` has finished."""
         known = self._residents.find(service, tuple(units))
         if known is not None:
@@ -307,7 +307,7 @@ class ChunkLedger:
             self._residents.remove(each)
         return tuple(Home(service, each.units) for each in evicted)
 
-    def spare(self, amount: int, memory_bytes: int) -> bool:
+    def has_room(self, amount: int, memory_bytes: int) -> bool:
         """Say whether there is a free chunk of ``amount`` with ``memory_bytes`` beside its residents."""
         places = self._choice.with_room(level_of(amount), memory_bytes)
         return places is not None and bool(places.any())
@@ -318,24 +318,24 @@ class ChunkLedger:
         if resident is not None:
             self._residents.remove(resident)
 
-    def shun(self, service: str, units: Sequence[int]) -> None:
+    def mark_failed(self, service: str, units: Sequence[int]) -> None:
         """Record that ``service`` failed to start on ``units``, which it then avoids (rule 9)."""
         self._failed.add(Home(service, tuple(units)))
 
-    def cure(self, service: str, units: Sequence[int] = ()) -> None:
+    def clear_failures(self, service: str, units: Sequence[int] = ()) -> None:
         """Forget the failure of ``service`` on ``units``; without units, all of its failures."""
         self._failed.clear(service, units)
 
-    def shuns(self, service: str) -> bool:
+    def has_failed(self, service: str) -> bool:
         """Say whether ``service`` has failed on any chunk."""
         return self._failed.concerns(service)
 
-    def welcomes(self, service: str, amount: int, *, now: bool) -> bool:
+    def accepts(self, service: str, amount: int, *, now: bool) -> bool:
         """Say whether ``service`` has not failed on some chunk of ``amount`` (free ``now``)."""
         level, most = level_of(amount), self._chunks.capacity_counts
         return level is not None and self._choice.has_unfailed(service, level, most, now=now)
 
-    def found(self, homes: Sequence[Home]) -> None:
+    def reset_residents(self, homes: Sequence[Home]) -> None:
         """Keep only residents of ``homes`` and those that work for holders; forget failures."""
         self._failed = FailedPlacements()
         serving = {

@@ -38,7 +38,7 @@ def joined(state: State, event: NodeJoined, decisions: list[Decision]) -> None:
     else:
         before, node.inventory = node.inventory, inventory
         if before.identity != inventory.identity:
-            _lose_everything(state, node, "the node came back without its state", decisions)
+            _lose_everything(state, node, "the node returned without its state", decisions)
     state.fleet.update_node(inventory, state.config.resources)
     refresh_needs(state)
     _resume(state, node, decisions)
@@ -53,13 +53,11 @@ def forgotten_mark(identity: str) -> str:
 def _resume(state: State, node: LiveNode, decisions: list[Decision]) -> None:
     """Use ``node`` for grants from now on, and abort its orphans."""
     node.state, node.lost_at = NodeState.READY, None
-    state.pools.feasible.clear()
-    state.queues.deferrals.clear()
+    state.capacity_changed()
     if state.resizing.enabled:
         state.resizing.changed.update(
             node_resource(kind, node.name) for kind in node.inventory.resources
         )
-    state.dirty = True
     for holder in sorted(node.orphans):
         action_id, _, attempt = holder.partition("#")
         reason = "given up while the node was silent"

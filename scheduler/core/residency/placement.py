@@ -59,8 +59,8 @@ def _by_service(state: State, nodes: list[LiveNode], needs: Needs) -> dict[str, 
             continue
         if is_cached(state, node.name, needs.resident, (needs.key_amount,)):
             found[node.name] = _CACHED
-        elif ledger.shuns(needs.resident):
-            fails = not ledger.welcomes(needs.resident, needs.key_amount, now=True)
+        elif ledger.has_failed(needs.resident):
+            fails = not ledger.accepts(needs.resident, needs.key_amount, now=True)
             found[node.name] = _FAILED if fails else _EVICTS
         else:
             found[node.name] = _EVICTS
@@ -93,9 +93,9 @@ def only_failed_chunks_free(state: State, key: QueueKey) -> bool:
         and _has_memory(node, key.needs.unit_memory_bytes)
     ]
     ledgers = [ledger for ledger in found if ledger is not None]
-    if not any(ledger.shuns(service) for ledger in ledgers):
+    if not any(ledger.has_failed(service) for ledger in ledgers):
         return False
     free = [ledger for ledger in ledgers if ledger.fits((amount,))]
-    if not free or any(ledger.welcomes(service, amount, now=True) for ledger in free):
+    if not free or any(ledger.accepts(service, amount, now=True) for ledger in free):
         return False
-    return any(ledger.welcomes(service, amount, now=False) for ledger in ledgers)
+    return any(ledger.accepts(service, amount, now=False) for ledger in ledgers)

@@ -95,7 +95,7 @@ def _prefetch_for(
     for node, ledger in ledgers.items():
         if node_resource(KIND, node) in wanted:
             continue
-        home = ledger.bring(name, amount, memory_bytes)
+        home = ledger.prefetch(name, amount, memory_bytes)
         if home is not None:
             state.residency.memory.prefetched.add(name)
             decisions.append(Prepare(node, home, memory_bytes))

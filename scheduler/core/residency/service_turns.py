@@ -171,7 +171,7 @@ def has_room(state: State, node: str, needs: Needs) -> bool:
         return False
     declared = state.config.services.get(service)
     gpus = -(-needs.key_amount // MILLI)
-    return ledger.spare(needs.key_amount, 0 if declared is None else declared.memory_bytes(gpus))
+    return ledger.has_room(needs.key_amount, 0 if declared is None else declared.memory_bytes(gpus))
 
 
 def times_of(state: State, service: str) -> RestoreTimes:

@@ -175,7 +175,7 @@ class ServiceResidency(ResidencyPolicy):
             service_turns.learn(self._state, event, held)
             ledger, hosting = self.fleet.resident.get(held.resource), held.hosting
             if ledger and hosting and hosting.service and event.outcome is Outcome.COMPLETED:
-                ledger.cure(hosting.service, held.units)
+                ledger.clear_failures(hosting.service, held.units)
 
     def on_report(self, node: str, report: ChunkNews) -> None:
         """Drop services that are gone, remember failed chunks, and retire GPUs that are stuck."""
@@ -188,7 +188,7 @@ class ServiceResidency(ResidencyPolicy):
             if home not in serving:  # else it is being restored there for another call
                 ledger.drop(*home)
         for home in report.failed:
-            ledger.shun(*home)
+            ledger.mark_failed(*home)
         live = self.fleet.nodes.get(node)
         if report.stuck and live is not None:
             have = live.inventory.resources[KIND]
@@ -204,7 +204,7 @@ class ServiceResidency(ResidencyPolicy):
         ledger = self.fleet.resident.get(node_resource(KIND, inventory.name))
         have = inventory.resources.get(KIND)
         if ledger is not None and have is not None:
-            ledger.found(have.residents)
+            ledger.reset_residents(have.residents)
         decisions += _eager(inventory, self._state.config.services)
 
     def on_config(self, before: Config, decisions: list[Decision]) -> None:
@@ -215,7 +215,7 @@ class ServiceResidency(ResidencyPolicy):
         }
         for name in changed:
             for ledger in self._ledgers():
-                ledger.cure(name)
+                ledger.clear_failures(name)
         for node in self.fleet.nodes.values():
             if self.fleet.usable(node):
                 decisions += _eager(node.inventory, changed)
@@ -241,8 +241,8 @@ def prepared(state: State, event: ServicePrepared, decisions: list[Decision]) ->
         state.residency.on_report(event.node, event.chunk)
     ledger = state.fleet.resident.get(node_resource(KIND, event.node))
     if ledger is not None and event.awake and not event.failed:
-        ledger.arrived(*event.home)
-        ledger.cure(*event.home)
+        ledger.finish_prefetch(*event.home)
+        ledger.clear_failures(*event.home)
         state.dirty = True
 
 

@@ -125,7 +125,7 @@ def test_it_is_cured_where_it_works(works: bool) -> None:
     play = failed(1)
     play.end("a1", ChunkNews(), Outcome.COMPLETED if works else Outcome.TIMEOUT)
 
-    assert play.ledger.welcomes("a", MILLI, now=True) is works
+    assert play.ledger.accepts("a", MILLI, now=True) is works
 
 
 def test_another_service_is_not_concerned() -> None:
@@ -158,4 +158,4 @@ def test_a_snapshot_knows_where_it_failed() -> None:
 
     assert snapshot.dump(restored) == before
     (ledger,) = restored.state.fleet.resident.values()
-    assert not ledger.welcomes("a", MILLI, now=True), "a1 has the other chunk"
+    assert not ledger.accepts("a", MILLI, now=True), "a1 has the other chunk"

@@ -13,7 +13,7 @@ SMALL = 20 * GIB
 def coming(*nodes: int) -> tuple[ChunkLedger, Home]:
     """Return a ledger with one small service on its way, and where to."""
     ledger = a_ledger(*nodes, memory=80 * GIB)
-    home = ledger.bring("a", MILLI, SMALL)
+    home = ledger.prefetch("a", MILLI, SMALL)
     assert home is not None
     return ledger, home
 
@@ -34,7 +34,7 @@ def test_a_program_of_its_own_goes_elsewhere_too() -> None:
 def test_a_larger_block_is_split_for_a_grant_and_not_for_what_counts_decided() -> None:
     ledger = a_ledger(4, memory=80 * GIB)
     ledger.take("there", (1,))
-    assert ledger.bring("a", MILLI, SMALL) == Home("a", (0,))
+    assert ledger.prefetch("a", MILLI, SMALL) == Home("a", (0,))
 
     assert ledger.allocate("x", MILLI, "b", SMALL).units == (0,)
     ledger.release("x")
@@ -55,13 +55,13 @@ def test_the_service_itself_goes_to_where_it_is_on_its_way() -> None:
 
 def test_it_goes_there_when_all_others_are_held_or_failed() -> None:
     ledger, home = coming(2)
-    ledger.shun("b", (1,))
+    ledger.mark_failed("b", (1,))
     assert ledger.host("x", MILLI, "b", SMALL).units == home.units
     assert ledger.host("y", MILLI, "b", SMALL).units == (1,)
 
 
 def test_it_goes_there_once_the_other_one_has_arrived_or_is_gone() -> None:
-    for ended in (ChunkLedger.arrived, ChunkLedger.drop):
+    for ended in (ChunkLedger.finish_prefetch, ChunkLedger.drop):
         ledger, home = coming(2)
         ended(ledger, *home)
         assert ledger.host("x", MILLI, "b", SMALL).units == (0,)

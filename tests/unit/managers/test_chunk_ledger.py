@@ -238,14 +238,14 @@ def test_a_service_goes_where_it_did_not_fail_as_long_as_there_is_such_a_chunk(
         tuple(range(place % (8 // n) * n, (place % (8 // n) + 1) * n)) for n, place in failures
     }
     for units in failed:
-        ledger.shun("a", units)
+        ledger.mark_failed("a", units)
     for unit in held:
         ledger.take(f"h{unit}", (unit,))
     chunks = {tuple(range(first, first + size)) for first in range(0, 8, size)}
     free = {units for units in chunks if not held & set(units)}
 
-    assert ledger.welcomes("a", size * MILLI, now=False) == bool(chunks - failed)
-    assert ledger.welcomes("a", size * MILLI, now=True) == bool(free - failed)
+    assert ledger.accepts("a", size * MILLI, now=False) == bool(chunks - failed)
+    assert ledger.accepts("a", size * MILLI, now=True) == bool(free - failed)
     if free:
         given_units = ledger.host("x", size * MILLI, "a", 50).units
         assert given_units in (free - failed or free)
