@@ -52,7 +52,7 @@ class EvictedService(msgspec.Struct):
     evicting: bool
 
 
-class TrajectoryStatus(msgspec.Struct):
+class TrajectoryDetails(msgspec.Struct):
     """State of a trajectory: ``open``, ``finishing`` or ``finished``; a finished one has ``detail``."""
 
     state: str
@@ -64,7 +64,7 @@ class TrajectoryStatus(msgspec.Struct):
     detail: str | UnsetType = UNSET
 
 
-class TrajectoryReceipt(TrajectoryStatus, kw_only=True):
+class TrajectoryReceipt(TrajectoryDetails, kw_only=True):
     """A trajectory that was opened or finished."""
 
     id: str

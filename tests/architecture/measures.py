@@ -23,6 +23,10 @@ REGISTERED = (
     # The gateway binds their handlers to `contract.routes`; `facades.registry` lists facades.
     "scheduler.runtime.gateway.endpoints.",
     "facades.",
+    # Composition roots start them: the web process and the workers of each role.
+    "scheduler.runtime.gateway.app",
+    "scheduler.runtime.loop.scheduler_loop",
+    "scheduler.runtime.node.worker",
     "tangram_web.dashboard.views.",
     # Django loads template tags by name; the site map and the table of verbs register the others.
     "tangram_web.dashboard.templatetags.",

@@ -11,7 +11,7 @@ import msgspec
 import redis
 import redis.asyncio
 
-from contract.receipts import TrajectoryStatus
+from contract.receipts import TrajectoryDetails
 from contract.responses import ActionResponse, DecisionsResponse, QueuesResponse
 from contract.status import SystemStatus
 from domain.codec import Reply, decode_reply, encode
@@ -39,7 +39,7 @@ RETRY_SECONDS = 0.2
 _views = msgspec.msgpack.Decoder(ActionResponse)
 _decisions = msgspec.msgpack.Decoder(DecisionsResponse)
 _queues = msgspec.msgpack.Decoder(QueuesResponse)
-_trajectories = msgspec.msgpack.Decoder(TrajectoryStatus)
+_trajectories = msgspec.msgpack.Decoder(TrajectoryDetails)
 _statuses = msgspec.msgpack.Decoder(SystemStatus)
 
 
@@ -110,7 +110,7 @@ class SchedulerQueries:
             raise NotLive(reply.detail)
         return _views.decode(reply.body)
 
-    async def trajectory(self, project: str, name: str) -> TrajectoryStatus:
+    async def trajectory(self, project: str, name: str) -> TrajectoryDetails:
         """Return the state of a trajectory. Raises NotFound, Unavailable."""
         request_id = secrets.token_hex(8)
         question = TrajectoryQueried(

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import redis
 
-from contract.receipts import TrajectoryStatus
+from contract.receipts import TrajectoryDetails
 from contract.responses import rfc3339
 from contract.status import (
     LearnedDuration,
@@ -117,7 +117,7 @@ class QueryHandler:
         key = trajectory_key(query.project, query.trajectory)
         trajectory = state.trajectories.get(key)
         if trajectory is not None:
-            found = TrajectoryStatus(
+            found = TrajectoryDetails(
                 "open" if trajectory.closing is None else "finishing",
                 task=trajectory.task,
                 pool=trajectory.pool,
@@ -125,7 +125,7 @@ class QueryHandler:
                 live_actions=len(trajectory.live),
             )
         elif key in state.tombstones:
-            found = TrajectoryStatus("finished", detail=state.tombstones[key].why)
+            found = TrajectoryDetails("finished", detail=state.tombstones[key].why)
         else:
             return Reply(query.request_id, ok=False, code="not_found")
         return Reply(query.request_id, body=_raw(found))

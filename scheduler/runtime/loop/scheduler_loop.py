@@ -297,6 +297,9 @@ class SchedulerLoop:
         self._after_commit(events, decisions)
 
     def _after_commit(self, events: Iterable[DomainEvent], decisions: Iterable[Decision]) -> None:
+        # Before the replies: their readers find the new capacity.
+        if any(isinstance(event, _OF_CAPACITY) for event in events):
+            self.housekeeping.publish_capacity()
         for decision in decisions:
             if isinstance(decision, Wake):
                 self._wake_at = decision.wake_at
@@ -306,5 +309,3 @@ class SchedulerLoop:
                 self.housekeeping.forget(decision)
                 self.queries.confirm(decision)
         action_log.record(events, decisions)
-        if any(isinstance(event, _OF_CAPACITY) for event in events):
-            self.housekeeping.publish_capacity()

@@ -6,13 +6,14 @@ import asyncio
 import json
 import logging
 import os
+import secrets
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import time
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import redis
 import redis.asyncio
@@ -40,10 +41,10 @@ from domain.ports import (
     Repairing,
 )
 from domain.redis_keys import Keys
+from managers.common.start_log import sync_directory
 from managers.registry import Registry
 from scheduler.runtime.node.commands import CommandReader
 from scheduler.runtime.node.file_transfers import FileTransfers
-from scheduler.runtime.node.identity import NodeIdentity, new_identity, next_incarnation
 from scheduler.runtime.node.order_executor import BackgroundTasks, OrderExecutor
 from scheduler.runtime.node.progress import CommandProgress
 from scheduler.runtime.node.reporter import Reporter
@@ -73,6 +74,48 @@ class NodeOptions:
     state_directory: Path
     resources: Mapping[str, ResourceInventory]
     version: str = ""
+
+
+class NodeIdentity(NamedTuple):
+    """One start of the worker on one state directory."""
+
+    identity: str
+    incarnation: int
+
+
+def next_incarnation(state_directory: Path) -> NodeIdentity:
+    """Count a start and return the identity of this one."""
+    state_directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = _identity_file(state_directory)
+    if path.exists():
+        known = json.loads(path.read_text())
+        current = NodeIdentity(known["identity"], known["incarnation"] + 1)
+    else:
+        current = NodeIdentity(secrets.token_hex(8), 1)
+    _store_identity(path, current)
+    return current
+
+
+def new_identity(state_directory: Path, before: NodeIdentity) -> NodeIdentity:
+    """Replace the identity, so that the node joins as a new one."""
+    fresh = NodeIdentity(secrets.token_hex(8), before.incarnation + 1)
+    _store_identity(_identity_file(state_directory), fresh)
+    return fresh
+
+
+def _identity_file(state_directory: Path) -> Path:
+    return state_directory / "identity.json"
+
+
+def _store_identity(path: Path, identity: NodeIdentity) -> None:
+    """Replace the file atomically: a crash leaves the old one or the new one."""
+    draft = path.with_suffix(".new")
+    with draft.open("w") as file:
+        json.dump(identity._asdict(), file)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_directory(path.parent)  # a power cut could restore the old one, and count it twice
 
 
 class Forgotten(Exception):

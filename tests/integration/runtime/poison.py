@@ -4,8 +4,8 @@ Nothing in production raises on purpose: these patch the core of the process tha
 of actions say where: ``handler`` while it is taken in, ``cycle`` while it is planned, ``grant`` not
 before it is granted.
 
-    python -m tests.integration.runtime.poison URL PREFIX N     a leader that is killed as it begins
-                                                                anew for the N-th time
+    python -m tests.integration.runtime.poison URL PREFIX N     a leader that is killed at its
+                                                                N-th restart of the core
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import asdict, replace
 
-from contract.receipts import OpenedTask, TrajectoryReceipt, TrajectoryStatus, WrittenFile
+from contract.receipts import OpenedTask, TrajectoryDetails, TrajectoryReceipt, WrittenFile
 from contract.requests import TaskRequest, TrajectoryRequest
 from domain.codec import encode
 from domain.errors import Conflict, InvalidRequest
@@ -106,7 +106,7 @@ class Trajectories:
         return await self._context.admitted(place)
 
 
-def _receipt(name: str, project: str, found: TrajectoryStatus) -> TrajectoryReceipt:
+def _receipt(name: str, project: str, found: TrajectoryDetails) -> TrajectoryReceipt:
     return TrajectoryReceipt(id=name, project=project, **asdict(found))
 
 
