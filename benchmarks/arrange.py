@@ -144,8 +144,8 @@ def _growth(rng: random.Random, rounds: int) -> list[dict[str, Any]]:
 def _horizon(rng: random.Random, rounds: int) -> list[dict[str, Any]]:
     """Say how often the horizon of estimates changes what is decided, by queue length.
 
-    Beyond `HORIZON` actions behind are left out. Compared are the units of everybody who goes, and
-    the number of those who go.
+    Beyond `HORIZON` actions behind are left out. Compared are the units of the selected candidates, and
+    their number.
     """
     rows = []
     for behind in (HORIZON + 500, 2 * HORIZON, 5 * HORIZON):

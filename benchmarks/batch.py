@@ -30,7 +30,7 @@ async def _submit(stack: Stack, actions: int, connections: int) -> None:
         while left > 0:
             left -= 1
             status, answer = await exchange(reader, writer, request)
-            while status == 429:  # told to slow down
+            while status == 429:  # the queue is full
                 await asyncio.sleep(0.2)
                 status, answer = await exchange(reader, writer, request)
             if status != 202:

@@ -125,7 +125,7 @@ def publish(rate: float) -> None:
 
     client, fold, testbed = connect(settings.TANGRAM_REDIS_URL), FrameFold(), Testbed(rate)
     fold.fold(testbed.joined())
-    next_at = began = told = time.monotonic()
+    next_at = began = printed_at = time.monotonic()
     shown = ticks = 0
     with FramePublisher(get_channel_layer(), client, settings.TANGRAM_KEY_PREFIX) as publisher:
         while True:
@@ -135,9 +135,9 @@ def publish(rate: float) -> None:
                 shown += 1
                 publisher.publish(fold.frames(next_at))
             now = time.monotonic()
-            if now - told >= 1:
-                print(round(ticks * TICK_SECONDS * rate / (now - told)), flush=True)
-                told, ticks = now, 0
+            if now - printed_at >= 1:
+                print(round(ticks * TICK_SECONDS * rate / (now - printed_at)), flush=True)
+                printed_at, ticks = now, 0
             if now > next_at + 1:
                 next_at = now  # it cannot keep up: say so by the rate, not by lagging behind
             time.sleep(max(0.0, next_at - now))

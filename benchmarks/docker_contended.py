@@ -252,7 +252,7 @@ def main() -> None:
     options = parser.parse_args()
     # The result names the trace, not where it lies on this machine.
     sys.argv = [word.replace(str(options.trace), options.trace.name) for word in sys.argv]
-    load = os.getloadavg()[0]  # whoever else is on the machine slows everything here
+    load = os.getloadavg()[0]  # other processes on the machine slow all rivals
     engine = DockerEngine().start()
     found: dict[str, dict[str, Any]] = {}
     try:

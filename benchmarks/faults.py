@@ -81,21 +81,21 @@ def _play_rounds(
     load = Load(trajectories=options.in_flight + 20, actions=10_000, seconds=options.action_seconds)
     load.start(system)
     load.wait_until_in_flight(options.in_flight, 300)
-    told = []
+    killed = []
     roles = (*ROLES, "postgres") if system.postgres is not None else ROLES
     for _ in range(options.rounds_per_count):
         for role in roles:
             _wait_until_running(system, int(options.in_flight * 0.95))
             system.wait_until_whole()
             seconds, failed_over = _kill(system, role)
-            told.append((role, seconds, failed_over))
+            killed.append((role, seconds, failed_over))
             print(f"{role:10} back after {seconds:5.2f} s", flush=True)
         if time.monotonic() > deadline:
             break
     load.end_early()
     load.join(600)
     audit.check(load)  # ends the run at the first lost or doubled action
-    return load, told
+    return load, killed
 
 
 def _p95(values: list[float]) -> float:
@@ -125,9 +125,9 @@ def main() -> None:
             system.start()
             audit = Audit(system)
             while len(back["leader"]) < options.rounds and time.monotonic() < deadline:
-                load, told = _play_rounds(system, audit, options, deadline)
+                load, killed = _play_rounds(system, audit, options, deadline)
                 accepted += len(load.accepted)
-                for role, seconds, failed_over in told:
+                for role, seconds, failed_over in killed:
                     back[role].append(seconds)
                     over += [failed_over] if failed_over is not None else []
                 print(f"{accepted} accepted so far: none lost, none run twice", flush=True)

@@ -2,7 +2,7 @@
 
 Target: first contentful paint of every page within 1 s, on SQLite and on PostgreSQL. The rows are
 made up (`benchmarks.million`); the databases, the scheduler with a full queue, the web process and
-Chromium are real. Each page is opened once to warm up and then several times; what is told is the
+Chromium are real. Each page is opened once to warm up and then several times; the result is the
 median. Beside it stand the SQL queries of the page and their time, asked in process.
 """
 

@@ -1,4 +1,4 @@
-"""What gpu_card finds and may use: the card, host memory, the folder for temporary files, and time."""
+"""The machine of gpu_card: card, host memory, folder for temporary files, and clock."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def host_bytes() -> int:
 
 
 def free_bytes(device: Any) -> int:
-    """Return the memory of the card that nobody has; 0 for the processor."""
+    """Return the free memory of the card; 0 for the processor."""
     import torch
 
     return 0 if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])

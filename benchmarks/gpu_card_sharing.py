@@ -1,7 +1,7 @@
 """Many services on one card, in real time: each call waits, is served, and is gone.
 
 One call is worked on at a time. ``static`` keeps in memory the services that fit and are called most,
-and refuses the others. ``shared`` serves all: it restores whom it serves next and evicts who was
+and refuses the others. ``shared`` serves all: it restores the service that it serves next and evicts the one that was
 used longest ago. It goes on with services that are in memory for a turn (four restores, decision 14), then
 the oldest call goes first; ``fcfs`` is the same without turns.
 """
@@ -24,7 +24,7 @@ RIVALS = ("static", "shared", "fcfs")
 
 
 class Call(NamedTuple):
-    """A call that somebody makes."""
+    """A call of a service."""
 
     at_seconds: float
     service: int
@@ -43,7 +43,7 @@ def arrivals(seconds: float, rate: float, services: int, hot: int, seed: int = 1
 
 
 class Card:
-    """Who is in memory, the one used longest ago first."""
+    """Resident services, least recently used first."""
 
     def __init__(self, services: list[Service], room: int) -> None:
         """``room``: how many of the services fit at once."""
@@ -65,13 +65,13 @@ class Card:
         self.resident.append(number)
 
     def empty(self) -> None:
-        """Let everybody leave."""
+        """Evict all services."""
         while self.resident:
             self._services[self.resident.pop()].weights.release()
 
 
 def choose(waiting: deque[Call], resident: list[int], turn_is_over: bool) -> Call:
-    """Return the call to serve next: the oldest, within a turn the oldest of who is in memory."""
+    """Return the call to serve next: the oldest, within a turn the oldest of the resident services."""
     if turn_is_over:
         return waiting[0]
     return next((call for call in waiting if call.service in resident), waiting[0])

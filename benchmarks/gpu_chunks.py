@@ -77,7 +77,7 @@ def _decisions(rng: random.Random, rounds: int, fragmented: bool) -> dict[str, A
         with watch:
             plan = decide(problem, policy)
         if not plan.selected:
-            raise SystemExit("nobody was selected")
+            raise SystemExit("no action was selected")
     return {**watch.result(), "most_states": max(states)}
 
 

@@ -15,7 +15,7 @@ of the GPUs (``--load``); 80 % go to three services at a time, and the three cha
 ACT is what the caller sees, from the moment it wants to call to the answer. Before ``turns`` and
 ``paper`` every service is started once on every GPU and put to sleep there, as the paper prepares them.
 
-Wanted: nobody refused, mean ACT at most 1.4 × that of ``static`` at 65 % load, and a switch ten times
+Goal: no call refused, mean ACT at most 1.4 × that of ``static`` at 65 % load, and a switch ten times
 cheaper than a cold start.
 """
 

@@ -1,4 +1,4 @@
-"""How long a grant takes with 1,000 leases waiting over 100 API resources; part of quota_calls.
+"""Grant latency with 1,000 leases that wait for 100 API resources; part of quota_calls.
 
 Every resource has one unit and a quota that never binds; ten leases wait for each. One after the
 other is given back, and the next one in its line is granted. A grant's latency is what the loop

@@ -1,7 +1,7 @@
 """growth: noops a second with 1, 2 and 4 node workers and 1 and 2 web processes, and what is full.
 
 Every process of the stack and the load generator share this machine's cores, so on two cores the
-rate can only fall with more processes: what is told is which of them is busiest at each size. The
+rate can only fall with more processes: the result is which of them is busiest at each size. The
 busiest one is what saturates first where each has a core of its own.
 """
 

@@ -17,7 +17,7 @@ NOOP = b'{"task":"bench","kind":"noop"}'
 
 @dataclass
 class Load:
-    """What one run measured."""
+    """Measurements of one run."""
 
     seconds: float = 0.0
     latencies: list[float] = field(default_factory=list)

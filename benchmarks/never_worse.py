@@ -18,9 +18,9 @@ from rich.table import Table
 from benchmarks.record import store
 from domain.errors import InvalidRequest
 from simulator.compare import check_policies
-from simulator.crew import end_when_told
 from simulator.sweep import Row, cells, shortened, sweep, worse
 from simulator.traces import make_recordings, read_recordings
+from simulator.worker_processes import end_on_signal
 
 WANTED = ("minimum", "fixed(4)", "fixed(16)", "paper", "balanced", "malleable")
 RIVALS = ("minimum", "fixed(4)", "fixed(16)", "paper")
@@ -76,7 +76,7 @@ def _heavy(rows: list[Row]) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Sweep, print, store."""
-    end_when_told()
+    end_on_signal()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trace", nargs="?", type=Path, help="default: made up trajectories")
     parser.add_argument("--steps", type=int, default=52, help="interactions kept of a recording")

@@ -5,9 +5,9 @@ Targets: simulated mean ACT within 10 % of the measured one, p95 within 20 %.
 Trajectories think, run ``sleep``, and at the end a command that sleeps the shorter, the more cores it
 was granted, on one node with 4 declared cores. Nothing needs a core, so what is measured is
 scheduling and the path around it, as on a node that is not overloaded. The simulator takes the
-same draws. What the path costs on this machine at this hour it is told by a warm-up of other draws:
+same draws. A warm-up with other draws measures what the path costs on this machine at this hour:
 mean overhead, and how much longer than asked a ``sleep`` takes; ``as_quiet`` is what comes out with
-the hops of `simulator.overheads` instead, which were measured while nobody else was there.
+the hops of `simulator.overheads` instead, which were measured on an idle machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from simulator.cluster import GIB, Cluster
 from simulator.compare import Scene, run
 from simulator.overheads import Overheads
 from simulator.result import Spread, spread
-from simulator.work import Work
+from simulator.work import ActionWork
 from simulator.workloads.program import Act, Program, Rollout, Think
 from tangram_client.aio import AsyncClient
 from tangram_client.payloads import exec_action
@@ -186,7 +186,7 @@ class Drawn:
                 environment=EnvironmentSpec(), exec=ExecSpec(("true",)),
             )  # fmt: skip
             # On more cores the excess shrinks with the work, by a few milliseconds too much.
-            yield Act(action, Work(turn.seconds + self.excess_seconds, profile))
+            yield Act(action, ActionWork(turn.seconds + self.excess_seconds, profile))
 
 
 def _beside(measured: Spread, simulated: Spread) -> dict[str, float]:

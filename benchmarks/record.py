@@ -1,4 +1,4 @@
-"""Where and how results are stored, and the machine they belong to."""
+"""Storage of results, with a description of the machine."""
 
 from __future__ import annotations
 

@@ -41,14 +41,14 @@ else:
         OpenAIFunctionToolSchema = None
 
         class BaseTool:
-            """What verl's BaseTool keeps."""
+            """State of verl's BaseTool."""
 
             def __init__(self, config, tool_schema):
                 self.config, self.tool_schema = config, tool_schema
 
         @dataclass
         class ToolResponse:
-            """What the model reads."""
+            """The text that the model reads."""
 
             text: str | None = None
 

@@ -1,8 +1,8 @@
 """Virtual time: what happens next, and when.
 
 Entries of one moment come out in the order in which they were entered, so a run has one order of
-events. Nothing is ever taken out before its time: whoever changes its mind leaves a stale entry and
-knows it by a version of its own.
+events. No entry is removed before its time: an entry that is superseded stays, and its owner recognises
+it by a version.
 """
 
 from __future__ import annotations

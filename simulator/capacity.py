@@ -1,4 +1,4 @@
-"""How much hardware a workload needs for a wished ACT: bisection over the number of nodes.
+"""Capacity planning: the fewest nodes for a wanted ACT, found by bisection.
 
 More nodes never make an action wait longer in principle, but trainers that are answered sooner also
 ask sooner, so a simulated ACT may rise a little with a node more. The answer is therefore what
@@ -28,7 +28,7 @@ MEASURES: Final[dict[str, Callable[[Spread], float]]] = {
 
 @dataclass(frozen=True)
 class Wish:
-    """What is wanted, of which actions."""
+    """The wanted ACT, and the actions it holds for."""
 
     act_seconds: float
     measure: str = "mean"
@@ -50,7 +50,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Trial:
+class CapacityTrial:
     """One number of nodes that was simulated."""
 
     nodes: int
@@ -61,11 +61,11 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CapacityAnswer:
     """The fewest nodes found, None when not even the most are enough; trials in their order."""
 
     nodes: int | None
-    trials: tuple[Trial, ...]
+    trials: tuple[CapacityTrial, ...]
 
 
 def fewest_nodes(
@@ -73,25 +73,27 @@ def fewest_nodes(
     policy: str,
     wish: Wish,
     most_nodes: int,
-    done: Callable[[Trial], None] | None = None,
-) -> Answer:
+    done: Callable[[CapacityTrial], None] | None = None,
+) -> CapacityAnswer:
     """Return the fewest nodes like those of ``scene`` that fulfil ``wish``, in log2 simulations."""
     check_policies([policy])
     if most_nodes < 1:
         raise InvalidRequest(f"the most nodes must be at least 1, not {most_nodes}")
-    trials: list[Trial] = []
+    trials: list[CapacityTrial] = []
 
     def enough(nodes: int) -> bool:
         sized = replace(scene, cluster=replace(scene.cluster, nodes=nodes))
         result = run(sized, policy).result
         act_seconds = wish.measured(result)
-        trial = Trial(nodes, act_seconds, result.granted["cpu"], act_seconds <= wish.act_seconds)
+        trial = CapacityTrial(
+            nodes, act_seconds, result.granted["cpu"], act_seconds <= wish.act_seconds
+        )
         trials.append(trial)
         if done is not None:
             done(trial)
         return trial.enough
 
-    return Answer(_bisect(enough, most_nodes), tuple(trials))
+    return CapacityAnswer(_bisect(enough, most_nodes), tuple(trials))
 
 
 def _bisect(enough: Callable[[int], bool], most: int) -> int | None:

@@ -25,12 +25,12 @@ from domain.errors import InvalidRequest, InvariantViolation
 from domain.policies import DEFAULT_POLICY
 from simulator.capacity import MEASURES, Wish, fewest_nodes
 from simulator.compare import POLICIES, Progress, Scene, check_policies, compare
-from simulator.crew import end_when_told
-from simulator.decided import decide_again
 from simulator.engine import Watch
+from simulator.journal_replay import replay_journal
+from simulator.options import build, foreign, with_options
 from simulator.result import encode
-from simulator.scenes import build, foreign, with_options
-from simulator.show import decision_text, plan_table, tables, trial_text
+from simulator.tables import decision_text, plan_table, tables, trial_text
+from simulator.worker_processes import end_on_signal
 from simulator.workloads.recorded import JournalWriter, read_journal
 from tangram_client.traces.recording import TraceError
 
@@ -114,14 +114,16 @@ def decisions_command(
     """
     others, lines = 0, list[str]()
     with one_line_errors():
-        for decided in decide_again(read_journal(journal)):
+        for decided in replay_journal(read_journal(journal)):
             others += not decided.same
             for view in decided.arranged:
                 if resource in (None, view.resource) and (
                     action is None or action in view.candidates
                 ):
-                    told = [msgspec.json.encode(view).decode()] if as_json else decision_text(view)
-                    lines += told
+                    lines_of = (
+                        [msgspec.json.encode(view).decode()] if as_json else decision_text(view)
+                    )
+                    lines += lines_of
     sys.stdout.writelines(f"{line}\n" for line in lines)
     if others:
         click.echo(f"tangram sim: {others} entries were decided otherwise then", err=True)
@@ -130,7 +132,7 @@ def decisions_command(
 
 def main() -> None:
     """Run the command line."""
-    end_when_told()
+    end_on_signal()
     add_evaluation()
     verbs(prog_name="tangram sim")
 

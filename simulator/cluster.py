@@ -14,7 +14,7 @@ from simulator.gpus import GPUS_PER_NODE, DeclaredModel, GpuModel, Restorable
 GIB = 2**30
 POOL = "default"
 PROJECT = "default"
-#: A restore that nobody has seen, as `scheduler.core.residency.policy.RestoreTimes` expects it.
+#: A restore that was never measured, as `scheduler.core.residency.policy.RestoreTimes` expects it.
 RESTORE_SECONDS = 1.0
 
 

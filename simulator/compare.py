@@ -18,10 +18,10 @@ from simulator.cluster import Cluster
 from simulator.engine import ClusterSimulation, Switch, Watch
 from simulator.overheads import Overheads
 from simulator.result import Finished, Result, summarise
-from simulator.tally import Tally
+from simulator.tally import SimulationTally
 from simulator.workloads.program import Workload
 
-#: What a comparison shows unless told otherwise: every policy of the core, and the degrees of
+#: The default policies of a comparison: every policy of the core, and the degrees of
 #: parallelism that ARL-Tangram §6.4 compares with.
 POLICIES = tuple(
     name
@@ -35,7 +35,7 @@ Progress = Callable[[str, int], None]
 
 @dataclass(frozen=True)
 class Scene:
-    """What all policies of a comparison meet."""
+    """The workload, cluster and draws that all policies of a comparison share."""
 
     workload: Workload
     cluster: Cluster = field(default_factory=Cluster)
@@ -50,7 +50,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Prelude:
-    """How a run of the core begins: another configuration, until a moment from which on is counted."""
+    """A warm-up under another configuration, until the moment from which on actions count."""
 
     cluster: Cluster
     policy: str
@@ -75,7 +75,7 @@ class Timed:
 class Runnable(Finished, Protocol):
     """A simulation that has not begun, of the core or of a baseline."""
 
-    def run(self) -> Tally: ...
+    def run(self) -> SimulationTally: ...
 
 
 class MakeBaseline(Protocol):

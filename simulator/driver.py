@@ -1,6 +1,6 @@
 """The modelled node behind the port of real drivers: asyncio, and the same duration function.
 
-The event heap of `engine` is what makes simulations fast; this is the same model for whoever
+The event heap of `engine` is what makes simulations fast; this is the same model for code that
 expects a `domain.ports.Driver` (a node worker without hardware, the conformance suite). Time is
 the event loop's.
 """
@@ -14,9 +14,9 @@ from domain.action import Action
 from domain.ports import RunOrder
 from managers.cpu.fake import FakeDriver, FakeStorage, Play, read_command
 from simulator.overheads import NONE, Overheads
-from simulator.work import Work, declared_work, granted_milli
+from simulator.work import ActionWork, declared_work, granted_milli
 
-WorkOf = Callable[[Action], Work | None]
+WorkOf = Callable[[Action], ActionWork | None]
 
 
 class ModelledDriver(FakeDriver):

@@ -55,7 +55,7 @@ from simulator.cluster import POOL, Cluster
 from simulator.gpus import Restorable, in_memory
 from simulator.nodes import ModelledNodes
 from simulator.overheads import Overheads
-from simulator.tally import Tally
+from simulator.tally import SimulationTally
 from simulator.trainers import Trainers
 from simulator.workloads.program import Workload
 
@@ -109,7 +109,7 @@ class ClusterSimulation:
         self.workload = workload
         self.agenda = Agenda()
         self.machine = Machine(make_ledger or load(()).make_ledger, cluster.config(policy))
-        self.tally = Tally(switch.uncounted if switch is not None else ())
+        self.tally = SimulationTally(switch.uncounted if switch is not None else ())
         self._inbox: list[Event] = []
         #: Starts that no pass has taken yet, each with its own time.
         self._starts: list[Event] = []
@@ -138,7 +138,7 @@ class ClusterSimulation:
             self.machine.state.pools.policies[POOL] = policy_named(policy, depth=depth)
 
     def _obeyed_by(self) -> dict[type, Callable[[Any], None]]:
-        """Return who does what was decided."""
+        """Return the handler of each type of decision."""
         return {
             Grant: self._grant,
             Finish: self._finish,
@@ -150,7 +150,7 @@ class ClusterSimulation:
             RemoveEnvironment: self.nodes.remove_environment,
             TurnedBad: _nothing,
             Prepare: self._prepare,
-            # Workloads evict nobody by hand, forget no node, and move no files.
+            # Workloads evict no service by hand, forget no node, and move no files.
             Evict: _unexpected,
             Forget: _unexpected,
             TransferFile: _unexpected,
@@ -187,11 +187,11 @@ class ClusterSimulation:
             self.agenda.at(moment, self.tell, event)
 
     def resize(self, action_id: ActionId, attempt: int, allocation: Allocation) -> None:
-        """Let a running action go on with other units, once its node has been told."""
+        """Continue a running action with other units, once the command has reached its node."""
         self.tally.resize(action_id, allocation, self.agenda.now)
         self.nodes.resize_soon(action_id, attempt, allocation.amount)
 
-    def run(self) -> Tally:
+    def run(self) -> SimulationTally:
         """Play the whole workload, and let nodes clean up. Raises Stalled when it can never end."""
         self.agenda.at(0.0, self.trainers.begin)
         agenda, trainers = self.agenda, self.trainers
@@ -269,7 +269,7 @@ class ClusterSimulation:
 
 
 def _nothing(_: Decision) -> None:
-    """What is for people changes nothing."""
+    """Ignore decisions that only inform readers."""
 
 
 def _unexpected(decision: Decision) -> None:

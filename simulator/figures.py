@@ -15,7 +15,7 @@ import msgspec
 
 WIDTH, HEIGHT = 680, 340
 LEFT, RIGHT, TOP, BOTTOM = 64, 150, 16, 44
-#: Okabe and Ito: told apart by people who see few colours.
+#: Okabe and Ito: distinct for colour-blind readers.
 COLOURS: Final = (
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#000000", "#999999",
 )  # fmt: skip
@@ -52,7 +52,7 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What the paper says, and what came out here."""
+    """A statement of the paper beside the simulated result."""
 
     what: str
     #: As the paper prints it; None where it prints no number, or says nothing.

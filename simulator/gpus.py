@@ -1,4 +1,4 @@
-"""GPU services, modelled: what the core is told of them, and how long a restore truly takes."""
+"""Modelled GPU services: their declarations, and how long a restore takes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class DeclaredModel:
 
 
 class Restorable(Protocol):
-    """What a node must know of a model."""
+    """A model as its node sees it."""
 
     def restore_seconds(self, gpus: int) -> float:
         """Return how long it takes until it answers on ``gpus`` GPUs where it was not in memory."""

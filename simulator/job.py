@@ -2,8 +2,8 @@
 
 The folder holds ``request.json`` (`simulator.request`) and, unless the input is made up, ``trace``.
 Progress goes to standard output, one JSON object a line; what came out into ``result.json``, which
-is there once it is whole. Bad input is one line on standard error and exit code 2. Whoever started
-this may end it at any time: it holds nothing but the folder.
+is there once it is whole. Bad input is one line on standard error and exit code 2. Its parent may kill
+it at any time: it holds nothing but the folder.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from simulator.cluster import GIB, POOL, Cluster
 from simulator.compare import Prelude, Progress, Scene, run
 from simulator.engine import Stalled
 from simulator.figures import Figure, Series, interval, plot
-from simulator.request import MOST_ACTIONS, Request, Variant, read_request
+from simulator.options import build
+from simulator.request import MOST_ACTIONS, SimulationRequest, Variant, read_request
 from simulator.result import WINDOWS, Result
-from simulator.scenes import build
 from simulator.workloads.deep_search import LIMITS
 from simulator.workloads.recorded import Recorded, read_journal, recorded
 from tangram_client.traces.recording import TraceError
@@ -51,8 +51,8 @@ class Plot(msgspec.Struct, frozen=True):
     svg: str
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came out of a request."""
+class JobResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a request."""
 
     simulated: bool = True
     actions: int
@@ -66,7 +66,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     plots: tuple[Plot, ...]
 
 
-class _Run(NamedTuple):
+class _PlayedRun(NamedTuple):
     """One policy, or one variant, with one seed."""
 
     name: str
@@ -75,7 +75,7 @@ class _Run(NamedTuple):
     policy: str
 
 
-def play(request: Request, trace: Path | None, tell: Tell) -> Outcome:
+def play(request: SimulationRequest, trace: Path | None, tell: Tell) -> JobResult:
     """Simulate every policy with every seed. Raises InvalidRequest or TraceError."""
     runs: list[Played] = []
     todo = [run for seed in request.seeds for run in _runs(request, trace, seed)]
@@ -90,12 +90,12 @@ def play(request: Request, trace: Path | None, tell: Tell) -> Outcome:
             )
         tell(name, seed, 0, total)
         try:
-            timed = run(scene, policy, _told(tell, name, seed, total))
+            timed = run(scene, policy, _progress_of(tell, name, seed, total))
         except Stalled as error:
             raise InvalidRequest(f"{name}: some actions would wait for ever ({error})") from None
         tell(name, seed, timed.result.whole.actions, timed.result.whole.actions)
         runs.append(Played(name, seed, timed.wall_seconds, timed.result))
-    return Outcome(
+    return JobResult(
         actions=_counted(todo[0].scene),
         before=len(window.before) if window else 0,
         left_out=window.left_out if window else 0,
@@ -111,14 +111,14 @@ def _counted(scene: Scene) -> int:
     return scene.workload.actions - len(before)
 
 
-def _told(tell: Tell, name: str, seed: int, total: int) -> Progress:
+def _progress_of(tell: Tell, name: str, seed: int, total: int) -> Progress:
     return lambda _, done: tell(name, seed, done, total)
 
 
-def _runs(request: Request, trace: Path | None, seed: int) -> list[_Run]:
+def _runs(request: SimulationRequest, trace: Path | None, seed: int) -> list[_PlayedRun]:
     plain = [name for name in request.policies if name not in request.variants]
     scene = _scene(request, trace, seed) if plain else None
-    found = [_Run(name, seed, scene, name) for name in plain if scene is not None]
+    found = [_PlayedRun(name, seed, scene, name) for name in plain if scene is not None]
     if request.variants:
         if trace is None or request.workload != "recorded":
             raise InvalidRequest("variants are played with a recorded window")
@@ -129,11 +129,13 @@ def _runs(request: Request, trace: Path | None, seed: int) -> list[_Run]:
             variant = request.variants[name]
             prelude = _prelude(first, variant, request, window)
             scene = Scene(window, _declared(variant, request), seed=seed, prelude=prelude)
-            found.append(_Run(name, seed, scene, _policy(variant)))
+            found.append(_PlayedRun(name, seed, scene, _policy(variant)))
     return found
 
 
-def _prelude(first: Variant, variant: Variant, request: Request, window: Recorded) -> Prelude:
+def _prelude(
+    first: Variant, variant: Variant, request: SimulationRequest, window: Recorded
+) -> Prelude:
     """Return how ``variant`` begins: as the first one, on the nodes that it has itself.
 
     A node that it drains was never used: what had its environment there would wait for it for ever.
@@ -148,7 +150,7 @@ def _policy(variant: Variant) -> str:
     return variant.config.pools[POOL].policy
 
 
-def _declared(variant: Variant, request: Request) -> Cluster:
+def _declared(variant: Variant, request: SimulationRequest) -> Cluster:
     config = variant.config
     return Cluster(
         variant.nodes,
@@ -164,7 +166,7 @@ def _declared(variant: Variant, request: Request) -> Cluster:
     )
 
 
-def _scene(request: Request, trace: Path | None, seed: int) -> Scene:
+def _scene(request: SimulationRequest, trace: Path | None, seed: int) -> Scene:
     known: dict[str, Any] = {
         "trace": trace, "batch": request.batch, "steps": request.steps, "group": 8,
         "nodes": request.nodes, "cores": request.cores, "memory_gib": request.memory_gib,

@@ -1,9 +1,9 @@
 """All nodes of a cluster, modelled: what they do with a grant, and what they report.
 
-One `Run` is one attempt of one action. Its start and its end are known as soon as it is granted;
+One `ModelledRun` is one attempt of one action. Its start and its end are known as soon as it is granted;
 both reports are entered into the agenda at once, at the moment when the loop hears of them. A run
 that is stopped or resized gets a new version, and reports of an older one are dropped when their
-time comes. As in production, a start whose end is known before it could be told is not reported.
+time comes. As in production, a start is not reported if the end is known before it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from domain.ids import ActionId
 from simulator.agenda import Agenda
 from simulator.gpus import Restorable, restore_of
 from simulator.overheads import Overheads
-from simulator.work import Progress, Work
+from simulator.work import ActionWork, WorkProgress
 
 Tell = Callable[[Event], None]
 
 
-class Run:
+class ModelledRun:
     """One attempt on one node."""
 
     __slots__ = (
@@ -41,15 +41,15 @@ class Run:
     )  # fmt: skip
 
     def __init__(
-        self, grant: Grant, work: Work, starts_at: float, timeout_seconds: float | None
+        self, grant: Grant, work: ActionWork, starts_at: float, timeout_seconds: float | None
     ) -> None:
         self.action_id = grant.action_id
         self.node = grant.node or ""
         self.attempt = grant.attempt
         self.starts_at = starts_at
-        self.progress = Progress(work, grant.allocations, starts_at)
+        self.progress = WorkProgress(work, grant.allocations, starts_at)
         self.deadline = inf if timeout_seconds is None else starts_at + timeout_seconds
-        #: What its end tells of the memory of its GPUs.
+        #: What the report of its end says about GPU memory.
         self.news: ChunkNews | None = None
         #: When it ends, if nothing changes.
         self.ends_at = self.progress.ends_at
@@ -57,7 +57,7 @@ class Run:
             self.ends_at = min(self.ends_at, self.deadline)
         #: Counts what changed its end; reports of an older version are void.
         self.version = 0
-        #: It was told to end, and its report is on its way.
+        #: It was stopped, and its report is on its way.
         self.stopped = False
 
     def resize(self, milli: int, now: float) -> None:
@@ -68,7 +68,7 @@ class Run:
 
     @property
     def outcome(self) -> Outcome:
-        """How it ends, if nothing changes."""
+        """Its outcome, if nothing changes."""
         return COMPLETED if self.progress.ends_at <= self.deadline else Outcome.TIMEOUT
 
 
@@ -102,10 +102,10 @@ class ModelledNodes:
         self._hop_seconds = overheads.report_seconds
         self._failure_ratio = failure_ratio
         self._seed = seed
-        self._runs: dict[tuple[ActionId, int], Run] = {}
+        self._runs: dict[tuple[ActionId, int], ModelledRun] = {}
         #: When a service is at home, by node and chunk.
         self._ready: dict[tuple[str, Home], float] = {}
-        #: Until when a service is on its way to GPUs of a node that nobody was granted.
+        #: Until when a service is restored ahead of a grant.
         self._coming: dict[tuple[str, int], float] = {}
         #: Trajectories whose environment exists.
         self._environments: set[str] = set()
@@ -116,11 +116,11 @@ class ModelledNodes:
 
     @property
     def running(self) -> int:
-        """How many attempts are on their way."""
+        """Number of attempts under way."""
         return len(self._runs)
 
     def grant(
-        self, grant: Grant, work: Work, environment: str | None, timeout_seconds: float | None
+        self, grant: Grant, work: ActionWork, environment: str | None, timeout_seconds: float | None
     ) -> None:
         """Start a granted action, in ``environment`` if it has one."""
         starts_at = self._agenda.now + self._order_seconds
@@ -131,7 +131,7 @@ class ModelledNodes:
         if self._models:
             restore_seconds = restore_of(grant, self._models)
             starts_at = self._brought(grant, starts_at, restore_seconds or 0.0)
-        run = Run(grant, work, starts_at, timeout_seconds)
+        run = ModelledRun(grant, work, starts_at, timeout_seconds)
         if restore_seconds is not None:
             run.news = ChunkNews(restore_seconds=restore_seconds)
         self._runs[run.action_id, run.attempt] = run
@@ -185,8 +185,8 @@ class ModelledNodes:
         run = self._runs.get((action_id, attempt))
         if run is not None and not run.stopped and run.ends_at > self._agenda.now:
             run.resize(milli, self._agenda.now)
-            told_at = run.ends_at + self._hop_seconds
-            self._agenda.at(told_at, self._report_end, (run, run.version))
+            reported_at = run.ends_at + self._hop_seconds
+            self._agenda.at(reported_at, self._report_end, (run, run.version))
 
     def remove_environment(self, decision: RemoveEnvironment) -> None:
         """Remove a trajectory's environment, and report."""
@@ -196,7 +196,7 @@ class ModelledNodes:
         gone_after = overheads.pass_seconds + overheads.remove_seconds + overheads.report_seconds
         self._agenda.at(self._agenda.now + gone_after, self._tell, event)
 
-    def _report_start(self, run: Run) -> None:
+    def _report_start(self, run: ModelledRun) -> None:
         if (run.action_id, run.attempt) in self._runs:
             self._tell_start(
                 ActionStarted(
@@ -207,7 +207,7 @@ class ModelledNodes:
                 )
             )
 
-    def _report_end(self, entry: tuple[Run, int]) -> None:
+    def _report_end(self, entry: tuple[ModelledRun, int]) -> None:
         run, version = entry
         if version == run.version:
             self._report(run, run.outcome, run.ends_at - run.starts_at)
@@ -231,13 +231,13 @@ class ModelledNodes:
             ),
         )
 
-    def _never_start(self, run: Run) -> None:
+    def _never_start(self, run: ModelledRun) -> None:
         detail = "simulated: the node failed to start it"
         self._report(run, Outcome.INFRA_FAILED, 0.0, detail=detail, never_started=True)
 
     def _report(
         self,
-        run: Run,
+        run: ModelledRun,
         outcome: Outcome,
         execution_seconds: float,
         *,
@@ -258,7 +258,7 @@ class ModelledNodes:
             )
         )
 
-    def _fails(self, run: Run) -> bool:
+    def _fails(self, run: ModelledRun) -> bool:
         # Drawn by name: whether it fails must not depend on the order of events.
         name = f"{self._seed}/fails/{run.action_id}#{run.attempt}"
         return Random(name).random() < self._failure_ratio

@@ -1,4 +1,4 @@
-"""What the path of an action costs around its execution, in seconds, each with its source.
+"""Overheads of the path of an action, in seconds, each with its source.
 
 Measured means: on the development machine (2 shared cores), see README "Results". One noop alone
 takes 7 ms from submission to answer (`benchmarks.noop`, p50); the four hops below and the pass of

@@ -1,4 +1,4 @@
-"""A comparison as somebody asks for it: what is allowed, checked without loading the simulator.
+"""The request of a comparison, checked without loading the simulator.
 
 The web process reads requests and must start fast; `simulator.job` plays them in another process.
 """
@@ -37,8 +37,8 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     restores: dict[str, Annotated[float, Meta(ge=0)]] = {}
 
 
-class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What to simulate: equal requests have equal results."""
+class SimulationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A request: equal requests have equal results."""
 
     workload: Workload = "ai-coding"
     policies: Annotated[tuple[str, ...], Meta(min_length=1, max_length=8)]
@@ -66,16 +66,16 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     #: Variants: cluster-wide resource → milli-units of each quota of the first variant that count at
     #: the beginning of the trace.
     used: dict[str, tuple[Annotated[int, Meta(ge=0)], ...]] = {}
-    #: What was assumed where nobody knows, for people.
+    #: Assumptions about unknown values, as sentences for the page.
     assumed: tuple[str, ...] = ()
     #: What of a question no simulation tells, for people.
     untold: tuple[str, ...] = ()
 
 
-def read_request(data: Any) -> Request:
+def read_request(data: Any) -> SimulationRequest:
     """Return the request that ``data`` is. Raises InvalidRequest saying what is wrong with it."""
     try:
-        request = msgspec.convert(data, Request)
+        request = msgspec.convert(data, SimulationRequest)
     except msgspec.ValidationError as error:
         text, _, where = str(error).partition(" - at `$.")
         raise InvalidRequest(text, pointer=f"/{where.rstrip('`')}" if where else "") from None

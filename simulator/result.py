@@ -1,4 +1,4 @@
-"""What came out of one simulation, as one struct with deterministic bytes."""
+"""The result of one simulation, as one struct with deterministic bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cluster import Cluster
-from simulator.tally import Tally
+from simulator.tally import SimulationTally
 from simulator.trainers import Trainers
 
 Column = NDArray[np.float64]
@@ -30,7 +30,7 @@ class Spread(msgspec.Struct, frozen=True):
     most: float
 
 
-class Part(msgspec.Struct, frozen=True):
+class ResultPart(msgspec.Struct, frozen=True):
     """Some actions: how many, their ACT, and what it is made of."""
 
     actions: int
@@ -40,7 +40,7 @@ class Part(msgspec.Struct, frozen=True):
     execution: Spread
 
 
-class Window(msgspec.Struct, frozen=True):
+class TimeWindow(msgspec.Struct, frozen=True):
     """A stretch of the run: how many actions ended in it, and their mean ACT."""
 
     from_seconds: float
@@ -63,15 +63,15 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     #: Passes of the loop, and events that they took.
     passes: int
     events: int
-    whole: Part
-    rewards: Part | None
-    interactions: Part | None
+    whole: ResultPart
+    rewards: ResultPart | None
+    interactions: ResultPart | None
     #: Sum of ACTs of one trajectory, over trajectories: what ARL-Tangram §6 reports.
     trajectory_act: Spread
     step_seconds: tuple[float, ...]
     virtual_seconds: float
     #: The whole run in `WINDOWS` equal stretches (ARL-Tangram Figure 6).
-    windows: tuple[Window, ...]
+    windows: tuple[TimeWindow, ...]
     #: Resource → share of all its units × time that was granted (``cpu``, ``gpu``: all nodes together).
     granted: dict[str, float]
     #: T_ori completed per granted core·second: what parallelism has left of it.
@@ -86,9 +86,9 @@ def encode(results: Sequence[Result]) -> bytes:
 
 
 class Finished(Protocol):
-    """What a run leaves behind, of the core or of a baseline."""
+    """A finished run, of the core or of a baseline."""
 
-    tally: Tally
+    tally: SimulationTally
     trainers: Trainers
     passes: int
     events: int
@@ -133,7 +133,7 @@ def spread(values: Column) -> Spread:
     return Spread(float(values.mean()), float(p50), float(p95), float(p99), float(values.max()))
 
 
-def _columns(tally: Tally) -> tuple[Column, Column, Column]:
+def _columns(tally: SimulationTally) -> tuple[Column, Column, Column]:
     rows = tally.rows
     return _floats(rows.queue), _floats(rows.overhead), _floats(rows.execution)
 
@@ -142,9 +142,9 @@ def _floats(column: array[float]) -> Column:
     return np.frombuffer(column, dtype=np.float64)
 
 
-def _part(columns: tuple[Column, Column, Column], chosen: NDArray[np.bool_]) -> Part:
+def _part(columns: tuple[Column, Column, Column], chosen: NDArray[np.bool_]) -> ResultPart:
     queue, overhead, execution = (column[chosen] for column in columns)
-    return Part(
+    return ResultPart(
         actions=len(queue),
         act=spread(queue + overhead + execution),
         queue=spread(queue),
@@ -155,7 +155,7 @@ def _part(columns: tuple[Column, Column, Column], chosen: NDArray[np.bool_]) -> 
 
 def _windows(
     columns: tuple[Column, Column, Column], ended: Column, until: float
-) -> tuple[Window, ...]:
+) -> tuple[TimeWindow, ...]:
     width = until / WINDOWS
     if not width > 0:
         return ()
@@ -163,12 +163,12 @@ def _windows(
     counts = np.bincount(which, minlength=WINDOWS)
     sums = np.bincount(which, weights=sum(columns), minlength=WINDOWS)
     return tuple(
-        Window(index * width, int(count), float(total) / int(count) if count else 0.0)
+        TimeWindow(index * width, int(count), float(total) / int(count) if count else 0.0)
         for index, (count, total) in enumerate(zip(counts, sums, strict=True))
     )
 
 
-def _trajectory_act(tally: Tally, columns: tuple[Column, Column, Column]) -> Spread:
+def _trajectory_act(tally: SimulationTally, columns: tuple[Column, Column, Column]) -> Spread:
     owners = np.frombuffer(tally.rows.trajectory, dtype=np.uint32)
     queue, overhead, execution = columns
     sums = np.zeros(len(tally.trajectories))
@@ -176,7 +176,7 @@ def _trajectory_act(tally: Tally, columns: tuple[Column, Column, Column]) -> Spr
     return spread(sums)
 
 
-def _granted(tally: Tally, cluster: Cluster, seconds: float) -> dict[str, float]:
+def _granted(tally: SimulationTally, cluster: Cluster, seconds: float) -> dict[str, float]:
     held = dict(tally.held) | {kind: tally.held_milli_seconds(kind) for kind in ("cpu", "gpu")}
     return {
         resource: _ratio(held.get(resource, 0.0), capacity * seconds)

@@ -17,7 +17,7 @@ from itertools import product
 from domain.errors import InvalidRequest
 from simulator.cluster import GIB, Cluster
 from simulator.compare import Scene, check_policies, run
-from simulator.crew import crew
+from simulator.worker_processes import worker_processes
 from simulator.workloads.ai_coding import AiCoding
 from simulator.workloads.rewards import PRESETS
 from tangram_client.traces.recording import Recording
@@ -99,14 +99,14 @@ def sweep(
 ) -> list[Row]:
     """Simulate every cell under every policy, ``jobs`` cells at once, each in its own process.
 
-    ``done`` is told each row, in the order of the grid.
+    ``done`` receives each row, in the order of the grid.
     """
     check_policies(policies)
     measure = partial(_measure, recordings, tuple(policies))
     rows = []
     with ExitStack() as stack:
         if jobs > 1:
-            results = stack.enter_context(crew(jobs)).map(measure, grid)
+            results = stack.enter_context(worker_processes(jobs)).map(measure, grid)
         else:
             results = map(measure, grid)
         for row in results:

@@ -1,4 +1,4 @@
-"""What a simulation counts while it runs: one row for each finished action, held cores over time."""
+"""Counts of a running simulation: one row for each finished action, held cores over time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Rows:
         return len(self.queue)
 
 
-class Tally:
+class SimulationTally:
     """Counts what happens to actions, but to those that only lead up to what is asked for."""
 
     def __init__(self, uncounted: Collection[ActionId] = ()) -> None:
@@ -117,7 +117,7 @@ class Tally:
         self._seated[(allocation.resource, allocation.units)] = (count + 1, since)
 
     def _leave(self, allocation: Allocation, since: float) -> float | None:
-        """Return since when the chunk was held, when nobody is left on it."""
+        """Return since when the chunk was held if this was its last holder."""
         count, first = self._seated.pop((allocation.resource, allocation.units), (1, since))
         if count > 1:
             self._seated[(allocation.resource, allocation.units)] = (count - 1, first)

@@ -21,7 +21,7 @@ Tell = Callable[[Event], None]
 RENEW_AFTER = 0.5
 
 
-class Player:
+class TrajectoryPlayer:
     """One trajectory being played."""
 
     __slots__ = ("program", "project", "trajectory")
@@ -43,7 +43,7 @@ class Trainers:
         self._overheads = overheads
         self._tell = tell
         self._steps: Iterator[Sequence[Rollout]] = workload.steps()
-        self._waiting: dict[ActionId, tuple[Player, Act]] = {}
+        self._waiting: dict[ActionId, tuple[TrajectoryPlayer, Act]] = {}
         self._leases_end: dict[ActionId, float] = {}
         self._playing = 0
         self._step_began = 0.0
@@ -69,7 +69,7 @@ class Trainers:
         self._step_began = self._agenda.now
         self._playing = len(rollouts)
         for rollout in rollouts:
-            player = Player(rollout, self._workload.project)
+            player = TrajectoryPlayer(rollout, self._workload.project)
             self._agenda.at(self._agenda.now, self._start, player)
         if not rollouts:
             self._end_step()
@@ -97,10 +97,10 @@ class Trainers:
         self._leases_end.pop(finish.action_id, None)
         self._play(player, finish, self._overheads.pass_seconds + self._overheads.answer_seconds)
 
-    def _start(self, player: Player) -> None:
+    def _start(self, player: TrajectoryPlayer) -> None:
         self._play(player, None, 0.0)
 
-    def _play(self, player: Player, answer: Finish | None, after_seconds: float) -> None:
+    def _play(self, player: TrajectoryPlayer, answer: Finish | None, after_seconds: float) -> None:
         """Let ``player`` see ``answer`` after a while, think, and act.
 
         A program sees no clock, so it is asked at once for what it will do later.
@@ -116,7 +116,7 @@ class Trainers:
         else:
             self._submit(player, said, self._agenda.now + after_seconds)
 
-    def _submit(self, player: Player, act: Act, sent_at: float) -> None:
+    def _submit(self, player: TrajectoryPlayer, act: Act, sent_at: float) -> None:
         self._waiting[act.action.id] = (player, act)
         event = ActionSubmitted(action=act.action, accepted_at=sent_at)
         self._agenda.at(sent_at + self._overheads.submit_seconds, self._tell, event)
@@ -135,7 +135,7 @@ class Trainers:
         if event.action_id in self._leases_end:
             self._tell(event)
 
-    def _end_rollout(self, player: Player) -> None:
+    def _end_rollout(self, player: TrajectoryPlayer) -> None:
         self._tell(TrajectoryFinished(project=player.project, trajectory=player.trajectory))
         self._playing -= 1
         if self._playing == 0:

@@ -1,4 +1,4 @@
-"""How long work takes on the units that it has: the one duration function of the simulator.
+"""Durations of work on given units: the one duration function of the simulator.
 
 ``duration(m) = T_ori / (E(m) · m)`` (ARL-Tangram §4.1), so ``rate(m) = E(m) · m`` seconds of T_ori
 are done per second. A running action may change its units at any moment: what remains is counted
@@ -18,7 +18,7 @@ from domain.elasticity import Elasticity
 from domain.resources import MILLI
 
 
-class Work(msgspec.Struct, frozen=True, gc=False):
+class ActionWork(msgspec.Struct, frozen=True, gc=False):
     """The truth about one action. What its trainer declares of it may differ."""
 
     #: T_ori: seconds with one unit of the key resource.
@@ -39,11 +39,11 @@ class Work(msgspec.Struct, frozen=True, gc=False):
         return self.base_seconds / self.rate(milli)
 
 
-def declared_work(action: Action) -> Work | None:
+def declared_work(action: Action) -> ActionWork | None:
     """Return what ``action`` declares of itself; None when it declares no duration."""
     if action.duration_seconds is None:
         return None
-    return Work(action.duration_seconds, action.elasticity, action.key or "cpu")
+    return ActionWork(action.duration_seconds, action.elasticity, action.key or "cpu")
 
 
 def granted_milli(allocations: Iterable[Allocation], key: str) -> int:
@@ -54,12 +54,14 @@ def granted_milli(allocations: Iterable[Allocation], key: str) -> int:
     return MILLI
 
 
-class Progress:
+class WorkProgress:
     """One piece of work on its way, at a rate that may change."""
 
     __slots__ = ("_rate", "_remaining", "_since", "_work", "ends_at")
 
-    def __init__(self, work: Work, allocations: Iterable[Allocation], starts_at: float) -> None:
+    def __init__(
+        self, work: ActionWork, allocations: Iterable[Allocation], starts_at: float
+    ) -> None:
         self._work = work
         self._remaining = work.base_seconds
         self._rate = 1.0

@@ -251,7 +251,7 @@ class AsyncCalls:
         """Return a page of ``actions``, ``trajectories``, ``tasks``, ``nodes``, ``pools``, …"""
         return await self.send(_calls.list_page(noun, **filters))
 
-    async def send(self, call: _core.Call[T], *, retry: RetryPolicy | None = None) -> T:
+    async def send(self, call: _core.ApiCall[T], *, retry: RetryPolicy | None = None) -> T:
         """Carry a call of the core to its end; for calls that have no method here."""
         exchange = _core.Exchange(call, retry or self._retry, at=self._clock.now())
         while True:
@@ -259,7 +259,9 @@ class AsyncCalls:
                 response = await self._http.request(**_http.request_of(call))
             except httpx.TransportError as error:
                 reason = _http.reason_of(error, self.url)
-                step: _core.Done[T] | _core.Pause = exchange.failed(reason, at=self._clock.now())
+                step: _core.Done[T] | _core.RetryPause = exchange.failed(
+                    reason, at=self._clock.now()
+                )
             else:
                 step = exchange.answered(_http.response_of(response), at=self._clock.now())
             if isinstance(step, _core.Done):
@@ -298,7 +300,7 @@ class AsyncCalls:
         await self.send(_calls.renew_lease(action_id), retry=retry)
 
     async def _release(self, lease: HeldLease) -> None:
-        # Over already, or out of reach: the server frees what nobody renews.
+        # It is over, or the server is unreachable and frees the lease when its ttl expires.
         with suppress(TangramClientError):
             await self.send(_calls.release_lease(lease.id, lease.said))
 

@@ -1,4 +1,4 @@
-"""The endpoints of the contract: one function each, which returns the `Call`."""
+"""The endpoints of the contract: one function each, which returns the `ApiCall`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
-from tangram_client._core import Call, Response
-from tangram_client.errors import InvalidRequest
+from tangram_client._core import ApiCall, ApiResponse
+from tangram_client.errors import InvalidRequestError
 from tangram_client.models import ActionView, Batch, Completions, Page, Problem
 
 T = TypeVar("T")
@@ -31,22 +31,22 @@ def encode(payload: Mapping[str, Any]) -> bytes:
         return json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
     except ValueError as error:
         detail = f"this cannot be sent: {error}"
-        raise InvalidRequest(Problem(422, code="not_json", detail=detail)) from None
+        raise InvalidRequestError(Problem(422, code="not_json", detail=detail)) from None
 
 
-def _action(response: Response) -> ActionView:
+def _action(response: ApiResponse) -> ActionView:
     return ActionView.of(response.json())
 
 
-def _page(response: Response) -> Page:
+def _page(response: ApiResponse) -> Page:
     return Page.of(response.json())
 
 
-def _nothing(response: Response) -> None:
+def _nothing(response: ApiResponse) -> None:
     return None
 
 
-def json_of(response: Response) -> dict[str, Any]:
+def json_of(response: ApiResponse) -> dict[str, Any]:
     """Return an answer that must be a JSON object."""
     return dict(response.json())
 
@@ -67,34 +67,36 @@ def _wait_params(seconds: float) -> dict[str, str]:
     return {"wait": f"{seconds:g}"} if seconds > 0 else {}
 
 
-def _post(path: str, read: Callable[[Response], T], body: bytes = b"{}", **more: Any) -> Call[T]:
+def _post(
+    path: str, read: Callable[[ApiResponse], T], body: bytes = b"{}", **more: Any
+) -> ApiCall[T]:
     key = more.pop("key", None) or new_key()
     headers = {"Idempotency-Key": key, "Content-Type": "application/json"}
-    return Call("POST", API + path, read, headers=headers, content=body, **more)
+    return ApiCall("POST", API + path, read, headers=headers, content=body, **more)
 
 
 def submit_action(
     item: bytes, *, wait_seconds: float | None = None, key: str | None = None
-) -> Call[ActionView]:
+) -> ApiCall[ActionView]:
     """Submit the JSON of one action; with a wait the answer may be the finished one."""
     wait = _wait(wait_seconds)
     return _post("/actions", _action, item, key=key, params=_wait_params(wait), wait_seconds=wait)
 
 
-def submit_batch(items: Sequence[bytes], *, key: str | None = None) -> Call[Batch]:
+def submit_batch(items: Sequence[bytes], *, key: str | None = None) -> ApiCall[Batch]:
     """Submit the JSON of up to 1,000 actions at once."""
     body = b'{"actions":[' + b",".join(items) + b"]}"
     return _post("/actions/batch", lambda response: Batch.of(response.json()), body, key=key)
 
 
-def get_action(action_id: str, *, wait_seconds: float | None = None) -> Call[ActionView]:
+def get_action(action_id: str, *, wait_seconds: float | None = None) -> ApiCall[ActionView]:
     """Ask how an action stands; with a wait, once it is finished or the wait is over."""
     wait = _wait(wait_seconds)
     path = f"{API}/actions/{_segment(action_id)}"
-    return Call("GET", path, _action, params=_wait_params(wait), wait_seconds=wait)
+    return ApiCall("GET", path, _action, params=_wait_params(wait), wait_seconds=wait)
 
 
-def cancel_action(action_id: str, *, reason: str | None = None) -> Call[ActionView]:
+def cancel_action(action_id: str, *, reason: str | None = None) -> ApiCall[ActionView]:
     """Ask for the end of an action; a repeat changes nothing."""
     body = encode({} if reason is None else {"reason": reason})
     return _post(f"/actions/{_segment(action_id)}/cancel", _action, body)
@@ -105,23 +107,23 @@ def stream_path(action_id: str) -> str:
     return f"{API}/actions/{_segment(action_id)}/stream"
 
 
-def renew_lease(action_id: str, *, ttl_seconds: float | None = None) -> Call[None]:
+def renew_lease(action_id: str, *, ttl_seconds: float | None = None) -> ApiCall[None]:
     """Keep a lease for another while."""
     body = encode({} if ttl_seconds is None else {"ttl_seconds": ttl_seconds})
     return _post(f"/leases/{_segment(action_id)}/renew", _nothing, body)
 
 
-def release_lease(action_id: str, said: Mapping[str, Any] | None = None) -> Call[None]:
+def release_lease(action_id: str, said: Mapping[str, Any] | None = None) -> ApiCall[None]:
     """Give a lease back, with what the API said to its holder."""
     return _post(f"/leases/{_segment(action_id)}/release", _nothing, encode(said or {}))
 
 
 def completions_after(
     after: str, *, limit: int | None = None, wait_seconds: float | None = None
-) -> Call[Completions]:
+) -> ApiCall[Completions]:
     """Read the log of finished actions after a cursor: ``""`` is its start, ``now`` its end."""
     wait = _wait(wait_seconds)
-    return Call(
+    return ApiCall(
         "GET",
         f"{API}/completions",
         lambda response: Completions.of(response.json()),
@@ -130,36 +132,36 @@ def completions_after(
     )
 
 
-def list_page(noun: str, **filters: object) -> Call[Page]:
+def list_page(noun: str, **filters: object) -> ApiCall[Page]:
     """Read a page of a list: ``actions``, ``trajectories``, ``nodes``, ``pools``, …"""
-    return Call("GET", f"{API}/{noun}", _page, params=_params(**filters))
+    return ApiCall("GET", f"{API}/{noun}", _page, params=_params(**filters))
 
 
-def open_trajectory(payload: Mapping[str, Any]) -> Call[dict[str, Any]]:
+def open_trajectory(payload: Mapping[str, Any]) -> ApiCall[dict[str, Any]]:
     """Declare a trajectory before its first action."""
     return _post("/trajectories", json_of, encode(payload))
 
 
 def steer_task(
     task: str, verb: str, *, project: str | None = None, body: Mapping[str, object] | None = None
-) -> Call[None]:
+) -> ApiCall[None]:
     """Do ``pause``, ``resume``, ``priority`` or ``cancel`` to a task; repeats change nothing."""
     path = f"/tasks/{_segment(task)}/{verb}"
     return _post(path, _nothing, encode(body or {}), params=_params(project=project))
 
 
-def evict_service(service: str) -> Call[None]:
+def evict_service(service: str) -> ApiCall[None]:
     """Let a GPU service leave the chunks where it does not work."""
     return _post(f"/services/{_segment(service)}/evict", _nothing, b"{}")
 
 
-def control_node(node: str, verb: str, *, reason: str | None = None) -> Call[None]:
+def control_node(node: str, verb: str, *, reason: str | None = None) -> ApiCall[None]:
     """``drain`` a node, ``resume`` or ``forget`` it."""
     body = encode({} if reason is None else {"reason": reason})
     return _post(f"/nodes/{_segment(node)}/{verb}", _nothing, body)
 
 
-def finish_trajectory(trajectory: str, *, project: str | None = None) -> Call[None]:
+def finish_trajectory(trajectory: str, *, project: str | None = None) -> ApiCall[None]:
     """End a trajectory: its actions are cancelled, its environment goes."""
     path = f"/trajectories/{_segment(trajectory)}/finish"
     return _post(path, _nothing, params=_params(project=project))
@@ -167,9 +169,9 @@ def finish_trajectory(trajectory: str, *, project: str | None = None) -> Call[No
 
 def put_file(
     trajectory: str, path: str, content: bytes, *, project: str | None = None
-) -> Call[None]:
+) -> ApiCall[None]:
     """Write a file below the workspace of a trajectory."""
-    return Call(
+    return ApiCall(
         "PUT",
         _file(trajectory, path),
         _nothing,
@@ -179,26 +181,26 @@ def put_file(
     )
 
 
-def get_file(trajectory: str, path: str, *, project: str | None = None) -> Call[bytes]:
+def get_file(trajectory: str, path: str, *, project: str | None = None) -> ApiCall[bytes]:
     """Read a file below the workspace of a trajectory."""
     params = _params(project=project)
-    return Call("GET", _file(trajectory, path), lambda response: response.content, params=params)
+    return ApiCall("GET", _file(trajectory, path), lambda response: response.content, params=params)
 
 
 def _file(trajectory: str, path: str) -> str:
     # URL libraries resolve dot segments themselves: the request would silently go elsewhere.
     if not path.strip("/") or {".", ".."} & set(path.split("/")):
-        raise InvalidRequest(
+        raise InvalidRequestError(
             Problem(422, code="path", detail=f"{path!r} is not a path below the workspace")
         )
     return f"{API}/trajectories/{_segment(trajectory)}/files/{quote(path.lstrip('/'))}"
 
 
-def status() -> Call[dict[str, Any]]:
+def status() -> ApiCall[dict[str, Any]]:
     """Read the state of the whole system in one answer."""
-    return Call("GET", f"{API}/status", json_of)
+    return ApiCall("GET", f"{API}/status", json_of)
 
 
-def probe(path: str) -> Call[Response]:
+def probe(path: str) -> ApiCall[ApiResponse]:
     """Read ``/livez`` or ``/readyz``."""
-    return Call("GET", path, lambda response: response)
+    return ApiCall("GET", path, lambda response: response)

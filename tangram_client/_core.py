@@ -1,9 +1,9 @@
 """The client without its network: calls, answers, and what to do next.
 
-Theory of operation. A `Call` is one request of the contract, complete with its Idempotency-Key and
+Theory of operation. A `ApiCall` is one request of the contract, complete with its Idempotency-Key and
 with the function that reads its answer; `_calls.py` has one function for each endpoint. An
 `Exchange` carries one call to its end: the shell sends ``exchange.call``, tells the exchange what
-came back (`answered`, `failed`) and does as it is told: pause and send the same call again, or be
+came back (`answered`, `failed`) and then pauses and sends the same call again, or is
 done. Errors end it. `client.Client` and `aio.AsyncClient` are two such shells over httpx.
 
     call = _calls.submit_action(encode(payload))
@@ -32,8 +32,8 @@ ANSWER_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
-    """What came back; ``headers`` are looked up in lower case."""
+class ApiResponse:
+    """An HTTP response; the names in ``headers`` are lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -51,12 +51,12 @@ class Response:
 
 
 @dataclass(frozen=True)
-class Call(Generic[T]):
+class ApiCall(Generic[T]):
     """One request, and how to read its answer."""
 
     method: str
     path: str
-    read: Callable[[Response], T]
+    read: Callable[[ApiResponse], T]
     params: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     content: bytes | None = None
@@ -76,7 +76,7 @@ class Done(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class RetryPause:
     """Send the same call again after ``seconds``."""
 
     seconds: float
@@ -90,40 +90,40 @@ class Attempts:
         self.succeeded(at=at)
 
     def succeeded(self, *, at: float) -> None:
-        """Start counting anew."""
+        """Restart the count."""
         self._began = at
         self._failed = 0
 
-    def failed(self, error: TangramClientError, *, at: float) -> Pause:
+    def failed(self, error: TangramClientError, *, at: float) -> RetryPause:
         """Return the pause before the next attempt. Raises ``error`` when there is none."""
         self._failed += 1
         passed = at - self._began
         delay = self._policy.delay_seconds(error, attempt=self._failed, passed_seconds=passed)
         if delay is None:
             raise error
-        return Pause(delay)
+        return RetryPause(delay)
 
 
 class Exchange(Generic[T]):
     """One logical call, over as many attempts as its policy allows."""
 
-    def __init__(self, call: Call[T], policy: RetryPolicy, *, at: float) -> None:
+    def __init__(self, call: ApiCall[T], policy: RetryPolicy, *, at: float) -> None:
         self.call = call
         self._attempts = Attempts(policy, at=at)
 
-    def answered(self, response: Response, *, at: float) -> Done[T] | Pause:
+    def answered(self, response: ApiResponse, *, at: float) -> Done[T] | RetryPause:
         """Take an answer. Raises the typed error when it is a final no."""
         if 200 <= response.status < 300:
             return Done(_read(self.call, response))
         return self._attempts.failed(problem_of(response), at=at)
 
-    def failed(self, reason: str, *, at: float) -> Pause:
+    def failed(self, reason: str, *, at: float) -> RetryPause:
         """Take the news that no answer came. Raises Unreachable when that was the last attempt."""
         return self._attempts.failed(Unreachable(f"no answer from the server: {reason}"), at=at)
 
 
 class Patience:
-    """How long somebody waits for an action, cut into waits that the server accepts."""
+    """The patience of a caller, cut into waits that the server accepts."""
 
     #: Short enough for proxies that end silent connections after a minute.
     SLICE_SECONDS = 30.0
@@ -146,7 +146,7 @@ class Patience:
         return 0.0 if took_seconds >= wait_seconds / 2 else min(0.2, wait_seconds / 2)
 
 
-def _read(call: Call[T], response: Response) -> T:
+def _read(call: ApiCall[T], response: ApiResponse) -> T:
     try:
         return call.read(response)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -156,7 +156,7 @@ def _read(call: Call[T], response: Response) -> T:
         ) from error
 
 
-def problem_of(response: Response) -> TangramClientError:
+def problem_of(response: ApiResponse) -> TangramClientError:
     """Return the typed error for an answer that is not a success."""
     if response.status < 400:
         return BadAnswer(f"HTTP {response.status}, not an answer of the API: check the URL")

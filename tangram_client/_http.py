@@ -10,10 +10,10 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from tangram_client._core import Call, Response, default_headers
+from tangram_client._core import ApiCall, ApiResponse, default_headers
 from tangram_client._pools import SpreadTransport
 from tangram_client._sse import SILENCE_SECONDS
-from tangram_client.context import Context, is_loopback
+from tangram_client.context import ClientContext, is_loopback
 
 CONNECT_SECONDS = 5.0
 #: No limit on connections, each may be a wait.
@@ -21,7 +21,7 @@ LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=256)
 
 
 def sync_client(
-    context: Context, transport: httpx.BaseTransport | None, agent: str | None = None
+    context: ClientContext, transport: httpx.BaseTransport | None, agent: str | None = None
 ) -> httpx.Client:
     """Return a client for one Tangram; ``transport`` replaces the network."""
     return httpx.Client(
@@ -32,7 +32,7 @@ def sync_client(
 
 
 def async_client(
-    context: Context, transport: httpx.AsyncBaseTransport | None, agent: str | None = None
+    context: ClientContext, transport: httpx.AsyncBaseTransport | None, agent: str | None = None
 ) -> httpx.AsyncClient:
     """Return a client for one Tangram; ``transport`` replaces the network."""
     options = _transport_options(context.url)
@@ -59,7 +59,7 @@ def proxy_for(url: str) -> str | None:
     return proxies.get(parts.scheme) or proxies.get("all")
 
 
-def request_of(call: Call[Any]) -> dict[str, Any]:
+def request_of(call: ApiCall[Any]) -> dict[str, Any]:
     """Return a call as arguments of ``httpx.Client.request``."""
     return {
         "method": call.method,
@@ -82,9 +82,9 @@ def stream_of(path: str, headers: Mapping[str, str], filters: Mapping[str, str])
     }
 
 
-def response_of(response: httpx.Response) -> Response:
+def response_of(response: httpx.Response) -> ApiResponse:
     """Return an answer in the core's words."""
-    return Response(response.status_code, response.headers, response.content)
+    return ApiResponse(response.status_code, response.headers, response.content)
 
 
 def reason_of(error: httpx.TransportError, url: str) -> str:

@@ -16,7 +16,7 @@ from tangram_client.errors import BadAnswer
 from tangram_client.models import ActionView, Event
 
 EVENTS_PATH = f"{API}/events"
-#: The server sends a comment every 15 s; three missed ones mean that nobody is there any more.
+#: The server sends a comment every 15 s; after three missed ones the connection counts as dead.
 SILENCE_SECONDS = 45.0
 
 
@@ -42,7 +42,7 @@ class EventReader:
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
         """Take what arrived; yield the events that it completes."""
-        # Only bytes are split: str.splitlines would also cut at U+2028 inside somebody's output.
+        # Only bytes are split: str.splitlines would also cut at U+2028 inside the output of a command.
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             event = self._line(line.removesuffix(b"\r").decode("utf-8", "replace"))

@@ -247,7 +247,7 @@ class SyncCalls:
         """Return a page of ``actions``, ``trajectories``, ``tasks``, ``nodes``, ``pools``, …"""
         return self.send(_calls.list_page(noun, **filters))
 
-    def send(self, call: _core.Call[T], *, retry: RetryPolicy | None = None) -> T:
+    def send(self, call: _core.ApiCall[T], *, retry: RetryPolicy | None = None) -> T:
         """Carry a call of the core to its end; for calls that have no method here."""
         exchange = _core.Exchange(call, retry or self._retry, at=self._clock.now())
         while True:
@@ -255,7 +255,9 @@ class SyncCalls:
                 response = self._http.request(**_http.request_of(call))
             except httpx.TransportError as error:
                 reason = _http.reason_of(error, self.url)
-                step: _core.Done[T] | _core.Pause = exchange.failed(reason, at=self._clock.now())
+                step: _core.Done[T] | _core.RetryPause = exchange.failed(
+                    reason, at=self._clock.now()
+                )
             else:
                 step = exchange.answered(_http.response_of(response), at=self._clock.now())
             if isinstance(step, _core.Done):
@@ -294,7 +296,7 @@ class SyncCalls:
         self.send(_calls.renew_lease(action_id), retry=retry)
 
     def _release(self, lease: HeldLease) -> None:
-        # Over already, or out of reach: the server frees what nobody renews.
+        # It is over, or the server is unreachable and frees the lease when its ttl expires.
         with suppress(TangramClientError):
             self.send(_calls.release_lease(lease.id, lease.said))
 

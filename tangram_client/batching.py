@@ -4,7 +4,7 @@ A trainer that starts 500 actions with ``asyncio.gather`` calls ``submit`` 500 t
 the event loop. The first of them schedules a flush at the end of that turn; the flush sends all
 that have gathered as one ``POST /actions/batch`` (several when a limit of the server is reached)
 and hands each caller its own answer: the id, or the typed error for this item alone. One alone
-goes as ``POST /actions``. Nobody waits for company: there is no timer.
+goes as ``POST /actions``. There is no timer: a submission does not wait for others.
 
 A caller that is cancelled before the flush is left out; after it the action is on its way and goes
 on. Each request has one Idempotency-Key, so a repeated batch repeats no action.

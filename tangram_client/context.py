@@ -1,4 +1,4 @@
-"""Which Tangram, and with which token: given, from the environment, or as `tangram up` left it.
+"""Address and token of a Tangram: given, from the environment, or stored by `tangram up`.
 
 Order: what the caller gives · ``TANGRAM_URL`` and ``TANGRAM_TOKEN`` · ``client.json`` in
 ``TANGRAM_HOME`` (default ``~/.local/share/tangram``), which holds ``{"url": …, "token": …}``.
@@ -19,7 +19,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ClientContext:
     """One Tangram to talk to."""
 
     url: str
@@ -33,7 +33,7 @@ def find_context(
     token: str | None = None,
     *,
     environ: Mapping[str, str] | None = None,
-) -> Context:
+) -> ClientContext:
     """Return the Tangram to talk to. Raises ValueError for a URL, token or file that cannot be meant."""
     env = os.environ if environ is None else environ
     path = context_path(env)
@@ -48,7 +48,7 @@ def find_context(
     token = token or env.get("TANGRAM_TOKEN")
     if not token and chosen == checked_url(stored.get("url", DEFAULT_URL)):
         token = stored.get("token")
-    return Context(chosen, checked_token(token) if token else None, source)
+    return ClientContext(chosen, checked_token(token) if token else None, source)
 
 
 def context_path(environ: Mapping[str, str]) -> Path:

@@ -3,14 +3,14 @@
     TangramClientError
     ├── Unreachable        no answer: wrong URL, server down, connection lost
     ├── Refused            the server answered, and the answer is no; carries the `Problem`
-    │   ├── InvalidRequest     400, 413, 422: the request is wrong; `errors` say where
+    │   ├── InvalidRequestError 400, 413, 422: the request is wrong; `errors` say where
     │   ├── Unauthorized       401: no token, or one that is not known (any more)
     │   ├── Forbidden          403: the token's scopes do not allow this
-    │   ├── NotFound           404: no such object in the token's projects
-    │   ├── Conflict           409, 412: the object's state or an earlier request forbids it
+    │   ├── NotFoundError      404: no such object in the token's projects
+    │   ├── ConflictError      409, 412: the object's state or an earlier request forbids it
     │   ├── Busy               429, 503: full or without a leader; `retry_after_seconds` says when
     │   └── ServerError        any other 5xx: the server's fault
-    ├── BadAnswer          what answered does not speak this API
+    ├── BadAnswer          the response does not follow this API
     ├── StillRunning       the given patience ended before the action did; it goes on
     └── LeaseLost          a lease ended while its holder still worked under it
 
@@ -46,11 +46,11 @@ class Refused(TangramClientError):
 
     @property
     def errors(self) -> tuple[dict[str, str], ...]:
-        """What is wrong with which member of the request body (JSON Pointers)."""
+        """Errors by member of the request body (JSON Pointers)."""
         return self.problem.errors
 
 
-class InvalidRequest(Refused):
+class InvalidRequestError(Refused):
     """The request is wrong, and will be wrong again."""
 
 
@@ -62,11 +62,11 @@ class Forbidden(Refused):
     """The token does not allow this."""
 
 
-class NotFound(Refused):
+class NotFoundError(Refused):
     """There is no such object in the token's projects."""
 
 
-class Conflict(Refused):
+class ConflictError(Refused):
     """The object's state, or an earlier request with the same key, forbids this."""
 
 
@@ -79,7 +79,7 @@ class ServerError(Refused):
 
 
 class BadAnswer(TangramClientError):
-    """What answered does not speak this API."""
+    """The response does not follow this API."""
 
 
 class StillRunning(TangramClientError):
@@ -97,9 +97,9 @@ class LeaseLost(TangramClientError):
 _BY_STATUS: dict[int, type[Refused]] = {
     401: Unauthorized,
     403: Forbidden,
-    404: NotFound,
-    409: Conflict,
-    412: Conflict,
+    404: NotFoundError,
+    409: ConflictError,
+    412: ConflictError,
     429: Busy,
     503: Busy,
 }
@@ -107,6 +107,10 @@ _BY_STATUS: dict[int, type[Refused]] = {
 
 def refusal(problem: Problem, *, retry_after_seconds: float | None = None) -> Refused:
     """Return the typed error for a problem, chosen by its status."""
-    default = ServerError if problem.status >= 500 else InvalidRequest
+    default = ServerError if problem.status >= 500 else InvalidRequestError
     kind = _BY_STATUS.get(problem.status, default)
     return kind(problem, retry_after_seconds=retry_after_seconds)
+
+
+#: Former names, which trainers' programs import.
+InvalidRequest, NotFound, Conflict = InvalidRequestError, NotFoundError, ConflictError

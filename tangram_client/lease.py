@@ -27,7 +27,7 @@ RenewSoon = Callable[[str, RetryPolicy], Awaitable[None]]
 
 
 class HeldLease:
-    """What a holder knows of its lease."""
+    """A lease, as its holder sees it."""
 
     def __init__(self, action: ActionView, ttl_seconds: float, clock: Clock) -> None:
         self.action = action
@@ -46,7 +46,7 @@ class HeldLease:
     def report(
         self, status: int, retry_after_seconds: float | None = None, resource: str | None = None
     ) -> None:
-        """Say what the API answered: when it wants fewer calls, or fails, everybody heeds that.
+        """Report what the API answered: when it limits calls, or fails, all its callers slow down.
 
         ``resource`` is needed only when the lease holds several.
         """

@@ -1,4 +1,4 @@
-"""What the server answers, as values.
+"""Answers of the server, as values.
 
 Members that this version does not know are ignored, members that are missing get a default: a
 client and a server of different versions understand each other. `ActionView.body` keeps all that
@@ -50,7 +50,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class ActionTiming:
     """The completion time of an action and its parts: ``act = queue + overhead + execution``."""
 
     queue_seconds: float
@@ -93,7 +93,7 @@ class ActionView:
     #: What a command used of them: cpu_seconds, throttled_seconds, peak_memory_bytes; None where
     #: nothing counts it.
     used: Json | None = None
-    timing: Timing | None = None
+    timing: ActionTiming | None = None
     waiting: Waiting | None = None
     #: Node and cores; ``why`` says why so many, when the cost named no cpu.
     placement: Json | None = None
@@ -117,7 +117,7 @@ class ActionView:
         return cls(
             **plain,
             units=body.get("units") or {},
-            timing=Timing.of(timing) if timing else None,
+            timing=ActionTiming.of(timing) if timing else None,
             waiting=Waiting.of(waiting) if waiting else None,
             body=body,
         )
@@ -165,7 +165,7 @@ _PLAIN = (
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """What became of one action of a batch: an id, or the problem it was refused with."""
+    """Result for one action of a batch: its id, or the problem that refused it."""
 
     status: int
     id: str | None = None

@@ -1,4 +1,4 @@
-"""What a trainer sends: the shapes of the contract, and short ways to write the common ones.
+"""Request bodies of the contract, and functions that build the common ones.
 
 Payloads are plain mappings, so a field that this version does not know can still be sent.
 """

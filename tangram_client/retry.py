@@ -1,4 +1,4 @@
-"""When a call is tried again, and after how long.
+"""Retry policy: attempts, pauses and jitter.
 
 A retry is safe because it is the same request: every POST carries an Idempotency-Key that was made
 once for the logical submission, so the server answers a repeat with the first answer instead of
@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tangram_client.errors import Busy, Conflict, Refused, TangramClientError, Unreachable
+from tangram_client.errors import Busy, ConflictError, Refused, TangramClientError, Unreachable
 
 #: A gateway in between lost its server; the request may or may not have arrived.
 _LOST_IN_BETWEEN = frozenset({502, 504})
@@ -62,7 +62,7 @@ class RetryPolicy:
 
 def is_temporary(error: TangramClientError) -> bool:
     """Say whether the same call may succeed later."""
-    if isinstance(error, Conflict):
+    if isinstance(error, ConflictError):
         # The first request with this key is still being worked on.
         return error.retry_after_seconds is not None
     if isinstance(error, Refused) and error.problem.status in _LOST_IN_BETWEEN:

@@ -1,4 +1,4 @@
-"""What ``GET /status`` says, in the few words that people and reports need.
+"""The part of ``GET /status`` that `top`, `doctor` and reports show.
 
 Anything may be missing: an older server, or one that is just starting, says less.
 """
@@ -14,7 +14,7 @@ ALIVE = frozenset({"ready", "drained", ""})
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStanding:
+class NodeStatus:
     """One node."""
 
     name: str
@@ -47,7 +47,7 @@ class NodeStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolStanding:
+class PoolStatus:
     """One pool; ``running`` counts what holds units."""
 
     name: str
@@ -68,14 +68,14 @@ class PoolStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SystemStatus:
     """The whole system at one moment, as its leader sees it."""
 
     version: str
     leader: str
     trajectories: int
-    pools: tuple[PoolStanding, ...]
-    nodes: tuple[NodeStanding, ...]
+    pools: tuple[PoolStatus, ...]
+    nodes: tuple[NodeStatus, ...]
     #: Roles of the workers that show life.
     roles: tuple[str, ...]
 
@@ -86,8 +86,8 @@ class Standing:
             version=str(body.get("version") or ""),
             leader=str(body.get("leader") or ""),
             trajectories=int(body.get("trajectories") or 0),
-            pools=tuple(PoolStanding.of(name, pool) for name, pool in pools.items()),
-            nodes=tuple(NodeStanding.of(node) for node in body.get("nodes") or ()),
+            pools=tuple(PoolStatus.of(name, pool) for name, pool in pools.items()),
+            nodes=tuple(NodeStatus.of(node) for node in body.get("nodes") or ()),
             roles=tuple(str(worker.get("role", "?")) for worker in body.get("workers") or ()),
         )
 

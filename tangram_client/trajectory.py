@@ -6,7 +6,7 @@ from typing import Any
 
 
 class OpenTrajectory:
-    """What `Trajectory` and `AsyncTrajectory` know of an open trajectory."""
+    """Common part of `Trajectory` and `AsyncTrajectory`."""
 
     def __init__(self, trajectory: str, task: str, project: str | None) -> None:
         self.id = trajectory

@@ -21,11 +21,11 @@ from benchmarks.evaluation.commands import CORES, shown
 from benchmarks.evaluation.report import Report, chosen, evaluate
 from benchmarks.record import RESULTS, store
 from simulator.compare import Timed
-from simulator.crew import end_when_told
 from simulator.figures import plot
 from simulator.llm_trace import make_requests, read_requests
-from simulator.scenes import RECORDINGS, REQUESTS
+from simulator.options import RECORDINGS, REQUESTS
 from simulator.traces import make_recordings, read_recordings
+from simulator.worker_processes import end_on_signal
 
 #: Figures that are stored as plots as well.
 DRAWN: Final = ("8a-left", "8a-right", "8b-left", "8b-right", "9-left", "capacity")
@@ -77,7 +77,7 @@ def _compact(report: Report) -> dict[str, Any]:
 
 
 class Parts:
-    """How long each part took: simulations of one workload under one policy."""
+    """Duration of each part: the simulations of one workload under one policy."""
 
     def __init__(self) -> None:
         self._found: defaultdict[tuple[str, str], list[Timed]] = defaultdict(list)
@@ -106,7 +106,7 @@ def _summed(part: Sequence[Timed]) -> dict[str, int]:
 
 def main() -> None:
     """Simulate, draw, store."""
-    end_when_told()
+    end_on_signal()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trace", type=Path, help="recorded coding agents [made up]")
     parser.add_argument("--requests", type=Path, help="recorded LLM requests [made up]")

@@ -1,4 +1,4 @@
-"""What can be simulated for a figure, as values: equal cases are simulated once."""
+"""Cases: the simulations that figures need, as values. Equal cases are simulated once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a report is. `FULL` is the paper's; a smaller one keeps trajectories per core.
+    """The size of a report. `FULL` is the paper's; a smaller one keeps trajectories per core.
 
     GPUs are never fewer, for chunks and services do not shrink: there a smaller scale has shorter
     rollouts with fewer calls, as many a second. Where both tasks call, judgements are fewer a second.
@@ -106,7 +106,7 @@ SCALES: Final = {scale.name: scale for scale in (FULL, STANDARD, QUICK)}
 
 @dataclass(frozen=True)
 class Inputs:
-    """What workloads draw from."""
+    """Recordings that workloads draw from."""
 
     recordings: Sequence[Recording]
     requests: Sequence[LlmRequest]

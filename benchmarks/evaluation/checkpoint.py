@@ -3,7 +3,7 @@
 One JSON line for each, in the order in which they ended: the digest of everything it follows from
 (the case, the inputs, the scale, and the source of whatever is simulated), the result, and how long
 it took. Lines of another version or another input are passed over, and so is a last line that was cut
-off. Whoever has the whole report removes the file: nothing in it is needed any more.
+off. Once the whole report is written, the file is removed.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from benchmarks.evaluation.cases import Scale, scene
 from benchmarks.evaluation.plans import Context, Grid, Plan, act, point, step, trajectory_act
 from simulator.figures import OURS, Claim, Interval, interval
 from simulator.result import Result
-from simulator.work import Work
+from simulator.work import ActionWork
 from simulator.workloads.program import Act, Think
 
 PODS: Final = ("kubernetes", "kubernetes(110)")
@@ -206,7 +206,7 @@ def _shares(moves: Sequence[Think | Act]) -> float:
     return acting / (acting + thinking)
 
 
-def _alone(work: Work) -> float:
+def _alone(work: ActionWork) -> float:
     return work.seconds(4000) if work.elasticity is not None else work.base_seconds
 
 

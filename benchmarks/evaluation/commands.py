@@ -29,14 +29,14 @@ from benchmarks.evaluation.runs import Done, Progress
 from domain.errors import InvalidRequest
 from simulator.cli import one_line_errors
 from simulator.llm_trace import make_requests, read_requests
-from simulator.scenes import RECORDINGS, REQUESTS
+from simulator.options import RECORDINGS, REQUESTS
 from simulator.traces import make_recordings, read_recordings
 
 #: How many this process may use.
 CORES: Final = len(os.sched_getaffinity(0))
 #: What is done already, in the report's folder until the report is whole.
 KEPT: Final = "simulated.jsonl"
-#: Where nobody sees a bar, how far it is is said so often.
+#: Without a terminal, progress is printed as a line this often.
 SAID_EVERY_SECONDS: Final = 30.0
 #: Where `benchmarks.predicted` stores; there in a clone, not in an installed package.
 STORED: Final = Path(__file__).parents[1] / "results" / "predicted.json"

@@ -1,4 +1,4 @@
-"""What baselines that serve models on GPUs have in common: calls of APIs are nobody's concern.
+"""Model servers: the common part of baselines that serve models on GPUs. They do not manage API calls.
 
 | behaviour | value | source |
 |---|---|---|
@@ -6,7 +6,7 @@
 | an instance works on one call at a time, in order | | assumed: reading a prompt keeps a GPU busy, batching adds nothing; the same holds for us |
 | a call takes T_ori / (E(m) · m) on an instance of m GPUs | the same profile as ours | assumed |
 | a caller gives up | 600 s after it called | ARL-Tangram §6.1: "timeout after 600s" |
-| a call that nobody serves | refused after 0.2 s | assumed |
+| a call of a model without a server | refused after 0.2 s | assumed |
 
 Hops between processes cost nothing, in their favour. An instance is on GPUs of one node.
 """
@@ -22,7 +22,7 @@ from domain.action import Action, Outcome
 from domain.errors import InvalidRequest
 from domain.events import ActionSubmitted
 from domain.resources import MILLI
-from simulator.baselines.unmanaged import RULES, Call, Unmanaged
+from simulator.baselines.unmanaged import RULES, Unmanaged, UnmanagedCall
 from simulator.cluster import Cluster
 from simulator.gpus import GpuModel, model_of
 from simulator.workloads.program import Workload
@@ -40,11 +40,11 @@ class Instance:
         self.gpus = gpus
         self.node = node
         self.busy = False
-        self.line: deque[Call] = deque()
+        self.line: deque[UnmanagedCall] = deque()
 
     @property
     def taken(self) -> int:
-        """How many calls it has, the one at work included."""
+        """Number of its calls, the active one included."""
         return len(self.line) + self.busy
 
 
@@ -63,33 +63,33 @@ class OwnServices(Unmanaged, ABC):
         self._over: set[str] = set()
 
     @abstractmethod
-    def call(self, call: Call, model: GpuModel) -> None:
+    def call(self, call: UnmanagedCall, model: GpuModel) -> None:
         """Take a call of ``model``; `enqueue` it now or later, or `refuse` it."""
 
-    def closed(self, call: Call) -> None:
+    def closed(self, call: UnmanagedCall) -> None:
         """``call`` is over: answered, or its caller is gone."""
 
     def worked(self, instance: Instance) -> None:
         """``instance`` is done with one call, and has not begun the next."""
 
-    def refuse(self, call: Call) -> None:
-        """Answer that nobody serves this."""
+    def refuse(self, call: UnmanagedCall) -> None:
+        """Refuse a call of a model without a server."""
         self.agenda.at(self.agenda.now + REFUSED_SECONDS, self._end_early, call)
 
-    def enqueue(self, call: Call, instance: Instance) -> None:
+    def enqueue(self, call: UnmanagedCall, instance: Instance) -> None:
         """Let ``instance`` work on ``call`` when it is its turn."""
         instance.line.append(call)
         self._go_on(instance)
 
-    def waits(self, call: Call) -> bool:
-        """Say whether somebody still waits for the answer."""
+    def waits(self, call: UnmanagedCall) -> bool:
+        """Return whether the caller still waits for the answer."""
         return call.event.action.id not in self._over
 
     def _submitted(self, event: ActionSubmitted) -> None:
         if "gpu" not in event.action.cost:
             super()._submitted(event)
             return
-        call = Call(event, event.action.id)
+        call = UnmanagedCall(event, event.action.id)
         self.agenda.at(self.agenda.now + PATIENCE_SECONDS, self._end_early, call)
         self.call(call, self._model(event.action))
 
@@ -109,7 +109,7 @@ class OwnServices(Unmanaged, ABC):
                 done_at = now + work.seconds(instance.gpus * MILLI)
                 self.agenda.at(done_at, self._done, (call, instance, now))
 
-    def _done(self, entry: tuple[Call, Instance, float]) -> None:
+    def _done(self, entry: tuple[UnmanagedCall, Instance, float]) -> None:
         call, instance, began_at = entry
         instance.busy = False
         held_seconds = self.agenda.now - began_at
@@ -120,11 +120,11 @@ class OwnServices(Unmanaged, ABC):
         self.worked(instance)
         self._go_on(instance)
 
-    def _end_early(self, call: Call) -> None:
+    def _end_early(self, call: UnmanagedCall) -> None:
         if self.waits(call):
             self._close(call)
             self._give_up(call)
 
-    def _close(self, call: Call) -> None:
+    def _close(self, call: UnmanagedCall) -> None:
         self._over.add(call.event.action.id)
         self.closed(call)

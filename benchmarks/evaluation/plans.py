@@ -18,7 +18,7 @@ Grid = dict[str, list[tuple[float | str, list[Case]]]]
 
 @dataclass(frozen=True)
 class Context:
-    """What a figure is made from."""
+    """Inputs and results that a figure is made from."""
 
     scale: Scale
     inputs: Inputs

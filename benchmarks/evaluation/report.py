@@ -47,7 +47,7 @@ class Beside(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What `benchmarks.predicted` stored last."""
+    """The latest measurement that `benchmarks.predicted` stored."""
 
     command: str
     measured_at: str

@@ -15,14 +15,14 @@ from typing import NamedTuple
 from benchmarks.evaluation.cases import Case, Inputs, Scale, scene
 from benchmarks.evaluation.checkpoint import Kept
 from simulator.compare import Timed, run
-from simulator.crew import crew
 from simulator.result import Result
+from simulator.worker_processes import worker_processes
 
 Results = Mapping[Case, Result]
 
 
 class Done(NamedTuple):
-    """How far a report is."""
+    """Progress of a report."""
 
     cases: int
     of: int
@@ -100,7 +100,7 @@ def _simulated(
         _begin(inputs, scale)
         yield from ((case, _one(case)) for case in cases)
         return
-    with crew(jobs, _begin, inputs, scale) as workers:
+    with worker_processes(jobs, _begin, inputs, scale) as workers:
         running = {workers.submit(_one, case): case for case in cases}
         for each in as_completed(running):
             yield running[each], each.result()

@@ -1,4 +1,4 @@
-"""How much depends on what nobody knows exactly: durations, E(m), depth, bursts, noise."""
+"""Sensitivity: how much results depend on durations, E(m), depth, bursts and noise."""
 
 from __future__ import annotations
 

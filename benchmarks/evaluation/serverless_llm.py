@@ -11,7 +11,7 @@
 | GPUs of an instance | 4, fixed; on a node that has so many free, by arrival | TP as for SGLang; its FCFS scheduler counts free GPUs of nodes |
 | loading | as fast as our restores | assumed, in its favour: starting a process and an engine is not counted |
 
-Nothing is evicted for others: a model leaves when nobody calls it. See `own_services` for what an
+No model is evicted for another one: it is unloaded when it has no calls. See `model_servers` for what an
 instance does.
 """
 
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from benchmarks.evaluation.model_servers import Instance, OwnServices
-from simulator.baselines.unmanaged import Call
+from simulator.baselines.unmanaged import UnmanagedCall
 from simulator.cluster import Cluster
 from simulator.gpus import GpuModel
 from simulator.workloads.program import Workload
@@ -41,7 +41,7 @@ class Router:
     """One model's: its line, its instances, and how often it dispatched."""
 
     model: GpuModel
-    line: deque[Call] = field(default_factory=deque)
+    line: deque[UnmanagedCall] = field(default_factory=deque)
     ready: list[Instance] = field(default_factory=list)
     #: Asked for, waiting for GPUs or loading.
     starting: int = 0
@@ -69,7 +69,7 @@ class ServerlessLlm(OwnServices):
         #: Instances that are stopped and still have calls.
         self._stopping: set[Instance] = set()
 
-    def call(self, call: Call, model: GpuModel) -> None:
+    def call(self, call: UnmanagedCall, model: GpuModel) -> None:
         """Put a call into its model's line, and let both loops of that model run."""
         router = self._routers[model.name]
         router.line.append(call)
@@ -81,7 +81,7 @@ class ServerlessLlm(OwnServices):
             router.scaling = True
             self._scale(router)
 
-    def closed(self, call: Call) -> None:
+    def closed(self, call: UnmanagedCall) -> None:
         """One call less is open."""
         self._routers[self._model(call.event.action).name].open -= 1
 
@@ -122,7 +122,7 @@ class ServerlessLlm(OwnServices):
             self.agenda.at(self.agenda.now + LOOP_SECONDS, self._scale, router)
 
     def _load(self) -> None:
-        """Load models for those who asked first, while a node has room."""
+        """Load models in order of their oldest calls, while a node has room."""
         while self._asking:
             node = next((n for n, free in enumerate(self._room) if free >= GPUS), None)
             if node is None:

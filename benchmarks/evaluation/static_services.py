@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmarks.evaluation.model_servers import Instance, OwnServices
-from simulator.baselines.unmanaged import Call
+from simulator.baselines.unmanaged import UnmanagedCall
 from simulator.cluster import Cluster
 from simulator.gpus import GpuModel
 from simulator.workloads.program import Workload
@@ -39,7 +39,7 @@ class StaticServices(OwnServices):
         super().__init__(workload, cluster, progress)
         self.instances = place(cluster, gpus)
 
-    def call(self, call: Call, model: GpuModel) -> None:
+    def call(self, call: UnmanagedCall, model: GpuModel) -> None:
         """Let the least busy instance of ``model`` answer."""
         some = self.instances.get(model.name)
         if some:

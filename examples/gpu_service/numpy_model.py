@@ -8,7 +8,7 @@ it the answer takes so much longer.
 
 With ``--sleep-mode`` it is put to sleep and woken as vLLM is: a copy of the weights stays in host
 memory, `POST /sleep` drops those it works with, and `POST /wake_up` copies them again. While it
-sleeps it answers nobody.
+sleeps it refuses calls.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Model:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """What it answers."""
+    """HTTP handler of the model."""
 
     model: Model
     seconds = 0.0

@@ -34,7 +34,7 @@ from simulator.agenda import Agenda
 from simulator.baselines.shared_node import SharedNode, SharedRun
 from simulator.cluster import Cluster
 from simulator.overheads import NONE
-from simulator.tally import Tally
+from simulator.tally import SimulationTally
 from simulator.trainers import Trainers
 from simulator.workloads.program import Workload
 
@@ -77,7 +77,7 @@ class Kubernetes:
         progress: Callable[[int], None] | None = None,
     ) -> None:
         self.agenda = Agenda()
-        self.tally = Tally()
+        self.tally = SimulationTally()
         self.trainers = Trainers(workload, self.agenda, NONE, self._tell)
         self.passes = self.events = 0
         self._rules = rules
@@ -89,7 +89,7 @@ class Kubernetes:
         self._placing_from = 0.0
         self._progress = progress
 
-    def run(self) -> Tally:
+    def run(self) -> SimulationTally:
         """Play the whole workload."""
         self.agenda.at(0.0, self.trainers.begin)
         while not self.trainers.over and self.agenda.advance():

@@ -1,4 +1,4 @@
-"""A node whose cores are shared by whoever runs on it: processor sharing with a cap for each.
+"""A node whose cores all its commands share: processor sharing with a cap for each command.
 
 Every run gets an equal share of the cores, none more than its cap; what capped runs leave is shared
 by the others (what the Linux scheduler does with equal weights and ``cpu.max``, in the limit of
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from simulator.agenda import Agenda
-from simulator.work import Work
+from simulator.work import ActionWork
 
 
 class SharedRun:
@@ -18,7 +18,7 @@ class SharedRun:
 
     __slots__ = ("began_at", "cap_milli", "done", "rate", "remaining", "share_milli", "work")
 
-    def __init__(self, work: Work, cap_milli: int, done: Callable[[SharedRun], None]) -> None:
+    def __init__(self, work: ActionWork, cap_milli: int, done: Callable[[SharedRun], None]) -> None:
         self.work = work
         self.cap_milli = cap_milli
         self.done = done
@@ -30,7 +30,7 @@ class SharedRun:
 
 
 class SharedNode:
-    """Runs whatever it is told to, at once."""
+    """Starts every command at once."""
 
     def __init__(self, agenda: Agenda, capacity_milli: int) -> None:
         self._agenda = agenda
@@ -81,7 +81,7 @@ class SharedNode:
             run.done(run)
 
 
-def _rate(work: Work, share_milli: float) -> float:
+def _rate(work: ActionWork, share_milli: float) -> float:
     """Return T_ori seconds done per second; what cannot use more than a core slows below it."""
     if work.elasticity is None:
         return min(1.0, share_milli / 1000)

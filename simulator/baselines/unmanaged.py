@@ -28,7 +28,7 @@ from domain.resources import MILLI
 from simulator.agenda import Agenda
 from simulator.cluster import Cluster
 from simulator.overheads import NONE
-from simulator.tally import Tally
+from simulator.tally import SimulationTally
 from simulator.trainers import Trainers
 from simulator.workloads.program import Workload
 
@@ -48,7 +48,7 @@ RULES: Final = {"unmanaged": CallRules()}
 
 
 @dataclass
-class Call:
+class UnmanagedCall:
     """One action on its way."""
 
     event: ActionSubmitted
@@ -61,7 +61,7 @@ class Call:
 
 
 class Unmanaged:
-    """A workload against APIs that nobody manages; runs as `simulator.engine.ClusterSimulation` does."""
+    """A workload against APIs without a manager; runs as `simulator.engine.ClusterSimulation` does."""
 
     def __init__(
         self,
@@ -71,16 +71,16 @@ class Unmanaged:
         progress: Callable[[int], None] | None = None,
     ) -> None:
         self.agenda = Agenda()
-        self.tally = Tally()
+        self.tally = SimulationTally()
         self.trainers = Trainers(workload, self.agenda, NONE, self._tell)
         self.passes = self.events = 0
         self._rules = rules
         self._limits = cluster.apis
         self._busy: Counter[str] = Counter()
-        self._waiting: defaultdict[str, deque[Call]] = defaultdict(deque)
+        self._waiting: defaultdict[str, deque[UnmanagedCall]] = defaultdict(deque)
         self._progress = progress
 
-    def run(self) -> Tally:
+    def run(self) -> SimulationTally:
         """Play the whole workload."""
         self.agenda.at(0.0, self.trainers.begin)
         while not self.trainers.over and self.agenda.advance():
@@ -98,9 +98,9 @@ class Unmanaged:
         api = next(iter(action.cost), "")
         if action.kind is not Kind.CALL or len(action.cost) != 1 or api not in self._limits:
             raise InvalidRequest("unmanaged: every action must be a call of one API")
-        self._try(Call(event, api))
+        self._try(UnmanagedCall(event, api))
 
-    def _try(self, call: Call) -> None:
+    def _try(self, call: UnmanagedCall) -> None:
         """Call: be served, wait in line, or be refused."""
         rules, now = self._rules, self.agenda.now
         if self._busy[call.api] < self._limits[call.api]:
@@ -115,7 +115,7 @@ class Unmanaged:
         else:
             self.agenda.at(now + rules.refused_seconds, self._give_up, call)
 
-    def _serve(self, call: Call) -> None:
+    def _serve(self, call: UnmanagedCall) -> None:
         self._busy[call.api] += 1
         seconds = self.trainers.act_of(call.event.action.id).work.base_seconds
         if seconds > self._rules.timeout_seconds:
@@ -123,21 +123,21 @@ class Unmanaged:
         else:
             self.agenda.at(self.agenda.now + seconds, self._answer, (call, self.agenda.now))
 
-    def _answer(self, entry: tuple[Call, float]) -> None:
+    def _answer(self, entry: tuple[UnmanagedCall, float]) -> None:
         call, began_at = entry
         self._free(call.api)
         self._finish(call, Outcome.COMPLETED, began_at)
 
-    def _time_out(self, call: Call) -> None:
+    def _time_out(self, call: UnmanagedCall) -> None:
         self._free(call.api)
         self._give_up(call)
 
-    def _lose_patience(self, call: Call) -> None:
+    def _lose_patience(self, call: UnmanagedCall) -> None:
         if call in self._waiting[call.api]:
             self._waiting[call.api].remove(call)
             self._give_up(call)
 
-    def _give_up(self, call: Call) -> None:
+    def _give_up(self, call: UnmanagedCall) -> None:
         self._finish(call, Outcome.INFRA_FAILED, self.agenda.now)
 
     def _free(self, api: str) -> None:
@@ -145,7 +145,7 @@ class Unmanaged:
         if self._waiting[api]:
             self._serve(self._waiting[api].popleft())
 
-    def _finish(self, call: Call, outcome: Outcome, began_at: float) -> None:
+    def _finish(self, call: UnmanagedCall, outcome: Outcome, began_at: float) -> None:
         action, now = call.event.action, self.agenda.now
         timing = Timing(began_at - call.submitted_at, 0.0, now - began_at, now - call.submitted_at)
         finish = Finish(

@@ -1,1 +1,1 @@
-"""What trainers do, one readable file for each workload; every parameter names its source."""
+"""Workloads: the programs of trainers, one file each. Every parameter names its source."""

@@ -28,7 +28,7 @@ from domain.errors import InvalidRequest
 from domain.ids import ActionId
 from domain.resources import MILLI, Cost
 from simulator.cluster import PROJECT
-from simulator.work import Work
+from simulator.work import ActionWork
 from simulator.workloads.program import Act, Program, Rollout, Think
 from simulator.workloads.rewards import Rewards
 from tangram_client.traces.recording import Recording, resample
@@ -64,7 +64,7 @@ class AiCoding:
 
     @property
     def actions(self) -> int:
-        """How many actions all steps together have."""
+        """Number of actions of all steps."""
         return sum(
             len(recording.steps) + 1
             for step in range(self.rl_steps)
@@ -95,7 +95,7 @@ class AiCoding:
                 kind=EXEC, cost=_ONE_CORE, trajectory=name, step=step, group=group,
                 family=recorded.family, environment=environment,
             )  # fmt: skip
-            yield Act(action, Work(recorded.duration_seconds * jitter[2 * index + 1]))
+            yield Act(action, ActionWork(recorded.duration_seconds * jitter[2 * index + 1]))
         yield self._reward(step, name, group, environment, chooser)
 
     def _reward(

@@ -32,7 +32,7 @@ from domain.ids import ActionId
 from domain.resources import MILLI
 from simulator.cluster import PROJECT
 from simulator.llm_trace import LlmRequest
-from simulator.work import Work
+from simulator.work import ActionWork
 from simulator.workloads.program import Act, Program, Rollout, Think
 
 SECONDS_PER_TOKEN: Final = 0.02
@@ -64,7 +64,7 @@ class DeepSearch:
 
     @property
     def actions(self) -> int:
-        """How many actions all steps together have."""
+        """Number of actions of all steps."""
         return sum(
             self._turns(step, number) + 1
             for step in range(self.rl_steps)
@@ -105,7 +105,7 @@ class DeepSearch:
         yield self._judgement(step, name, group, min(200, self._thought(chooser)))
 
     def _judgement(self, step: int, name: str, group: str, tokens: int) -> Act:
-        """Return the call of the judge, who writes so many tokens."""
+        """Return the call of the judge, which writes so many tokens."""
         seconds = 0.5 + tokens * SECONDS_PER_TOKEN
         return self._call(step, name, group, "reward", "reward", "api:judge", seconds)
 
@@ -119,7 +119,7 @@ class DeepSearch:
             id=ActionId(f"{name}.{index}"), project=self.project, task=self.task, kind=Kind.CALL,
             cost={api: (MILLI,)}, trajectory=name, step=step, group=group, family=family,
         )  # fmt: skip
-        return Act(action, Work(seconds, key=api))
+        return Act(action, ActionWork(seconds, key=api))
 
 
 def _name(step: int, number: int) -> str:

@@ -37,7 +37,7 @@ from domain.ids import ActionId
 from simulator.cluster import GIB, PROJECT
 from simulator.gpus import GpuModel
 from simulator.llm_trace import LlmRequest
-from simulator.work import Work
+from simulator.work import ActionWork
 from simulator.workloads.program import Act, Program, Rollout, Think
 
 #: GPUs of ARL-Tangram §6.1: five nodes of eight.
@@ -107,7 +107,7 @@ class Mopd:
 
     @property
     def actions(self) -> int:
-        """How many actions all steps together have."""
+        """Number of actions of all steps."""
         return self.batch * self.rl_steps
 
     def steps(self) -> Iterator[list[Rollout]]:
@@ -164,7 +164,7 @@ class Mopd:
             duration_seconds=base_seconds, elasticity=ELASTICITY,
             call=CallSpec(f"service:{teacher(end.domain)}"),
         )  # fmt: skip
-        yield Act(action, Work(base_seconds, ELASTICITY, key="gpu"))
+        yield Act(action, ActionWork(base_seconds, ELASTICITY, key="gpu"))
 
 
 def _name(step: int, number: int) -> str:

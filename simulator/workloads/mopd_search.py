@@ -23,7 +23,7 @@ from domain.elasticity import Elasticity
 from domain.ids import ActionId
 from simulator.cluster import GIB, PROJECT
 from simulator.gpus import GpuModel
-from simulator.work import Work
+from simulator.work import ActionWork
 from simulator.workloads.deep_search import DeepSearch
 from simulator.workloads.mopd import TEACHERS, Mopd, teachers
 from simulator.workloads.program import Act, Rollout
@@ -64,7 +64,7 @@ class JudgedSearch(DeepSearch):
             key="gpu", duration_seconds=base_seconds, elasticity=ELASTICITY,
             call=CallSpec(f"service:{JUDGE}"),
         )  # fmt: skip
-        return Act(action, Work(base_seconds, ELASTICITY, key="gpu"))
+        return Act(action, ActionWork(base_seconds, ELASTICITY, key="gpu"))
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class MopdSearch:
 
     @property
     def actions(self) -> int:
-        """How many actions all steps of both tasks have."""
+        """Number of actions of all steps of both tasks."""
         return self.mopd.actions + self.search.actions
 
     def steps(self) -> Iterator[list[Rollout]]:

@@ -16,7 +16,7 @@ import msgspec
 
 from domain.action import Action
 from domain.decisions import Finish
-from simulator.work import Work
+from simulator.work import ActionWork
 
 
 class Think(msgspec.Struct, frozen=True, gc=False):
@@ -32,7 +32,7 @@ class Act(msgspec.Struct, frozen=True, gc=False):
     """
 
     action: Action
-    work: Work
+    work: ActionWork
     #: A lease is renewed in time for as long as it is kept.
     renews: bool = True
 
@@ -51,7 +51,7 @@ class Rollout:
 
 
 class Workload(Protocol):
-    """What one task's trainer does."""
+    """The programs of one task's trainer."""
 
     @property
     def project(self) -> str: ...
@@ -61,7 +61,7 @@ class Workload(Protocol):
 
     @property
     def actions(self) -> int:
-        """How many actions there will be in all, for progress bars."""
+        """Number of all actions, for progress bars."""
 
     @property
     def train_seconds(self) -> float:

@@ -8,8 +8,8 @@
 | think time | from the answer to one action to the next submission of its trajectory | the journal |
 | first action of a trajectory; action without one | when it came | the journal |
 
-Left out and counted: actions that did not run to their end in the window (nobody knows how long
-they take; a what-if guesses), and the overlap of actions that one trajectory had open at once: they are played one
+Left out and counted: actions that did not end in the window (their duration is unknown;
+a what-if estimates it), and the overlap of actions that one trajectory had open at once: they are played one
 after the other. An action that was resized while it ran counts with the units of its grant.
 """
 
@@ -34,7 +34,7 @@ from domain.ids import ActionId
 from domain.journal_reducer import JournalReducer, on
 from scheduler.core.machine import Machine
 from simulator.overheads import Overheads
-from simulator.work import Work, granted_milli
+from simulator.work import ActionWork, granted_milli
 from simulator.workloads.program import Act, Program, Rollout, Think
 from tangram_client.traces.recording import TraceError, read_file
 
@@ -44,7 +44,7 @@ _KNOWN: Final = frozenset({Outcome.COMPLETED, Outcome.TIMEOUT, Outcome.OOM_KILLE
 
 @dataclass
 class _Past:
-    """What the journal says of one action."""
+    """One action, as the journal has it."""
 
     action: Action
     submitted_at: float
@@ -54,8 +54,8 @@ class _Past:
     finish: Finish | None = None
     finished_at: float = 0.0
 
-    def work(self) -> Work | None:
-        """Return the work that explains what was measured; None when nobody knows."""
+    def work(self) -> ActionWork | None:
+        """Return the work that explains what was measured; None when it is unknown."""
         if self.grant is None or self.finish is None or self.finish.outcome not in _KNOWN:
             return None
         work = self.work_of(0.0)
@@ -63,14 +63,14 @@ class _Past:
         seconds = self.finish.timing.execution_seconds
         return msgspec.structs.replace(work, base_seconds=seconds * work.rate(milli))
 
-    def work_of(self, base_seconds: float) -> Work:
+    def work_of(self, base_seconds: float) -> ActionWork:
         """Return work that takes so long with one unit."""
         key = self.action.key or ("cpu" if "cpu" in self.action.cost else _only(self.action))
-        return Work(base_seconds, self.action.elasticity, key)
+        return ActionWork(base_seconds, self.action.elasticity, key)
 
     @property
     def alike(self) -> tuple[object, ...]:
-        """What it has in common with actions that take about as long."""
+        """Key of actions with similar durations."""
         action = self.action
         target = action.call.target if action.call is not None else ""
         return action.project, action.task, action.kind, action.family, target
@@ -108,7 +108,7 @@ class Recorded:
 
     @property
     def actions(self) -> int:
-        """How many actions are played."""
+        """Number of played actions."""
         return sum(map(len, self.rollouts.values()))
 
     def steps(self) -> Iterator[Sequence[Rollout]]:
@@ -136,7 +136,7 @@ def _play(moves: Sequence[_Move]) -> Program:
         yield move.act
 
 
-class _Reader(JournalReducer):
+class _JournalReader(JournalReducer):
     """Declaration, grant and end of each action that was submitted in the window."""
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ def recorded(
     """
     hops = overheads or Overheads()
     hop_seconds = hops.pass_seconds + hops.answer_seconds
-    reader = _Reader()
+    reader = _JournalReader()
     for entry in entries:
         reader.reduce(entry)
     past = sorted(reader.past.values(), key=lambda each: each.submitted_at)

@@ -23,12 +23,12 @@ from typing import Final
 from domain.elasticity import Elasticity
 from domain.errors import InvalidRequest
 from domain.resources import UnitRange, UnitSet, parse_units
-from simulator.work import Work
+from simulator.work import ActionWork
 
 
 @dataclass(frozen=True)
 class Rewards:
-    """How long rewards take with one unit, and what more units do for them."""
+    """Durations of rewards with one unit, and their elasticity."""
 
     median_seconds: float = 30.0
     sigma: float = 1.0
@@ -81,10 +81,10 @@ class Rewards:
         """Draw T_ori of one group's test suite."""
         return self.scale * self.median_seconds * math.exp(self.sigma * chooser.gauss(0.0, 1.0))
 
-    def member_work(self, group_seconds: float, chooser: Random) -> Work:
+    def member_work(self, group_seconds: float, chooser: Random) -> ActionWork:
         """Draw one member's work, given its group's."""
         varied = group_seconds * math.exp(self.member_sigma * chooser.gauss(0.0, 1.0))
-        return Work(min(self.most_seconds, varied), self.elasticity)
+        return ActionWork(min(self.most_seconds, varied), self.elasticity)
 
     def scaled(self, scale: float) -> Rewards:
         """Return the same rewards, ``scale`` times as long."""

@@ -1,4 +1,4 @@
-"""Calls to GPU services that share few chunks: arrivals that nobody holds back, in bursts.
+"""Calls to GPU services that share few chunks: open-loop arrivals, in bursts.
 
 | parameter | value | source |
 |---|---|---|
@@ -33,7 +33,7 @@ from domain.services import PREFIX
 from simulator.cluster import PROJECT
 from simulator.gpus import GpuModel
 from simulator.llm_trace import LlmRequest
-from simulator.work import Work
+from simulator.work import ActionWork
 from simulator.workloads.program import Act, Program, Rollout, Think
 
 HOT_SHARE: Final = 0.8
@@ -44,7 +44,7 @@ _ALONE: Final = Elasticity(amdahl=0.0)
 
 
 class Arrival(NamedTuple):
-    """A call that somebody makes."""
+    """A call of a service."""
 
     at_seconds: float
     service: str
@@ -52,7 +52,7 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True)
 class Arrivals:
-    """When calls come, and for whom: a function of its fields alone."""
+    """Arrival times of calls and their services: a function of its fields alone."""
 
     requests: Sequence[LlmRequest]
     services: tuple[str, ...]
@@ -149,7 +149,7 @@ class ServiceCalls:
 
     @cached_property
     def actions(self) -> int:
-        """How many calls there are."""
+        """Number of calls."""
         return len(self.arrivals)
 
     def steps(self) -> Iterator[list[Rollout]]:
@@ -167,4 +167,4 @@ class ServiceCalls:
             cost={"gpu": (MILLI,)}, key="gpu", trajectory=name, family=arrival.service,
             call=CallSpec(f"{PREFIX}{arrival.service}"),
         )  # fmt: skip
-        yield Act(action, Work(self.call_seconds, key="gpu"))
+        yield Act(action, ActionWork(self.call_seconds, key="gpu"))

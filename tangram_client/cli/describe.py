@@ -1,4 +1,4 @@
-"""The story of one action, in lines for people."""
+"""`describe`: the history of one action, as lines of text."""
 
 from __future__ import annotations
 

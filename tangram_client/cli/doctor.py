@@ -13,14 +13,14 @@ from rich.table import Table
 
 import tangram_client
 from tangram_client._calls import probe
-from tangram_client._core import Response
+from tangram_client._core import ApiResponse
 from tangram_client.cli.output import put_data, show
 from tangram_client.cli.shell import Shell, connected, pass_shell
 from tangram_client.client import Client
 from tangram_client.clock import Clock
 from tangram_client.errors import Forbidden, Refused, TangramClientError, Unauthorized, Unreachable
 from tangram_client.retry import RetryPolicy
-from tangram_client.system_status import Standing
+from tangram_client.system_status import SystemStatus
 
 LAG_SECONDS = 1.0
 #: The ``Date`` header has whole seconds, and the answer takes its time.
@@ -66,7 +66,7 @@ def examine(client: Client, clock: Clock, *, has_token: bool) -> Iterator[Findin
     yield _ready(client)
     asked_at = clock.now()
     try:
-        standing = Standing.of(client.status())
+        standing = SystemStatus.of(client.status())
     except Unauthorized as error:
         given = "the token is not known" if has_token else "no token"
         cure = "take the one that ./tangram up prints: --token, TANGRAM_TOKEN or client.json"
@@ -95,7 +95,7 @@ def _ready(client: Client) -> Finding:
     return Finding("ready", "ok", "answers /readyz")
 
 
-def _clock(alive: Response) -> Finding:
+def _clock(alive: ApiResponse) -> Finding:
     try:
         there = parsedate_to_datetime(alive.headers.get("date", ""))
     except ValueError:
@@ -115,7 +115,7 @@ def _lag(seconds: float) -> Finding:
     return Finding("lag", "warn", f"the loop took {seconds:.1f} s to answer", cure)
 
 
-def _version(standing: Standing) -> Finding:
+def _version(standing: SystemStatus) -> Finding:
     ours, theirs = tangram_client.__version__, standing.version
     if not theirs:
         return Finding("version", "ok", f"client {ours}; the server does not say its own")
@@ -125,16 +125,16 @@ def _version(standing: Standing) -> Finding:
     return Finding("version", "warn", f"client {ours}, server {theirs}", cure)
 
 
-def _leader(standing: Standing) -> Finding:
+def _leader(standing: SystemStatus) -> Finding:
     if standing.leader:
         return Finding("leader", "ok", standing.leader)
     cure = "start a loop (./tangram up does); a standby takes over within seconds"
     return Finding(
-        "leader", "fail", "nobody schedules: actions are accepted, none is granted", cure
+        "leader", "fail", "no scheduler leads: actions are accepted, none is granted", cure
     )
 
 
-def _nodes(standing: Standing) -> Finding:
+def _nodes(standing: SystemStatus) -> Finding:
     alive = [node for node in standing.nodes if node.alive]
     lost = [node.name for node in standing.nodes if not node.alive]
     if not alive:
@@ -145,7 +145,7 @@ def _nodes(standing: Standing) -> Finding:
     return Finding("nodes", "ok", counts)
 
 
-CHECKS: tuple[Callable[[Standing], Finding], ...] = (_version, _leader, _nodes)
+CHECKS: tuple[Callable[[SystemStatus], Finding], ...] = (_version, _leader, _nodes)
 
 
 def _put(findings: list[Finding], form: str) -> None:

@@ -1,4 +1,4 @@
-"""`task`, `node` and `service`: the verbs of whoever operates a Tangram."""
+"""`task`, `node` and `service`: the verbs of operators."""
 
 from __future__ import annotations
 

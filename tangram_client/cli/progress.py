@@ -17,7 +17,7 @@ from rich.progress import (
 
 from tangram_client.cli.output import talk_console
 from tangram_client.cli.shell import say
-from tangram_client.replay.tally import Tally
+from tangram_client.replay.tally import ReplayTally
 
 REFRESH_SECONDS = 0.25
 #: Between two lines where there is no terminal.
@@ -25,7 +25,7 @@ LINE_SECONDS = 10.0
 
 
 @asynccontextmanager
-async def shown(tally: Tally, *, quiet: bool) -> AsyncIterator[None]:
+async def shown(tally: ReplayTally, *, quiet: bool) -> AsyncIterator[None]:
     """Show a tally while the block runs."""
     if quiet:
         yield
@@ -39,7 +39,7 @@ async def shown(tally: Tally, *, quiet: bool) -> AsyncIterator[None]:
         await asyncio.wait([task])
 
 
-async def _bars(tally: Tally) -> None:
+async def _bars(tally: ReplayTally) -> None:
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -62,17 +62,17 @@ async def _bars(tally: Tally) -> None:
             progress.update(actions, completed=tally.finished, note=_now(tally))
 
 
-async def _lines(tally: Tally) -> None:
+async def _lines(tally: ReplayTally) -> None:
     while True:
         await asyncio.sleep(LINE_SECONDS)
         say(f"{_ended(tally)} trajectories, {tally.finished} actions finished, {_now(tally)}")
 
 
-def _ended(tally: Tally) -> int:
+def _ended(tally: ReplayTally) -> int:
     return tally.trajectories_done + tally.failures.total()
 
 
-def _now(tally: Tally) -> str:
+def _now(tally: ReplayTally) -> str:
     if tally.running is None or tally.queued is None:
         return f"{tally.submitted - tally.finished} under way"
     return f"{tally.running} running, {tally.queued} queued"

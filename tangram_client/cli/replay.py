@@ -17,10 +17,10 @@ from tangram_client.cli.output import put_data, show
 from tangram_client.cli.progress import shown
 from tangram_client.cli.shell import Number, Shell, connected, pass_shell, say
 from tangram_client.replay.burn import recorded_cost
-from tangram_client.replay.player import Plan
+from tangram_client.replay.player import ReplayPlan
 from tangram_client.replay.report import Report
 from tangram_client.replay.session import Session
-from tangram_client.replay.tally import Tally
+from tangram_client.replay.tally import ReplayTally
 from tangram_client.traces.generator import generate
 from tangram_client.traces.recording import (
     Recording,
@@ -35,7 +35,7 @@ GENERATED = 8
 
 @dataclass(frozen=True)
 class Source:
-    """Where recordings come from."""
+    """Source of the recordings."""
 
     trace: Path | None
     seed: int
@@ -43,7 +43,7 @@ class Source:
     forever: bool
 
     def recordings(self) -> tuple[Iterable[Recording], int]:
-        """Return the recordings to play, and how many at once unless told otherwise."""
+        """Return the recordings to play, and the default number of concurrent ones."""
         if self.trace is None:
             count = self.trajectories or GENERATED
             return self._generated(None if self.forever else count), count
@@ -126,7 +126,7 @@ def replay(
     run = f"{task}-{secrets.token_hex(3)}"
     session = Session(
         recordings=recordings,
-        plan=Plan(task, run, speed, cost, reserve_memory),
+        plan=ReplayPlan(task, run, speed, cost, reserve_memory),
         concurrency=concurrency or count,
         tally=_tally(recordings),
         clock=shell.time,
@@ -140,16 +140,16 @@ def replay(
         raise SystemExit(1)
 
 
-def _tally(recordings: Iterable[Recording]) -> Tally:
+def _tally(recordings: Iterable[Recording]) -> ReplayTally:
     if not isinstance(recordings, list):
-        return Tally()
-    return Tally(len(recordings), sum(len(recording.steps) for recording in recordings))
+        return ReplayTally()
+    return ReplayTally(len(recordings), sum(len(recording.steps) for recording in recordings))
 
 
 async def _play(shell: Shell, session: Session, *, quiet: bool) -> Report:
     task = asyncio.current_task()
     if task is not None:
-        # As Ctrl-C: whoever started this in the background ends it with a signal.
+        # A replay in the background is ended by SIGTERM, as by Ctrl-C.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with shell.async_client() as client, shown(session.tally, quiet=quiet):
         if not quiet:

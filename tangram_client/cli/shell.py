@@ -1,4 +1,4 @@
-"""What every command needs: a connection, an output format, and errors as exit codes."""
+"""Context of every command: connection, output format, and errors as exit codes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import httpx
 from tangram_client.aio import AsyncClient
 from tangram_client.client import Client
 from tangram_client.clock import Clock, SystemClock
-from tangram_client.context import Context, find_context
+from tangram_client.context import ClientContext, find_context
 from tangram_client.errors import (
-    Conflict,
+    ConflictError,
     Forbidden,
-    NotFound,
+    NotFoundError,
     TangramClientError,
     Unauthorized,
     Unreachable,
@@ -27,13 +27,17 @@ from tangram_client.retry import RetryPolicy
 F = TypeVar("F", bound=Callable[..., Any])
 
 FORMATS: Final = ("table", "wide", "json", "yaml", "name")
-#: Somebody sits in front of a command; a lost server is said soon.
+#: Commands are interactive: an unreachable server is reported soon.
 PATIENCE: Final = RetryPolicy(attempts=3, total_seconds=5.0)
 
 #: What the audit of the server tells the command line by.
 AGENT: Final = "tangram-cli"
 
-_EXIT_CODES: Final[dict[type[TangramClientError], int]] = {NotFound: 3, Conflict: 4, Unreachable: 5}
+_EXIT_CODES: Final[dict[type[TangramClientError], int]] = {
+    NotFoundError: 3,
+    ConflictError: 4,
+    Unreachable: 5,
+}
 _CURES: Final[dict[type[TangramClientError], str]] = {
     Unreachable: "start one with ./tangram up, or name another with --url or TANGRAM_URL; "
     "`tangram doctor` looks closer",
@@ -44,7 +48,7 @@ _CURES: Final[dict[type[TangramClientError], str]] = {
 
 @dataclass
 class Shell:
-    """What the options of a command say about its connection and its output."""
+    """Connection and output options of a command."""
 
     url: str | None = None
     token: str | None = None
@@ -55,7 +59,7 @@ class Shell:
     clock: Clock | None = None
 
     @property
-    def context(self) -> Context:
+    def context(self) -> ClientContext:
         """Return where to; a URL that cannot be meant is a usage error."""
         try:
             return find_context(self.url, self.token)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from tangram_client.aio import AsyncClient
 from tangram_client.clock import Clock
-from tangram_client.errors import InvalidRequest, TangramClientError
+from tangram_client.errors import InvalidRequestError, TangramClientError
 from tangram_client.payloads import ActionPayload, exec_action
 from tangram_client.replay.burn import burn_command, burnt_seconds
-from tangram_client.replay.tally import Tally
-from tangram_client.traces.recording import Recording, Step
+from tangram_client.replay.tally import ReplayTally
+from tangram_client.traces.recording import RecordedStep, Recording
 
 #: A step may take this much longer than recorded before it is ended.
 TIMEOUT_FACTOR = 10.0
@@ -20,8 +20,8 @@ TIMEOUT_LEAST_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How recordings are played."""
+class ReplayPlan:
+    """Options of playing a recording."""
 
     task: str
     #: Makes the names of this replay's trajectories its own.
@@ -33,7 +33,9 @@ class Plan:
     #: Reserve each trajectory's recorded peak memory on its node.
     reserve_memory: bool = False
 
-    def payload(self, trajectory: str, number: int, step: Step, memory_bytes: int) -> ActionPayload:
+    def payload(
+        self, trajectory: str, number: int, step: RecordedStep, memory_bytes: int
+    ) -> ActionPayload:
         """Return a step as the action that a trainer would submit."""
         seconds = step.duration_seconds / self.speed
         environment = {"memory_bytes": memory_bytes} if self.reserve_memory else None
@@ -49,10 +51,12 @@ class Plan:
         )
 
 
-class Player:
+class TrajectoryReplay:
     """Plays recordings one after the other; several players share one client and one tally."""
 
-    def __init__(self, client: AsyncClient, plan: Plan, tally: Tally, clock: Clock) -> None:
+    def __init__(
+        self, client: AsyncClient, plan: ReplayPlan, tally: ReplayTally, clock: Clock
+    ) -> None:
         self._client = client
         self._plan = plan
         self._tally = tally
@@ -70,16 +74,16 @@ class Player:
         except TangramClientError as error:
             self._tally.fail(error)
         finally:
-            # It cancels what waits and ends what runs, whether or not we were told its id yet.
+            # It cancels queued and ends running actions, also those whose id has not arrived yet.
             # Suppressed: what is left then (server gone) ends by the environment's time to live.
             with suppress(TangramClientError):
                 await self._client.finish_trajectory(trajectory)
 
-    async def _act(self, payload: ActionPayload, step: Step) -> None:
+    async def _act(self, payload: ActionPayload, step: RecordedStep) -> None:
         self._tally.submitted += 1
         try:
             action = await self._client.run(payload)
-        except InvalidRequest as error:
+        except InvalidRequestError as error:
             if error.problem.code != "never_fits":
                 raise
             self._tally.refuse()

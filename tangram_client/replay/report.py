@@ -1,4 +1,4 @@
-"""How a replay went: completion times and their parts, throughput, use of the cores."""
+"""Report of a replay: completion times and their parts, throughput, use of the cores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 from rich.console import RenderableType
 from rich.table import Table
 
-from tangram_client.replay.tally import Tally
+from tangram_client.replay.tally import ReplayTally
 
 PARTS: Final = ("act", "queue", "overhead", "execution")
 
@@ -69,7 +69,9 @@ class Report:
     abandoned: int = 0
 
     @classmethod
-    def of(cls, tally: Tally, *, wall_seconds: float, cores: float, stopped: bool = False) -> Self:
+    def of(
+        cls, tally: ReplayTally, *, wall_seconds: float, cores: float, stopped: bool = False
+    ) -> Self:
         """Sum a replay up."""
         granted, used = tally.granted_core_seconds, tally.used_core_seconds
         there = cores * wall_seconds
@@ -106,7 +108,7 @@ class Report:
         return asdict(self)
 
     def tables(self) -> list[RenderableType]:
-        """Return it for people."""
+        """Return the report as tables."""
         return [self._spread(), self._sums()]
 
     def _spread(self) -> Table:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from tangram_client.aio import AsyncClient
 from tangram_client.clock import Clock, SystemClock
 from tangram_client.errors import TangramClientError
-from tangram_client.replay.player import Plan, Player
+from tangram_client.replay.player import ReplayPlan, TrajectoryReplay
 from tangram_client.replay.report import Report
-from tangram_client.replay.tally import Tally
-from tangram_client.system_status import Standing
+from tangram_client.replay.tally import ReplayTally
+from tangram_client.system_status import SystemStatus
 from tangram_client.traces.recording import Recording
 
 #: How often the server is asked for its running and queued actions.
@@ -27,14 +27,14 @@ class Session:
     """One replay: what to play, how, and how many at once."""
 
     recordings: Iterable[Recording]
-    plan: Plan
+    plan: ReplayPlan
     concurrency: int
-    tally: Tally
+    tally: ReplayTally
     clock: Clock
 
     async def run(self, client: AsyncClient) -> Report:
         """Play everything; a stop (cancellation) leaves nothing behind and still gives a report."""
-        cores = Standing.of(await client.status()).cores_total
+        cores = SystemStatus.of(await client.status()).cores_total
         began = self.clock.now()
         source = iter(enumerate(self.recordings))
         async with _watching(client, self.tally):
@@ -49,7 +49,7 @@ class Session:
     async def _keep_playing(
         self, client: AsyncClient, source: Iterator[tuple[int, Recording]]
     ) -> None:
-        player = Player(client, self.plan, self.tally, self.clock)
+        player = TrajectoryReplay(client, self.plan, self.tally, self.clock)
         for number, recording in source:
             failed = self.tally.failures.total()
             await player.play(number, recording)
@@ -71,7 +71,7 @@ async def _all_of(tasks: list[asyncio.Task[None]]) -> bool:
 
 
 @asynccontextmanager
-async def _watching(client: AsyncClient, tally: Tally) -> AsyncIterator[None]:
+async def _watching(client: AsyncClient, tally: ReplayTally) -> AsyncIterator[None]:
     task = asyncio.create_task(_watch(client, tally))
     try:
         yield
@@ -81,11 +81,11 @@ async def _watching(client: AsyncClient, tally: Tally) -> AsyncIterator[None]:
             await task
 
 
-async def _watch(client: AsyncClient, tally: Tally) -> None:
+async def _watch(client: AsyncClient, tally: ReplayTally) -> None:
     clock = SystemClock()
     while True:
         try:
-            standing = Standing.of(await client.status())
+            standing = SystemStatus.of(await client.status())
             tally.running, tally.queued = standing.running, standing.queued
         except TangramClientError:
             tally.running = tally.queued = None

@@ -1,18 +1,18 @@
-"""What has happened so far in a replay: counts for the progress bar, samples for the report."""
+"""Counts of a running replay for the progress bar, and samples for its report."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from tangram_client.models import ActionView, Timing
+from tangram_client.models import ActionTiming, ActionView
 
 #: Samples kept. An endless replay reports on its latest actions; the counts cover all.
 SAMPLES = 200_000
 
 
 @dataclass
-class Tally:
+class ReplayTally:
     """Counts of one replay."""
 
     trajectories_total: int | None = None
@@ -26,7 +26,7 @@ class Tally:
     nonzero_exits: int = 0
     granted_core_seconds: float = 0.0
     used_core_seconds: float = 0.0
-    samples: deque[Timing] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    samples: deque[ActionTiming] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     #: As the server last said; None before it did.
     running: int | None = None
     queued: int | None = None
@@ -36,7 +36,7 @@ class Tally:
         return sum(self.outcomes.values())
 
     def finish(self, action: ActionView, cpu_seconds: float) -> None:
-        """Count a finished action; ``cpu_seconds`` is what its command was told to use."""
+        """Count a finished action; ``cpu_seconds`` is what its command was meant to use."""
         self.outcomes[action.outcome or "unknown"] += 1
         self.nonzero_exits += action.completed and action.exit_code not in {0, None}
         self.used_core_seconds += cpu_seconds if action.completed else 0.0

@@ -1,4 +1,4 @@
-"""Time that passes when somebody waits for it."""
+"""Virtual time: it passes when a caller waits for it."""
 
 from __future__ import annotations
 

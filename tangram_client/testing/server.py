@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import httpx
 
 from tangram_client.testing.clock import VirtualClock
-from tangram_client.testing.routes import Answer, Refusal, Routes
+from tangram_client.testing.routes import FakeAnswer, FakeRefusal, Routes
 from tangram_client.testing.state import Ran, Run, World
 
 TOKEN = "tgm_test"
@@ -48,7 +48,7 @@ class FakeServer:
         self.sent: list[Sent] = []
         self.transport = httpx.MockTransport(self.handle)
         self._routes = Routes(self.world, cpu=cpu)
-        self._answered: dict[str, tuple[str, Answer]] = {}
+        self._answered: dict[str, tuple[str, FakeAnswer]] = {}
         self._faults: deque[Callable[[httpx.Request], httpx.Response]] = deque()
         self._break_after: deque[int] = deque()
 
@@ -117,15 +117,15 @@ class FakeServer:
             if request.url.path == "/api/v1/events":
                 return self._stream(request)
             answer = self._once(request)
-        except Refusal as refusal:
+        except FakeRefusal as refusal:
             answer = refusal.answer()
         return httpx.Response(answer.status, headers=answer.headers, content=answer.content)
 
     def _authenticate(self, request: httpx.Request) -> None:
         if request.headers.get("authorization") != f"Bearer {self.token}":
-            raise Refusal(401, "unauthorized", "give a token: Authorization: Bearer tgm_…")
+            raise FakeRefusal(401, "unauthorized", "give a token: Authorization: Bearer tgm_…")
 
-    def _once(self, request: httpx.Request) -> Answer:
+    def _once(self, request: httpx.Request) -> FakeAnswer:
         key = request.headers.get("idempotency-key")
         if request.method != "POST" or key is None:
             return self._routes.answer(request)
@@ -135,7 +135,7 @@ class FakeServer:
         if known is None:
             self._answered[key] = known = (digest, self._routes.answer(request))
         if known[0] != digest:
-            raise Refusal(409, "key_reused", "this Idempotency-Key came with another body")
+            raise FakeRefusal(409, "key_reused", "this Idempotency-Key came with another body")
         return known[1]
 
     def _stream(self, request: httpx.Request) -> httpx.Response:

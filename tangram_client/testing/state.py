@@ -1,4 +1,4 @@
-"""What the in-memory server knows: actions, trajectories, and the log of what happened."""
+"""State of the in-memory server: actions, trajectories, and the log of events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Payload = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Ran:
-    """How the work of an action is to end."""
+    """The planned end of an action."""
 
     exit_code: int = 0
     stdout: str = ""
@@ -142,7 +142,7 @@ class World:
         self.renewals[action_id] = self.renewals.get(action_id, -1) + 1
 
     def tick(self) -> None:
-        """End the leases that nobody renewed in time."""
+        """End the leases that were not renewed in time."""
         for action_id, expires_at in list(self._expires_at.items()):
             if expires_at <= self.clock.now():
                 del self._expires_at[action_id]

@@ -66,7 +66,7 @@ def generate(trajectories: int | None, seed: int) -> Iterator[dict[str, Any]]:
     None yields for ever. The first N do not depend on how many are asked for.
     """
     for number in itertools.count() if trajectories is None else range(trajectories):
-        # A generator of its own for each: number 7 is the same whoever drew before it.
+        # A generator of its own for each: number 7 is the same in every run.
         yield _trajectory(number, random.Random(f"{seed}/{number}"))
 
 

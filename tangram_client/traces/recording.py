@@ -29,7 +29,7 @@ class TraceError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RecordedStep:
     """One recorded tool call."""
 
     think_seconds: float
@@ -44,12 +44,12 @@ class Recording:
     """One recorded trajectory."""
 
     id: str
-    steps: tuple[Step, ...]
+    steps: tuple[RecordedStep, ...]
     memory_bytes: int
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a trace. Raises TraceError when it cannot be read as it lies there."""
+    """Return the content of a trace. Raises TraceError when it cannot be read."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -98,10 +98,10 @@ def parse_recording(body: Any, where: str) -> Recording:
     )
 
 
-def _step(body: Any, where: str) -> Step:
+def _step(body: Any, where: str) -> RecordedStep:
     if not isinstance(body, Mapping):
         raise TraceError(f"{where} is not a JSON object")
-    return Step(
+    return RecordedStep(
         think_seconds=_number(body, "think_s", where, default=0.0),
         duration_seconds=_number(body, "dur_s", where),
         cpu_cores=_number(body, "cpu_pct_mean", where, default=0.0) / 100,

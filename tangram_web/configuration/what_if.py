@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from domain.errors import InvalidRequest, Unavailable
 from domain.inventory import Config, ProjectConfig, ResourceInventory
 from domain.resources import MILLI
-from simulator.request import Request, Variant
+from simulator.request import SimulationRequest, Variant
 from tangram_web.audit.services import actor_at
 from tangram_web.configuration.playable_changes import playability
 from tangram_web.lib import bus, scheduler_client
@@ -73,7 +73,7 @@ def what_if(
     configs = {NOW: config, THEN: after}
     variants = {name: _variant(each, pool, window) for name, each in configs.items()}
     used, unknown = used_before(config, window)
-    request = Request(
+    request = SimulationRequest(
         workload="recorded",
         policies=(NOW, THEN),
         variants=variants,

@@ -9,7 +9,7 @@ from django import forms
 
 from domain.errors import InvalidRequest
 from domain.policies import KNOWN_POLICIES
-from simulator.request import RIVALS, Request, read_request
+from simulator.request import RIVALS, SimulationRequest, read_request
 from tangram_web.simulations.inputs import WINDOWS
 
 #: As in `simulator.compare`, which the web process does not import.
@@ -74,7 +74,7 @@ class SimulationForm(forms.Form):
         field = (error.pointer or "").removeprefix("/").partition("/")[0]
         self.add_error(field if field in self.fields else None, str(error))
 
-    def _request(self, given: dict[str, Any]) -> Request:
+    def _request(self, given: dict[str, Any]) -> SimulationRequest:
         seeds = (given["seeds"] or "0").replace(",", " ").split()
         if not all(seed.isdecimal() for seed in seeds):
             raise InvalidRequest("give whole numbers, as in 0, 1, 2", pointer="/seeds")

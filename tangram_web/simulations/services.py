@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from domain.errors import Conflict, InvalidRequest
-from simulator.request import Request
+from simulator.request import SimulationRequest
 from tangram_web.accounts.access import may
 from tangram_web.accounts.models import Role
 from tangram_web.audit.services import record
@@ -32,7 +32,7 @@ def simulation_create(
     *,
     http: HttpRequest,
     project: str,
-    request: Request,
+    request: SimulationRequest,
     title: str = "",
     trace: bytes | None = None,
     window_seconds: int | None = None,

@@ -15,7 +15,7 @@ import pytest
 from domain.ids import trajectory_key
 from managers.cpu.workspaces import safe_name
 from tangram_client.client import Client
-from tangram_client.errors import NotFound
+from tangram_client.errors import NotFoundError
 from tangram_client.payloads import exec_action
 from tangram_web.supervisor import stack
 from tests.faults.rounds import BACK_WITHIN_SECONDS
@@ -128,7 +128,7 @@ def test_unfinished_actions_are_ended_unless_they_may_run_again(
     with gates_open(system), Client(system.address.url, system.token) as client:
         assert client.get(done.id).outcome == "completed"
         ends = [client.wait(name, patience_seconds=600) for name in held]
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             client.get(later)
     ended = [n for n in range(UNFINISHED) if ends[n].outcome in {"cancelled", "unknown"}]
     assert ended == list(range(1, UNFINISHED, 2))

@@ -19,7 +19,7 @@ from scheduler.runtime.redis.response_streams import (
     ResponseStreamReader,
 )
 from tangram_client.aio import AsyncClient
-from tangram_client.errors import Conflict, NotFound, Unreachable
+from tangram_client.errors import ConflictError, NotFoundError, Unreachable
 from tangram_client.payloads import call_action
 from tests.api_server import answer
 from tests.integration.runtime.call_rig import SECRET, CallRig
@@ -137,9 +137,9 @@ async def test_a_call_that_cannot_be_streamed_is_refused_with_the_reason(calls: 
     async with trainer(calls) as client:
         refused = await asked(client)
         await client.wait(refused)
-        with pytest.raises(Conflict, match="without a response to stream"):
+        with pytest.raises(ConflictError, match="without a response to stream"):
             await anext(aiter(client.stream(refused)))
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await anext(aiter(client.stream("act_nope")))
 
 
@@ -156,7 +156,7 @@ async def test_an_answer_has_one_reader(calls: CallRig) -> None:
         name = await asked(client)
         first = aiter(client.stream(name))
         assert await anext(first) == b"one"
-        with pytest.raises(Conflict, match="another request"):
+        with pytest.raises(ConflictError, match="another request"):
             await anext(aiter(client.stream(name)))
         read.set()
         assert [piece async for piece in first] == []

@@ -10,13 +10,13 @@ import pytest
 
 from tangram_client import AsyncClient
 from tangram_client.replay.burn import recorded_cost
-from tangram_client.replay.player import Plan
+from tangram_client.replay.player import ReplayPlan
 from tangram_client.replay.report import Report, quantile
 from tangram_client.replay.session import Session
-from tangram_client.replay.tally import Tally
+from tangram_client.replay.tally import ReplayTally
 from tangram_client.testing import HOLD, FakeServer, Hold, Ran
 from tangram_client.testing.state import Payload
-from tangram_client.traces.recording import Recording, Step
+from tangram_client.traces.recording import RecordedStep, Recording
 from tests.unit.client.cli_runner import tangram
 
 
@@ -33,15 +33,17 @@ def server() -> FakeServer:
 def a_session(
     server: FakeServer, *recordings: Recording, speed: float = 1.0, concurrency: int = 1
 ) -> Session:
-    plan = Plan("replay", "run", speed, recorded_cost, reserve_memory=True)
-    return Session(recordings, plan, concurrency, Tally(), server.clock)
+    plan = ReplayPlan("replay", "run", speed, recorded_cost, reserve_memory=True)
+    return Session(recordings, plan, concurrency, ReplayTally(), server.clock)
 
 
-def a_recording(*steps: Step) -> Recording:
+def a_recording(*steps: RecordedStep) -> Recording:
     return Recording("t", steps, 1024)
 
 
-THINK_AND_ACT = a_recording(Step(0.0, 0.02, 0.1, "read"), Step(4.0, 2.0, 0.8, "test"))
+THINK_AND_ACT = a_recording(
+    RecordedStep(0.0, 0.02, 0.1, "read"), RecordedStep(4.0, 2.0, 0.8, "test")
+)
 
 
 async def test_trajectory_thinks_acts_and_is_finished(
@@ -72,7 +74,7 @@ async def test_speed_divides_thinking_and_acting(server: FakeServer, aclient: As
 async def test_report_counts_core_seconds_granted_and_used(
     server: FakeServer, aclient: AsyncClient
 ) -> None:
-    report = await a_session(server, a_recording(Step(0.0, 2.0, 0.8, ""))).run(aclient)
+    report = await a_session(server, a_recording(RecordedStep(0.0, 2.0, 0.8, ""))).run(aclient)
 
     assert report.cores == 8
     assert report.granted_core_seconds == pytest.approx(2.0)
@@ -84,7 +86,7 @@ async def test_report_counts_core_seconds_granted_and_used(
 async def test_five_hundred_trajectories_play_at_once(
     server: FakeServer, aclient: AsyncClient
 ) -> None:
-    recordings = [a_recording(Step(0.0, 0.01, 0.1, ""))] * 500
+    recordings = [a_recording(RecordedStep(0.0, 0.01, 0.1, ""))] * 500
 
     report = await a_session(server, *recordings, concurrency=500).run(aclient)
 
@@ -95,7 +97,7 @@ async def test_five_hundred_trajectories_play_at_once(
 async def test_action_that_can_never_fit_is_counted_and_the_rest_is_played(
     server: FakeServer, aclient: AsyncClient
 ) -> None:
-    recording = a_recording(Step(0.0, 1.0, 20.0, ""), Step(0.0, 1.0, 0.1, ""))
+    recording = a_recording(RecordedStep(0.0, 1.0, 20.0, ""), RecordedStep(0.0, 1.0, 0.1, ""))
 
     report = await a_session(server, recording).run(aclient)
 
@@ -210,7 +212,7 @@ def test_quantile_of_nothing_is_refused() -> None:
 
 
 def test_report_of_nothing_shows_dashes() -> None:
-    report = Report.of(Tally(), wall_seconds=0.0, cores=0.0)
+    report = Report.of(ReplayTally(), wall_seconds=0.0, cores=0.0)
 
     assert report.seconds["act"] is None
     assert report.granted_share is None

@@ -18,7 +18,7 @@ from tangram_client import (
     exec_action,
     seeded_jitter,
 )
-from tangram_client._core import Response, problem_of
+from tangram_client._core import ApiResponse, problem_of
 from tangram_client.errors import Refused, TangramClientError
 from tangram_client.retry import is_temporary
 from tangram_client.testing import FakeServer
@@ -31,7 +31,7 @@ def no_jitter() -> float:
 
 
 def refused(status: int, **headers: str) -> TangramClientError:
-    return problem_of(Response(status, headers, b"{}"))
+    return problem_of(ApiResponse(status, headers, b"{}"))
 
 
 def test_retry_after_is_honoured(server: FakeServer, client: Client) -> None:

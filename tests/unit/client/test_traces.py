@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram_client.traces.recording import (
+    RecordedStep,
     Recording,
-    Step,
     TraceError,
     parse_lines,
     read_trace,
@@ -28,7 +28,7 @@ def line(**changes: Any) -> str:
 
 
 def a_recording(name: str) -> Recording:
-    return Recording(name, (Step(0.0, 1.0, 0.1, ""),), 0)
+    return Recording(name, (RecordedStep(0.0, 1.0, 0.1, ""),), 0)
 
 
 def test_trace_becomes_recordings(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_trace_becomes_recordings(tmp_path: Path) -> None:
 
     first, second = read_trace(path)
 
-    assert first == Recording("t1", (Step(2.0, 1.5, 0.12, "bash:test"),), 100 * 1024 * 1024)
+    assert first == Recording("t1", (RecordedStep(2.0, 1.5, 0.12, "bash:test"),), 100 * 1024 * 1024)
     assert second.id == "t2"
 
 

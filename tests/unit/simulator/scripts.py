@@ -15,7 +15,7 @@ from scheduler.core.state import invariants
 from simulator.cluster import GIB, Cluster
 from simulator.engine import ClusterSimulation
 from simulator.overheads import NONE
-from simulator.work import Work
+from simulator.work import ActionWork
 from simulator.workloads.program import Act, Program, Rollout, Think
 from tests.builders import an_action
 
@@ -25,13 +25,13 @@ Moves = Sequence[Think | Act]
 def act(name: str, seconds: float, *, amdahl: float | None = None, **fields: Any) -> Act:
     """Return an action whose work takes ``seconds`` with one unit."""
     elasticity = None if amdahl is None else Elasticity(amdahl=amdahl)
-    return Act(an_action(name, **fields), Work(seconds, elasticity))
+    return Act(an_action(name, **fields), ActionWork(seconds, elasticity))
 
 
 def keep(name: str, seconds: float, *, ttl_seconds: float, renews: bool = True) -> Act:
     """Return a lease on one core that its trainer keeps for ``seconds``."""
     action = an_action(name, kind="lease", cost={"cpu": 1}, lease=LeaseSpec(ttl_seconds))
-    return Act(action, Work(seconds), renews)
+    return Act(action, ActionWork(seconds), renews)
 
 
 @dataclass

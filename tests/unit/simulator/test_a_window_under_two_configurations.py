@@ -59,7 +59,7 @@ def compared(
 
 def outcome(
     trace: Path, now: Config, then: Config, asked: dict[str, Any] | None = None, **cluster: Any
-) -> job.Outcome:
+) -> job.JobResult:
     sizes = {"nodes": 1, "cores": 1, "memory_gib": 1, **cluster}
     request = read_request(msgspec.json.decode(msgspec.json.encode({
         "workload": "recorded", "policies": [NOW, THEN], **(asked or {}),

@@ -10,7 +10,7 @@ from domain.allocation import Allocation
 from domain.ids import ActionId, ResourceId
 from simulator.engine import Stalled
 from simulator.overheads import Overheads
-from simulator.work import Work
+from simulator.work import ActionWork
 from simulator.workloads.program import Act, Think
 from tests.builders import an_action
 from tests.unit.simulator.scripts import Script, a_simulation, act, keep, played, script
@@ -246,7 +246,7 @@ def test_resizing_what_has_ended_or_was_stopped_changes_nothing():
 
 
 def test_a_workload_that_can_never_end_is_reported():
-    waits = Act(an_action("a", pool="empty"), Work(1.0))
+    waits = Act(an_action("a", pool="empty"), ActionWork(1.0))
 
     with pytest.raises(Stalled, match="1 wait"):
         played(script([waits]))

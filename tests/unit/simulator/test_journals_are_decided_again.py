@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from domain.errors import InvalidRequest
 from simulator.cli import verbs
-from simulator.decided import decide_again
+from simulator.journal_replay import replay_journal
 from simulator.workloads.recorded import read_journal
 
 SMALL = ("--batch", "6", "--nodes", "1", "--cores", "4", "--group", "2")
@@ -33,7 +33,7 @@ def journal(request, tmp_path: Path) -> Path:
 def test_every_entry_is_decided_as_it_was(journal: Path):
     entries = read_journal(journal)
 
-    decided = list(decide_again(entries))
+    decided = list(replay_journal(entries))
 
     assert len(decided) == len(entries)
     assert all(each.same for each in decided)
@@ -67,7 +67,7 @@ def test_a_journal_that_was_decided_otherwise_is_reported(journal: Path):
 
 def test_nothing_is_printed_of_a_journal_that_breaks_off_in_the_middle(journal: Path, monkeypatch):
     def breaks_off(entries):
-        yield from decide_again(entries)
+        yield from replay_journal(entries)
         raise InvalidRequest("entry 8 cannot follow what is above it")
 
     monkeypatch.setattr("simulator.cli.decide_again", breaks_off)
@@ -80,4 +80,4 @@ def test_a_journal_without_its_beginning_is_refused(journal: Path):
     entries = read_journal(journal)
 
     with pytest.raises(InvalidRequest, match="from its first entry on"):
-        list(decide_again([*entries[3:], *entries[:1]]))
+        list(replay_journal([*entries[3:], *entries[:1]]))

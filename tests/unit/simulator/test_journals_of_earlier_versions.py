@@ -9,7 +9,7 @@ import pytest
 
 from managers.registry import load
 from scheduler.core.state import snapshot
-from simulator.decided import decide_again
+from simulator.journal_replay import replay_journal
 from simulator.workloads.recorded import read_journal
 from tests.architecture.tree import ROOT
 
@@ -29,7 +29,7 @@ def entries(stored: Path, tmp_path: Path):
 
 def test_a_replayed_journal_gives_equal_decisions(entries):
     assert entries
-    assert [each.entry.seq for each in decide_again(entries) if not each.same] == []
+    assert [each.entry.seq for each in replay_journal(entries) if not each.same] == []
 
 
 def test_a_loaded_snapshot_continues_with_equal_decisions(entries, stored):

@@ -10,7 +10,7 @@ from simulator.agenda import Agenda
 from simulator.baselines.kubernetes import Kubernetes, PodRules
 from simulator.baselines.shared_node import SharedNode, SharedRun
 from simulator.cluster import GIB, Cluster
-from simulator.work import Work
+from simulator.work import ActionWork
 from simulator.workloads.program import Think
 from tests.unit.simulator.scripts import Script, act, keep, script
 
@@ -22,7 +22,7 @@ def ends(cores: int, *runs: tuple[float, float, int, bool]) -> list[float]:
     agenda = Agenda()
     node, ended = SharedNode(agenda, cores * 1000), [0.0] * len(runs)
     for index, (begin, seconds, cap, elastic) in enumerate(runs):
-        work = Work(seconds, Elasticity(amdahl=1.0) if elastic else None)
+        work = ActionWork(seconds, Elasticity(amdahl=1.0) if elastic else None)
 
         def done(run: SharedRun, index: int = index) -> None:
             ended[index] = agenda.now

@@ -12,7 +12,7 @@ from domain.apis import CallSpec
 from domain.errors import InvalidRequest
 from simulator.cluster import GIB, Cluster
 from simulator.llm_trace import make_requests
-from simulator.work import Work
+from simulator.work import ActionWork
 from simulator.workloads.deep_search import LIMITS
 from simulator.workloads.mopd import ELASTICITY, Mopd, teachers
 from simulator.workloads.mopd_search import JudgedSearch, MopdSearch, services
@@ -33,7 +33,7 @@ def call(name: str, number: int, seconds: float) -> Act:
         name, kind="call", cost={"gpu": [2, 4]}, key="gpu", trajectory=f"t-{name}",
         call=CallSpec(f"service:teacher-{number}"),
     )  # fmt: skip
-    return Act(action, Work(seconds, None, key="gpu"))
+    return Act(action, ActionWork(seconds, None, key="gpu"))
 
 
 def ends(workload: Script) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def test_the_line_of_a_place_that_is_shorter_is_chosen():
 
 def test_more_gpus_of_an_instance_make_calls_shorter():
     act = call("a", 0, 8.0)
-    workload = script([Act(act.action, Work(8.0, ELASTICITY, key="gpu"))])
+    workload = script([Act(act.action, ActionWork(8.0, ELASTICITY, key="gpu"))])
 
     found = static(workload, 8, 1, size=8)
 

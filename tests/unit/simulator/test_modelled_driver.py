@@ -9,7 +9,7 @@ from domain.elasticity import Elasticity
 from domain.ids import ResourceId
 from domain.ports import RunOrder
 from simulator.driver import ModelledDriver
-from simulator.work import Work
+from simulator.work import ActionWork
 from tests.builders import an_action
 from tests.unit.simulator.scripts import act, played, script
 
@@ -39,7 +39,7 @@ async def test_a_declared_duration_is_played() -> None:
 
 
 def test_units_are_read_from_the_key_resource() -> None:
-    work = Work(9.0, Elasticity(amdahl=1.0), "api:search")
+    work = ActionWork(9.0, Elasticity(amdahl=1.0), "api:search")
     action = an_action("a", kind="lease", cost={"api:search": 3})
     order = RunOrder(action, (Allocation(ResourceId("api:search"), 3000),))
 

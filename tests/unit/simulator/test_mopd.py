@@ -18,7 +18,7 @@ from simulator.engine import ClusterSimulation
 from simulator.llm_trace import LlmRequest, make_requests
 from simulator.overheads import NONE
 from simulator.result import encode
-from simulator.work import Work
+from simulator.work import ActionWork
 from simulator.workloads.mopd import ELASTICITY, Mopd, teachers
 from simulator.workloads.program import Act, Think
 from tests.builders import an_action
@@ -35,7 +35,7 @@ def call(name: str, number: int, seconds: float) -> Act:
     action = an_action(
         name, kind="call", cost={"gpu": [2]}, key="gpu", call=CallSpec(f"service:teacher-{number}")
     )
-    return Act(action, Work(seconds, None, key="gpu"))
+    return Act(action, ActionWork(seconds, None, key="gpu"))
 
 
 def test_a_restore_is_overhead_and_what_is_cached_costs_none():

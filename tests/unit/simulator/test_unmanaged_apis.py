@@ -9,7 +9,7 @@ import pytest
 from domain.errors import InvalidRequest
 from simulator.baselines.unmanaged import CallRules, Unmanaged
 from simulator.cluster import Cluster
-from simulator.work import Work
+from simulator.work import ActionWork
 from simulator.workloads.program import Act
 from tests.builders import an_action
 from tests.unit.simulator.scripts import Script, act, script
@@ -19,7 +19,7 @@ LIMITS = {"api:search": 1, "api:judge": 1}
 
 def call(name: str, seconds: float, api: str = "api:search") -> Act:
     action = an_action(name, kind="call", cost={api: 1}, trajectory=f"t-{name}")
-    return Act(action, Work(seconds, key=api))
+    return Act(action, ActionWork(seconds, key=api))
 
 
 def played(workload: Script, **rules: Any) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from simulator.workloads.services import Arrivals, ServiceCalls, models
 #: Made up when there is no trace: about as many as the traces named in the workloads have.
 RECORDINGS: Final = 116
 REQUESTS: Final = 12_000
-#: GPUs that services share, if nobody says.
+#: Default number of GPUs that services share.
 SERVICE_GPUS: Final = 3
 
 #: Options that only some workloads have.

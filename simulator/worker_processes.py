@@ -1,8 +1,8 @@
 """Worker processes of a simulation. They never outlive the process that started them.
 
-Whoever kills that process kills one process only: a worker would simulate on for minutes, for nobody.
-So each worker watches for its end. Of Ctrl-C, which reaches the whole group, workers take no notice:
-the process that started them ends them.
+A signal that kills the parent reaches no worker, and a worker may simulate for minutes. So each
+worker watches its parent and ends with it. Workers ignore Ctrl-C, which reaches the whole group: the
+parent ends them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TERMINATED: Final = 128 + signal.SIGTERM
 
 
 @contextmanager
-def crew(
+def worker_processes(
     jobs: int, prepare: Callable[..., object] | None = None, *arguments: Any
 ) -> Iterator[ProcessPoolExecutor]:
     """Give ``jobs`` workers, each of which has called ``prepare`` first. An error ends what they do."""
@@ -31,7 +31,7 @@ def crew(
     ) as workers:
         try:
             yield workers
-        except BaseException:  # an interruption, too: nobody waits for what runs, for minutes maybe
+        except BaseException:  # an interruption too: what runs may take minutes
             for worker in active_children():
                 worker.terminate()
             raise
@@ -56,7 +56,7 @@ def _end_with_parent() -> None:
         os._exit(TERMINATED)
 
 
-def end_when_told() -> None:
+def end_on_signal() -> None:
     """Let SIGTERM end this process as Ctrl-C does, cleaning up; a second one ends it at once."""
     signal.signal(signal.SIGTERM, _terminated)
 

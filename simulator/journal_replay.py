@@ -18,7 +18,7 @@ from scheduler.core.machine import Machine
 from scheduler.core.state.model import ARRANGED_KEPT
 
 
-class Decided(NamedTuple):
+class ReplayedEntry(NamedTuple):
     """One entry, decided again."""
 
     entry: JournalEntry
@@ -28,7 +28,7 @@ class Decided(NamedTuple):
     same: bool
 
 
-def decide_again(entries: Iterable[JournalEntry]) -> Iterator[Decided]:
+def replay_journal(entries: Iterable[JournalEntry]) -> Iterator[ReplayedEntry]:
     """Yield each entry with what policies decided in it.
 
     Raises InvalidRequest for a journal that does not begin at the beginning.
@@ -49,4 +49,4 @@ def decide_again(entries: Iterable[JournalEntry]) -> Iterator[Decided]:
             if each is last or fresh == ARRANGED_KEPT:
                 break
             fresh += 1
-        yield Decided(entry, machine.decisions(fresh)[::-1], decisions == entry.decisions)
+        yield ReplayedEntry(entry, machine.decisions(fresh)[::-1], decisions == entry.decisions)

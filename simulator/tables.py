@@ -1,4 +1,4 @@
-"""Results as tables for people."""
+"""Results as tables on the terminal."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.table import Table
 
 from domain.advice import PolicyDecision
-from simulator.capacity import Answer, Trial
+from simulator.capacity import CapacityAnswer, CapacityTrial
 from simulator.compare import Timed
-from simulator.result import Part, Result
+from simulator.result import Result, ResultPart
 
-PartOf = Callable[[Result], Part | None]
+PartOf = Callable[[Result], ResultPart | None]
 
 
 def seconds(value: float) -> str:
@@ -74,7 +74,7 @@ def _runs(timed: Sequence[Timed]) -> Table:
 
 def decision_text(view: PolicyDecision) -> Iterator[str]:
     """Yield the lines about what a policy decided."""
-    granted = ", ".join(f"{name} {count:g}" for name, count in view.units.items()) or "nobody"
+    granted = ", ".join(f"{name} {count:g}" for name, count in view.units.items()) or "none"
     yield (
         f"{view.at_seconds:.3f} {view.policy} on {view.resource}: {granted}"
         f" ({len(view.candidates)} candidates, {view.waiting_behind} behind)"
@@ -89,13 +89,13 @@ def decision_text(view: PolicyDecision) -> Iterator[str]:
         yield f"    keep waiting: {', '.join(view.evicted)}"
 
 
-def trial_text(trial: Trial) -> str:
+def trial_text(trial: CapacityTrial) -> str:
     """Return one line about a trial."""
     verdict = "enough" if trial.enough else "too few"
     return f"{trial.nodes} nodes: ACT {seconds(trial.act_seconds)} s, {verdict}"
 
 
-def plan_table(answer: Answer, cores: int) -> Table:
+def plan_table(answer: CapacityAnswer, cores: int) -> Table:
     """Return what was tried, fewest nodes first, and the answer as title."""
     found = "not even the most nodes are enough"
     if answer.nodes is not None:
