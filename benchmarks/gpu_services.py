@@ -38,7 +38,7 @@ from examples.gpu_service.demo import declaration
 from simulator.llm_trace import make_requests, read_requests
 from simulator.workloads.services import Arrival, Arrivals, most_called
 from tangram_client import ActionView, AsyncClient, Client
-from tangram_client._config import apply_config
+from tangram_client._calls import apply_config
 from tangram_client.payloads import call_action
 
 GPUS: Final = 3

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 import click
 
-from tangram_client._config import apply_config, diff_config, export_config
+from tangram_client._calls import apply_config, diff_config, export_config
 from tangram_client.cli.output import put_data
 from tangram_client.cli.shell import Shell, complain, connected, pass_shell, say
 from tangram_client.errors import TangramClientError

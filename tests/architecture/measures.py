@@ -55,6 +55,9 @@ REGISTERED = (
     "tangram_web.journal_consumers",
     "tangram_web.management.commands.",
     "tangram_client.cli.",
+    # The tables of baselines and of workloads of `sim` name them.
+    "simulator.baselines.",
+    "simulator.workloads.",
 )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from examples.gpu_service.demo import MODELS, ask, declaration, play
 from tangram_client import AsyncClient, Client
-from tangram_client._config import apply_config
+from tangram_client._calls import apply_config
 from tests.acceptance.up.conftest import Tangram
 from tests.architecture.tree import ROOT
 

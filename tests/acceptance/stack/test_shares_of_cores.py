@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tangram_client import Client
-from tangram_client._config import apply_config
+from tangram_client._calls import apply_config
 from tangram_client.payloads import exec_action, lease_action
 from tests.acceptance.up.conftest import Tangram
 

@@ -7,8 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from tangram_client._http import proxy_for
-from tangram_client._pools import POOL_SIZE, SpreadTransport
+from tangram_client._http import POOL_SIZE, SpreadTransport, proxy_for
 
 
 class Slow(httpx.AsyncBaseTransport):

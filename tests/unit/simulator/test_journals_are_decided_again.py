@@ -70,7 +70,7 @@ def test_nothing_is_printed_of_a_journal_that_breaks_off_in_the_middle(journal: 
         yield from replay_journal(entries)
         raise InvalidRequest("entry 8 cannot follow what is above it")
 
-    monkeypatch.setattr("simulator.cli.decide_again", breaks_off)
+    monkeypatch.setattr("simulator.cli.replay_journal", breaks_off)
     broken = sim("decisions", str(journal))
 
     assert (broken.exit_code, broken.stdout) == (2, "")
