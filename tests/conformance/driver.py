@@ -97,7 +97,7 @@ class DriverConformance(ABC):
         assert report.result is not None
         assert report.result.exit_code == 1
 
-    async def test_an_action_may_stand_alone(self, driver: Driver) -> None:
+    async def test_an_action_needs_no_trajectory(self, driver: Driver) -> None:
         report = await driver.run(an_order("true", trajectory=None), lambda: None)
         assert report.outcome is Outcome.COMPLETED
 
@@ -219,7 +219,7 @@ class DriverConformance(ABC):
         async with self.life() as (_, leftovers):
             assert leftovers == []
 
-    async def test_files_come_back_as_they_were_put(self, driver: Driver) -> None:
+    async def test_files_are_read_back_unchanged(self, driver: Driver) -> None:
         content = bytes(range(256))
         await driver.put_file(TRAJECTORY, "a/b/file.bin", content)
         assert await driver.get_file(TRAJECTORY, "/workspace/a/b/file.bin", 256) == content

@@ -76,7 +76,7 @@ class TestTorchEngine(EngineConformance):
             and process.info["status"] != psutil.STATUS_ZOMBIE
         ]
 
-    async def test_its_memory_comes_and_goes_with_all_that_was_written_there(self) -> None:
+    async def test_restores_and_evictions_move_all_of_its_memory(self) -> None:
         """Its process stays, and the copy in host memory is what it was: nothing is written back."""
         server = TorchServer(a_service("writing"), (0,), self._directory, grace_seconds=0.3)
         try:
@@ -131,7 +131,7 @@ async def test_a_model_that_does_not_answer_as_before_is_reported_and_ended(
 
 
 @pytest.mark.slow
-async def test_a_model_larger_than_declared_is_not_brought_in_and_says_what_to_declare(
+async def test_a_model_larger_than_declared_fails_with_the_size_to_declare(
     tmp_path,
 ) -> None:
     service = a_service("scorer", degrees=(Degree(1, 2**20),))
@@ -212,7 +212,7 @@ async def test_as_many_requests_as_declared_are_worked_on_at_once(tmp_path) -> N
 
 
 @pytest.mark.slow
-async def test_a_model_that_is_divided_answers_as_on_one_device_and_comes_and_goes(
+async def test_a_divided_model_answers_as_on_one_device_also_after_a_restore(
     tmp_path,
 ) -> None:
     """On the processor the devices are all the same; the copies, their sums and the moves are not."""

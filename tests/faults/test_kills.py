@@ -40,7 +40,9 @@ def test_nothing_is_lost_when_a_part_is_killed(system: System, audit: Audit, rol
 
 
 @pytest.mark.parametrize("role", ["leader", "standby", "node", "projector", "web", "redis"])
-def test_nothing_is_lost_when_a_part_stands_still(system: System, audit: Audit, role: str) -> None:
+def test_nothing_is_lost_when_a_part_is_stopped_for_a_while(
+    system: System, audit: Audit, role: str
+) -> None:
     load = play(system)
     part = the_part(system, role)
     part.signal(signal.SIGSTOP)

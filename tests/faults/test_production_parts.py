@@ -75,7 +75,7 @@ def test_nothing_is_lost_when_a_production_part_is_killed(
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_nothing_is_lost_when_a_production_part_stands_still(
+def test_nothing_is_lost_when_a_production_part_is_stopped_for_a_while(
     system: System, audit: Audit, name: str
 ) -> None:
     load = play(system)

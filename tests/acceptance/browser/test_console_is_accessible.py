@@ -102,7 +102,7 @@ def test_the_past_is_drawn_and_a_link_freezes_it(open_page: Open, tangram: Tangr
     assert "to=" in page.url
 
 
-def test_a_file_comes_from_the_running_stack(open_page: Open, tangram: Tangram) -> None:
+def test_a_file_is_read_from_the_running_stack(open_page: Open, tangram: Tangram) -> None:
     done = run(tangram, "true", trajectory="file-1")
     page = open_page("/actions/?trajectory=file-1")
     expect(page.locator("#rows")).to_contain_text(done["id"][-8:])

@@ -198,7 +198,7 @@ def test_two_admins_who_edit_one_revision_merge(admins: tuple[Page, Page]) -> No
     expect(second.get_by_text("it is in force")).to_be_visible()
 
 
-def test_an_action_that_vanishes_under_the_click_is_said_so(
+def test_an_operation_on_a_vanishing_action_is_refused_with_the_reason(
     admin: Page, tangram: Tangram, waiting: Any
 ) -> None:
     gone = waiting()

@@ -103,7 +103,7 @@ def test_markup_in_what_trainers_send_is_shown_as_text(tangram: Tangram, open_pa
     assert "owned" not in page.title()
 
 
-def test_the_page_says_when_it_is_cut_off_and_comes_back(
+def test_the_page_shows_a_lost_connection_and_its_return(
     tangram: Tangram, open_page: Open, complaints: list[str]
 ) -> None:
     page = open_page("/")

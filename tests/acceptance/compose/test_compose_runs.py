@@ -88,7 +88,7 @@ def test_an_action_runs_in_a_sandbox(stack: Stack) -> None:
     assert (node["name"], node["isolation"]) == ("node-1", "bwrap")
 
 
-def test_killed_parts_come_back_and_nothing_is_lost_or_run_twice(stack: Stack) -> None:
+def test_killed_parts_restart_and_nothing_is_lost_or_run_twice(stack: Stack) -> None:
     batch = [action(f"echo {number} >> done; sleep 0.2") for number in range(ACTIONS)]
     status, body = stack.ask("POST", "/api/v1/actions/batch", {"actions": batch})
     assert status == 202, body

@@ -118,7 +118,7 @@ async def test_one_action_at_a_time_in_one_environment(driver: ContainerDriver) 
 
 
 @pytest.mark.parametrize("way", ["direct"])
-async def test_an_action_that_comes_to_the_shell_after_it_was_stopped_is_ended_as_well(
+async def test_an_action_that_reaches_the_shell_after_its_stop_is_ended_as_well(
     driver: ContainerDriver, sleep: str
 ) -> None:
     """The shell is held up, so the stop finds nothing to end; then the command begins."""

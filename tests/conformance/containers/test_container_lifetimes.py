@@ -44,7 +44,7 @@ async def test_a_trajectory_has_one_container_until_it_is_removed(
     assert owned(engine, driver) == []
 
 
-async def test_an_action_that_stands_alone_leaves_no_container(
+async def test_an_action_without_a_trajectory_leaves_no_container(
     engine: DockerEngine, driver: ContainerDriver
 ) -> None:
     await driver.run(an_order("true", trajectory=None), lambda: None)
@@ -200,7 +200,7 @@ async def test_containers_without_an_owner_are_removed_and_foreign_ones_are_not(
     assert not set(orphans) & left
 
 
-async def test_an_environment_that_was_idle_for_too_long_goes_and_its_trajectory_learns_it(
+async def test_an_environment_idle_for_too_long_is_removed_and_its_next_action_says_so(
     engine: DockerEngine, tmp_path: Path, way: str
 ) -> None:
     driver = a_driver(engine, tmp_path, way, idle_seconds="0.001")

@@ -97,7 +97,7 @@ async def test_a_hundred_megabytes_are_cut_and_do_not_block(shell: Shell, output
     assert result.truncated
 
 
-async def test_output_of_any_bytes_comes_back(output: Output) -> None:
+async def test_output_of_any_bytes_is_returned(output: Output) -> None:
     result = await output("printf 'a\\000b\\377\\n'; printf 'e\\303\\251' >&2")
     assert (result.stdout, result.stderr) == ("a\0b\N{REPLACEMENT CHARACTER}\n", "eé")
 

@@ -12,7 +12,7 @@ from tests.conformance.conftest import Shell
 Output = Callable[..., Awaitable[ExecResult]]
 
 
-async def test_both_streams_come_back_apart(output: Output) -> None:
+async def test_both_streams_are_returned_apart(output: Output) -> None:
     result = await output("echo out; echo err >&2; printf end")
     assert (result.stdout, result.stderr, result.truncated) == ("out\nend", "err\n", False)
 

@@ -79,7 +79,7 @@ async def test_the_workspace_lasts_as_long_as_the_trajectory(output: Output) -> 
     assert (await output("cat note")).stdout == "kept\n"
 
 
-async def test_an_action_that_stands_alone_leaves_nothing(
+async def test_an_action_without_a_trajectory_leaves_nothing(
     driver: ProcessDriver, tmp_path: Path
 ) -> None:
     order = an_order("sh", "-c", "mkdir -p a/b; touch a/b/c; chmod 0 a", trajectory=None)

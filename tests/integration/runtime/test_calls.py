@@ -16,7 +16,7 @@ from tests.api_server import answer
 from tests.integration.runtime.call_rig import SECRET, CallRig, a_call, finished, running
 
 
-async def test_a_call_comes_back_with_what_the_api_said(calls: CallRig) -> None:
+async def test_a_call_returns_the_response_of_the_api(calls: CallRig) -> None:
     calls.api.says(answer(200, b'{"score": 0.75}'))
     async with running(calls) as client:
         payload = a_call(
@@ -183,7 +183,7 @@ async def test_identical_calls_are_one_request_and_its_answer_is_kept(calls: Cal
     assert kept["units"] == {}
 
 
-async def test_a_holder_of_a_lease_says_what_it_heard(calls: CallRig) -> None:
+async def test_a_holder_of_a_lease_reports_feedback(calls: CallRig) -> None:
     async with running(calls, at_once=1) as client:
         wanted = {"task": "t", "kind": "lease", "cost": {"api:search": 1}}
         wanted["lease"] = {"ttl_seconds": 600}

@@ -58,7 +58,7 @@ async def test_a_task_shows_no_grant_of_another_task(rig: Rig) -> None:
     assert [kind for kind, _ in found] == ["submitted", "granted", "finished"] * 2
 
 
-async def test_a_trajectory_shows_nothing_that_stands_alone(rig: Rig) -> None:
+async def test_a_trajectory_shows_no_actions_without_a_trajectory(rig: Rig) -> None:
     await play(rig)
     found = shown(rig, "reader", trajectory="x")
     assert [(kind, body["trajectory"]) for kind, body in found] == [

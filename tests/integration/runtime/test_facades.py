@@ -69,7 +69,7 @@ async def test_a_small_facade_runs_an_action(rig: Rig) -> None:
     assert answer.json() == {"word": "hello", "of": None, "outcome": "completed"}
 
 
-async def test_its_trajectory_may_stand_before_the_path(rig: Rig) -> None:
+async def test_a_trajectory_may_precede_the_path(rig: Rig) -> None:
     answer = await said(rig, "/trajectories/t-1/echo/hello")
 
     assert answer.json()["of"] == "t-1"

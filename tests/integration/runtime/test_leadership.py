@@ -68,9 +68,7 @@ def test_fenced_leader_cannot_write_any_more(redis_client: redis.Redis, keys: Ke
     assert client.xlen(keys.journal) == 0
 
 
-def test_epoch_never_falls_behind_what_the_database_knows(
-    redis_client: redis.Redis, keys: Keys
-) -> None:
+def test_the_epoch_never_falls_behind_the_database(redis_client: redis.Redis, keys: Keys) -> None:
     won: list[int] = []
     leader = Leadership(redis_client, keys, "a", epoch_floor=lambda: 41, epoch_won=won.append)
     leader.try_elect()

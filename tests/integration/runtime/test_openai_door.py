@@ -142,7 +142,7 @@ async def test_a_service_that_cannot_be_restored_is_503_and_one_that_breaks_off_
     assert broken.headers["x-should-retry"] == "false"
 
 
-async def test_a_stream_is_passed_on_while_it_comes(gpus: GpuRig) -> None:
+async def test_a_stream_is_forwarded_as_it_arrives(gpus: GpuRig) -> None:
     read = asyncio.Event()
 
     async def in_two_parts(_: Any, writer: asyncio.StreamWriter) -> None:
@@ -169,7 +169,7 @@ async def test_a_stream_is_passed_on_while_it_comes(gpus: GpuRig) -> None:
     assert json.loads(gpus.api.asked[0].body)["stream"] is True
 
 
-async def test_an_error_comes_whole_where_a_stream_was_asked_for(gpus: GpuRig) -> None:
+async def test_an_error_is_sent_whole_in_place_of_a_stream(gpus: GpuRig) -> None:
     gpus.api.says(answer(400, b'{"error": "too long"}'))
     async with running(gpus, "a") as client:
         answered = await client.post(CHAT, json=a_chat(stream=True))

@@ -22,7 +22,7 @@ def an_exec(*command: str, **more: object) -> dict[str, object]:
     return {"task": "t", "kind": "exec", "cost": {"cpu": 1}, "exec": {"command": command}, **more}
 
 
-async def test_noop_comes_back_finished_in_one_request(rig: Rig) -> None:
+async def test_a_noop_is_finished_in_one_request(rig: Rig) -> None:
     async with rig.client() as client:
         answer = await client.post("/actions", params={"wait": 60}, json=NOOP)
     assert answer.status_code == 200

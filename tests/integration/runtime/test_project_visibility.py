@@ -38,7 +38,7 @@ async def test_lines_of_others_are_lines_without_names(rig: Rig) -> None:
     assert others["items"][0]["why"]["code"] == own[0]["why"]["code"]
 
 
-async def test_the_status_tells_of_tasks_to_their_own_project(rig: Rig) -> None:
+async def test_the_status_shows_tasks_to_their_own_project(rig: Rig) -> None:
     async with rig.client() as client:
         done = await client.post("/actions?wait=60", json=TRUE)
         assert done.json()["outcome"] == "completed"
@@ -60,4 +60,4 @@ async def test_a_service_that_all_share_is_not_evicted_for_one_project(rig: Rig)
         answer = await client.post("/services/reward/evict")
 
     assert answer.status_code == 403
-    assert "not bound to a project" in answer.json()["detail"]
+    assert "bound to none" in answer.json()["detail"]

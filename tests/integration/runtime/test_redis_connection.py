@@ -34,7 +34,7 @@ async def connection(client: redis.asyncio.Redis) -> AsyncIterator[AsyncRedisCon
     connection.close()
 
 
-async def test_replies_come_in_the_order_of_their_commands(
+async def test_replies_are_in_the_order_of_their_commands(
     connection: AsyncRedisConnection,
 ) -> None:
     answers = await asyncio.gather(*(connection.call("ECHO", str(n)) for n in range(500)))

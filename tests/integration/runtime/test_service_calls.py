@@ -25,7 +25,7 @@ from tests.integration.runtime.gpu_rig import (
 )
 
 
-async def test_a_call_comes_back_with_what_the_service_said_and_what_its_restore_took(
+async def test_a_call_returns_the_response_of_the_service_and_the_restore_time(
     gpus: GpuRig,
 ) -> None:
     gpus.api.says(answer(200, b'{"score": 0.75}'))

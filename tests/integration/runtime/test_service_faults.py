@@ -42,7 +42,7 @@ async def test_a_service_that_hangs_in_its_restore_fails_and_others_have_the_chu
     assert gpus.memory.used[0] == 50 * GIB
 
 
-async def test_a_service_that_crashes_while_it_works_is_ended_and_comes_back(gpus: GpuRig) -> None:
+async def test_a_service_that_crashes_while_it_works_is_ended_and_restored(gpus: GpuRig) -> None:
     asked = asyncio.Event()
 
     async def crash(_: Any, writer: asyncio.StreamWriter) -> None:

@@ -162,7 +162,7 @@ async def test_an_answer_has_one_reader(calls: CallRig) -> None:
         assert [piece async for piece in first] == []
 
 
-async def test_a_reader_that_comes_back_late_takes_nothing_from_its_successor(
+async def test_a_late_reader_takes_nothing_from_its_successor(
     calls: CallRig,
 ) -> None:
     """1. A reader's client takes nothing until its claim ends. 2. Another one reads. 3. It goes on."""

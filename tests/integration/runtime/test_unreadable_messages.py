@@ -45,7 +45,7 @@ async def until(holds: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("message", [DAMAGED, OF_TOMORROW], ids=["damaged", "of another version"])
-async def test_the_leader_sets_aside_what_came_to_the_inbox(rig: Rig, message: bytes) -> None:
+async def test_the_leader_sets_unreadable_messages_aside(rig: Rig, message: bytes) -> None:
     entry = cast(
         "bytes", rig.redis.xadd(rig.keys.inbox, {"0": message, "1": encode(TimeAdvanced())})
     )

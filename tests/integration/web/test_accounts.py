@@ -157,7 +157,7 @@ def made_token(client: Client, **given: Any) -> Any:
     return client.post("/people/tokens/", asked)
 
 
-def test_only_scopes_that_ones_roles_stand_for_are_offered(person):
+def test_only_scopes_of_the_users_roles_are_offered(person):
     page = browser_of(person("ada", default=Role.VIEWER, other=Role.SUBMITTER)).get(
         "/people/tokens/"
     )

@@ -62,7 +62,7 @@ def test_an_entry_goes_with_the_effect_that_failed(db: None) -> None:
     assert AuditEntry.objects.count() == 0
 
 
-def test_a_request_of_a_page_stands_for_the_person(db: None) -> None:
+def test_a_request_of_a_page_acts_for_its_user(db: None) -> None:
     request: Any = RequestFactory().post("/nodes/n1/drain/")
     request.user = get_user_model().objects.create_user("ops", is_staff=True)
     request.request_id = "req-7"
@@ -73,7 +73,9 @@ def test_a_request_of_a_page_stands_for_the_person(db: None) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_rest_tells_the_door_of_the_command_line_from_others(redis_bus: Any, caller: Any) -> None:
+def test_rest_distinguishes_the_command_line_from_other_clients(
+    redis_bus: Any, caller: Any
+) -> None:
     client = caller(Scope.ADMIN)
 
     client.post("/api/v1/nodes/n1/drain", headers={"User-Agent": "tangram-cli"})

@@ -25,7 +25,7 @@ TOKEN = ("token", "--name", "ci", "--scope", "read")
     ],
     ids=["token", "prune"],
 )
-def test_a_database_that_was_never_set_up_is_said_with_its_cure(
+def test_a_missing_database_is_reported_with_the_cure(
     monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], touched: str
 ) -> None:
     def missing(*_: object, **__: object) -> None:

@@ -76,7 +76,7 @@ def test_a_pool_says_how_long_its_nodes_may_be_silent(defaults):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_change_that_is_rolled_back_is_not_heard_of(redis_bus):
+def test_a_change_that_is_rolled_back_is_not_published(redis_bus):
     services.ensure_defaults()
 
     with pytest.raises(Conflict):

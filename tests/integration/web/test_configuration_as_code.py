@@ -140,7 +140,7 @@ def test_pruning_deletes_what_the_file_does_not_name(admin: Any) -> None:
     assert {"default", "big"} == current_config().pools.keys()
 
 
-def test_an_earlier_revision_comes_back_as_a_new_one(admin: Any) -> None:
+def test_an_earlier_revision_is_restored_as_a_new_one(admin: Any) -> None:
     before = current_config()
     post(admin, "apply", FILE)
 
@@ -233,7 +233,7 @@ def test_a_huge_file_is_refused() -> None:
         manifests.parse("a" * (1024 * 1024 + 1))
 
 
-def test_the_schema_knows_every_kind_and_takes_what_is_exported(admin: Any) -> None:
+def test_the_schema_has_every_kind_and_accepts_an_export(admin: Any) -> None:
     import jsonschema
 
     schema = admin.get("/api/v1/config/schema").json()

@@ -45,7 +45,7 @@ def body_of(answer: Any) -> str:
     return b"".join(answer.streaming_content).decode()
 
 
-def test_a_table_of_many_pages_comes_whole_and_in_order(
+def test_a_table_of_many_pages_is_complete_and_in_order(
     browser: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export_tables, "PAGE", 10)

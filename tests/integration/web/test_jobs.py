@@ -279,7 +279,7 @@ def test_a_jobs_worker_counts_while_it_shows_life(redis_bus: Any, age: float, fo
     assert job_schedule.has_jobs_worker(redis_bus, bus.keys()) is found
 
 
-def test_the_worker_of_the_projector_stands_in_unless_it_has_the_role_of_jobs(
+def test_the_worker_of_the_projector_replaces_a_missing_jobs_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TANGRAM_ROLE", "projector")

@@ -230,7 +230,9 @@ def test_a_heavy_verb_is_not_done_by_one_button(browser: Any, verb: Any) -> None
     assert AuditEntry.objects.count() == 0
 
 
-def test_an_action_that_vanished_under_the_click_is_said_so(browser: Any, redis_bus: Any) -> None:
+def test_an_operation_on_a_vanished_action_is_refused_with_the_reason(
+    browser: Any, redis_bus: Any
+) -> None:
     admin = browser(Role.ADMIN, everywhere=True)
     ActionRecord.objects.filter(pk="act_1").update(
         state="finished", outcome="completed", finished_seq=1

@@ -133,7 +133,7 @@ def test_a_page_whose_decisions_are_gone_leads_back(browser: Client) -> None:
 
 
 @pytest.mark.parametrize("before", ["x", "nan", "\0", "1e999x"])
-def test_nonsense_is_said_so(browser: Client, before: str) -> None:
+def test_invalid_input_is_refused_with_the_reason(browser: Client, before: str) -> None:
     answer = browser.get(f"/decisions/?before={quote(before)}")
 
     assert answer.status_code == 200

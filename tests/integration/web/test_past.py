@@ -60,7 +60,7 @@ def test_a_range_is_answered_with_points_and_what_it_was_as_a_whole(
     assert max(rate or 0 for rate in answer["columns"]["finished"]) == 1.0
 
 
-def test_a_frozen_range_does_not_see_what_came_later(browser: Client, store: RollupStore) -> None:
+def test_a_frozen_range_has_no_later_data(browser: Client, store: RollupStore) -> None:
     remember(store, 300)
 
     answer = browser.get(f"/history.json?range=900&to={time() - 600}").json()
@@ -68,7 +68,7 @@ def test_a_frozen_range_does_not_see_what_came_later(browser: Client, store: Rol
     assert answer["whole"]["finished"] == 0
 
 
-def test_revisions_are_marked_where_they_came_in_force(browser: Client) -> None:
+def test_revisions_are_marked_at_the_time_they_were_applied(browser: Client) -> None:
     marks = browser.get("/history.json?range=900").json()["marks"]
 
     assert marks

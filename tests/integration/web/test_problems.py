@@ -41,7 +41,7 @@ def test_an_instant_beyond_the_calendar_is_a_problem(caller, query, edge):
     assert (found.status, len(found.errors)) == (422, 1)
 
 
-def test_crash_is_a_problem_that_tells_nothing(caller, monkeypatch):
+def test_a_crash_is_a_problem_without_details(caller, monkeypatch):
     def crash(**_: object) -> None:
         raise RuntimeError("secret")
 

@@ -263,7 +263,7 @@ def test_end_of_an_unknown_trajectory_makes_no_row(journal):
     assert not TrajectoryRecord.objects.exists()
 
 
-def test_declared_task_keeps_its_pool_when_actions_come(journal):
+def test_a_declared_task_keeps_its_pool_when_actions_arrive(journal):
     journal.write([TaskOpened(project="default", task="task-1", pool="big", metadata={"x": 1})])
     journal.submit(an_action())
 

@@ -53,7 +53,7 @@ def test_action_of_another_project_has_no_view():
     assert action_view(an_id(1)) is not None
 
 
-def test_completions_come_in_the_order_of_their_end_page_by_page():
+def test_completions_are_listed_in_the_order_of_their_end_page_by_page():
     a_history(5)
     seen = []
     cursor = 0

@@ -348,7 +348,7 @@ def test_the_page_says_where_usage_is_not_reported(admin: Client, minutes: None)
     assert any("earlier use of api:demo is not known" in said for said in found.request["assumed"])
 
 
-def test_an_empty_beginning_is_said_so() -> None:
+def test_an_empty_start_is_reported() -> None:
     said = assumptions(before=0, before_seconds=0.0, used={}, unknown=(), unseen={"judge"})
 
     assert said[0].startswith("at first no unit is held and no quota is used")

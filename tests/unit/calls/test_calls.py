@@ -62,7 +62,7 @@ async def test_connections_are_used_again(
     assert (len(api.asked), api.connections) == (3, 1)
 
 
-async def test_the_secret_goes_out_and_nothing_of_it_comes_back(
+async def test_the_secret_is_sent_and_never_returned(
     driver: CallDriver, api: LocalApi, an_order: MakeOrder, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", logger="tangram")

@@ -172,7 +172,7 @@ def test_long_output_in_a_pipe_is_not_cut(server: FakeServer, client: Client) ->
     assert name in tangram(server, "get").stdout
 
 
-def test_describe_tells_when_what_happened() -> None:
+def test_describe_shows_the_times_of_an_action() -> None:
     server = FakeServer(run=lambda payload: Ran(exit_code=1, stdout="1 failed", seconds=2.5))
     tangram(server, "submit", "--reward", "exit_code", "--", "pytest")
 

@@ -16,7 +16,7 @@ from tangram_client.testing import FakeServer
 ACTION = exec_action("swe", "true")
 
 
-def test_events_tell_what_happened_in_order(server: FakeServer, client: Client) -> None:
+def test_events_are_listed_in_order(server: FakeServer, client: Client) -> None:
     action_id = client.submit(ACTION).id
 
     events = list(islice(client.events("0"), 2))

@@ -52,7 +52,7 @@ def test_lease_is_released_when_its_block_fails(server: FakeServer, client: Clie
     assert server.world.actions[lease.id]["state"] == "finished"
 
 
-def test_lease_that_was_taken_away_is_said_at_the_end(server: FakeServer, client: Client) -> None:
+def test_a_lost_lease_is_reported_at_the_end(server: FakeServer, client: Client) -> None:
     def work() -> None:
         with client.lease("reward", COST) as lease:
             server.finish(lease.id, Ran(outcome="cancelled"))
@@ -101,7 +101,7 @@ async def test_async_lease_is_renewed_and_released(
     assert server.world.actions[lease.id]["outcome"] == "completed"
 
 
-async def test_async_lease_that_was_taken_away_is_said_at_the_end(
+async def test_a_lost_async_lease_is_reported_at_the_end(
     server: FakeServer, aclient: AsyncClient
 ) -> None:
     async def work() -> None:

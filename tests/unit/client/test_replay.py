@@ -198,7 +198,7 @@ def test_replay_of_an_unreachable_server_ends_with_5(server: FakeServer) -> None
 @pytest.mark.parametrize(
     ("share", "expected"), [(0.0, 1.0), (0.5, 3.0), (0.75, 4.0), (0.95, 4.8), (1.0, 5.0)]
 )
-def test_quantile_lies_between_its_neighbours(share: float, expected: float) -> None:
+def test_a_quantile_is_between_its_neighbours(share: float, expected: float) -> None:
     assert quantile([1.0, 2.0, 3.0, 4.0, 5.0], share) == pytest.approx(expected)
 
 

@@ -129,7 +129,7 @@ def test_refusals_are_final(status: int) -> None:
     assert not is_temporary(refused(status))
 
 
-def test_conflict_that_says_when_to_come_back_is_temporary() -> None:
+def test_a_conflict_with_retry_after_is_temporary() -> None:
     assert is_temporary(refused(409, **{"retry-after": "1"}))
 
 

@@ -69,7 +69,7 @@ def test_project_of_a_trajectory_reaches_every_verb_of_it(
 
 
 @pytest.mark.parametrize("path", ["a.txt", "src/deep/ä b%2F.txt", "x?y#z"])
-def test_file_comes_back_as_it_went(client: Client, path: str) -> None:
+def test_a_file_is_read_back_unchanged(client: Client, path: str) -> None:
     with client.trajectory("trj-1", task="swe") as trajectory:
         trajectory.put(path, b"\x00\xff")
         trajectory.put("text", "grüezi")

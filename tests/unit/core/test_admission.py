@@ -29,7 +29,7 @@ def test_a_noop_is_granted_on_a_node_and_takes_nothing(core):
     assert scenario.the_grant("ping").allocations == ()
 
 
-def test_actions_of_one_batch_are_granted_in_the_order_they_came(core):
+def test_actions_of_one_batch_are_granted_in_order_of_arrival(core):
     scenario = core(a_node("n1", cpus=2))
 
     assert granted(scenario.submit(*(an_action(name) for name in "dbca"))) == ["d", "b"]

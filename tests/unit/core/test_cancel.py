@@ -78,7 +78,7 @@ def test_a_cancelled_action_is_not_tried_again_even_if_it_is_replay_safe(core):
     assert scenario.outcomes == {"a": Outcome.INFRA_FAILED}
 
 
-def test_a_cancel_that_comes_before_its_action_ends_it_on_arrival(core):
+def test_a_cancel_before_its_action_ends_it_on_arrival(core):
     scenario = core()
     scenario.cancel("a")
 

@@ -151,7 +151,7 @@ def test_a_call_goes_to_another_node_where_its_service_did_not_fail() -> None:
     assert {first.node, again.node} == {"n1", "n2"}
 
 
-def test_a_snapshot_knows_where_it_failed() -> None:
+def test_failed_restores_are_part_of_a_snapshot() -> None:
     play = failed()
     before = snapshot.dump(play.machine)
     restored = snapshot.load(before, make_ledger)

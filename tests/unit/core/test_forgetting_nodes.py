@@ -197,7 +197,7 @@ def test_news_of_a_forgotten_node_are_ignored(core):
     assert scenario.outcomes["a"] is Outcome.UNKNOWN
 
 
-def test_deadlines_of_a_forgotten_node_come_to_nothing(core):
+def test_deadlines_of_a_forgotten_node_have_no_effect(core):
     scenario = core(a_node("n1"), config=a_config(node_grace_seconds=50.0))
     scenario.lose("n1")
     scenario.forget("n1")

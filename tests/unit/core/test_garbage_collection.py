@@ -26,7 +26,7 @@ def test_its_structs_say_so(kind):
     assert kind.__struct_config__.gc is False
 
 
-def test_the_collector_does_not_know_a_waiting_action(core):
+def test_the_garbage_collector_does_not_track_a_waiting_action(core):
     scenario = core()
     scenario.submit(an_action("running", cost={"cpu": 8}), an_action("waits", metadata={"a": [1]}))
 

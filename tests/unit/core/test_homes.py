@@ -71,7 +71,7 @@ def test_a_home_is_gone_with_its_node(core):
     assert not any(each.home for each in scenario.machine.state.trajectories.values())
 
 
-def test_a_node_that_comes_back_with_two_places_has_homes_from_then_on(core):
+def test_a_node_that_returns_with_two_sockets_has_home_cores_from_then_on(core):
     scenario = core(a_node("n1", cpus=7))
     scenario.submit(an_action("a", trajectory="t", cost={"cpu": 4}))
     scenario.finish("a")

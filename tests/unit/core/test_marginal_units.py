@@ -106,7 +106,7 @@ def test_more_units_never_let_a_line_of_equals_start_later(free, running, second
 
 
 @given(st.integers(0, 8), HOLDS, HOLDS, st.integers(1, 8))
-def test_never_is_said_only_when_even_all_together_are_too_few(free, running, ahead, wanted):
+def test_a_wait_is_endless_only_when_all_units_together_are_too_few(free, running, ahead, wanted):
     there = free + sum(amount for _, amount in running)
     largest = max([wanted, *(amount for _, amount in ahead)])
 

@@ -129,7 +129,7 @@ def test_a_node_that_returns_takes_nothing_new_until_it_has_ended_what_it_ran_be
     assert scenario.the_grant("a").attempt == 2
 
 
-def test_a_node_that_comes_back_without_its_state_lost_everything(core):
+def test_a_node_that_returns_without_its_state_lost_everything(core):
     scenario = core(a_node("n1", cpus=4, memory_bytes=4 * GIB))
     scenario.submit(
         an_action("running", trajectory="t1", memory_bytes=GIB),
@@ -151,7 +151,7 @@ def test_a_node_that_comes_back_without_its_state_lost_everything(core):
     assert scenario.free("cpu:n1") == 3
 
 
-def test_orphans_of_a_node_that_comes_back_without_its_state_are_free(core):
+def test_orphans_of_a_node_that_returns_without_its_state_are_free(core):
     scenario = core(a_node("n1", cpus=2))
     scenario.submit(an_action("a", cost={"cpu": 2}))
     scenario.lose_for_good("n1")
@@ -304,7 +304,7 @@ def test_trajectories_of_a_dead_node_end_as_infra_failed_and_say_why(core):
     assert "node n1 is dead" in (late.detail or "")
 
 
-def test_a_dead_node_that_comes_back_removes_what_it_still_has(core):
+def test_a_dead_node_that_returns_removes_its_environments(core):
     scenario = core(a_node("n1"))
     scenario.submit(an_action("a", trajectory="t", memory_bytes=GIB))
     scenario.finish("a")
@@ -323,7 +323,7 @@ def test_a_dead_node_that_comes_back_removes_what_it_still_has(core):
     assert scenario.the_finish("late").outcome is Outcome.INFRA_FAILED
 
 
-def test_a_dead_node_that_comes_back_without_its_state_has_nothing_to_remove(core):
+def test_a_dead_node_that_returns_without_its_state_has_nothing_to_remove(core):
     scenario = core(a_node("n1"))
     scenario.submit(an_action("a", trajectory="t", memory_bytes=GIB))
     scenario.finish("a")

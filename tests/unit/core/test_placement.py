@@ -47,7 +47,7 @@ def test_later_actions_stay_where_the_environment_is(core):
     assert scenario.the_grant("b").node == home
 
 
-def test_a_trajectory_that_waits_goes_wherever_room_comes_first_while_nothing_has_run(core):
+def test_a_waiting_trajectory_is_placed_where_room_is_first_while_nothing_has_run(core):
     scenario = core(a_node("n1", cpus=1), a_node("n2", cpus=1))
     scenario.submit(an_action("x"), an_action("y"))
     scenario.submit(a_step("a"))

@@ -143,7 +143,7 @@ def measured(restore_seconds: float) -> Ahead:
     return play
 
 
-def test_a_line_that_is_worth_little_of_a_restore_has_nothing_brought() -> None:
+def test_nothing_is_prefetched_for_a_queue_shorter_than_a_restore() -> None:
     assert homes(measured(restore_seconds=5.0).submit(a_call("a2", "a"))) == []
 
 
@@ -181,7 +181,7 @@ def test_nothing_is_prefetched_where_an_action_waits_for_gpus() -> None:
     assert homes(play.submit(a_searching_call("b1", "b"))) == []
 
 
-def test_nothing_is_brought_to_where_it_is() -> None:
+def test_a_resident_service_is_not_prefetched() -> None:
     play = Ahead("a", "b", gpus=4)
     play.submit(a_call("b0", "b"))
     play.submit(a_searching_call("a1", "a"))
@@ -190,7 +190,7 @@ def test_nothing_is_brought_to_where_it_is() -> None:
     assert homes(play.submit(a_searching_call("b1", "b"))) == []
 
 
-def test_a_service_that_cannot_be_brought_is_not_tried_again_before_it_was_called() -> None:
+def test_a_service_that_failed_to_start_is_not_prefetched_again_before_a_call() -> None:
     play = waiting(gpus=4)
     (home,) = homes(play.submit(a_searching_call("b1", "b")))
 
@@ -232,7 +232,7 @@ def test_the_paper_brings_nothing_ahead() -> None:
     assert homes(play.submit(a_searching_call("b1", "b"))) == []
 
 
-def test_a_snapshot_knows_what_is_on_its_way() -> None:
+def test_prefetches_are_part_of_a_snapshot() -> None:
     play = waiting()
     (home,) = homes(play.submit(a_searching_call("b1", "b")))
     before = snapshot.dump(play.machine)

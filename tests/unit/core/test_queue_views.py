@@ -8,7 +8,7 @@ from scheduler.runtime.rendering import queues_response, wait_details
 from tests.builders import GIB, a_node, an_action, make_ledger
 
 
-def test_actions_that_can_only_be_admitted_alike_stand_in_one_line(core):
+def test_actions_with_equal_demands_share_a_queue(core):
     scenario = core(a_node("n1", cpus=4))
     scenario.submit(an_action("running", cost={"cpu": 4}))
     scenario.submit(*(an_action(f"small{n}") for n in range(3)), an_action("wide", cost={"cpu": 2}))

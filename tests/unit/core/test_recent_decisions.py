@@ -42,7 +42,7 @@ def test_a_decision_names_candidates_evictions_objectives_and_units(core):
     assert tried == [(0, 20.0, 10.0), (1, 15.0, 7.5)]
 
 
-def test_the_latest_decision_comes_first_and_old_ones_are_forgotten(core):
+def test_the_latest_decision_is_first_and_old_ones_are_dropped(core):
     scenario = core(a_node("n1", cpus=2), config=PAPER)
     for number in range(260):
         scenario.submit(wide(f"a{number}"))

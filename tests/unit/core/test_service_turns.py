@@ -118,7 +118,7 @@ def test_the_evicted_service_is_one_without_waiting_calls() -> None:
     assert cached.cached
 
 
-def test_a_call_goes_home_even_when_a_smaller_block_is_free() -> None:
+def test_a_call_gets_its_home_chunk_even_when_a_smaller_block_is_free() -> None:
     play = Play("a", "b", gpus=4)
     play.submit(a_call("b1", "b"))
     play.submit(a_call("b2", "b"))

@@ -160,7 +160,7 @@ def test_nothing_is_granted_on_a_gpu_whose_memory_is_stuck_until_the_node_joins_
     assert list(_grants(play.machine.handle(events.NodeJoined(node=joined, at=play.at)))) == ["2"]
 
 
-def test_a_snapshot_knows_what_is_cached() -> None:
+def test_cached_services_are_part_of_a_snapshot() -> None:
     play = Play("a", "b", gpus=2)
     play.submit(a_call("1", "a"), a_call("2", "b"))
     play.end("1")

@@ -38,7 +38,7 @@ def calls(service: str, *names: str) -> list:
     return [a_call(name, service) for name in names]
 
 
-def test_calls_that_come_together_work_on_one_chunk_up_to_the_declared_number() -> None:
+def test_simultaneous_calls_work_on_one_chunk_up_to_the_declared_number() -> None:
     play = a_play()
 
     grants = play.submit(*calls("a", "1", "2", "3", "4"))

@@ -74,7 +74,7 @@ def test_another_pool_has_shares_of_its_own() -> None:
     assert len(granted(scenario.submit(*of("a", 3, 4, pool="other")))) == 2
 
 
-def test_lent_units_return_even_when_the_borrower_came_first() -> None:
+def test_lent_units_return_even_when_the_borrower_was_first() -> None:
     scenario = a_scenario(a=Share(4000), b=Share(6000))
     scenario.submit(*of("a", *range(20)))
     assert granted(scenario.submit(*of("b", *range(20, 30)))) == []
@@ -228,7 +228,7 @@ def test_cores_of_a_drained_node_are_not_shared_out() -> None:
     assert len(granted(scenario.submit(*of("a", *range(9))))) == 2
 
 
-def test_actions_that_take_nothing_shared_stand_in_one_line_whatever_their_project() -> None:
+def test_actions_without_shared_resources_share_a_queue_across_projects() -> None:
     scenario = a_scenario(a=Share(2000))
     scenario.submit(a_noop("x", project="a"), a_noop("y", project="b"))
     assert scenario.holding() == {"x", "y"}

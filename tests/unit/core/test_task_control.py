@@ -79,7 +79,7 @@ def test_a_higher_priority_is_served_first_and_can_be_taken_back(core):
     assert [granted(scenario.finish(n)) for n in ("early", "b")] == [["b"], ["c"]]
 
 
-def test_actions_that_come_later_have_the_priority_of_their_task(core):
+def test_later_actions_have_the_priority_of_their_task(core):
     scenario = core(a_node("n1", cpus=1))
     scenario.submit(an_action("busy", task="other"))
     scenario.submit(an_action("waits", task="other", priority=3))

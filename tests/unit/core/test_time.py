@@ -17,7 +17,7 @@ def test_time_that_runs_backward_is_refused(core):
         scenario.machine.handle(TimeAdvanced(at=START - 1))
 
 
-def test_nothing_to_wait_for_asks_for_no_wake(core):
+def test_no_timer_is_set_without_anything_to_wait_for(core):
     scenario = core()
     scenario.submit(an_action("a"))
 

@@ -71,7 +71,7 @@ def test_a_trajectory_ends_when_its_time_to_live_is_over(core):
     assert [r.reason for r in only(RemoveEnvironment, decisions)] == ["its time to live is over"]
 
 
-def test_i6_a_step_that_comes_after_the_end_gets_no_fresh_environment(core):
+def test_i6_a_step_after_the_end_gets_no_new_environment(core):
     """The delete overtakes a create that is still on its way.
 
     1. The trainer finishes the trajectory while one of its workers submits another step.

@@ -10,7 +10,7 @@ def a_step(name, **fields):
     return an_action(name, trajectory="t1", **fields)
 
 
-def test_exec_actions_of_a_trajectory_run_one_at_a_time_as_they_came(core):
+def test_exec_actions_of_a_trajectory_run_one_at_a_time_in_order_of_arrival(core):
     scenario = core(a_node("n1", cpus=8))
 
     first = scenario.submit(a_step("c"), a_step("a"), a_step("b"))

@@ -40,7 +40,7 @@ def test_i14_the_reason_gives_missing_memory_in_bytes(core):
     assert scenario.why("y").reason == ("waits for 2 GiB of memory:n1, 1 GiB free on node n1")
 
 
-def test_i14_one_that_waits_behind_its_equals_knows_its_position(core):
+def test_i14_an_action_behind_equal_ones_has_its_position(core):
     scenario = core(a_node("n1", cpus=1))
     scenario.submit(an_action("running"))
 
@@ -148,7 +148,7 @@ def test_only_waiting_actions_have_a_reason(core):
     assert scenario.machine.explain(ActionId("unknown")) is None
 
 
-def test_a_wait_is_said_in_the_unit_that_fits():
+def test_a_wait_is_shown_in_the_unit_that_fits():
     assert [duration_text(seconds) for seconds in (0.25, 9.5, 900.0, 86_390.0)] == [
         "0.25 s",
         "9.5 s",

@@ -49,7 +49,7 @@ def test_the_predecessor_of_an_action_is_the_latest_to_end_before_it() -> None:
     assert [link.action_id for link in path.links] == ["second", "", "third"]
 
 
-def test_an_action_that_waits_reaches_to_now_and_names_what_it_asks_for() -> None:
+def test_a_waiting_action_reaches_to_now_and_names_its_request() -> None:
     waiting = action(1, state="queued", cost={"gpu": [2], "cpu": [1]})
 
     path = critical_path(trajectory(), [waiting], at(4))

@@ -16,7 +16,7 @@ def places(flame: FlameGraph) -> list[tuple[str, str, float, float, int]]:
     ]
 
 
-def test_frames_lie_in_what_they_belong_to() -> None:
+def test_frames_are_nested_in_their_parents() -> None:
     actions = [
         finished(1, 1, 0, 2, "a", step=1, family="test"), finished(5, 0, 1, 4, "b", step=1),
     ]  # fmt: skip
@@ -41,7 +41,7 @@ def test_overlapping_frames_are_in_separate_rows() -> None:
     assert [one.top // ROW for one in frames if one.kind == "action"] == [3, 5]
 
 
-def test_actions_without_a_step_lie_below_the_trajectory() -> None:
+def test_actions_without_a_step_are_below_the_trajectory() -> None:
     flame = flame_of(trajectory(), [finished(0, 0, 0, 4, "a")], at(9))
 
     assert [(one.kind, one.top // ROW) for one in flame.frames] == [

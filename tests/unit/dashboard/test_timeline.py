@@ -13,7 +13,7 @@ def test_waiting_working_and_the_trainers_own_are_shares_of_the_span() -> None:
     assert (chart.waiting, chart.working, round(chart.own, 6)) == (0.15, 0.35, 0.5)
 
 
-def test_a_bar_lies_where_its_phase_was() -> None:
+def test_a_bar_is_drawn_at_the_time_of_its_phase() -> None:
     chart = lanes_of(trajectory(ended=10), [finished(1, 1, 0.5, 2.5)], at(99))
     places = [(one.name, round(one.start, 6), round(one.width, 6)) for one in chart.lanes[0].phases]
     assert places == [("queue", 10, 10), ("overhead", 20, 5), ("execution", 25, 25)]

@@ -69,7 +69,7 @@ def test_a_service_has_the_settings_that_it_cannot_guess(name: str) -> None:
     assert {"TANGRAM_REDIS_URL", "DATABASE_URL", "TANGRAM_SECRET_KEY"} <= set(given)
 
 
-def test_the_roles_are_those_that_workers_know() -> None:
+def test_the_roles_are_those_of_the_workers() -> None:
     text = (ROOT / "tangram_web" / "celery.py").read_text()
     known = set(re.findall(r"^    \"(\w+)\": _\w+,$", text, re.MULTILINE))
     roles = {SERVICES[name]["environment"].get("TANGRAM_ROLE") for name in OURS} - {None}

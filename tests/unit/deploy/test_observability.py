@@ -66,7 +66,7 @@ def named(expression: str) -> set[str]:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_an_alert_asks_for_metrics_that_there_are(rule: dict[str, Any]) -> None:
+def test_alerts_use_metrics_that_exist(rule: dict[str, Any]) -> None:
     assert named(rule["expr"]) <= exposed()
     assert rule["labels"]["severity"] in {"page", "ticket"}
     assert {"summary", "action"} <= set(rule["annotations"])

@@ -45,7 +45,7 @@ def entry(*events: Event, decisions: tuple[Decision, ...] = ()) -> JournalEntry:
 LOST, RETURNED = NodeLost(node="n1", incarnation=1), NodeReturned(node="n2", incarnation=1)
 
 
-def test_events_come_before_decisions_and_other_types_are_left_out() -> None:
+def test_events_precede_decisions_and_other_types_are_left_out() -> None:
     nodes = Nodes()
     nodes.reduce(entry(LOST, TimeAdvanced(), RETURNED, decisions=(Wake(wake_at=8.0),)))
     assert nodes.words == ["entry 1", "NodeLost n1", "NodeReturned n2", "wake 8"]

@@ -21,7 +21,7 @@ def node(journal: Journal) -> dict[str, Any]:
     return row
 
 
-def test_core_map_tells_exclusive_from_shared_cores():
+def test_the_core_map_distinguishes_exclusive_from_shared_cores():
     journal = Journal()
     journal.join("n1", groups=((0, 1), (4, 5)))
     for name, cores, milli in (("a1", (0,), None), ("a2", (4, 5), 100), ("a3", (4,), 200)):

@@ -193,7 +193,7 @@ def test_grant_of_an_action_whose_submission_was_trimmed_is_counted():
     assert body["nodes"][0]["cores"] == bytes([255, 255, 0, 0])
 
 
-def test_oldest_waiters_come_first_and_returned_ones_keep_their_place():
+def test_the_oldest_actions_are_first_and_returned_ones_keep_their_place():
     journal = Journal()
     for name in ("a1", "a2", "a3"):
         journal.submit(name)

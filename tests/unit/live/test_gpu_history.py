@@ -66,7 +66,7 @@ def test_an_unchanged_state_is_repeated_only_now_and_then() -> None:
     assert scenes[1].log == []
 
 
-def test_a_change_makes_the_next_scene_and_says_what_came_and_went() -> None:
+def test_a_change_makes_the_next_snapshot_with_its_restores_and_evictions() -> None:
     journal = with_gpus()
     call(journal, "a1", (0, 1))
     journal.at += 20

@@ -38,7 +38,7 @@ def finished(seconds: float) -> Finish:
 
 
 @given(st.lists(durations, min_size=1, max_size=300), st.sampled_from((0.5, 0.95, 0.99, 1.0)))
-def test_percentile_lies_in_the_bin_of_the_true_one(samples, share):
+def test_a_percentile_is_in_the_bin_of_the_true_one(samples, share):
     true = np.quantile(samples, share, method="inverted_cdf")
 
     found = percentile(histogram_of(samples).counts[-1], share)
@@ -47,7 +47,7 @@ def test_percentile_lies_in_the_bin_of_the_true_one(samples, share):
 
 
 @given(st.floats(min_value=LOWEST_SECONDS, max_value=HIGHEST_SECONDS, exclude_max=True))
-def test_bin_stands_for_its_durations_within_a_twentieth(seconds):
+def test_a_bin_represents_its_durations_within_a_twentieth(seconds):
     stands_for = seconds_of(int(bin_of(np.array([seconds]))[0]))
 
     assert stands_for == pytest.approx(seconds, rel=0.05)

@@ -45,7 +45,7 @@ def second(at: int) -> Rollup:
 
 
 @pytest.mark.slow
-def test_both_sizes_tell_of_a_projects_own_actions_alone() -> None:
+def test_both_step_sizes_count_a_projects_own_actions_alone() -> None:
     pending = folded(an_hour(("lab", "secret")), ProjectRollups())
 
     for number, project in enumerate(("lab", "secret")):

@@ -126,7 +126,7 @@ def test_a_preparation_in_host_memory_is_in_the_log_and_on_no_chunk():
     assert [(row["what"], row["seconds"]) for row in said["log"]] == [("prepared", 2.5)]
 
 
-def test_how_long_a_restore_took_is_said_by_the_call_it_was_for():
+def test_a_call_reports_the_time_of_its_restore():
     journal = Journal()
     grant(journal, "a0", (1,), Hosting("judge", 2**30))
     report(journal, "a0", ChunkNews(restore_seconds=1.5))
@@ -142,7 +142,7 @@ def test_how_long_a_restore_took_is_said_by_the_call_it_was_for():
     ]  # fmt: skip
 
 
-def test_nothing_lies_on_a_forgotten_node():
+def test_a_forgotten_node_has_no_services():
     journal = Journal()
     grant(journal, "a1", (0,), Hosting("reward", 2**30))
     journal.write([], [Forget("n1", "i1")])

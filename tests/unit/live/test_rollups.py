@@ -68,7 +68,7 @@ def test_percentiles_of_a_range_are_those_of_all_its_durations(seconds):
         assert recalled.whole["phases"]["act"][f"p{share}"] == percentile(counts, share / 100)
 
 
-def test_all_sizes_tell_of_the_same_actions():
+def test_all_step_sizes_count_the_same_actions():
     fold = durations_at({700: [0.5], 715: [0.5, 2.0], 999: [3.0]}, 1300)
     taken = fold.rollups.take_complete()
 
@@ -97,7 +97,7 @@ def test_a_fold_that_begins_again_leaves_out_what_is_stored():
         assert sum(one.finished for one in shelf.moments[step]) == 3
 
 
-def test_the_newest_part_of_a_long_range_comes_from_finer_rings():
+def test_the_newest_part_of_a_long_range_is_read_from_finer_steps():
     fold = durations_at({600: [0.5], 905: [0.5], 921: [0.5]}, 925)
     shelf = Shelf(fold.rollups.take_complete())
 

@@ -160,7 +160,7 @@ async def test_newcomer_gets_the_snapshot_and_then_frames(page):
     assert await page.hear() == b"frame"
 
 
-async def test_frames_of_other_topics_do_not_come(page):
+async def test_frames_of_other_topics_are_not_sent(page):
     await page.follow("overview")
 
     await page.publish("nodes", b"nodes")
@@ -253,7 +253,9 @@ async def member_page(monkeypatch: pytest.MonkeyPatch, **consumer: Any) -> Page:
     return page
 
 
-async def test_a_member_follows_topics_of_his_project_and_their_watching_is_said(monkeypatch):
+async def test_a_member_subscribes_to_topics_of_the_project_and_the_interest_is_recorded(
+    monkeypatch,
+):
     page = await member_page(monkeypatch)
     page.snapshots["overview@lab"] = b"snapshot"
     await page.say(sub=["overview@lab"])

@@ -49,7 +49,7 @@ def test_a_count_between_sizes_takes_and_counts_the_next_larger_chunk() -> None:
     assert ledger.free == 4 * MILLI
 
 
-def test_a_chunk_comes_from_the_smallest_block_that_suffices() -> None:
+def test_a_chunk_is_cut_from_the_smallest_sufficient_block() -> None:
     ledger = a_ledger(8, 8)
     ledger.take("there", (8, 9, 10, 11))
     ledger.take("and there", (12, 13))
@@ -81,7 +81,7 @@ def test_unhealthy_gpus_are_skipped_and_count_for_nothing() -> None:
     assert not ledger.fits((2 * MILLI,))
 
 
-def test_a_gpu_that_fails_under_its_holder_does_not_come_back_with_it() -> None:
+def test_a_gpu_that_fails_under_its_holder_is_not_released_with_it() -> None:
     ledger = a_ledger(4)
     ledger.allocate("a", 2 * MILLI)
     ledger.occupy("a", "reward")
@@ -106,14 +106,14 @@ def test_a_service_of_another_size_is_another_service() -> None:
     assert not ledger.occupy("a", "reward").cached
 
 
-def test_the_smallest_block_comes_before_a_cached_one_in_a_larger_block() -> None:
+def test_the_smallest_block_is_preferred_to_a_cached_one_in_a_larger_block() -> None:
     """As the paper has it; who would rather wait or split asks for a place by `take`."""
     ledger = a_ledger(8, 2)
     cache(ledger, "reward", (4, 5))
     assert ledger.allocate("a", 2 * MILLI, "reward").units == (8, 9)
 
 
-def test_an_empty_place_comes_before_the_least_recently_used_one() -> None:
+def test_an_empty_place_is_used_before_the_least_recently_used_one() -> None:
     ledger = a_ledger(8)
     for service, units in (("a", (0, 1)), ("b", (2, 3)), ("c", (6, 7))):
         cache(ledger, service, units)

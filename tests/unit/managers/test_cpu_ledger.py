@@ -26,7 +26,7 @@ def test_whole_cores_are_the_lowest_free_ones() -> None:
     assert ledger.allocate("c", 3 * MILLI).units == (0, 1, 3)
 
 
-def test_whole_cores_come_from_the_smallest_group_that_has_enough() -> None:
+def test_whole_cores_are_in_the_smallest_sufficient_group() -> None:
     ledger = a_ledger((0, 1, 2, 3), (4, 5), (6, 7, 8))
     assert ledger.allocate("a", 2 * MILLI).units == (4, 5)
     assert ledger.allocate("b", 2 * MILLI).units == (6, 7)
@@ -92,7 +92,7 @@ def test_an_amount_that_is_no_core_count_never_fits(amount: int) -> None:
         ledger.allocate("a", amount)
 
 
-def test_cores_lost_by_a_shrink_do_not_come_back_when_released() -> None:
+def test_cores_lost_by_a_shrink_do_not_return_when_released() -> None:
     ledger = a_ledger(count=4)
     ledger.allocate("a", 3 * MILLI)
     ledger.resize_capacity(ResourceInventory(2 * MILLI))
@@ -139,7 +139,7 @@ def test_no_core_serves_two_masters(steps: list[tuple[int, int]], restart_at: in
             assert confined <= len(cores) * MILLI
 
 
-def test_whole_cores_come_from_home_when_it_has_enough() -> None:
+def test_whole_cores_are_home_cores_when_there_are_enough() -> None:
     ledger = a_ledger((0, 1, 2, 3), (4, 5, 6))
     assert ledger.allocate("a", 2 * MILLI, near=(1, 4, 0)).units == (0, 1)
     assert ledger.allocate("b", 3 * MILLI, near=(0,)).units == (4, 5, 6), "home has too few"

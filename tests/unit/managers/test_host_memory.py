@@ -109,7 +109,7 @@ homes = st.sampled_from([(name, (unit,)) for name in "abc" for unit in (0, 1)])
     needs=st.fixed_dictionaries({name: st.integers(0, 30) for name in "abc"}),
     steps=st.lists(st.tuples(st.booleans(), homes), max_size=30),
 )
-def test_the_sum_never_passes_the_capacity_and_all_of_it_comes_back(
+def test_the_sum_never_passes_the_capacity_and_all_of_it_is_released(
     capacity: int, needs: dict[str, int], steps: list[tuple[bool, Home]]
 ) -> None:
     memory = HostMemory(capacity, lambda home: needs[home[0]])

@@ -160,7 +160,7 @@ def test_each_failed_probe_doubles_the_rest_up_to_the_longest() -> None:
     assert rests == [10.0, 12.0, 12.0]
 
 
-def test_a_probe_that_is_never_heard_of_again_makes_room_for_another() -> None:
+def test_a_probe_without_a_report_makes_room_for_another() -> None:
     ledger = opened()
     ledger.allocate("probe", MILLI)
     ledger.release("probe")
@@ -203,7 +203,7 @@ ANYTHING = st.lists(
 
 
 @given(history=ANYTHING)
-def test_a_restored_pace_goes_on_alike_and_nothing_is_shut_for_ever(history) -> None:
+def test_a_restored_pace_goes_on_unchanged_and_nothing_is_closed_for_ever(history) -> None:
     limits = Limits(least=2 * MILLI, breaker=Breaker(failures=2))
     ledger, now = an_api(least=2 * MILLI, breaker=Breaker(failures=2)), 100.0
     for feedback, passed, taken in history:

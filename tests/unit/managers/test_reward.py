@@ -80,6 +80,6 @@ def test_no_output_breaks_the_reading_and_no_reward_is_infinite(stdout: str, pat
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.text())
-def test_a_printed_number_comes_back_as_it_was(number: float, noise: str) -> None:
+def test_a_printed_number_is_read_back_unchanged(number: float, noise: str) -> None:
     line = json.dumps({"score": number})
     assert reward_of(JSON, a_report(f"{noise}\n{line}\n")) == number

@@ -49,7 +49,7 @@ def test_workers_are_as_many_as_units_where_the_plugin_is(command: list[str]) ->
     assert done.stderr == ""
 
 
-def test_a_missing_plugin_is_said_and_changes_nothing(command: list[str]) -> None:
+def test_a_missing_plugin_is_reported_and_changes_nothing(command: list[str]) -> None:
     done = run(rewritten(command, 4, PYTEST_XDIST), plugin=False)
     assert done.stdout == run(command, plugin=False).stdout
     assert "pytest-xdist is not in this environment" in done.stderr

@@ -26,7 +26,7 @@ def frame(kind: int, content: bytes) -> bytes:
     frames=st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=20))),
     cuts=st.lists(st.integers(0, 100)),
 )
-def test_frames_come_out_whole_however_they_arrive(
+def test_frames_are_complete_however_they_arrive(
     frames: list[tuple[int, bytes]], cuts: list[int]
 ) -> None:
     stream = b"".join(frame(kind, content) for kind, content in frames)

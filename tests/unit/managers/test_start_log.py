@@ -59,7 +59,7 @@ def test_lines_that_are_no_marks_are_passed_over(tmp_path: Path) -> None:
     assert read(path) == ["act_1#2"]
 
 
-def test_the_file_stays_small_however_much_came_and_went(tmp_path: Path) -> None:
+def test_the_file_stays_small_after_many_entries(tmp_path: Path) -> None:
     path = tmp_path / "marks.log"
     marks = StartLog(path)
     marks.open()

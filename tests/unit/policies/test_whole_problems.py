@@ -98,7 +98,7 @@ def test_an_action_without_a_cost_goes_at_once():
     assert planned({}, waiting("a", {})).selected == {"a": {}}
 
 
-def test_light_actions_stand_beside_whole_units():
+def test_light_actions_are_shown_beside_whole_units():
     plan = planned(
         {"cpu": 2.5},
         Waiting(ActionId("light"), {"cpu": (100,)}),

@@ -41,14 +41,14 @@ def test_a_mark_whose_command_may_be_read_again_stays() -> None:
     assert progress.spent_marks() == ["b#1"]
 
 
-def test_a_leftover_whose_command_lies_before_the_position_goes_once_reported() -> None:
+def test_a_leftover_with_a_command_before_the_position_is_removed_once_reported() -> None:
     progress = CommandProgress("5-0")
     progress.passed(["old#1"])
     progress.ended("old#1")
     assert progress.spent_marks() == ["old#1"]
 
 
-def test_marks_come_back_when_the_position_could_not_be_stored() -> None:
+def test_entries_are_restored_when_the_position_could_not_be_stored() -> None:
     progress = CommandProgress("0-0")
     progress.passed(["a#1"])
     progress.ended("a#1")

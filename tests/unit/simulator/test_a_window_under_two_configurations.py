@@ -159,7 +159,7 @@ def test_a_window_of_which_nothing_is_before_counts_it_all(tmp_path: Path):
     assert (played.actions, played.before) == (2, 0)
 
 
-def test_a_window_before_which_all_of_it_lies_is_refused(tmp_path: Path):
+def test_a_window_after_the_end_of_the_journal_is_refused(tmp_path: Path):
     with pytest.raises(InvalidRequest, match="no action ran to its end in this window"):
         outcome(early_and_late(tmp_path), limited(1), limited(1), {"counts_from": 99.0})
 

@@ -36,7 +36,7 @@ def test_the_fewest_nodes_that_fulfil_the_wish_are_found(wish: Wish, nodes: int)
     assert {trial.nodes: trial.enough for trial in answer.trials}[nodes]
 
 
-def test_it_is_said_when_not_even_the_most_are_enough():
+def test_an_unreachable_target_is_reported():
     answer = fewest_nodes(a_scene(8), "minimum", Wish(9.0), 16)
 
     assert answer.nodes is None

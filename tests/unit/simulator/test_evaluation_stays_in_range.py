@@ -19,7 +19,7 @@ SLICE = Scale("slice", seeds=3, interactions=6, divisor=32, mopd_divisor=16)
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_slice_of_the_evaluation_lies_in_its_ranges():
+def test_a_slice_of_the_evaluation_is_in_its_ranges():
     figures = list(dict.fromkeys(each["figure"] for each in RANGES))
     inputs = Inputs(make_recordings(60, 0), make_requests(2000, 0), "made up")
 

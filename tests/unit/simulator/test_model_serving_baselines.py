@@ -125,7 +125,7 @@ def test_serverless_adds_an_instance_each_second_while_calls_are_open():
     assert found["c"] == ("completed", 13.0)
 
 
-def test_serverless_ends_although_trajectories_come_back_later():
+def test_serverless_ends_although_trajectories_return_later():
     found = serverless(script([call("a", 0, 1.0), Think(100.0), call("b", 0, 1.0)]), 4, 1)
 
     assert found["b"] == ("completed", pytest.approx(2.0, abs=1.0))

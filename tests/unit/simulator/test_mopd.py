@@ -55,7 +55,7 @@ def test_a_restore_is_overhead_and_what_is_cached_costs_none():
     }
 
 
-def test_the_core_learns_how_long_restores_take():
+def test_the_core_records_how_long_restores_take():
     simulation = ClusterSimulation(
         script([call("one", 0, 3.0)]), gpus(2), "minimum", overheads=NONE
     )

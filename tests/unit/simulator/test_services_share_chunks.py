@@ -88,7 +88,7 @@ def test_restores_from_host_memory_cost_little_beside_a_static_placement(seed: i
 
 
 @pytest.mark.parametrize("load", [0.5, 0.65, 0.8])
-def test_turns_are_never_worse_than_calls_as_they_come(load: float):
+def test_turns_are_never_worse_than_order_of_arrival(load: float):
     calls = arrivals(4, load)
 
     turns, paper = (simulated(calls, COLD_START * CALL, name) for name in ("minimum", "paper"))

@@ -47,7 +47,7 @@ def test_port_out_of_range_is_an_error():
 
 @pytest.mark.parametrize("port", [None, 8000])
 @pytest.mark.parametrize("host", ["a..b", "192.0.2.1", "::2"])
-def test_host_of_another_machine_is_said_instead_of_its_ports(host, port):
+def test_the_host_of_another_machine_is_named_instead_of_its_ports(host, port):
     with pytest.raises(StartFailed, match=r"cannot listen on .* with --host"):
         choose_port(host, port)
 

@@ -59,7 +59,7 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
     return run
 
 
-def test_the_decision_of_policy_paper_comes_out(plan):
+def test_the_decision_of_policy_paper_is_reproduced(plan):
     """Alone on eight cores: 10 s / (0.8 · 4) = 3.125 s, no other action waits."""
     answer = plan(PROBLEM)
 

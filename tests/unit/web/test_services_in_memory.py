@@ -121,7 +121,7 @@ def test_the_services_of_a_node_that_joins_are_those_it_reports():
     assert before.residents() == after.residents() == {"n1": (Home("b", (0,)),)}
 
 
-def test_the_map_tells_of_what_the_journal_is_silent_about():
+def test_the_map_shows_state_that_the_journal_does_not_repeat():
     story = Story()
     story.begins()
     story.write(granted("a", 0, cached=True), granted("b", 1))
@@ -133,7 +133,7 @@ def test_the_map_tells_of_what_the_journal_is_silent_about():
     assert story.residents(*rows) == {"n1": (Home("c", (2, 3, 5)), Home("a", (0,)))}
 
 
-def test_a_simulated_journal_from_its_middle_on_tells_what_the_books_had():
+def test_a_simulated_journal_shows_from_its_middle_what_the_ledgers_held():
     """Four services on two GPUs, calls one after another; the window begins before each of them."""
     order = "abacbdacadbc"
     calls = ServiceCalls([Arrival(10.0 * n, name) for n, name in enumerate(order, 1)], 1.0)

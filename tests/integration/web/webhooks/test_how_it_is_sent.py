@@ -189,7 +189,7 @@ def test_an_endpoint_that_fails_for_days_is_disabled_and_says_so(endpoint):
     assert "5 days" in made.notice
 
 
-def test_a_claimed_message_is_not_sent_twice_and_comes_back_when_its_sender_died(endpoint):
+def test_a_claimed_message_is_not_sent_twice_and_is_released_when_its_sender_died(endpoint):
     a_delivery(endpoint())
     now = timezone.now()
 
