@@ -13,11 +13,11 @@ import pytest
 from tests.architecture import measures, words
 
 #: Modules with exactly one importer, those that a registry imports aside. The aim is 60.
-SINGLE_IMPORTERS = 125
+SINGLE_IMPORTERS = 107
 #: The aim of each is 0.
-CYCLES = 4
-DUPLICATE_CLASSES = 39
-WORDS_FOUND = 836
+CYCLES = 1
+DUPLICATE_CLASSES = 21
+WORDS_FOUND = 516
 #: The lines before modules were laid out by concept.
 PRODUCT_LINES = 63_038
 

@@ -256,7 +256,7 @@ async def test_a_preparation_stops_for_a_call_and_begins_again_later(rig: Rig) -
     assert rig.states() == {"a": ServiceState.HOST_RESIDENT, "b": ServiceState.HOST_RESIDENT}
 
 
-async def test_nothing_comes_after_the_end(rig: Rig) -> None:
+async def test_nothing_is_sent_after_the_end(rig: Rig) -> None:
     await rig.runner.close()
     with pytest.raises(EngineFailed, match="the node worker is shutting down"):
         await rig.runner.prefetch(A, NEED)

@@ -102,7 +102,7 @@ def test_embedded_server_is_closed_to_the_network_and_durable(home, make_server)
     assert home.redis.stat().st_mode & 0o077 == 0
 
 
-def test_socket_lies_in_the_data_folder_while_its_path_is_short_enough():
+def test_the_socket_is_in_the_data_folder_while_its_path_is_short_enough():
     length = MAX_SOCKET_PATH_BYTES - len("//redis/redis.sock")
     home = DataFolder(Path("/" + "h" * length))
 
@@ -110,7 +110,7 @@ def test_socket_lies_in_the_data_folder_while_its_path_is_short_enough():
     assert socket_path(home) == home.redis / "redis.sock"
 
 
-def test_socket_of_a_long_path_lies_in_a_private_folder(tmp_path):
+def test_the_socket_of_a_long_path_is_in_a_private_folder(tmp_path):
     home = DataFolder(Path("/" + "h" * 120))
 
     path = socket_path(home, tmp_path)
