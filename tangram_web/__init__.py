@@ -1,1 +1,1 @@
-"""The Django project: pages, configuration and history around the scheduler."""
+"""The Django project: pages, configuration, history and jobs around the scheduler."""

@@ -1,4 +1,4 @@
-"""The project as an app: home of management commands."""
+"""Django app of the project itself, for its management commands."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Each part is a bootstep of the *worker* blueprint (steps of the consumer would r
 broker reconnect) and runs in a thread of its own with a Redis connection of its own. Celery tasks
 are the slow jobs (`jobs` modules of the apps); nothing of Celery is on the path of an action.
 
-    loop        the scheduler loop: one leads, the others stand by
+    loop        the scheduler loop: one leader, the others are standbys
     node        the node worker of this machine
     projector   rows, live frames and metrics, made from the journal
     jobs        retention, webhook deliveries and simulations: Celery tasks and their schedule
@@ -24,6 +24,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tangram_web.settings")
 django.setup()
 
 from django.conf import settings  # noqa: E402 - needs the environment above
+from kombu.transport import redis as transport  # noqa: E402
 
 from scheduler.runtime.hosted_thread import HostedThread, in_event_loop  # noqa: E402
 from tangram_web.lib import bus  # noqa: E402
@@ -37,17 +38,33 @@ def _broker_url(redis_url: str) -> str:
     return redis_url if path == redis_url else f"redis+socket://{path}"
 
 
+class _Channel(transport.Channel):
+    """Leaves the messages of a lost connection alone; the schedule enqueues interrupted jobs again.
+
+    kombu 5.7 acknowledges and restores them over the closed connection, which ends the worker.
+    """
+
+    do_restore = False
+
+    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
+        """Acknowledge a message unless its connection was lost."""
+        if not self.closed:
+            super().basic_ack(delivery_tag, multiple)  # type: ignore[no-untyped-call]
+
+
+transport.Transport.Channel = _Channel
+
 app = Celery("tangram", broker=_broker_url(settings.TANGRAM_REDIS_URL))
 app.conf.update(
     task_ignore_result=True,
     worker_prefetch_multiplier=1,
     worker_hijack_root_logger=False,
     broker_connection_retry_on_startup=True,
-    # A Redis without memory answers with an error of the channel: wait for it, do not die of it.
+    # A Redis without memory answers with a channel error, which must not end the worker.
     broker_channel_error_retry=True,
     worker_send_task_events=False,
     task_default_queue=QUEUE,
-    # The transport asks for work this often at most when idle; jobs are not urgent.
+    # socket_timeout: a command on a dead connection fails instead of waiting for ever.
     broker_transport_options={
         "socket_timeout": 15.0,
         "global_keyprefix": f"{settings.TANGRAM_KEY_PREFIX}:jobs:",
@@ -127,8 +144,8 @@ def _projector() -> list[tuple[str, Work]]:
     from tangram_web.job_schedule import stand_in
     from tangram_web.journal_consumers import frames, projector
 
-    parts: list[tuple[str, Work]] = [("projector", projector), ("frames", frames)]
-    return parts if "jobs" in _roles() else [*parts, ("jobs", stand_in)]
+    jobs = [] if "jobs" in _roles() else [("jobs", stand_in)]
+    return [("projector", projector), ("frames", frames), *jobs]
 
 
 def _jobs() -> list[tuple[str, Work]]:

@@ -1,1 +1,1 @@
-"""Who may do what in which project, and the pages about accounts."""
+"""Memberships and roles in projects, and the pages of accounts."""

@@ -1,4 +1,4 @@
-"""People as an app: memberships, and the pages about accounts."""
+"""Django app of the accounts: memberships and sessions."""
 
 from __future__ import annotations
 

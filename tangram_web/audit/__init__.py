@@ -1,1 +1,1 @@
-"""Who did what, when, and what it was before."""
+"""The audit: an append-only log of verbs with actor, target and values."""

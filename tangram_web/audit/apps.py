@@ -1,4 +1,4 @@
-"""The app audit."""
+"""Django app of the audit."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Helpers of the web side that own no rows."""
+"""Helpers of the Django project without models of their own."""

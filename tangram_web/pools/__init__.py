@@ -1,1 +1,1 @@
-"""What users configure: projects, pools, resources, tokens; and the audit of it."""
+"""The configuration: projects, pools, resources, GPU services, drains and tokens."""

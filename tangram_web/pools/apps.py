@@ -1,4 +1,4 @@
-"""The app pools."""
+"""Django app of the configuration."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Simulations that people ask for at a page: kept, shown while they run, compared."""
+"""Simulations requested on a page: stored, run by a job, and compared."""

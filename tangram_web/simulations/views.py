@@ -77,17 +77,9 @@ def simulation(request: HttpRequest, simulation_id: str) -> HttpResponse:
     found = simulation_seen_by(request.user, simulation_id)
     again = {**found.request, "project": found.project_id, "title": found.title,
              "seeds": ", ".join(map(str, found.request["seeds"]))}  # fmt: skip
-    for name in (
-        "limits",
-        "memory_gib",
-        "variants",
-        "machines",
-        "used",
-        "counts_from",
-        "assumed",
-        "untold",
-        *([] if again["malleable"] else ["malleable"]),
-    ):
+    internal = ("limits", "memory_gib", "variants", "machines", "used", "counts_from", "assumed",
+                "untold")  # fmt: skip
+    for name in internal if again["malleable"] else (*internal, "malleable"):
         again.pop(name, None)
     context = {
         "simulation": found,

@@ -1,1 +1,1 @@
-"""Webhooks: telling other systems what happened, by the Standard Webhooks specification."""
+"""Webhooks: signed events to other systems, by the Standard Webhooks specification."""

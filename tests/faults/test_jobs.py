@@ -84,6 +84,14 @@ def rows(system: System, statement: str) -> list[Any]:
         return database.execute(statement).fetchall()
 
 
+def prepare(system: System, url: str) -> None:
+    """Store a delivery that is due and a simulation that is queued."""
+    subprocess.run(
+        [sys.executable, "manage.py", "shell", "-c", PREPARE.format(url=url)],
+        cwd=stack.ROOT, env={**os.environ, **system.environment}, check=True,
+    )  # fmt: skip
+
+
 def until(check: Callable[[], bool], system: System) -> None:
     deadline = time.monotonic() + WITHIN_SECONDS
     while not check():
@@ -96,10 +104,7 @@ def test_a_delivery_and_a_simulation_survive_the_death_of_their_worker(system: S
     answers = Event()
     with receiver(answers) as (url, received):
         system.start_only()
-        subprocess.run(
-            [sys.executable, "manage.py", "shell", "-c", PREPARE.format(url=url)],
-            cwd=stack.ROOT, env={**os.environ, **system.environment}, check=True,
-        )  # fmt: skip
+        prepare(system, url)
         worker = system["jobs"]
         worker.start()
         assert received.get(timeout=WITHIN_SECONDS) == "msg_1"
@@ -123,12 +128,25 @@ def test_a_delivery_and_a_simulation_survive_the_death_of_their_worker(system: S
         assert received.empty()
 
 
+def test_a_delivery_is_sent_after_redis_was_away(system: System) -> None:
+    answers = Event()
+    answers.set()
+    with receiver(answers) as (url, received):
+        system.start_only("jobs")
+        with system.client() as client:
+            until(lambda: client.hexists(system.keys.job_runs, "webhooks.maintain"), system)
+
+        system["redis"].kill()
+        system["redis"].start()
+        prepare(system, url)
+
+        assert received.get(timeout=WITHIN_SECONDS) == "msg_1"
+        assert system["jobs"].alive
+
+
 def test_a_worker_that_is_asked_to_end_gives_its_simulation_back(system: System) -> None:
     system.start_only()
-    subprocess.run(
-        [sys.executable, "manage.py", "shell", "-c", PREPARE.format(url="https://192.0.2.1/")],
-        cwd=stack.ROOT, env={**os.environ, **system.environment}, check=True,
-    )  # fmt: skip
+    prepare(system, "https://192.0.2.1/")
     worker = system["jobs"]
     worker.start()
     state = "select state from simulations_simulation"

@@ -1,1 +1,1 @@
-"""REST resources of the configuration."""
+"""REST resources of the audit."""

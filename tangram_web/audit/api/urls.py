@@ -1,4 +1,4 @@
-"""Addresses of the audit."""
+"""URLs of the audit."""
 
 from __future__ import annotations
 
