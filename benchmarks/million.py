@@ -17,7 +17,7 @@ from django.db import connection
 from django.db.models import Model
 
 from domain.ids import action_id
-from tangram_web.records.action_changes import BLANK
+from tangram_web.records.action_rows import BLANK
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
 from tangram_web.records.statements import instant_writer, write_sums
 from tangram_web.records.sums import EndKey, StepKey, Sums

@@ -35,8 +35,9 @@ from domain.events import (
 from domain.ids import trajectory_key
 from domain.journal_reducer import JournalReducer, on
 from domain.resources import units
-from tangram_web.records.action_changes import BLANK, ActionChange
-from tangram_web.records.action_columns import (
+from tangram_web.records.action_rows import (
+    BLANK,
+    ActionChange,
     bounded_result,
     cost_of,
     placement_of,

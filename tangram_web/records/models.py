@@ -23,7 +23,7 @@ class NodeAvailability(models.TextChoices):
     LOST = "lost"
 
 
-class TrajectoryStatus(models.TextChoices):
+class TrajectoryRecordState(models.TextChoices):
     """Whether the trainer has finished a trajectory."""
 
     OPEN = "open"
@@ -153,7 +153,9 @@ class TrajectoryRecord(Spent):
     task = models.CharField()
     pool = models.CharField(default="")
     node = models.CharField(null=True)
-    state = models.CharField(choices=TrajectoryStatus.choices, default=TrajectoryStatus.OPEN)
+    state = models.CharField(
+        choices=TrajectoryRecordState.choices, default=TrajectoryRecordState.OPEN
+    )
     environment = JsonText(null=True)
     metadata = JsonText(default=dict)
     opened_at = models.DateTimeField()

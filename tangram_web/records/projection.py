@@ -34,7 +34,7 @@ from domain.events import (
 from domain.ids import task_key
 from domain.journal_reducer import JournalReducer, on
 from tangram_web.audit.services import AskedVerb, record_asked
-from tangram_web.records.action_changes import changed_actions
+from tangram_web.records.action_rows import changed_actions
 from tangram_web.records.fold import RowFold
 from tangram_web.records.models import NodeAvailability, NodeRecord, ProjectionPosition
 from tangram_web.records.statements import (

@@ -16,7 +16,12 @@ from django.db import transaction
 from django.db.models import Max, QuerySet
 
 from domain.ids import action_id
-from tangram_web.records.models import ActionRecord, Retention, TrajectoryRecord, TrajectoryStatus
+from tangram_web.records.models import (
+    ActionRecord,
+    Retention,
+    TrajectoryRecord,
+    TrajectoryRecordState,
+)
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +90,9 @@ def _prune_actions(before: datetime, batch: int) -> int:
 
 
 def _old_trajectories(before: datetime) -> QuerySet[TrajectoryRecord]:
-    return TrajectoryRecord.objects.filter(state=TrajectoryStatus.FINISHED, finished_at__lt=before)
+    return TrajectoryRecord.objects.filter(
+        state=TrajectoryRecordState.FINISHED, finished_at__lt=before
+    )
 
 
 def _prune_trajectories(before: datetime, batch: int) -> int:

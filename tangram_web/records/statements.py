@@ -11,14 +11,14 @@ from django.db import connection
 from django.db.backends.utils import CursorWrapper
 from django.db.models import Model
 
-from tangram_web.records.action_changes import BLANK, ActionChange
+from tangram_web.records.action_rows import BLANK, ActionChange
 from tangram_web.records.models import (
     ActionRecord,
     EndRecord,
     StepRecord,
     TaskRecord,
     TrajectoryRecord,
-    TrajectoryStatus,
+    TrajectoryRecordState,
 )
 from tangram_web.records.spending import PEAKS, SUMS
 from tangram_web.records.sums import EndChange, EndKey, StepChange, StepKey, Sums
@@ -124,7 +124,7 @@ def write_sums(cursor: CursorWrapper, sums: Sums) -> None:
 
 def _state(change: TrajectoryChange) -> str:
     ended = change.finished_at is not None
-    return (TrajectoryStatus.FINISHED if ended else TrajectoryStatus.OPEN).value
+    return (TrajectoryRecordState.FINISHED if ended else TrajectoryRecordState.OPEN).value
 
 
 def _marks(count: int) -> str:

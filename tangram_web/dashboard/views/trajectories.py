@@ -8,9 +8,9 @@ from django.http import HttpRequest
 
 from tangram_web.dashboard.selectors import trajectory_page
 from tangram_web.live.access import Sight
-from tangram_web.records.models import TrajectoryStatus
+from tangram_web.records.models import TrajectoryRecordState
 
 
 def trajectories(request: HttpRequest, sight: Sight) -> dict[str, Any]:
     """Show one page of the list."""
-    return {"found": trajectory_page(sight, request.GET), "states": TrajectoryStatus.values}
+    return {"found": trajectory_page(sight, request.GET), "states": TrajectoryRecordState.values}

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import django_filters as filters
+import msgspec
 from django.db.models import QuerySet
 from django_filters.rest_framework import FilterSet
+from drf_spectacular.extensions import OpenApiSerializerExtension
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
+from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.generics import get_object_or_404
 from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
@@ -15,24 +18,20 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
+from contract.responses import ActionResponse
 from domain.action import ActionState, Kind, Outcome
 from domain.principals import Principal, Scope
 from tangram_web.lib.instants import check_in_calendar
 from tangram_web.records import selectors
-from tangram_web.records.api.serializers import (
-    ActionListView,
-    NodeView,
-    TaskView,
-    TrajectoryView,
-)
 from tangram_web.records.models import (
     ActionRecord,
     NodeAvailability,
     NodeRecord,
     TaskRecord,
     TrajectoryRecord,
-    TrajectoryStatus,
+    TrajectoryRecordState,
 )
+from tangram_web.records.selectors import view_of
 
 NAME_IN_PATH = r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}"
 _PROJECT = OpenApiParameter(
@@ -40,6 +39,77 @@ _PROJECT = OpenApiParameter(
     str,
     description="Project of the object, for tokens of no project. Default: `default`.",
 )
+
+
+class ActionListView(serializers.BaseSerializer[ActionRecord]):
+    """An action as the hot endpoints show it; lists leave ``result`` empty."""
+
+    def to_representation(self, instance: ActionRecord) -> dict[str, Any]:
+        """Render a row as `ActionResponse`."""
+        shown: dict[str, Any] = msgspec.to_builtins(view_of(instance, with_result=False))
+        return shown
+
+
+class _ActionListSchema(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
+    """Refers to the schema of the hot endpoints (`tangram_web/lib/schema.py`)."""
+
+    target_class = ActionListView
+
+    def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        """Return a placeholder, which the struct's own schema replaces."""
+        return {"type": "object", "properties": {"id": {"type": "string"}}}
+
+    def get_name(self, auto_schema: Any, direction: Any) -> str:
+        """Return the struct's name."""
+        return ActionResponse.__name__
+
+
+class _Totals(serializers.Serializer[Any]):
+    actions = serializers.IntegerField(help_text="Actions accepted.")
+    finished = serializers.IntegerField(help_text="Actions finished.")
+    external_seconds = serializers.FloatField(help_text="Sum of the ACT of finished actions.")
+
+
+class TaskView(_Totals):
+    """A task and its totals."""
+
+    id = serializers.CharField(source="name")
+    project = serializers.CharField()
+    pool = serializers.CharField()
+    metadata = serializers.DictField()
+    opened_at = serializers.DateTimeField()
+
+
+class TrajectoryView(_Totals):
+    """A trajectory and its totals."""
+
+    id = serializers.CharField(source="name")
+    project = serializers.CharField()
+    task = serializers.CharField()
+    pool = serializers.CharField()
+    node = serializers.CharField(allow_null=True)
+    state = serializers.ChoiceField(choices=TrajectoryRecordState.choices)
+    environment = serializers.DictField(allow_null=True)
+    metadata = serializers.DictField()
+    opened_at = serializers.DateTimeField()
+    finished_at = serializers.DateTimeField(allow_null=True)
+    environment_removed_at = serializers.DateTimeField(allow_null=True)
+
+
+class NodeView(serializers.Serializer[Any]):
+    """A node."""
+
+    name = serializers.CharField()
+    pool = serializers.CharField()
+    state = serializers.ChoiceField(choices=NodeAvailability.choices)
+    incarnation = serializers.IntegerField()
+    resources = serializers.DictField()
+    isolation = serializers.CharField()
+    oversubscribed = serializers.BooleanField()
+    hostname = serializers.CharField()
+    version = serializers.CharField()
+    joined_at = serializers.DateTimeField()
+    lost_at = serializers.DateTimeField(allow_null=True)
 
 
 def _choices(values: Any) -> list[tuple[str, str]]:
@@ -72,7 +142,7 @@ class ActionFilter(FilterSet):
 class TrajectoryFilter(FilterSet):
     """Narrows the list of trajectories."""
 
-    state = filters.ChoiceFilter(choices=TrajectoryStatus.choices)
+    state = filters.ChoiceFilter(choices=TrajectoryRecordState.choices)
     task = filters.CharFilter()
     node = filters.CharFilter()
 

@@ -17,7 +17,7 @@ from domain.decisions import Grant, RemoveEnvironment, Renew, Resize
 from domain.events import EnvironmentRemoved, TaskOpened, TrajectoryFinished, TrajectoryOpened
 from domain.ids import ResourceId, trajectory_key
 from domain.ports import ExecResult
-from tangram_web.records.action_changes import BLANK
+from tangram_web.records.action_rows import BLANK
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
 from tangram_web.records.projection import project
 from tangram_web.records.selectors import view_of

@@ -13,7 +13,7 @@ from domain.allocation import Allocation
 from domain.elasticity import Elasticity, parse_elasticity
 from domain.ids import ActionId, ResourceId
 from domain.resources import parse_units
-from tangram_web.records.action_columns import cost_of, placement_of, request_of, units_of
+from tangram_web.records.action_rows import cost_of, placement_of, request_of, units_of
 
 
 def an_action(**given_values) -> Action:

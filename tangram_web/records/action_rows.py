@@ -1,17 +1,106 @@
-"""Column values of an action's row: its request, cost, granted units, placement and result."""
+"""Rows of actions: the changes of one batch of the journal, and the values of their columns."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
 from contract.requests import ActionRequest, CallRequest
-from domain.action import Action
+from domain.action import Action, ActionState
 from domain.allocation import Allocation
 from domain.apis import CallSpec
+from domain.codec import JournalEntry
+from domain.decisions import Finish, Grant, Renew, Requeue, Resize
 from domain.elasticity import Elasticity
+from domain.events import ActionFinished, ActionStarted, ActionSubmitted
+from domain.journal_reducer import JournalReducer, on
 from domain.resources import Cost, units
+
+#: A new row without values; its order is the order of the columns.
+BLANK: dict[str, Any] = {
+    "id": None, "project": None, "task": None, "trajectory": None, "pool": "", "kind": None,
+    "family": None, "step": None, "group": None, "priority": 0, "state": ActionState.QUEUED.value,
+    "outcome": None, "reward": None, "cost": "{}", "units": "{}", "node": None,
+    "placement": None, "attempt": 1, "exit_code": None, "result": None, "detail": None,
+    "metadata": "{}", "submitted_at": None, "granted_at": None, "started_at": None,
+    "finished_at": None, "queue_seconds": None, "overhead_seconds": None,
+    "execution_seconds": None, "act_seconds": None, "finished_seq": None, "spec": "{}",
+    "widths": None, "used": None,
+}  # fmt: skip
+
+
+class ActionChange:
+    """State of one action within a batch, and the changed columns of its row."""
+
+    __slots__ = (
+        "attempt",
+        "columns",
+        "cost",
+        "is_new",
+        "kind",
+        "node",
+        "project",
+        "state",
+        "step",
+        "task",
+        "trajectory",
+    )
+
+    def __init__(
+        self,
+        state: str,
+        node: str | None,
+        attempt: int,
+        kind: str,
+        project: str,
+        task: str,
+        trajectory: str | None,
+        cost: str = "{}",
+        step: int | None = None,
+    ) -> None:
+        self.cost = cost
+        self.step = step
+        self.state = state
+        self.node = node
+        self.attempt = attempt
+        self.kind = kind
+        self.project = project
+        self.task = task
+        self.trajectory = trajectory
+        self.columns: dict[str, Any] = {}
+        #: There is no row yet, and ``columns`` is all of it.
+        self.is_new = False
+
+    def is_current(self, report: ActionStarted | ActionFinished) -> bool:
+        """Return whether ``report`` is about the present attempt."""
+        return self.node == report.node and self.attempt == report.attempt
+
+
+class _ActionIds(JournalReducer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+
+    @on(ActionSubmitted)
+    def _submitted(self, event: ActionSubmitted) -> None:
+        self.ids.add(event.action.id)
+
+    @on(ActionStarted, ActionFinished, Grant, Renew, Requeue, Resize, Finish)
+    def _changed(
+        self, fact: ActionStarted | ActionFinished | Grant | Renew | Requeue | Resize | Finish
+    ) -> None:
+        self.ids.add(fact.action_id)
+
+
+def changed_actions(entries: Iterable[JournalEntry]) -> set[str]:
+    """Return the ids of all actions whose rows ``entries`` may change."""
+    found = _ActionIds()
+    for entry in entries:
+        found.reduce(entry)
+    return found.ids
+
 
 #: Characters of each output stream that a row stores; the journal has all of it while retained.
 MAX_CHARACTERS: Final = 65536
