@@ -364,7 +364,8 @@ def _noting(report: RunReport, repairs: int) -> RunReport:
     """Return the report with a note on foreign changes of its cores while it ran."""
     if not repairs:
         return report
-    note = f"its cores were changed from outside and restored {repairs} times"
+    times = "once" if repairs == 1 else f"{repairs} times"
+    note = f"its cores were changed from outside and restored {times}"
     detail = f"{report.detail}; {note}" if report.detail else note
     return RunReport(
         report.outcome, report.execution_seconds, report.result, detail, report.never_started

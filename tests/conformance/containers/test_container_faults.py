@@ -171,7 +171,7 @@ async def test_cores_that_another_program_changed_are_restored_and_counted(
             await asyncio.sleep(0.01)
     assert cores_of(environment) == {LAST}
     driver.stop(ActionId("act_1"), Outcome.CANCELLED, "enough")
-    assert "changed by somebody else" in ((await performance.task).detail or "")
+    assert "changed from outside" in ((await performance.task).detail or "")
     await driver.remove_environment(TrajectoryKey("lab/trj-1"))
     await driver.close()
 
