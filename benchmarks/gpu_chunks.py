@@ -19,9 +19,8 @@ from domain.ids import ActionId, ResourceId
 from domain.inventory import ResourceInventory
 from domain.resources import MILLI
 from managers.gpu.ledger import ChunkLedger
-from scheduler.core.policies import policy_named
-from scheduler.core.policies.plan import decide
-from scheduler.core.policies.problem import Problem, ResourceSnapshot, Waiting
+from scheduler.core.planner import PlanningProblem, ResourceSnapshot, WaitingAction, plan_grants
+from scheduler.core.policies.registry import policy_named
 
 GPU = ResourceId("gpu:g")
 GIB = 2**30
@@ -53,10 +52,10 @@ def _ledger(nodes: int) -> ChunkLedger:
     return ChunkLedger(GPU, ResourceInventory(8 * nodes * MILLI, groups, memory_bytes=80 * GIB))
 
 
-def _waiting(rng: random.Random, number: int) -> Waiting:
+def _waiting(rng: random.Random, number: int) -> WaitingAction:
     """Return a call of a service that runs on one GPU, and on one to three other chunks."""
     counts = (1, *rng.choice([some for n in range(1, 4) for some in combinations(SIZES[1:], n)]))
-    return Waiting(
+    return WaitingAction(
         ActionId(f"a{number}"),
         {GPU: tuple(count * MILLI for count in counts)},
         duration_seconds=rng.lognormvariate(1.0, 1.0),
@@ -72,10 +71,10 @@ def _decisions(rng: random.Random, rounds: int, fragmented: bool) -> dict[str, A
         for number in range(rng.randint(4, 20) if fragmented else 0):
             ledger.take(f"h{number}", (rng.choice(sorted(_free(ledger))),))
         have = ResourceSnapshot(ledger.free, [rng.expovariate(1.0)], ledger.counts)
-        problem = Problem({GPU: have}, [_waiting(rng, number) for number in range(64)])
+        problem = PlanningProblem({GPU: have}, [_waiting(rng, number) for number in range(64)])
         states.append(ledger.operator(()).states)
         with watch:
-            plan = decide(problem, policy)
+            plan = plan_grants(problem, policy)
         if not plan.selected:
             raise SystemExit("no action was selected")
     return {**watch.result(), "most_states": max(states)}

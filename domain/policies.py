@@ -1,36 +1,49 @@
-"""Names of scheduling policies, as pools are configured with them."""
+"""Names of scheduling policies in the configuration of pools.
+
+The policies register themselves (`scheduler.core.policies.registry`), which this package must not
+import; it validates names against the forms that the registry provides.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from domain.errors import InvalidRequest
 from domain.resources import MAX_UNITS
 
-#: What stands in a pool's ``policy``; ``k`` is a unit count.
-KNOWN_POLICIES = ("paper", "minimum", "fixed(k)", "balanced", "malleable")
-#: Of pools that nobody has configured otherwise: in no cell of the sweep worse than the others
-#: (`benchmarks.never_worse`).
-DEFAULT_POLICY = "malleable"
-_PLAIN = frozenset(name for name in KNOWN_POLICIES if "(" not in name)
-_FIXED = re.compile(r"fixed\(\s*(\d{1,7})\s*\)")
+#: Default of pools: no worse than the others in any cell of the sweep (`benchmarks.never_worse`).
+DEFAULT_POLICY: Final = "malleable"
+_SYNTAX: Final = re.compile(r"([a-z][a-z0-9_-]*)(?:\(\s*(\d{1,7})\s*\))?")
+_source: Callable[[], tuple[str, ...]] = tuple
 
 
 class PolicyName(NamedTuple):
-    """A policy's name, taken apart."""
+    """A parsed name: ``fixed(4)`` has the form ``fixed(k)`` and the parameter 4."""
 
-    name: str
-    #: The ``k`` of ``fixed(k)``; 0 for others.
-    parallelism: int = 0
+    form: str
+    parameter: int | None = None
+
+
+def use_known_policies(source: Callable[[], tuple[str, ...]]) -> None:
+    """Set the function that returns the known forms, ``name`` or ``name(k)``."""
+    global _source
+    _source = source
+
+
+def known_policies() -> tuple[str, ...]:
+    """Return the forms of all policies; ``k`` is a unit count."""
+    return _source()
 
 
 def parse_policy(text: str, pointer: str = "/policy") -> PolicyName:
-    """Take a policy's name apart; raise InvalidRequest, with the known names, for any other."""
-    if text in _PLAIN:
-        return PolicyName(text)
-    fixed = _FIXED.fullmatch(text)
-    if fixed is not None and 0 < int(fixed[1]) <= MAX_UNITS:
-        return PolicyName("fixed", int(fixed[1]))
-    known = ", ".join(KNOWN_POLICIES)
-    raise InvalidRequest(f"{text!r} is no policy; known are {known}", pointer=pointer)
+    """Parse a policy's name; raise InvalidRequest, with the known names, for an unknown one."""
+    known = known_policies()
+    if (found := _SYNTAX.fullmatch(text)) is not None:
+        name, count = found.groups()
+        if count is None and name in known:
+            return PolicyName(name)
+        if count is not None and 0 < int(count) <= MAX_UNITS and f"{name}(k)" in known:
+            return PolicyName(f"{name}(k)", int(count))
+    raise InvalidRequest(f"{text!r} is no policy; known are {', '.join(known)}", pointer=pointer)

@@ -24,10 +24,11 @@ from rich.table import Table
 from domain.errors import InvalidRequest, InvariantViolation
 from domain.policies import DEFAULT_POLICY
 from simulator.capacity import MEASURES, Wish, fewest_nodes
-from simulator.compare import POLICIES, Progress, Scene, check_policies, compare
+from simulator.compare import Progress, Scene, check_policies, compare
 from simulator.engine import Watch
 from simulator.journal_replay import replay_journal
 from simulator.options import build, foreign, with_options
+from simulator.request import compared_policies
 from simulator.result import encode
 from simulator.tables import decision_text, plan_table, tables, trial_text
 from simulator.worker_processes import end_on_signal
@@ -71,7 +72,7 @@ def run_command(policy: str, journal: Path | None, **options: Any) -> None:
 @with_options
 def compare_command(policies: tuple[str, ...], **options: Any) -> None:
     """Simulate under several policies, on the same draws."""
-    _simulate(policies or POLICIES, **options)
+    _simulate(policies or compared_policies(), **options)
 
 
 @verbs.command("plan")

@@ -12,7 +12,7 @@ import msgspec
 
 from domain.errors import InvalidRequest
 from domain.ids import ActionId
-from domain.policies import KNOWN_POLICIES, parse_policy
+from domain.policies import parse_policy
 from simulator.baselines import kubernetes, unmanaged
 from simulator.cluster import Cluster
 from simulator.engine import ClusterSimulation, Switch, Watch
@@ -20,14 +20,6 @@ from simulator.overheads import Overheads
 from simulator.result import Finished, Result, summarise
 from simulator.tally import SimulationTally
 from simulator.workloads.program import Workload
-
-#: The default policies of a comparison: every policy of the core, and the degrees of
-#: parallelism that ARL-Tangram §6.4 compares with.
-POLICIES = tuple(
-    name
-    for known in KNOWN_POLICIES
-    for name in (("fixed(4)", "fixed(16)") if known == "fixed(k)" else (known,))
-)
 
 #: Called with the policy and how many of its actions have finished.
 Progress = Callable[[str, int], None]

@@ -48,7 +48,7 @@ from managers.gpu.ledger import ChunkLedger
 from managers.quota.ledger import ApiLedger
 from managers.registry import load
 from scheduler.core.machine import Machine
-from scheduler.core.policies import policy_named
+from scheduler.core.policies.registry import policy_named
 from scheduler.core.state.fleet import MakeLedger
 from simulator.agenda import Agenda
 from simulator.cluster import POOL, Cluster

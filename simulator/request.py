@@ -12,12 +12,24 @@ from msgspec import Meta
 
 from domain.errors import InvalidRequest
 from domain.inventory import Config, ResourceInventory
-from domain.policies import parse_policy
+from domain.policies import known_policies, parse_policy
 
 #: Baselines of a comparison: the names of `simulator.compare.BASELINES`.
 RIVALS: Final = ("kubernetes", "kubernetes(110)", "unmanaged")
+#: Unit counts for which a comparison shows a policy with a parameter (ARL-Tangram §6.4).
+COMPARED_COUNTS: Final = (4, 16)
 #: Simulated actions, over all policies and seeds of one request.
 MOST_ACTIONS: Final = 1_000_000
+
+
+def compared_policies() -> tuple[str, ...]:
+    """Return the policies of the core that a comparison shows by default."""
+    return tuple(
+        form.replace("(k)", f"({count})")
+        for form in known_policies()
+        for count in (COMPARED_COUNTS if form.endswith("(k)") else COMPARED_COUNTS[:1])
+    )
+
 
 Workload = Literal["ai-coding", "deep-search", "recorded"]
 

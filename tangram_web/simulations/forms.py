@@ -8,22 +8,19 @@ from typing import Any, Final
 from django import forms
 
 from domain.errors import InvalidRequest
-from domain.policies import KNOWN_POLICIES
-from simulator.request import RIVALS, SimulationRequest, read_request
+from simulator.request import RIVALS, SimulationRequest, compared_policies, read_request
 from tangram_web.simulations.inputs import WINDOWS
 
-#: As in `simulator.compare`, which the web process does not import.
-POLICIES: Final = tuple(
-    shown
-    for known in KNOWN_POLICIES
-    for shown in (("fixed(4)", "fixed(16)") if known == "fixed(k)" else (known,))
-)
 _NUMBERS: Final = ("batch", "steps", "nodes", "cores")
 _WORKLOADS: Final = (
     ("ai-coding", "AI coding: recorded or generated agents"),
     ("deep-search", "Deep search: recorded or generated LLM requests"),
     ("recorded", "Live window: recent actions of this system"),
 )
+
+
+def _policy_choices() -> list[tuple[str, str]]:
+    return [(name, name) for name in (*compared_policies(), *RIVALS)]
 
 
 class SimulationForm(forms.Form):
@@ -37,7 +34,7 @@ class SimulationForm(forms.Form):
     )
     trace = forms.FileField(required=False, allow_empty_file=True)
     pasted = forms.CharField(required=False, strip=False, widget=forms.Textarea)
-    policies = forms.MultipleChoiceField(choices=[(name, name) for name in (*POLICIES, *RIVALS)])
+    policies = forms.MultipleChoiceField(choices=_policy_choices)
     seeds = forms.CharField(max_length=60, required=False)
     batch = forms.IntegerField()
     steps = forms.IntegerField()

@@ -42,7 +42,6 @@ from scheduler.core.cycle.places import usable_nodes, why_no_node
 from scheduler.core.cycle.pool_policies import policy_of
 from scheduler.core.cycle.resizer import malleable
 from scheduler.core.cycle.scan import Scan
-from scheduler.core.policies.malleable import Malleable
 from scheduler.core.residency.policy import Rank
 from scheduler.core.state.demand import Need, QueueKey
 from scheduler.core.state.lifecycle import grant
@@ -118,7 +117,7 @@ class Cycle:
             if live is not None and self._admit(queue, live):
                 following = queue.head()
                 if following is not None:
-                    heapreplace(heads, (borrows, state.residency.rank(key, following), queue))
+                    heapreplace(heads, (borrows, self._rank(key, following), queue))
                     continue
                 state.queues.retire(key)
             heappop(heads)
@@ -132,9 +131,14 @@ class Cycle:
             if live is None:
                 state.queues.retire(key)
             else:
-                heads.append((False, state.residency.rank(key, live), queue))
+                heads.append((False, self._rank(key, live), queue))
         heapify(heads)
         return heads
+
+    def _rank(self, key: QueueKey, live: LiveAction) -> Rank:
+        """Return the sort key of ``live``, the head of the queue ``key``, among all heads."""
+        state = self._state
+        return policy_of(state, key.pool).rank(state.residency.rank(key, live))
 
     def _admit(self, queue: WaitQueue, live: LiveAction) -> bool:
         """Admit ``live``, the head of ``queue``, or store why the queue waits; return which."""
@@ -151,7 +155,7 @@ class Cycle:
             queue.reason = why_no_node(state, key)
             return False
         if not queue.in_cluster or scan.admits(state.fleet.ledgers, queue.in_cluster):
-            if policy_of(state, key.pool).arrange is None:
+            if not policy_of(state, key.pool).arranges:
                 if self._grant(queue, live, nodes):
                     return True
             elif (admitted := self._offer(queue, live, nodes)) is not None:
@@ -259,7 +263,7 @@ class Cycle:
             else:
                 full.append(node)
         live = queue.head()
-        if live is not None and isinstance(policy_of(state, queue.key.pool), Malleable):
+        if live is not None and policy_of(state, queue.key.pool).resizes:
             for node in full:
                 on_node = queue.on_node(node.name)
                 if self._deferred(live, _key_at(live, node.name)):
@@ -271,7 +275,7 @@ class Cycle:
         """Grant ``live`` or make it a candidate; False if its group is deferred."""
         state = self._state
         key = _key_at(live, place.node) if live.needs.key else None
-        if key is None and not isinstance(policy_of(state, live.pool), Malleable):
+        if key is None and not policy_of(state, live.pool).resizes:
             grant(state, live, place.node, self._decisions)
             return True
         if key is not None and self._deferred(live, key):

@@ -38,10 +38,8 @@ from domain.resources import MILLI
 from scheduler.core.cycle.pool_policies import fits_at_once, policy_of
 from scheduler.core.cycle.resizer import Resizer, malleable
 from scheduler.core.cycle.scan import Scan
-from scheduler.core.policies.balanced import fair_share
 from scheduler.core.policies.choices import Choices, grained
-from scheduler.core.policies.group import Arrangement, Group
-from scheduler.core.policies.malleable import Malleable
+from scheduler.core.policies.group import Arrangement, Group, fair_share
 from scheduler.core.sharing.cohorts import CohortKey, charged, largest_within
 from scheduler.core.sharing.shares import ShareBook, cohort_at
 from scheduler.core.state.demand import Need, QueueKey
@@ -164,7 +162,7 @@ class GroupArranger:
         """
         key = queue.key
         short = self.shares.short(key)
-        if short is None or not isinstance(policy_of(self._state, key.pool), Malleable):
+        if short is None or not policy_of(self._state, key.pool).resizes:
             return short
         while short is not None and self.shares.first(short[0], key.needs.project) is None:
             if not self._resizer.make_room_in_share(short[0], key.needs.project, short[1]):
@@ -237,7 +235,7 @@ class GroupArranger:
         held_back = 0
         if rigid:
             held_back = self._decide(key, pool, rigid, resizable, [*claims, *least])
-        if isinstance(policy_of(state, pool), Malleable):
+        if policy_of(state, pool).resizes:
             free = max(sum(least), available(ledger, claims) - held_back)
             wide = self._resizer.share_out(key, free, [member.live for member in resizable])
             for member, amount in zip(resizable, wide, strict=True):
@@ -274,7 +272,6 @@ class GroupArranger:
         beside = [other.live for other in others]
         group = group_of(state, key, pool, lives, beside, claims, capped=capped)
         self._cap_by_share(key, members, group)
-        assert policy.arrange is not None  # else there are no candidates
         arrangement = policy.arrange(group)
         for at, (member, amount) in enumerate(zip(members, arrangement.units, strict=False), 1):
             left = (*arrangement.units[at:], *claims) if hosted else ()
@@ -385,12 +382,12 @@ def group_of(
     least = sum(each.smallest for each in choices)
     group = Group(key, operator_of(state.fleet.ledgers[key], claims, least), choices)
     policy = policy_of(state, pool)
-    if group.elastic and (len(candidates) > 1 or policy.shares):
+    if group.elastic and (len(candidates) > 1 or policy.caps_grants):
         waiting = behind(state, key, pool, {live.id for live in (*candidates, *others)})
         group.behind = [choices_of(state, live) for live in waiting]
         holders = list(state.holding(key))
         group.running = [grained(residual_seconds(state, live)) for live in holders]
-        if policy.shares and capped:
+        if policy.caps_grants and capped:
             more = [choices_of(state, live) for live in others]
             waiting_choices = [*choices, *more, *group.behind]
             group.fair_share = _fair_share(state, key, holders, waiting_choices)

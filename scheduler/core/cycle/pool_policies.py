@@ -6,9 +6,9 @@ from domain.action import EXEC, Action
 from domain.errors import InvalidRequest
 from domain.ids import node_resource
 from domain.resources import MILLI, UnitSet
-from scheduler.core.policies import Policy, policy_named
 from scheduler.core.policies.fixed import Minimum
-from scheduler.core.policies.malleable import Malleable
+from scheduler.core.policies.protocol import Policy
+from scheduler.core.policies.registry import policy_named
 from scheduler.core.sharing.cohorts import largest_within
 from scheduler.core.sharing.shares import ceiling, with_project
 from scheduler.core.state.cpu_usage_history import light_amount
@@ -65,19 +65,19 @@ def _needs_in_place(state: State, action: Action, pool: str, node: str | None) -
 
     def admits_at(name: str, counts: UnitSet) -> int:
         profile = action.elasticity
-        if profile is None or not policy.shares or _resized(policy, action):
-            return policy.admits_at(counts)
+        if profile is None or not policy.caps_grants or _resized(policy, action):
+            return policy.admit_count(counts)
         if crowded(state, name, pool, node):
             return counts[0]
         some = tuple(count for count in counts if count * FEWEST_AT_ONCE <= most(name))
-        return policy.admits_at(some or counts[:1], profile)
+        return policy.admit_count(some or counts[:1], profile)
 
     return needs_of(action, state.config, most, admits_at)
 
 
 def _resized(policy: Policy, action: Action) -> bool:
     """Return whether ``action`` is resized while it runs, provided it has several counts."""
-    return action.malleable and action.kind is EXEC and isinstance(policy, Malleable)
+    return action.malleable and action.kind is EXEC and policy.resizes
 
 
 def crowded(state: State, name: str, pool: str, node: str | None) -> bool:
@@ -123,6 +123,6 @@ def load_policies(state: State) -> None:
     """Read the policies of the configuration in force."""
     state.pools.policies.clear()
     pools = state.config.pools
-    state.resizing.enabled = any(isinstance(policy_of(state, name), Malleable) for name in pools)
+    state.resizing.enabled = any(policy_of(state, name).resizes for name in pools)
     if state.resizing.enabled:
         state.resizing.changed.update(state.fleet.ledgers)

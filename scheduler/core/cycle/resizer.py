@@ -24,7 +24,7 @@ from domain.ids import ActionId, ResourceId, node_resource
 from domain.ports import ResizableLedger
 from domain.resources import MILLI
 from scheduler.core.cycle.pool_policies import policy_of
-from scheduler.core.policies.malleable import RESIZE_SECONDS, Malleable, Share, profile_of, widths
+from scheduler.core.policies.group import ResizeCandidate
 from scheduler.core.sharing.cohorts import CohortKey
 from scheduler.core.sharing.shares import ShareBook, charge, cohort_at
 from scheduler.core.state.durations import account, left_seconds
@@ -32,6 +32,8 @@ from scheduler.core.state.live import READY, LiveAction
 from scheduler.core.state.model import State
 from scheduler.core.state.timers import TimerKind
 
+#: Time between two changes of one action for which no other action waits.
+RESIZE_SECONDS = 0.25
 #: Changes of one action that `Finish` lists; the journal has all.
 WIDTHS_KEPT = 512
 
@@ -45,7 +47,7 @@ def malleable(state: State, live: LiveAction) -> bool:
         action.malleable
         and action.kind is EXEC
         and len(action.cost.get(live.needs.key, ())) > 1
-        and isinstance(policy_of(state, live.pool), Malleable)
+        and policy_of(state, live.pool).resizes
     )
 
 
@@ -134,9 +136,9 @@ class Resizer:
                 state.timers.set(live.resized_at + RESIZE_SECONDS, TimerKind.RESIZE, resource)
                 state.resizing.due[resource] = live.resized_at + RESIZE_SECONDS
         total = free + sum(_held(live).amount for live in runners)
-        shares = [self._share(live) for live in (*runners, *arriving)]
+        several = [*runners, *arriving]
         purses = self._purses(resource, runners, arriving)
-        wide = widths(shares, total, purses)
+        wide = self._resize(several, total, purses) if several else []
         if (
             purses is not None and total - sum(wide) >= MILLI
         ):  # perhaps more than all of them can use
@@ -202,10 +204,20 @@ class Resizer:
                 continue
         self._growing = []
 
-    def _share(self, live: LiveAction) -> Share:
-        """Return the profile and the remaining work of ``live``."""
-        profile = profile_of(_counts(live), live.action.elasticity)
-        return Share(profile, left_seconds(self._state, live), live.action.project)
+    def _resize(
+        self, lives: Sequence[LiveAction], total: int, allowances: dict[str, int] | None
+    ) -> list[int]:
+        """Return the milli-units of each action by the pool's policy."""
+        candidates = [
+            ResizeCandidate(
+                _counts(live),
+                live.action.elasticity,
+                left_seconds(self._state, live),
+                live.action.project,
+            )
+            for live in lives
+        ]
+        return policy_of(self._state, lives[0].pool).resize(candidates, total, allowances)
 
     def _set(self, live: LiveAction, amount: int, prefer: Sequence[int] = ()) -> None:
         held = _held(live)

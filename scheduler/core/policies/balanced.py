@@ -1,18 +1,20 @@
-"""Policy ``balanced``: as ``paper``, but nobody takes more than a fair share.
+"""Policy ``balanced``: as ``paper``, with each grant capped at a fair share.
 
-The paper's policy hands out wide grants to the few that are there just before a burst, and those
-hold them while the many wait: it loses to a fixed degree of parallelism then. Here no grant passes
+The paper's policy gives wide grants to the few actions that are present just before a burst, which
+hold them while many actions wait: then it loses to a fixed degree of parallelism. Here no grant
+exceeds
 
     ⌈(units that inelastic actions do not need) / (elastic actions in the system)⌉,
 
-running ones included, so that a grant fits the load that there is and not the one at this moment's
-head of the line. `Group.fair_share` carries it; without one nothing is capped.
+running ones included, so that a grant fits the load of the system and not that of the queue's head
+at one moment. `Group.fair_share` carries the cap; without it no grant is capped.
 
-Nor does a grant come below the largest count whose efficiency E(m) is still `EFFICIENT`: the scan
-admits at it. Up to there units are hardly wasted, so it is better to wait for them and then be done
-than to hold one unit for very long, also when it is calm again: where units add up without loss, one
-after the other beats all at once. The exception is a crowd (`pools.crowded`): when more wait than
-there are units, each lost percent makes everybody wait longer, and the smallest count admits.
+Nor is a grant below the largest count whose efficiency E(m) is at least `EFFICIENT`: the scan admits
+at it. Up to there hardly any unit is wasted, so waiting for these units and finishing early beats
+holding one unit for long, under low load too: where speedup is linear, running actions one after the
+other beats running all at once. The exception is a crowd (`pool_policies.crowded`): when more
+actions wait than there are units, each percent lost delays all of them, and the smallest count
+admits.
 """
 
 from __future__ import annotations
@@ -21,29 +23,34 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from domain.elasticity import Elasticity
-from domain.resources import MILLI, UnitSet
+from domain.resources import UnitSet
 from scheduler.core.policies.eviction import evict
 from scheduler.core.policies.group import Arrangement, Group, at_smallest
+from scheduler.core.policies.protocol import Policy
+from scheduler.core.policies.registry import register
 
 DEPTH = 3
-#: E(m) at which units still count as well used.
+#: Least E(m) of a count that wastes few units.
 EFFICIENT = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class Balanced:
-    """Greedy eviction with a cap on each grant. Cost as `Paper`, plus O(n) for capping."""
+@register("balanced")
+@dataclass(frozen=True)
+class Balanced(Policy):
+    """Greedy eviction with a cap on each grant. Cost as `Paper`, plus O(n) for the caps."""
 
     depth: int = DEPTH
     name: str = "balanced"
-    shares: bool = True
 
-    def admits_at(self, units: UnitSet, elasticity: Elasticity | None = None) -> int:
-        """Return the largest count that is efficient; the smallest one without a profile."""
-        return units[0] if elasticity is None else efficient(units, elasticity)
+    arranges = True
+    caps_grants = True
+
+    def admit_count(self, units: UnitSet, elasticity: Elasticity | None = None) -> int:
+        """Return the largest efficient count; the smallest count without a profile."""
+        return units[0] if elasticity is None else efficient_count(units, elasticity)
 
     def arrange(self, group: Group) -> Arrangement:
-        """Decide who goes and with what, nobody with more than the fair share."""
+        """Return the best arrangement without a grant above the fair share."""
         if not group.elastic:
             return at_smallest(group)
         if group.fair_share is None:
@@ -56,12 +63,7 @@ class Balanced:
 
 
 @lru_cache(maxsize=4096)
-def efficient(units: UnitSet, elasticity: Elasticity) -> int:
+def efficient_count(units: UnitSet, elasticity: Elasticity) -> int:
     """Return the largest count with E(m) of at least `EFFICIENT`, else the smallest count."""
     counts = (count for count in reversed(units) if elasticity.efficiency(count) >= EFFICIENT)
     return next(counts, units[0])
-
-
-def fair_share(units: int, elastic: int) -> int:
-    """Return the cap in milli-units for ``units`` milli-units and so many elastic actions."""
-    return max(1, -(-max(0, units) // (MILLI * max(1, elastic)))) * MILLI

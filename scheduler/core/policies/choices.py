@@ -1,4 +1,4 @@
-"""What one waiting action may get of its key resource, and how long it would take then."""
+"""Choices of a waiting action: its feasible counts of the key resource, and the duration at each."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from domain.elasticity import Elasticity
 
 Seconds = NDArray[np.float64]
 
+#: Duration of an action without a declared or learned duration.
+DEFAULT_SECONDS = 1.0
+
 #: Durations are held in multiples of 2⁻³⁴ s (0.06 ns). Sums of them are exact up to 500,000 s, so
 #: two arrangements that are equally good compare equal in whatever order they were added up, and
-#: every path through the program breaks the tie alike.
+#: every code path breaks the tie alike.
 _GRAIN = 2.0**34
 
 
@@ -35,11 +38,11 @@ class Choices:
         self.table: Seconds = np.round(np.asarray(seconds, dtype=np.float64) * _GRAIN) / _GRAIN
         self.smallest = units[0]
         self.smallest_seconds = float(self.table[0])
-        #: What each count takes beyond the smallest.
+        #: Milli-units of each count beyond the smallest.
         self.extra = tuple(count - units[0] for count in units)
-        #: Distance of neighbouring counts; 0 for a single count or distances that differ.
+        #: Distance of neighbouring counts; 0 for a single count or unequal distances.
         self.step = _step(units)
-        #: Each step up saves at most what the one before saved; true of a single count.
+        #: Each step saves at most as much as the one before; true of a single count.
         self.convex = len(units) == 1 or (self.step > 0 and _falls(-np.diff(self.table)))
 
     def __len__(self) -> int:
@@ -51,14 +54,14 @@ class Choices:
         seconds: list[float] = self.table.tolist()
         return seconds
 
-    def later(self, seconds: Sequence[float]) -> Choices:
-        """Return the choices that take so many ``seconds`` more, one number for each count."""
+    def delayed(self, seconds: Sequence[float]) -> Choices:
+        """Return the choices with ``seconds`` added, one number per count."""
         if not any(seconds):
             return self
         return Choices(self.units, self.table + np.asarray(seconds, dtype=np.float64))
 
     def capped(self, most: int) -> Choices:
-        """Return the choices up to ``most`` milli-units; the smallest stays whatever it is."""
+        """Return the choices up to ``most`` milli-units, and the smallest in any case."""
         if self.units[-1] <= most or len(self.units) == 1:
             return self
         kept = max(1, bisect_right(self.units, most))
@@ -83,17 +86,33 @@ def _falls(saved: Seconds) -> bool:
 def elastic(units: tuple[int, ...], base_seconds: float, elasticity: Elasticity) -> Choices:
     """Return the choices of an action with a profile: duration T_ori / (E(m) · m) (paper eq. 1).
 
-    Kept for the next time: a workload has few profiles, and a table costs more than a decision.
+    Cached: a workload has few profiles, and a table costs more than a decision.
     """
     return profiled(units, lambda milli: elasticity.duration_seconds(base_seconds, milli))
 
 
 def profiled(units: tuple[int, ...], seconds_at: Callable[[int], float]) -> Choices:
-    """Return the choices of an action whose duration at some milli-units a function tells."""
+    """Return the choices of an action whose duration is a function of its milli-units."""
     return Choices(units, [seconds_at(milli) for milli in units])
 
 
 @lru_cache(maxsize=8192)
 def rigid(units: int, seconds: float) -> Choices:
-    """Return the one choice of an action that takes ``units`` and no other count."""
+    """Return the single choice of an inelastic action."""
     return Choices((units,), (seconds,))
+
+
+def choices_of(
+    units: tuple[int, ...],
+    duration_seconds: float | None,
+    elasticity: Elasticity | None,
+    predicted_seconds: float = DEFAULT_SECONDS,
+) -> Choices:
+    """Return the choices of a waiting action.
+
+    Without a profile (elasticity and duration) it has one choice, the smallest count, which takes
+    the declared duration, else the predicted one.
+    """
+    if elasticity is not None and duration_seconds is not None:
+        return elastic(units, duration_seconds, elasticity)
+    return rigid(units[0], predicted_seconds if duration_seconds is None else duration_seconds)

@@ -1,4 +1,4 @@
-"""One group: the waiting actions that share a key resource, and what is left of it for them."""
+"""Groups: the waiting actions that share a key resource, and the units left for them."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from domain.elasticity import Elasticity
 from domain.operators import Operator
+from domain.resources import MILLI
 from scheduler.core.policies.choices import Choices
 
 
 @dataclass(slots=True)
 class Group:
-    """What a policy is shown (paper §4.2: C_j, the rest of W.split(R_j), R_j, and the heap).
+    """Input of a policy (paper §4.2: C_j, the rest of W.split(R_j), R_j, and the heap).
 
-    All lists are in the order in which actions are served.
+    All lists are in service order.
     """
 
     resource: str
-    #: What remains of the resource after the smallest uses by other groups and all claims.
+    #: Units left after the smallest uses of other groups and all claims.
     operator: Operator
     #: Admitted by the scan: at their smallest counts they all fit at once.
     candidates: Sequence[Choices]
-    #: The rest of the group, waiting behind them.
+    #: The rest of the group, behind the candidates.
     behind: Sequence[Choices] = ()
     #: Seconds until each running action that holds the resource ends; residual when overdue.
     running: Sequence[float] = ()
@@ -31,35 +33,51 @@ class Group:
 
     @property
     def elastic(self) -> bool:
-        """Some candidate has a choice; otherwise there is nothing to decide."""
+        """Some candidate has several counts; otherwise there is nothing to decide."""
         return any(len(each) > 1 for each in self.candidates)
 
 
 class Trial(NamedTuple):
-    """One eviction that was looked at."""
+    """One number of evictions that was evaluated."""
 
     evicted: int
-    #: Sum of ends in seconds; None: given up, since it cannot be below the best so far.
+    #: Sum of finish times in seconds; None: pruned, since it cannot be below the best so far.
     objective_seconds: float | None
 
 
 @dataclass(slots=True)
 class Arrangement:
-    """What a policy decided: the first ``len(units)`` candidates go, the others keep waiting."""
+    """Output of a policy: the first ``len(units)`` candidates are granted, the others keep waiting."""
 
-    #: Granted milli-units of the key resource, one per candidate that goes.
+    #: Granted milli-units of the key resource, one per granted candidate.
     units: list[int]
-    #: Sum of ends of the whole group; None when the policy does not look at it.
+    #: Sum of finish times of the group; None when the policy does not compute it.
     objective_seconds: float | None = None
-    #: What was tried, in that order; the first one evicts nobody.
+    #: Evictions in the order in which they were tried; the first one evicts no candidate.
     trials: Sequence[Trial] = ()
-    #: Predicted ends of those that go, in seconds from now.
+    #: Predicted ends of the granted candidates, in seconds from now.
     ends: Sequence[float] = ()
 
 
 def at_smallest(group: Group) -> Arrangement:
-    """Let everybody go at the smallest count (Algorithm 1, lines 5 and 6)."""
+    """Grant all candidates at their smallest counts (Algorithm 1, lines 5 and 6)."""
     return Arrangement(
         [each.smallest for each in group.candidates],
         ends=[each.smallest_seconds for each in group.candidates],
     )
+
+
+class ResizeCandidate(NamedTuple):
+    """A malleable action, running or about to start."""
+
+    #: Feasible milli-units, rising.
+    counts: tuple[int, ...]
+    elasticity: Elasticity | None
+    #: Remaining part of T_ori; None: unknown.
+    left_seconds: float | None
+    project: str = ""
+
+
+def fair_share(units: int, elastic: int) -> int:
+    """Return the cap on a grant when ``units`` milli-units serve that many elastic actions."""
+    return max(1, -(-max(0, units) // (MILLI * max(1, elastic)))) * MILLI

@@ -1,34 +1,33 @@
-"""Policy ``paper``: elastic scheduling as ARL-Tangram has it (§4.2, Algorithms 1 to 3)."""
+"""Policy ``paper``: elastic scheduling of ARL-Tangram (§4.2, Algorithms 1 to 3)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from domain.elasticity import Elasticity
-from domain.resources import UnitSet
 from scheduler.core.policies.eviction import evict
 from scheduler.core.policies.group import Arrangement, Group, at_smallest
+from scheduler.core.policies.protocol import Policy
+from scheduler.core.policies.registry import register
 
 #: The paper: "setting depth = 2 or 3 is sufficient".
 DEPTH = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Paper:
+@register("paper")
+@dataclass(frozen=True)
+class Paper(Policy):
     """Greedy eviction over the best allocation of the candidates.
 
-    A group without known elasticity goes whole, at smallest counts (Algorithm 1, lines 5 and 6).
-    Cost and departures: `evict`, `arrange`, `estimate`.
+    A group without known elasticity is granted whole, at smallest counts (Algorithm 1, lines 5 and
+    6). Cost and departures: `eviction`, `dp_arrange`, `estimate`.
     """
 
     depth: int = DEPTH
     name: str = "paper"
-    shares: bool = False
 
-    def admits_at(self, units: UnitSet, elasticity: Elasticity | None = None) -> int:
-        """Return the smallest count (Algorithm 1, line 2)."""
-        return units[0]
+    arranges = True
+    takes_turns = False
 
     def arrange(self, group: Group) -> Arrangement:
-        """Decide who goes and with what."""
+        """Return the arrangement of Algorithm 1."""
         return evict(group, self.depth) if group.elastic else at_smallest(group)

@@ -27,8 +27,8 @@ from domain.decisions import Decision
 from domain.events import ActionFinished, ChunkNews
 from domain.ids import ResourceId
 from domain.inventory import Config, NodeInventory
-from scheduler.core.policies import Policy
 from scheduler.core.policies.choices import Choices
+from scheduler.core.policies.protocol import Policy
 from scheduler.core.state.demand import Needs, QueueKey
 from scheduler.core.state.fleet import Fleet
 from scheduler.core.state.live import LiveAction, LiveNode

@@ -16,8 +16,8 @@ from domain.decisions import Decision
 from domain.events import ActionFinished, ChunkNews
 from domain.ids import ResourceId
 from domain.inventory import Config, NodeInventory
-from scheduler.core.policies import Policy
 from scheduler.core.policies.choices import Choices
+from scheduler.core.policies.protocol import Policy
 from scheduler.core.residency import services
 from scheduler.core.residency.policy import Rank, ResidencyPolicy, Seat
 from scheduler.core.residency.service_turns import KIND

@@ -50,7 +50,7 @@ def with_restores(
     for live, each in zip(lives, choices, strict=True):
         service = live.needs.resident
         if service:
-            each = each.later(_added(state, ledger, service, each.units, before[service]))
+            each = each.delayed(_added(state, ledger, service, each.units, before[service]))
             before[service] += 1
         found.append(each)
     return found
@@ -61,7 +61,7 @@ def may_widen(state: State, live: LiveAction) -> bool:
     counts = live.action.cost.get(KIND)
     return (
         counts is not None
-        and policy_of(state, live.pool).shares
+        and policy_of(state, live.pool).caps_grants
         and counts[-1] > live.needs.key_amount
     )
 

@@ -3,8 +3,8 @@
 Strict first come first served changes the service on a chunk with nearly every call, once there are
 more services than chunks. Here a service that is cached on a free chunk goes on until none of its calls
 waits (polling systems: *exhaustive* service minimises the work that waits); then the oldest call is
-served. To bound the delay, a call that has waited too long is *overdue* and goes first. Policy
-``paper`` takes no turns.
+served. To bound the delay, a call that has waited too long is *overdue* and goes first. Policies
+without `takes_turns` serve calls by arrival.
 
 Rules
 1. Among calls of equal priority: overdue ones, then those whose service is cached on a free chunk, then
@@ -40,7 +40,7 @@ from domain.events import ActionFinished
 from domain.ids import ResourceId, node_resource
 from domain.resources import MILLI
 from domain.services import service_name
-from scheduler.core.policies import Policy
+from scheduler.core.policies.protocol import Policy
 from scheduler.core.residency.policy import NO_PREFERENCE, Rank, RestoreTimes, Seat
 from scheduler.core.state.demand import Needs, QueueKey
 from scheduler.core.state.live import LiveAction
@@ -54,8 +54,6 @@ SPARE_RESTORES: Final = 1.0
 LEAST_RESTORES: Final = 0.75
 #: Weight of the newest measurement.
 _NEWEST: Final = 0.3
-#: Policies that serve calls by arrival.
-_PLAIN: Final = frozenset({"paper"})
 
 #: Classes of `Rank`.
 _OVERDUE: Final = 0
@@ -65,7 +63,7 @@ OTHERS: Final = NO_PREFERENCE
 
 def with_service(needs: Needs, action: Action, policy: Policy) -> Needs:
     """Return ``needs`` with the service that is called, so that its calls share a queue."""
-    if action.call is None or policy.name in _PLAIN:
+    if action.call is None or not policy.takes_turns:
         return needs
     name = service_name(action.call.target)
     return needs if name is None else needs._replace(resident=name)

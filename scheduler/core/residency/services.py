@@ -33,8 +33,8 @@ from domain.inventory import Config, NodeInventory
 from domain.ports import HostingLedger
 from domain.resources import MILLI
 from domain.services import GpuService, service_name
-from scheduler.core.policies import Policy
 from scheduler.core.policies.choices import Choices
+from scheduler.core.policies.protocol import Policy
 from scheduler.core.residency import placement, prefetch, restore_costs, service_turns
 from scheduler.core.residency.policy import Rank, ResidencyPolicy, Seat
 from scheduler.core.residency.service_turns import KIND

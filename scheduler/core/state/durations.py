@@ -20,8 +20,7 @@ from functools import lru_cache
 
 from domain.action import Action
 from domain.resources import MILLI
-from scheduler.core.policies.choices import Choices, elastic, rigid
-from scheduler.core.policies.problem import DEFAULT_SECONDS
+from scheduler.core.policies.choices import DEFAULT_SECONDS, Choices, elastic, rigid
 from scheduler.core.state.live import LiveAction
 from scheduler.core.state.model import State
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from domain.action import Action
 from domain.ids import ActionId, ResourceId, TrajectoryKey, task_key, trajectory_key
 from domain.inventory import Config, default_config
-from scheduler.core.policies import Policy
 from scheduler.core.policies.group import Arrangement
+from scheduler.core.policies.protocol import Policy
 from scheduler.core.residency.policy import ResidencyPolicy
 from scheduler.core.sharing.cohorts import Sharing
 from scheduler.core.state.coalescing import CallCoalescing

@@ -3,7 +3,7 @@
     python manage.py plan < problem.json
     python manage.py plan --policy "fixed(4)" < problem.json
 
-Reads JSON on standard input and writes JSON on standard output (`scheduler.core.policies.wire`).
+Reads JSON on standard input and writes JSON on standard output (`tangram_web.management.plan_json`).
 Bad input: one line on standard error that names the member, and exit code 2.
 """
 
@@ -17,10 +17,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from domain.errors import InvalidRequest
-from domain.policies import KNOWN_POLICIES
-from scheduler.core.policies import policy_named
-from scheduler.core.policies.plan import decide
-from scheduler.core.policies.wire import parse_problem, plan_to_json
+from scheduler.core.planner import plan_grants
+from scheduler.core.policies.registry import policy_forms, policy_named
+from tangram_web.management.plan_json import parse_problem, plan_to_json
 
 
 class Command(BaseCommand):
@@ -30,11 +29,11 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the policy."""
-        parser.add_argument("--policy", default="paper", help=f"one of {', '.join(KNOWN_POLICIES)}")
+        """Add the option for the policy."""
+        parser.add_argument("--policy", default="paper", help=f"one of {', '.join(policy_forms())}")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Print the decision and how long it took."""
+        """Write the decision and its duration."""
         try:
             policy_named(options["policy"])  # before waiting for input
             problem, depth = parse_problem(sys.stdin.buffer.read())
@@ -44,6 +43,6 @@ class Command(BaseCommand):
             sys.exit(2)
         policy = policy_named(options["policy"], depth=depth)
         began = time.perf_counter()
-        plan = decide(problem, policy)
+        plan = plan_grants(problem, policy)
         took = time.perf_counter() - began
         self.stdout.write(json.dumps({**plan_to_json(plan), "decision_us": round(took * 1e6)}))

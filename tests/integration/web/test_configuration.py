@@ -206,7 +206,7 @@ def test_a_policy_is_switched_over_rest_and_an_unknown_one_is_refused_with_the_k
     assert in_force.pools["default"].policy == "fixed(4)"
     for answer in refused:
         assert answer.status_code == 422
-        assert "known are paper, minimum, fixed(k), balanced" in answer.content.decode()
+        assert "known are balanced, fixed(k), malleable, minimum, paper" in answer.content.decode()
         assert answer.json()["errors"][0]["pointer"] == "/policy"
 
 

@@ -10,7 +10,13 @@ from hypothesis import given, settings
 
 from domain.elasticity import Elasticity, parse_elasticity
 from domain.resources import MILLI
-from scheduler.core.policies.malleable import Profile, Share, _weights, profile_of, widths
+from scheduler.core.policies.malleable import (
+    MalleableAction,
+    Profile,
+    _weights,
+    distribute_units,
+    profile_of,
+)
 from tests.tiers import by_tier
 
 PERFECT = Elasticity(amdahl=1.0)
@@ -26,14 +32,16 @@ def square_roots(widest: int) -> Profile:
     return profile_of(counts(*range(1, widest + 1)), parse_elasticity(table))
 
 
-def cores(shares: list[Share], total: int) -> list[int]:
-    return [width // MILLI for width in widths(shares, total * MILLI)]
+def cores(shares: list[MalleableAction], total: int) -> list[int]:
+    return [width // MILLI for width in distribute_units(shares, total * MILLI)]
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["shorter first", "longer first"])
 def test_two_actions_are_shared_out_to_as_hesrpt_has_it(order):
     """p = ½, two actions: of 400 cores the longer one has (1/2)^2, whatever they have left."""
-    shares = [Share(square_roots(400), 1.0), Share(square_roots(400), 7.0)][::order]
+    shares = [MalleableAction(square_roots(400), 1.0), MalleableAction(square_roots(400), 7.0)][
+        ::order
+    ]
 
     assert cores(shares, 400) == pytest.approx([300, 100][::order], abs=1)
 
@@ -41,7 +49,14 @@ def test_two_actions_are_shared_out_to_as_hesrpt_has_it(order):
 def test_the_shortest_goes_first_where_units_add_up_without_loss():
     profile = profile_of(counts(*range(1, 9)), PERFECT)
 
-    assert cores([Share(profile, 30.0), Share(profile, 10.0), Share(profile, 20.0)], 12) == [
+    assert cores(
+        [
+            MalleableAction(profile, 30.0),
+            MalleableAction(profile, 10.0),
+            MalleableAction(profile, 20.0),
+        ],
+        12,
+    ) == [
         1,
         8,
         3,
@@ -51,25 +66,25 @@ def test_the_shortest_goes_first_where_units_add_up_without_loss():
 def test_actions_of_unknown_remaining_duration_are_equal():
     profile = profile_of(counts(*range(1, 9)), Elasticity(amdahl=0.9))
 
-    assert cores([Share(profile, None)] * 3, 9) == [3, 3, 3]
+    assert cores([MalleableAction(profile, None)] * 3, 9) == [3, 3, 3]
 
 
 def test_counts_that_gain_nothing_are_not_handed_out():
     profile = profile_of(counts(1, 2, 3, 8), parse_elasticity({"1": 1, "2": 1, "3": 0.6, "8": 0.1}))
 
-    assert cores([Share(profile, 1.0)], 8) == [2]
+    assert cores([MalleableAction(profile, 1.0)], 8) == [2]
 
 
 def test_a_step_that_gains_nothing_does_not_hide_a_later_one_that_does():
     profile = profile_of(counts(1, 2, 4), parse_elasticity({"1": 1, "2": 0.5, "4": 0.9}))
 
-    assert cores([Share(profile, 1.0)], 4) == [4]
+    assert cores([MalleableAction(profile, 1.0)], 4) == [4]
 
 
 def test_a_count_that_does_not_fit_is_passed_over():
     profile = profile_of(counts(1, 4), PERFECT)
 
-    assert cores([Share(profile, 1.0), Share(profile, 2.0)], 6) == [4, 1]
+    assert cores([MalleableAction(profile, 1.0), MalleableAction(profile, 2.0)], 6) == [4, 1]
 
 
 profiles = st.builds(
@@ -78,7 +93,7 @@ profiles = st.builds(
     st.floats(0.0, 1.0),
 )
 shares_of = st.lists(
-    st.builds(Share, profiles, st.none() | st.floats(0.0, 1e5)), min_size=1, max_size=6
+    st.builds(MalleableAction, profiles, st.none() | st.floats(0.0, 1e5)), min_size=1, max_size=6
 )
 
 
@@ -87,7 +102,7 @@ shares_of = st.lists(
 def test_the_allotment_fits_and_leaves_nothing_that_an_action_could_use(shares, more):
     total = sum(share.profile.counts[0] for share in shares) + more * MILLI
 
-    wide = widths(shares, total)
+    wide = distribute_units(shares, total)
 
     assert sum(wide) <= total
     for share, width in zip(shares, wide, strict=True):
@@ -111,11 +126,11 @@ def one_step_after_the_other(shares, total, purses):
             return [share.profile.counts[k] for share, k in zip(shares, at, strict=True)]
         _, count, i = min(steps)
         step = shares[i].profile.counts[at[i] + 1] - count
-        if step > left or step > rest[shares[i].purse]:
+        if step > left or step > rest[shares[i].project]:
             over.add(i)
             continue
         at[i], left = at[i] + 1, left - step
-        rest[shares[i].purse] -= step
+        rest[shares[i].project] -= step
 
 
 @settings(max_examples=by_tier(25, 100, 1000), deadline=None, derandomize=True)
@@ -124,20 +139,20 @@ def one_step_after_the_other(shares, total, purses):
     st.fixed_dictionaries({purse: st.integers(0, 20).map(MILLI.__mul__) for purse in "ab"}),
 )  # fmt: skip
 def test_limits_of_projects_limit_their_own_actions_alone(shares, more, owners, purses):
-    shares = [share._replace(purse=who) for share, who in zip(shares, owners, strict=False)]
+    shares = [share._replace(project=who) for share, who in zip(shares, owners, strict=False)]
     total = sum(share.profile.counts[0] for share in shares) + more * MILLI
 
-    wide = widths(shares, total, purses)
+    wide = distribute_units(shares, total, purses)
 
     assert wide == one_step_after_the_other(shares, total, purses)
     rest = dict(purses)
     for share, width in zip(shares, wide, strict=True):
-        rest[share.purse] -= width - share.profile.counts[0]
+        rest[share.project] -= width - share.profile.counts[0]
     assert min(rest.values()) >= 0
     for share, width in zip(shares, wide, strict=True):
         wider = [count for count in share.profile.counts if count > width]
         step = wider[0] - width if wider else 0
-        assert not wider or step > total - sum(wide) or step > rest[share.purse]
+        assert not wider or step > total - sum(wide) or step > rest[share.project]
 
 
 @settings(max_examples=by_tier(15, 60, 600), deadline=None, derandomize=True)
@@ -145,7 +160,7 @@ def test_limits_of_projects_limit_their_own_actions_alone(shares, more, owners, 
 def test_of_equal_profiles_the_one_with_less_left_is_never_narrower(left, amdahl):
     profile = profile_of(counts(*range(1, 9)), Elasticity(amdahl=amdahl))
 
-    wide = widths([Share(profile, each) for each in left], 16 * MILLI)
+    wide = distribute_units([MalleableAction(profile, each) for each in left], 16 * MILLI)
 
     for (a, wide_a), (b, wide_b) in product(zip(left, wide, strict=True), repeat=2):
         assert a >= b or wide_a >= wide_b

@@ -11,31 +11,36 @@ from hypothesis import given, settings
 from domain.elasticity import Elasticity
 from domain.ids import ActionId, ResourceId
 from domain.resources import MILLI
-from scheduler.core.policies import policy_named
-from scheduler.core.policies.plan import decide
-from scheduler.core.policies.problem import Plan, Problem, ResourceSnapshot, Waiting
+from scheduler.core.planner import (
+    PlannedGrants,
+    PlanningProblem,
+    ResourceSnapshot,
+    WaitingAction,
+    plan_grants,
+)
+from scheduler.core.policies.registry import policy_named
 from tests.tiers import by_tier
 
 PERFECT = Elasticity(amdahl=1.0)
 
 
-def waiting(name: str, cost: Mapping[str, Sequence[int]], **fields: Any) -> Waiting:
+def waiting(name: str, cost: Mapping[str, Sequence[int]], **fields: Any) -> WaitingAction:
     """Return a waiting action; its profile is perfect when it has a duration."""
     if "duration_seconds" in fields:
         fields.setdefault("elasticity", PERFECT)
     units = {name: tuple(count * MILLI for count in counts) for name, counts in cost.items()}
-    return Waiting(ActionId(name), units, **fields)
+    return WaitingAction(ActionId(name), units, **fields)
 
 
 def planned(
-    free: Mapping[str, float], *some: Waiting, policy: str = "paper", **running: Any
-) -> Plan:
+    free: Mapping[str, float], *some: WaitingAction, policy: str = "paper", **running: Any
+) -> PlannedGrants:
     """Decide about ``some`` on resources of which so many units are free."""
     resources = {
         ResourceId(name): ResourceSnapshot(round(units * MILLI), running.get(name, ()))
         for name, units in free.items()
     }
-    return decide(Problem(resources, some), policy_named(policy))
+    return plan_grants(PlanningProblem(resources, some), policy_named(policy))
 
 
 def test_an_action_scales_along_its_key_and_takes_the_smallest_count_of_others():
@@ -101,7 +106,7 @@ def test_an_action_without_a_cost_goes_at_once():
 def test_light_actions_are_shown_beside_whole_units():
     plan = planned(
         {"cpu": 2.5},
-        Waiting(ActionId("light"), {"cpu": (100,)}),
+        WaitingAction(ActionId("light"), {"cpu": (100,)}),
         waiting("a", {"cpu": [1, 2, 3]}, duration_seconds=6.0),
     )
 

@@ -7,8 +7,8 @@ import pytest
 from benchmarks.evaluation.cases import SERVING
 from domain.errors import InvalidRequest
 from simulator import job
-from simulator.compare import BASELINES, POLICIES
-from simulator.request import MOST_ACTIONS, RIVALS, read_request
+from simulator.compare import BASELINES
+from simulator.request import MOST_ACTIONS, RIVALS, compared_policies, read_request
 from simulator.workloads.rewards import PRESETS
 from tangram_web.simulations import forms
 
@@ -21,7 +21,8 @@ def silent(*_: object) -> None:
 
 def test_the_light_lists_are_those_of_the_simulator():
     assert {*RIVALS} | SERVING.keys() == BASELINES.keys()
-    assert forms.POLICIES == POLICIES
+    shown = [name for name, _ in forms._policy_choices()]
+    assert shown == [*compared_policies(), *RIVALS]
     assert sorted(PRESETS) == ["heavy", "light", "medium"]
 
 

@@ -172,7 +172,7 @@ NAN = float("nan")
     [
         (b"", "plan: not JSON: "),
         (b"\xff", "plan: not JSON: "),
-        (b'{"waiting": [], "waiting": []}', "plan: not JSON: the member 'waiting' stands twice"),
+        (b'{"waiting": [], "waiting": []}', "plan: not JSON: the member 'waiting' is repeated"),
         ([], "plan: Expected `object`"),
         ({}, "plan: Object missing required field `resources`"),
         (PROBLEM | {"depth": 0}, "plan: /depth: "),
@@ -241,7 +241,7 @@ def test_an_unknown_policy_is_named_with_the_known_ones(plan, capsys):
         plan(PROBLEM, policy="fastest")
 
     assert ended.value.code == 2
-    assert "'fastest' is no policy; known are paper, minimum" in capsys.readouterr().err
+    assert "'fastest' is no policy; known are balanced, fixed(k)" in capsys.readouterr().err
 
 
 @pytest.mark.slow

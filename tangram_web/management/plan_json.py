@@ -1,4 +1,4 @@
-"""Problems and plans as JSON, for ``manage.py plan``.
+"""Scheduling problems and plans as JSON, for ``manage.py plan``.
 
     {"depth": 2,
      "resources": {"cpu:n1": {"type": "units", "free": 8, "running": [2.0, 5.0]}},
@@ -23,15 +23,15 @@ from domain.elasticity import parse_elasticity
 from domain.errors import InvalidRequest
 from domain.ids import ActionId, ResourceId
 from domain.resources import MAX_UNITS, MILLI, UnitRange, parse_units, units_of
+from scheduler.core.planner import PlannedGrants, PlanningProblem, ResourceSnapshot, WaitingAction
 from scheduler.core.policies.paper import DEPTH
-from scheduler.core.policies.problem import Plan, Problem, ResourceSnapshot, Waiting
 
 Number = int | float
-#: No declared time may pass a year; sums of times stay numbers then.
+#: Largest declared time, a year; sums of times stay finite.
 MAX_SECONDS = 31_536_000
 
 
-class ResourcePayload(msgspec.Struct, forbid_unknown_fields=True):
+class ResourceInput(msgspec.Struct, forbid_unknown_fields=True):
     """``units`` (cores of one node) and ``concurrency`` (calls at once) are plain counts.
 
     ``chunks`` are blocks of GPUs; their ``free`` lists the free blocks of 1, 2, 4 and 8.
@@ -44,11 +44,11 @@ class ResourcePayload(msgspec.Struct, forbid_unknown_fields=True):
     running: list[Number] = []
 
 
-class WaitingPayload(msgspec.Struct, forbid_unknown_fields=True):
+class ActionInput(msgspec.Struct, forbid_unknown_fields=True):
     """A waiting action."""
 
     id: Annotated[str, Meta(min_length=1, max_length=256)]
-    #: Resource → a count, a list of counts, or ``{"min": …, "max": …}``.
+    #: ResourceSnapshot → a count, a list of counts, or ``{"min": …, "max": …}``.
     cost: dict[str, Any] = {}
     key: str | None = None
     duration_s: Number | None = None
@@ -56,23 +56,23 @@ class WaitingPayload(msgspec.Struct, forbid_unknown_fields=True):
     elasticity: dict[str, Any] | None = None
 
 
-class ProblemPayload(msgspec.Struct, forbid_unknown_fields=True):
-    """A whole problem; ``waiting`` first come first served."""
+class ProblemInput(msgspec.Struct, forbid_unknown_fields=True):
+    """A whole problem; ``waiting`` is in the order of arrival."""
 
     resources: dict[str, Any]
-    waiting: list[WaitingPayload] = []
+    waiting: list[ActionInput] = []
     depth: Annotated[int, Meta(ge=1, le=64)] = DEPTH
 
 
-def parse_problem(text: str | bytes) -> tuple[Problem, int]:
-    """Return the problem and its depth; raise InvalidRequest naming what is wrong."""
+def parse_problem(text: str | bytes) -> tuple[PlanningProblem, int]:
+    """Return the problem and its depth; raise InvalidRequest with the pointer of the wrong member."""
     try:
         raw = json.loads(text, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"not JSON: {error}") from None
-    payload: ProblemPayload = _convert(raw, ProblemPayload, "")
-    have: dict[str, ResourcePayload] = {
-        name: _convert(each, ResourcePayload, f"/resources/{name}")
+    payload: ProblemInput = _convert(raw, ProblemInput, "")
+    have: dict[str, ResourceInput] = {
+        name: _convert(each, ResourceInput, f"/resources/{name}")
         for name, each in payload.resources.items()
     }
     resources = {
@@ -85,10 +85,10 @@ def parse_problem(text: str | bytes) -> tuple[Problem, int]:
             first = f"/waiting/{seen[one.id]}"
             raise InvalidRequest(f"{one.id!r} is {first} already", pointer=f"/waiting/{at}/id")
         seen[one.id] = at
-    return Problem(resources, waiting), payload.depth
+    return PlanningProblem(resources, waiting), payload.depth
 
 
-def plan_to_json(plan: Plan) -> dict[str, Any]:
+def plan_to_json(plan: PlannedGrants) -> dict[str, Any]:
     """Return a plan as plain values."""
     return {
         "selected": [
@@ -104,12 +104,12 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the member {twice!r} stands twice in one object")
+        raise ValueError(f"the member {twice!r} is repeated in one object")
     return members
 
 
 def _convert(value: Any, kind: Any, pointer: str) -> Any:
-    """Return ``value``, which stands at ``pointer``, as a ``kind``."""
+    """Return ``value``, found at ``pointer``, as a ``kind``."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -118,7 +118,7 @@ def _convert(value: Any, kind: Any, pointer: str) -> Any:
         raise InvalidRequest(message, pointer=f"{pointer}{below}") from None
 
 
-def _resource(have: ResourcePayload, pointer: str) -> ResourceSnapshot:
+def _resource(have: ResourceInput, pointer: str) -> ResourceSnapshot:
     for at, seconds in enumerate(have.running):
         if not 0 <= seconds <= MAX_SECONDS:
             raise InvalidRequest(
@@ -150,7 +150,7 @@ def _chunks(free: Number | list[int], pointer: str) -> Counts:
     return (one, two, four, eight)
 
 
-def _waiting(one: WaitingPayload, resources: dict[str, ResourcePayload], pointer: str) -> Waiting:
+def _waiting(one: ActionInput, resources: dict[str, ResourceInput], pointer: str) -> WaitingAction:
     cost = {}
     for name, counts in one.cost.items():
         where = f"{pointer}/cost/{name}"
@@ -175,4 +175,4 @@ def _waiting(one: WaitingPayload, resources: dict[str, ResourcePayload], pointer
             for count, share in one.elasticity.items()
         }
         elasticity = parse_elasticity(profile, where)
-    return Waiting(ActionId(one.id), cost, one.key, seconds, elasticity)
+    return WaitingAction(ActionId(one.id), cost, one.key, seconds, elasticity)

@@ -1,11 +1,11 @@
-"""Decide a whole problem: Algorithm 1 around the policies (paper §4.2).
+"""Offline planning of a whole scheduling problem: Algorithm 1 around the policies (paper §4.2).
 
 Recipe
-1. Scan the waiting actions in order, at the counts the policy admits at: `Scan` says who is a
-   candidate, who blocks what, and who claims what (line 2, in the reading of `scan`).
-2. Split the candidates by key resource (line 4). What a group may share out of its resource is what
-   is free minus the smallest uses of other groups' candidates and minus all claims.
-3. Let the policy arrange each group; who is evicted keeps what it would use of other resources, so
+1. Scan the waiting actions in order, at the counts at which the policy admits: `Scan` returns the
+   candidates, the blocked resources, and the claims (line 2, in the reading of `cycle.scan`).
+2. Split the candidates by key resource (line 4). A group may use the free units of its resource
+   minus the smallest uses of other groups' candidates and minus all claims.
+3. Let the policy arrange each group; evicted actions keep their smallest uses of other resources, so
    the groups do not depend on each other's answers or order.
 
 Cost: O(w · k) for w waiting actions of k resources each, and one arrangement per group.
@@ -18,21 +18,79 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from domain.chunks import SIZES, Counts, beside, gpus_of
+from domain.elasticity import Elasticity
 from domain.ids import ActionId, ResourceId
 from domain.operators import ChunksOperator, Operator, UnitsOperator
-from domain.resources import MILLI, units
+from domain.resources import MILLI, Cost, units
 from scheduler.core.cycle.scan import Scan
-from scheduler.core.policies import Policy
-from scheduler.core.policies.balanced import fair_share
-from scheduler.core.policies.choices import Choices, grained
-from scheduler.core.policies.group import Arrangement, Group
-from scheduler.core.policies.problem import Plan, Problem, Waiting, choices_of, key_of
+from scheduler.core.policies.choices import Choices, choices_of, grained
+from scheduler.core.policies.group import Arrangement, Group, fair_share
+from scheduler.core.policies.protocol import Policy
 from scheduler.core.state.demand import Need
 from scheduler.core.state.queues import WaitReason
 
 
-class _Counted:
-    """What a scan asks of a ledger, over one number."""
+@dataclass(frozen=True, slots=True)
+class ResourceSnapshot:
+    """Free units of one resource, and the running actions that hold it."""
+
+    #: Milli-units; negative after it shrank below what runs.
+    free: int
+    #: Seconds until each running action that holds it ends.
+    running: Sequence[float] = ()
+    #: Free chunks of 1, 2, 4 and 8 GPUs, which are ``free`` together; None: units are alike.
+    chunks: Counts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingAction:
+    """A waiting action."""
+
+    id: ActionId
+    cost: Cost
+    #: Key resource; None: see `key_of`.
+    key: str | None = None
+    #: T_ori, the duration with one unit of the key resource.
+    duration_seconds: float | None = None
+    elasticity: Elasticity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningProblem:
+    """Resources and the actions that wait for them, first come first served."""
+
+    resources: Mapping[ResourceId, ResourceSnapshot]
+    waiting: Sequence[WaitingAction] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGrants:
+    """Decision of a policy about a problem."""
+
+    #: Action → resource → granted milli-units, in the order of arrival.
+    selected: dict[str, dict[str, int]] = field(default_factory=dict)
+    #: Action → reason why it keeps waiting, in the order of arrival.
+    waiting: dict[str, str] = field(default_factory=dict)
+    #: Sum of finish times of the arranged groups, by key resource.
+    objective_seconds: dict[str, float] = field(default_factory=dict)
+
+
+def key_of(cost: Cost, key: str | None, free: Mapping[str, int]) -> str | None:
+    """Return the key resource: the declared one, else the only elastic one, else the scarcest.
+
+    Scarcest: the smallest count is the largest share of the free units; ties by name. None for an
+    action without a cost.
+    """
+    if key is not None or not cost:
+        return key
+    several = [name for name in cost if len(cost[name]) > 1]
+    if len(several) == 1:
+        return several[0]
+    return max(sorted(cost), key=lambda name: cost[name][0] / max(1, free.get(name, 0)))
+
+
+class _FreeUnits:
+    """The part of a ledger that a scan uses, over one number."""
 
     __slots__ = ("free",)
 
@@ -46,15 +104,15 @@ class _Counted:
         self.free -= amount
 
     def operator(self, back: Sequence[int], claims: Sequence[int]) -> Operator:
-        """Say what is free when ``back`` is given back and ``claims`` are kept."""
+        """Return the operator over what is free after ``back`` is returned and ``claims`` are kept."""
         return UnitsOperator(self.free + sum(back) - sum(claims))
 
     def __str__(self) -> str:
         return str(units(self.free))
 
 
-class _Chunked:
-    """The same over free chunks of GPUs."""
+class _FreeChunks:
+    """The part of a ledger that a scan uses, over free chunks of GPUs."""
 
     __slots__ = ("_all", "_left", "_taken")
 
@@ -64,7 +122,7 @@ class _Chunked:
 
     @property
     def free(self) -> int:
-        """Milli-units of GPUs that nobody took."""
+        """Milli-units of GPUs that are left."""
         return gpus_of(self._left) * MILLI
 
     def fits(self, amounts: Sequence[int]) -> bool:
@@ -75,7 +133,7 @@ class _Chunked:
         self._left = beside(self._left, (amount,))
 
     def operator(self, back: Sequence[int], claims: Sequence[int]) -> Operator:
-        """Say what is free when ``back`` is given back and ``claims`` are kept."""
+        """Return the operator over what is free after ``back`` is returned and ``claims`` are kept."""
         others = (Counter(self._taken) - Counter(back)).elements()
         return ChunksOperator(beside(self._all, [*others, *claims]))
 
@@ -86,34 +144,36 @@ class _Chunked:
 
 
 @dataclass(slots=True)
-class _Split:
-    """One group while it is put together."""
+class _GroupMembers:
+    """Members of one group, as the scan finds them."""
 
-    candidates: list[Waiting] = field(default_factory=list)
-    behind: list[Waiting] = field(default_factory=list)
-    #: Milli-units that each of its candidates takes when it is admitted.
+    candidates: list[WaitingAction] = field(default_factory=list)
+    behind: list[WaitingAction] = field(default_factory=list)
+    #: Milli-units that each candidate takes when it is admitted.
     taken: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class _Scanned:
-    """What the scan found."""
+class _ScanResult:
+    """Result of the scan."""
 
-    left: dict[ResourceId, _Counted | _Chunked]
+    left: dict[ResourceId, _FreeUnits | _FreeChunks]
     scan: Scan = field(default_factory=Scan)
-    groups: dict[str | None, _Split] = field(default_factory=lambda: defaultdict(_Split))
+    groups: dict[str | None, _GroupMembers] = field(
+        default_factory=lambda: defaultdict(_GroupMembers)
+    )
     granted: dict[ActionId, dict[str, int]] = field(default_factory=dict)
     waits: dict[ActionId, str] = field(default_factory=dict)
 
 
-def decide(problem: Problem, policy: Policy) -> Plan:
-    """Return who goes now and with what, and why the others wait."""
-    plan = Plan()
+def plan_grants(problem: PlanningProblem, policy: Policy) -> PlannedGrants:
+    """Return the grants of ``policy``, and why the other actions wait."""
+    plan = PlannedGrants()
     scanned = _scan(problem, policy)
     granted, waits = scanned.granted, scanned.waits
     for key in sorted(name for name in scanned.groups if name is not None):
         split = scanned.groups[key]
-        if policy.arrange is not None and split.candidates:
+        if policy.arranges and split.candidates:
             group = _group(problem, key, scanned)
             _enter(plan, group, split, policy.arrange(group), granted, waits)
     plan.selected.update({one.id: granted[one.id] for one in problem.waiting if one.id in granted})
@@ -121,11 +181,11 @@ def decide(problem: Problem, policy: Policy) -> Plan:
     return plan
 
 
-def _scan(problem: Problem, policy: Policy) -> _Scanned:
-    """Say who is a candidate of which group (recipe, steps 1 and 2)."""
-    found = _Scanned(
+def _scan(problem: PlanningProblem, policy: Policy) -> _ScanResult:
+    """Return the candidates of each group (recipe, steps 1 and 2)."""
+    found = _ScanResult(
         {
-            name: _Counted(have.free) if have.chunks is None else _Chunked(have.chunks)
+            name: _FreeUnits(have.free) if have.chunks is None else _FreeChunks(have.chunks)
             for name, have in problem.resources.items()
         }
     )
@@ -148,27 +208,27 @@ def _scan(problem: Problem, policy: Policy) -> _Scanned:
     return found
 
 
-def _needs(one: Waiting, key: str | None, policy: Policy) -> list[Need]:
-    """Return what the scan asks for: the policy's count of the key resource, else the smallest.
+def _needs(one: WaitingAction, key: str | None, policy: Policy) -> list[Need]:
+    """Return what the scan admits with: the policy's count of the key resource, else the smallest.
 
-    A problem does not say how much there is in all, so nobody can wait here for a wider count.
+    A problem has no capacities, so no action waits for a wider count.
     """
     return [
-        (ResourceId(name), policy.admits_at(one.cost[name]) if name == key else one.cost[name][0])
+        (ResourceId(name), policy.admit_count(one.cost[name]) if name == key else one.cost[name][0])
         for name in sorted(one.cost)
     ]
 
 
-def _group(problem: Problem, key: str, scanned: _Scanned) -> Group:
-    """Show a group as the policies see it."""
+def _group(problem: PlanningProblem, key: str, scanned: _ScanResult) -> Group:
+    """Return the policy's input for the group of ``key``."""
     name, split = ResourceId(key), scanned.groups[key]
     claims = scanned.scan.claims.get(name, ())
     free = scanned.left[name].free + sum(split.taken) - sum(claims)
     candidates = [_choices(one, key) for one in split.candidates]
     behind = [_choices(one, key) for one in split.behind]
-    everybody = [*candidates, *behind]
-    elastic = sum(len(each) > 1 for each in everybody)
-    inelastic = sum(each.smallest for each in everybody if len(each) == 1)
+    members = [*candidates, *behind]
+    elastic = sum(len(each) > 1 for each in members)
+    inelastic = sum(each.smallest for each in members if len(each) == 1)
     return Group(
         key,
         scanned.left[name].operator(split.taken, claims),
@@ -179,19 +239,19 @@ def _group(problem: Problem, key: str, scanned: _Scanned) -> Group:
     )
 
 
-def _choices(one: Waiting, key: str) -> Choices:
+def _choices(one: WaitingAction, key: str) -> Choices:
     return choices_of(one.cost[key], one.duration_seconds, one.elasticity)
 
 
 def _enter(
-    plan: Plan,
+    plan: PlannedGrants,
     group: Group,
-    split: _Split,
+    split: _GroupMembers,
     arrangement: Arrangement,
     granted: dict[ActionId, dict[str, int]],
     waits: dict[ActionId, str],
 ) -> None:
-    """Write down one group's answer."""
+    """Record the decision about one group."""
     for one, amount in zip(split.candidates, arrangement.units, strict=False):
         granted[one.id][group.resource] = amount
     for one in split.candidates[len(arrangement.units) :]:
@@ -211,9 +271,9 @@ def _evicted(group: Group, arrangement: Arrangement) -> str:
 
 
 def _why(
-    reason: WaitReason, needs: list[Need], left: Mapping[ResourceId, _Counted | _Chunked]
+    reason: WaitReason, needs: list[Need], left: Mapping[ResourceId, _FreeUnits | _FreeChunks]
 ) -> str:
-    """Word why the scan did not admit an action."""
+    """Return why the scan did not admit an action."""
     resource = ResourceId(reason.subject or "")
     if reason.code == "behind":
         return f"{reason.blocked_by} came before it and waits for {resource}"
