@@ -1,10 +1,10 @@
-"""The action: one atomic invocation of an external resource, as an immutable request.
+"""Actions: atomic invocations of external resources, as immutable requests.
 
 Transitions are data; `docs/state-machines.md` is drawn from `TRANSITIONS`.
 
     queued ──▶ granted ──▶ running ──▶ finished
        ▲          │           │
-       └──────────┴───────────┘   only when it never started, or was lost and is replay-safe
+       └──────────┴───────────┘   only if it never started, or was lost and is replay-safe
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from domain.resources import Cost
 
 
 class Kind(StrEnum):
-    """Who executes the action."""
+    """Executor of an action."""
 
-    EXEC = "exec"  # a command in the trajectory's environment
+    EXEC = "exec"  # the node: a command in the trajectory's environment
     CALL = "call"  # a request forwarded to a GPU service or an API
     LEASE = "lease"  # the trainer itself, while it holds the lease
-    NOOP = "noop"  # nobody: granted, touched by the node worker, released
+    NOOP = "noop"  # none: granted, acknowledged by the node worker, released
 
 
 class ActionState(StrEnum):
-    """Where an action is. All states survive a restart."""
+    """State of an action. All states survive a restart."""
 
     QUEUED = "queued"
     GRANTED = "granted"
@@ -38,7 +38,7 @@ class ActionState(StrEnum):
     FINISHED = "finished"
 
 
-# Who looks at every action names members so: through the class, each look-up costs as much as a call.
+# Aliases for hot loops: a look-up through the enum class costs as much as a function call.
 QUEUED: Final = ActionState.QUEUED
 GRANTED: Final = ActionState.GRANTED
 RUNNING: Final = ActionState.RUNNING
@@ -56,20 +56,20 @@ TRANSITIONS: Final[dict[ActionState, frozenset[ActionState]]] = {
 
 
 class Outcome(StrEnum):
-    """How an action ended; set once, never changed (I1)."""
+    """Outcome of a finished action; set once, never changed (I1)."""
 
     COMPLETED = "completed"  # any exit code, any HTTP status: that is data
     TIMEOUT = "timeout"  # execution took longer than timeout_seconds
     EXPIRED = "expired"  # waited longer than queue_timeout_seconds
     CANCELLED = "cancelled"
     OOM_KILLED = "oom_killed"
-    INFRA_FAILED = "infra_failed"  # it did not run to its end, and that is our side's fault
-    UNKNOWN = "unknown"  # it may have run; nobody can tell any more
+    INFRA_FAILED = "infra_failed"  # stopped by a failure of Tangram or its nodes
+    UNKNOWN = "unknown"  # it may have run; no record tells
 
 
 COMPLETED: Final = Outcome.COMPLETED
 
-#: What `ExecSpec.rewrite` may ask for.
+#: Value of `ExecSpec.rewrite`.
 PYTEST_XDIST: Final = "pytest-xdist"
 
 
@@ -85,14 +85,14 @@ class ExecSpec(
     stdin: str | None = None
     #: Bytes kept of each output stream; the rest is dropped and ``truncated`` says so.
     output_limit_bytes: int = 65536
-    #: ``pytest-xdist``: run pytest with as many workers as units, where the plugin is there.
+    #: ``pytest-xdist``: run pytest with as many workers as units, where the plugin is installed.
     rewrite: str | None = None
 
 
 class LeaseSpec(
     msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
 ):
-    """How long a lease lives without renewal."""
+    """Time to live of a lease without renewal."""
 
     ttl_seconds: float = 30.0
 
@@ -105,10 +105,10 @@ class RewardRule(
     rename={"source": "from"},
     gc=False,
 ):
-    """How a reward is read from a completed action: ``exit_code`` (0 → 1.0, else 0.0) or ``json``.
+    """Source of the reward of a completed action: ``exit_code`` (0 → 1.0, else 0.0) or ``json``.
 
     ``json`` reads the number at the dotted ``path`` of the last line of standard output, or of the
-    body of a call that was answered with 2xx.
+    body of a 2xx response.
     """
 
     source: str
@@ -128,7 +128,7 @@ class EnvironmentSpec(
 
 
 class Action(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """One atomic invocation. Never changed after it was accepted."""
+    """One atomic invocation. Immutable once it is accepted."""
 
     id: ActionId
     project: str
@@ -139,7 +139,7 @@ class Action(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     trajectory: str | None = None
     #: Empty: the task's pool, else the project's default.
     pool: str = ""
-    #: Higher goes first; equal priorities are served in order of arrival.
+    #: Higher is served first; equal priorities in order of arrival.
     priority: int = 0
     step: int | None = None
     group: str | None = None
@@ -155,11 +155,11 @@ class Action(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     call: CallSpec | None = None
     lease: LeaseSpec | None = None
     reward: RewardRule | None = None
-    #: Limit on execution alone; waiting never counts (I9).
+    #: Limit on execution; waiting never counts (I9).
     timeout_seconds: float | None = None
-    #: Limit on waiting alone.
+    #: Limit on waiting.
     queue_timeout_seconds: float | None = None
-    #: It may be run again when nobody can tell whether it ran (I3).
+    #: It may run again when it is unknown whether it ran (I3).
     replay_safe: bool = False
     metadata: dict[str, Any] = {}
 

@@ -1,4 +1,4 @@
-"""What a grant hands out: which units, what happens in their memory, and what was used of them."""
+"""Allocations: granted units, the services in their memory, and their measured usage."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from domain.ids import ResourceId
 
 
 class Home(NamedTuple):
-    """Where a GPU service is."""
+    """A GPU service on a chunk."""
 
     service: str
-    #: The chunk in whose memory it lies.
+    #: GPUs of the chunk.
     units: tuple[int, ...]
 
 
 class Hosting(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What happens in the memory of a chunk before its holder can work there."""
+    """Changes in the memory of a chunk before its holder can work there."""
 
-    #: The service that works for the holder; empty: the holder brings its own program.
+    #: The service that the holder calls; empty: the holder runs its own program.
     service: str = ""
-    #: What the service needs of each GPU.
+    #: Memory of each GPU that the service needs.
     memory_bytes: int = 0
-    #: The service is there already.
+    #: The service is in memory already.
     cached: bool = False
-    #: Who has to leave first, in this order.
+    #: Services to evict first, in this order.
     evicted: tuple[Home, ...] = ()
-    #: It was brought there, or is on its way, before anybody was granted the chunk.
+    #: It was loaded, or is loading, ahead of any grant of the chunk.
     ahead: bool = False
 
 
@@ -40,32 +40,32 @@ class Allocation(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     amount: int
     #: Ids of the units (core numbers) when they have identity.
     units: tuple[int, ...] = ()
-    #: The units are shared with other light holders.
+    #: The units are shared with other light actions.
     shared: bool = False
-    #: Why so much, when the submitter did not say; for people.
+    #: Reason for the amount, where the submitter gave none.
     why: str = ""
-    #: Of a chunk of GPUs whose memory is looked after.
+    #: Set for chunks of GPUs whose memory is managed.
     hosting: Hosting | None = None
 
 
 class UsedResources(msgspec.Struct, frozen=True, omit_defaults=False, gc=False):
-    """What a command used of what it was granted, as the kernel counted it."""
+    """Resource usage of a command, as counted by the kernel."""
 
     cpu_seconds: float
-    #: How long it was kept from running by the quota of a light action.
+    #: Time for which the CPU quota of a light action throttled it.
     throttled_seconds: float
-    #: Most memory of its environment while it ran, caches included.
+    #: Peak memory of its environment while it ran, caches included.
     peak_memory_bytes: int
 
 
 class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where an action runs."""
+    """Node and units of an action."""
 
     node: str | None = None
     cpus: tuple[int, ...] = ()
     #: The cores are shared with other light actions.
     shared: bool = False
-    #: Why it has so many cores, when the submitter did not say.
+    #: Reason for the count of cores, where the submitter gave none.
     why: str = ""
-    #: Numbers of its GPUs on the node.
+    #: Indices of its GPUs on the node.
     gpus: tuple[int, ...] = ()

@@ -1,9 +1,9 @@
-"""APIs that Tangram calls for trainers: what is declared, what is asked, what came back.
+"""External APIs: their declaration, calls to them, and results.
 
-A call's path and headers are checked where it is accepted and again where it is carried out, by the
-same functions of this module. Rules: a call goes to the declared host and nowhere else; what goes
-into the request line and the headers is plain text without line breaks; the secret is known by its
-name here and by its value on the nodes alone.
+A call's path and headers are checked when it is accepted and again when it is sent, by the same
+functions of this module. Rules: a call is sent to the declared host only; the request line and the
+headers are plain text without line breaks; the configuration holds the name of a secret, and only
+the nodes hold its value.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _METHODS: Final = frozenset("GET HEAD POST PUT PATCH DELETE OPTIONS".split())
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)?")
 _TARGET: Final = re.compile(r"/[\x21-\x7e]*")
-#: Headers that decide where a request goes or where it ends: they are ours.
-_OURS: Final = frozenset(
+#: Headers that decide where a request goes or where it ends: set by Tangram only.
+_RESERVED_HEADERS: Final = frozenset(
     "host content-length transfer-encoding connection keep-alive te trailer upgrade expect"
     " proxy-authorization proxy-connection accept-encoding forwarded x-forwarded-for"
     " x-forwarded-host".split()
@@ -40,7 +40,7 @@ _SECRET: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 
 
 class Reach(StrEnum):
-    """Which addresses a declared host may have."""
+    """Addresses that a declared host may have."""
 
     PUBLIC = "public"
     PRIVATE = "private"  # and public ones
@@ -48,9 +48,9 @@ class Reach(StrEnum):
 
 
 class Cache(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Identical calls under way become one, and good answers are kept for a while."""
+    """Response cache of an API; identical concurrent calls are merged into one."""
 
-    #: 0: answers are not kept, calls only merged.
+    #: 0: responses are not kept, calls are only merged.
     ttl_seconds: float = 0.0
     size_bytes: int = 1_048_576
 
@@ -58,64 +58,64 @@ class Cache(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 class ApiConfig(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One API, named as its resource is: ``api:search``."""
 
-    #: ``https://api.example.com/v1``: scheme, host and the beginning of every path.
+    #: ``https://api.example.com/v1``: scheme, host and the prefix of every path.
     base_url: str
     methods: tuple[str, ...] = ("GET", "POST")
-    #: A call's path is one of these, or goes on below one.
+    #: Allowed paths, each with everything below it.
     paths: tuple[str, ...] = ("/",)
     #: Sent with every call.
     headers: dict[str, str] = {}
-    #: The header that carries the secret, what stands before it there, and its name on the nodes.
+    #: The header that carries the secret, the prefix of its value, and the name of the secret.
     secret_header: str = ""
     secret_prefix: str = ""
     secret: str = ""
-    #: Longest time for one call, from its first byte sent to the last one received.
+    #: Longest duration of one call, from its first byte sent to the last one received.
     timeout_seconds: float = 60.0
-    #: Bytes of an answer that are kept; the rest is not read.
+    #: Bytes of a response that are kept; the rest is not read.
     response_limit_bytes: int = 65_536
     reach: Reach = Reach.PUBLIC
-    #: None: every call is made on its own.
+    #: None: no cache, and no call is merged.
     cache: Cache | None = None
 
 
 class CallSpec(
     msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
 ):
-    """One request to an API. ``path`` holds the query as well, percent-encoded."""
+    """One request to an API. ``path`` includes the query, percent-encoded."""
 
     target: str
     method: str = "POST"
     path: str = "/"
     headers: dict[str, str] = {}
     body: str = ""
-    #: The answer is passed on while it comes (``GET /actions/{id}/stream``), beside being kept.
+    #: The response is also forwarded while it arrives (``GET /actions/{id}/stream``).
     stream: bool = False
 
 
 class CallResult(msgspec.Struct, frozen=True, omit_defaults=False):
-    """What an API answered. A body that is not UTF-8 is written in base64."""
+    """Response of an API. A body that is not UTF-8 is encoded in base64."""
 
     status: int
     headers: dict[str, str]
     body: str
     encoding: str = "utf-8"
-    #: There was more than is kept.
+    #: Part of the body was dropped.
     truncated: bool = False
 
 
 class ServiceResult(CallResult, frozen=True, omit_defaults=False, kw_only=True):
-    """What a GPU service answered, and what it took to bring it there."""
+    """Response of a GPU service, and the cost of restoring it."""
 
-    #: It was in the memory of its chunk already.
+    #: The service was in the memory of its chunk already.
     cached: bool
-    #: From the grant's arrival on the node until the service could answer, evictions included.
+    #: Time from the grant's arrival on the node until the service was ready, evictions included.
     restore_seconds: float
-    #: Services that had to leave for it.
+    #: Services that were evicted for it.
     evicted: tuple[str, ...] = ()
 
 
 class Verdict(StrEnum):
-    """What an attempt says about the API, whatever it means to the caller."""
+    """State of an API as shown by one attempt."""
 
     OK = "ok"
     LIMITED = "limited"  # it wants fewer calls: 429, or 503 with Retry-After
@@ -123,37 +123,37 @@ class Verdict(StrEnum):
 
 
 class Feedback(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one attempt at a call tells the books of its resource."""
+    """Report of one attempt at a call to the ledger of its resource."""
 
     resource: str
     verdict: Verdict
     #: Bytes of the request may have reached the API.
     sent: bool = True
-    #: Nothing more shall be sent for so long, as the API says.
+    #: Pause that the API requested.
     pause_seconds: float | None = None
-    #: A whole answer with a status of 2xx.
+    #: A complete response with a status of 2xx.
     good: bool = False
 
 
 def verdict_of(status: int, pause_seconds: float | None) -> Verdict:
-    """Return what an HTTP status says about an API's load; a 503 that names a pause is a limit."""
+    """Return the verdict of an HTTP status; a 503 with a pause is a limit."""
     if status == 429 or (status == 503 and pause_seconds is not None):
         return Verdict.LIMITED
     return Verdict.FAILING if status >= 500 else Verdict.OK
 
 
 class Address(NamedTuple):
-    """Where a declared API is."""
+    """Network address of a declared API."""
 
     scheme: str
     host: str
     port: int
-    #: Begins every path; without a slash at its end.
+    #: Prefix of every path, without a trailing slash.
     prefix: str
 
 
 def address_of(base_url: str) -> Address:
-    """Take a base URL apart. Raises InvalidRequest when it is not a plain http(s) address."""
+    """Parse a base URL. Raises InvalidRequest unless it is a plain http(s) address."""
     pointer = "/base_url"
     try:
         parts = urlsplit(base_url)
@@ -183,7 +183,9 @@ def check_api(api: ApiConfig) -> None:
         check_path(path, f"/paths/{number}")
     check_headers(api.headers, "/headers")
     if bool(api.secret) != bool(api.secret_header):
-        raise InvalidRequest("secret and secret_header go together", pointer="/secret_header")
+        raise InvalidRequest(
+            "give both secret and secret_header, or none", pointer="/secret_header"
+        )
     if api.secret and not _SECRET.fullmatch(api.secret):
         raise InvalidRequest(
             "a secret is given by its name: small letters, digits and -", pointer="/secret"
@@ -199,7 +201,7 @@ def check_api(api: ApiConfig) -> None:
 
 
 def check_cache(cache: Cache) -> None:
-    """Raise InvalidRequest, naming the member, for a cache that cannot be."""
+    """Raise InvalidRequest, naming the member, for an invalid cache."""
     if not 0 <= cache.ttl_seconds <= 604_800:
         raise InvalidRequest("give 0 to 604800 seconds", pointer="/cache/ttl_seconds")
     if not 0 <= cache.size_bytes <= MAX_CACHE_BYTES:
@@ -224,7 +226,7 @@ def check_call(call: CallSpec, api: ApiConfig) -> None:
 
 
 def check_path(path: str, pointer: str) -> None:
-    """Raise InvalidRequest for a path that could end up elsewhere than it says."""
+    """Raise InvalidRequest for a path that a server could resolve to another one."""
     if not _TARGET.fullmatch(path) or len(path) > MAX_PATH_CHARACTERS or "#" in path:
         raise InvalidRequest(
             "a path begins with / and is percent-encoded: no spaces, line breaks or #",
@@ -238,7 +240,7 @@ def check_path(path: str, pointer: str) -> None:
 
 
 def check_headers(headers: Mapping[str, str], pointer: str) -> None:
-    """Raise InvalidRequest for headers that could break out of theirs, or are ours to set."""
+    """Raise InvalidRequest for headers with line breaks, or reserved ones."""
     if len(headers) > MAX_HEADERS:
         raise InvalidRequest(f"at most {MAX_HEADERS} headers", pointer=pointer)
     for name, value in headers.items():
@@ -246,7 +248,7 @@ def check_headers(headers: Mapping[str, str], pointer: str) -> None:
             raise InvalidRequest(
                 f"header {name!r} is not plain text without line breaks", pointer=pointer
             )
-        if name.lower() in _OURS:
+        if name.lower() in _RESERVED_HEADERS:
             raise InvalidRequest(f"header {name!r} is set by us", pointer=pointer)
         if len(name) + len(value) > MAX_HEADER_CHARACTERS:
             raise InvalidRequest(
@@ -255,5 +257,5 @@ def check_headers(headers: Mapping[str, str], pointer: str) -> None:
 
 
 def path_allowed(path: str, allowed: str) -> bool:
-    """Say whether ``path``, without its query, is ``allowed`` or goes on below it."""
+    """Return whether ``path``, without its query, is ``allowed`` or below it."""
     return path == allowed or path.startswith(allowed.rstrip("/") + "/")

@@ -1,15 +1,15 @@
-"""Chunks: aligned blocks of 1, 2, 4 or 8 GPUs of one node, and what fits into free ones.
+"""Chunks: aligned blocks of 1, 2, 4 or 8 GPUs of one node, as a buddy system.
 
 Theory of operation. A request for k GPUs takes one chunk of 2^⌈log2 k⌉ (paper §5.3). Because every
-size divides the next larger one, what fits depends on how many free chunks there are of each size
-and not on where they are. Free chunks are always counted as large as they can be: two free buddies
-are one chunk of twice the size.
+size divides the next larger one, feasibility depends on the number of free chunks of each size and
+not on their positions. Free chunks are always counted as large as possible: two free buddies are
+one chunk of twice the size.
 
 Rules
 1. A chunk is taken from the smallest free one that suffices, which is halved as often as needed.
-2. Requests fit together exactly when, for every size, those of at least that size ask for no more
+2. Requests fit together exactly if, for every size, requests of at least that size need no more
    GPUs than free chunks of at least that size have. Rule 1 then serves them in any order: it never
-   takes from a larger chunk what a smaller one could have given.
+   splits a larger chunk while a smaller one suffices.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Counts = tuple[int, int, int, int]
 def aligned(
     group: Sequence[int], size: int, without: frozenset[int] = frozenset()
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the aligned chunks of ``size`` GPUs of one node, given in its order, that have none of ``without``."""
+    """Yield the aligned chunks of ``size`` GPUs of a node's ``group`` that contain none of ``without``."""
     for first in range(0, len(group) - size + 1, size):
         units = tuple(group[first : first + size])
         if without.isdisjoint(units):
@@ -40,7 +40,7 @@ def aligned(
 
 
 def level_of(amount: int) -> int | None:
-    """Return the level of the chunk for ``amount`` milli-units; None when there is none such."""
+    """Return the level of the chunk for ``amount`` milli-units; None: no chunk has this amount."""
     gpus, rest = divmod(amount, MILLI)
     if rest or not 0 < gpus <= SIZES[-1]:
         return None
@@ -59,17 +59,17 @@ def whole_chunk(name: str, counts: Sequence[int]) -> int:
 
 
 def amount_at(level: int) -> int:
-    """Return the milli-units of a chunk, all its GPUs counted."""
+    """Return the milli-units of a whole chunk of ``level``."""
     return SIZES[level] * MILLI
 
 
 def gpus_of(counts: Counts) -> int:
-    """Return how many GPUs these chunks have."""
+    """Return the number of GPUs in ``counts`` chunks."""
     return sum(count * size for count, size in zip(counts, SIZES, strict=True))
 
 
 def fit(counts: Counts, levels: Iterable[int]) -> bool:
-    """Say whether chunks of ``levels`` can all be taken from ``counts`` (rule 2)."""
+    """Return whether chunks of ``levels`` can all be taken from ``counts`` (rule 2)."""
     wanted = [0] * len(SIZES)
     for level in levels:
         wanted[level] += 1
@@ -87,7 +87,7 @@ def source_of(counts: Counts, level: int) -> int | None:
 
 
 def without(counts: Counts, level: int) -> Counts | None:
-    """Return what is left after one chunk of ``level`` was taken (rule 1); None: it is not there."""
+    """Return the counts after one chunk of ``level`` is taken (rule 1); None: none suffices."""
     source = source_of(counts, level)
     if source is None:
         return None
@@ -99,9 +99,9 @@ def without(counts: Counts, level: int) -> Counts | None:
 
 
 def beside(counts: Counts, amounts: Iterable[int]) -> Counts:
-    """Return what is left beside chunks for ``amounts`` (milli-units).
+    """Return the counts after chunks for ``amounts`` (milli-units) are taken.
 
-    What does not fit is left out; together fitting ones always do (rule 2).
+    Amounts that do not fit are skipped; amounts that fit together never are (rule 2).
     """
     for amount in amounts:
         level = level_of(amount)

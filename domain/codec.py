@@ -1,4 +1,4 @@
-"""How events and decisions travel: msgpack of tagged structs, one `JournalEntry` per cycle.
+"""Encoding of events and decisions: msgpack of tagged structs, one `JournalEntry` per cycle.
 
 A stream entry of the inbox holds its messages in the fields ``"0"``, ``"1"``, …; one of a node
 holds a list of `NodeCommand` in the field ``"c"``; one of the journal one `JournalEntry` in ``"e"``.
@@ -29,27 +29,27 @@ COMMANDS_FIELD = b"c"
 
 
 class InboxPart(msgspec.Struct, frozen=True, array_like=True):
-    """So many messages of one inbox entry, from its first one on."""
+    """The first messages of one inbox entry."""
 
     entry_id: str
     messages: int
 
 
 class JournalEntry(msgspec.Struct, omit_defaults=True):
-    """One cycle: what the core saw, and what it decided."""
+    """One cycle: the events and the decisions of the core."""
 
     #: Counts all cycles of this system, over all leaders.
     seq: int
     epoch: int
     #: Journal time, seconds: never runs backward, starts as wall clock.
     at: float
-    #: Wall clock minus journal time when this was written, for showing times to people.
+    #: Wall clock minus journal time when this was written, for display.
     wall_offset_seconds: float
     #: Last inbox entry that is part of this or an earlier entry.
     inbox_id: str
     events: list[Event]
     decisions: list[Decision]
-    #: What is handled of the inbox entry behind ``inbox_id``, when that is not all or nothing.
+    #: Handled part of the inbox entry after ``inbox_id``; None: nothing of it.
     inbox_part: InboxPart | None = None
 
 
@@ -64,7 +64,7 @@ class NodeCommand(msgspec.Struct, omit_defaults=True):
     resize: Resize | None = None
     evict: Evict | None = None
     prepare: PrepareOrder | None = None
-    #: Nothing follows it: a worker that reads it ends, and begins anew under another identity.
+    #: The last command of a node: the worker exits, and restarts under another identity.
     forget: Forget | None = None
 
 
@@ -72,7 +72,7 @@ NO_BODY = msgspec.Raw(b"")
 
 
 class Reply(msgspec.Struct, omit_defaults=True):
-    """An answer to a question of a web process."""
+    """Reply to a query of a web process."""
 
     request_id: str
     ok: bool = True
@@ -98,7 +98,7 @@ decode_reply = _replies.decode
 
 
 def read_entry(stream_id: str, fields: Mapping[bytes, bytes]) -> JournalEntry:
-    """Return what a stream entry of the journal holds. Raises Unreadable."""
+    """Decode a stream entry of the journal. Raises Unreadable."""
     try:
         return decode_entry(fields[JOURNAL_FIELD])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
@@ -111,7 +111,7 @@ def read_entry(stream_id: str, fields: Mapping[bytes, bytes]) -> JournalEntry:
 
 
 def pack_fields(messages: Iterable[bytes]) -> list[str | bytes]:
-    """Lay messages out as the fields and values of one stream entry."""
+    """Return messages as the fields and values of one stream entry."""
     packed: list[str | bytes] = []
     for number, message in enumerate(messages):
         packed += (str(number), message)

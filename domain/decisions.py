@@ -1,4 +1,4 @@
-"""What the core wants done: the only outputs of the core, as imperative nouns."""
+"""Decisions: the only outputs of the core, named by imperatives."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class _Decision(
 
 
 class Grant(_Decision, frozen=True):
-    """The action may run with exactly these units. A lease also says until when."""
+    """Run the action with exactly these units; a lease also has an expiry."""
 
     action_id: ActionId
-    #: None: no node takes part (a lease on cluster-wide resources).
+    #: None: no node is involved (a lease on cluster-wide resources).
     node: str | None
     #: One per resource of its cost.
     allocations: tuple[Allocation, ...]
-    #: Journal time at which a lease ends unless renewed.
+    #: Journal time at which a lease expires unless renewed.
     expires_at: float | None = None
     #: Counts the grants of this action; above 1 only for replay-safe ones.
     attempt: int = 1
@@ -35,44 +35,44 @@ class Grant(_Decision, frozen=True):
 
 
 class Renew(_Decision, frozen=True):
-    """A lease now ends at ``expires_at`` (journal time)."""
+    """Extend a lease to ``expires_at`` (journal time)."""
 
     action_id: ActionId
     expires_at: float
 
 
 class Abort(_Decision, frozen=True):
-    """The node shall end the action's work and report."""
+    """Have the node end the action and report."""
 
     action_id: ActionId
     node: str
     reason: str
-    #: What the report shall say unless the work ended by itself before.
+    #: Outcome of the report unless the action ended by itself before.
     outcome: Outcome = Outcome.CANCELLED
     attempt: int = 1
 
 
 class Resize(_Decision, frozen=True):
-    """A running action goes on with other units of its key resource."""
+    """Change the units of the key resource of a running action."""
 
     action_id: ActionId
     node: str
     attempt: int
-    #: What it holds of its key resource from now on.
+    #: Its new allocation of the key resource.
     allocation: Allocation
-    #: Everything that it holds from now on.
+    #: All its allocations after the change.
     allocations: tuple[Allocation, ...] = ()
 
 
 class Requeue(_Decision, frozen=True):
-    """The action waits again, at its old place."""
+    """Return the action to its old place in the queue."""
 
     action_id: ActionId
     reason: str
 
 
 class Finish(_Decision, frozen=True):
-    """The action is over. Written once."""
+    """Finish the action; written once."""
 
     action_id: ActionId
     project: str
@@ -85,23 +85,23 @@ class Finish(_Decision, frozen=True):
     node: str | None = None
     allocations: tuple[Allocation, ...] = ()
     kind: Kind = Kind.EXEC
-    #: How often it was granted; 0 for an action that never was.
+    #: Number of grants.
     attempts: int = 0
-    #: How often its last attempt was resized, and the integral of its key resource's milli-units
-    #: over the time it held them; 0.0 when it was never resized.
+    #: Number of resizes of its last attempt, and the integral of its key resource's milli-units over
+    #: time; 0.0 when it was never resized.
     resizes: int = 0
     key_milli_seconds: float = 0.0
-    #: What it held of its key resource from when on: (seconds since its grant, milli-units). The
-    #: first few hundred changes; empty when it was never resized.
+    #: Changes of its key resource as (seconds since its grant, milli-units), up to a few hundred;
+    #: empty when it was never resized.
     widths: tuple[tuple[float, int], ...] = ()
-    #: What another call was answered, which is the answer to this one as well.
+    #: Result of the identical call that this one was merged with.
     result: msgspec.Raw = NO_RESULT
-    #: What its last attempt used, where something counts it.
+    #: Measured usage of its last attempt.
     used: UsedResources | None = None
 
 
 class RemoveEnvironment(_Decision, frozen=True):
-    """The node shall end and delete a trajectory's environment, and report."""
+    """Have the node end and delete a trajectory's environment, and report."""
 
     trajectory: TrajectoryKey
     node: str
@@ -109,32 +109,32 @@ class RemoveEnvironment(_Decision, frozen=True):
 
 
 class Evict(_Decision, frozen=True):
-    """The node shall let a GPU service leave the memory of GPUs where it does not work."""
+    """Have the node evict an idle GPU service from GPU memory."""
 
     node: str
     home: Home
 
 
 class TurnedBad(_Decision, frozen=True):
-    """A cluster-wide resource ran out, or is left alone: told to who listens, nothing follows."""
+    """Announce that a quota is exhausted or a circuit is open; for subscribers, without any effect."""
 
     resource: ResourceId
     turn: Turn
 
 
 class Prepare(_Decision, frozen=True):
-    """The node shall get a GPU service ready before anybody is granted its chunk; nobody leaves for it."""
+    """Have the node load a GPU service ahead of any grant of its chunk, without an eviction."""
 
     node: str
     home: Home
-    #: What it needs of each GPU.
+    #: Memory of each GPU that it needs.
     memory_bytes: int
-    #: In the memory of its GPUs; else in host memory alone.
+    #: Load into GPU memory; else into host memory only.
     awake: bool = True
 
 
 class TransferFile(_Decision, frozen=True):
-    """The node shall move a file in or out of an environment and answer ``reply_to``."""
+    """Have the node move a file into or out of an environment and answer ``reply_to``."""
 
     trajectory: TrajectoryKey
     node: str
@@ -145,7 +145,7 @@ class TransferFile(_Decision, frozen=True):
 
 
 class Refuse(_Decision, frozen=True):
-    """A request that came too late to be honoured: the requester is told why."""
+    """Refuse a request that came too late, with the reason."""
 
     request_id: str
     reply_to: str
@@ -154,18 +154,18 @@ class Refuse(_Decision, frozen=True):
 
 
 class Forget(_Decision, frozen=True):
-    """The node is no part of the system any more. Should it live after all, it begins anew."""
+    """Remove a node from the system; if its worker is alive after all, it restarts as a new node."""
 
     node: str
-    #: Of the state directory that is forgotten; another one may come under the same name.
+    #: Identity of its state directory; a new one may join under the same name.
     identity: str
-    #: Whoever asked for it, if somebody did just now.
+    #: Request to answer; empty: none is pending.
     request_id: str = ""
     reply_to: str = ""
 
 
 class Wake(_Decision, frozen=True):
-    """Send `TimeAdvanced` at this journal time, at the latest."""
+    """Send `TimeAdvanced` at this journal time at the latest."""
 
     wake_at: float
 

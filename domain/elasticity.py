@@ -1,4 +1,4 @@
-"""Elasticity E(m): how well an action uses m units (paper §4.1).
+"""Elasticity E(m): parallel efficiency of an action on m units (paper §4.1).
 
 ``duration(m) = T_ori / (E(m) · m)`` where T_ori is the duration with one unit and E lies in
 (0, 1]. E comes as a table over the feasible counts or in Amdahl's form with parallel share p:
@@ -40,7 +40,7 @@ def parse_elasticity(value: dict[str, float], pointer: str = "/elasticity") -> E
     if "amdahl" in value:
         share = value["amdahl"]
         if len(value) > 1 or not 0.0 <= share <= 1.0:
-            raise InvalidRequest("amdahl stands alone and lies in [0, 1]", pointer=pointer)
+            raise InvalidRequest("amdahl is the only member and is in [0, 1]", pointer=pointer)
         return Elasticity(amdahl=share)
     if len(value) > MAX_CHOICES:
         raise InvalidRequest(f"at most {MAX_CHOICES} points", pointer=pointer)
@@ -53,7 +53,7 @@ def parse_elasticity(value: dict[str, float], pointer: str = "/elasticity") -> E
         if milli <= 0:
             raise InvalidRequest(f"{text!r} is not a unit count", pointer=f"{pointer}/{text}")
         if not (math.isfinite(efficiency) and 0.0 < efficiency <= 1.0):
-            raise InvalidRequest(f"{efficiency!r} lies outside (0, 1]", pointer=f"{pointer}/{text}")
+            raise InvalidRequest(f"{efficiency!r} is outside (0, 1]", pointer=f"{pointer}/{text}")
         points.append((milli, efficiency))
     if not points:
         raise InvalidRequest("give at least one point, or leave it out", pointer=pointer)

@@ -1,16 +1,16 @@
-"""Errors, with the blame in the type.
+"""Errors; the type names the responsible side.
 
 TangramError
-├── InvalidRequest      the caller's fault; carries the field and the cure
-│   ├── NeverFits       no resource of the pool is large enough, ever
+├── InvalidRequest      the caller's fault; names the field and the remedy
+│   ├── NeverFits       larger than any resource of the pool
 │   ├── NotFound        no such object in the caller's project
-│   ├── Gone            it was there, and was deleted on purpose
+│   ├── Gone            deleted on purpose
 │   └── Conflict        the object's state or an earlier request forbids it
-├── CapacityError       the world is full or unreachable for now; worth a retry later
-│   └── Unavailable     a part that must answer does not (leader, Redis, node)
-├── Unreadable          something that was stored cannot be read; carries where, and the cure
+├── CapacityError       full or unreachable for now; worth a retry later
+│   └── Unavailable     a required part does not answer (leader, Redis, node)
+├── Unreadable          stored data cannot be read; names the place and the remedy
 ├── Fenced              another leader has taken over; this process must stop writing
-└── InvariantViolation  our fault; never caught, save by a loop that throws its machine away
+└── InvariantViolation  our fault; caught only by a loop that discards its machine
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class InvalidRequest(TangramError):
 
 
 class NeverFits(InvalidRequest):
-    """The request asks for more than the pool can ever give."""
+    """The request exceeds every resource of the pool."""
 
     def __init__(self, message: str, *, pointer: str = "/cost") -> None:
         super().__init__(message, pointer=pointer, code="never_fits")
@@ -77,23 +77,20 @@ class CapacityError(TangramError):
 
 
 class Unavailable(CapacityError):
-    """A part of the system that must answer does not."""
+    """A required part of the system does not answer."""
 
 
 class Unreadable(TangramError):
-    """Something that was stored is damaged, or of a version that this program does not know.
-
-    Whoever needs it whole does not go on without it.
-    """
+    """Stored data is damaged, or of a version that this program does not know."""
 
     def __init__(self, message: str, *, entry_id: str = "") -> None:
         super().__init__(message)
-        #: Entry of the journal, if it is one.
+        #: Stream id, for an entry of the journal.
         self.entry_id = entry_id
 
 
 class Fenced(TangramError):
-    """Another leader has taken over; this process must not write any more."""
+    """Another leader has taken over; this process must stop writing."""
 
 
 class InvariantViolation(TangramError):

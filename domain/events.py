@@ -1,7 +1,7 @@
-"""What happened: the only inputs of the core, in past tense.
+"""Events: the only inputs of the core, in past tense.
 
 Each event carries ``at``, its journal time in seconds. Producers outside the loop leave it 0; the
-loop stamps it when it takes the event in, so the core sees one clock that never runs backward.
+loop sets it on arrival, so the core sees one clock that never runs backward.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from domain.apis import Feedback
 from domain.ids import ActionId, TrajectoryKey
 from domain.inventory import Config, NodeInventory
 
-#: Nothing; an optional `msgspec.Raw` cannot be told from other types when it is decoded.
+#: No result; the decoder cannot distinguish an optional `msgspec.Raw` from other types.
 NO_RESULT = msgspec.Raw(b"")
 
 
@@ -27,9 +27,9 @@ class _Event(
 
 
 class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who asked for something through the gateway, for the audit."""
+    """Origin of a request through the gateway, for the audit."""
 
-    #: The name of the token.
+    #: Name of the token.
     by: str
     request_id: str = ""
     #: ``api`` or ``cli``.
@@ -37,15 +37,15 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ChunkNews(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node tells the books of its GPUs after an action."""
+    """Report of a node to the ledger of its GPUs after an action."""
 
-    #: Services that are no longer in memory, whatever the books say.
+    #: Services that are no longer in memory.
     gone: tuple[Home, ...] = ()
-    #: GPUs whose memory did not become free: nothing is granted there until the node joins anew.
+    #: GPUs whose memory was not freed: they are not granted until the node rejoins.
     stuck: tuple[int, ...] = ()
-    #: How long the service was being restored for this action, evictions included.
+    #: Duration of the restore for this action, evictions included.
     restore_seconds: float = 0.0
-    #: Services that could not be brought there: they try other chunks first, until they are cured.
+    #: Services that failed to start there: other chunks are tried first until a restore succeeds.
     failed: tuple[Home, ...] = ()
 
 
@@ -57,17 +57,17 @@ class ActionSubmitted(_Event):
     accepted_at: float = 0.0
     #: Seconds between acceptance and ``at``; counts as waiting.
     lag_seconds: float = 0.0
-    #: For people: why it ends at once; the loop says so of what it could not take in (decision 0048).
+    #: Reason for which it ends at once: the loop sets aside actions that it cannot apply (decision 0048).
     set_aside: str = ""
 
 
 class ActionCancelRequested(_Event):
-    """Somebody wants the action ended. Repeats change nothing."""
+    """Cancellation of an action was requested. Idempotent."""
 
     action_id: ActionId
     project: str
     reason: str = "cancelled by request"
-    #: None when it did not come through the gateway: then whoever took it wrote the audit.
+    #: None for requests of pages, which write the audit themselves.
     asked: Asked | None = None
 
 
@@ -89,20 +89,20 @@ class ActionFinished(_Event):
     execution_seconds: float = 0.0
     result: msgspec.Raw = NO_RESULT
     reward: float | None = None
-    #: For people: why it ended so, when the outcome alone does not say.
+    #: Cause of the outcome, where the outcome alone does not give it.
     detail: str | None = None
-    #: It certainly never started (it may be granted again).
+    #: It never started, so it may be granted again.
     never_started: bool = False
-    #: What a call says about the API that was called.
+    #: State of the API that was called.
     feedback: Feedback | None = None
-    #: What a command used, where something counts it.
+    #: Measured usage of a command.
     used: UsedResources | None = None
-    #: What happened in the memory of its GPUs.
+    #: Changes in the memory of its GPUs.
     chunk: ChunkNews | None = None
 
 
 class LeaseRenewed(_Event):
-    """The holder wants to keep its lease for another ``ttl_seconds`` (default: as declared)."""
+    """The holder renewed its lease for ``ttl_seconds`` (default: as declared)."""
 
     action_id: ActionId
     project: str
@@ -110,11 +110,11 @@ class LeaseRenewed(_Event):
 
 
 class LeaseReleased(_Event):
-    """The holder gives its lease back."""
+    """The holder released its lease."""
 
     action_id: ActionId
     project: str
-    #: What the holder heard from the API; without a resource it is about all that the lease holds.
+    #: State of the API as the holder saw it; without a resource for all that the lease holds.
     feedback: Feedback | None = None
 
 
@@ -128,7 +128,7 @@ class TaskOpened(_Event):
 
 
 class TaskPaused(_Event):
-    """Somebody wants a task to be granted nothing (or to go on). What runs goes on."""
+    """A task was paused (no more grants) or resumed. Running actions continue."""
 
     project: str
     task: str
@@ -137,29 +137,29 @@ class TaskPaused(_Event):
 
 
 class ServiceEvictionAsked(_Event):
-    """Somebody wants a GPU service to leave the chunks where it does not work."""
+    """Eviction of a GPU service from the chunks where it is idle was requested."""
 
     service: str
     asked: Asked | None = None
 
 
 class ServicePrepared(_Event):
-    """A node has got a GPU service ready for a chunk that nobody was granted for it, or could not."""
+    """A node loaded a GPU service ahead of a grant, or failed to."""
 
     node: str
     home: Home
-    #: How long that took.
+    #: Duration of the load.
     seconds: float = 0.0
-    #: It is in the memory of its GPUs; else in host memory alone.
+    #: It is in GPU memory; else in host memory only.
     awake: bool = True
-    #: For people: why it is not there; empty when it is.
+    #: Reason of the failure; empty for a success.
     failed: str = ""
-    #: What happened in the memory of the GPUs.
+    #: Changes in the memory of the GPUs.
     chunk: ChunkNews | None = None
 
 
 class TaskPrioritised(_Event):
-    """Somebody wants a task's actions served at another priority; None: each at its own."""
+    """The priority of a task's actions was changed; None: each action has its own."""
 
     project: str
     task: str
@@ -168,7 +168,7 @@ class TaskPrioritised(_Event):
 
 
 class TaskCancelRequested(_Event):
-    """Somebody wants everything ended that a task has now."""
+    """Cancellation of all present actions of a task was requested."""
 
     project: str
     task: str
@@ -188,7 +188,7 @@ class TrajectoryOpened(_Event):
 
 
 class TrajectoryFinished(_Event):
-    """The trainer is done with a trajectory: its waiting actions are cancelled, its environment goes."""
+    """A trajectory was finished: its waiting actions are cancelled, its environment is removed."""
 
     project: str
     trajectory: str
@@ -203,7 +203,7 @@ class EnvironmentRemoved(_Event):
 
 
 class FileRequested(_Event):
-    """A file goes into or out of an environment; the bytes travel beside the journal."""
+    """A file transfer was requested; its bytes bypass the journal."""
 
     project: str
     trajectory: str
@@ -215,27 +215,27 @@ class FileRequested(_Event):
 
 
 class NodeJoined(_Event):
-    """A node worker is up, has dealt with what a dead predecessor left, and takes commands."""
+    """A node worker is up, has cleaned up after its predecessor, and accepts commands."""
 
     node: NodeInventory
 
 
 class NodeLost(_Event):
-    """A node has shown no life for its time-out."""
+    """A node missed its heartbeats for the timeout."""
 
     node: str
     incarnation: int
 
 
 class NodeReturned(_Event):
-    """A silent node shows life again, in the same incarnation."""
+    """A lost node sends heartbeats again, in the same incarnation."""
 
     node: str
     incarnation: int
 
 
 class NodeForgetAsked(_Event):
-    """Somebody wants a node that does not come back to be forgotten; whoever asked is answered."""
+    """Removal of a lost node was requested; the requester gets an answer."""
 
     node: str
     request_id: str = ""
@@ -249,11 +249,11 @@ class ConfigApplied(_Event):
 
 
 class TimeAdvanced(_Event):
-    """A moment asked for by `Wake` has come."""
+    """A time set by `Wake` was reached."""
 
 
 class ActionQueried(_Event):
-    """Somebody asks how an action stands. Answered by the loop, never journalled."""
+    """Query of an action. Answered by the loop, never journalled."""
 
     action_id: ActionId
     project: str
@@ -262,7 +262,7 @@ class ActionQueried(_Event):
 
 
 class TrajectoryQueried(_Event):
-    """Somebody asks how a trajectory stands. Answered by the loop, never journalled."""
+    """Query of a trajectory. Answered by the loop, never journalled."""
 
     project: str
     trajectory: str
@@ -271,14 +271,14 @@ class TrajectoryQueried(_Event):
 
 
 class StatusQueried(_Event):
-    """Somebody asks how the system stands. Answered by the loop, never journalled."""
+    """Query of the system's status. Answered by the loop, never journalled."""
 
     request_id: str
     reply_to: str
 
 
 class DecisionsQueried(_Event):
-    """Somebody asks what policies decided lately. Answered by the loop, never journalled."""
+    """Query of the latest policy decisions. Answered by the loop, never journalled."""
 
     request_id: str
     reply_to: str
@@ -286,12 +286,12 @@ class DecisionsQueried(_Event):
 
 
 class QueuesQueried(_Event):
-    """Somebody asks what waits, and for what. Answered by the loop, never journalled."""
+    """Query of the wait queues. Answered by the loop, never journalled."""
 
     request_id: str
     reply_to: str
     limit: int = 100
-    #: Of these projects alone; None: of all.
+    #: Only these projects; None: all.
     projects: tuple[str, ...] | None = None
 
 
@@ -320,5 +320,5 @@ Event = (
     | TimeAdvanced
 )
 Question = ActionQueried | TrajectoryQueried | StatusQueried | DecisionsQueried | QueuesQueried
-#: What travels on the inbox: events of the outside world, and questions.
+#: Messages of the inbox: events of trainers and nodes, and queries.
 Command = Event | Question

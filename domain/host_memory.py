@@ -1,8 +1,8 @@
-"""Which copies of eager services a node is to hold, and which services its host memory cannot hold.
+"""Host memory of GPU services: the copies that a node prepares, and services that do not fit.
 
 Pure. A node keeps part of its host memory for GPU services (`ResourceInventory.host_memory_bytes`).
-What is declared is checked against the nodes that are there; what joins later holds as much as it can
-(`managers.gpu.host_memory`).
+Declarations are checked against the nodes that have joined; a node that joins later holds as many
+copies as fit (`managers.gpu.host_memory`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _SETTING: Final = "TANGRAM_NODE_SERVICE_MEMORY_BYTES"
 
 
 class Copy(NamedTuple):
-    """A service that is to be in host memory for one chunk."""
+    """A copy of a service in host memory, for one chunk."""
 
     home: Home
-    #: What it needs of the memory of each GPU once it is there.
+    #: Memory of each GPU that it needs when loaded.
     memory_bytes: int
-    #: What it takes of the node's host memory.
+    #: Host memory of the copy.
     host_bytes: int
 
 
 def eager_copies(have: ResourceInventory, services: Mapping[str, GpuService]) -> Iterator[Copy]:
-    """Yield a copy for each aligned chunk of healthy GPUs, for each degree of eager services that fits."""
+    """Yield a copy per aligned chunk of healthy GPUs and fitting degree of each eager service."""
     for name, service in services.items():
         if not service.eager or service.quarantined:
             continue
@@ -50,9 +50,10 @@ def why_no_room(
     services: Mapping[str, GpuService],
     nodes: Mapping[str, ResourceInventory],
 ) -> str:
-    """Say why one of the ``changed`` services cannot be held as declared; empty when all can.
+    """Return why a ``changed`` service does not fit into host memory; empty if all fit.
 
-    ``nodes``: what each node has of GPUs. One that has none, or counts no host memory, has room.
+    ``nodes`` has the GPU inventory of each node. Nodes without GPUs or without a limit on host
+    memory have room.
     """
     gpus = {name: have for name, have in nodes.items() if have.capacity}
     for name in sorted(changed & services.keys()):
@@ -64,7 +65,7 @@ def why_no_room(
 
 
 def _no_copy(name: str, service: GpuService, gpus: Mapping[str, ResourceInventory]) -> str:
-    """Say that no node can hold even one instance of a service."""
+    """Return an error if no node can hold an instance of a service."""
     most, where = -1, ""
     for node, have in sorted(gpus.items()):
         fitting = [each for each in service.degrees if _fits(have, each.memory_bytes)]
@@ -76,11 +77,11 @@ def _no_copy(name: str, service: GpuService, gpus: Mapping[str, ResourceInventor
         if room > most:
             most, where = room, node
     if not where:
-        return ""  # no GPU is large enough for it, which its calls are told
+        return ""  # no GPU is large enough: its calls are refused with that reason
     least = min(service.host_bytes(each.gpus) for each in service.degrees)
     return (
-        f"service {name} takes {_gib(least)} of host memory, and node {where}, which has most, keeps"
-        f" {_gib(most)} for services: declare the host_memory_bytes that it really takes, or set"
+        f"service {name} takes {_gib(least)} of host memory, and node {where}, the largest, keeps"
+        f" {_gib(most)} for services: declare its actual host_memory_bytes, or set"
         f" {_SETTING} of the node"
     )
 
@@ -88,7 +89,7 @@ def _no_copy(name: str, service: GpuService, gpus: Mapping[str, ResourceInventor
 def _not_all(
     name: str, services: Mapping[str, GpuService], gpus: Mapping[str, ResourceInventory]
 ) -> str:
-    """Say that a node cannot hold the copies of all eager services, one of which is ``name``."""
+    """Return an error if a node cannot hold the copies of all eager services, ``name`` among them."""
     if not services[name].eager:
         return ""
     for node, have in sorted(gpus.items()):
@@ -100,7 +101,7 @@ def _not_all(
                 f"service {name} is eager: its {len(own)} copies on node {node} take"
                 f" {_gib(sum(copy.host_bytes for copy in own))} of host memory, those of all eager"
                 f" services {_gib(needed)}, and the node keeps {_gib(have.host_memory_bytes)} for"
-                " services: declare the host_memory_bytes that it really takes, declare fewer"
+                " services: declare its actual host_memory_bytes, declare fewer"
                 f" services eager, or set {_SETTING} of the node"
             )
     return ""

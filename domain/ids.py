@@ -1,11 +1,11 @@
-"""Identifiers: distinct types, sortable by creation time, with the noun as their prefix."""
+"""Identifiers: distinct types, sortable by creation time, prefixed with their noun."""
 
 from __future__ import annotations
 
 from typing import NewType
 
 ActionId = NewType("ActionId", str)
-#: ``project/trajectory``: trainers choose trajectory names, projects keep them apart.
+#: ``project/trajectory``: trainers choose trajectory names, projects separate them.
 TrajectoryKey = NewType("TrajectoryKey", str)
 #: ``project/task``.
 TaskKey = NewType("TaskKey", str)
@@ -17,7 +17,7 @@ ResourceId = NewType("ResourceId", str)
 
 
 def action_id(epoch_milliseconds: int, entropy: bytes) -> ActionId:
-    """Name one action so that ids sort by creation time.
+    """Return a new action id; ids sort by creation time.
 
     ``entropy`` is 8 random bytes. The result is ``act_`` and 28 hexadecimal digits: 12 of time,
     16 of entropy.
@@ -25,19 +25,19 @@ def action_id(epoch_milliseconds: int, entropy: bytes) -> ActionId:
     return ActionId(f"act_{epoch_milliseconds:012x}{entropy.hex()}")
 
 
-# Built without calling the type: such a call does nothing, and costs as much as the string.
+# The NewType is not called: the call would do nothing, at the cost of building the string.
 
 
 def trajectory_key(project: str, trajectory: str) -> TrajectoryKey:
-    """Return the name under which the core knows ``trajectory`` of ``project``."""
+    """Return the key of ``trajectory`` in the core."""
     return f"{project}/{trajectory}"  # type: ignore[return-value]
 
 
 def task_key(project: str, task: str) -> TaskKey:
-    """Return the name under which the core knows ``task`` of ``project``."""
+    """Return the key of ``task`` in the core."""
     return f"{project}/{task}"  # type: ignore[return-value]
 
 
 def node_resource(kind: str, node: str) -> ResourceId:
-    """Return the resource that ``node`` offers of ``kind``, as in ``cpu:n1``."""
+    """Return the resource of ``kind`` on ``node``, as in ``cpu:n1``."""
     return f"{kind}:{node}"  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""What nodes offer and what users configure, as the core sees it."""
+"""Inventory of nodes, and the configuration, in the form that the core uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from domain.services import GpuService
 
 
 class ResourceInventory(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one node (or the cluster) has of one kind; input of a ledger factory.
+    """Capacity of one node (or the cluster) of one kind of resource; input of a ledger factory.
 
     ``capacity`` is in milli-units, for memory in bytes. ``groups`` lists unit ids by locality, for
     CPU one list of core ids per NUMA node, for GPUs one list per node; empty where units have no
@@ -22,38 +22,38 @@ class ResourceInventory(msgspec.Struct, frozen=True, omit_defaults=True):
 
     capacity: int
     groups: tuple[tuple[int, ...], ...] = ()
-    #: More units are declared than the hardware has: for tests and demos, shown everywhere.
+    #: More units are declared than the hardware has: for tests and demos; every page shows it.
     oversubscribed: bool = False
-    #: Quotas over time, of resources that belong to the cluster.
+    #: Limits over time, for cluster-wide resources.
     limits: Limits = Limits()
-    #: Units that are there and must not be handed out: a GPU that failed, or is someone else's.
+    #: Units that must not be granted: a GPU that failed, or that another program uses.
     unhealthy: tuple[int, ...] = ()
     #: Memory of each unit, for GPUs; 0 where it is not declared.
     memory_bytes: int = 0
-    #: Host memory that GPU services of the node may take; None: nobody counts it.
+    #: Host memory that GPU services of the node may take; None: no limit.
     host_memory_bytes: int | None = None
-    #: Services that are in the memory of GPUs when a node joins.
+    #: Services in GPU memory when the node joins.
     residents: tuple[Home, ...] = ()
 
 
 class NodeInventory(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A node worker's introduction."""
+    """Inventory that a node worker reports when it joins."""
 
     name: str
-    #: Identity of the node's state directory; another identity shares no history with this one.
+    #: Identity of the node's state directory; it changes with the directory.
     identity: str
     #: Counts the starts of node workers on this identity.
     incarnation: int
     pool: str
     #: ``cpu``, ``memory`` and what third-party managers bring.
     resources: dict[str, ResourceInventory]
-    #: How commands are isolated here: ``bwrap`` or ``process``.
+    #: Isolation of commands: ``bwrap`` or ``process``.
     isolation: str = "process"
     hostname: str = ""
     version: str = ""
 
 
-#: How long a node may be silent, if nobody says.
+#: Default times without a heartbeat until a node is lost, and until it is dead.
 NODE_GRACE_SECONDS = 60.0
 NODE_DEAD_SECONDS = 600.0
 
@@ -62,17 +62,17 @@ class PoolConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     """A set of nodes with one queue and one policy."""
 
     name: str
-    #: Left out in journals when it is this one, so it can never be another. New pools have
+    #: Journals omit this default, so it must never change. New pools have
     #: `domain.policies.DEFAULT_POLICY`.
     policy: str = "minimum"
-    #: Queued actions stay queued; running ones go on.
+    #: Queued actions stay queued; running ones continue.
     paused: bool = False
     #: Actions that name no ``cpu`` run on shared cores where their family's history says so.
     light_by_default: bool = True
-    #: How long its nodes may be silent; None: as long as the whole configuration says.
+    #: Times without a heartbeat for its nodes; None: those of the whole configuration.
     node_grace_seconds: float | None = None
     node_dead_seconds: float | None = None
-    #: Of what its nodes have, by kind (``cpu``): project → its part of all nodes together.
+    #: Kind (``cpu``) → project → its share of all nodes of the pool together.
     shares: dict[str, dict[str, Share]] = {}
 
 
@@ -84,7 +84,7 @@ class ProjectConfig(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Config(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One revision of everything that users configure, published whole.
+    """One revision of the whole configuration.
 
     ``resources`` are cluster-wide counted ones (``api:search`` → milli-units that may be held at
     once). Nodes bring their own resources when they join.
@@ -94,9 +94,9 @@ class Config(msgspec.Struct, frozen=True, omit_defaults=True):
     projects: dict[str, ProjectConfig] = {}
     pools: dict[str, PoolConfig] = {}
     resources: dict[str, int] = {}
-    #: What limits some of them over time.
+    #: Limits over time, by resource.
     limits: dict[str, Limits] = {}
-    #: Of those that projects share: project → its part.
+    #: Resource → project → its share.
     shares: dict[str, dict[str, Share]] = {}
     #: Those that are called for trainers (kind ``call``), by the name of their resource.
     apis: dict[str, ApiConfig] = {}
@@ -110,22 +110,22 @@ class Config(msgspec.Struct, frozen=True, omit_defaults=True):
     node_dead_seconds: float = NODE_DEAD_SECONDS
 
     def grace_of(self, pool: str) -> float:
-        """Return for how many seconds a node of ``pool`` keeps its actions while it is silent."""
+        """Return the seconds without a heartbeat until a node of ``pool`` loses its actions."""
         own = self.pools[pool].node_grace_seconds if pool in self.pools else None
         return self.node_grace_seconds if own is None else own
 
     def death_of(self, pool: str) -> float:
-        """Return after how many seconds of silence a node of ``pool`` is dead."""
+        """Return the seconds without a heartbeat until a node of ``pool`` is dead."""
         own = self.pools[pool].node_dead_seconds if pool in self.pools else None
         return self.node_dead_seconds if own is None else own
 
     def inventory(self, resource: str) -> ResourceInventory:
-        """Return what there is of a cluster-wide resource; nothing when it is not declared."""
+        """Return the inventory of a cluster-wide resource; capacity 0 if it is not declared."""
         limits = self.limits.get(resource, Limits())
         return ResourceInventory(self.resources.get(resource, 0), limits=limits)
 
     def most(self, resource: str) -> int | None:
-        """Return the most milli-units that one action can have of it; None: it is not declared."""
+        """Return the most milli-units that one action can get; None: not declared."""
         capacity = self.resources.get(resource)
         if capacity is None or resource not in self.limits:
             return capacity
@@ -133,7 +133,7 @@ class Config(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def default_config() -> Config:
-    """Return what a fresh installation starts from: one project, one pool."""
+    """Return the configuration of a fresh installation: one project, one pool."""
     return Config(
         revision=0,
         projects={"default": ProjectConfig("default")},

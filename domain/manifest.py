@@ -1,7 +1,7 @@
-"""The configuration as people write it, in units: what REST takes and what files hold.
+"""Specs of resources and shares, in units, as REST and files define them.
 
-Each kind has a spec here; its JSON Schema is made from these structs. `domain.inventory.Config` is
-what becomes of all of them together, in milli-units, for the scheduler.
+The JSON Schema of each kind is generated from these structs. `domain.inventory.Config` holds the
+same in milli-units, for the scheduler.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 Units = Annotated[float, Meta(gt=0, le=MAX_UNITS)]
 #: Longest window of a quota: 31 days.
 MAX_WINDOW_SECONDS = 31 * 86_400.0
-#: A kind of resource that nodes bring.
+#: A kind of resource of nodes.
 _KIND = re.compile(r"[a-z][a-z0-9_-]*")
 _PATH = re.compile(r" - at `(?P<path>[^`]*)`$")
 
@@ -39,39 +39,39 @@ class QuotaSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
 
 class ShareSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A project's part of a resource; without a limit everything may be borrowed or lent."""
+    """A project's share of a resource; without a limit everything may be borrowed or lent."""
 
     nominal_units: Annotated[int, Meta(ge=0, le=MAX_UNITS)]
     borrow_units: Annotated[int, Meta(ge=0, le=MAX_UNITS)] | None = None
     lend_units: Annotated[int, Meta(ge=0, le=MAX_UNITS)] | None = None
 
 
-#: What projects share of the nodes of a pool: kind of resource → project → its part.
+#: Shares of the nodes of a pool: kind of resource → project → its share.
 PoolShares = dict[str, dict[str, ShareSpec]]
 
 
 class ResourceSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A cluster-wide resource: how much at once, how much per period, and the API behind it."""
+    """A cluster-wide resource: its concurrency limit, its quotas, and the API behind it."""
 
-    #: Units that may be held at once; 0 stops all grants of it.
+    #: Units that may be held at once; 0 stops all grants.
     limit_units: Annotated[int, Meta(ge=0, le=MAX_UNITS)]
     quotas: tuple[QuotaSpec, ...] = ()
-    #: Learn how much may be open at once, between this and ``limit_units``.
+    #: Lower bound of adaptive concurrency, whose upper bound is ``limit_units``.
     learn_from_units: Annotated[int, Meta(ge=1, le=MAX_UNITS)] | None = None
     breaker: Breaker = Breaker()
     retries: Retries = Retries()
     api: ApiConfig | None = None
-    #: Project → its part; who is not named has a nominal share of 0.
+    #: Project → its share; other projects have a nominal share of 0.
     shares: dict[str, ShareSpec] = {}
 
     @property
     def parts(self) -> dict[str, Share]:
-        """The shares as the scheduler knows them."""
+        """The shares in milli-units."""
         return parts_of(self.shares)
 
     @property
     def limits(self) -> Limits:
-        """What the scheduler's books know of it."""
+        """The limits in milli-units."""
         return Limits(
             quotas=tuple(_quota(each) for each in self.quotas),
             least=(self.learn_from_units or 0) * MILLI,
@@ -81,7 +81,7 @@ class ResourceSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
 
 
 def resource_spec(config: Config, name: str) -> ResourceSpec:
-    """Return what leads to what ``config`` says of a resource."""
+    """Return the spec of a resource of ``config``."""
     limits = config.limits.get(name, Limits())
     return ResourceSpec(
         limit_units=config.resources[name] // MILLI,
@@ -95,12 +95,12 @@ def resource_spec(config: Config, name: str) -> ResourceSpec:
 
 
 def parts_of(shares: Mapping[str, ShareSpec]) -> dict[str, Share]:
-    """Return shares of projects as the scheduler knows them."""
+    """Return shares of projects in milli-units."""
     return {project: _share(spec) for project, spec in shares.items()}
 
 
 def share_specs(parts: Mapping[str, Share]) -> dict[str, ShareSpec]:
-    """Return what leads to shares of projects."""
+    """Return the specs of shares of projects."""
     return {project: _share_spec(each) for project, each in parts.items()}
 
 
@@ -112,11 +112,11 @@ def read_pool_shares(data: Any) -> PoolShares:
 
 
 def check_pool_shares(shares: PoolShares) -> None:
-    """Raise InvalidRequest for a kind of resource that is not shared by the action."""
+    """Raise InvalidRequest for a kind of resource that cannot have shares."""
     for kind in shares:
         if kind == "memory":
             raise InvalidRequest(
-                "memory belongs to environments, which keep it for life: it has no shares",
+                "memory belongs to environments for their whole life: it has no shares",
                 pointer="/shares/memory",
             )
         if not _KIND.fullmatch(kind):
@@ -156,7 +156,7 @@ def _quota_spec(quota: Quota) -> QuotaSpec:
 
 
 def check_resource(name: str, spec: ResourceSpec) -> None:
-    """Raise InvalidRequest, naming the member, for what the types cannot say."""
+    """Raise InvalidRequest, naming the member, for rules beyond the types."""
     if not name.startswith("api:"):
         for member in ("quotas", "learn_from_units", "api"):
             if getattr(spec, member):
@@ -218,7 +218,7 @@ def read(kind: type[T], data: Any, pointer: str = "") -> T:
 
 
 def pointer_of(path: str) -> str:
-    """Turn msgspec's ``$.quotas[0].units`` into a JSON Pointer; unknown keys end it."""
+    """Return msgspec's ``$.quotas[0].units`` as a JSON Pointer, up to the first unknown key."""
     pointer = ""
     for name, index in re.findall(r"\.([^.\[\]]+)|\[([^\]]*)\]", path.removeprefix("$")):
         if index == "...":

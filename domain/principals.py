@@ -1,4 +1,4 @@
-"""Who asks, and what they may do."""
+"""Authenticated callers and their scopes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Scope(StrEnum):
-    """What a token allows; each stands alone, ``admin`` includes all."""
+    """Permission of a token; independent of each other, but ``admin`` includes all."""
 
     READ = "read"
     SUBMIT = "submit"

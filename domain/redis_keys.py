@@ -1,6 +1,6 @@
-"""Names of everything in Redis. One place, so that an operator can read them too.
+"""Names of all Redis keys.
 
-All streams carry msgpack (`domain.codec`). A prefix keeps several systems apart on one server.
+All streams carry msgpack (`domain.codec`). A prefix separates several systems on one server.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ class Keys:
 
     @property
     def inbox(self) -> str:
-        """Stream: what the outside world wants and reports; read by the leader alone."""
+        """Stream: requests of trainers and reports of nodes; read by the leader only."""
         return f"{self.prefix}:inbox"
 
     @property
     def journal(self) -> str:
-        """Stream: all events in the order the core saw them, with its decisions."""
+        """Stream: all events in the order of the core, with its decisions."""
         return f"{self.prefix}:journal"
 
     @property
     def epoch(self) -> str:
-        """Number of the present leader; every write of the loop is checked against it."""
+        """Epoch of the present leader; every write of the loop is checked against it."""
         return f"{self.prefix}:epoch"
 
     @property
     def leader(self) -> str:
-        """Name of the present leader; expires when it shows no life."""
+        """Name of the present leader; expires without renewal."""
         return f"{self.prefix}:leader"
 
     @property
@@ -46,27 +46,27 @@ class Keys:
 
     @property
     def capacity(self) -> str:
-        """What each pool could give at most, for refusing what can never fit."""
+        """Largest capacity of each pool, to refuse requests that can never fit."""
         return f"{self.prefix}:capacity"
 
     @property
     def dead_letters(self) -> str:
-        """Hash: messages that could not be read or taken in, set aside for people (`domain.dead_letters`)."""
+        """Hash: messages that could not be read or applied (`domain.dead_letters`)."""
         return f"{self.prefix}:dead-letters"
 
     @property
     def positions(self) -> str:
-        """Hash: consumer of the journal → last entry it is done with."""
+        """Hash: consumer of the journal → last entry that it has processed."""
         return f"{self.prefix}:positions"
 
     @property
     def workers(self) -> str:
-        """Hash: worker → what it is and its last sign of life, for people."""
+        """Hash: worker → description and last heartbeat, for display."""
         return f"{self.prefix}:workers"
 
     @property
     def job_runs(self) -> str:
-        """Hash: job → its newest run, for people (`tangram_web.lib.job_runs`)."""
+        """Hash: job → its latest run, for display (`tangram_web.lib.job_runs`)."""
         return f"{self.prefix}:job-runs"
 
     @property
@@ -76,21 +76,21 @@ class Keys:
 
     @property
     def web_requests(self) -> str:
-        """Hash: what the web processes have answered, by route and status, and how long it took."""
+        """Hash: counts and durations of HTTP requests by route and status."""
         return f"{self.prefix}:web-requests"
 
     def history(self, seconds: int, project: str = "") -> str:
-        """Sorted set: moments of so many seconds, of one project or all, for charts of the past."""
+        """Sorted set: samples every ``seconds``, of one project or all, for charts."""
         return f"{self.prefix}:history:{seconds}" + (f":{project}" if project else "")
 
     @property
     def histories(self) -> str:
-        """Sorted set: projects whose past is kept, by wall clock of their last action."""
+        """Sorted set: projects with a stored history, by wall clock of their last action."""
         return f"{self.prefix}:histories"
 
     @property
     def scenes(self) -> str:
-        """Sorted set: how the GPUs stood, for the map of the past."""
+        """Sorted set: past states of the GPUs, for their map."""
         return f"{self.prefix}:scenes"
 
     def commands(self, node: str, identity: str) -> str:
@@ -106,13 +106,13 @@ class Keys:
         return f"{self.prefix}:idempotency:{project}:{key}"
 
     def replies(self, process: str) -> str:
-        """Pub/sub channel on which one web process gets answers."""
+        """Pub/sub channel for replies to one web process."""
         return f"{self.prefix}:replies:{process}"
 
     def passage(self, action_id: str) -> str:
-        """Stream: pieces of an answer on their way to whoever reads it; expires."""
+        """Stream: pieces of a response while it is forwarded; expires."""
         return f"{self.prefix}:passage:{action_id}"
 
     def blob(self, request_id: str) -> str:
-        """Bytes of a file on its way; expires."""
+        """Bytes of a file in transfer; expires."""
         return f"{self.prefix}:blob:{request_id}"

@@ -1,7 +1,7 @@
 """Amounts, unit sets and costs.
 
-Ledgers count in whole numbers so that release restores exactly what was taken. Everything that is
-counted in units (cores, GPUs, API slots) is held in *milli-units*: 4 cores are 4000, a light
+Ledgers count in whole numbers so that release restores exactly what was taken. Amounts in units
+(cores, GPUs, API slots) are *milli-units*: 4 cores are 4000, a light
 action's 0.1 core is 100. Memory is held in bytes. Names say which: ``_milli``, ``_bytes``.
 """
 
@@ -14,9 +14,9 @@ import msgspec
 from domain.errors import InvalidRequest
 
 MILLI = 1000
-#: No declared count may pass this; it keeps absurd numbers out of sums and of JSON integers.
+#: Largest declared count; keeps sums and JSON integers in range.
 MAX_UNITS = 1_000_000
-#: Longest unit set accepted: 1..256 cores of the paper's nodes, with room to spare.
+#: Longest unit set; the paper's nodes need 256.
 MAX_CHOICES = 1024
 
 #: Feasible unit counts of one resource in milli-units: sorted, distinct, not empty (paper §4.1).
@@ -33,7 +33,7 @@ class UnitRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_units(value: float | Sequence[float] | UnitRange, pointer: str) -> UnitSet:
-    """Turn the edge's notations (a count, a list, a range) into one `UnitSet`.
+    """Parse a count, a list or a range into a `UnitSet`.
 
     Raises InvalidRequest naming ``pointer`` when a count is not a positive number, is above
     MAX_UNITS, or is a fraction above 1.
@@ -72,10 +72,10 @@ def _milli(count: float, pointer: str) -> int:
 
 
 def units(milli: int) -> float | int:
-    """Return ``milli`` as the trainer writes it: 4000 is 4, 100 is 0.1."""
+    """Return milli-units as units: 4000 is 4, 100 is 0.1."""
     return milli // MILLI if milli % MILLI == 0 else milli / MILLI
 
 
 def units_of(vector: Mapping[str, int]) -> dict[str, float | int]:
-    """Return a vector of milli-units as the trainer writes it."""
+    """Return a vector of milli-units as units."""
     return {name: units(milli) for name, milli in vector.items()}

@@ -1,17 +1,17 @@
-"""GPU services: models that are restored into a chunk when an action needs them.
+"""GPU services: models that are restored onto a chunk when an action needs them.
 
-A service is declared once: which engine serves it, on how many GPUs it can run and with how much
-memory on each (its *degrees of parallelism*), how it is started and warmed up, and how long calls
-take. Calls name it as ``service:<name>``; their feasible counts of ``gpu`` are its degrees.
+The declaration of a service has its engine, the GPU counts on which it runs with the memory of each
+(*degrees of parallelism*), its start command and warm-up request, and the duration of calls. Calls
+name it as ``service:<name>``; their feasible counts of ``gpu`` are its degrees.
 
-Life of a service on a chunk (`ServiceState`), which `docs/state-machines.md` shows:
+Life cycle of a service on a chunk (`ServiceState`, drawn in `docs/state-machines.md`):
 
-1. *cold*: nothing of it is there. *host_resident*: its copy is in host memory and it holds no GPU
-   memory. *restoring*: on its way into GPU memory. *resident*: it answers. *draining*: it takes no
-   more requests, and leaves GPU memory.
-2. Requests reach a resident service only, and only under a wake lock. Who holds one keeps the
-   service from draining, from the moment it is granted the chunk until its action ended.
-3. Whatever dies is cold, wherever it was.
+1. *cold*: not loaded. *host_resident*: a copy is in host memory, no GPU memory is used.
+   *restoring*: loading into GPU memory. *resident*: ready for requests. *draining*: accepts no more
+   requests, and frees its GPU memory.
+2. Requests reach a resident service only, under a wake lock. A holder of a wake lock keeps the
+   service from draining, from the grant of the chunk until its action ends.
+3. A service that crashes is cold, whatever its state was.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_CONCURRENCY: Final = 4096
 
 
 class Engine(StrEnum):
-    """What serves a model."""
+    """Engine that serves a model."""
 
     PROCESS = "process"  # any HTTP server, started and stopped
     VLLM = "vllm"
@@ -44,7 +44,7 @@ class Engine(StrEnum):
     TORCH = "torch"
 
 
-#: Paths by which an engine is put to sleep and woken, its weights replaced, or its work stopped.
+#: Control paths of engines: sleep and wake-up, replacement of weights, abort of requests.
 _CONTROLS: Final = {
     Engine.VLLM: (
         "/sleep", "/wake_up", "/collective_rpc", "/reset_prefix_cache", "/pause", "/resume",
@@ -60,20 +60,20 @@ _CONTROLS: Final = {
 
 
 class Degree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One degree of parallelism: so many GPUs, and what it needs of the memory of each."""
+    """One degree of parallelism: a number of GPUs, and the memory needed on each."""
 
     gpus: int
     memory_bytes: int
 
 
 class WarmUp(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A request that is sent after each restore; its answer must be 2xx before others are let in."""
+    """Request that is sent after each restore; other requests wait for its 2xx response."""
 
     method: str = "GET"
     path: str = "/health"
     body: str = ""
-    #: The part of its JSON answer that is the same after each restore (I12), as ``choices.0.text``;
-    #: ``.`` is all of it. Empty: nothing is compared.
+    #: Path into its JSON response that must be equal after each restore (I12), as ``choices.0.text``;
+    #: ``.`` is the whole response. Empty: nothing is compared.
     invariant: str = ""
 
 
@@ -82,51 +82,51 @@ class GpuService(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 
     engine: Engine
     degrees: tuple[Degree, ...]
-    #: Model of an engine that knows models: a name, a path on the nodes, or ``module:function``.
+    #: Model: a name, a path on the nodes, or ``module:function``; not used by engine ``process``.
     source: str = ""
-    #: Starts its server. ``{port}``, ``{gpus}`` (a count), ``{source}``, ``{memory_bytes}`` (of each
+    #: Command of its server. ``{port}``, ``{gpus}`` (a count), ``{source}``, ``{memory_bytes}`` (of each
     #: GPU), ``{at_once}`` (`max_concurrency`) and ``{python}`` are filled in.
     command: tuple[str, ...] = ()
     env: dict[str, str] = {}
     warm_up: WarmUp = WarmUp()
     paths: tuple[str, ...] = ("/",)
-    #: Longest time until it answers after a start or a restore.
+    #: Timeout of a start or a restore.
     restore_timeout_seconds: float = 120.0
-    #: Requests it may work on at once; engines that batch on their own take more than one.
+    #: Concurrent requests per instance; above 1 for engines that batch.
     max_concurrency: int = 1
-    #: Expected duration of a call on one GPU, and its profile over degrees, as actions give it.
+    #: Expected duration of a call on one GPU, and its elasticity over degrees.
     duration_seconds: float | None = None
     elasticity: dict[str, float] | None = None
-    #: Prepared for every feasible chunk when a node joins: its copy is in host memory (`Engine` process
-    #: keeps none). Otherwise when it is first called there.
+    #: Load a copy into host memory for every feasible chunk when a node joins (not with engine
+    #: ``process``); otherwise at the first call.
     eager: bool = False
-    #: Host memory that one instance takes, awake or asleep: its copy of the weights, mostly. None: as
-    #: much as its GPU memory, and nothing with engine ``process``, which keeps no copy.
+    #: Host memory of one instance, mostly its copy of the weights. None: as much as its GPU memory,
+    #: and 0 with engine ``process``, which keeps no copy.
     host_memory_bytes: int | None = None
-    #: Interpreter of engine ``torch``, which has torch; empty is the node worker's own.
+    #: Interpreter with torch for engine ``torch``; empty: that of the node worker.
     python: str = ""
-    #: Calls wait, and its chunks are the first to be given to others: an operator looks into it.
+    #: Its calls wait, and its chunks are evicted first, until an operator releases it.
     quarantined: bool = False
 
     @property
     def units(self) -> UnitSet:
-        """Its degrees as feasible counts of ``gpu``, in milli-units."""
+        """Feasible counts of ``gpu`` in milli-units."""
         return tuple(degree.gpus * MILLI for degree in self.degrees)
 
     def memory_bytes(self, gpus: int) -> int:
-        """Return what the smallest degree of at least ``gpus`` needs of each GPU, else the largest."""
+        """Return the memory per GPU of the smallest degree with at least ``gpus``, else of the largest."""
         fitting = (each.memory_bytes for each in self.degrees if each.gpus >= gpus)
         return next(fitting, self.degrees[-1].memory_bytes)
 
     def host_bytes(self, gpus: int) -> int:
-        """Return what one instance on ``gpus`` GPUs takes of its node's host memory."""
+        """Return the host memory of one instance on ``gpus`` GPUs."""
         if self.host_memory_bytes is not None:
             return self.host_memory_bytes
         return 0 if self.engine is Engine.PROCESS else gpus * self.memory_bytes(gpus)
 
 
 class ServiceState(StrEnum):
-    """Where a service is on one chunk. After a restart of the node all are cold."""
+    """State of a service on one chunk; all are cold after a restart of the node."""
 
     COLD = "cold"
     HOST_RESIDENT = "host_resident"
@@ -136,15 +136,15 @@ class ServiceState(StrEnum):
 
 
 class ServiceEvent(StrEnum):
-    """What happens to it."""
+    """Event in the life cycle of a service."""
 
     PREPARED = "prepared"  # its copy is in host memory
     RESTORE_BEGAN = "restore_began"
-    RESTORED = "restored"  # it answers, its warm-up was answered
+    RESTORED = "restored"  # its warm-up request succeeded
     DRAIN_BEGAN = "drain_began"
-    EVICTED = "evicted"  # its GPU memory was measured free (I11), the copy is there
-    STOPPED = "stopped"  # the same, and nothing of it is left
-    DIED = "died"  # it crashed, or an engine's call failed
+    EVICTED = "evicted"  # its GPU memory was measured free (I11), the copy remains
+    STOPPED = "stopped"  # its GPU memory was measured free (I11), no copy remains
+    DIED = "died"  # it crashed, or a control request failed
 
 
 _S, _E = ServiceState, ServiceEvent
@@ -182,11 +182,11 @@ def check_service(name: str, service: GpuService) -> None:
     _check_torch(service)
     if service.eager and service.engine is Engine.PROCESS:
         raise InvalidRequest(
-            "engine process keeps nothing in host memory: nothing can be prepared", pointer="/eager"
+            "engine process keeps no copy in host memory, so it cannot be eager", pointer="/eager"
         )
     if service.command and not any("{port}" in part for part in service.command):
         raise InvalidRequest(
-            "the server must be told where to listen: put {port} into an argument",
+            "put {port} into an argument of the command, for the port of the server",
             pointer="/command",
         )
     if service.warm_up.method not in _METHODS:
@@ -244,7 +244,7 @@ def check_service_call(call: CallSpec, service: GpuService) -> None:
         known = ", ".join(service.paths)
         raise InvalidRequest(f"{call.target} takes the paths {known}", pointer="/call/path")
     if any(path_allowed(path, control) for control in _CONTROLS.get(service.engine, ())):
-        raise InvalidRequest(f"{path} is for the control center alone", pointer="/call/path")
+        raise InvalidRequest(f"{path} is reserved for the control center", pointer="/call/path")
     check_headers(call.headers, "/call/headers")
     if len(call.body) > MAX_BODY_CHARACTERS:
         raise InvalidRequest(f"at most {MAX_BODY_CHARACTERS} characters", pointer="/call/body")

@@ -1,4 +1,4 @@
-"""The version of this source tree; `pyproject.toml` says the same."""
+"""Version of this source tree, equal to that in `pyproject.toml`."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""The seam between the scheduler and what it manages.
+"""Interfaces between the scheduler and the managers of resources.
 
-Theory of operation. A manager is cut in two. Its **ledger** is pure: it answers at once, inside a
-cycle, what fits and which units an action gets; it lives in the loop and is rebuilt from the
-journal. Its **driver** does the work on a node and may take as long as it likes. They never meet:
-the loop turns a ledger's answer into a `RunOrder`, the node turns a driver's `RunReport` into an
-event. Every implementation passes `tests/conformance/`.
+Theory of operation. A manager has two halves. Its **ledger** is pure: inside a cycle it answers at
+once what fits and which units an action gets; it is part of the loop and is rebuilt from the
+journal. Its **driver** does the work on a node, which may take long. They never call each other:
+the loop turns an allocation into a `RunOrder`, the node turns a driver's `RunReport` into an event.
+Every implementation passes `tests/conformance/`.
 
-Rules for ledgers: `ledgers`; for drivers: `drivers`. What they exchange: `orders`; what more there is
-where services stay in the memory of GPUs: `hosting`; how both halves are found: `managers`.
+Rules for ledgers: `ledgers`; for drivers: `drivers`. Messages: `orders`. Services in GPU memory:
+`residency`. Registration of both halves: `managers`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Drivers: the hands of managers on nodes.
+"""Drivers: the halves of managers that run on nodes.
 
 Rules
 1. `run` returns exactly one report for an order and raises nothing but cancellation. When it
-   returns, nothing of the action is left running, or the report's detail says what is.
-2. `started` is called at most once, before the report, when the work has been spawned.
+   returns, no process of the action is left, or the report's detail names it.
+2. `started` is called at most once, before the report, when the process is spawned.
 3. `stop` is idempotent, returns at once, and makes `run` return soon; an unknown id is ignored.
 4. Waiting inside the driver (slow environment creation) counts as overhead, not as execution.
-5. A driver ends only what it created, and can prove it did (I7).
-6. `resize` is idempotent and returns at once; what runs goes on with the new units, and what is
-   being prepared starts with them. An id or attempt that does not run is ignored.
+5. A driver ends only processes that it can prove to have created (I7).
+6. `resize` is idempotent and returns at once; a running action continues with the new units, and
+   one in preparation starts with them. An id or attempt that does not run is ignored.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ MAX_FILE_BYTES = 16 * 1024 * 1024
 
 
 class Driver(Protocol):
-    """The hands of a manager on one node. All coroutines run in the node worker's event loop."""
+    """A manager on one node. All coroutines run in the node worker's event loop."""
 
     kinds: frozenset[Kind]
 
     @property
     def isolation(self) -> str:
-        """How work is kept apart from the node: ``bwrap``, ``process``; known once it is open."""
+        """Isolation of commands: ``bwrap``, ``process``; known once the driver is open."""
 
     async def open(self) -> list[Leftover]:
-        """End what a dead predecessor left running; return what it had started. Called once."""
+        """End what a crashed predecessor left running; return what it had started. Called once."""
 
     async def run(self, order: RunOrder, started: Callable[[], None]) -> RunReport:
         """Run one action to its end."""
@@ -44,13 +44,13 @@ class Driver(Protocol):
         """End a run; its report carries ``outcome`` unless it ended by itself before."""
 
     def resize(self, action_id: ActionId, attempt: int, allocation: Allocation) -> None:
-        """Let a run go on with another allocation of one of its resources."""
+        """Change the allocation of one resource of a run."""
 
     def forget(self, marks: Sequence[str]) -> None:
-        """These attempts (`RunOrder.mark`) will not be ordered again: their marks may go."""
+        """Delete the start marks of attempts (`RunOrder.mark`) that will not be ordered again."""
 
     async def remove_environment(self, trajectory: TrajectoryKey) -> None:
-        """End what runs in it and delete it. An unknown trajectory is not an error."""
+        """End all processes of an environment and delete it; an unknown one is not an error."""
 
     async def put_file(self, trajectory: TrajectoryKey, path: str, content: bytes) -> None:
         """Write a file below the workspace. Raises InvalidRequest for a path that leaves it."""
@@ -63,28 +63,28 @@ class Driver(Protocol):
 
 
 class Passage(Protocol):
-    """The way of one answer to whoever reads it while it comes. Raises nothing but cancellation."""
+    """Forwarding of one response while it arrives. Raises nothing but cancellation."""
 
     async def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        """Tell how the answer begins; once."""
+        """Forward status and headers; once."""
 
     async def write(self, data: bytes) -> None:
-        """Pass on what came. Waits while the reader is behind: so should whoever sends it."""
+        """Forward a piece; waits while the reader is behind (backpressure)."""
 
     async def end(self) -> None:
-        """Tell that the answer is whole."""
+        """Mark the response as complete."""
 
 
 class Passages(Protocol):
-    """Opens passages."""
+    """Factory of response streams."""
 
     def open(self, action_id: ActionId) -> Passage:
-        """Return the way to whoever reads this action's answer."""
+        """Open the stream of an action's response."""
 
 
 @runtime_checkable
 class Repairing(Protocol):
-    """A driver that restores what somebody else changed about its work."""
+    """A driver that repairs changes that other programs made to its cgroups."""
 
-    #: How often it did since it was made.
+    #: Number of repairs so far.
     repairs: int

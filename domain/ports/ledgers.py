@@ -1,12 +1,12 @@
-"""Ledgers: the pure halves of managers.
+"""Ledgers: the pure halves of managers, which account for units.
 
 Rules
-1. `fits`, `free` and `capacity` change nothing. An error changes nothing.
-2. `allocate` succeeds when `fits((amount,))` said yes and nothing happened in between.
+1. `fits`, `free` and `capacity` have no side effects. A call that raises changes nothing.
+2. `allocate` succeeds if `fits((amount,))` is true immediately before.
 3. `release` restores exactly what was taken, and is idempotent.
-4. The sum of what is held never passes the capacity by `allocate`; after `resize_capacity` it may,
-   then `free` is negative and nothing fits.
-5. `adopt` takes an allocation that an earlier life of the ledger handed out.
+4. `allocate` never lets the held sum exceed the capacity; after `resize_capacity` it may, and then
+   `free` is negative and nothing fits.
+5. `adopt` restores an allocation that the ledger made before a restart.
 """
 
 from __future__ import annotations
@@ -23,116 +23,115 @@ from domain.operators import Operator
 
 
 class Ledger(Protocol):
-    """Pure book-keeping of one resource."""
+    """Accounting of one resource."""
 
     resource: ResourceId
 
     @property
     def capacity(self) -> int:
-        """Amount there is, in milli-units (bytes for memory)."""
+        """Total amount, in milli-units (bytes for memory)."""
 
     @property
     def free(self) -> int:
         """Amount not held. Negative after the capacity shrank below what is held."""
 
     def feasible(self, amount: int) -> bool:
-        """Say whether ``amount`` would fit if nothing were held."""
+        """Return whether ``amount`` would fit if nothing were held."""
 
     def fits(self, amounts: Sequence[int]) -> bool:
-        """Say whether all ``amounts`` could be allocated now, at once, to different holders."""
+        """Return whether all ``amounts`` could be allocated now to different holders."""
 
     def allocate(self, holder: str, amount: int) -> Allocation:
-        """Hand out units. Raises CapacityError when they do not fit or the holder has some."""
+        """Allocate units. Raises CapacityError when they do not fit or the holder has some."""
 
     def adopt(self, holder: str, allocation: Allocation) -> None:
-        """Enter an allocation made earlier, unasked."""
+        """Restore an allocation made earlier, without checks."""
 
     def release(self, holder: str) -> Allocation | None:
-        """Take back what ``holder`` has; None when it has nothing."""
+        """Release and return the allocation of ``holder``; None: it has none."""
 
     def holders(self) -> dict[str, Allocation]:
-        """Return who has what."""
+        """Return the allocations by holder."""
 
     def resize_capacity(self, inventory: ResourceInventory) -> None:
-        """Follow a changed inventory; holders keep what they have."""
+        """Apply a changed inventory; holders keep their allocations."""
 
 
 @runtime_checkable
 class ResizableLedger(Ledger, Protocol):
-    """A ledger whose holders may be given more or less while they hold."""
+    """A ledger that can change the amount of a holder."""
 
     def resize(self, holder: str, amount: int, prefer: Sequence[int] = ()) -> Allocation:
-        """Let ``holder`` go on with ``amount``; return what it has then.
+        """Change the amount of ``holder``; return its new allocation.
 
-        Units it had stay with it as far as they go; ``prefer`` names those to get first. Raises
-        CapacityError, changing nothing, when that cannot be.
+        Units that it holds are kept as far as possible; ``prefer`` names units to add first. Raises
+        CapacityError without a change if that is impossible.
         """
 
 
 @runtime_checkable
 class LocalLedger(Ledger, Protocol):
-    """A ledger whose units are nearer to some memory than others."""
+    """A ledger of units with locality (NUMA)."""
 
     def allocate(self, holder: str, amount: int, near: Sequence[int] = ()) -> Allocation:
-        """Hand out units, where it can beside ``near``, units that the holder's trajectory had.
+        """Allocate units, if possible close to ``near``, the former units of the holder's trajectory.
 
-        ``near`` changes which units, never whether there are enough.
+        ``near`` changes the choice of units, never whether they fit.
         """
 
     @property
     def groups(self) -> int:
-        """How many places there are to be near to; below 2 nobody needs to say."""
+        """Number of localities; below 2 ``near`` has no effect."""
 
 
 @runtime_checkable
 class PacedLedger(Ledger, Protocol):
-    """A ledger that also counts over time. It is told the time, and keeps none of its own.
+    """A ledger with limits over time. It has no clock: callers pass the time.
 
-    `release` restores what was taken only until `spend`: what was handed out counts on for as long
-    as its quotas say.
+    `release` restores units only until `spend`: a spent grant counts for as long as its quotas define.
     """
 
     def advance(self, now: float) -> None:
-        """Let time pass (journal time); it never runs backward."""
+        """Advance to ``now`` (journal time), which never runs backward."""
 
     def spend(self, holder: str) -> None:
-        """What ``holder`` was allocated is handed out for good, at this moment."""
+        """Count the allocation of ``holder`` against the quotas, from now on."""
 
     def ready_at(self, amount: int) -> float | None:
-        """Return when time alone lets ``amount`` fit; None when it is not time that it lacks."""
+        """Return the time at which ``amount`` fits without any release; None: it needs a release."""
 
     def uses(self, now: float) -> list[QuotaUse]:
-        """Return how each quota stands at ``now``, which lies at or after the last `advance`."""
+        """Return the usage of each quota at ``now``, which is not before the last `advance`."""
 
     def heed(self, feedback: Feedback, granted_at: float, now: float) -> None:
-        """Take in what an attempt, granted at ``granted_at``, says of the resource."""
+        """Apply the report of an attempt that was granted at ``granted_at``."""
 
     def take_retry(self, attempts: int) -> str:
-        """Allow one more attempt after so many, at once for all; else say why there is none."""
+        """Take one retry from the budget after ``attempts``; return the reason of a refusal, else ''."""
 
     def turns(self) -> list[Turn]:
-        """Return what turned bad since this was last asked."""
+        """Return the degradations since the last call."""
 
     def hindrance(self, now: float) -> str:
-        """Say in words what else than quotas is in the way now; empty when nothing is."""
+        """Return what blocks calls now, apart from quotas, in words; empty: nothing."""
 
     @property
     def ceiling(self) -> int:
-        """Most that may be held at once, as far as was learned; the capacity at most."""
+        """Present limit of adaptive concurrency; at most the capacity."""
 
     def remember(self) -> bytes:
-        """Return what cannot be derived from who has what."""
+        """Return the state that allocations do not determine, for a snapshot."""
 
     def recall(self, memory: bytes) -> None:
-        """Go on where the ledger was that remembered; called after holders were adopted."""
+        """Restore the state of `remember`; called after all `adopt` calls."""
 
 
 @runtime_checkable
 class Shaped(Protocol):
-    """A ledger of which more is to be said than a sum: its units combine in their own way."""
+    """A ledger whose free units are more than a sum: chunks."""
 
     def operator(self, claims: Sequence[int]) -> Operator:
-        """Say what could be handed out beside ``claims``, which fit."""
+        """Return the operator over what is free beside ``claims``, which fit."""
 
 
 LedgerFactory = Callable[[ResourceId, ResourceInventory], Ledger]

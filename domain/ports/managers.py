@@ -1,4 +1,4 @@
-"""What a manager is, and what a node worker gives to its driver."""
+"""Registration of managers, and the context of their drivers."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from domain.ports.ledgers import LedgerFactory
 
 @dataclass(frozen=True)
 class DriverContext:
-    """What a node worker gives to the drivers it makes."""
+    """Context that a node worker passes to its drivers."""
 
     node: str
-    #: Private to this driver; survives restarts of the worker.
+    #: Private to the driver; survives restarts of the worker.
     state_directory: Path
     #: Declared resources of this node.
     resources: dict[str, ResourceInventory]
-    #: ``backend = "process"`` and other settings of this node, as given by its operator.
+    #: ``backend = "process"`` and other settings of this node, as set by its operator.
     settings: dict[str, str]
-    #: Where answers go that are read while they come; None where nobody can.
+    #: Streams for responses that are forwarded while they arrive; None: not supported.
     passages: Passages | None = None
 
 
 @dataclass(frozen=True)
 class Manager:
-    """What an entry point of the group ``tangram.managers`` must resolve to."""
+    """Object behind an entry point of the group ``tangram.managers``."""
 
     #: Name of the resource in costs: ``cpu``. Cluster-wide resources use it as prefix: ``api``.
     resource: str
     make_ledger: LedgerFactory
-    #: None: the resource is only counted, no work is done around an action.
+    #: None: the resource is only counted.
     make_driver: Callable[[DriverContext], Driver] | None = None
-    #: Says what a node has of this resource; None: it must be declared.
+    #: Detects the inventory of a node; None: it must be declared.
     probe: Callable[[DriverContext], ResourceInventory] | None = None
     description: str = ""

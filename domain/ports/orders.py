@@ -1,4 +1,4 @@
-"""What a node is told to do, and what it tells of it."""
+"""Orders to nodes, and their reports."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from domain.services import GpuService
 
 
 class RunOrder(msgspec.Struct, omit_defaults=True):
-    """One action for one node to run, with everything the node needs to know."""
+    """One action for a node to run, with all that the node needs."""
 
     action: Action
     allocations: tuple[Allocation, ...]
     attempt: int = 1
-    #: The environment of the action's trajectory; None for an action that stands alone.
+    #: The environment of the action's trajectory; None: no trajectory.
     environment: EnvironmentSpec | None = None
-    #: Where a call goes.
+    #: The API that it calls.
     api: ApiConfig | None = None
     #: The GPU service that it calls.
     service: GpuService | None = None
@@ -32,7 +32,7 @@ class RunOrder(msgspec.Struct, omit_defaults=True):
 
     @property
     def mark(self) -> str:
-        """Name of this attempt in durable starting marks: ``act_…#2``."""
+        """Name of this attempt in the durable start log: ``act_…#2``."""
         return f"{self.action.id}#{self.attempt}"
 
     def resized(self, allocation: Allocation) -> RunOrder:
@@ -41,7 +41,7 @@ class RunOrder(msgspec.Struct, omit_defaults=True):
         return replace(self, allocations=(*others, allocation))
 
     def allocation(self, kind: str) -> Allocation | None:
-        """Return what was granted of ``kind`` (``cpu``), if anything."""
+        """Return the allocation of ``kind`` (``cpu``), if any."""
         for allocation in self.allocations:
             if allocation.resource.partition(":")[0] == kind:
                 return allocation
@@ -49,30 +49,30 @@ class RunOrder(msgspec.Struct, omit_defaults=True):
 
 
 class PrepareOrder(msgspec.Struct, frozen=True):
-    """A service that a node shall get ready before anybody is granted its chunk."""
+    """A service for a node to load ahead of any grant of its chunk."""
 
     service: GpuService
     home: Home
-    #: What it needs of each GPU.
+    #: Memory of each GPU that it needs.
     memory_bytes: int
-    #: In the memory of its GPUs; else in host memory alone.
+    #: Load into GPU memory; else into host memory only.
     awake: bool = True
 
 
 class ExecResult(msgspec.Struct, frozen=True, omit_defaults=False):
-    """What a command left behind. Output that is not UTF-8 is decoded with replacement."""
+    """Result of a command. Output that is not UTF-8 is decoded with replacement."""
 
     exit_code: int | None
     stdout: str
     stderr: str
     #: Output was cut at the declared limit.
     truncated: bool = False
-    #: None where nothing counts it.
+    #: None where it is not measured.
     used: UsedResources | None = None
 
 
 class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a run ended, as the driver saw it."""
+    """Report of a driver on a finished run."""
 
     outcome: Outcome
     execution_seconds: float
@@ -80,23 +80,23 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str | None = None
     #: Nothing was spawned; the action may be granted again.
     never_started: bool = False
-    #: What a call brought back, and what it says about the API that was called.
+    #: Result of a call, and the state of the API that was called.
     answer: CallResult | None = None
     feedback: Feedback | None = None
-    #: What happened in the memory of its GPUs.
+    #: Changes in the memory of its GPUs.
     chunk: ChunkNews | None = None
 
 
 class Leftover(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An action that a dead predecessor of this driver had marked as started."""
+    """An action that a crashed predecessor of this driver had marked as started."""
 
     action_id: ActionId
     attempt: int
-    #: Processes of it were found and ended; otherwise it may have run to its end.
+    #: Its processes were found and ended; otherwise it may have completed.
     ended: bool
     detail: str = ""
 
     @property
     def mark(self) -> str:
-        """The starting mark of the attempt (`RunOrder.mark`)."""
+        """Start mark of the attempt (`RunOrder.mark`)."""
         return f"{self.action_id}#{self.attempt}"

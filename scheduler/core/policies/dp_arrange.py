@@ -1,21 +1,21 @@
 """DPArrange: the allocation with the least sum of durations (paper Appendix B, Algorithm 3).
 
-Both arrangers answer for every prefix of the candidates, because the first t candidates of C are
-what remains when the others are evicted (Algorithm 1, line 9). Nothing is computed twice for that.
+An arranger answers for every prefix of the candidates, because eviction leaves the first t candidates
+of C (Algorithm 1, line 9). Prefixes share all computation.
 
 * `Table` is Algorithm 3 for any operator: O(n · m · |S|) for n candidates, m states and unit sets
   of |S| counts, once for all evictions, where the paper reruns it per eviction, O(n² · m · |S|).
-* `Extras` is the same for units that are alike: everybody has the smallest count, and the table
-  shares out what is left. Its columns are those few units, not all that are free.
-* `Upgrades` is for operators with too many states for a table: it starts from the smallest counts
-  and takes the step that saves most per unit for as long as one fits. Not exact.
-* `Marginal` hands out units one by one where they save most. Exact where units are alike, counts
-  are contiguous and durations convex; O(n · |S|) per prefix.
+* `Extras` is the same for interchangeable units: each candidate has its smallest count, and the table
+  distributes the rest. Its columns are the remaining units, not all free ones.
+* `Upgrades` is for operators with too many states for a table: from the smallest counts it takes the
+  step that saves most per unit while one fits. Not exact.
+* `Marginal` assigns units one by one where they save most. Exact for interchangeable units with
+  contiguous counts and convex durations; O(n · |S|) per prefix.
 
 Departures from Algorithm 3
-1. The best over all totals up to what is free, not exactly all of it (lines 21 to 25); equally good
-   ones: fewest units, then more for earlier arrivals.
-2. A choice table is not kept (line 5): choices are found again on the way back, row by row.
+1. The best over all totals up to what is free, not exactly all of it (lines 21 to 25); ties: fewest
+   units, then more for earlier arrivals.
+2. No choice table is stored (line 5): choices are recomputed on the way back, row by row.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from scheduler.core.policies.choices import Choices, Seconds
 Marks = NDArray[np.bool_]
 
 
-#: No table may have more cells: 32 MiB. 256 candidates with 256 counts each are far below.
+#: Largest table, 32 MiB; 256 candidates with 256 counts each are far below.
 _MOST_CELLS = 4_000_000
-#: A row over more states takes longer than a decision may. 40 GPUs in any pieces are below 1,000.
+#: Most states of a table, which bound the time per row; 40 GPUs in any pieces have below 1,000.
 _MOST_STATES = 10_000
 
 
 class Arranger(Protocol):
-    """The best allocation for each prefix of the candidates."""
+    """Best allocation of each prefix of the candidates."""
 
     def best(self, prefix: int) -> float:
-        """Return the least sum of durations of the first ``prefix`` ones; inf if they do not fit."""
+        """Return the least sum of durations of the first ``prefix`` candidates; inf if none fits."""
 
     def chosen(self, prefix: int) -> list[int]:
-        """Return which of its choices each of the first ``prefix`` ones gets in the best case."""
+        """Return the index of the choice of each of the first ``prefix`` candidates in the best case."""
 
 
 def arranger(candidates: Sequence[Choices], operator: Operator) -> Arranger:
-    """Return the cheapest arranger that is exact for ``candidates``, if one is cheap enough."""
+    """Return the cheapest exact arranger for ``candidates``, or `Upgrades` if none is cheap enough."""
     free = operator.total
     if free is None:
         few = operator.states <= _MOST_STATES
@@ -85,15 +85,14 @@ class Table:
 
 
 class Extras:
-    """Algorithm 3 where units are alike: columns count units beyond everybody's smallest count.
+    """Algorithm 3 for interchangeable units: columns count units beyond the smallest counts.
 
-    Who is evicted leaves its smallest count to be shared out, so shorter prefixes need more
-    columns. Few are evicted as a rule: the table starts with room for some and is made anew,
-    wider, when that is passed.
+    An evicted candidate releases its smallest count, so shorter prefixes need more columns. Evictions
+    are few as a rule: the table starts with room for some, and is rebuilt wider when more occur.
     """
 
     def __init__(self, candidates: Sequence[Choices], free: int, evictions: int = 8) -> None:
-        """Share out ``free`` milli-units, with room in the first table for some ``evictions``."""
+        """Distribute ``free`` milli-units; the first table has room for ``evictions``."""
         self._tables = [each.table for each in candidates]
         self._extra = [each.extra for each in candidates]
         self._grain = gcd(*_amounts(candidates))
@@ -115,7 +114,7 @@ class Extras:
         self._dp = _rows(self._tables, self._previous, self._width + 1)
 
     def best(self, prefix: int) -> float:
-        """Return the least sum over all totals that fit; inf when smallest counts do not."""
+        """Return the least sum over all totals that fit; inf if smallest counts do not."""
         row = self._row(prefix)
         return float(row.min()) if len(row) else float("inf")
 
@@ -132,7 +131,7 @@ class Extras:
 
 
 def _most_columns(candidates: Sequence[Choices]) -> int:
-    """Return the columns that a table may have; what is free beyond them is not shared out."""
+    """Return the most columns of a table; free units beyond them are not distributed."""
     return _MOST_CELLS // (len(candidates) + max(len(each) for each in candidates))
 
 
@@ -150,7 +149,7 @@ def _rows(tables: Sequence[Seconds], previous: Sequence[Indices], states: int) -
     dp[0, :states] = 0.0
     last: Indices | None = None
     for row, (table, left) in enumerate(zip(tables, previous, strict=True)):
-        if left is not last:  # many have the same unit set
+        if left is not last:  # consecutive candidates often share a unit set
             last, sources = left, np.where(left < 0, states, left)
             sums = np.empty(left.shape)
         # With "clip" numpy writes straight to ``out``; all indices are in range.
@@ -169,7 +168,7 @@ def _walk_back(
 ) -> list[int]:
     """Return the choice of each of the first ``prefix`` candidates that leads to ``state``.
 
-    Of equally good choices the smallest: what it leaves goes to earlier arrivals.
+    Ties: the smallest choice, which leaves more to earlier arrivals.
     """
     chosen = [0] * prefix
     for index in range(prefix - 1, -1, -1):
@@ -181,10 +180,10 @@ def _walk_back(
 
 
 class Marginal:
-    """Greedy by marginal gain: take the ``m`` largest savings that there are.
+    """Greedy by marginal gain: take the ``m`` largest savings.
 
-    Convex durations make the savings of one candidate fall, so the largest ones over all
-    candidates are always first steps of each: what is taken is an allocation, and the best.
+    With convex durations the savings of one candidate fall, so the largest ones over all candidates
+    are always the first steps of each: they form an allocation, and the best one.
     """
 
     def __init__(self, candidates: Sequence[Choices], free: int, step: int) -> None:
@@ -194,7 +193,7 @@ class Marginal:
         self._ends: Indices = np.cumsum(lengths, dtype=np.intp)
         self._starts: Indices = self._ends - np.array(lengths, dtype=np.intp)
         seconds = np.concatenate([each.table for each in candidates])
-        #: saved[f]: what the step from flat choice f to f + 1 saves; nothing from a last choice.
+        #: saved[f]: savings of the step from flat choice f to f + 1; -inf for last choices.
         self._saved = np.empty_like(seconds)
         self._saved[:-1] = seconds[:-1] - seconds[1:]
         self._saved[self._ends - 1] = -np.inf
@@ -217,12 +216,12 @@ class Marginal:
         return counts
 
     def _steps(self, prefix: int) -> int:
-        """Return how many steps up are left when everybody has the smallest count."""
+        """Return how many steps are free beyond the smallest counts."""
         return int(self._free - self._least[prefix - 1]) // self._step
 
     @staticmethod
     def _taken(saved: Seconds, steps: int) -> Marks:
-        """Mark the ``steps`` largest savings above 0; of equal ones the earliest arrivals'."""
+        """Mark the ``steps`` largest savings above 0; ties: the earliest arrivals."""
         taken: Marks = saved > 0.0
         if np.count_nonzero(taken) <= steps:
             return taken
@@ -236,10 +235,10 @@ class Marginal:
 
 
 class Upgrades:
-    """Greedy by saving per unit, for chunks of which there are very many. Not exact.
+    """Greedy by saving per unit, for very many chunks. Not exact.
 
-    Everybody has the smallest count; then the step up that saves most for each further unit is
-    taken, of those that still fit, until none is left. O(n · |S|² · log n) per prefix.
+    From the smallest counts, the step that saves most per additional unit is taken, among those that
+    fit, until none is left. O(n · |S|² · log n) per prefix.
     """
 
     def __init__(self, candidates: Sequence[Choices], operator: Operator) -> None:
@@ -247,13 +246,13 @@ class Upgrades:
         self._operator = operator
 
     def best(self, prefix: int) -> float:
-        """Return the sum of what it found; inf when smallest counts do not fit."""
+        """Return the sum of the allocation found; inf if smallest counts do not fit."""
         if not self._operator.holds([each.smallest for each in self._candidates[:prefix]]):
             return float("inf")
         return sum(seconds_of(self._candidates, self.chosen(prefix)))
 
     def chosen(self, prefix: int) -> list[int]:
-        """Return the choices of the first ``prefix`` ones."""
+        """Return the choices of the first ``prefix`` candidates."""
         units = [each.smallest for each in self._candidates[:prefix]]
         chosen = [0] * prefix
         steps = [step for index in range(prefix) for step in self._steps(index, 0)]
@@ -272,7 +271,7 @@ class Upgrades:
         return chosen
 
     def _steps(self, index: int, before: int) -> list[tuple[float, int, int, int]]:
-        """Return the steps up from one choice that save something, the best by the unit first."""
+        """Return the steps from one choice that save time, with the savings per unit negated."""
         each = self._candidates[index]
         saved = [(each.table.item(before) - seconds) for seconds in each.seconds]
         return [
@@ -283,5 +282,5 @@ class Upgrades:
 
 
 def seconds_of(candidates: Sequence[Choices], chosen: Sequence[int]) -> list[float]:
-    """Return the duration of each of the first candidates at its chosen count."""
+    """Return the duration of each candidate at its chosen count."""
     return [each.table.item(choice) for each, choice in zip(candidates, chosen, strict=False)]

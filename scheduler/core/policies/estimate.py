@@ -1,18 +1,18 @@
-"""What the actions behind the candidates will take: Algorithm 2, ``estimate`` (paper Appendix A).
+"""Estimate of the finish times behind the candidates: Algorithm 2, ``estimate`` (paper Appendix A).
 
-The heap holds when running actions and arranged candidates will end. Each action behind takes the
-earliest end, in order, and puts its own end back; the first one tries its ``depth`` smallest
-counts, the others have their smallest. The sum of their ends is the estimate.
+The heap holds the predicted ends of running actions and arranged candidates. Each action behind, in
+order, takes the earliest end and pushes its own; the first one tries its ``depth`` smallest counts,
+the others have their smallest. The estimate is the sum of their ends.
 
-As printed, a completion frees one slot whatever units it held. That bias is the paper's and stays.
-Departures: line 12 would count the first action twice and line 13 pops the wrong heap; we take the
-others, from the copy. A first action with fewer counts than ``depth`` tries those it has.
+As printed, a completion frees one slot whatever units it held; this bias of the paper is kept.
+Departures: line 12 would count the first action twice and line 13 pops the wrong heap; we count the
+other actions, from the copy. A first action with fewer counts than ``depth`` tries all of them.
 
 Cost: O(r · log h) for r actions behind and h ends, whatever the depth: an earlier end in the heap
-makes no later one later, so of the first action's counts the fastest gives the least sum and is the
-only one to follow. The sums of smallest durations are shared by all evictions, and an estimate is
-given up as soon as it cannot be below ``bound``: every action left takes at least the earliest end
-there is now, plus its smallest duration.
+never delays another, so the fastest of the first action's counts gives the least sum and is the only
+one to evaluate. All evictions share the sums of smallest durations, and an estimate stops as soon as
+it cannot be below ``bound``: each remaining action ends no earlier than the present earliest end plus
+its smallest duration.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from itertools import accumulate
 
 from scheduler.core.policies.choices import Choices
 
-#: So many actions are placed between two looks at the bound.
+#: Actions between two checks of the bound.
 _STRIDE = 64
 
 
 class Estimator:
-    """Estimates for every suffix of one queue."""
+    """Estimates for all suffixes of one queue."""
 
     def __init__(self, queue: Sequence[Choices], depth: int) -> None:
         self._queue = queue
@@ -39,9 +39,9 @@ class Estimator:
         self._after.reverse()
 
     def estimate(self, ends: Sequence[float], first: int, bound: float = float("inf")) -> float:
-        """Return the sum of ends of ``queue[first:]``, or inf when it is not below ``bound``.
+        """Return the sum of ends of ``queue[first:]``, or inf if it is not below ``bound``.
 
-        ``ends`` are the ends of what runs or is arranged, in seconds from now, in any order.
+        ``ends`` of running and arranged actions are in seconds from now, in any order.
         """
         if first >= len(self._queue):
             return 0.0

@@ -1,15 +1,15 @@
-"""Greedy eviction: how many candidates go, and with what (paper §4.2, Algorithm 1, lines 7 to 12).
+"""Greedy eviction: how many candidates are granted, and their units (paper §4.2, Algorithm 1, lines 7 to 12).
 
 The objective of a prefix of the candidates is the sum of ends of all actions of the group: exact
-for the prefix, at its best allocation, and estimated for everybody behind it (Algorithm 2).
-Starting with all candidates, the last one is evicted for as long as the objective falls.
+for the prefix, at its best allocation, and estimated for the actions behind it (Algorithm 2).
+Starting with all candidates, the last one is evicted while the objective falls.
 
 Departures
 1. The first candidate is never evicted (line 12 returns C[: -t + 1]).
-2. A fall of less than one part in 10⁹ is none, so that rounding never decides.
-3. An objective that is certainly not below the best so far is not computed to its end.
+2. A decrease of less than one part in 10⁹ is ignored, so that rounding never decides.
+3. The computation of an objective stops once it cannot be below the best so far.
 
-Cost: one arrangement for all evictions, and per eviction tried one way back through it, O(n), and
+Cost: one arrangement for all evictions, and per eviction tried one walk back through it, O(n), and
 one estimate, O(depth · r · log h).
 """
 
@@ -19,12 +19,12 @@ from scheduler.core.policies.dp_arrange import arranger, seconds_of
 from scheduler.core.policies.estimate import Estimator
 from scheduler.core.policies.group import Arrangement, Group, Trial
 
-#: The objective must fall by more than this share of itself.
+#: Least relative decrease of the objective.
 TOLERANCE = 1e-9
 
 
 def evict(group: Group, depth: int) -> Arrangement:
-    """Return how many candidates go and with which units; ``depth`` as in Algorithm 2."""
+    """Return the best arrangement; ``depth`` as in Algorithm 2."""
     candidates = group.candidates
     count = len(candidates)
     arranged = arranger(candidates, group.operator)
@@ -34,7 +34,7 @@ def evict(group: Group, depth: int) -> Arrangement:
     objective = sum(ends) + estimator.estimate([*group.running, *ends], count)
     trials = [Trial(0, objective)]
     for prefix in range(count - 1, 0, -1):
-        # What the evicted prefix must stay below to be worth it.
+        # A further eviction must be below this objective.
         bound = objective - TOLERANCE * objective
         fewer = arranged.chosen(prefix)
         fewer_ends = seconds_of(candidates, fewer)

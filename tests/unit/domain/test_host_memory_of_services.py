@@ -51,7 +51,7 @@ def test_a_service_of_which_no_node_can_hold_one_copy_is_named_with_node_and_cur
     why = why_no_room({"a"}, {"a": LAZY}, {"n1": gpus(2, 20), "n2": gpus(2, 50)})
 
     assert "service a takes 60.0 GiB of host memory, and node n2" in why
-    assert "keeps 50.0 GiB for services: declare the host_memory_bytes" in why
+    assert "keeps 50.0 GiB for services: declare its actual host_memory_bytes" in why
     assert "TANGRAM_NODE_SERVICE_MEMORY_BYTES" in why
 
 

@@ -89,7 +89,7 @@ def test_a_target_says_whether_it_is_a_service(target, name) -> None:
 def test_only_the_control_center_puts_a_service_to_sleep(engine, path) -> None:
     service = msgspec.structs.replace(REWARD, engine=engine, source="m:f", paths=("/",))
     check_service_call(CallSpec("service:r", "POST", "/v1/score"), service)
-    with pytest.raises(InvalidRequest, match="for the control center alone"):
+    with pytest.raises(InvalidRequest, match="reserved for the control center"):
         check_service_call(CallSpec("service:r", "POST", path), service)
 
 
