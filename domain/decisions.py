@@ -8,7 +8,7 @@ from domain.action import Kind, Outcome, Timing
 from domain.allocation import Allocation, Home, UsedResources
 from domain.events import NO_RESULT
 from domain.ids import ActionId, ResourceId, TrajectoryKey
-from domain.limits import Turn
+from domain.limits import Degradation
 
 
 class _Decision(
@@ -115,11 +115,11 @@ class Evict(_Decision, frozen=True):
     home: Home
 
 
-class TurnedBad(_Decision, frozen=True):
+class Degraded(_Decision, frozen=True, tag="TurnedBad"):
     """Announce that a quota is exhausted or a circuit is open; for subscribers, without any effect."""
 
     resource: ResourceId
-    turn: Turn
+    degradation: Degradation = msgspec.field(name="turn")
 
 
 class Prepare(_Decision, frozen=True):
@@ -179,7 +179,7 @@ Decision = (
     | Finish
     | RemoveEnvironment
     | Evict
-    | TurnedBad
+    | Degraded
     | Prepare
     | TransferFile
     | Refuse

@@ -26,7 +26,7 @@ class _Event(
     at: float = 0.0
 
 
-class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
+class RequestOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
     """Origin of a request through the gateway, for the audit."""
 
     #: Name of the token.
@@ -36,7 +36,7 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
     via: str = "api"
 
 
-class ChunkNews(msgspec.Struct, frozen=True, omit_defaults=True):
+class ChunkReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """Report of a node to the ledger of its GPUs after an action."""
 
     #: Services that are no longer in memory.
@@ -68,7 +68,7 @@ class ActionCancelRequested(_Event):
     project: str
     reason: str = "cancelled by request"
     #: None for requests of pages, which write the audit themselves.
-    asked: Asked | None = None
+    asked: RequestOrigin | None = None
 
 
 class ActionStarted(_Event):
@@ -98,7 +98,7 @@ class ActionFinished(_Event):
     #: Measured usage of a command.
     used: UsedResources | None = None
     #: Changes in the memory of its GPUs.
-    chunk: ChunkNews | None = None
+    chunk: ChunkReport | None = None
 
 
 class LeaseRenewed(_Event):
@@ -133,14 +133,14 @@ class TaskPaused(_Event):
     project: str
     task: str
     paused: bool = True
-    asked: Asked | None = None
+    asked: RequestOrigin | None = None
 
 
 class ServiceEvictionAsked(_Event):
     """Eviction of a GPU service from the chunks where it is idle was requested."""
 
     service: str
-    asked: Asked | None = None
+    asked: RequestOrigin | None = None
 
 
 class ServicePrepared(_Event):
@@ -155,7 +155,7 @@ class ServicePrepared(_Event):
     #: Reason of the failure; empty for a success.
     failed: str = ""
     #: Changes in the memory of the GPUs.
-    chunk: ChunkNews | None = None
+    chunk: ChunkReport | None = None
 
 
 class TaskPrioritised(_Event):
@@ -164,7 +164,7 @@ class TaskPrioritised(_Event):
     project: str
     task: str
     priority: int | None = None
-    asked: Asked | None = None
+    asked: RequestOrigin | None = None
 
 
 class TaskCancelRequested(_Event):
@@ -173,7 +173,7 @@ class TaskCancelRequested(_Event):
     project: str
     task: str
     reason: str = "cancelled with its task"
-    asked: Asked | None = None
+    asked: RequestOrigin | None = None
 
 
 class TrajectoryOpened(_Event):

@@ -90,7 +90,7 @@ class QuotaUse(msgspec.Struct, frozen=True):
     eases_at: float | None
 
 
-class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
+class Degradation(msgspec.Struct, frozen=True, omit_defaults=True):
     """Degradation of a resource: an exhausted quota or an open circuit."""
 
     #: The exhausted quota; None: the circuit opened.

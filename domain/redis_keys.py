@@ -109,7 +109,7 @@ class Keys:
         """Pub/sub channel for replies to one web process."""
         return f"{self.prefix}:replies:{process}"
 
-    def passage(self, action_id: str) -> str:
+    def response_stream(self, action_id: str) -> str:
         """Stream: pieces of a response while it is forwarded; expires."""
         return f"{self.prefix}:passage:{action_id}"
 

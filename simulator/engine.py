@@ -20,6 +20,7 @@ from domain.allocation import Allocation
 from domain.decisions import (
     Abort,
     Decision,
+    Degraded,
     Evict,
     Finish,
     Forget,
@@ -31,7 +32,6 @@ from domain.decisions import (
     Requeue,
     Resize,
     TransferFile,
-    TurnedBad,
     Wake,
 )
 from domain.errors import InvariantViolation
@@ -148,7 +148,7 @@ class ClusterSimulation:
             Resize: self._resize,
             Requeue: self._requeue,
             RemoveEnvironment: self.nodes.remove_environment,
-            TurnedBad: _nothing,
+            Degraded: _nothing,
             Prepare: self._prepare,
             # Workloads evict no service by hand, forget no node, and move no files.
             Evict: _unexpected,

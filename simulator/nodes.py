@@ -18,7 +18,7 @@ from domain.decisions import Abort, Grant, Prepare, RemoveEnvironment
 from domain.events import (
     ActionFinished,
     ActionStarted,
-    ChunkNews,
+    ChunkReport,
     EnvironmentRemoved,
     Event,
     ServicePrepared,
@@ -50,7 +50,7 @@ class ModelledRun:
         self.progress = WorkProgress(work, grant.allocations, starts_at)
         self.deadline = inf if timeout_seconds is None else starts_at + timeout_seconds
         #: What the report of its end says about GPU memory.
-        self.news: ChunkNews | None = None
+        self.news: ChunkReport | None = None
         #: When it ends, if nothing changes.
         self.ends_at = self.progress.ends_at
         if timeout_seconds is not None:
@@ -133,7 +133,7 @@ class ModelledNodes:
             starts_at = self._brought(grant, starts_at, restore_seconds or 0.0)
         run = ModelledRun(grant, work, starts_at, timeout_seconds)
         if restore_seconds is not None:
-            run.news = ChunkNews(restore_seconds=restore_seconds)
+            run.news = ChunkReport(restore_seconds=restore_seconds)
         self._runs[run.action_id, run.attempt] = run
         if self._failure_ratio and self._fails(run):
             self._agenda.at(starts_at, self._never_start, run)

@@ -12,14 +12,14 @@ Rules for ledgers: `ledgers`; for drivers: `drivers`. Messages: `orders`. Servic
 
 from __future__ import annotations
 
-from domain.ports.drivers import Driver, Passage, Passages, Repairing
+from domain.ports.drivers import Driver, Repairing, ResponseStream, ResponseStreams
 from domain.ports.ledgers import (
     Ledger,
     LedgerFactory,
     LocalLedger,
     PacedLedger,
     ResizableLedger,
-    Shaped,
+    ShapedLedger,
 )
 from domain.ports.managers import DriverContext, Manager
 from domain.ports.orders import ExecResult, Leftover, PrepareOrder, RunOrder, RunReport
@@ -48,14 +48,14 @@ __all__ = [
     "Measuring",
     "MemoryUse",
     "PacedLedger",
-    "Passage",
-    "Passages",
     "PrepareOrder",
     "Preparing",
     "Repairing",
     "ResizableLedger",
+    "ResponseStream",
+    "ResponseStreams",
     "RunOrder",
     "RunReport",
-    "Shaped",
+    "ShapedLedger",
     "UnitUse",
 ]

@@ -62,7 +62,7 @@ class Driver(Protocol):
         """End everything this driver runs."""
 
 
-class Passage(Protocol):
+class ResponseStream(Protocol):
     """Forwarding of one response while it arrives. Raises nothing but cancellation."""
 
     async def begin(self, status: int, headers: Mapping[str, str]) -> None:
@@ -75,10 +75,10 @@ class Passage(Protocol):
         """Mark the response as complete."""
 
 
-class Passages(Protocol):
+class ResponseStreams(Protocol):
     """Factory of response streams."""
 
-    def open(self, action_id: ActionId) -> Passage:
+    def open(self, action_id: ActionId) -> ResponseStream:
         """Open the stream of an action's response."""
 
 

@@ -18,7 +18,7 @@ from domain.allocation import Allocation
 from domain.apis import Feedback
 from domain.ids import ResourceId
 from domain.inventory import ResourceInventory
-from domain.limits import QuotaUse, Turn
+from domain.limits import Degradation, QuotaUse
 from domain.operators import Operator
 
 
@@ -103,13 +103,13 @@ class PacedLedger(Ledger, Protocol):
     def uses(self, now: float) -> list[QuotaUse]:
         """Return the usage of each quota at ``now``, which is not before the last `advance`."""
 
-    def heed(self, feedback: Feedback, granted_at: float, now: float) -> None:
+    def apply_feedback(self, feedback: Feedback, granted_at: float, now: float) -> None:
         """Apply the report of an attempt that was granted at ``granted_at``."""
 
     def take_retry(self, attempts: int) -> str:
         """Take one retry from the budget after ``attempts``; return the reason of a refusal, else ''."""
 
-    def turns(self) -> list[Turn]:
+    def degradations(self) -> list[Degradation]:
         """Return the degradations since the last call."""
 
     def hindrance(self, now: float) -> str:
@@ -127,7 +127,7 @@ class PacedLedger(Ledger, Protocol):
 
 
 @runtime_checkable
-class Shaped(Protocol):
+class ShapedLedger(Protocol):
     """A ledger whose free units are more than a sum: chunks."""
 
     def operator(self, claims: Sequence[int]) -> Operator:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from domain.inventory import ResourceInventory
-from domain.ports.drivers import Driver, Passages
+from domain.ports.drivers import Driver, ResponseStreams
 from domain.ports.ledgers import LedgerFactory
 
 
@@ -23,7 +23,7 @@ class DriverContext:
     #: ``backend = "process"`` and other settings of this node, as set by its operator.
     settings: dict[str, str]
     #: Streams for responses that are forwarded while they arrive; None: not supported.
-    passages: Passages | None = None
+    response_streams: ResponseStreams | None = None
 
 
 @dataclass(frozen=True)

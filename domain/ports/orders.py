@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from domain.action import Action, EnvironmentSpec, Outcome
 from domain.allocation import Allocation, Home, UsedResources
 from domain.apis import ApiConfig, CallResult, Feedback
-from domain.events import ChunkNews
+from domain.events import ChunkReport
 from domain.ids import ActionId
 from domain.services import GpuService
 
@@ -84,7 +84,7 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     answer: CallResult | None = None
     feedback: Feedback | None = None
     #: Changes in the memory of its GPUs.
-    chunk: ChunkNews | None = None
+    chunk: ChunkReport | None = None
 
 
 class Leftover(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -2,7 +2,7 @@
 
 Theory of operation. A grant names the chunk, the service, and the services to evict; `service_runner`
 executes it. The call begins when the service answers: the time before is overhead, and part of the
-result. Differences from what the ledger believes travel in the report as `ChunkNews`, so the ledger
+result. Differences from what the ledger believes travel in the report as `ChunkReport`, so the ledger
 follows what is really in memory.
 
 Rules
@@ -91,7 +91,7 @@ class GpuDriver(RequestDriver):
             meter = NvmlMeter()
             services.measure, services.pids, self._use = meter.free_bytes, meter.pids, meter.use
         connections = open_connections(Reach.LOOPBACK)
-        self._tools = CallTools(services, connections, self._context.passages)
+        self._tools = CallTools(services, connections, self._context.response_streams)
         return left
 
     def measured(self) -> dict[int, UnitUse]:

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from domain.action import Outcome
 from domain.allocation import Allocation, Home, Hosting
 from domain.apis import ApiConfig, CallSpec, Reach, ServiceResult
-from domain.events import ChunkNews
-from domain.ports import Passages, RunOrder, RunReport
+from domain.events import ChunkReport
+from domain.ports import ResponseStreams, RunOrder, RunReport
 from domain.services import Engine, GpuService
 from managers.common.api_calls.exchange import CallAttempt, exchange
 from managers.gpu.engines import Server
@@ -34,7 +34,7 @@ class CallTools:
 
     services: ServiceHost
     connections: httpcore.AsyncConnectionPool
-    passages: Passages | None
+    response_streams: ResponseStreams | None
 
 
 class ServiceCall:
@@ -99,7 +99,7 @@ class ServiceCall:
         services = self._tools.services
         report = services.failure_report(error)
         detail = f"service {self._home.service}: {report.detail}"
-        news, gone = report.chunk or ChunkNews(), services.news(self._home).gone
+        news, gone = report.chunk or ChunkReport(), services.news(self._home).gone
         failed = (self._home,) if is_failed_placement(error) else ()
         news = replace(news, gone=tuple(sorted({*news.gone, *gone})), failed=failed)
         return replace(report, detail=detail, chunk=news)
@@ -107,9 +107,9 @@ class ServiceCall:
     async def _request(self, server: Server) -> RunReport:
         api = ApiConfig(server.base_url, reach=Reach.LOOPBACK, response_limit_bytes=ANSWER_BYTES)
         limit = self._order.action.timeout_seconds or CALL_SECONDS
-        passages = self._tools.passages if self._call.stream else None
-        passage = passages.open(self._order.id) if passages is not None else None
-        self._attempt = CallAttempt(self._call, api, "", limit, self._sending, passage)
+        response_streams = self._tools.response_streams if self._call.stream else None
+        stream = response_streams.open(self._order.id) if response_streams is not None else None
+        self._attempt = CallAttempt(self._call, api, "", limit, self._sending, stream)
         report = replace(await exchange(self._tools.connections, self._attempt), feedback=None)
         if report.answer is None:
             return report

@@ -1,7 +1,7 @@
 """Service host: services of one node as they are declared, and what the ledger learns of them.
 
 Each home keeps the declaration with which its server was made: a changed one takes effect when no
-call uses the server any more. Every report carries the homes that left memory (`ChunkNews`).
+call uses the server any more. Every report carries the homes that left memory (`ChunkReport`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from domain.action import Outcome
 from domain.allocation import Home
 from domain.errors import Conflict
-from domain.events import ChunkNews, ServicePrepared
+from domain.events import ChunkReport, ServicePrepared
 from domain.inventory import ResourceInventory
 from domain.ports import PrepareOrder, RunReport
 from domain.services import Engine, GpuService
@@ -153,12 +153,12 @@ class ServiceHost:
 
     def news(
         self, home: Home | None = None, restore_seconds: float = 0.0, stuck: tuple[int, ...] = ()
-    ) -> ChunkNews:
+    ) -> ChunkReport:
         """Return the corrections of the ledger after a call at ``home``."""
         gone = {Home(*each) for each in self.runner.store.take_lost()}
         if home is not None and home not in self.runner.store.in_memory():
             gone.add(home)
-        return ChunkNews(tuple(sorted(gone)), stuck, restore_seconds)
+        return ChunkReport(tuple(sorted(gone)), stuck, restore_seconds)
 
     def _make(self, name: str, units: Units) -> Server:
         return self._make_server(self._declared[name], Home(name, units))

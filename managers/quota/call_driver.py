@@ -51,7 +51,7 @@ class CallDriver(RequestDriver):
     def __init__(self, context: DriverContext, secrets: ApiSecrets | None = None) -> None:
         super().__init__(context.state_directory)
         self._secrets = secrets or ApiSecrets(context.settings.get("secrets_directory", ""))
-        self._passages = context.passages
+        self._response_streams = context.response_streams
         self._pools: dict[Reach, httpcore.AsyncConnectionPool] = {}
 
     def begin(self, order: RunOrder, started: Callable[[], None]) -> _Call:
@@ -63,10 +63,10 @@ class CallDriver(RequestDriver):
         check_call(call, api)
         secret = self._secrets.find(api.secret) if api.secret else ""
         limit = min(api.timeout_seconds, order.action.timeout_seconds or api.timeout_seconds)
-        passage = None
-        if call.stream and self._passages is not None:
-            passage = self._passages.open(order.id)
-        attempt = CallAttempt(call, api, secret, limit, self.sending(order, started), passage)
+        stream = None
+        if call.stream and self._response_streams is not None:
+            stream = self._response_streams.open(order.id)
+        attempt = CallAttempt(call, api, secret, limit, self.sending(order, started), stream)
         return _Call(attempt, self._pool(api.reach))
 
     def _pool(self, reach: Reach) -> httpcore.AsyncConnectionPool:

@@ -6,16 +6,14 @@ from collections.abc import Collection
 from math import inf
 
 from domain.advice import PolicyDecision, ShareUsage
-from domain.decisions import Decision, TurnedBad, Wake
+from domain.decisions import Decision, Degraded, Wake
 from domain.errors import InvariantViolation
 from domain.events import Event
 from domain.ids import ActionId
 from domain.inventory import Config, default_config
-from scheduler.core.advice.explain import explain
 from scheduler.core.advice.facts import ActionStatus, QueuesStatus
 from scheduler.core.advice.forecast import recent_decisions
-from scheduler.core.advice.queue_views import queues_status
-from scheduler.core.advice.share_usage import share_usage
+from scheduler.core.advice.status import explain, queues_status, share_usage
 from scheduler.core.cycle.admission import run_cycle
 from scheduler.core.cycle.pool_policies import load_policies
 from scheduler.core.handlers import HANDLERS, deadlines
@@ -60,7 +58,7 @@ class Machine:
             raise
         run_cycle(state, decisions)
         if state.fleet.paced:
-            self._report_quota_turns(decisions)
+            self._report_degradations(decisions)
         self._request_wake(decisions)
         return decisions
 
@@ -101,12 +99,12 @@ class Machine:
         while (timer := state.timers.due(at)) is not None:
             deadlines.fire(state, timer, decisions)
 
-    def _report_quota_turns(self, decisions: list[Decision]) -> None:
+    def _report_degradations(self, decisions: list[Decision]) -> None:
         paced = self.state.fleet.paced
-        turned = {name: turns for name in paced if (turns := paced[name].turns())}
+        found = {name: each for name in paced if (each := paced[name].degradations())}
         # A restored state may hold its ledgers in another order.
-        for name in sorted(turned):
-            decisions += [TurnedBad(name, turn) for turn in turned[name]]
+        for name in sorted(found):
+            decisions += [Degraded(name, each) for each in found[name]]
 
     def _request_wake(self, decisions: list[Decision]) -> None:
         state, asked = self.state, self.state.timers.asked_wake

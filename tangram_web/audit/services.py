@@ -15,7 +15,7 @@ from typing import Any
 from django.db import transaction
 from django.http import HttpRequest
 
-from domain.events import Asked
+from domain.events import RequestOrigin
 from tangram_web.audit.models import AuditEntry, Via
 from tangram_web.lib.requests import comes_from_cli, request_id_of
 
@@ -80,7 +80,7 @@ def record(
 class AskedVerb:
     """A verb that came through the gateway, as journalled."""
 
-    asked: Asked
+    asked: RequestOrigin
     verb: str
     target: str
     project: str

@@ -1,7 +1,7 @@
 """GPU services in memory, by node and chunk, and the log of their loads and evictions.
 
 A grant names the services to evict and to load; the report of the node states the result
-(`domain.events.ChunkNews`) and takes precedence.
+(`domain.events.ChunkReport`) and takes precedence.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from domain.allocation import Allocation, Home
 from domain.decisions import Evict, Prepare
-from domain.events import ActionFinished, ChunkNews, ServicePrepared
+from domain.events import ActionFinished, ChunkReport, ServicePrepared
 from domain.inventory import NodeInventory
 from tangram_web.live.capacity import as_ranges
 
@@ -98,9 +98,9 @@ class GpuResidents:
         elif not event.failed:
             self._log_row("prepared", event.node, Home(*event.home), at)
             self._record_seconds(event.node, "prepared", Home(*event.home), event.seconds)
-        self._remove_gone(event.node, event.chunk or ChunkNews(), at)
+        self._remove_gone(event.node, event.chunk or ChunkReport(), at)
 
-    def _remove_gone(self, node: str, news: ChunkNews, at: float) -> None:
+    def _remove_gone(self, node: str, news: ChunkReport, at: float) -> None:
         self.revision += 1
         for home in news.gone:
             self._remove(node, Home(*home), "gone", at)

@@ -20,7 +20,7 @@ from typing import Any
 from domain.allocation import Home
 from domain.codec import JournalEntry
 from domain.decisions import Evict, Grant, Prepare
-from domain.events import ActionFinished, ChunkNews, NodeJoined, ServicePrepared
+from domain.events import ActionFinished, ChunkReport, NodeJoined, ServicePrepared
 from domain.journal_reducer import JournalReducer, on
 
 #: Node → its services, in order of last use.
@@ -58,7 +58,7 @@ class ResidentServices(JournalReducer):
     @on(ActionFinished, ServicePrepared)
     def _reported(self, event: ActionFinished | ServicePrepared) -> None:
         if not self._begun:
-            for home in (event.chunk or ChunkNews()).gone:
+            for home in (event.chunk or ChunkReport()).gone:
                 self._record(event.node, home, resident=False)
 
     @on(NodeJoined)

@@ -21,11 +21,11 @@ import msgspec
 from django.utils import timezone
 
 from domain.codec import JournalEntry
-from domain.decisions import RemoveEnvironment, TurnedBad
+from domain.decisions import Degraded, RemoveEnvironment
 from domain.events import NodeLost, TrajectoryFinished
 from domain.ids import trajectory_key
 from domain.journal_reducer import JournalReducer, on
-from domain.limits import Turn
+from domain.limits import Degradation
 from domain.resources import units
 from tangram_web.webhooks.models import Delivery, Endpoint, LastTurn, WebhookEvent
 
@@ -83,9 +83,9 @@ class _Messages(JournalReducer):
             Message(WebhookEvent.NODE_LOST, f"node/{event.node}", None, self._at, data)
         )
 
-    @on(TurnedBad)
-    def _turned_bad(self, decision: TurnedBad) -> None:
-        self.found.append(_turned(decision.resource, decision.turn, self._at))
+    @on(Degraded)
+    def _turned_bad(self, decision: Degraded) -> None:
+        self.found.append(_turned(decision.resource, decision.degradation, self._at))
 
 
 def _finished(project: str, name: str, reason: str, at: datetime) -> Message:
@@ -94,7 +94,7 @@ def _finished(project: str, name: str, reason: str, at: datetime) -> Message:
     return Message(WebhookEvent.TRAJECTORY_FINISHED, subject, project, at, data)
 
 
-def _turned(resource: str, turn: Turn, at: datetime) -> Message:
+def _turned(resource: str, turn: Degradation, at: datetime) -> Message:
     if turn.quota is None:
         data: dict[str, Any] = {"resource": resource, "detail": turn.detail}
         return Message(WebhookEvent.BREAKER_OPENED, f"breaker/{resource}", None, at, data)

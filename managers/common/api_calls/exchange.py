@@ -21,7 +21,7 @@ import httpcore
 
 from domain.action import Outcome
 from domain.apis import ApiConfig, CallResult, CallSpec, Feedback, Verdict, address_of, verdict_of
-from domain.ports import Passage, RunReport
+from domain.ports import ResponseStream, RunReport
 from managers.common.api_calls.egress import EgressRefused
 from managers.common.api_calls.secrets import SecretMask, masked
 
@@ -39,7 +39,7 @@ class CallAttempt:
     #: Awaited before the first byte is sent.
     sending: Callable[[], Awaitable[None]]
     #: Receives a good answer as a stream.
-    passage: Passage | None = None
+    stream: ResponseStream | None = None
     #: Time of the first byte, on the clock of the event loop.
     began_at: float | None = None
 
@@ -108,18 +108,18 @@ async def _receive(
     response: httpcore.Response, headers: dict[str, str], attempt: CallAttempt
 ) -> tuple[bytes, bool]:
     """Return what is kept of the body, and whether it is cut. A streamed body is read to its end."""
-    limit, passage = attempt.api.response_limit_bytes, attempt.passage
-    if passage is None or not 200 <= response.status < 300:
+    limit, stream = attempt.api.response_limit_bytes, attempt.stream
+    if stream is None or not 200 <= response.status < 300:
         return await _read(response, limit)
     kept, mask = bytearray(), SecretMask(attempt.secret)
-    await passage.begin(response.status, headers)
+    await stream.begin(response.status, headers)
     async for chunk in response.aiter_stream():
         kept += chunk[: limit + 1 - len(kept)]
         if shown := mask.feed(chunk):
-            await passage.write(shown)
+            await stream.write(shown)
     if rest := mask.rest():
-        await passage.write(rest)
-    await passage.end()
+        await stream.write(rest)
+    await stream.end()
     return bytes(kept[:limit]), len(kept) > limit
 
 

@@ -22,7 +22,7 @@ from domain.apis import Feedback
 from domain.errors import CapacityError
 from domain.ids import ResourceId
 from domain.inventory import ResourceInventory
-from domain.limits import Limits, Quota, QuotaUse, Turn
+from domain.limits import Degradation, Limits, Quota, QuotaUse
 from managers.quota.ledger.counter import CounterLedger
 from managers.quota.ledger.pace import Pace, PaceState
 from managers.quota.ledger.windows import CalendarDay, Group, QuotaWindow, SlidingWindow
@@ -61,8 +61,8 @@ class ApiLedger(CounterLedger):
         #: Amounts of holders whose grant is not final yet.
         self._unspent: dict[str, int] = {}
         self._pace = Pace(self._limits)
-        #: Quotas that ran out and circuits that opened since the last `turns`; empty between cycles.
-        self._turns: list[Turn] = []
+        #: Quotas that ran out and circuits that opened since the last `degradations`; empty between cycles.
+        self._degradations: list[Degradation] = []
 
     def advance(self, now: float) -> None:
         """Set the time (journal time, seconds); it never runs backward."""
@@ -111,7 +111,7 @@ class ApiLedger(CounterLedger):
                 meter.window.add(self.now, amount)
                 left = meter.quota.amount - meter.window.used(self.now)
                 if left <= 0 < left + amount:
-                    self._turns.append(Turn(self._use(meter, self.now)))
+                    self._degradations.append(Degradation(self._use(meter, self.now)))
 
     def presume(self, used: Sequence[int]) -> None:
         """Count these amounts against the quotas, in their order, as if granted now.
@@ -140,19 +140,19 @@ class ApiLedger(CounterLedger):
             late = max(late, window.falls_to(most, self.now, self._pending()))
         return late if late > self.now else None
 
-    def heed(self, feedback: Feedback, granted_at: float, now: float) -> None:
+    def apply_feedback(self, feedback: Feedback, granted_at: float, now: float) -> None:
         """Adapt the pace to the feedback of an attempt that was granted at ``granted_at``."""
         opened = self._pace.state.opened
-        self._pace.heed(feedback, granted_at, now, self._held, self._capacity)
+        self._pace.apply_feedback(feedback, granted_at, now, self._held, self._capacity)
         if self._pace.state.opened and not opened:
-            self._turns.append(Turn(detail=self._pace.hindrance(now)))
+            self._degradations.append(Degradation(detail=self._pace.hindrance(now)))
 
-    def turns(self) -> list[Turn]:
+    def degradations(self) -> list[Degradation]:
         """Return the quotas that ran out and circuits that opened since the last call."""
-        if not self._turns:
-            return self._turns
-        turned, self._turns = self._turns, []
-        return turned
+        if not self._degradations:
+            return self._degradations
+        found, self._degradations = self._degradations, []
+        return found
 
     def take_retry(self, attempts: int) -> str:
         """Take one retry after ``attempts``; return the reason when there is none, else nothing."""
@@ -199,8 +199,8 @@ class ApiLedger(CounterLedger):
             Meter(quota, _window(quota, before.get(_period(quota), longest)))
             for quota in self._limits.quotas
         ]
-        self._turns += [
-            Turn(use)
+        self._degradations += [
+            Degradation(use)
             for use in self.uses(self.now)
             if use.left <= 0 and _period(use.quota) not in spent
         ]

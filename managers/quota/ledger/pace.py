@@ -95,7 +95,7 @@ class Pace:
         if self.state.probe == holder:
             self.state.probe = ""
 
-    def heed(
+    def apply_feedback(
         self, feedback: Feedback, granted_at: float, now: float, held: int, capacity: int
     ) -> None:
         """Adapt to the feedback of one attempt, granted at ``granted_at``."""

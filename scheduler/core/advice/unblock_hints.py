@@ -17,9 +17,8 @@ from math import inf
 from domain.advice import IdleEnvironment, UnblockHint, UnmetSize
 from domain.ids import ResourceId
 from domain.resources import units
-from scheduler.core.advice.counterfactual import seconds_until_free, taken_before
 from scheduler.core.advice.facts import WaitFacts
-from scheduler.core.advice.forecast import LONGEST, wanted_of
+from scheduler.core.advice.forecast import LONGEST, seconds_until_free, taken_before, wanted_of
 from scheduler.core.residency.service_turns import KIND
 from scheduler.core.state.live import LiveAction, LiveTrajectory
 from scheduler.core.state.model import State

@@ -20,7 +20,7 @@ def apply_report(state: State, live: LiveAction, event: ActionFinished, feedback
     if ledger is None:
         return "its resource is not declared any more"
     granted_at = live.granted_at if live.granted_at is not None else state.now
-    ledger.heed(feedback, granted_at, state.now)
+    ledger.apply_feedback(feedback, granted_at, state.now)
     state.dirty = True
     if feedback.verdict is Verdict.OK:
         return "it was answered"
@@ -37,7 +37,7 @@ def apply_lease_feedback(state: State, live: LiveAction, feedback: Feedback) -> 
     for allocation in live.allocations:
         ledger = state.fleet.paced.get(allocation.resource)
         if ledger is not None and feedback.resource in ("", allocation.resource):
-            ledger.heed(feedback, granted_at, state.now)
+            ledger.apply_feedback(feedback, granted_at, state.now)
 
 
 def describe_attempt(event: ActionFinished, feedback: Feedback) -> str:

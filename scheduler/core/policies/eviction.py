@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from scheduler.core.policies.dp_arrange import arranger, seconds_of
 from scheduler.core.policies.estimate import Estimator
-from scheduler.core.policies.group import Arrangement, Group, Trial
+from scheduler.core.policies.group import Arrangement, Group, TriedEviction
 
 #: Least relative decrease of the objective.
 TOLERANCE = 1e-9
@@ -32,7 +32,7 @@ def evict(group: Group, depth: int) -> Arrangement:
     chosen = arranged.chosen(count)
     ends = seconds_of(candidates, chosen)
     objective = sum(ends) + estimator.estimate([*group.running, *ends], count)
-    trials = [Trial(0, objective)]
+    trials = [TriedEviction(0, objective)]
     for prefix in range(count - 1, 0, -1):
         # A further eviction must be below this objective.
         bound = objective - TOLERANCE * objective
@@ -40,7 +40,7 @@ def evict(group: Group, depth: int) -> Arrangement:
         fewer_ends = seconds_of(candidates, fewer)
         exact = sum(fewer_ends)
         found = exact + estimator.estimate([*group.running, *fewer_ends], prefix, bound - exact)
-        trials.append(Trial(count - prefix, found if found < bound else None))
+        trials.append(TriedEviction(count - prefix, found if found < bound else None))
         if not found < bound:
             break
         objective, chosen, ends = found, fewer, fewer_ends

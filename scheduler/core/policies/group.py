@@ -37,7 +37,7 @@ class Group:
         return any(len(each) > 1 for each in self.candidates)
 
 
-class Trial(NamedTuple):
+class TriedEviction(NamedTuple):
     """One number of evictions that was evaluated."""
 
     evicted: int
@@ -54,7 +54,7 @@ class Arrangement:
     #: Sum of finish times of the group; None when the policy does not compute it.
     objective_seconds: float | None = None
     #: Evictions in the order in which they were tried; the first one evicts no candidate.
-    trials: Sequence[Trial] = ()
+    trials: Sequence[TriedEviction] = ()
     #: Predicted ends of the granted candidates, in seconds from now.
     ends: Sequence[float] = ()
 

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from domain.action import Action
 from domain.allocation import Allocation, Home
 from domain.decisions import Decision
-from domain.events import ActionFinished, ChunkNews
+from domain.events import ActionFinished, ChunkReport
 from domain.ids import ResourceId
 from domain.inventory import Config, NodeInventory
 from scheduler.core.policies.choices import Choices
@@ -147,7 +147,7 @@ class ResidencyPolicy:
     def on_finished(self, event: ActionFinished) -> None:
         """Learn from the end of an action, while it still holds its units."""
 
-    def on_report(self, node: str, report: ChunkNews) -> None:
+    def on_report(self, node: str, report: ChunkReport) -> None:
         """Follow what ``node`` reports about the memory of its units."""
 
     def on_node_joined(self, inventory: NodeInventory, decisions: list[Decision]) -> None:

@@ -13,7 +13,7 @@ from domain import events
 from domain.action import Action
 from domain.allocation import Allocation
 from domain.decisions import Decision
-from domain.events import ActionFinished, ChunkNews
+from domain.events import ActionFinished, ChunkReport
 from domain.ids import ResourceId
 from domain.inventory import Config, NodeInventory
 from scheduler.core.policies.choices import Choices
@@ -118,7 +118,7 @@ class ResidencyByKind(ResidencyPolicy):
         for each in self._policies.values():
             each.on_finished(event)
 
-    def on_report(self, node: str, report: ChunkNews) -> None:
+    def on_report(self, node: str, report: ChunkReport) -> None:
         for each in self._policies.values():
             each.on_report(node, report)
 

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from domain.action import Action, Outcome
 from domain.allocation import Allocation
 from domain.decisions import Decision, Evict, Prepare
-from domain.events import ActionFinished, ChunkNews, ServiceEvictionAsked, ServicePrepared
+from domain.events import ActionFinished, ChunkReport, ServiceEvictionAsked, ServicePrepared
 from domain.host_memory import eager_copies
 from domain.ids import ResourceId, node_resource
 from domain.inventory import Config, NodeInventory
@@ -177,7 +177,7 @@ class ServiceResidency(ResidencyPolicy):
             if ledger and hosting and hosting.service and event.outcome is Outcome.COMPLETED:
                 ledger.clear_failures(hosting.service, held.units)
 
-    def on_report(self, node: str, report: ChunkNews) -> None:
+    def on_report(self, node: str, report: ChunkReport) -> None:
         """Drop services that are gone, remember failed chunks, and retire GPUs that are stuck."""
         ledger = self.fleet.resident.get(node_resource(KIND, node))
         if ledger is None:

@@ -13,7 +13,7 @@ from domain.action import ActionState, Kind
 from domain.allocation import Allocation
 from domain.errors import InvariantViolation
 from domain.ids import ResourceId, node_resource
-from scheduler.core.advice.explain import wait_facts
+from scheduler.core.advice.status import wait_facts
 from scheduler.core.sharing.cohorts import Cohort
 from scheduler.core.sharing.shares import cohort_at
 from scheduler.core.state.lifecycle import is_sequential, queue_key_of

@@ -10,7 +10,7 @@ from functools import partial
 from time import monotonic
 from typing import NamedTuple
 
-from domain.events import Asked
+from domain.events import RequestOrigin
 from domain.principals import Principal, Scope
 from scheduler.runtime.gateway.http import HttpError, HttpRequest
 
@@ -83,7 +83,7 @@ def _unauthorized(detail: str) -> HttpError:
     return HttpError(401, "unauthorized", detail, **{"WWW-Authenticate": "Bearer"})
 
 
-def asked_by(request: HttpRequest, principal: Principal) -> Asked:
+def asked_by(request: HttpRequest, principal: Principal) -> RequestOrigin:
     """Return the author of a request, as the audit names it."""
     via = "cli" if request.header(b"user-agent").startswith("tangram-cli") else "api"
-    return Asked(by=principal.name, request_id=request.id, via=via)
+    return RequestOrigin(by=principal.name, request_id=request.id, via=via)

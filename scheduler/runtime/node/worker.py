@@ -402,10 +402,10 @@ def node_worker(
         log.warning("a manager was left out: %s", problem)
     resources: dict[str, ResourceInventory] = {}
     drivers: list[Driver] = []
-    passages = RedisResponseStreams(client, keys)
+    response_streams = RedisResponseStreams(client, keys)
     for kind, manager in registry.managers.items():
         context = DriverContext(
-            name, state_directory / kind, dict(resources), dict(settings), passages
+            name, state_directory / kind, dict(resources), dict(settings), response_streams
         )
         if manager.probe is not None:
             have = manager.probe(context)
@@ -415,7 +415,7 @@ def node_worker(
         if manager.make_driver is not None:
             drivers.append(manager.make_driver(context))
     options = NodeOptions(name, pool, state_directory, resources, version)
-    return NodeWorker(client, keys, options, drivers, [passages.close])
+    return NodeWorker(client, keys, options, drivers, [response_streams.close])
 
 
 __all__ = ["Forgotten", "NodeIdentity", "NodeOptions", "NodeWorker", "node_worker"]

@@ -53,7 +53,7 @@ if holder and holder ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
 return 1
 """
-#: KEYS claim, passage · ARGV reader.
+#: KEYS claim, stream · ARGV reader.
 _DELETE_IF_OURS: Final = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 return redis.call('DEL', KEYS[1], KEYS[2])
@@ -79,7 +79,7 @@ class RedisResponseStreams:
 
     def open(self, action_id: ActionId) -> RedisResponseStream:
         """Return the response stream of this action."""
-        return RedisResponseStream(self._connection, self._keys.passage(action_id))
+        return RedisResponseStream(self._connection, self._keys.response_stream(action_id))
 
     def close(self) -> None:
         """Close the connection; open streams break off."""
@@ -148,7 +148,7 @@ class ResponseStreamReader:
 
     def __init__(self, client: redis.asyncio.Redis, keys: Keys, action_id: str) -> None:
         self._connection = AsyncRedisConnection(client)
-        self._key = keys.passage(action_id)
+        self._key = keys.response_stream(action_id)
         self._claim_key = f"{self._key}:reader"
         self._name = secrets.token_hex(8)
         self._after = "0-0"

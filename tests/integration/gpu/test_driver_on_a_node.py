@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from domain.action import Action, Kind, Outcome
 from domain.allocation import Allocation, Home, Hosting
 from domain.apis import CallSpec, ServiceResult
-from domain.events import ChunkNews
+from domain.events import ChunkReport
 from domain.ids import ActionId, ResourceId
 from domain.inventory import ResourceInventory
 from domain.ports import DriverContext, PrepareOrder, RunOrder, UnitUse
@@ -279,11 +279,11 @@ async def test_a_service_that_was_prepared_is_there_when_it_is_called(driver: Gp
         "n1",
         home,
         "",
-        ChunkNews(),
+        ChunkReport(),
     )
     assert reported.seconds > 0
     assert other.failed == "the memory that it needs is not free"
-    assert other.chunk == ChunkNews(gone=(Home("b", (0,)),))
+    assert other.chunk == ChunkReport(gone=(Home("b", (0,)),))
     assert report.outcome is Outcome.COMPLETED
     assert isinstance(report.answer, ServiceResult)
     assert report.answer.restore_seconds < reported.seconds

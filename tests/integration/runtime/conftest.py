@@ -77,7 +77,7 @@ async def rig(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIt
 async def calls(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIterator[CallRig]:
     rig = CallRig(runtime_redis.url, keys, tmp_path)
     secrets = ApiSecrets(environment={"TANGRAM_API_SECRET_SEARCH_KEY": SECRET})
-    context = DriverContext("n1", tmp_path / "api", {}, {}, rig.passages)
+    context = DriverContext("n1", tmp_path / "api", {}, {}, rig.response_streams)
     rig.others = [CallDriver(context, secrets)]
     async with local_api() as rig.api:
         yield rig

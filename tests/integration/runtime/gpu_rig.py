@@ -92,7 +92,7 @@ class GpuRig(Rig):
 
     async def start_gpu_node(self) -> NodeWorker:
         have = {"gpu": self.gpus}
-        context = DriverContext("n1", self.directory / "gpu", have, {}, self.passages)
+        context = DriverContext("n1", self.directory / "gpu", have, {}, self.response_streams)
         driver = GpuDriver(
             context,
             make_server=self._make,

@@ -107,7 +107,7 @@ class Rig:
         self.rows = Rows()
         self.driver = FakeDriver()
         #: For drivers with streamed responses.
-        self.passages = RedisResponseStreams(connect_async(url), keys)
+        self.response_streams = RedisResponseStreams(connect_async(url), keys)
         #: Drivers of other kinds, for the next start of the node.
         self.others: list[Driver] = []
         self.loop: LoopThread | None = None
@@ -144,7 +144,7 @@ class Rig:
             await asyncio.wait({self._node})
             self._node = None
             await self._node_client.aclose()
-            self.passages.close()
+            self.response_streams.close()
 
     async def until_started(self, action_id: str) -> None:
         """Wait until the driver has begun an action."""

@@ -95,7 +95,7 @@ async def test_a_slow_reader_slows_the_api_and_nothing_piles_up(calls: CallRig) 
         writer.write(chunk(b""))
 
     calls.api.behave = much
-    key = calls.keys.passage("*")
+    key = calls.keys.response_stream("*")
     async with trainer(calls) as client:
         name = await asked(client)
         async with asyncio.timeout(120):
@@ -167,13 +167,13 @@ async def test_a_late_reader_takes_nothing_from_its_successor(
 ) -> None:
     """1. A reader's client takes nothing until its claim ends. 2. Another one reads. 3. It goes on."""
     client = connect_async(calls.url)
-    passages = RedisResponseStreams(client, calls.keys)
-    writing = passages.open(ActionId("act_1"))
+    response_streams = RedisResponseStreams(client, calls.keys)
+    writing = response_streams.open(ActionId("act_1"))
     await writing.begin(200, {})
     await writing.write(b"one")
     late, successor, third = (ResponseStreamReader(client, calls.keys, "act_1") for _ in range(3))
     await late.claim()
-    calls.redis.delete(f"{calls.keys.passage('act_1')}:reader")
+    calls.redis.delete(f"{calls.keys.response_stream('act_1')}:reader")
     await successor.claim()
     with pytest.raises(ClaimedByAnother):
         await anext(late.read())
@@ -183,6 +183,6 @@ async def test_a_late_reader_takes_nothing_from_its_successor(
         await third.claim()
     await third.close()
     await successor.close()
-    assert not calls.redis.exists(calls.keys.passage("act_1"))
-    passages.close()
+    assert not calls.redis.exists(calls.keys.response_stream("act_1"))
+    response_streams.close()
     await client.aclose()

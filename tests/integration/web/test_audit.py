@@ -13,7 +13,7 @@ from django.test import Client, RequestFactory
 from domain.errors import InvariantViolation
 from domain.events import (
     ActionCancelRequested,
-    Asked,
+    RequestOrigin,
     ServiceEvictionAsked,
     TaskCancelRequested,
     TaskPaused,
@@ -86,7 +86,7 @@ def test_rest_distinguishes_the_command_line_from_other_clients(
 
 
 def test_a_cancel_through_the_gateway_is_audited_once(defaults: None) -> None:
-    asked = Asked(by="trainer", request_id="req-9", via="cli")
+    asked = RequestOrigin(by="trainer", request_id="req-9", via="cli")
     journal = Journal()
     journal.write(
         [
@@ -118,7 +118,7 @@ def test_a_cancel_through_the_gateway_is_audited_once(defaults: None) -> None:
 def test_each_verb_of_the_gateway_is_audited_with_its_target(
     defaults: None, event: Any, reported: tuple[str, str, str]
 ) -> None:
-    event.asked = Asked(by="ops", request_id="req-1", via="api")
+    event.asked = RequestOrigin(by="ops", request_id="req-1", via="api")
     journal = Journal()
     journal.write([event])
 

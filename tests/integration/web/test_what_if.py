@@ -16,7 +16,7 @@ from domain.allocation import Allocation, Hosting
 from domain.apis import CallSpec
 from domain.codec import encode
 from domain.decisions import Grant
-from domain.events import ChunkNews
+from domain.events import ChunkReport
 from domain.ids import ResourceId
 from simulator import job
 from simulator.request import read_request
@@ -72,7 +72,7 @@ def minutes(redis_bus: Any) -> None:
     journal.submit(call)
     journal.write([], [a_grant(call.id)])
     report = a_report(call.id)
-    report.chunk = ChunkNews(restore_seconds=2.5)
+    report.chunk = ChunkReport(restore_seconds=2.5)
     journal.write([report], [a_finish(call)])
     for _, entry in journal.entries:
         redis_bus.xadd("tangram:journal", {"e": encode(entry)})

@@ -9,7 +9,7 @@ from domain import events
 from domain.action import Action, Outcome
 from domain.allocation import Home
 from domain.decisions import Grant
-from domain.events import ChunkNews
+from domain.events import ChunkReport
 from domain.ids import ActionId
 from domain.resources import MILLI
 from scheduler.core.state import snapshot
@@ -27,7 +27,7 @@ def fail(play: Play, name: str) -> dict[str, Grant]:
     play.at += 1
     event = events.ActionFinished(
         action_id=live.id, node="n1", outcome=Outcome.INFRA_FAILED, attempt=live.attempt,
-        at=play.at, never_started=True, chunk=ChunkNews(gone=(home,), failed=(home,)),
+        at=play.at, never_started=True, chunk=ChunkReport(gone=(home,), failed=(home,)),
     )  # fmt: skip
     return {grant.action_id: grant for grant in only(Grant, play.machine.handle(event))}
 
@@ -59,7 +59,7 @@ def test_it_goes_into_a_larger_block_before_it_goes_where_it_failed() -> None:
     play.submit(a_call("b1", "b"))
     assert (units(play, "a1"), units(play, "b1")) == ((1,), (0,))
     play.end("b1")
-    play.end("a1", ChunkNews(gone=(Home("a", (1,)),)))
+    play.end("a1", ChunkReport(gone=(Home("a", (1,)),)))
     play.submit(a_call("b2", "b"), a_call("b3", "b"))
     play.submit(a_call("a2", "a"))
 
@@ -74,7 +74,7 @@ def test_a_service_that_failed_on_all_chunks_is_tried_again_and_its_call_ends() 
     home = Home("a", live.allocations[0].units)
     event = events.ActionFinished(
         action_id=live.id, node="n1", outcome=Outcome.INFRA_FAILED, attempt=live.attempt,
-        at=play.at + 1, never_started=True, chunk=ChunkNews(gone=(home,), failed=(home,)),
+        at=play.at + 1, never_started=True, chunk=ChunkReport(gone=(home,), failed=(home,)),
     )  # fmt: skip
     assert finished(play.machine.handle(event)) == {"a1": Outcome.INFRA_FAILED}
 
@@ -83,7 +83,7 @@ def test_it_waits_for_a_chunk_on_which_it_did_not_fail_and_blocks_no_other() -> 
     play = failed(2, "b")
     play.submit(a_call("b0", "b"))
     assert (units(play, "a1"), units(play, "b0")) == ((1,), (0,))
-    play.end("a1", ChunkNews(gone=(Home("a", (1,)),)))
+    play.end("a1", ChunkReport(gone=(Home("a", (1,)),)))
     own = play.submit(an_own_program("own"))
     assert [held.units for held in own["own"].allocations] == [(1,)]
     play.end("b0")
@@ -106,7 +106,7 @@ def an_own_program(name: str) -> Action:
 @pytest.mark.parametrize("again", ["declared", "joined"])
 def test_a_new_declaration_or_a_new_join_cures_it(again: str) -> None:
     play = failed()
-    play.end("a1", ChunkNews(gone=(Home("a", (1,)),)))
+    play.end("a1", ChunkReport(gone=(Home("a", (1,)),)))
     play.at += 1
     if again == "declared":
         other = replace(services("a").services["a"], restore_timeout_seconds=7.0)
@@ -123,7 +123,7 @@ def test_a_new_declaration_or_a_new_join_cures_it(again: str) -> None:
 @pytest.mark.parametrize("works", [True, False])
 def test_it_is_cured_where_it_works(works: bool) -> None:
     play = failed(1)
-    play.end("a1", ChunkNews(), Outcome.COMPLETED if works else Outcome.TIMEOUT)
+    play.end("a1", ChunkReport(), Outcome.COMPLETED if works else Outcome.TIMEOUT)
 
     assert play.ledger.accepts("a", MILLI, now=True) is works
 
@@ -144,7 +144,7 @@ def test_a_call_goes_to_another_node_where_its_service_did_not_fail() -> None:
     play.at += 1
     event = events.ActionFinished(
         action_id=first.action_id, node=first.node or "", outcome=Outcome.INFRA_FAILED,
-        at=play.at, never_started=True, chunk=ChunkNews(gone=(home,), failed=(home,)),
+        at=play.at, never_started=True, chunk=ChunkReport(gone=(home,), failed=(home,)),
     )  # fmt: skip
     (again,) = only(Grant, play.machine.handle(event))
 

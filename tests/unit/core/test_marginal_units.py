@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from domain.advice import ExtraUnitsEffect
 from domain.inventory import PoolConfig
-from scheduler.core.advice.counterfactual import seconds_until_free
+from scheduler.core.advice.forecast import seconds_until_free
 from scheduler.runtime.rendering import wait_details
 from tests.builders import GIB, a_config, a_node, an_action
 

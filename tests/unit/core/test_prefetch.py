@@ -10,7 +10,7 @@ from domain import events
 from domain.action import Action, Outcome
 from domain.allocation import Home, Hosting
 from domain.decisions import Decision, Grant, Prepare
-from domain.events import ChunkNews, ServicePrepared
+from domain.events import ChunkReport, ServicePrepared
 from domain.ids import ActionId, ResourceId
 from domain.inventory import PoolConfig, ProjectConfig
 from domain.limits import Share
@@ -54,7 +54,7 @@ class Ahead:
     def submit(self, *actions: Action) -> list[Decision]:
         return self.handle(*(events.ActionSubmitted(action=each) for each in actions))
 
-    def end(self, name: str, news: ChunkNews | None = None) -> list[Decision]:
+    def end(self, name: str, news: ChunkReport | None = None) -> list[Decision]:
         live = self.machine.state.actions[ActionId(name)]
         return self.handle(
             events.ActionFinished(
@@ -70,7 +70,7 @@ class Ahead:
     def arrived(self, home: Home, failed: str = "") -> list[Decision]:
         gone = (home,) if failed else ()
         return self.handle(
-            ServicePrepared(node="n1", home=home, failed=failed, chunk=ChunkNews(gone=gone))
+            ServicePrepared(node="n1", home=home, failed=failed, chunk=ChunkReport(gone=gone))
         )
 
     @property
@@ -138,7 +138,7 @@ def measured(restore_seconds: float) -> Ahead:
     """``a1`` works on one of two chunks; calls of its service take 1 s."""
     play = Ahead("a")
     play.submit(a_call("a0", "a"))
-    play.end("a0", ChunkNews(restore_seconds=restore_seconds))
+    play.end("a0", ChunkReport(restore_seconds=restore_seconds))
     play.submit(a_call("a1", "a"))
     return play
 
@@ -200,7 +200,7 @@ def test_a_service_that_failed_to_start_is_not_prefetched_again_before_a_call() 
     play.handle(events.ActionCancelRequested(action_id=ActionId("b2"), project="default"))
     assert hostings(play.end("a1")) == {"b1": Hosting("b", 50 * GIB)}
     (chunk,) = (each.units for each in play.residents() if each.service == "b")
-    play.end("b1", ChunkNews(gone=(Home("b", chunk),)))
+    play.end("b1", ChunkReport(gone=(Home("b", chunk),)))
     play.submit(a_searching_call("a2", "a"))
     assert len(homes(play.submit(a_searching_call("b3", "b")))) == 1
 

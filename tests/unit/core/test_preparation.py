@@ -83,7 +83,7 @@ def test_a_prepared_service_is_cached_on_no_chunk() -> None:
 def test_a_service_that_cannot_be_prepared_goes_elsewhere_first() -> None:
     machine, _ = joining(configured(a=EAGER), a_gpu_node(2))
     home = Home("a", (0,))
-    news = events.ChunkNews(failed=(home,))
+    news = events.ChunkReport(failed=(home,))
     failed = ServicePrepared(
         node="n1", home=home, awake=False, failed="out of memory", chunk=news, at=START + 1
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from domain.decisions import Decision, TurnedBad
+from domain.decisions import Decision, Degraded
 from domain.ids import ResourceId
 from scheduler.core.state import snapshot
 from tests.builders import a_config, a_lease, a_node, a_quota, an_action, granted, make_ledger
@@ -111,9 +111,9 @@ def test_a_resource_that_was_away_for_a_while_has_not_forgotten() -> None:
 def test_a_quota_that_runs_out_is_a_decision_for_subscribers() -> None:
     def turned(decisions: list[Decision]) -> list[tuple[str, int]]:
         return [
-            (each.resource, each.turn.quota.left)
+            (each.resource, each.degradation.quota.left)
             for each in decisions
-            if isinstance(each, TurnedBad) and each.turn.quota is not None
+            if isinstance(each, Degraded) and each.degradation.quota is not None
         ]
 
     scenario = a_scenario(a_quota(2, 10.0))

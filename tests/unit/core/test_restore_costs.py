@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from domain.action import Action, Outcome
 from domain.decisions import Grant
 from domain.elasticity import Elasticity
-from domain.events import ActionFinished, ActionSubmitted, ChunkNews
+from domain.events import ActionFinished, ActionSubmitted, ChunkReport
 from domain.ids import ActionId, ResourceId
 from domain.inventory import PoolConfig
 from domain.resources import MILLI
@@ -69,7 +69,7 @@ class Pool:
             attempt=live.attempt,
             at=self.at,
             execution_seconds=1.0,
-            chunk=None if restored_in is None else ChunkNews(restore_seconds=restored_in),
+            chunk=None if restored_in is None else ChunkReport(restore_seconds=restored_in),
         )
         self.machine.handle(ended)
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from domain.action import Outcome
 from domain.decisions import Grant
-from domain.events import ActionFinished, ActionSubmitted, ChunkNews, NodeLost, TimeAdvanced
+from domain.events import ActionFinished, ActionSubmitted, ChunkReport, NodeLost, TimeAdvanced
 from domain.ids import ActionId
 from scheduler.core.residency.service_turns import overdue_seconds
 from scheduler.core.state import snapshot
@@ -15,7 +15,7 @@ from scheduler.runtime.rendering import wait_details
 from tests.builders import START, a_machine, an_action, finished, make_ledger, only
 from tests.unit.core.test_services_on_chunks import Play, a_call, a_gpu_node, hosting, services
 
-RESTORED_IN_2 = ChunkNews(restore_seconds=2.0)
+RESTORED_IN_2 = ChunkReport(restore_seconds=2.0)
 
 
 def a_play(policy: str = "minimum") -> Play:
@@ -223,7 +223,7 @@ def test_measured_restores_decide_whether_calls_wait_or_go_elsewhere() -> None:
             outcome=Outcome.COMPLETED,
             at=play.at,
             execution_seconds=1.0,
-            chunk=ChunkNews(restore_seconds=restore_seconds),
+            chunk=ChunkReport(restore_seconds=restore_seconds),
         )
         play.machine.handle(measured)
         play.submit(a_call("2", "a"))

@@ -11,7 +11,7 @@ from domain.action import Action, Kind, Outcome
 from domain.allocation import Home, Hosting
 from domain.apis import CallSpec
 from domain.decisions import Decision, Evict, Grant
-from domain.events import ChunkNews
+from domain.events import ChunkReport
 from domain.ids import ActionId, ResourceId
 from domain.inventory import Config, NodeInventory, PoolConfig, ResourceInventory
 from domain.resources import MILLI
@@ -62,7 +62,7 @@ class Play:
         return _grants(self.machine.handle(*happened))
 
     def end(
-        self, name: str, news: ChunkNews | None = None, outcome: Outcome = Outcome.COMPLETED
+        self, name: str, news: ChunkReport | None = None, outcome: Outcome = Outcome.COMPLETED
     ) -> dict[str, Grant]:
         self.at += 1
         live = self.machine.state.actions[ActionId(name)]
@@ -139,7 +139,7 @@ def test_an_action_with_its_own_program_gets_an_empty_chunk() -> None:
 def test_a_service_that_a_node_reports_as_gone_is_cached_no_more() -> None:
     play = Play("a")
     play.submit(a_call("1", "a"))
-    play.end("1", ChunkNews(gone=(Home("a", (0,)),)))
+    play.end("1", ChunkReport(gone=(Home("a", (0,)),)))
 
     assert play.cached() == []
     assert hosting(play.submit(a_call("2", "a"))["2"]) == Hosting("a", 50 * GIB)
@@ -148,7 +148,7 @@ def test_a_service_that_a_node_reports_as_gone_is_cached_no_more() -> None:
 def test_nothing_is_granted_on_a_gpu_whose_memory_is_stuck_until_the_node_joins_again() -> None:
     play = Play("a", gpus=1)
     play.submit(a_call("1", "a"))
-    play.end("1", ChunkNews(stuck=(0,)))
+    play.end("1", ChunkReport(stuck=(0,)))
 
     assert play.submit(a_call("2", "a")) == {}
     assert (play.ledger.capacity, play.ledger.free) == (0, 0)

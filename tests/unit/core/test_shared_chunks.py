@@ -9,7 +9,7 @@ from domain import events
 from domain.action import Outcome
 from domain.allocation import Home
 from domain.errors import CapacityError
-from domain.events import ChunkNews
+from domain.events import ChunkReport
 from domain.ids import ActionId
 from domain.inventory import Config, PoolConfig
 from domain.limits import Share
@@ -120,7 +120,7 @@ def test_one_call_that_fails_leaves_the_service_to_the_others() -> None:
     play = a_play()
     play.submit(*calls("a", "1", "2"))
 
-    play.end("1", ChunkNews(), Outcome.UNKNOWN)
+    play.end("1", ChunkReport(), Outcome.UNKNOWN)
 
     assert play.cached() == ["a"]
     assert list(play.submit(*calls("a", "3"))) == ["3"]

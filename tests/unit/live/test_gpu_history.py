@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from domain.action import Outcome
 from domain.allocation import Allocation, Home, Hosting
 from domain.decisions import Grant
-from domain.events import ActionFinished, ChunkNews, NodeJoined
+from domain.events import ActionFinished, ChunkReport, NodeJoined
 from domain.ids import ActionId, node_resource
 from domain.inventory import NodeInventory, ResourceInventory
 from tangram_web.live.frames import FrameFold
@@ -70,7 +70,7 @@ def test_a_change_makes_the_next_snapshot_with_its_restores_and_evictions() -> N
     journal = with_gpus()
     call(journal, "a1", (0, 1))
     journal.at += 20
-    news = ChunkNews(gone=(Home("reward", (0, 1)),))
+    news = ChunkReport(gone=(Home("reward", (0, 1)),))
     journal.write(
         [
             ActionFinished(

@@ -7,7 +7,7 @@ from typing import Any
 from domain.action import Outcome
 from domain.allocation import Allocation, Home, Hosting
 from domain.decisions import Evict, Forget, Grant, Prepare
-from domain.events import ActionFinished, ChunkNews, ServicePrepared
+from domain.events import ActionFinished, ChunkReport, ServicePrepared
 from domain.ids import ActionId, node_resource
 from tangram_web.live.frames import FrameFold
 from tests.unit.live.journal import Journal
@@ -18,7 +18,7 @@ def grant(journal: Journal, name: str, units: tuple[int, ...], hosting: Hosting)
     journal.write([], [Grant(ActionId(name), "n1", (gpu,))])
 
 
-def report(journal: Journal, name: str, news: ChunkNews) -> None:
+def report(journal: Journal, name: str, news: ChunkReport) -> None:
     event = ActionFinished(
         action_id=ActionId(name), node="n1", outcome=Outcome.COMPLETED, chunk=news
     )
@@ -35,7 +35,7 @@ def body(journal: Journal) -> dict[str, Any]:
 def test_a_service_stays_where_it_was_restored_and_counts_its_uses():
     journal = Journal()
     grant(journal, "a1", (0, 1), Hosting("reward", 2**30))
-    report(journal, "a1", ChunkNews(restore_seconds=2.5))
+    report(journal, "a1", ChunkReport(restore_seconds=2.5))
     grant(journal, "a2", (0, 1), Hosting("reward", 2**30, cached=True))
 
     said = body(journal)
@@ -61,7 +61,7 @@ def test_evictions_are_in_the_log_with_their_cause_the_latest_first():
 def test_a_service_that_a_node_reports_gone_is_removed():
     journal = Journal()
     grant(journal, "a1", (0,), Hosting("reward", 2**30))
-    report(journal, "a1", ChunkNews(gone=(Home("reward", (0,)),)))
+    report(journal, "a1", ChunkReport(gone=(Home("reward", (0,)),)))
 
     said = body(journal)
 
@@ -72,7 +72,7 @@ def test_a_service_that_a_node_reports_gone_is_removed():
 def test_gpus_whose_memory_did_not_become_free_are_not_to_be_had():
     journal = Journal()
     journal.join("n1")
-    report(journal, "a1", ChunkNews(stuck=(3,)))
+    report(journal, "a1", ChunkReport(stuck=(3,)))
     fold = FrameFold()
     for entry in journal.entries:
         fold.fold(entry)
@@ -85,7 +85,7 @@ def test_gpus_whose_memory_did_not_become_free_are_not_to_be_had():
 def test_an_evicted_service_is_gone_and_in_the_log():
     journal = Journal()
     grant(journal, "a1", (0,), Hosting("reward", 2**30))
-    report(journal, "a1", ChunkNews(restore_seconds=2.5))
+    report(journal, "a1", ChunkReport(restore_seconds=2.5))
     journal.write([], [Evict("n1", Home("reward", (0,)))])
 
     said = body(journal)
@@ -98,9 +98,9 @@ def test_a_prefetch_is_in_the_log_with_its_duration():
     journal = Journal()
     home, other = Home("reward", (0,)), Home("judge", (1,))
     journal.write([], [Prepare("n1", home, 2**30), Prepare("n1", other, 2**30)])
-    there = ServicePrepared(node="n1", home=home, seconds=2.5, chunk=ChunkNews())
+    there = ServicePrepared(node="n1", home=home, seconds=2.5, chunk=ChunkReport())
     failed = ServicePrepared(
-        node="n1", home=other, seconds=0.5, failed="no room", chunk=ChunkNews(gone=(other,))
+        node="n1", home=other, seconds=0.5, failed="no room", chunk=ChunkReport(gone=(other,))
     )
     journal.write([there, failed], [])
     grant(journal, "a1", (0,), Hosting("reward", 2**30, cached=True, ahead=True))
@@ -117,7 +117,7 @@ def test_a_preparation_in_host_memory_is_in_the_log_and_on_no_chunk():
     journal = Journal()
     home = Home("reward", (0,))
     journal.write([], [Prepare("n1", home, 2**30, awake=False)])
-    reported = ServicePrepared(node="n1", home=home, seconds=2.5, awake=False, chunk=ChunkNews())
+    reported = ServicePrepared(node="n1", home=home, seconds=2.5, awake=False, chunk=ChunkReport())
     journal.write([reported], [])
 
     said = body(journal)
@@ -129,11 +129,11 @@ def test_a_preparation_in_host_memory_is_in_the_log_and_on_no_chunk():
 def test_a_call_reports_the_time_of_its_restore():
     journal = Journal()
     grant(journal, "a0", (1,), Hosting("judge", 2**30))
-    report(journal, "a0", ChunkNews(restore_seconds=1.5))
+    report(journal, "a0", ChunkReport(restore_seconds=1.5))
     grant(journal, "a1", (0,), Hosting("reward", 2**30))
     grant(journal, "a2", (1,), Hosting("judge", 2**30, cached=True))
-    report(journal, "a2", ChunkNews(restore_seconds=0.001))
-    report(journal, "a1", ChunkNews(restore_seconds=2.5))
+    report(journal, "a2", ChunkReport(restore_seconds=0.001))
+    report(journal, "a1", ChunkReport(restore_seconds=2.5))
 
     said = body(journal)
 

@@ -37,7 +37,7 @@ def hear(
 ) -> None:
     ledger.advance(at)
     for each in feedback:
-        ledger.heed(each, at if granted_at is None else granted_at, at)
+        ledger.apply_feedback(each, at if granted_at is None else granted_at, at)
 
 
 def test_an_api_that_names_a_pause_gets_it_from_all_callers() -> None:

@@ -13,7 +13,7 @@ from domain.action import Outcome, Timing
 from domain.allocation import Allocation, Home, Hosting, UsedResources
 from domain.codec import JournalEntry
 from domain.decisions import Finish, Grant, Prepare
-from domain.events import ActionFinished, ChunkNews
+from domain.events import ActionFinished, ChunkReport
 from domain.ids import ActionId, node_resource
 from domain.resources import MILLI
 from tangram_web.live.frames import FrameFold
@@ -96,7 +96,7 @@ def test_calls_of_services_are_counted_by_what_they_found_on_their_chunk() -> No
     ):
         chunk = Allocation(gpu, MILLI, (0,), hosting=hosting)
         journal.write([], [Grant(ActionId(name), "n1", (chunk,))])
-        news = ChunkNews(restore_seconds=0.5)
+        news = ChunkReport(restore_seconds=0.5)
         ended = ActionFinished(
             action_id=ActionId(name), node="n1", outcome=Outcome.COMPLETED, chunk=news
         )

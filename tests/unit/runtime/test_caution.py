@@ -11,7 +11,7 @@ from domain.events import (
     ActionFinished,
     ActionStarted,
     ActionSubmitted,
-    ChunkNews,
+    ChunkReport,
     Event,
     FileRequested,
     LeaseReleased,
@@ -36,7 +36,7 @@ SUBMITTED = ActionSubmitted(
 )
 STARTED = ActionStarted(action_id=A, node="n1")
 FINISHED = ActionFinished(
-    action_id=A, node="n1", outcome=Outcome.COMPLETED, reward=1.0, chunk=ChunkNews(stuck=(1,))
+    action_id=A, node="n1", outcome=Outcome.COMPLETED, reward=1.0, chunk=ChunkReport(stuck=(1,))
 )
 RELEASED = LeaseReleased(action_id=A, project="default")
 FILE = FileRequested(

@@ -8,7 +8,7 @@ from domain.action import Action, Kind, Outcome
 from domain.allocation import Allocation, Home, Hosting
 from domain.codec import JournalEntry
 from domain.decisions import Decision, Evict, Grant, Prepare
-from domain.events import ActionFinished, ActionSubmitted, ChunkNews, Event, NodeJoined
+from domain.events import ActionFinished, ActionSubmitted, ChunkReport, Event, NodeJoined
 from domain.ids import ActionId, node_resource
 from domain.inventory import NodeInventory, ResourceInventory
 from scheduler.core.machine import Machine
@@ -89,7 +89,7 @@ def test_until_the_first_action_that_is_played_the_last_word_counts():
     story.write(granted("a", action="earlier"))
     story.write(granted("b", action="earlier", evicted="a"))
     story.write(granted("c", 1, action="earlier"), Prepare("n1", Home("d", (2,)), 1))
-    gone = ChunkNews(gone=(Home("c", (1,)),))
+    gone = ChunkReport(gone=(Home("c", (1,)),))
     ended = ActionFinished(
         action_id=ActionId("earlier"), node="n1", outcome=Outcome.COMPLETED, chunk=gone
     )

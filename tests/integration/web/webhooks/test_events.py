@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from domain.decisions import RemoveEnvironment, TurnedBad
+from domain.decisions import Degraded, RemoveEnvironment
 from domain.events import NodeLost, TrajectoryFinished
 from domain.ids import ResourceId, trajectory_key
-from domain.limits import Quota, QuotaUse, Turn
+from domain.limits import Degradation, Quota, QuotaUse
 from domain.resources import MILLI
 from tangram_web.pools.models import Project
 from tangram_web.records import projection
@@ -66,17 +66,17 @@ def test_events_that_are_not_projected_are_not_sent(endpoint, monkeypatch):
     assert Delivery.objects.count() == 1
 
 
-def a_quota(left: int = 0, seconds: float = 60.0) -> TurnedBad:
+def a_quota(left: int = 0, seconds: float = 60.0) -> Degraded:
     quota = Quota(5 * MILLI, window_seconds=seconds)
-    return TurnedBad(ResourceId("api:search"), Turn(QuotaUse(quota, 5 * MILLI, left, None)))
+    return Degraded(ResourceId("api:search"), Degradation(QuotaUse(quota, 5 * MILLI, left, None)))
 
 
 def test_a_circuit_that_opens_is_sent_each_time(endpoint):
     endpoint()
     journal = Journal()
     for _ in range(2):
-        turn = Turn(detail="its circuit is open after failures, for another 5 s")
-        journal.write([], [TurnedBad(ResourceId("api:search"), turn)])
+        turn = Degradation(detail="its circuit is open after failures, for another 5 s")
+        journal.write([], [Degraded(ResourceId("api:search"), turn)])
 
     projection.project(journal.entries, also=outbox.store_events)
     projection.project(journal.entries, also=outbox.store_events)  # read again after a crash

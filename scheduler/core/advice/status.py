@@ -1,21 +1,32 @@
-"""Reasons why actions wait (I14). Computed on request, never stored."""
+"""Status of actions, wait queues and shares, with the reasons for waits (I14).
+
+Computed on request, never stored.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
+from heapq import nlargest
+from typing import NamedTuple
+
 from domain.action import ActionState
+from domain.advice import ShareUsage
 from domain.ids import ActionId, ResourceId
 from domain.resources import units
-from scheduler.core.advice.counterfactual import extra_units_effect
 from scheduler.core.advice.facts import (
     ActionStatus,
     Bound,
     DeferralCause,
+    QueuesStatus,
+    QueueStatus,
     ShareLimit,
     Shortage,
     WaitFacts,
 )
-from scheduler.core.advice.forecast import forecast, takes_of
+from scheduler.core.advice.forecast import extra_units_effect, forecast, takes_of
 from scheduler.core.advice.unblock_hints import unblock_hint
+from scheduler.core.sharing.cohorts import CohortKey
 from scheduler.core.sharing.shares import ShareBook, cohort_key, takes_of_share
 from scheduler.core.state.live import LiveAction, LiveTrajectory
 from scheduler.core.state.model import State
@@ -145,4 +156,80 @@ def _position_in_project(state: State, live: LiveAction, name: str) -> int:
         queue.ahead_of(live.order)
         for queue in state.queues.active.values()
         if queue.key.needs.project == project and takes_of_share(state, queue.key, key)
+    )
+
+
+class _Selection(NamedTuple):
+    """The actions of a queue that belong to the requested projects."""
+
+    queue: WaitQueue
+    waiting: int
+    head: LiveAction | None
+
+
+def queues_status(
+    state: State, limit: int, projects: Collection[str] | None = None
+) -> QueuesStatus:
+    """Return the ``limit`` longest queues; with ``projects`` their actions in each queue alone.
+
+    Actions that wait for their own trajectory are in no queue. A selection by project scans every
+    waiting action, a fraction of a microsecond each.
+    """
+    selected = [_Selection(each, each.size, each.head()) for each in state.queues.active.values()]
+    if projects is not None:
+        selected = [_of_projects(each.queue, projects) for each in selected]
+    selected = [each for each in selected if each.waiting]
+    longest = nlargest(limit, selected, key=lambda each: each.waiting)
+    items = [item for each in longest if (item := _queue_status(state, each)) is not None]
+    return QueuesStatus(items, len(selected), sum(each.waiting for each in selected))
+
+
+def _of_projects(queue: WaitQueue, projects: Collection[str]) -> _Selection:
+    members = [live for live in queue.in_order() if live.action.project in projects]
+    return _Selection(queue, len(members), members[0] if members else None)
+
+
+def _queue_status(state: State, selection: _Selection) -> QueueStatus | None:
+    queue, waiting, head = selection
+    status = None if head is None else explain(state, head.id)
+    if head is None or status is None or status.waiting is None:
+        return None
+    return QueueStatus(queue.key, waiting, status, max(0.0, state.now - head.submitted_at))
+
+
+def share_usage(state: State) -> list[ShareUsage]:
+    """Return the usage of every project that has, uses or waits for a share, by name."""
+    book = ShareBook(state)
+    return [
+        _usage(state, book, key, project, waiting[project])
+        for key, cohort in sorted(state.sharing.cohorts.items(), key=lambda item: item[0])
+        for waiting in [_waiting_by_project(state, key)]
+        for project in sorted({*cohort.shares, *cohort.used, *waiting})
+    ]
+
+
+def _waiting_by_project(state: State, key: CohortKey) -> Counter[str]:
+    """Count the queued actions that need the shared resource ``key``, by project."""
+    waiting: Counter[str] = Counter()
+    for queue_key, queue in state.queues.active.items():
+        project = queue_key.needs.project
+        if project and queue.size and takes_of_share(state, queue_key, key):
+            waiting[project] += queue.size
+    return waiting
+
+
+def _usage(state: State, book: ShareBook, key: CohortKey, project: str, waiting: int) -> ShareUsage:
+    cohort = state.sharing.cohorts[key]
+    share, used = cohort.share_of(project), cohort.used.get(project, 0)
+    return ShareUsage(
+        pool=key.pool or None,
+        resource=key.name,
+        project=project,
+        nominal=units(share.nominal),
+        borrow=None if share.borrow is None else units(share.borrow),
+        lend=None if share.lend is None else units(share.lend),
+        used=units(used),
+        borrowed=units(max(0, used - share.nominal)),
+        left=units(book.left(key, project)),
+        waiting=waiting,
     )
