@@ -19,7 +19,12 @@ from domain.ids import ActionId, ResourceId
 from domain.inventory import ResourceInventory
 from domain.resources import MILLI
 from managers.gpu.ledger import ChunkLedger
-from scheduler.core.planner import PlanningProblem, ResourceSnapshot, WaitingAction, plan_grants
+from scheduler.core.advice.planner import (
+    PlanningProblem,
+    ResourceSnapshot,
+    WaitingAction,
+    plan_grants,
+)
 from scheduler.core.policies.registry import policy_named
 
 GPU = ResourceId("gpu:g")

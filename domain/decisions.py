@@ -171,18 +171,6 @@ class Wake(_Decision, frozen=True):
 
 
 Decision = (
-    Grant
-    | Renew
-    | Abort
-    | Resize
-    | Requeue
-    | Finish
-    | RemoveEnvironment
-    | Evict
-    | Degraded
-    | Prepare
-    | TransferFile
-    | Refuse
-    | Forget
-    | Wake
-)
+    Grant | Renew | Abort | Resize | Requeue | Finish | RemoveEnvironment | Evict | Degraded
+    | Prepare | TransferFile | Refuse | Forget | Wake
+)  # fmt: skip

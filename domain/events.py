@@ -296,29 +296,12 @@ class QueuesQueried(_Event):
 
 
 Event = (
-    ActionSubmitted
-    | ActionCancelRequested
-    | ActionStarted
-    | ActionFinished
-    | LeaseRenewed
-    | LeaseReleased
-    | TaskOpened
-    | TaskPaused
-    | TaskPrioritised
-    | TaskCancelRequested
-    | ServiceEvictionAsked
-    | ServicePrepared
-    | TrajectoryOpened
-    | TrajectoryFinished
-    | EnvironmentRemoved
-    | FileRequested
-    | NodeJoined
-    | NodeLost
-    | NodeReturned
-    | NodeForgetAsked
-    | ConfigApplied
-    | TimeAdvanced
-)
+    ActionSubmitted | ActionCancelRequested | ActionStarted | ActionFinished | LeaseRenewed
+    | LeaseReleased | TaskOpened | TaskPaused | TaskPrioritised | TaskCancelRequested
+    | ServiceEvictionAsked | ServicePrepared | TrajectoryOpened | TrajectoryFinished
+    | EnvironmentRemoved | FileRequested | NodeJoined | NodeLost | NodeReturned
+    | NodeForgetAsked | ConfigApplied | TimeAdvanced
+)  # fmt: skip
 Question = ActionQueried | TrajectoryQueried | StatusQueried | DecisionsQueried | QueuesQueried
 #: Messages of the inbox: events of trainers and nodes, and queries.
 Command = Event | Question

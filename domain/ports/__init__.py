@@ -7,12 +7,19 @@ the loop turns an allocation into a `RunOrder`, the node turns a driver's `RunRe
 Every implementation passes `tests/conformance/`.
 
 Rules for ledgers: `ledgers`; for drivers: `drivers`. Messages: `orders`. Services in GPU memory:
-`residency`. Registration of both halves: `managers`.
+`residency`. Registration of both halves: `drivers`.
 """
 
 from __future__ import annotations
 
-from domain.ports.drivers import Driver, Repairing, ResponseStream, ResponseStreams
+from domain.ports.drivers import (
+    Driver,
+    DriverContext,
+    Manager,
+    Repairing,
+    ResponseStream,
+    ResponseStreams,
+)
 from domain.ports.ledgers import (
     Ledger,
     LedgerFactory,
@@ -21,7 +28,6 @@ from domain.ports.ledgers import (
     ResizableLedger,
     ShapedLedger,
 )
-from domain.ports.managers import DriverContext, Manager
 from domain.ports.orders import ExecResult, Leftover, PrepareOrder, RunOrder, RunReport
 from domain.ports.residency import (
     Evicting,
@@ -34,28 +40,8 @@ from domain.ports.residency import (
 )
 
 __all__ = [
-    "Driver",
-    "DriverContext",
-    "Evicting",
-    "ExecResult",
-    "HostDriver",
-    "HostingLedger",
-    "Ledger",
-    "LedgerFactory",
-    "Leftover",
-    "LocalLedger",
-    "Manager",
-    "Measuring",
-    "MemoryUse",
-    "PacedLedger",
-    "PrepareOrder",
-    "Preparing",
-    "Repairing",
-    "ResizableLedger",
-    "ResponseStream",
-    "ResponseStreams",
-    "RunOrder",
-    "RunReport",
-    "ShapedLedger",
-    "UnitUse",
-]
+    "Driver", "DriverContext", "Evicting", "ExecResult", "HostDriver", "HostingLedger",
+    "Ledger", "LedgerFactory", "Leftover", "LocalLedger", "Manager", "Measuring", "MemoryUse",
+    "PacedLedger", "PrepareOrder", "Preparing", "Repairing", "ResizableLedger",
+    "ResponseStream", "ResponseStreams", "RunOrder", "RunReport", "ShapedLedger", "UnitUse",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Drivers: the halves of managers that run on nodes.
+"""Drivers, the halves of managers that run on nodes, and the registration of managers.
 
 Rules
 1. `run` returns exactly one report for an order and raises nothing but cancellation. When it
@@ -14,11 +14,15 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from domain.action import Kind, Outcome
 from domain.allocation import Allocation
 from domain.ids import ActionId, TrajectoryKey
+from domain.inventory import ResourceInventory
+from domain.ports.ledgers import LedgerFactory
 from domain.ports.orders import Leftover, RunOrder, RunReport
 
 #: Largest file that a driver accepts or returns.
@@ -88,3 +92,32 @@ class Repairing(Protocol):
 
     #: Number of repairs so far.
     repairs: int
+
+
+@dataclass(frozen=True)
+class DriverContext:
+    """Context that a node worker passes to its drivers."""
+
+    node: str
+    #: Private to the driver; survives restarts of the worker.
+    state_directory: Path
+    #: Declared resources of this node.
+    resources: dict[str, ResourceInventory]
+    #: ``backend = "process"`` and other settings of this node, as set by its operator.
+    settings: dict[str, str]
+    #: Streams for responses that are forwarded while they arrive; None: not supported.
+    response_streams: ResponseStreams | None = None
+
+
+@dataclass(frozen=True)
+class Manager:
+    """Object behind an entry point of the group ``tangram.managers``."""
+
+    #: Name of the resource in costs: ``cpu``. Cluster-wide resources use it as prefix: ``api``.
+    resource: str
+    make_ledger: LedgerFactory
+    #: None: the resource is only counted.
+    make_driver: Callable[[DriverContext], Driver] | None = None
+    #: Detects the inventory of a node; None: it must be declared.
+    probe: Callable[[DriverContext], ResourceInventory] | None = None
+    description: str = ""

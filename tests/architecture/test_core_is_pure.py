@@ -23,7 +23,7 @@ _BANNED_METHODS = frozenset({"now", "utcnow", "today"})
 #: The ports name paths in their signatures and open none; addresses are taken apart as text.
 _ALLOWED = frozenset(
     {
-        ("domain/ports/managers.py", "imports pathlib"),
+        ("domain/ports/drivers.py", "imports pathlib"),
         ("domain/apis.py", "imports urllib.parse"),
     }
 )

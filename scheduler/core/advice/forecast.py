@@ -11,7 +11,7 @@ This simulation counts units, since one more unit is the question. Only the diff
 is reported, subtracted from the forecast, so that a page shows one prediction. Grants above the
 minimum are not simulated. No effect is reported for actions that wait for time (quotas, deferrals),
 for a node or for their turn; nor for memory, which a trajectory holds for an unpredictable time (see
-`scheduler.core.advice.unblock_hints`).
+`scheduler.core.advice.status`).
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ from domain.operators import UnitsOperator
 from domain.resources import MILLI
 from scheduler.core.policies.choices import Choices
 from scheduler.core.policies.dp_arrange import Arranger, Extras, Marginal, Table, seconds_of
-from scheduler.core.policies.estimate import Estimator
-from scheduler.core.policies.eviction import evict
+from scheduler.core.policies.eviction import Estimator, evict
 from scheduler.core.policies.group import Group
 from tests.oracles import literal
 from tests.oracles.brute import best_allocation

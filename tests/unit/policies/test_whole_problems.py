@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from domain.elasticity import Elasticity
 from domain.ids import ActionId, ResourceId
 from domain.resources import MILLI
-from scheduler.core.planner import (
+from scheduler.core.advice.planner import (
     PlannedGrants,
     PlanningProblem,
     ResourceSnapshot,
