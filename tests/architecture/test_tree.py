@@ -10,7 +10,7 @@ import pytest
 from tests.architecture.tree import ROOT, files, name, own_files, python_files
 
 TOP_LEVEL = frozenset(
-    ".ci .dockerignore .gitattributes .gitignore CHANGELOG.md Dockerfile LICENSE Makefile README.md benchmarks"
+    ".ci .dockerignore .gitattributes .gitignore CHANGELOG.md CONTRIBUTING.md Dockerfile LICENSE Makefile README.md benchmarks"
     " contract deploy docker-compose.yml docs domain examples facades frontend manage.py managers pyproject.toml requirements scheduler simulator tangram tangram_client"
     " tangram_web tests".split()
 )
