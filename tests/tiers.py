@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
         derandomize=in_ci(),
         print_blob=True,
         max_examples=by_tier(25, 100, 1000),
-        database=None if _tier == QUICK else settings.get_profile("default").database,
+        database=None if _tier == QUICK or in_ci() else settings.get_profile("default").database,
     )
     settings.load_profile("tangram")
 
