@@ -44,6 +44,7 @@ bench: ## the measurements behind the README's table
 
 docs: ## redraw the documents that are made from code
 	$(PYTHON) -m docs.state_machines
+	$(PYTHON) -m docs.layers
 
 pictures: ## take the pictures of the documents from a running Tangram (Chromium, 4 minutes)
 	$(PYTHON) -m docs.pictures
