@@ -105,7 +105,7 @@ def read_entry(stream_id: str, fields: Mapping[bytes, bytes]) -> JournalEntry:
         raise Unreadable(
             f"journal entry {stream_id} cannot be read ({type(error).__name__}: {error}): it is "
             "damaged, or a newer version wrote it. Start the version that wrote it; if that cannot "
-            "read it either, see 'What cannot be read' in docs/operations.md",
+            "read it either, see 'Unreadable messages' in docs/operations.md",
             entry_id=stream_id,
         ) from None
 

@@ -86,7 +86,7 @@ def _load(stored: bytes, make_ledger: MakeLedger) -> tuple[StoredSnapshot, Machi
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Unreadable(
             f"the snapshot cannot be read ({error}): it is damaged, or another version stored it. "
-            "Start the version that stored it; see 'What cannot be read' in docs/operations.md"
+            "Start the version that stored it; see 'Unreadable messages' in docs/operations.md"
         ) from None
 
 
