@@ -155,7 +155,7 @@ def test_forgetting_a_node_that_lives_or_holds_work_is_warned_of(admin: Client) 
                                     opened_at=NOW, node="n9")  # fmt: skip
     busy = admin.get("/act/node/forget/", {"target": "n9"}).context["effect"]
 
-    assert "it shows life" in lives.warning
+    assert "it sends heartbeats" in lives.warning
     assert quiet.warning == ""
     assert busy.counts["open trajectories"] == 1
     assert "not forgotten before all of this has ended" in busy.warning

@@ -27,14 +27,14 @@ def endpoint(defaults: None) -> Endpoint:
 def test_entries_that_the_projector_consumes_are_sent(endpoint, redis_bus, monkeypatch):
     consumers: list[Any] = []
 
-    class Follower:
+    class Consumer:
         def __init__(self, *given: Any, **_: Any) -> None:
             consumers.append(given[4])
 
         def run(self, stop: Stop) -> None:
             pass
 
-    monkeypatch.setattr(journal_consumers, "Follower", Follower)
+    monkeypatch.setattr(journal_consumers, "JournalConsumer", Consumer)
     journal_consumers.projector(Stop())
     journal = Journal()
     journal.write([NodeLost(node="n1", incarnation=1)])
