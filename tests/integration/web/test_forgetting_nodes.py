@@ -158,7 +158,7 @@ def test_forgetting_a_node_that_lives_or_holds_work_is_warned_of(admin: Client) 
     assert "it sends heartbeats" in lives.warning
     assert quiet.warning == ""
     assert busy.counts["open trajectories"] == 1
-    assert "not forgotten before all of this has ended" in busy.warning
+    assert "be forgotten before all of these have ended" in busy.warning
 
 
 def test_only_a_node_that_is_lost_can_be_forgotten_from_the_page_of_operating(
