@@ -1,9 +1,9 @@
-"""Take the pictures of the documents from a running Tangram: `make pictures`.
+"""Screenshots of the documents, taken from a running Tangram: `make pictures`.
 
-A Tangram of its own serves episodes of a few trainers for a while, as commands, calls of GPU services
-(small processes that take their time) and of an API with a quota; its pages are then photographed in
-Chromium. Cores and GPUs are declared, not there; what runs is real. The pictures of the drills come
-from their tests. ``python -m docs.pictures --only overview queues`` takes some.
+A separate Tangram runs episodes of a few trainers for a while: commands, calls of GPU services
+(small processes with a delay) and of an API with a quota. Chromium then takes screenshots of its
+pages. Cores and GPUs are declared, the processes are real. The tests of the incident drills take the
+drills' screenshots. ``python -m docs.pictures --only overview queues`` takes some.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.architecture.tree import ROOT
 IMAGES: Final = ROOT / "docs" / "images"
 WIDTH: Final = 1280
 TRAINERS: Final = 10
-#: Stands for a model: answers `/` at once and everything else after a while.
+#: Substitute for a model: answers `/` at once and every other path after 2.5 s.
 MODEL: Final = """
 import http.server, sys, time
 class Model(http.server.BaseHTTPRequestHandler):
@@ -66,8 +66,8 @@ SERVICES: Final = {"reward-7b": 2, "judge-32b": 4, "verifier": 4}
 
 
 @dataclass(frozen=True)
-class Picture:
-    """What is photographed: a page, how much of it, in which theme."""
+class Screenshot:
+    """A screenshot: the page, the height in pixels, the theme."""
 
     path: str
     height: int | None = 860
@@ -75,13 +75,13 @@ class Picture:
 
 
 def main() -> None:
-    """Take the pictures that were asked for."""
+    """Take the selected screenshots."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", default=[], help="names of pictures")
-    parser.add_argument("--seconds", type=float, default=100.0, help="of work before the first")
+    parser.add_argument("--only", nargs="*", default=[], help="names of screenshots")
+    parser.add_argument("--seconds", type=float, default=100.0, help="of load before them")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        _photograph(Path(folder), options.seconds, options.only)
+        _take_screenshots(Path(folder), options.seconds, options.only)
     if not options.only or any(name.startswith("drill") for name in options.only):
         drills = "tests/acceptance/browser/test_incident_drills.py"
         subprocess.run(
@@ -90,7 +90,7 @@ def main() -> None:
         )  # fmt: skip
 
 
-def _photograph(folder: Path, seconds: float, only: list[str]) -> None:
+def _take_screenshots(folder: Path, seconds: float, only: list[str]) -> None:
     os.environ["TANGRAM_NODE_GPUS"] = "8"
     model = folder / "model.py"
     model.write_text(MODEL)
@@ -104,14 +104,14 @@ def _photograph(folder: Path, seconds: float, only: list[str]) -> None:
                 SERVICE.format(name=name, gpus=gpus, model=model) for name, gpus in SERVICES.items()
             ]
             apply(page, "---\n".join([SEARCH, *services]))
-            with _work(tangram):
+            with _running_trainers(tangram):
                 time.sleep(seconds)
-                _crowd(tangram)
-                for name, picture in _pictures(tangram).items():
+                _submit_burst(tangram)
+                for name, screenshot in _screenshots(tangram).items():
                     if not only or name in only:
-                        _take(browser, page, name, picture)
+                        _take_screenshot(browser, page, name, screenshot)
             if not only or "simulate" in only:
-                _take_comparison(page)
+                _take_simulation(page)
     finally:
         tangram.end()
 
@@ -127,44 +127,44 @@ def _browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def _work(tangram: Tangram) -> Iterator[None]:
-    """Have trainers play episodes meanwhile."""
-    over = threading.Event()
+def _running_trainers(tangram: Tangram) -> Iterator[None]:
+    """Run episodes of trainers in threads during the block."""
+    stopped = threading.Event()
     trainers = [
-        threading.Thread(target=_train, args=(tangram, number, over), daemon=True)
+        threading.Thread(target=_run_episodes, args=(tangram, number, stopped), daemon=True)
         for number in range(TRAINERS)
     ]
     for trainer in trainers:
         trainer.start()
     yield
-    over.set()
+    stopped.set()
 
 
-def _train(tangram: Tangram, number: int, over: threading.Event) -> None:
-    """Play episodes, one after the other: think, read, search, test, judge."""
+def _run_episodes(tangram: Tangram, number: int, stopped: threading.Event) -> None:
+    """Run episodes, one after the other: think, read, search, test, judge."""
     draw = random.Random(number)
     episode = 0
-    while not over.is_set():
+    while not stopped.is_set():
         episode += 1
         for step in range(1, 5):
             for action in _actions(draw):
-                if over.wait(draw.uniform(0.2, 1.5)):
+                if stopped.wait(draw.uniform(0.2, 1.5)):
                     return
                 named = {
                     "task": "swe-grpo-7",
                     "trajectory": f"e{number:02}-{episode:02}",
                     "step": step,
                 }
-                with _unless_it_is_over(over):
+                with _ignoring_errors_after_stop(stopped):
                     tangram.post("/api/v1/actions?wait=60", {**named, **action})
 
 
 @contextmanager
-def _unless_it_is_over(over: threading.Event) -> Iterator[None]:
+def _ignoring_errors_after_stop(stopped: threading.Event) -> Iterator[None]:
     try:
         yield
     except (URLError, OSError):
-        if not over.is_set():
+        if not stopped.is_set():
             raise
 
 
@@ -187,8 +187,8 @@ def _command(seconds: float, cost: Mapping[str, Any], **fields: Any) -> dict[str
     return {"kind": "exec", "cost": cost, "exec": command, **fields}
 
 
-def _crowd(tangram: Tangram) -> None:
-    """Let more come at once than there are cores."""
+def _submit_burst(tangram: Tangram) -> None:
+    """Submit more actions at once than there are cores."""
     for number in range(12):
         body = {"task": "nightly-eval", "trajectory": f"eval-{number:02}"}
         tangram.post(
@@ -197,37 +197,37 @@ def _crowd(tangram: Tangram) -> None:
     time.sleep(5.0)
 
 
-def _pictures(tangram: Tangram) -> dict[str, Picture]:
-    """Return the pictures by name; those of one action or trajectory are of some that are there."""
+def _screenshots(tangram: Tangram) -> dict[str, Screenshot]:
+    """Return the screenshots by name; pages of one action or trajectory show an existing one."""
     lines = tangram.get("/api/v1/queues")["items"]
     waiting = next(line["head"] for line in lines if "cpu" in line["why"]["reason"])
     episode = "default/e00-01"
     return {
-        "overview": Picture("/", 860),
-        "queues": Picture("/queues/", 560),
-        "waiting": Picture(f"/actions/{waiting}/", 760),
-        "cpu": Picture("/cpu/", 620, "dark"),
-        "gpu-past": Picture(f"/gpu/?at={int(time.time()) - 30}", 800),
-        "task": Picture("/tasks/default/swe-grpo-7/", 800),
-        "trajectory": Picture(f"/trajectories/{episode}/", 860),
-        "trace": Picture(f"/trace/?trajectory={episode}", 640),
+        "overview": Screenshot("/", 860),
+        "queues": Screenshot("/queues/", 560),
+        "waiting": Screenshot(f"/actions/{waiting}/", 760),
+        "cpu": Screenshot("/cpu/", 620, "dark"),
+        "gpu-past": Screenshot(f"/gpu/?at={int(time.time()) - 30}", 800),
+        "task": Screenshot("/tasks/default/swe-grpo-7/", 800),
+        "trajectory": Screenshot(f"/trajectories/{episode}/", 860),
+        "trace": Screenshot(f"/trace/?trajectory={episode}", 640),
     }
 
 
-def _take(browser: Browser, signed_in: Page, name: str, picture: Picture) -> None:
+def _take_screenshot(browser: Browser, signed_in: Page, name: str, screenshot: Screenshot) -> None:
     context = browser.new_context(
         storage_state=signed_in.context.storage_state(),
-        viewport={"width": WIDTH, "height": picture.height or 860},
-        color_scheme="dark" if picture.scheme == "dark" else "light",
+        viewport={"width": WIDTH, "height": screenshot.height or 860},
+        color_scheme="dark" if screenshot.scheme == "dark" else "light",
     )
     page = context.new_page()
-    page.goto("/".join(signed_in.url.split("/")[:3]) + picture.path)
-    page.wait_for_timeout(2_500)  # frames come, charts are drawn
+    page.goto("/".join(signed_in.url.split("/")[:3]) + screenshot.path)
+    page.wait_for_timeout(2_500)  # frames arrive, charts are drawn
     _save(page, name)
     context.close()
 
 
-def _take_comparison(page: Page) -> None:
+def _take_simulation(page: Page) -> None:
     chosen = "&".join(
         f"policies={name}" for name in ("malleable", "minimum", "fixed(4)", "kubernetes")
     )

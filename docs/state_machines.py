@@ -1,4 +1,4 @@
-"""Draw docs/state-machines.md from the transition table: `make docs`."""
+"""Generate docs/state-machines.md from the transition tables: `make docs`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DOCUMENT = Path(__file__).with_name("state-machines.md")
 _TEXT = """\
 # State machines
 
-Drawn from `domain/action.py` and `domain/services.py` by `make docs`.
+Generated from `domain/action.py` and `domain/services.py` by `make docs`.
 
 ## Action
 
@@ -23,7 +23,7 @@ stateDiagram-v2
     {last} --> [*]
 ```
 
-Back to `queued` goes only an action whose node was lost, and only if it was never started or may
+An action returns to `queued` only if its node was lost, and only if it was never started or may
 be run again (`replay_safe`). All states survive a restart.
 
 A finished action has exactly one outcome, which never changes: {outcomes}.
@@ -36,7 +36,7 @@ stateDiagram-v2
 {service_arrows}
 ```
 
-It begins to drain only when nobody holds a wake lock. After a restart of its node it is `cold`.
+A service begins to drain only when no wake lock is held. After a restart of its node it is `cold`.
 """
 
 
