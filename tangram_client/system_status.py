@@ -14,7 +14,7 @@ ALIVE = frozenset({"ready", "drained", ""})
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStatus:
+class NodeSummary:
     """One node."""
 
     name: str
@@ -47,7 +47,7 @@ class NodeStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolStatus:
+class PoolSummary:
     """One pool; ``running`` counts what holds units."""
 
     name: str
@@ -68,14 +68,14 @@ class PoolStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class SystemStatus:
+class StatusSummary:
     """The whole system at one moment, as its leader sees it."""
 
     version: str
     leader: str
     trajectories: int
-    pools: tuple[PoolStatus, ...]
-    nodes: tuple[NodeStatus, ...]
+    pools: tuple[PoolSummary, ...]
+    nodes: tuple[NodeSummary, ...]
     #: Roles of the workers that show life.
     roles: tuple[str, ...]
 
@@ -86,8 +86,8 @@ class SystemStatus:
             version=str(body.get("version") or ""),
             leader=str(body.get("leader") or ""),
             trajectories=int(body.get("trajectories") or 0),
-            pools=tuple(PoolStatus.of(name, pool) for name, pool in pools.items()),
-            nodes=tuple(NodeStatus.of(node) for node in body.get("nodes") or ()),
+            pools=tuple(PoolSummary.of(name, pool) for name, pool in pools.items()),
+            nodes=tuple(NodeSummary.of(node) for node in body.get("nodes") or ()),
             roles=tuple(str(worker.get("role", "?")) for worker in body.get("workers") or ()),
         )
 

@@ -20,7 +20,7 @@ from tangram_client.client import Client
 from tangram_client.clock import Clock
 from tangram_client.errors import Forbidden, Refused, TangramClientError, Unauthorized, Unreachable
 from tangram_client.retry import RetryPolicy
-from tangram_client.system_status import SystemStatus
+from tangram_client.system_status import StatusSummary
 
 LAG_SECONDS = 1.0
 #: The ``Date`` header has whole seconds, and the answer takes its time.
@@ -66,7 +66,7 @@ def examine(client: Client, clock: Clock, *, has_token: bool) -> Iterator[Findin
     yield _ready(client)
     asked_at = clock.now()
     try:
-        standing = SystemStatus.of(client.status())
+        standing = StatusSummary.of(client.status())
     except Unauthorized as error:
         given = "the token is not known" if has_token else "no token"
         cure = "take the one that ./tangram up prints: --token, TANGRAM_TOKEN or client.json"
@@ -115,7 +115,7 @@ def _lag(seconds: float) -> Finding:
     return Finding("lag", "warn", f"the loop took {seconds:.1f} s to answer", cure)
 
 
-def _version(standing: SystemStatus) -> Finding:
+def _version(standing: StatusSummary) -> Finding:
     ours, theirs = tangram_client.__version__, standing.version
     if not theirs:
         return Finding("version", "ok", f"client {ours}; the server does not say its own")
@@ -125,7 +125,7 @@ def _version(standing: SystemStatus) -> Finding:
     return Finding("version", "warn", f"client {ours}, server {theirs}", cure)
 
 
-def _leader(standing: SystemStatus) -> Finding:
+def _leader(standing: StatusSummary) -> Finding:
     if standing.leader:
         return Finding("leader", "ok", standing.leader)
     cure = "start a loop (./tangram up does); a standby takes over within seconds"
@@ -134,7 +134,7 @@ def _leader(standing: SystemStatus) -> Finding:
     )
 
 
-def _nodes(standing: SystemStatus) -> Finding:
+def _nodes(standing: StatusSummary) -> Finding:
     alive = [node for node in standing.nodes if node.alive]
     lost = [node.name for node in standing.nodes if not node.alive]
     if not alive:
@@ -145,7 +145,7 @@ def _nodes(standing: SystemStatus) -> Finding:
     return Finding("nodes", "ok", counts)
 
 
-CHECKS: tuple[Callable[[SystemStatus], Finding], ...] = (_version, _leader, _nodes)
+CHECKS: tuple[Callable[[StatusSummary], Finding], ...] = (_version, _leader, _nodes)
 
 
 def _put(findings: list[Finding], form: str) -> None:

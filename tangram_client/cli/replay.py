@@ -17,9 +17,8 @@ from tangram_client.cli.output import put_data, show
 from tangram_client.cli.progress import shown
 from tangram_client.cli.shell import Number, Shell, connected, pass_shell, say
 from tangram_client.replay.burn import recorded_cost
-from tangram_client.replay.player import ReplayPlan
+from tangram_client.replay.player import ReplayPlan, Session
 from tangram_client.replay.report import Report
-from tangram_client.replay.session import Session
 from tangram_client.replay.tally import ReplayTally
 from tangram_client.traces.generator import generate
 from tangram_client.traces.recording import (

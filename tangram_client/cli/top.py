@@ -13,7 +13,7 @@ from tangram_client.cli.output import data_console, put_data, rows, show
 from tangram_client.cli.shell import Number, Shell, connected, pass_shell
 from tangram_client.client import Client
 from tangram_client.errors import Busy, Unreachable
-from tangram_client.system_status import NodeStatus, PoolStatus, SystemStatus
+from tangram_client.system_status import NodeSummary, PoolSummary, StatusSummary
 
 
 @click.command()
@@ -28,7 +28,7 @@ def top(shell: Shell, /, interval: float, once: bool) -> None:
         if shell.format in {"json", "yaml"}:
             put_data(client.status(), shell.format)
         elif once or not console.is_terminal:
-            show(_screen(SystemStatus.of(client.status()), client.url))
+            show(_screen(StatusSummary.of(client.status()), client.url))
         else:
             with Live(console=console, screen=True, auto_refresh=False) as live:
                 while True:
@@ -38,12 +38,12 @@ def top(shell: Shell, /, interval: float, once: bool) -> None:
 
 def _look(client: Client) -> RenderableType:
     try:
-        return _screen(SystemStatus.of(client.status()), client.url)
+        return _screen(StatusSummary.of(client.status()), client.url)
     except (Unreachable, Busy) as error:
         return Text(f"{error}\ntrying again …", style="red")
 
 
-def _screen(standing: SystemStatus, url: str) -> RenderableType:
+def _screen(standing: StatusSummary, url: str) -> RenderableType:
     head = Text.assemble(
         ("Tangram ", "bold"),
         f"at {url} · leader {standing.leader or 'none'} · "
@@ -58,12 +58,12 @@ def _screen(standing: SystemStatus, url: str) -> RenderableType:
     return Group(head, pools, Text(), nodes)
 
 
-def _pool(pool: PoolStatus) -> tuple[str, ...]:
+def _pool(pool: PoolSummary) -> tuple[str, ...]:
     paused = "paused" if pool.paused else ""
     return pool.name, str(pool.running), str(pool.queued), pool.policy, paused
 
 
-def _node(node: NodeStatus) -> tuple[str, ...]:
+def _node(node: NodeSummary) -> tuple[str, ...]:
     cores = f"{node.cores_held:g}/{node.cores_total:g}"
     note = "oversubscribed" if node.oversubscribed else ""
     return node.name, node.pool, node.state, cores, _bar(node.cores_held, node.cores_total), note

@@ -1,4 +1,4 @@
-"""Changes to memberships, personal tokens and sessions; each is one transaction with an audit entry."""
+"""Reads of and changes to memberships, personal tokens and sessions; each is one transaction with an audit entry."""
 
 from __future__ import annotations
 
@@ -9,17 +9,43 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 
 from domain.errors import InvalidRequest
 from domain.principals import Scope
-from tangram_web.accounts.access import role_everywhere, scopes_of
+from tangram_web.accounts.access import role_everywhere, roles_of, scopes_of
 from tangram_web.accounts.models import Membership, Role, SeenSession
 from tangram_web.audit.services import actor_at, record
 from tangram_web.pools.models import Token
 from tangram_web.pools.services import token_create, token_revoke
+
+
+def members_seen_by(user: Any) -> QuerySet[Membership]:
+    """Select the memberships of all projects in which ``user`` has a role."""
+    members = Membership.objects.filter(project__in=roles_of(user)).select_related("user")
+    return members.order_by("project", "user__username")
+
+
+def tokens_shown_to(user: Any) -> QuerySet[Token]:
+    """Select the tokens of ``user`` and of projects that ``user`` administers, newest first."""
+    administered = Q(project__in=roles_of(user, Role.ADMIN))
+    if user.is_superuser:
+        administered |= Q(project=None)
+    tokens: QuerySet[Token] = Token.objects.filter(administered | Q(user=user))
+    return tokens.select_related("user").order_by("-created")
+
+
+def sessions_of(user: Any) -> list[SeenSession]:
+    """Return the open sessions of ``user``, latest first; rows of ended sessions are deleted."""
+    seen = SeenSession.objects.filter(user=user)
+    keys = seen.values_list("session_key", flat=True)
+    live = Session.objects.filter(session_key__in=list(keys), expire_date__gt=timezone.now())
+    alive = set(live.values_list("session_key", flat=True))
+    seen.exclude(session_key__in=alive).delete()
+    return list(seen.order_by("-seen_at"))
+
 
 #: Lifetimes that a personal token can have, in days.
 LIVES_DAYS: Final = (7, 30, 90, 365)

@@ -17,7 +17,7 @@ from domain.principals import Scope
 from tangram_web.accounts import services
 from tangram_web.accounts.access import ORDER, require, role_of, roles_of, scopes_of
 from tangram_web.accounts.models import Membership, Role
-from tangram_web.accounts.selectors import members_seen_by, sessions_of, tokens_shown_to
+from tangram_web.accounts.services import members_seen_by, sessions_of, tokens_shown_to
 from tangram_web.audit.services import actor_at
 from tangram_web.pools.services import token_revoke
 

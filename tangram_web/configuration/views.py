@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from time import time
+from typing import Any, Final, NamedTuple
 
+import redis
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -12,14 +14,46 @@ from domain.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from tangram_web.accounts.access import role_everywhere, roles_of
 from tangram_web.accounts.models import Role
 from tangram_web.configuration import services
-from tangram_web.configuration.act_changes import SHOWN, act_change_of
 from tangram_web.configuration.forms import SpecForm
 from tangram_web.configuration.stranded_actions import stranded_by
 from tangram_web.configuration.what_if import what_if
 from tangram_web.dashboard.guards import refuse
+from tangram_web.dashboard.history_query import recalled_of
 from tangram_web.pools import applying, manifests
 from tangram_web.pools.models import ConfigRevision
 from tangram_web.pools.selectors import current_config
+
+SECONDS: Final = 300.0
+#: Revisions of one page.
+SHOWN: Final = 20
+
+
+class ActChange(NamedTuple):
+    """Mean ACT in seconds (None without a finished action), and the number of finished actions."""
+
+    before: float | None
+    after: float | None
+    ended_before: int
+    ended_after: int
+
+
+def act_change_of(revision: ConfigRevision) -> ActChange | None:
+    """Return the change with ``revision``; None when Redis does not answer."""
+    at, now = revision.created_at.timestamp(), time()
+    try:
+        before, after = _whole(at - SECONDS, at, now), _whole(at, min(now, at + SECONDS), now)
+    except redis.RedisError:
+        return None
+    return ActChange(_mean(before), _mean(after), before["finished"], after["finished"])
+
+
+def _whole(first: float, last: float, now: float) -> dict[str, Any]:
+    return recalled_of(first, max(last, first + 1), now).whole
+
+
+def _mean(whole: dict[str, Any]) -> float | None:
+    mean: float | None = whole["phases"]["act"]["mean"]
+    return mean
 
 
 def need_admin(request: HttpRequest) -> None:

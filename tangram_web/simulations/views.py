@@ -17,7 +17,7 @@ from tangram_web.simulations import services
 from tangram_web.simulations.forms import SimulationForm
 from tangram_web.simulations.inputs import WINDOWS, present_cluster
 from tangram_web.simulations.models import Simulation
-from tangram_web.simulations.selectors import rows_of, simulation_seen_by, simulations_seen_by
+from tangram_web.simulations.services import rows_of, simulation_seen_by, simulations_seen_by
 
 SHOWN: Final = 100
 

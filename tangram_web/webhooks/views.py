@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
+from django import forms
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -13,8 +15,27 @@ from domain.errors import Conflict, InvalidRequest
 from tangram_web.accounts.access import may, require, roles_of
 from tangram_web.accounts.models import Role
 from tangram_web.webhooks import services
-from tangram_web.webhooks.forms import EndpointForm
-from tangram_web.webhooks.models import DeliveryState, Endpoint
+from tangram_web.webhooks.models import DeliveryState, Endpoint, WebhookEvent
+
+
+class EndpointForm(forms.Form):
+    """Address and events of an endpoint; ``projects`` is None for an endpoint that exists."""
+
+    url = forms.CharField(max_length=500)
+    events = forms.MultipleChoiceField(choices=WebhookEvent.choices)
+    enabled = forms.BooleanField(required=False)
+
+    def __init__(self, projects: Iterable[str] | None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if projects is not None:
+            names = [(name, name) for name in projects]
+            self.fields["project"] = forms.ChoiceField(choices=names)
+
+    def add_pointed_error(self, error: InvalidRequest) -> None:
+        """Show ``error`` at the field that it points at."""
+        field = (error.pointer or "").removeprefix("/")
+        self.add_error(field if field in self.fields else None, str(error))
+
 
 SHOWN: Final = 100
 

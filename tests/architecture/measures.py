@@ -139,15 +139,24 @@ def cycles() -> list[list[str]]:
 
 
 def single_importers() -> dict[str, str]:
-    """Return the modules with exactly one importer, and that importer. Registered ones do not count."""
+    """Return the modules with exactly one importer, and that importer.
+
+    Benchmarks and examples import as the product does; tests do not count. Registered and generated
+    modules are left out.
+    """
     importers: dict[str, set[str]] = defaultdict(set)
     for name, module in modules().items():
         for other in module.imports:
             importers[other].add(name)
+    for path in python_files("benchmarks", "examples"):
+        for other in _imported(ast.parse(path.read_text()), modules()):
+            importers[other].add(str(path))
     return {
         name: next(iter(importers[name]))
         for name, module in sorted(modules().items())
-        if len(importers[name]) == 1 and not module.is_package and not name.startswith(REGISTERED)
+        if len(importers[name]) == 1
+        and not module.is_package
+        and not name.startswith((*REGISTERED, *GENERATED))
     }
 
 

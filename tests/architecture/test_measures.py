@@ -13,10 +13,10 @@ import pytest
 from tests.architecture import measures, words
 
 #: Modules with exactly one importer, those that a registry imports aside. The aim is 60.
-SINGLE_IMPORTERS = 83
+SINGLE_IMPORTERS = 60
 #: The aim of each is 0.
 CYCLES = 0
-DUPLICATE_CLASSES = 6
+DUPLICATE_CLASSES = 0
 WORDS_FOUND = 328
 #: The lines before modules were laid out by concept.
 PRODUCT_LINES = 63_038

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from math import inf
 
 from domain.ids import ResourceId, node_resource
-from domain.ports import HostingLedger
+from domain.ports.residency import HostingLedger
 from scheduler.core.cycle.pool_policies import policy_of
 from scheduler.core.policies.choices import Choices
 from scheduler.core.residency.service_turns import KIND, times_of

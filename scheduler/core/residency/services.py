@@ -30,7 +30,7 @@ from domain.events import ActionFinished, ChunkReport, ServiceEvictionAsked, Ser
 from domain.host_memory import eager_copies
 from domain.ids import ResourceId, node_resource
 from domain.inventory import Config, NodeInventory
-from domain.ports import HostingLedger
+from domain.ports.residency import HostingLedger
 from domain.resources import MILLI
 from domain.services import GpuService, service_name
 from scheduler.core.policies.choices import Choices

@@ -1,5 +1,7 @@
 """Execution of run orders: each order passes through its driver to one report.
 
+The reward of a completed action is read from its result.
+
 Rules
 1. An order whose mark a predecessor left was reported when the node joined, and is not run again.
 2. A later attempt of an action begins when the earlier one has ended on this node.
@@ -9,22 +11,65 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
 
-from domain.action import Kind, Outcome
+from domain.action import Kind, Outcome, RewardRule
 from domain.allocation import Allocation
 from domain.codec import encode
 from domain.decisions import Abort, Resize
 from domain.events import NO_RESULT, ActionFinished, ActionStarted
-from domain.ports import Driver, RunOrder, RunReport
-from managers.common.reward import reward_of
+from domain.ports import Driver, ExecResult, RunOrder, RunReport
+from managers.common.json_paths import part_of
 from scheduler.runtime.node.progress import CommandProgress
 from scheduler.runtime.node.reporter import Reporter
 from scheduler.runtime.node.routing import DriverRouting
+
+
+def reward_of(rule: RewardRule | None, report: RunReport) -> float | None:
+    """Return the reward that ``rule`` reads from ``report``; None when there is none."""
+    result, answer = report.result, report.answer
+    if rule is None or report.outcome is not Outcome.COMPLETED:
+        return None
+    if answer is not None:
+        read = rule.source == "json" and 200 <= answer.status < 300 and not answer.truncated
+        return _number(rule.path, answer.body) if read else None
+    if result is None:
+        return None
+    if rule.source == "exit_code":
+        return None if result.exit_code is None else float(result.exit_code == 0)
+    if rule.source == "json":
+        return _json_reward(rule.path, result)
+    return None
+
+
+def _json_reward(path: str | None, result: ExecResult) -> float | None:
+    # The beginning of the output is what is kept, so the line that looks last may not be.
+    lines = [] if result.truncated else result.stdout.split("\n")
+    last = next((line for line in reversed(lines) if line.strip()), None)
+    return None if last is None else _number(path, last)
+
+
+def _number(path: str | None, text: str) -> float | None:
+    """Return the finite number at ``path`` of a JSON text; None when there is none."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    value = part_of(value, path or "")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from tangram_web.dashboard import chrome_trace, export_tables
+from tangram_web.dashboard import chrome_trace
+from tangram_web.dashboard.views import export
 from tangram_web.dashboard.views.export import as_csv, as_json
 from tangram_web.records.models import ActionRecord, TrajectoryRecord
 
@@ -48,7 +49,7 @@ def body_of(answer: Any) -> str:
 def test_a_table_of_many_pages_is_complete_and_in_order(
     browser: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export_tables, "PAGE", 10)
+    monkeypatch.setattr(export, "PAGE", 10)
     actions(35)
 
     answer = browser.get("/export/actions.csv")

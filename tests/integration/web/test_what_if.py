@@ -20,8 +20,7 @@ from domain.events import ChunkReport
 from domain.ids import ResourceId
 from simulator import job
 from simulator.request import read_request
-from tangram_web.configuration.playable_changes import playability
-from tangram_web.configuration.what_if import assumptions
+from tangram_web.configuration.what_if import assumptions, playability
 from tangram_web.lib import bus, scheduler_client
 from tangram_web.live.gpu_history import STEP_SECONDS, GpuHistoryStore, GpuSnapshot
 from tangram_web.pools.applying import Change

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from tangram_client import AsyncClient, InvalidRequest, Unauthorized, exec_action
-from tangram_client.batching import MAX_BYTES
+from tangram_client.aio import MAX_BYTES
 from tangram_client.testing import FakeServer
 
 ACTION = exec_action("swe", "true")

@@ -10,9 +10,8 @@ import pytest
 
 from tangram_client import AsyncClient
 from tangram_client.replay.burn import recorded_cost
-from tangram_client.replay.player import ReplayPlan
+from tangram_client.replay.player import ReplayPlan, Session
 from tangram_client.replay.report import Report, quantile
-from tangram_client.replay.session import Session
 from tangram_client.replay.tally import ReplayTally
 from tangram_client.testing import HOLD, FakeServer, Hold, Ran
 from tangram_client.testing.state import Payload

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from domain.action import Outcome, RewardRule
 from domain.ports import ExecResult, RunReport
-from managers.common.reward import reward_of
+from scheduler.runtime.node.order_executor import reward_of
 
 EXIT_CODE = RewardRule("exit_code")
 JSON = RewardRule("json", "score")
