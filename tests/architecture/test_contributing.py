@@ -68,9 +68,13 @@ def test_the_checklists_are_those_that_are_promised():
     assert list(CHECKLISTS) == ["a resource kind", "a policy", "a page", "a door"]
 
 
+#: Files of the product that each checklist writes or changes, its registration included.
+FILES = {"a resource kind": 2, "a policy": 1, "a page": 3, "a door": 2}
+
+
 @pytest.mark.parametrize("name", CHECKLISTS)
-def test_following_a_checklist_works(name, copy):
-    commands = 0
+def test_following_a_checklist_works(name, copy, record_property):
+    commands, touched = 0, set[str]()
     for indent, language, options, text in BLOCK.findall(CHECKLISTS[name]):
         # A block is indented as its list item is; the rest of an indentation belongs to the file.
         text = re.sub(f"^{indent}", "", text, flags=re.MULTILINE)
@@ -80,6 +84,10 @@ def test_following_a_checklist_works(name, copy):
                 commands += 1
         else:
             given = {key: quoted or plain for key, quoted, plain in OPTION.findall(options)}
+            touched.add(given["file"])
             write(copy, given, text)
 
+    product = {file for file in touched if not file.startswith("tests/")}
+    record_property("figure", f"files to add {name} {len(product)}")
+    assert len(product) <= FILES[name]
     assert commands, "a checklist ends with a command that shows its effect"
