@@ -3,7 +3,8 @@
 A test that is not marked `slow` and uses more is run again, up to twice, because its first run may
 have paid for imports and caches; the least of its runs counts. Properties have the limit in the tier
 `quick` alone, where they try few examples. ``@pytest.mark.cpu_seconds(5)`` states another limit.
-A pytest plugin, named in pyproject.toml.
+On a machine that is slower or busier than the reference, measured when a test exceeds its limit, the
+limit grows in proportion. A pytest plugin, named in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ LIMIT_SECONDS: Final = 0.25
 MEDIAN_LIMIT_SECONDS: Final = 0.01
 #: The median is checked in a run of at least so many tests.
 _MANY: Final = 500
+#: What `_reference_work` takes on an idle core of the machine that the limits were set on.
+_REFERENCE_SECONDS: Final = 0.0142
 _RUNS: Final = 3
 _PROPERTY: Final = "cpu_seconds"
 _SHOWN: Final = 20
@@ -49,6 +52,19 @@ def _limit(item: pytest.Item) -> float | None:
     return float(stated.args[0]) if stated else LIMIT_SECONDS
 
 
+def _reference_work() -> float:
+    """Do a fixed amount of work; return its CPU time."""
+    began, kept = time.process_time(), {}
+    for number in range(200_000):
+        kept[number & 1023] = str(number)
+    return time.process_time() - began
+
+
+def _slowness() -> float:
+    """Return how many times slower than the reference this machine is now; at least 1."""
+    return max(1.0, min(_reference_work() for _ in range(3)) / _REFERENCE_SECONDS)
+
+
 def _run(item: pytest.Item, nextitem: pytest.Item | None) -> tuple[float, list[pytest.TestReport]]:
     """Run a test, with its fixtures; return its CPU time and its reports."""
     item._initrequest()  # type: ignore[attr-defined]  # as in a first run
@@ -70,13 +86,15 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
             break
         again, reports = _run(item, nextitem)
         used = min(used, again)
+    if used > limit:
+        limit *= _slowness()
     for report in reports:
         if report.when == "call" and report.passed:
             report.user_properties.append((_PROPERTY, used))
             if used > limit:
                 report.outcome = "failed"
                 report.longrepr = (
-                    f"uses {used:.2f} s of CPU time, above {limit} s: make it smaller, "
+                    f"uses {used:.2f} s of CPU time, above {limit:.2f} s: make it smaller, "
                     "or mark it slow, which leaves it out of `make test`"
                 )
         item.ihook.pytest_runtest_logreport(report=report)

@@ -60,4 +60,4 @@ async def test_a_service_that_all_share_is_not_evicted_for_one_project(rig: Rig)
         answer = await client.post("/services/reward/evict")
 
     assert answer.status_code == 403
-    assert "bound to none" in answer.json()["detail"]
+    assert "not bound to a project" in answer.json()["detail"]

@@ -24,6 +24,7 @@ while True: signal.pause()
 """
 
 
+@pytest.mark.cpu_seconds(1)  # starts real processes
 async def test_children_end_in_the_reverse_order_of_their_start(home, announce):
     diary = home.path / "diary"
     names = ["redis", "loop", "node", "web", "demo"]
