@@ -18,7 +18,7 @@ def test_it_says_why_until_it_runs_and_then_what_it_got(open_page: Open, tangram
         "cost": {"api:demo": 8},
         "lease": {"ttl_seconds": 600},
     }
-    first = tangram.post("/api/v1/actions?wait=60", lease)
+    first = tangram.hold(lease)
     second = tangram.post("/api/v1/actions", lease)
     page = open_page(f"/actions/{second['id']}/")
     expect(page.locator("#why")).to_contain_text("waits for 8 of api:demo")

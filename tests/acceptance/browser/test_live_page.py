@@ -58,9 +58,7 @@ def test_a_waiting_action_is_counted_and_held_cores_are_drawn(
 ) -> None:
     page = open_page("/")
     all_cores = {"task": "seen", "cost": {"cpu": os.cpu_count()}}
-    held = tangram.post(
-        "/api/v1/actions?wait=60", {**all_cores, "kind": "lease", "lease": {"ttl_seconds": 600}}
-    )
+    held = tangram.hold({**all_cores, "kind": "lease", "lease": {"ttl_seconds": 600}})
     waiting = tangram.post(
         "/api/v1/actions", {**all_cores, "kind": "exec", "exec": {"command": ["true"]}}
     )

@@ -83,8 +83,8 @@ def test_units_of_other_projects_are_grey_and_unnamed_on_the_map(
     member: Page, tangram: Tangram
 ) -> None:
     body = {"task": "theirs", "kind": "lease", "cost": {"cpu": 1}, "lease": {"ttl_seconds": 600}}
-    theirs = tangram.post("/api/v1/actions?wait=60", body)
-    ours = tangram.post("/api/v1/actions?wait=60", {**body, "project": "lab", "task": "ours"})
+    theirs = tangram.hold(body)
+    ours = tangram.hold({**body, "project": "lab", "task": "ours"})
 
     member.goto(f"{tangram.access['url']}/cpu/")
 

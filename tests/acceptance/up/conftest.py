@@ -57,6 +57,13 @@ class Tangram:
         }
         return self._ask(Request(self.access["url"] + path, json.dumps(body).encode(), headers))
 
+    def hold(self, lease: object) -> Any:
+        """Submit a lease and return it once it is granted; ``wait`` would wait until it ends."""
+        action = self.post("/api/v1/actions", lease)
+        while action["state"] == "queued":
+            action = self.get(f"/api/v1/actions/{action['id']}")
+        return action
+
     def get(self, path: str) -> Any:
         """Read with the local token."""
         headers = {"Authorization": f"Bearer {self.access['token']}"}
