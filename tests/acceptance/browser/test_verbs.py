@@ -183,7 +183,7 @@ def test_a_verb_is_previewed_confirmed_audited_undone_and_refused_below_its_role
         else:
             field.fill(value)
     if case.fields:
-        page.get_by_role("button", name="Look at the effect").click()
+        page.get_by_role("button", name="Preview").click()
     expect(page.locator("main")).to_contain_text(case.effect)
     expect(page.locator("pre.command")).to_contain_text(case.line)
 
