@@ -10,7 +10,8 @@ tip.id = "term-tip";
 tip.className = "tip";
 tip.setAttribute("role", "tooltip");
 tip.hidden = true;
-document.body.append(tip);
+// Within a landmark, so that readers who go from landmark to landmark reach it.
+(document.querySelector("main") ?? document.body).append(tip);
 
 /** @type {HTMLAnchorElement | null} */
 let shown = null;

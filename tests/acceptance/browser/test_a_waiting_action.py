@@ -30,4 +30,4 @@ def test_it_says_why_until_it_runs_and_then_what_it_got(open_page: Open, tangram
     expect(page.locator("#why")).to_have_count(0)
     tangram.post(f"/api/v1/leases/{second['id']}/release", {})
     expect(page.locator(".titled .chip").nth(1)).to_have_text("completed")
-    expect(page.get_by_role("button", name="Save “Life” as PNG")).to_have_count(1)
+    expect(page.get_by_role("button", name="Save “Phases” as PNG")).to_have_count(1)

@@ -77,6 +77,7 @@ def test_a_term_shows_its_meaning_to_the_keyboard_and_escape_hides_it(open_page:
     expect(tip).to_be_hidden()
     page.get_by_role("link", name="Leader", exact=True).hover()
     expect(tip).to_contain_text("the process whose loop decides now")
+    page.keyboard.press("Escape")
     page.get_by_role("link", name="Epoch", exact=True).click()
     expect(page.locator("#epoch")).to_be_visible()
 
