@@ -274,5 +274,5 @@ def test_ci_runs_the_long_tests_and_returns_their_exit_code(checkout, bin_folder
 
     called = call(checkout / ".ci" / "run", path=bin_folder)
 
-    assert called.stdout == "test --long CI=true\n"
+    assert called.stdout == "test CI=true\n"
     assert called.returncode == 3
