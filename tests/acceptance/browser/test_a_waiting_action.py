@@ -6,7 +6,6 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.acceptance.browser.conftest import Open
-from tests.acceptance.browser.pages import until
 from tests.acceptance.up.conftest import Tangram
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -21,9 +20,10 @@ def test_it_says_why_until_it_runs_and_then_what_it_got(open_page: Open, tangram
     }
     first = tangram.hold(lease)
     second = tangram.post("/api/v1/actions", lease)
-    page = open_page("/")
     # The page exists once the projector has written the row.
-    until(page, f"/actions/{second['id']}/", lambda shown: shown.locator("#why").count() == 1)
+    while second["id"] not in str(tangram.get("/api/v1/actions?task=page")):
+        pass
+    page = open_page(f"/actions/{second['id']}/")
     expect(page.locator("#why")).to_contain_text("waits for 8 of api:demo")
     expect(page.get_by_role("heading", name="How it can start")).to_be_visible()
 
