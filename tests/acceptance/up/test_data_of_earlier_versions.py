@@ -23,6 +23,8 @@ def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     # The node workers of the archive are named after the machine that they ran on.
     monkeypatch.setenv("TANGRAM_NODE", "vm")
     monkeypatch.setenv("TANGRAM_NODE_GPUS", "2")
+    # The rows are older with every day.
+    monkeypatch.setenv("TANGRAM_RETENTION_DAYS", "0")
     return tmp_path / "oldhome"
 
 
