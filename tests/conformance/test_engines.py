@@ -16,6 +16,7 @@ from managers.gpu.engines.fake import FakeEngineServer, FakeMemory
 from managers.gpu.engines.process import ProcessServer
 from tests.architecture.tree import ROOT
 from tests.conformance.engine import EngineConformance
+from tests.working_directories import processes_in
 
 MODEL = (sys.executable, str(ROOT / "examples/gpu_service/numpy_model.py"), "--port", "{port}")
 #: Its helper outlives a polite end, and keeps what it has.
@@ -82,12 +83,7 @@ class TestProcessEngine(EngineConformance):
 
     def _processes(self) -> list[psutil.Process]:
         """Return the processes that work in the server's directory, which are its own."""
-        found = []
-        for process in psutil.process_iter(["cwd", "status"]):
-            there = process.info["cwd"] == str(self._directory / "server")
-            if there and process.info["status"] != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        return found
+        return processes_in(self._directory / "server")
 
     async def test_it_sees_its_gpus_and_nothing_of_the_workers_environment(self, monkeypatch):
         monkeypatch.setenv("TANGRAM_SECRET", "do not tell")

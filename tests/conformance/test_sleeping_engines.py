@@ -17,6 +17,7 @@ from managers.gpu.service_runner import ServiceRunner
 from tests.architecture.tree import ROOT
 from tests.conformance.engine import EngineConformance
 from tests.conformance.test_engines import TROUBLES
+from tests.working_directories import processes_in
 
 FAKE = (sys.executable, str(ROOT / "tests/sleeping_engine.py"), "{port}")
 #: Holds memory and never answers.
@@ -68,12 +69,7 @@ class SleepingConformance(EngineConformance):
             await asyncio.sleep(0.01)
 
     def _processes(self) -> list[psutil.Process]:
-        return [
-            process
-            for process in psutil.process_iter(["cwd", "status"])
-            if process.info["cwd"] == str(self._directory)
-            and process.info["status"] != psutil.STATUS_ZOMBIE
-        ]
+        return processes_in(self._directory)
 
     async def test_it_sleeps_as_the_same_process_and_wakes_as_it(self) -> None:
         server = self.make()

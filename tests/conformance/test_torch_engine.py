@@ -17,6 +17,7 @@ from managers.gpu.engines import AnswersChanged, EngineFailed, OutOfMemory, Serv
 from managers.gpu.engines.sleeping import TorchServer
 from tests.architecture.tree import ROOT
 from tests.conformance.engine import EngineConformance
+from tests.working_directories import processes_in
 
 #: Has Debian's torch; ours has none.
 PYTHON = "/usr/bin/python3"
@@ -69,12 +70,7 @@ class TestTorchEngine(EngineConformance):
             await asyncio.sleep(0.01)
 
     def _processes(self) -> list[psutil.Process]:
-        return [
-            process
-            for process in psutil.process_iter(["cwd", "status"])
-            if process.info["cwd"] == str(self._directory)
-            and process.info["status"] != psutil.STATUS_ZOMBIE
-        ]
+        return processes_in(self._directory)
 
     async def test_restores_and_evictions_move_all_of_its_memory(self) -> None:
         """Its process stays, and the copy in host memory is what it was: nothing is written back."""

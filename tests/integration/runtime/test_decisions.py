@@ -24,7 +24,11 @@ async def test_decisions_and_forecasts_are_served(rig: Rig) -> None:
         "exec": {"command": ["sleep", "600"]},
     }
     async with rig.client() as client:
-        first, second = [(await client.post("/actions", json=body)).json()["id"] for _ in "ab"]
+        first = (await client.post("/actions", json=body)).json()["id"]
+        # In one pass, both would be candidates of one decision.
+        while (await client.get(f"/actions/{first}")).json()["state"] == "queued":
+            pass
+        second = (await client.post("/actions", json=body)).json()["id"]
         waiting = (await client.get(f"/actions/{second}")).json()["waiting"]
         answer = await client.get("/decisions", params={"limit": 5})
         refused = await client.get("/decisions", params={"limit": "many"})
