@@ -17,6 +17,7 @@ import msgspec
 from domain.apis import CallSpec
 from domain.bodies import StoredBody
 from domain.elasticity import Elasticity
+from domain.fleets import GenerationSpec
 from domain.ids import ActionId, TaskKey, TrajectoryKey, task_key, trajectory_key
 from domain.resources import Cost
 from domain.rewards import RewardRule
@@ -184,6 +185,8 @@ class Action(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     call: CallSpec | None = None
     lease: LeaseSpec | None = None
     reward: RewardRule | None = None
+    #: Of a generation: a call of a fleet.
+    generation: GenerationSpec | None = None
     #: Limit on execution; waiting never counts (I9).
     timeout_seconds: float | None = None
     #: Limit on waiting.

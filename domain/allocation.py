@@ -38,9 +38,9 @@ class Allocation(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     resource: ResourceId
     #: Milli-units, or bytes for memory.
     amount: int
-    #: Ids of the units (core numbers) when they have identity.
+    #: Ids of the units when they have identity: core numbers, GPUs, numbers of backends.
     units: tuple[int, ...] = ()
-    #: The units are shared with other light actions.
+    #: The units are shared with other light actions, or with other holders of seats.
     shared: bool = False
     #: Reason for the amount, where the submitter gave none.
     why: str = ""
@@ -71,3 +71,5 @@ class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
     why: str = ""
     #: Indices of its GPUs on the node.
     gpus: tuple[int, ...] = ()
+    #: Cluster-wide resource → units: the numbers of backends behind ``llm:POOL``.
+    units: dict[str, tuple[int, ...]] = {}

@@ -24,6 +24,7 @@ from domain.errors import Unreadable
 from domain.events import Command, Event
 from domain.inventory import Config
 from domain.ports import PrepareOrder, RunOrder
+from domain.ports.images import WarmOrder
 
 JOURNAL_FIELD = b"e"
 COMMANDS_FIELD = b"c"
@@ -66,6 +67,7 @@ class NodeCommand(msgspec.Struct, omit_defaults=True):
     resize: Resize | None = None
     evict: Evict | None = None
     prepare: PrepareOrder | None = None
+    warm: WarmOrder | None = None
     #: The last command of a node: the worker exits, and restarts under another identity.
     forget: Forget | None = None
 

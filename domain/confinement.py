@@ -23,6 +23,8 @@ OFF: Final = "off"
 CONTAINERS: Final = "docker"
 #: Isolation of a node that runs commands as plain processes.
 PLAIN: Final = "process"
+#: Isolation of a node without root whose environments are made by Apptainer.
+APPTAINER: Final = "apptainer"
 
 NETWORK_NONE: Final = "none"
 NETWORK_HOST: Final = "host"

@@ -8,9 +8,12 @@ import msgspec
 
 from domain.action import EnvironmentSpec, Kind, Outcome, Timing
 from domain.allocation import Allocation, Home, UsedResources
+from domain.backends import BackendPool
 from domain.events import NO_RESULT
+from domain.fleets import FleetWorker
 from domain.ids import ActionId, ResourceId, TrajectoryKey
 from domain.limits import Degradation
+from domain.rollouts import Rollout, RolloutId, RolloutResult
 
 
 class _Decision(
@@ -34,6 +37,8 @@ class Grant(_Decision, frozen=True):
     project: str = ""
     task: str = ""
     trajectory: str | None = None
+    #: Of a generation: the greater one is served first on its worker.
+    rank: float = 0.0
 
 
 class Renew(_Decision, frozen=True):
@@ -191,6 +196,98 @@ class Forget(_Decision, frozen=True):
     reply_to: str = ""
 
 
+class AssignRollout(_Decision, frozen=True):
+    """Have a rollout worker run the rollout, from the end of its log on."""
+
+    rollout: Rollout
+    worker: str
+    #: Of the worker.
+    incarnation: int
+    #: Counts the assignments of the rollout; records and reports of an earlier one are refused.
+    attempt: int
+
+
+class WithdrawRollout(_Decision, frozen=True):
+    """Have a worker drop a rollout; one that is parked keeps its environments."""
+
+    rollout_id: RolloutId
+    worker: str
+    incarnation: int
+    attempt: int
+    reason: str
+    parked: bool = False
+
+
+class ParkRollout(_Decision, frozen=True):
+    """Keep a rollout without a lease until it is resumed."""
+
+    rollout_id: RolloutId
+    reason: str
+
+
+class ResumeRollout(_Decision, frozen=True):
+    """Let a rollout that was parked, or whose worker is lost, wait for a worker."""
+
+    rollout_id: RolloutId
+    reason: str = ""
+
+
+class FinishRollout(_Decision, frozen=True, kw_only=True):
+    """Finish the rollout; written once. Everything large is in its log."""
+
+    rollout_id: RolloutId
+    project: str
+    task: str
+    result: RolloutResult
+    handler: str = ""
+    instance: str = ""
+    group: str | None = None
+    sample: int = 0
+    #: Number of assignments.
+    attempts: int = 0
+    #: Time from acceptance to the first assignment, and to the end.
+    queue_seconds: float = 0.0
+    total_seconds: float = 0.0
+    #: Worker that ran it last.
+    worker: str = ""
+    #: Facade that it was submitted through; empty: the native API.
+    door: str = ""
+
+
+class SetBackends(_Decision, frozen=True):
+    """Send the sampling of a pool to these backends: the whole pool, after a change."""
+
+    pool: str
+    backends: BackendPool
+
+
+class SetFleet(_Decision, frozen=True):
+    """Send the generations of a fleet to these workers: all of it, after a change."""
+
+    fleet: str
+    workers: tuple[FleetWorker, ...]
+
+
+class MoveCache(_Decision, frozen=True):
+    """Transfer the cache of a trajectory, which is in a tool, and report with `CacheMoved`."""
+
+    fleet: str
+    trajectory: TrajectoryKey
+    #: Numbers of the workers.
+    source: int
+    target: int
+    context_tokens: int
+    #: Time by which the trajectory is expected to end earlier.
+    gain_seconds: float = 0.0
+
+
+class DropCacheMove(_Decision, frozen=True):
+    """Give up the transfer that was just reported to begin: its trajectory is back, and no longer waits for it."""
+
+    fleet: str
+    trajectory: TrajectoryKey
+
+
 class Wake(_Decision, frozen=True):
     """Send `TimeAdvanced` at this journal time at the latest."""
 
@@ -200,4 +297,6 @@ class Wake(_Decision, frozen=True):
 Decision = (
     Grant | Renew | Abort | Resize | Requeue | Finish | RemoveEnvironment | Evict | Degraded
     | Prepare | TransferFile | ForkEnvironment | Refuse | Forget | Wake
+    | AssignRollout | WithdrawRollout | ParkRollout | ResumeRollout | FinishRollout | SetBackends
+    | SetFleet | MoveCache | DropCacheMove
 )  # fmt: skip

@@ -1,7 +1,6 @@
-"""Events: the only inputs of the core, in past tense.
+"""Events: the only inputs of the core, in past tense (those of rollouts: `domain.rollout_events`, of fleets: `domain.fleet_events`).
 
-Each event carries ``at``, its journal time in seconds. Producers outside the loop leave it 0; the
-loop sets it on arrival, so the core sees one clock that never runs backward.
+Each event carries ``at``, its journal time (`domain.event_base`).
 """
 
 from __future__ import annotations
@@ -13,29 +12,17 @@ import msgspec
 from domain.action import Action, EnvironmentSpec, Outcome
 from domain.allocation import Home, UsedResources
 from domain.apis import Feedback
+from domain.event_base import EventBase, RequestOrigin
+from domain.fleet_events import FleetEvent
+from domain.fleets import TokenUsage
 from domain.ids import ActionId, TrajectoryKey
 from domain.inventory import Config, NodeInventory
+from domain.rollout_events import RolloutEvent, RolloutsQueried
 
 #: No result; the decoder cannot distinguish an optional `msgspec.Raw` from other types.
 NO_RESULT = msgspec.Raw(b"")
 #: `FileRequested.verb` that makes the environment of a trajectory and moves no file.
 OPEN_FILES = "open"
-
-
-class _Event(
-    msgspec.Struct, kw_only=True, omit_defaults=True, tag=True, tag_field="event", gc=False
-):
-    at: float = 0.0
-
-
-class RequestOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Origin of a request through the gateway, for the audit."""
-
-    #: Name of the token.
-    by: str
-    request_id: str = ""
-    #: ``api`` or ``cli``.
-    via: str = "api"
 
 
 class ChunkReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,7 +38,7 @@ class ChunkReport(msgspec.Struct, frozen=True, omit_defaults=True):
     failed: tuple[Home, ...] = ()
 
 
-class ActionSubmitted(_Event):
+class ActionSubmitted(EventBase):
     """A trainer's action was accepted (its entry is on disk)."""
 
     action: Action
@@ -63,7 +50,7 @@ class ActionSubmitted(_Event):
     set_aside: str = ""
 
 
-class ActionCancelRequested(_Event):
+class ActionCancelRequested(EventBase):
     """Cancellation of an action was requested. Idempotent."""
 
     action_id: ActionId
@@ -73,14 +60,14 @@ class ActionCancelRequested(_Event):
     asked: RequestOrigin | None = None
 
 
-class ActionSetAside(_Event):
+class ActionSetAside(EventBase):
     """The loop ends an action, because the core raises or hangs when it decides about it (decision 0068)."""
 
     action_id: ActionId
     why: str
 
 
-class ActionStarted(_Event):
+class ActionStarted(EventBase):
     """A node has spawned the action's work."""
 
     action_id: ActionId
@@ -88,7 +75,7 @@ class ActionStarted(_Event):
     attempt: int = 1
 
 
-class ActionFinished(_Event):
+class ActionFinished(EventBase):
     """A node reports the end of an action. ``result`` is opaque to the core."""
 
     action_id: ActionId
@@ -108,9 +95,11 @@ class ActionFinished(_Event):
     used: UsedResources | None = None
     #: Changes in the memory of its GPUs.
     chunk: ChunkReport | None = None
+    #: Tokens of a generation.
+    usage: TokenUsage | None = None
 
 
-class LeaseRenewed(_Event):
+class LeaseRenewed(EventBase):
     """The holder renewed its lease for ``ttl_seconds`` (default: as declared)."""
 
     action_id: ActionId
@@ -118,7 +107,13 @@ class LeaseRenewed(_Event):
     ttl_seconds: float | None = None
 
 
-class LeaseReleased(_Event):
+class LeasesRenewed(EventBase):
+    """A rollout worker renewed its leases together, each for the time that it declares."""
+
+    action_ids: tuple[ActionId, ...]
+
+
+class LeaseReleased(EventBase):
     """The holder released its lease."""
 
     action_id: ActionId
@@ -127,7 +122,7 @@ class LeaseReleased(_Event):
     feedback: Feedback | None = None
 
 
-class TaskOpened(_Event):
+class TaskOpened(EventBase):
     """A task was declared, perhaps bound to a pool."""
 
     project: str
@@ -136,7 +131,7 @@ class TaskOpened(_Event):
     metadata: dict[str, Any] = {}
 
 
-class TaskPaused(_Event):
+class TaskPaused(EventBase):
     """A task was paused (no more grants) or resumed. Running actions continue."""
 
     project: str
@@ -145,14 +140,14 @@ class TaskPaused(_Event):
     asked: RequestOrigin | None = None
 
 
-class ServiceEvictionAsked(_Event):
+class ServiceEvictionAsked(EventBase):
     """Eviction of a GPU service from the chunks where it is idle was requested."""
 
     service: str
     asked: RequestOrigin | None = None
 
 
-class ServicePrepared(_Event):
+class ServicePrepared(EventBase):
     """A node loaded a GPU service ahead of a grant, or failed to."""
 
     node: str
@@ -167,7 +162,7 @@ class ServicePrepared(_Event):
     chunk: ChunkReport | None = None
 
 
-class TaskPrioritised(_Event):
+class TaskPrioritised(EventBase):
     """The priority of a task's actions was changed; None: each action has its own."""
 
     project: str
@@ -176,7 +171,7 @@ class TaskPrioritised(_Event):
     asked: RequestOrigin | None = None
 
 
-class TaskCancelRequested(_Event):
+class TaskCancelRequested(EventBase):
     """Cancellation of all present actions of a task was requested."""
 
     project: str
@@ -185,7 +180,7 @@ class TaskCancelRequested(_Event):
     asked: RequestOrigin | None = None
 
 
-class TrajectoryOpened(_Event):
+class TrajectoryOpened(EventBase):
     """A trajectory was declared before its first action."""
 
     project: str
@@ -200,7 +195,7 @@ class TrajectoryOpened(_Event):
     pause_seconds: float = 0.0
 
 
-class TrajectoryRenewed(_Event):
+class TrajectoryRenewed(EventBase):
     """The end of an open trajectory was moved, or it was paused or resumed."""
 
     project: str
@@ -213,7 +208,7 @@ class TrajectoryRenewed(_Event):
     paused: bool | None = None
 
 
-class TrajectoryFinished(_Event):
+class TrajectoryFinished(EventBase):
     """A trajectory was finished: its waiting actions are cancelled, its environment is removed."""
 
     project: str
@@ -221,14 +216,14 @@ class TrajectoryFinished(_Event):
     reason: str = "finished by request"
 
 
-class EnvironmentRemoved(_Event):
+class EnvironmentRemoved(EventBase):
     """A node has removed a trajectory's environment; its memory is free."""
 
     trajectory: TrajectoryKey
     node: str
 
 
-class FileRequested(_Event):
+class FileRequested(EventBase):
     """A file transfer was requested; its bytes bypass the journal."""
 
     project: str
@@ -240,7 +235,7 @@ class FileRequested(_Event):
     reply_to: str
 
 
-class TrajectoriesForked(_Event):
+class TrajectoriesForked(EventBase):
     """Forks of a trajectory were requested: each begins with the files of its environment."""
 
     project: str
@@ -259,7 +254,7 @@ class TrajectoriesForked(_Event):
     door: str = ""
 
 
-class EnvironmentsForked(_Event):
+class EnvironmentsForked(EventBase):
     """A node has forked an environment, or failed to; then nothing of the children is left."""
 
     source: TrajectoryKey
@@ -270,27 +265,27 @@ class EnvironmentsForked(_Event):
     failed: str = ""
 
 
-class NodeJoined(_Event):
+class NodeJoined(EventBase):
     """A node worker is up, has cleaned up after its predecessor, and accepts commands."""
 
     node: NodeInventory
 
 
-class NodeLost(_Event):
+class NodeLost(EventBase):
     """A node missed its heartbeats for the timeout."""
 
     node: str
     incarnation: int
 
 
-class NodeReturned(_Event):
+class NodeReturned(EventBase):
     """A lost node sends heartbeats again, in the same incarnation."""
 
     node: str
     incarnation: int
 
 
-class NodeRefuses(_Event):
+class NodeRefuses(EventBase):
     """A node takes no new work, since it lacks something itself; or takes it again."""
 
     node: str
@@ -299,7 +294,7 @@ class NodeRefuses(_Event):
     reason: str = ""
 
 
-class NodeForgetAsked(_Event):
+class NodeForgetAsked(EventBase):
     """Removal of a lost node was requested; the requester gets an answer."""
 
     node: str
@@ -307,17 +302,17 @@ class NodeForgetAsked(_Event):
     reply_to: str = ""
 
 
-class ConfigApplied(_Event):
+class ConfigApplied(EventBase):
     """A revision of the configuration is in force."""
 
     config: Config
 
 
-class TimeAdvanced(_Event):
+class TimeAdvanced(EventBase):
     """A time set by `Wake` was reached."""
 
 
-class ActionQueried(_Event):
+class ActionQueried(EventBase):
     """Query of an action. Answered by the loop, never journalled."""
 
     action_id: ActionId
@@ -326,7 +321,7 @@ class ActionQueried(_Event):
     reply_to: str
 
 
-class TrajectoryQueried(_Event):
+class TrajectoryQueried(EventBase):
     """Query of a trajectory. Answered by the loop, never journalled."""
 
     project: str
@@ -335,7 +330,7 @@ class TrajectoryQueried(_Event):
     reply_to: str
 
 
-class TrajectoriesQueried(_Event):
+class TrajectoriesQueried(EventBase):
     """Query of the open trajectories of a facade. Answered by the loop, never journalled."""
 
     #: Empty: of all projects.
@@ -345,14 +340,14 @@ class TrajectoriesQueried(_Event):
     reply_to: str
 
 
-class StatusQueried(_Event):
+class StatusQueried(EventBase):
     """Query of the system's status. Answered by the loop, never journalled."""
 
     request_id: str
     reply_to: str
 
 
-class DecisionsQueried(_Event):
+class DecisionsQueried(EventBase):
     """Query of the latest policy decisions. Answered by the loop, never journalled."""
 
     request_id: str
@@ -360,7 +355,7 @@ class DecisionsQueried(_Event):
     limit: int = 100
 
 
-class QueuesQueried(_Event):
+class QueuesQueried(EventBase):
     """Query of the wait queues. Answered by the loop, never journalled."""
 
     request_id: str
@@ -372,15 +367,15 @@ class QueuesQueried(_Event):
 
 Event = (
     ActionSubmitted | ActionCancelRequested | ActionSetAside | ActionStarted | ActionFinished
-    | LeaseRenewed | LeaseReleased | TaskOpened | TaskPaused | TaskPrioritised | TaskCancelRequested
+    | LeaseRenewed | LeasesRenewed | LeaseReleased | TaskOpened | TaskPaused | TaskPrioritised | TaskCancelRequested
     | ServiceEvictionAsked | ServicePrepared | TrajectoryOpened | TrajectoryRenewed
     | TrajectoryFinished | EnvironmentRemoved | FileRequested | TrajectoriesForked | EnvironmentsForked
     | NodeJoined | NodeLost | NodeReturned | NodeRefuses | NodeForgetAsked
-    | ConfigApplied | TimeAdvanced
+    | ConfigApplied | TimeAdvanced | RolloutEvent | FleetEvent
 )  # fmt: skip
 Question = (
     ActionQueried | TrajectoryQueried | TrajectoriesQueried | StatusQueried | DecisionsQueried
-    | QueuesQueried
+    | QueuesQueried | RolloutsQueried
 )  # fmt: skip
 #: Messages of the inbox: events of trainers and nodes, and queries.
 Command = Event | Question

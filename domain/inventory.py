@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from domain.allocation import Home
 from domain.apis import ApiConfig
+from domain.backends import BackendPool
 from domain.confinement import NETWORK_EGRESS, NETWORK_HOST, NETWORK_NONE, REQUIRED, SandboxRule
 from domain.egress import EgressRules
+from domain.fleets import FleetSpec
 from domain.limits import Limits, Share
 from domain.policies import DEFAULT_POLICY
 from domain.project_limits import ProjectBounds
 from domain.protection import Protection
 from domain.resources import MILLI
+from domain.rollouts import Stage
 from domain.services import GpuService
 
 
@@ -46,6 +51,8 @@ class ResourceInventory(msgspec.Struct, frozen=True, omit_defaults=True):
     host_memory_bytes: int | None = None
     #: Services in GPU memory when the node joins.
     residents: tuple[Home, ...] = ()
+    #: The backends whose seats it counts, for ``llm:POOL``; None: it counts its capacity alone.
+    backends: BackendPool | None = None
 
 
 class NodeInventory(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -67,6 +74,8 @@ class NodeInventory(msgspec.Struct, frozen=True, omit_defaults=True):
     protection: Protection | None = None
     #: It forks environments.
     forks: bool = False
+    #: It keeps prepared environments.
+    warms: bool = False
 
 
 #: Default times without a heartbeat until a node is lost, and until it is dead.
@@ -96,6 +105,8 @@ class PoolConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     host_network: bool | None = None
     #: What environments with ``network: egress`` reach; None: the pool has no such network.
     egress: EgressRules | None = None
+    #: Prepared environments of each node, image → number; ``""`` is no image.
+    warm: dict[str, int] = {}
 
     @property
     def needs_sandbox(self) -> bool:
@@ -111,6 +122,10 @@ class PoolConfig(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.needs_sandbox and self.egress is not None and self.egress.hosts:
             found.append(NETWORK_EGRESS)
         return tuple(found)
+
+
+#: Stages of rollouts that run at once on a fresh installation.
+STAGE_SLOTS: Final = {Stage.INIT: 64, Stage.RUN: 256, Stage.EVAL: 64}
 
 
 class ProjectConfig(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -141,6 +156,8 @@ class Config(msgspec.Struct, frozen=True, omit_defaults=True):
     apis: dict[str, ApiConfig] = {}
     #: Models that are called as ``service:<name>``, by their name.
     services: dict[str, GpuService] = {}
+    #: Fleets that are called as ``fleet:<name>``, by their name.
+    fleets: dict[str, FleetSpec] = {}
     #: Nodes that take no new actions.
     drained_nodes: frozenset[str] = frozenset()
     #: A silent node's actions become ``unknown`` after this long (I5).
@@ -177,5 +194,8 @@ def default_config() -> Config:
         revision=0,
         projects={"default": ProjectConfig("default")},
         pools={"default": PoolConfig("default", DEFAULT_POLICY)},
-        resources={"api:demo": 8 * MILLI},
+        resources={
+            "api:demo": 8 * MILLI,
+            **{f"stage:{stage}": count * MILLI for stage, count in STAGE_SLOTS.items()},
+        },
     )

@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from domain.apis import ApiConfig, check_api, check_cache
 from domain.errors import InvalidRequest
+from domain.fleets import FLEET
 from domain.inventory import Config
 from domain.limits import Breaker, Limits, Quota, Retries, Share
 from domain.resources import MAX_UNITS, MILLI, units
@@ -49,6 +50,8 @@ class ShareSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
 #: Shares of the nodes of a pool: kind of resource → project → its share.
 PoolShares = dict[str, dict[str, ShareSpec]]
+#: Prepared environments of each node of a pool: image → number; ``""`` is no image.
+WarmImages = dict[Annotated[str, Meta(max_length=256)], Annotated[int, Meta(ge=0, le=1000)]]
 
 
 class ResourceSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -158,6 +161,10 @@ def _quota_spec(quota: Quota) -> QuotaSpec:
 
 def check_resource(name: str, spec: ResourceSpec) -> None:
     """Raise InvalidRequest, naming the member, for rules beyond the types."""
+    if name.startswith(FLEET):
+        raise InvalidRequest(
+            "the slots of its workers are the limit of a fleet: declare a Fleet", pointer="/name"
+        )
     if not name.startswith("api:"):
         for member in ("quotas", "learn_from_units", "api"):
             if getattr(spec, member):

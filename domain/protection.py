@@ -48,6 +48,8 @@ class Protection(msgspec.Struct, frozen=True, omit_defaults=True):
     version: str = ""
     #: How memory of commands is limited; empty where the driver does not say.
     memory: str = ""
+    #: How the disk that environments use is limited; empty where the driver does not say.
+    disk: str = ""
     #: How environments get the tree that they see at ``/``; empty where they have none of their own.
     trees: str = ""
     #: A sentence: what is missing, and why; empty when nothing is.
@@ -70,6 +72,8 @@ class Protection(msgspec.Struct, frozen=True, omit_defaults=True):
             parts.append(f"nested user namespaces {off}")
         if self.memory:
             parts.append(f"memory {self.memory}")
+        if self.disk:
+            parts.append(f"disk {self.disk}")
         if self.trees:
             parts.append(f"trees by {self.trees}")
         line = ", ".join(parts)

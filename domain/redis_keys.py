@@ -80,6 +80,11 @@ class Keys:
         return f"{self.prefix}:node-doors"
 
     @property
+    def rollout_doors(self) -> str:
+        """Hash: rollout worker → address and secret of its door (`scheduler.runtime.rollouts.worker_door`)."""
+        return f"{self.prefix}:rollout-doors"
+
+    @property
     def body_store(self) -> str:
         """Identity of the folder of stored bodies (`scheduler.runtime.body_store`)."""
         return f"{self.prefix}:body-store"
@@ -97,6 +102,18 @@ class Keys:
     def facade_records(self, door: str) -> str:
         """Hash: project and name → what a facade stores (`scheduler.runtime.redis.facade_records`)."""
         return f"{self.prefix}:facade-records:{door}"
+
+    def facade_timed(self, door: str, name: str) -> str:
+        """What a facade stores for a while (`scheduler.runtime.redis.facade_records.TimedRecords`)."""
+        return f"{self.prefix}:facade-timed:{door}:{name}"
+
+    def facade_claims(self, door: str, topic: str) -> str:
+        """Hash: slot → process whose client waits for it (`scheduler.runtime.redis.facade_records`); expires."""
+        return f"{self.prefix}:facade-claims:{door}:{topic}"
+
+    def facade_claimant(self, holder: str) -> str:
+        """Sign of life of a process that holds claims; expires."""
+        return f"{self.prefix}:facade-claimant:{holder}"
 
     @property
     def job_runs(self) -> str:
@@ -134,6 +151,15 @@ class Keys:
     def alive(self, node: str) -> str:
         """Incarnation of a live node worker; expires."""
         return f"{self.prefix}:alive:{node}"
+
+    def rollout_worker_alive(self, worker: str) -> str:
+        """Incarnation of a live rollout worker; expires."""
+        return f"{self.prefix}:rollout-worker-alive:{worker}"
+
+    @property
+    def rollout_incarnations(self) -> str:
+        """Hash of one field: the number of starts of rollout workers."""
+        return f"{self.prefix}:rollout-incarnations"
 
     def idempotency(self, project: str, key: str) -> str:
         """Body hash and action id of a request with an Idempotency-Key; expires."""

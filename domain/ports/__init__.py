@@ -43,6 +43,7 @@ from domain.ports.ledgers import (
     LocalLedger,
     PacedLedger,
     ResizableLedger,
+    SeatLedger,
     ShapedLedger,
     SharingLedger,
 )
@@ -101,6 +102,7 @@ __all__ = [
     "RewardFile",
     "RunOrder",
     "RunReport",
+    "SeatLedger",
     "SessionResult",
     "ShapedLedger",
     "SharingLedger",

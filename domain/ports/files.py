@@ -11,12 +11,13 @@ coroutines block: call them in a thread.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, Protocol, runtime_checkable
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from domain.action import EnvironmentSpec
 from domain.ids import TrajectoryKey
@@ -26,6 +27,8 @@ from domain.ports.watching import DirectoryWatcher
 MAX_UPLOAD_BYTES: Final = 1024 * 1024 * 1024
 #: Most entries of a directory on one page.
 MAX_ENTRIES: Final = 10_000
+#: Largest names and values, together, of the extended attributes that a write may set.
+MAX_ATTRIBUTE_BYTES: Final = 2048
 
 
 class FileKind(StrEnum):
@@ -51,6 +54,8 @@ class FileFacts(msgspec.Struct, frozen=True):
     modified_at: datetime
     #: Of a link: where it leads, as it is written.
     target: str | None = None
+    #: Extended attributes of a file or directory (`user.*`), where they were asked for, without that prefix.
+    attributes: dict[str, str] | UnsetType = UNSET
 
 
 class DirectoryListing(msgspec.Struct, frozen=True):
@@ -96,10 +101,12 @@ class FileWriter(Protocol):
 class EnvironmentFiles(Protocol):
     """The files of one environment."""
 
-    def stat(self, path: str, *, follow: bool = True) -> FileFacts:
+    def stat(self, path: str, *, follow: bool = True, attributes: bool = False) -> FileFacts:
         """Return the facts of what ``path`` names; ``follow``: a link at its end is followed."""
 
-    def entries(self, path: str, *, after: str = "", limit: int = MAX_ENTRIES) -> DirectoryListing:
+    def entries(
+        self, path: str, *, after: str = "", limit: int = MAX_ENTRIES, attributes: bool = False
+    ) -> DirectoryListing:
         """Return the entries of a directory behind the name ``after``, by name."""
 
     def make_directory(self, path: str, *, mode: int = 0o755, parents: bool = True) -> FileFacts:
@@ -118,11 +125,17 @@ class EnvironmentFiles(Protocol):
         """Open a regular file."""
 
     def write_file(
-        self, path: str, *, mode: int | None = None, size_bytes: int | None = None
+        self,
+        path: str,
+        *,
+        mode: int | None = None,
+        size_bytes: int | None = None,
+        attributes: Mapping[str, str] | None = None,
     ) -> FileWriter:
         """Begin a file, with its parent directories; ``size_bytes``: what will come, if that is known.
 
-        Without a mode it keeps that of the file it replaces, or has 0644.
+        Without a mode it keeps that of the file it replaces, or has 0644. It has the extended ``attributes``
+        and no others.
         """
 
     def watch(self, path: str, *, recursive: bool = False) -> DirectoryWatcher:
@@ -155,3 +168,11 @@ class FileServing(Protocol):
 
         Raises Unavailable, and InvalidRequest for a declaration that this node cannot meet.
         """
+
+
+@runtime_checkable
+class FileGuarding(Protocol):
+    """A driver whose files must not be changed at times."""
+
+    def check_writable(self, trajectory: TrajectoryKey) -> None:
+        """Raise Conflict while a reward is read from the files of a trajectory's environment."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Final, Protocol, runtime_checkable
 
 import msgspec
@@ -17,19 +17,27 @@ class WarmFacts(msgspec.Struct, frozen=True):
     #: How many a node is to keep, and keeps now.
     wanted: int = 0
     kept: int = 0
-    #: How many trajectories got, and how many were prepared, since the node worker started.
-    handed_out: int = 0
+    #: How many trajectories took, and how many were prepared, since the node worker started.
+    taken: int = 0
     made: int = 0
     #: Why the last one could not be prepared.
     problem: str = ""
+    #: Memory that those that wait use.
+    memory_bytes: int = 0
 
     def __add__(self, other: WarmFacts) -> WarmFacts:
         """Return the sum over two nodes."""
         return WarmFacts(
             self.wanted + other.wanted, self.kept + other.kept,
-            self.handed_out + other.handed_out, self.made + other.made,
-            self.problem or other.problem,
+            self.taken + other.taken, self.made + other.made,
+            self.problem or other.problem, self.memory_bytes + other.memory_bytes,
         )  # fmt: skip
+
+
+class WarmOrder(msgspec.Struct, frozen=True):
+    """Prepared environments that a node is to keep: image → number; ``""`` is none."""
+
+    images: dict[str, int]
 
 
 class ImageOnNode(msgspec.Struct, frozen=True):
@@ -45,6 +53,16 @@ class ImageOnNode(msgspec.Struct, frozen=True):
     #: When an environment began with it last, in seconds since 1970.
     used_at: float
     warm: WarmFacts = WarmFacts()
+
+
+class Warming(Protocol):
+    """Prepared environments of one node."""
+
+    def keep_warm(self, wanted: Mapping[str, int]) -> None:
+        """Keep so many from now on, image → number. Does not block."""
+
+    def warm_facts(self) -> dict[str, WarmFacts]:
+        """Return what is kept, by image."""
 
 
 class NodeImages(Protocol):
@@ -68,3 +86,10 @@ class ImageKeeping(Protocol):
     """A driver that stores images."""
 
     images: NodeImages
+
+
+@runtime_checkable
+class KeepsPrepared(Protocol):
+    """A driver that keeps prepared environments."""
+
+    prepared: Warming

@@ -85,6 +85,30 @@ class LocalLedger(Ledger, Protocol):
 
 
 @runtime_checkable
+class SeatLedger(Ledger, Protocol):
+    """A ledger of seats on units that many holders share: backends of a language model.
+
+    An allocation has one unit, which it shares. With the same calls, the same units are chosen.
+    """
+
+    @property
+    def names_units(self) -> bool:
+        """Whether allocations name a unit; else only the sum counts."""
+
+    def allocate(self, holder: str, amount: int, near: Sequence[int] = ()) -> Allocation:
+        """Allocate seats on one unit, on one of ``near`` if they fit there, else on the least loaded one.
+
+        ``near`` changes the choice of the unit, never whether they fit.
+        """
+
+    def remember(self) -> bytes:
+        """Return the state that allocations do not determine, for a snapshot."""
+
+    def recall(self, memory: bytes) -> None:
+        """Restore the state of `remember`; called after all `adopt` calls."""
+
+
+@runtime_checkable
 class SharingLedger(Ledger, Protocol):
     """A ledger with room for light actions beside its capacity."""
 

@@ -84,6 +84,8 @@ class SessionResult(ExecResult, frozen=True, omit_defaults=False):
     session: str = ""
     #: What the expected pattern matched.
     matched: str | None = None
+    #: Number of the last command that the shell took; None: none yet, or one that it runs since before its worker started.
+    command_number: int | None = None
 
 
 class RewardFile(msgspec.Struct, frozen=True, omit_defaults=True):

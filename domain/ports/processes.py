@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
 from domain.ids import TrajectoryKey
+
+EndSignal = Literal["SIGKILL", "SIGTERM"]
 
 
 class ProgramFacts(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -49,5 +51,7 @@ class ProcessServing(Protocol):
     def list_processes(self, trajectory: TrajectoryKey) -> list[ProgramFacts]:
         """Return the programs of a trajectory's environment. Raises NoEnvironment."""
 
-    def end_process(self, trajectory: TrajectoryKey, pid: int) -> ProgramFacts:
-        """Send SIGKILL to the program ``pid``; return what it was. Raises NoEnvironment, NotFound."""
+    def end_process(
+        self, trajectory: TrajectoryKey, pid: int, by: EndSignal = "SIGKILL"
+    ) -> ProgramFacts:
+        """Send a signal to the program ``pid``; return what it was. Raises NoEnvironment, NotFound."""
