@@ -21,6 +21,8 @@ from managers.cpu.ledger import CpuLedger
 from managers.cpu.probe import probe_cpu, probe_memory
 from managers.gpu.ledger import ChunkLedger
 from managers.gpu.probe import probe_gpu
+from managers.llm.fleet_ledger import SlotLedger
+from managers.llm.ledger import LlmLedger
 from managers.quota.ledger import ApiLedger, CounterLedger
 
 GROUP: Final = "tangram.managers"
@@ -77,6 +79,8 @@ BUILT_IN: Final = (
         make_driver=_call_driver,
         description="calls of an API: open at once, and per period",
     ),
+    Manager("llm", LlmLedger, description="seats of the backends of a language model"),
+    Manager("fleet", SlotLedger, description="slots of the workers behind one model name"),
 )
 
 

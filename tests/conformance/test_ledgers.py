@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from domain.backends import BackendPool, Balance, LlmBackend
 from domain.ids import ResourceId
 from domain.inventory import ResourceInventory
 from domain.limits import Limits, Quota
@@ -11,6 +13,8 @@ from domain.ports import Ledger
 from domain.resources import MILLI
 from managers.cpu.ledger import CpuLedger
 from managers.gpu.ledger import ChunkLedger
+from managers.llm.fleet_ledger import SlotLedger
+from managers.llm.ledger import LlmLedger
 from managers.quota.ledger import ApiLedger, CounterLedger
 from tests.conformance.ledger import LedgerConformance
 
@@ -35,6 +39,34 @@ class TestApiLedgerWithQuotas(TestApiLedger):
     def inventory(self, units: int) -> ResourceInventory:
         quotas = Quota(units * MILLI, window_seconds=10.0), Quota(units * MILLI)
         return ResourceInventory(units * MILLI, limits=Limits(quotas))
+
+
+class TestSlotLedger(LedgerConformance):
+    def make(self, inventory: ResourceInventory) -> Ledger:
+        return SlotLedger(ResourceId("fleet:m#3"), inventory)
+
+    def test_an_allocation_names_its_worker(self):
+        ledger = self.make(ResourceInventory(2 * MILLI))
+
+        assert ledger.allocate("a", MILLI).units == ledger.allocate("b", MILLI).units == (3,)
+
+    def test_a_worker_that_gets_no_further_generation_keeps_its_holders(self):
+        ledger = self.make(ResourceInventory(2 * MILLI))
+        ledger.allocate("a", MILLI)
+        ledger.resize_capacity(ResourceInventory(0))
+
+        assert (ledger.free, ledger.fits((MILLI,)), set(ledger.holders())) == (-MILLI, False, {"a"})
+
+
+class TestSlotLedgerOfAnEarlierResource(LedgerConformance):
+    def make(self, inventory: ResourceInventory) -> Ledger:
+        return SlotLedger(ResourceId("fleet:name"), inventory)
+
+    def test_it_counts_a_plain_amount_as_before(self):
+        ledger = self.make(ResourceInventory(MILLI))
+        plain = CounterLedger(ResourceId("fleet:name"), ResourceInventory(MILLI))
+
+        assert ledger.allocate("a", MILLI) == plain.allocate("a", MILLI)
 
 
 class TestCpuLedgerOfOneGroup(LedgerConformance):
@@ -88,3 +120,38 @@ class TestChunkLedgerOfUnequalNodes(TestChunkLedgerOfOneNode):
         gpus = [7, 2, 9, *range(20, 40)][:units]
         groups = tuple(filter(None, (tuple(gpus[:3]), tuple(gpus[3:11]), tuple(gpus[11:]))))
         return ResourceInventory(units * MILLI, groups, unhealthy=(2, 25))
+
+
+class TestLlmLedgerWithoutBackends(LedgerConformance):
+    def make(self, inventory: ResourceInventory) -> Ledger:
+        return LlmLedger(ResourceId("llm:policy"), inventory)
+
+
+class TestLlmLedgerOfUnequalBackends(TestLlmLedgerWithoutBackends):
+    """Backends of 3, 4 and what is left, one that is drained and one that failed, below a limit."""
+
+    units = 12
+
+    def inventory(self, units: int) -> ResourceInventory:
+        seats = (min(units, 3), min(max(units - 3, 0), 4), max(units - 7, 0))
+        backends = [
+            LlmBackend(name=f"b{n}", address="http://b", seats=count, number=n)
+            for n, count in enumerate((*seats, 5, 5), 1)
+        ]
+        backends[3] = replace(backends[3], drained=True)
+        backends[4] = replace(backends[4], unhealthy="it does not answer")
+        pool = BackendPool(tuple(backends), balance=self.balance)
+        return ResourceInventory(11 * MILLI, backends=pool)
+
+    balance = Balance.IN_FLIGHT
+
+
+class TestLlmLedgerOfManyEqualBackends(TestLlmLedgerWithoutBackends):
+    def inventory(self, units: int) -> ResourceInventory:
+        backends = tuple(
+            LlmBackend(
+                name=f"b{n}", address="http://b", seats=units // 4 + (n < units % 4), number=n + 1
+            )
+            for n in range(4)
+        )
+        return ResourceInventory(1000 * MILLI, backends=BackendPool(backends))

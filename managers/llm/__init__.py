@@ -1,0 +1,1 @@
+"""Seats of language models: which backend a lease of ``llm:POOL`` gets."""
