@@ -24,6 +24,8 @@ from managers.gpu.service_host import PLACEMENT_ERRORS, ServiceHost, is_failed_p
 CALL_SECONDS: Final = 3600.0
 #: Bytes of an answer that are kept.
 ANSWER_BYTES: Final = 2**20
+#: As `managers.gpu.torch_worker.http_door` reads it.
+_TRAJECTORY_HEADER: Final = "X-Tangram-Trajectory"
 #: Outcomes after which the state of the server is unknown.
 _BROKEN: Final = frozenset({Outcome.INFRA_FAILED, Outcome.UNKNOWN})
 
@@ -112,7 +114,7 @@ class ServiceCall:
         limit = self._order.action.timeout_seconds or CALL_SECONDS
         response_streams = self._tools.response_streams if self._call.stream else None
         stream = response_streams.open(self._order.id) if response_streams is not None else None
-        self._attempt = CallAttempt(self._call, api, "", limit, self._sending, stream)
+        self._attempt = CallAttempt(self._attributed(), api, "", limit, self._sending, stream)
         report = replace(await exchange(self._tools.connections, self._attempt), feedback=None)
         if report.answer is None:
             return report
@@ -123,3 +125,16 @@ class ServiceCall:
             evicted=tuple(home.service for home in self._hosting.evicted),
         )
         return replace(report, answer=answer)
+
+    def _attributed(self) -> CallSpec:
+        """Return the call; one of engine ``torch`` names its trajectory, whose cache no client names otherwise."""
+        if self._service.engine is not Engine.TORCH:
+            return self._call
+        kept = {
+            name: value
+            for name, value in self._call.headers.items()
+            if name.lower() != _TRAJECTORY_HEADER.lower()
+        }
+        # An empty name, too: without one the worker reads the body, which is the client's.
+        named = {_TRAJECTORY_HEADER: self._order.action.trajectory_key or ""}
+        return replace(self._call, headers={**kept, **named})

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sys
 from pathlib import Path
 
 import httpx
+import msgspec
 import psutil
 import pytest
 from msgspec.structs import replace
@@ -15,8 +17,13 @@ from msgspec.structs import replace
 from domain.services import Degree, Engine, GpuService, ServiceEvent, WarmUp, check_service
 from managers.gpu.engines import AnswersChanged, EngineFailed, OutOfMemory, Server
 from managers.gpu.engines.sleeping import TorchServer
+from rollout.llm.engine_client import EngineClient
+from rollout.llm.sampler import SampleRequest, TurnSampler
+from rollout.llm.sampling_options import SamplingOptions
+from rollout.ports import Seat
 from tests.architecture.tree import ROOT
 from tests.conformance.engine import EngineConformance
+from tests.scripted_backends import TestBinding
 from tests.working_directories import processes_in
 
 #: Has Debian's torch; ours has none.
@@ -190,6 +197,60 @@ async def test_an_architecture_of_transformers_is_made_from_its_configuration(tm
         await server.close()
     assert said[0] == said[1]
     assert 1 <= len(said[0]) <= 6
+
+
+def log_softmax(logits: list[float]) -> list[float]:
+    largest = max(logits)
+    whole = largest + math.log(sum(math.exp(each - largest) for each in logits))
+    return [each - whole for each in logits]
+
+
+@pytest.mark.slow
+async def test_sampled_tokens_of_a_transformers_model_have_the_log_probabilities_of_its_logits(
+    tmp_path,
+) -> None:
+    """And a rollout samples them as from any other backend."""
+    source = tmp_path / "config.json"
+    source.write_text(json.dumps(LLAMA))
+    service = a_service(
+        "", source=str(source), env={"PYTHONPATH": str(Path(sys.prefix) / "transformers")}
+    )
+    server = TorchServer(service, (0,), tmp_path / "server", grace_seconds=0.3)
+    prompt, engine = [1, 2, 3], EngineClient()
+    try:
+        await server.restore()
+        binding = TestBinding(Seat("policy", "b1", server.base_url, 3, "openai"))
+        options = SamplingOptions(temperature=5.0, max_tokens=6, seed=1)
+        turns = [
+            (
+                await TurnSampler(engine).sample(
+                    binding, SampleRequest(prompt, msgspec.structs.replace(options, seed=seed), 128)
+                )
+            ).tokens
+            for seed in (1, 1, 2)
+        ]
+        async with httpx.AsyncClient(base_url=server.base_url, trust_env=False) as client:
+            seen, values = [*prompt], turns[0].logprobs
+            assert values is not None
+            for token, logprob in zip(turns[0].ids.tolist(), values, strict=True):
+                scored = await client.post("/v1/score", json={"input": seen}, timeout=180)
+                assert logprob == pytest.approx(
+                    log_softmax(scored.json()["score"])[token], abs=1e-4
+                )
+                seen.append(token)
+            one = {"prompt": prompt, "max_tokens": 6, "temperature": 5.0, "top_k": 1}
+            kept = await client.post("/v1/completions", json=one, timeout=180)
+            greedy = await client.post("/v1/completions", json={"prompt": prompt, "max_tokens": 6})
+            wrong = await client.post(
+                "/v1/completions", json={**one, "temperature": "hot"}, timeout=180
+            )
+    finally:
+        await engine.close()
+        await server.close()
+    assert turns[0].ids.tolist() == turns[1].ids.tolist()
+    assert turns[0].ids.tolist() != turns[2].ids.tolist()
+    assert kept.json()["choices"][0]["token_ids"] == greedy.json()["choices"][0]["token_ids"]
+    assert (wrong.status_code, "temperature" in wrong.text) == (400, True)
 
 
 @pytest.mark.slow

@@ -61,6 +61,11 @@ class SplitWeights:
             works = [pool.submit(shard.restore) for shard in self.shards]
         return Copied(sum(work.result().nbytes for work in works), time.perf_counter() - began)
 
+    def rehash(self) -> None:
+        """Take note of new values in the host's copies."""
+        for shard in self.shards:
+            shard.rehash()
+
     def unchanged(self) -> bool:
         """Say whether the weights on the devices have the checksums of the host's copy."""
         return all(shard.unchanged() for shard in self.shards)

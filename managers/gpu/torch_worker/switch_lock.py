@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -14,6 +14,8 @@ class SwitchLock:
         """``limit``: requests at once."""
         self._limit = limit
         self._requests = 0
+        #: Readers beside the requests, without a limit.
+        self._others = 0
         #: Switches that run or wait.
         self._switches = 0
         self._changed = threading.Condition()
@@ -33,14 +35,29 @@ class SwitchLock:
                 self._changed.notify_all()
 
     @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Hold the model alone."""
+    def beside(self) -> Iterator[None]:
+        """Keep the model from switches, however many requests it has: for what takes a moment."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._switches)
+            self._others += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._others -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def exclusive(self, announced: Callable[[], None] | None = None) -> Iterator[None]:
+        """Hold the model alone; ``announced`` is called once later requests wait, before the present ones have ended."""
         with self._changed:
             self._switches += 1
         try:
+            if announced is not None:
+                announced()
             with self._switch:
                 with self._changed:
-                    self._changed.wait_for(lambda: not self._requests)
+                    self._changed.wait_for(lambda: not self._requests and not self._others)
                 yield
         finally:
             with self._changed:

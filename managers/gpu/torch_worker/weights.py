@@ -80,6 +80,10 @@ class FlatWeights:
         self._resident = flat
         return Copied(self.nbytes, time.perf_counter() - began)
 
+    def rehash(self) -> None:
+        """Take note of new values in the host's copy, while they are not on the device."""
+        self.checksum = checksum(self._host, self._piece_bytes)
+
     def unchanged(self) -> bool:
         """Say whether the weights on the device have the checksum of the host's copy."""
         return bool(checksum(self._resident, self._piece_bytes) == self.checksum)

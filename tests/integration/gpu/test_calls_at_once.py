@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from domain.action import Outcome
 from domain.allocation import Home
 from domain.apis import CallSpec
-from domain.services import ServiceEvent
+from domain.services import Engine, ServiceEvent
 from managers.gpu.driver import GpuDriver
 from managers.gpu.engines import EngineFailed
 from tests.integration.gpu.test_driver_on_a_node import SERVICE, a_driver, an_order
@@ -30,6 +30,7 @@ class Batching:
         self.base_url = ""
         self.alive = False
         self._asked = 0
+        self.heads: list[str] = []
         self._all = asyncio.Event()
 
     async def restore(self) -> None:
@@ -52,6 +53,7 @@ class Batching:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
+        self.heads.append(head.decode().lower())
         if b"broken" in head:
             writer.close()
             return
@@ -123,3 +125,27 @@ async def test_another_declaration_waits_until_no_call_uses_the_service(
         await driver.run(an_order("4", "a", other), lambda: None)
 
     assert engine.restores == 2
+
+
+@pytest.mark.parametrize(
+    ("engine_of", "trajectory", "named"),
+    [
+        (Engine.TORCH, "t1", ["x-tangram-trajectory: p/t1"]),
+        (Engine.TORCH, None, ["x-tangram-trajectory:"]),
+        (Engine.PROCESS, "t1", ["x-tangram-trajectory: theirs/t9"]),
+    ],
+)
+async def test_the_cache_of_a_call_is_that_of_its_action_whatever_its_client_names(
+    driver: GpuDriver, engine: Batching, engine_of: Engine, trajectory: str | None, named: list[str]
+) -> None:
+    """Engine torch keeps caches by trajectory, and those of another project are not for the asking."""
+    engine._all.set()
+    order = an_order("1", "a")
+    call = CallSpec("service:a", path="/v1/score", headers={"x-TANGRAM-trajectory": "theirs/t9"})
+    order.action.call, order.action.trajectory = call, trajectory
+    order.service = replace(SERVICE, engine=engine_of, source="m:f")
+    async with asyncio.timeout(GENEROUS_SECONDS):
+        await driver.run(order, lambda: None)
+    (head,) = engine.heads
+    found = [line.strip() for line in head.splitlines() if "trajectory" in line]
+    assert found == named

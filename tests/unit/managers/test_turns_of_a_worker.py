@@ -66,3 +66,42 @@ def test_an_error_leaves_no_call_inside() -> None:
         pass
     with turns.exclusive():
         pass
+
+
+def test_what_takes_a_moment_waits_for_no_request_and_holds_switches_off() -> None:
+    """A transfer reads a cache while the only place is taken; a restore waits for both."""
+    turns, switched = SwitchLock(1), threading.Event()
+
+    def switch() -> None:
+        with turns.exclusive():
+            switched.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        with turns.shared(), turns.beside(), turns.beside():
+            work = pool.submit(switch)
+            while not turns._switches:
+                time.sleep(0.001)
+            assert not switched.is_set()
+        work.result(LONG)
+
+
+def test_a_switch_is_announced_once_later_requests_wait_and_before_the_present_ones_end() -> None:
+    """So that they can be ended, and none begins in between."""
+    turns, seen = SwitchLock(4), []
+    ending, over = threading.Event(), threading.Event()
+
+    def announce() -> None:
+        seen.append((turns._switches, turns._requests))
+        ending.set()
+
+    def switch() -> None:
+        with turns.exclusive(announce):
+            over.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        with turns.shared():
+            work = pool.submit(switch)
+            assert ending.wait(LONG)
+            assert not over.is_set()
+        work.result(LONG)
+    assert seen == [(1, 1)]
