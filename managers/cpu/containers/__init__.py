@@ -33,7 +33,9 @@ removed, so that every start can distinguish orphans (label without record) from
 container). A restarted driver adopts its predecessor's containers. Beyond their expiry any Tangram
 removes them.
 
-    driver.py             the driver interface of the node worker; choice of the backend
+    driver.py             the driver interface of the node worker
+    survey.py             choice of the backend and of disks, when the driver opens
+    layer_disks.py        everything that a container can write to, on the disk of its environment
     run.py                one action, from order to report
     exec_backends.py      the interface of both backends · cgroup_backend.py · engine_backend.py
     environment_store.py  all environments, from creation to removal · warm_pool.py  created in advance

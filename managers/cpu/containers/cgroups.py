@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,6 +30,12 @@ PERIOD_MICROSECONDS: Final = 100_000
 #: The least that the kernel takes as quota.
 LEAST_QUOTA_MICROSECONDS: Final = 1000
 
+_PROCESSES: Final = "cgroup.procs"
+_STATE: Final = "freezer.state"
+#: Name of the group of a container's processes that are frozen apart from the others.
+_HELD: Final = "held"
+#: Processes are listed so often to move them out of it; one that is not frozen yet may start another.
+_MOVING_ROUNDS: Final = 10
 #: Weights of groups on the same cores, in the kernel's version 1 and in the engine's words.
 NORMAL_SHARES: Final = 1024
 LEAST_SHARES: Final = 2
@@ -88,6 +94,11 @@ class ControlGroup(ABC):
     def is_frozen(self) -> bool:
         """Say whether all its processes are frozen."""
 
+    @property
+    @abstractmethod
+    def held(self) -> FrozenPart:
+        """The part of its processes that is frozen while the others run."""
+
     @abstractmethod
     def process_count(self) -> int:
         """Return the number of its processes, zombies included."""
@@ -103,6 +114,55 @@ class ControlGroup(ABC):
     @abstractmethod
     def reset_peak(self) -> None:
         """Restart the measurement of peak memory, where the kernel supports it."""
+
+
+class FrozenPart:
+    """A group below that of a container: what is in it is frozen, and can be continued by nothing inside.
+
+    It divides no resource: its processes count as those of the container.
+    """
+
+    def __init__(self, directory: Path, file: str, words: tuple[str, str]) -> None:
+        """``file`` and ``words``: what freezes, and the text for frozen and thawed."""
+        self._at = directory
+        self._file, self._words = file, words
+
+    def hold(self, pids: Iterable[int]) -> None:
+        """Move processes there, and freeze them; those that have ended are ignored. Raises OSError."""
+        self._at.mkdir(exist_ok=True)
+        write(self._at / self._file, self._words[0])
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                write(self._at / _PROCESSES, str(pid))
+
+    def is_frozen(self) -> bool:
+        """Say whether none of them runs any more. Raises OSError."""
+        if self._file == _STATE:
+            return read(self._at / _STATE).strip() == self._words[0]
+        return fields(read(self._at / "cgroup.events")).get("frozen") == 1
+
+    def processes(self) -> list[int]:
+        """Return their ids."""
+        return [int(pid) for pid in read_if_there(self._at / _PROCESSES).split()]
+
+    def release(self) -> None:
+        """Let them run, among the others again. Idempotent; nothing is done for a container that has ended.
+
+        They are moved while they are frozen and can start none, each once: there may be processes that the kernel lists
+        and does not move. Those are thawed where they are.
+        """
+        moved: set[int] = set()
+        for _ in range(_MOVING_ROUNDS):
+            with contextlib.suppress(OSError):
+                if not (pids := set(self.processes()) - moved):
+                    break
+                moved |= pids
+                for pid in pids:
+                    with contextlib.suppress(OSError):
+                        write(self._at.parent / _PROCESSES, str(pid))
+        with contextlib.suppress(OSError):
+            write(self._at / self._file, self._words[1])
+            self._at.rmdir()
 
 
 class ControlGroupV1(ControlGroup):
@@ -125,13 +185,18 @@ class ControlGroupV1(ControlGroup):
         write(self._at["cpu"] / "cpu.shares", str(LEAST_SHARES if yielding else NORMAL_SHARES))
 
     def processes(self) -> list[int]:
-        return [int(pid) for pid in read(self._at["freezer"] / "cgroup.procs").split()]
+        pids = [int(pid) for pid in read(self._at["freezer"] / _PROCESSES).split()]
+        return pids + self.held.processes()
 
     def freeze(self, frozen: bool) -> None:
-        write(self._at["freezer"] / "freezer.state", "FROZEN" if frozen else "THAWED")
+        write(self._at["freezer"] / _STATE, "FROZEN" if frozen else "THAWED")
 
     def is_frozen(self) -> bool:
-        return read(self._at["freezer"] / "freezer.state").strip() == "FROZEN"
+        return read(self._at["freezer"] / _STATE).strip() == "FROZEN"
+
+    @property
+    def held(self) -> FrozenPart:
+        return FrozenPart(self._at["freezer"] / _HELD, _STATE, ("FROZEN", "THAWED"))
 
     def process_count(self) -> int:
         return int(read(self._at["pids"] / "pids.current"))
@@ -173,13 +238,18 @@ class ControlGroupV2(ControlGroup):
         write(self._at / "cpu.weight", "1" if yielding else "100")
 
     def processes(self) -> list[int]:
-        return [int(pid) for pid in read(self._at / "cgroup.procs").split()]
+        pids = [int(pid) for pid in read(self._at / _PROCESSES).split()]
+        return pids + self.held.processes()
 
     def freeze(self, frozen: bool) -> None:
         write(self._at / "cgroup.freeze", "1" if frozen else "0")
 
     def is_frozen(self) -> bool:
         return fields(read(self._at / "cgroup.events")).get("frozen") == 1
+
+    @property
+    def held(self) -> FrozenPart:
+        return FrozenPart(self._at / _HELD, "cgroup.freeze", ("1", "0"))
 
     def process_count(self) -> int:
         return int(read(self._at / "pids.current"))

@@ -3,7 +3,8 @@
 Safe by default: no network, no capability, no new privileges, the engine's own filter of system calls,
 limits on processes, memory, open files, file size and /dev/shm. When the machine lacks memory, the
 kernel ends commands before Tangram. Of the machine only the trajectory's workspace and, read-only, its
-control directory are mounted; never the engine's socket.
+control directory are mounted; never the engine's socket. With a disk of the environment its volumes and the files at
+/etc that an engine writes are mounted from it as well (`managers.cpu.containers.layer_disks`).
 
 An image's user is often root. Without remapped users that is uid 0 of the host, without capabilities:
 what the kernel gives to this uid alone (files of /proc) is masked.
@@ -16,9 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import docker.types
+
 from domain.action import EnvironmentSpec
 from domain.confinement import NETWORK_EGRESS, NETWORK_NONE
 from domain.protection import Protection, UidMode
+from managers.cpu.containers.layer_disks import ETC, ETC_FILES, HOSTNAME, VOLUMES
 from managers.cpu.containers.settings import ContainerSettings
 from managers.cpu.containers.shell import CONTROL, SHELL
 from managers.cpu.workspaces import MOUNT
@@ -63,6 +67,10 @@ class ContainerConfig:
     parent: str
     #: Its disk quota: no file is larger.
     disk_bytes: int = 2**62
+    #: Mount point of its own disk; None: it has none.
+    disk: Path | None = None
+    #: Where its image declares volumes.
+    volumes: tuple[str, ...] = ()
 
     @property
     def is_direct(self) -> bool:
@@ -91,7 +99,7 @@ class ContainerConfig:
             "detach": True,
             "working_dir": MOUNT,
             "labels": self.labels(),
-            "hostname": "tangram",
+            "hostname": HOSTNAME,
             # The first process ignores SIGTERM, so an engine that stops need not wait.
             "stop_timeout": 1,
             **({"user": settings.user} if settings.user else {}),
@@ -103,10 +111,13 @@ class ContainerConfig:
         binds = [f"{self.workspace}:{MOUNT}:rw"]
         if self.is_direct:
             binds.append(f"{self.control}:{CONTROL}:ro")
+        if self.disk is not None:
+            binds += [f"{self.disk / ETC / name}:/etc/{name}:rw" for name in ETC_FILES]
         largest = min(settings.max_file_bytes, self.disk_bytes)
         limits = {"nofile": settings.max_open_files, "fsize": largest, "core": 0}
         return {
             "binds": binds,
+            "mounts": self._own_volumes(),
             "network_mode": engine_network(self.spec),
             "cap_drop": ["ALL"],
             "security_opt": ["no-new-privileges"],
@@ -128,6 +139,19 @@ class ContainerConfig:
             **({"cgroup_parent": self.parent} if self.parent else {}),
         }
 
+    def _own_volumes(self) -> list[docker.types.Mount]:
+        """Return volumes of the image on its own disk, which the engine fills from the image."""
+        if self.disk is None:
+            return []
+        return [
+            docker.types.Mount(path, None, "volume", driver_config=self._on_disk(number))
+            for number, path in enumerate(self.volumes)
+        ]
+
+    def _on_disk(self, number: int) -> docker.types.DriverConfig:
+        device = f"{self.disk}/{VOLUMES}/{number}"
+        return docker.types.DriverConfig("local", {"type": "none", "o": "bind", "device": device})
+
 
 def engine_network(spec: EnvironmentSpec) -> str:
     """Return the engine's network of an environment; one with egress has none but a proxy's socket."""
@@ -139,14 +163,25 @@ def memory_limit(spec: EnvironmentSpec, settings: ContainerSettings) -> int:
     return spec.memory_bytes or settings.memory_bytes
 
 
+def kill_advice(kills: int, limit_bytes: int) -> str:
+    """Return how often the kernel killed in a container with this limit, and the cure."""
+    times = "once" if kills == 1 else f"{kills} times"
+    return (
+        f"the kernel killed {times} for lack of memory: the environment may use {limit_bytes} bytes,"
+        " declare a higher environment.memory_bytes"
+    )
+
+
 #: Options of an engine that map the users of containers to users without rights on the host.
 _REMAPPED: Final = frozenset({"userns", "rootless"})
 _NOT_REMAPPED: Final = "the engine maps no users: root of an image is uid 0 of the host"
 _NOT_FILTERED: Final = "the engine filters no system calls"
 
 
-def protection(info: Mapping[str, Any], isolation: str, settings: ContainerSettings) -> Protection:
-    """Return what protects commands in containers of an engine with this ``docker info``."""
+def protection(
+    info: Mapping[str, Any], isolation: str, settings: ContainerSettings, disk: str = ""
+) -> Protection:
+    """Return what protects commands in containers of an engine with this ``docker info``; ``disk``: how disk is."""
     options = [_option(text) for text in info.get("SecurityOptions") or ()]
     remapped = any(option.get("name") in _REMAPPED for option in options)
     filtered = any(
@@ -163,6 +198,7 @@ def protection(info: Mapping[str, Any], isolation: str, settings: ContainerSetti
         # The filters of all engines refuse user namespaces to commands without CAP_SYS_ADMIN.
         nested_namespaces_off=filtered,
         version=str(info.get("ServerVersion") or ""),
+        disk=disk,
         missing="; ".join(missing),
     )
 

@@ -159,6 +159,36 @@ class DockerEngine:
 
         return await self.call(work)
 
+    async def pause(self, container: str) -> None:
+        """Freeze all processes of a container."""
+        await self.call(self._api.pause, container)
+
+    async def unpause(self, container: str) -> None:
+        """Continue a paused container; one that has ended, or was not paused, is ignored."""
+        with contextlib.suppress(DockerRefused):
+            await self.call(self._api.unpause, container)
+
+    async def changes(self, container: str) -> set[str]:
+        """Return the paths that a container has changed of its image, without those of mounts."""
+        found = await self.call(self._api.diff, container)
+        return {str(each["Path"]) for each in found or ()}
+
+    async def commit(self, container: str, labels: dict[str, str]) -> str:
+        """Store the files of a paused container as an image; return its id."""
+        changes = "\n".join(f"LABEL {name}={value}" for name, value in labels.items())
+        made = await self.call(self._api.commit, container, pause=False, changes=changes)
+        return str(made["Id"])
+
+    async def images(self, label: str) -> list[str]:
+        """Return the ids of the images with a label."""
+        found = await self.call(self._api.images, filters={"label": label})
+        return [str(each["Id"]) for each in found]
+
+    async def remove_image(self, image: str) -> None:
+        """Delete an image, if it exists. Raises DockerRefused while a container or an image is made from it."""
+        with contextlib.suppress(DockerNotFound):
+            await self.call(self._api.remove_image, image)
+
     async def update(self, container: str, **resources: Any) -> None:
         """Change a container's resources."""
         await self.call(self._api.update_container, container, **resources)

@@ -10,39 +10,42 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from domain.action import EnvironmentSpec, Kind, Outcome
 from domain.allocation import Allocation
 from domain.confinement import NETWORK_EGRESS
-from domain.errors import InvalidRequest, TangramError, Unavailable
+from domain.decisions import ForkEnvironment
+from domain.errors import TangramError, Unavailable
+from domain.forks import ForkReport
 from domain.ids import ActionId, TrajectoryKey
 from domain.ports import DriverContext, EnvironmentDisk, Leftover, RunOrder, RunReport
+from domain.ports.images import Warming
 from domain.ports.processes import EnvironmentFacts
 from domain.ports.sessions import SessionServing
 from domain.protection import Protection
 from managers.common.affinity import usable_cores
 from managers.common.order_runs import CLOSED, SHUTTING_DOWN, OrderRuns
+from managers.common.removals import Removals
 from managers.common.start_log import StartLog, StartLogWriter, leftover
 from managers.cpu.containers import reconcile
 from managers.cpu.containers.cgroup_backend import CgroupBackend, repair
-from managers.cpu.containers.cgroups import CgroupMounts
 from managers.cpu.containers.container_config import protection
-from managers.cpu.containers.docker_engine import DockerEngine, DockerNotFound, DockerUnavailable
+from managers.cpu.containers.docker_engine import DockerEngine
 from managers.cpu.containers.engine_backend import EngineBackend
 from managers.cpu.containers.environment import CpuShare, Environment
-from managers.cpu.containers.environment_store import EnvironmentStore, Site, refuse_snapshot
+from managers.cpu.containers.environment_store import EnvironmentStore, refuse_snapshot
 from managers.cpu.containers.exec_backends import ExecBackend
+from managers.cpu.containers.forking import ContainerForking
 from managers.cpu.containers.living_store import LivingContainers, RestingShares
 from managers.cpu.containers.run import ContainerRun, ContainerTools
 from managers.cpu.containers.sessions import ContainerSessions
 from managers.cpu.containers.settings import ContainerSettings
+from managers.cpu.containers.survey import survey
 from managers.cpu.disk_watch import DiskQuotas, DiskWatch
 from managers.cpu.door_access import DoorAccess, RunningTree, is_in_container
 from managers.cpu.egress.gateway import EgressGateway
@@ -55,7 +58,8 @@ from managers.cpu.process.process_tag import ProcessTagger
 from managers.cpu.sessions.run import SessionRun
 from managers.cpu.shared_cores import SharedCores
 from managers.cpu.topology import physical_cores
-from managers.cpu.workspaces import Workspaces, take_lock
+from managers.cpu.tree.loop_disks import wants_disks
+from managers.cpu.workspaces import take_lock
 
 #: Cores of so many environments are checked at a time: each takes some 0.1 ms.
 _CHECKS_AT_ONCE = 16
@@ -66,10 +70,13 @@ _log = logging.getLogger(__name__)
 class ContainerDriver:
     """Runs commands in containers of a Docker Engine."""
 
+    #: Containers that wait for a trajectory, known once it is open.
+    prepared: Warming
     kinds = frozenset({Kind.EXEC})
 
     def __init__(self, context: DriverContext, proxy: EgressProxy | None = None) -> None:
         self._settings = ContainerSettings.parse(context.settings)
+        self._wants_disks = wants_disks(context.settings)
         self._directory = context.state_directory
         partition = SharedCores.choose(usable_cores(), context.settings)
         self._cores = physical_cores(partition.grantable)
@@ -86,11 +93,14 @@ class ContainerDriver:
         #: Live output of its runs.
         self.outputs = LiveOutputs()
         self._runs: OrderRuns[ContainerRun | SessionRun] = OrderRuns(self._remove_marks)
-        self._sessions = ContainerSessions()
+        #: What uses an environment waits until the former one of its trajectory is removed.
+        self._removals = Removals()
+        self._sessions = ContainerSessions(self._removals)
         #: Sessions of its environments.
         self.sessions: SessionServing = self._sessions.service
         self._chores: list[asyncio.Task[None]] = []
         self._access: DoorAccess | None = None
+        self._forking: ContainerForking | None = None
         #: Number of foreign changes of cores that were repaired.
         self.repairs = 0
 
@@ -102,7 +112,8 @@ class ContainerDriver:
     @property
     def protection(self) -> Protection:
         """What protects commands, known once it is open."""
-        return protection(self._engine.info, self._isolation, self._settings)
+        disk = "" if self._tools is None else self._tools.site.layers.text
+        return protection(self._engine.info, self._isolation, self._settings, disk)
 
     async def open(self) -> list[Leftover]:
         """End actions of a dead predecessor; return the attempts it had started. Called once."""
@@ -117,13 +128,15 @@ class ContainerDriver:
 
     async def _begin(self) -> list[Leftover]:
         site = await survey(
-            self._engine, self._settings, self._directory, self._parking, self._disk
-        )
+            self._engine, self._settings, self._directory, self._parking, self._disk,
+            wants_disks=self._wants_disks,
+        )  # fmt: skip
         backend: ExecBackend = (
             EngineBackend(self._engine) if site.trees is None else CgroupBackend(self._settings)
         )
         self._isolation = f"docker-{backend.name}"
         environments = EnvironmentStore(site)
+        self.prepared = environments.warm
         marks = StartLog(self._directory / "marks.log")
         marked = await asyncio.to_thread(marks.open)
         tagger = await asyncio.to_thread(ProcessTagger.load, self._directory / "driver.key")
@@ -147,6 +160,8 @@ class ContainerDriver:
             self._shared,
         )
         await self._sessions.begin(self._tools)
+        self._forking = ContainerForking(site, environments, living, self._sessions.idle_shells)
+        await self._forking.collect()
         environments.open()
         for each in environments.all():
             self._disk.adopt([each.directory], each.written)
@@ -166,9 +181,18 @@ class ContainerDriver:
         tools = self._tools
         if tools is None:
             return CLOSED
-        if order.action.exec is not None and order.action.exec.session is not None:
-            return await self._runs.run(order, lambda: self._sessions.start(order, started))
-        return await self._runs.run(order, lambda: ContainerRun(order, started, tools))
+        entry = await self._removals.enter(order.action.trajectory_key)
+
+        def begin() -> ContainerRun | SessionRun:
+            entry.leave()
+            if order.action.exec is not None and order.action.exec.session is not None:
+                return self._sessions.start(order, started)
+            return ContainerRun(order, started, tools)
+
+        try:
+            return await self._runs.run(order, begin)
+        finally:
+            entry.leave()
 
     def stop(self, action_id: ActionId, outcome: Outcome, reason: str) -> None:
         """Stop a run; its report carries ``outcome`` unless it ended before."""
@@ -184,24 +208,38 @@ class ContainerDriver:
 
     async def remove_environment(self, trajectory: TrajectoryKey) -> None:
         """Stop its runs and delete its environment. An unknown trajectory is ignored."""
-        await self._runs.end_of(trajectory, Outcome.CANCELLED, "its environment is removed")
-        tools = self._open_tools()
-        await self._open_access().end(tools.site.workspaces.of(trajectory).name)
-        await tools.environments.remove(trajectory)
+        tools, why = self._open_tools(), "its environment is removed"
+        stop = partial(self._runs.end_of, trajectory, Outcome.CANCELLED, why)
+        async with self._removals.removing(trajectory, stop):
+            await self._open_access().end(tools.site.workspaces.of(trajectory).name)
+            await tools.environments.remove(trajectory)
+            if self._forking is not None:
+                await self._forking.forget(trajectory)
+
+    async def fork_environment(self, order: ForkEnvironment) -> ForkReport:
+        """Give each child of ``order`` a copy of the files of its source. Raises Conflict, StorageFull, OSError."""
+        if self._forking is None:
+            raise Unavailable("the driver is closed")
+        return await self._forking.fork(order)
 
     async def files(self, trajectory: TrajectoryKey) -> TreeTransfers:
         """Return the files of a trajectory. Raises NotFound with code ``not_here``."""
         workspaces = self._open_tools().site.workspaces
         return self._files_of(trajectory, workspaces.existing(trajectory))
 
+    def check_writable(self, trajectory: TrajectoryKey) -> None:
+        """Raise Conflict while a reward command runs in the container of a trajectory."""
+        self._open_tools().living.check_not_judged(trajectory)
+
     async def make_files(
         self, trajectory: TrajectoryKey, spec: EnvironmentSpec | None = None
     ) -> TreeTransfers:
         """Return the files of a trajectory, whose workspace is made if missing. Raises Unavailable."""
-        if spec is not None:
-            refuse_snapshot(spec)
-        workspaces = self._open_tools().site.workspaces
-        return self._files_of(trajectory, workspaces.ensure(trajectory))
+        site, declared = self._open_tools().site, spec or EnvironmentSpec()
+        refuse_snapshot(declared)
+        async with self._removals.using(trajectory):
+            folder = await asyncio.to_thread(site.folder_of, trajectory, declared)
+            return self._files_of(trajectory, folder)
 
     async def connect_port(self, trajectory: TrajectoryKey, port: int) -> int:
         """Return the descriptor of a socket that is connected to a port of an environment."""
@@ -220,8 +258,8 @@ class ContainerDriver:
         environment = self._environment_of(trajectory)
         if environment is None:
             return self._open_access().files_of(trajectory, workspace)
-        declared = environment.spec.disk_bytes
-        return self._open_access().files_of(trajectory, workspace, declared, environment.directory)
+        quota = self._open_tools().site.quota_of(environment)
+        return self._open_access().files_of(trajectory, workspace, quota, environment.directory)
 
     def _environment_of(self, trajectory: TrajectoryKey) -> Environment | None:
         known = (each for each in self.containers() if each.trajectory == trajectory)
@@ -279,10 +317,11 @@ class ContainerDriver:
         for run in self._runs:
             if run.workspace == name:
                 run.stop(Outcome.INFRA_FAILED, reason)
+        await environment.release_held()  # else the engine waits for its end
         await self._engine.remove(environment.container)
         await self._runs.end(lambda run: run.workspace == name, Outcome.INFRA_FAILED, reason)
-        await self._open_access().end(environment.workspace.name)
-        await asyncio.to_thread(tools.site.workspaces.remove, environment.workspace)
+        await self._open_access().end(environment.folder.name)
+        await asyncio.to_thread(tools.site.workspaces.remove, environment.folder)
         self._disk.drop(name)
 
     async def close(self) -> None:
@@ -302,6 +341,8 @@ class ContainerDriver:
             if tools.site.trees is not None:
                 tools.site.trees.remove_parent(tools.site.parent)
             await asyncio.to_thread(tools.marks.close)
+            if tools.site.layers.disks is not None:
+                await asyncio.to_thread(tools.site.layers.disks.close)
         await self._engine.close()
         if self._lock >= 0:
             os.close(self._lock)
@@ -379,88 +420,3 @@ class ContainerDriver:
         )
         reconcile.lose(environment, "it was idle for too long, or passed its expiry")
         await self._engine.remove(environment.container)
-
-
-#: Thousandths of a core of an idle container, to answer and to reap zombies.
-_PARKED_MILLI: Final = 10
-
-_log = logging.getLogger(__name__)
-
-
-async def survey(
-    engine: DockerEngine,
-    settings: ContainerSettings,
-    directory: Path,
-    parking: frozenset[int],
-    disk: DiskWatch,
-) -> Site:
-    """Return the site of this driver. Raises Unavailable, DockerUnavailable."""
-    owner = await asyncio.to_thread(_owner, directory / "owner")
-    systemd = engine.info.get("CgroupDriver") == "systemd"
-    parent = f"tangram-{owner}.slice" if systemd else f"/tangram-{owner}"
-    site = Site(
-        engine, settings, owner, await asyncio.to_thread(_boot_id), directory / "environments",
-        Workspaces(directory, flat=True), CpuShare(parking, _PARKED_MILLI), disk, None, parent,
-    )  # fmt: skip
-    await asyncio.to_thread(_open_directories, site)
-    if settings.way == "api":
-        return site
-    try:
-        trees = _delegated(engine, parent, parking, systemd=systemd)
-        site = replace(site, trees=trees)
-        await _try(site)
-    except (OSError, TangramError) as error:
-        if settings.way == "direct" or isinstance(error, DockerUnavailable):
-            raise Unavailable(f"actions cannot run directly: {error}") from error
-        _log.warning("actions run through the engine, which is slow: %s", error)
-        return replace(site, trees=None)
-    return site
-
-
-def _delegated(
-    engine: DockerEngine, parent: str, parking: frozenset[int], *, systemd: bool
-) -> CgroupMounts:
-    """Make our parent in the control groups. Raises OSError when they are not delegated to us."""
-    if not engine.is_local:
-        raise OSError(f"{engine.host} is not on this machine")
-    trees = CgroupMounts.find()
-    version = int(engine.info.get("CgroupVersion") or 1)
-    if trees.version != version:
-        raise OSError(f"control groups here are version {trees.version}, the engine's {version}")
-    if not systemd:  # systemd makes the slice itself
-        trees.make_parent(parent)
-        if not parking <= trees.parent_cpus(parent):
-            raise OSError(f"containers may not use cores {sorted(parking)}")
-    return trees
-
-
-async def _try(site: Site) -> None:
-    """Try a container with its shell, if the node has a default image."""
-    try:
-        await site.engine.image(site.settings.image or "none")
-    except DockerNotFound:
-        return
-    environments = EnvironmentStore(replace(site, settings=replace(site.settings, warm=0)))
-    trial = await environments.alone(ActionId("trial"), EnvironmentSpec(ttl_seconds=60.0))
-    await environments.delete(trial)
-
-
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def _open_directories(site: Site) -> None:
-    site.directory.mkdir(mode=0o711, parents=True, exist_ok=True)
-    site.workspaces.open()
-
-
-def _owner(path: Path) -> str:
-    """Return the owner label of this state directory, stored at the first call."""
-    if not path.exists():
-        draft = path.with_suffix(".new")
-        draft.write_text(secrets.token_hex(6))
-        draft.replace(path)
-    owner = path.read_text().strip()
-    if not owner.isalnum():
-        raise InvalidRequest(f"{path} does not hold a name")
-    return owner

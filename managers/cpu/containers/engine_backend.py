@@ -11,6 +11,7 @@ import contextlib
 import socket
 from typing import Final
 
+from managers.cpu.command_line import EXECUTE
 from managers.cpu.containers.cgroups import (
     LEAST_QUOTA_MICROSECONDS,
     LEAST_SHARES,
@@ -47,7 +48,7 @@ _LONGEST_PAUSE_SECONDS: Final = 0.2
 #: The first process of a container and the sleep that it waits for.
 _OWN_PROCESSES: Final = 2
 #: A shell that reads the standard input from a file, not from the engine's stream.
-_WITH_INPUT: Final = 'exec "$@" <"$TANGRAM_STDIN"'
+_WITH_INPUT: Final = f'exec <"$TANGRAM_STDIN"; {EXECUTE}'
 
 
 class EngineBackend:
@@ -90,7 +91,7 @@ class EngineBackend:
             (environment.workspace / _input_name(environment)).write_bytes(invocation.stdin)
         try:
             exec_id, stream = await self._engine.begin_exec(
-                environment.container, ["/bin/sh", "-c", 'exec "$@"', "sh", *command],
+                environment.container, ["/bin/sh", "-c", EXECUTE, "sh", *command],
                 environment=variables, workdir=invocation.cwd,
             )  # fmt: skip
         except DockerUnavailable as error:

@@ -56,15 +56,21 @@ class Environment:
     #: Wall clock, in seconds.
     expires_at: float
     container: str = ""
+    #: Mount point of the disk that holds the workspace and all else that it can write to; None: it has none.
+    disk: Path | None = None
+    #: Image of the engine that it was forked into; empty: the declared one.
+    base: str = ""
     #: Its first process, as this machine numbers it.
     pid: int = 0
     #: Both exist with the direct backend only.
     group: ControlGroup | None = None
-    #: Where the engine keeps what commands write outside the workspace; None: not on this machine.
-    layer: Path | None = None
+    #: Where the engine keeps what commands write outside the workspace; empty: not on this machine.
+    layers: tuple[Path, ...] = ()
     shell: ContainerShell | None = None
     #: One action at a time (design §5.7).
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    #: Held while its processes are moved into the group that is frozen, or out of it.
+    moving: asyncio.Lock = field(default_factory=asyncio.Lock)
     #: Cores that it should have now; the sweep restores them.
     share: CpuShare | None = None
     #: Shares of the actions that run in it, by their marks.
@@ -92,11 +98,22 @@ class Environment:
     @property
     def written(self) -> tuple[Path, ...]:
         """The folders of this machine that its commands write to."""
-        return (self.workspace,) if self.layer is None else (self.workspace, self.layer)
+        return (self.workspace, *self.layers) if self.disk is None else (self.disk,)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its trajectory, or of its one action."""
+        return self.disk or self.workspace
 
     def processes(self) -> list[int]:
         """Return its processes; none where they are not on this machine. Raises OSError at its end."""
         return [] if self.group is None else self.group.processes()
+
+    async def release_held(self) -> None:
+        """Continue what is frozen of it; nothing for one without a group. Idempotent."""
+        if self.group is not None:
+            async with self.moving:
+                await to_its_end(self.group.held.release)
 
     def others(self) -> list[int]:
         """Return its processes but the first. Raises OSError when the container has ended."""
@@ -122,7 +139,10 @@ class Environment:
             "image": self.spec.image,
             "memory_bytes": self.spec.memory_bytes,
             "network": self.spec.network,
+            "disk_bytes": self.spec.disk_bytes,
+            "disk": "" if self.disk is None else str(self.disk),
             "lost": self.lost,
+            "base": self.base,
         }
         self.control.mkdir(mode=0o755, parents=True, exist_ok=True)
         draft = self.directory / "record.new"
@@ -139,10 +159,15 @@ class Environment:
             facts = json.loads((directory / "record.json").read_text())
         except (OSError, ValueError):
             return None
-        spec = EnvironmentSpec(facts["image"], facts["memory_bytes"], facts["network"])
+        spec = EnvironmentSpec(
+            facts["image"], facts["memory_bytes"], facts["network"],
+            disk_bytes=facts.get("disk_bytes", 0),
+        )  # fmt: skip
+        disk = facts.get("disk")  # records of earlier versions have none
         return cls(
             directory.name, facts["trajectory"], spec, directory, Path(facts["workspace"]),
-            facts["expires_at"], facts["container"], lost=facts["lost"],
+            facts["expires_at"], facts["container"], Path(disk) if disk else None, facts.get("base", ""),
+            lost=facts["lost"],
         )  # fmt: skip
 
     def make_pipes(self, names: Collection[str] = PIPES) -> None:
@@ -169,3 +194,16 @@ class Environment:
             return (self.directory / "running").read_text().strip()
         except OSError:
             return ""
+
+
+async def to_its_end(work: Callable[[], None]) -> None:
+    """Do ``work`` in a thread, which a cancellation of the caller does not leave behind.
+
+    A hostile container has many processes, and each is moved by a write of its own.
+    """
+    doing = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await asyncio.shield(doing)
+    finally:
+        if not doing.done():
+            await asyncio.wait({doing})

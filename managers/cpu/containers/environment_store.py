@@ -15,18 +15,26 @@ import shutil
 import tarfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from domain.action import EnvironmentSpec
 from domain.errors import InvalidRequest, TangramError
 from domain.ids import ActionId, TrajectoryKey
+from managers.cpu.containers import layer_disks
 from managers.cpu.containers.cgroup_backend import apply
 from managers.cpu.containers.cgroups import CgroupMounts
 from managers.cpu.containers.container_config import OWNER, ContainerConfig
-from managers.cpu.containers.docker_engine import DockerEngine, DockerNotFound, DockerRefused
+from managers.cpu.containers.docker_engine import (
+    DockerEngine,
+    DockerNotFound,
+    DockerRefused,
+    DockerUnavailable,
+)
 from managers.cpu.containers.environment import CpuShare, Environment
+from managers.cpu.containers.fork_records import ForkRecords
+from managers.cpu.containers.layer_disks import LayerDisks
 from managers.cpu.containers.settings import ContainerSettings
 from managers.cpu.containers.shell import ContainerShell, ShellLost
 from managers.cpu.containers.warm_pool import WarmPool
@@ -35,6 +43,8 @@ from managers.cpu.workspaces import Workspaces
 
 #: The scheduler ends trajectories at their expiry; containers expire later, if it does not.
 _EXPIRY_SLACK_SECONDS: Final = 120.0
+#: Time after which a shell without an answer is looked at: the engine ends no stream of a container that had ended before.
+_SILENT_SECONDS: Final = 1.0
 _ALL_USERS: Final = 0o777
 
 _log = logging.getLogger(__name__)
@@ -58,6 +68,23 @@ class Site:
     trees: CgroupMounts | None
     parent: str
     clock: Callable[[], float] = time.time  # noqa: TID251 - containers expire in wall-clock time
+    #: How the layers of containers are bounded.
+    layers: LayerDisks = field(default_factory=lambda: LayerDisks(None))
+
+    def folder_of(self, trajectory: TrajectoryKey, spec: EnvironmentSpec) -> Path:
+        """Return the folder of a trajectory, made when missing, with its disk. Blocks."""
+        quota = self.disk.quotas.of_environment(spec.disk_bytes)
+        return self.workspaces.ensure(trajectory, quota)
+
+    def folder_alone(self, action_id: ActionId, spec: EnvironmentSpec) -> Path:
+        """Make a folder for one action without a trajectory, with its disk. Blocks."""
+        quota = self.disk.quotas.of_environment(spec.disk_bytes)
+        return self.workspaces.alone(action_id, quota)
+
+    def quota_of(self, environment: Environment) -> int:
+        """Return the bytes above which an environment is stopped; 0: those of the node's default."""
+        # A disk of its own ends its growth before the watch does.
+        return self.workspaces.disk_bytes(environment.folder) or environment.spec.disk_bytes
 
 
 class EnvironmentStore:
@@ -69,17 +96,24 @@ class EnvironmentStore:
         self._by_trajectory: dict[TrajectoryKey, asyncio.Task[Environment]] = {}
         self._making: set[asyncio.Task[Environment]] = set()
         self._discarding: set[asyncio.Task[None]] = set()
-        self._warm = WarmPool(
-            site.engine, site.settings, site.clock, self._make_ready, self.discard
+        #: What forked trajectories begin from.
+        self.forks = ForkRecords(
+            site.directory.parent / "forks", lambda key: site.workspaces.of(key).name
         )
+        #: Containers that wait for a trajectory.
+        self.warm = WarmPool(site.engine, site.settings, site.clock, self._make_ready, self.discard)
 
     def open(self) -> None:
         """Start the warm pool."""
-        self._warm.open()
+        self.warm.open()
 
     def all(self) -> list[Environment]:
         """Return all environments, those in creation included."""
         return list(self._made.values())
+
+    def known(self, trajectory: TrajectoryKey) -> Environment | None:
+        """Return the environment of a trajectory; None where it has none yet."""
+        return next((each for each in self.all() if each.trajectory == trajectory), None)
 
     def adopt(self, environment: Environment) -> None:
         """Enter an environment of a predecessor."""
@@ -137,12 +171,12 @@ class EnvironmentStore:
         self._made.pop(environment.name, None)
         self._site.disk.drop(environment.name)
         if not environment.trajectory:
-            await asyncio.to_thread(self._site.workspaces.remove, environment.workspace)
+            await asyncio.to_thread(self._site.workspaces.remove, environment.folder)
         await asyncio.to_thread(shutil.rmtree, environment.directory, ignore_errors=True)
 
     async def close(self) -> None:
         """Finish creations and deletions; containers of trajectories stay for a successor."""
-        await self._warm.close()
+        await self.warm.close()
         making = {task for task in self._by_trajectory.values() if not task.done()} | self._making
         if making:
             await asyncio.wait(making)
@@ -158,24 +192,31 @@ class EnvironmentStore:
     async def _provide(self, trajectory: TrajectoryKey, spec: EnvironmentSpec) -> Environment:
         refuse_snapshot(spec)
         workspaces = self._site.workspaces
-        ready = await self._warm.take(spec)
+        base = self.forks.image_of(trajectory)
+        ready = None if base else await self.warm.take(spec)
         if ready is None:
-            return await self._make(trajectory, spec, workspaces.ensure(trajectory))
-        await asyncio.to_thread(_become_workspace, ready.workspace, workspaces.of(trajectory))
-        ready.trajectory, ready.workspace, ready.spec = trajectory, workspaces.of(trajectory), spec
+            folder = await asyncio.to_thread(self._site.folder_of, trajectory, spec)
+            return await self._make(trajectory, spec, folder, base)
+        place = workspaces.of(trajectory)
+        await asyncio.to_thread(workspaces.become, ready.folder, place)
+        ready.workspace = workspaces.files(place)
+        ready.disk = None if ready.disk is None else place
+        ready.trajectory, ready.spec = trajectory, spec
         ready.expires_at = self._site.clock() + spec.ttl_seconds + _EXPIRY_SLACK_SECONDS
         ready.save()
         return ready
 
     async def _provide_alone(self, action_id: ActionId, spec: EnvironmentSpec) -> Environment:
-        ready = await self._warm.take(spec)
+        ready = await self.warm.take(spec)
         if ready is not None:
             ready.spec = spec
             return ready
-        return await self._make("", spec, self._site.workspaces.alone(action_id))
+        folder = await asyncio.to_thread(self._site.folder_alone, action_id, spec)
+        return await self._make("", spec, folder)
 
     async def _make_ready(self, spec: EnvironmentSpec) -> Environment:
-        return await self._make("", spec, self._site.workspaces.alone(ActionId("warm")))
+        folder = await asyncio.to_thread(self._site.folder_alone, ActionId("warm"), spec)
+        return await self._make("", spec, folder)
 
     async def _delete_quietly(self, environment: Environment) -> None:
         try:
@@ -184,51 +225,114 @@ class EnvironmentStore:
             # Its record stays, so the next comparison with the engine tries again.
             _log.warning("environment %s could not be deleted: %s", environment.name, error)
 
-    async def _make(self, trajectory: str, spec: EnvironmentSpec, workspace: Path) -> Environment:
+    async def _make(
+        self, trajectory: str, spec: EnvironmentSpec, folder: Path, base: str = ""
+    ) -> Environment:
         name = f"tangram-{secrets.token_hex(8)}"
         site = self._site
         expires_at = site.clock() + spec.ttl_seconds + _EXPIRY_SLACK_SECONDS
         directory = site.directory / name
+        workspace = site.workspaces.files(folder)
         environment = Environment(name, trajectory, spec, directory, workspace, expires_at)
+        environment.disk, environment.base = None if workspace == folder else folder, base
         self._made[name] = environment
         try:
             # The image's user is arbitrary; the directory above excludes all other users.
             os.chmod(workspace, _ALL_USERS)
             environment.save()
-            await self._create(environment)
+            await self._create_bounded(environment, await self._image_of(environment))
             environment.save()
         except BaseException:
             await self._delete_quietly(environment)
             raise
         return environment
 
-    async def _create(self, environment: Environment) -> None:
-        site = self._site
-        blueprint = ContainerConfig(
-            environment.name, site.owner, environment.trajectory, site.boot,
-            environment.expires_at, environment.spec.image or site.settings.image,
-            environment.spec, environment.workspace, environment.control,
-            site.parent if site.trees is not None else "",
-            site.disk.quotas.of_environment(environment.spec.disk_bytes),
-        )  # fmt: skip
-        if not blueprint.image:
+    async def _image_of(self, environment: Environment) -> dict[str, Any]:
+        """Return the engine's data on the image of an environment. Raises InvalidRequest, DockerRefused."""
+        image = environment.base or environment.spec.image or self._site.settings.image
+        if not image:
             raise InvalidRequest("the environment names no image, and the node has no default")
         try:
-            environment.container = await site.engine.create(
-                environment.name,
-                blueprint.config(site.settings),
-                blueprint.host_config(site.settings),
-            )
+            return await self._site.engine.image(image)
         except DockerNotFound as error:
             raise DockerRefused(
-                f"image {blueprint.image!r} is not on this node: {error}; pull or import it there"
+                f"image {image!r} is not on this node: {error}; pull or import it there"
             ) from error
+
+    async def _create_bounded(self, environment: Environment, image: dict[str, Any]) -> None:
+        """Create a container on its disk; without, where the first one shows that the engine sees none."""
+        layers = self._site.layers
+        if environment.disk is None:
+            await self._create(environment, image)
+            return
+        try:
+            await self._create(environment, image)
+        except DockerUnavailable:
+            raise
+        except (DockerRefused, OSError) as error:
+            if layers.proven:
+                raise
+            folder, reason = environment.folder, str(error)
+            await self._site.engine.remove(environment.container or environment.name)
+            await asyncio.to_thread(self._site.workspaces.without_disk, folder)
+            os.chmod(folder, _ALL_USERS)
+            environment.disk, environment.workspace, environment.container = None, folder, ""
+            environment.save()
+            await self._create(environment, image)
+            layers.give_up(reason)
+            _log.warning("disk quotas of containers are watched, they have no disk: %s", reason)
+        else:
+            layers.proven = True
+
+    async def _create(self, environment: Environment, image: dict[str, Any]) -> None:
+        site, disk, volumes = self._site, environment.disk, layer_disks.volumes_of(image)
+        blueprint = ContainerConfig(
+            environment.name, site.owner, environment.trajectory, site.boot,
+            environment.expires_at, environment.base or environment.spec.image or site.settings.image,
+            environment.spec, environment.workspace, environment.control,
+            site.parent if site.trees is not None else "",
+            site.disk.quotas.of_environment(environment.spec.disk_bytes), disk, volumes,
+        )  # fmt: skip
+        if disk is not None:
+            network = environment.spec.network
+            await asyncio.to_thread(layer_disks.furnish, disk, network, len(volumes))
+        environment.container = await self._create_container(blueprint)
+        if disk is not None:
+            created = await site.engine.inspect(environment.container)
+            await asyncio.to_thread(layer_disks.link_layer, created, disk)
         if blueprint.is_direct:
+            if not (environment.control / "shell").exists():
+                await place_shell(site.engine, environment, image["Id"])
             environment.make_pipes()
-            await place_shell(site.engine, environment, blueprint.image)
         await site.engine.start(environment.container)
         await self.find(environment)
+        if disk is not None:
+            await asyncio.to_thread(layer_disks.check, environment.pid, disk, len(volumes))
+            await asyncio.to_thread(layer_disks.drop_seed, disk)
         await self.connect(environment)
+
+    async def _create_container(self, blueprint: ContainerConfig) -> str:
+        """Create it, with a limit of the engine for its layer where it has no disk and the engine has limits."""
+        site, layers = self._site, self._site.layers
+        config, settings = blueprint.config(site.settings), site.settings
+        if (
+            blueprint.disk is None
+            and layers.engine_limits is not False
+            and not settings.layer_bytes
+        ):
+            limited = replace(settings, layer_bytes=blueprint.disk_bytes)
+            try:
+                made = await site.engine.create(
+                    blueprint.name, config, blueprint.host_config(limited)
+                )
+            except DockerRefused as error:
+                if layers.engine_limits or not layer_disks.is_refused_limit(str(error)):
+                    raise
+                layers.engine_limits = False
+            else:
+                layers.engine_limits = True
+                return made
+        return await site.engine.create(blueprint.name, config, blueprint.host_config(settings))
 
     async def find(self, environment: Environment) -> None:
         """Find a running container and its control group. Raises DockerRefused, DockerUnavailable."""
@@ -238,7 +342,7 @@ class EnvironmentStore:
         if not state["Running"]:
             raise DockerRefused(f"its container has ended: {state.get('Error') or state['Status']}")
         environment.pid = int(state["Pid"])
-        environment.layer = _layer(facts) if site.engine.is_local else None
+        environment.layers = layer_disks.written_of(facts) if site.engine.is_local else ()
         if site.trees is not None:
             try:
                 environment.group = site.trees.group_of(environment.pid, site.parent)
@@ -256,13 +360,26 @@ class EnvironmentStore:
         environment.shell = ContainerShell(await site.engine.attach(environment.container))
         try:
             async with asyncio.timeout(site.settings.patience_seconds):
-                await environment.shell.ask(":")
+                await self._answered(environment, environment.shell)
             apply(environment, site.parked)
         except (OSError, ShellLost, TimeoutError) as error:
             environment.shell.close()
             raise DockerRefused(
                 f"its shell does not answer: {type(error).__name__} {error}"
             ) from error
+        except DockerRefused:
+            environment.shell.close()
+            raise
+
+    async def _answered(self, environment: Environment, shell: ContainerShell) -> None:
+        """Return once its shell answers. Raises ShellLost, and DockerRefused when its container has ended."""
+        answer = asyncio.ensure_future(shell.ask(":"))
+        try:
+            while not (await asyncio.wait({answer}, timeout=_SILENT_SECONDS))[0]:
+                await self.find(environment)
+            answer.result()
+        finally:
+            answer.cancel()
 
     async def _remove_by_name(self, name: str) -> None:
         """Remove a container whose creation was interrupted, if it is ours."""
@@ -284,30 +401,11 @@ def refuse_snapshot(spec: EnvironmentSpec) -> None:
         )
 
 
-def _layer(facts: dict[str, Any]) -> Path | None:
-    """Return the folder of a container's own layer, with storage drivers that have one (overlay2)."""
-    data = (facts.get("GraphDriver") or {}).get("Data") or {}
-    folder = data.get("UpperDir")
-    return Path(folder) if folder and os.path.isdir(folder) else None
-
-
-def _become_workspace(directory: Path, place: Path) -> None:
-    """Rename a workspace that a container has mounted to that of its trajectory.
-
-    A mount follows its directory. Files that were uploaded before move into it.
-    """
-    if place.exists():
-        for entry in place.iterdir():
-            entry.rename(directory / entry.name)
-        place.rmdir()
-    directory.rename(place)
-
-
 async def _itself(environment: Environment) -> Environment:
     return environment
 
 
-__all__ = ["EnvironmentStore", "Site", "refuse_snapshot"]
+__all__ = ["EnvironmentStore", "Site", "refuse_snapshot", "shell_of"]
 
 
 _LINKS: Final = 8
@@ -315,13 +413,12 @@ _LINKS: Final = 8
 _EXECUTE_ONLY: Final = 0o111
 
 
-async def place_shell(engine: DockerEngine, environment: Environment, image: str) -> None:
+async def place_shell(engine: DockerEngine, environment: Environment, image_id: str) -> None:
     """Link an execute-only copy of the image's shell into the control directory.
 
     Copies are kept per image, whose content never changes. Raises DockerRefused, DockerUnavailable.
     """
-    facts = await engine.image(image)
-    known = environment.directory.parent / "shells" / facts["Id"].removeprefix("sha256:")
+    known = shell_of(environment.directory.parent, image_id)
     if not known.exists():
         content = await _read_program(engine, environment.container, "/bin/sh")
         known.parent.mkdir(mode=0o700, exist_ok=True)
@@ -330,6 +427,11 @@ async def place_shell(engine: DockerEngine, environment: Environment, image: str
         draft.chmod(_EXECUTE_ONLY)
         draft.replace(known)
     (environment.control / "shell").hardlink_to(known)
+
+
+def shell_of(environments: Path, image: str) -> Path:
+    """Return where the copy of an image's shell is kept."""
+    return environments / "shells" / image.removeprefix("sha256:")
 
 
 async def _read_program(engine: DockerEngine, container: str, path: str) -> bytes:

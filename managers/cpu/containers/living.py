@@ -13,7 +13,7 @@ Invariants
 1. What outlives an action is the init and what carries a recorded tag (`keeps`). A tag is a resource limit, which a
    program can lower but not forge upwards (`managers.cpu.process.process_tag`); all else ends with its action.
 2. The record ``init.json`` names init and tags. The next worker keeps what it names, and ends all else (I7).
-3. While a reward command runs, all that is kept is stopped (`hold`): it cannot touch what is judged.
+3. While a reward command runs, all that is kept is frozen (`hold`): it cannot touch what is judged.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from domain.action import EnvironmentSpec
+from domain.errors import Unavailable
 from domain.ids import TrajectoryKey
-from managers.cpu.containers.environment import Environment
+from managers.cpu.containers.cgroups import ControlGroup
+from managers.cpu.containers.environment import Environment, to_its_end
 from managers.cpu.containers.shell import CONTROL, SHELL, ShellLost
 from managers.cpu.environment import init
 from managers.cpu.environment.adoption import RECORD, InitRecord, read_record, write_record
@@ -42,6 +45,7 @@ from managers.cpu.environment.protocol import (
     EnvironmentLost,
     EnvironmentProcess,
     InitCommand,
+    RewardRuns,
 )
 from managers.cpu.process.process_tag import RLIMIT_LOCKS, ProcessTagger
 
@@ -53,6 +57,7 @@ _START: Final = (
 _PAUSE_SECONDS: Final = 0.0005
 #: Longest wait for a freeze: processes that wait for a disk stop late.
 _FREEZE_PAUSES: Final = 1000
+_HOLD_PAUSES: Final = 40_000
 
 _log = logging.getLogger(__name__)
 
@@ -79,8 +84,10 @@ class LivingContainer:
         self.ended = ""
         self._tagger = tagger
         self._on_end = on_end
-        self._held: list[int] = []
+        #: A reward command runs in it.
+        self.judged = False
         self._option = "-x"
+        self._releasing: asyncio.Future[None] | None = None
 
     @property
     def name(self) -> str:
@@ -147,6 +154,8 @@ class LivingContainer:
 
         if self.ended:
             raise EnvironmentLost(self.ended)
+        if self.judged:
+            raise RewardRuns
         self.background.add(command.tag, command.owner, seconds_since_boot())
         self.record()
         program = await self.client.start(command, tagged)
@@ -235,31 +244,41 @@ class LivingContainer:
         self.environment.group.freeze(False)
 
     async def hold(self) -> None:
-        """Stop what is kept, all at one instant, so that none can start a process meanwhile."""
-        await self._signal_frozen(signal.SIGSTOP)
+        """Freeze what is kept, all at one instant, so that none can start a process meanwhile.
+
+        By a group of its own: a program could continue itself after SIGSTOP. Raises Unavailable.
+        """
+        group = self.environment.group
+        assert group is not None
+        self.judged = True
+        with contextlib.suppress(FileNotFoundError):  # the container has ended
+            async with self.environment.moving:
+                await self.freeze()
+                try:
+                    await to_its_end(partial(self._hold_kept, group))
+                finally:
+                    await self.thaw()
+            for _ in range(_HOLD_PAUSES):
+                if group.held.is_frozen():
+                    return
+                await asyncio.sleep(_PAUSE_SECONDS)  # the kernel does not notify
+            raise Unavailable("programs of the container do not stop")
+
+    def _hold_kept(self, group: ControlGroup) -> None:
+        group.held.hold([pid for pid in self.environment.others() if self.keeps(pid)])
 
     async def release(self) -> None:
-        """Continue what `hold` has stopped."""
-        await self._signal_frozen(signal.SIGCONT)
-
-    async def _signal_frozen(self, number: signal.Signals) -> None:
-        with contextlib.suppress(OSError):  # the container has ended
-            await self.freeze()
-            try:
-                if number is signal.SIGSTOP:
-                    kept = (pid for pid in self.environment.others() if self.keeps(pid))
-                    self._held = [pid for pid in kept if not _is_stopped(pid)]
-                for pid in self._held:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, number)
-            finally:
-                await self.thaw()
+        """Continue what `hold` has frozen."""
+        self.judged = False
+        await self.environment.release_held()
 
     async def end(self) -> None:
         """End its init, and with it all that it keeps; the container goes on."""
         if not self.ended:
             asyncio.get_running_loop().remove_reader(self.pidfd)
             self._end("it was ended")
+        if self._releasing is not None:
+            await self._releasing
 
     def leave(self) -> None:
         """Stop watching it: it lives on, and the next worker adopts it."""
@@ -279,6 +298,7 @@ class LivingContainer:
             for pid in self.environment.others():
                 if self.keeps(pid):
                     kill(pid)
+        self._releasing = asyncio.ensure_future(self.release())
         self.environment.keeps = None
         self.environment.prefix = ""
         self._close()
@@ -381,15 +401,7 @@ def user_of(pid: int) -> int | None:
     return None
 
 
-def kill(pid: int) -> None:
-    """End a process at once; one that has ended is ignored."""
+def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal to a process, by default the one that ends it at once; one that has ended is ignored."""
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] == "T"
+        os.kill(pid, number)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from signal import Signals
 from typing import Final, NamedTuple
 
 from domain.action import EnvironmentSpec
 from domain.confinement import NETWORK_EGRESS
 from domain.errors import Conflict, NotFound, Unavailable
 from domain.ids import TrajectoryKey
-from domain.ports.processes import ProgramFacts
+from domain.ports.processes import EndSignal, ProgramFacts
 from managers.cpu.containers.cgroup_backend import apply
 from managers.cpu.containers.environment import CpuShare, Environment
 from managers.cpu.containers.environment_store import EnvironmentStore
@@ -28,7 +29,7 @@ from managers.cpu.containers.living import (
     recognised,
 )
 from managers.cpu.environment.adoption import InitRecord
-from managers.cpu.environment.protocol import EnvironmentLost, NoEnvironment
+from managers.cpu.environment.protocol import EnvironmentLost, NoEnvironment, RewardRuns
 from managers.cpu.environment.store import facts_of
 from managers.cpu.process.process_tag import ProcessTagger
 
@@ -154,6 +155,11 @@ class LivingContainers:
         else:
             self._living[environment.name] = living
 
+    def check_not_judged(self, trajectory: TrajectoryKey) -> None:
+        """Raise RewardRuns while a reward command runs in the container of a trajectory."""
+        if any(each.judged for each in self.all() if each.trajectory == trajectory):
+            raise RewardRuns
+
     def sweep(self) -> list[LivingContainer]:
         """End background processes above their TTL; return the environments that have none any more."""
         quiet = []
@@ -169,11 +175,13 @@ class LivingContainers:
         """Return the programs of a trajectory's environment. Raises NoEnvironment, Unavailable."""
         return [facts_of(each) for each in self.of(trajectory).processes()]
 
-    def end_process(self, trajectory: TrajectoryKey, pid: int) -> ProgramFacts:
-        """Send SIGKILL to a program. Raises NoEnvironment, NotFound, Unavailable."""
+    def end_process(
+        self, trajectory: TrajectoryKey, pid: int, by: EndSignal = "SIGKILL"
+    ) -> ProgramFacts:
+        """Send a signal to a program. Raises NoEnvironment, NotFound, Unavailable."""
         for each in self.of(trajectory).processes():
             if each.inner_pid == pid:
-                kill(each.pid)
+                kill(each.pid, Signals[by])
                 return facts_of(each)
         raise NotFound(f"no program {pid} runs in the environment")
 

@@ -76,6 +76,7 @@ async def _adopt(
         return
     try:
         await environments.find(environment)
+        await environment.release_held()  # the predecessor may have ended while a reward ran
         record = living.recognise(environment)
         connecting = asyncio.ensure_future(environments.connect(environment))
         while not connecting.done():

@@ -18,7 +18,7 @@ from domain.resources import MILLI
 from managers.common.start_log import StartLogWriter, WithdrawnError
 from managers.cpu.command_line import CannotSpawnError
 from managers.cpu.containers.cgroups import Usage, used_between
-from managers.cpu.containers.container_config import memory_limit
+from managers.cpu.containers.container_config import kill_advice, memory_limit
 from managers.cpu.containers.docker_engine import DockerNotFound
 from managers.cpu.containers.environment import CpuShare, Environment
 from managers.cpu.containers.environment_store import EnvironmentStore, Site
@@ -188,8 +188,8 @@ class ContainerRun:
             if self.order.action.reward is None or living is None:
                 return await self._act_prepared(environment, invocation)
             # A reward is judged while nothing of the agent runs beside it.
-            await living.hold()
             try:
+                await living.hold()
                 return await self._act_prepared(environment, invocation)
             finally:
                 await living.release()
@@ -230,8 +230,8 @@ class ContainerRun:
         environment.note_running(self.order.mark)
         disk = self._tools.site.disk
         disk.begin(
-            environment.directory, environment.spec.disk_bytes, self.stop, environment.written,
-            environment.processes,
+            environment.directory, self._tools.site.quota_of(environment), self.stop,
+            environment.written, environment.processes, has_disk=environment.disk is not None,
         )  # fmt: skip
         try:
             return await self._act_watched(environment, invocation)
@@ -249,8 +249,9 @@ class ContainerRun:
             ended = living.end_background()
             _log.warning("ended %d processes in the background: %s", ended, reason)
 
-        self._tools.site.disk.begin(
-            environment.directory, environment.spec.disk_bytes, stop, environment.written,
+        site = self._tools.site
+        site.disk.begin(
+            environment.directory, site.quota_of(environment), stop, environment.written,
             environment.processes,
         )  # fmt: skip
 
@@ -424,11 +425,7 @@ class ContainerRun:
     def _advice(self, used: Usage) -> str:
         assert self._environment is not None
         limit = memory_limit(self._environment.spec, self._tools.site.settings)
-        times = "once" if used.oom_kills == 1 else f"{used.oom_kills} times"
-        return (
-            f"the kernel killed {times} for lack of memory: the environment may use {limit} bytes,"
-            " declare a higher environment.memory_bytes"
-        )
+        return kill_advice(used.oom_kills, limit)
 
     def _measure(self, environment: Environment) -> Usage | None:
         return self._tools.backend.usage(environment)

@@ -8,7 +8,7 @@ weight.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,11 @@ from domain.allocation import Allocation
 from domain.errors import Unavailable
 from domain.ids import TrajectoryKey
 from domain.ports import RunOrder
+from managers.common.removals import Removals
 from managers.cpu.containers.cgroup_backend import apply
-from managers.cpu.containers.environment import together
+from managers.cpu.containers.cgroups import used_between
+from managers.cpu.containers.container_config import kill_advice, memory_limit
+from managers.cpu.containers.environment import Environment, together
 from managers.cpu.containers.living import LivingContainer
 from managers.cpu.environment.protocol import LivingEnvironment
 from managers.cpu.sessions.host import SessionHost
@@ -32,7 +35,8 @@ if TYPE_CHECKING:
 class ContainerSessions:
     """The sessions of one container driver."""
 
-    def __init__(self) -> None:
+    def __init__(self, removals: Removals) -> None:
+        self._removals = removals
         self._host = SessionHost()
         self._tools: ContainerTools | None = None
         places = SessionPlaces(self._find, self._open, _no_variables, self._tag)
@@ -58,7 +62,9 @@ class ContainerSessions:
             assert isinstance(environment, LivingContainer)
             of = environment.environment
             disk = tools.site.disk
-            disk.begin(of.directory, of.spec.disk_bytes, run.stop, of.written, of.processes)
+            quota = tools.site.quota_of(of)
+            has_disk = of.disk is not None
+            disk.begin(of.directory, quota, run.stop, of.written, of.processes, has_disk=has_disk)
             try:
                 yield
             finally:
@@ -67,9 +73,27 @@ class ContainerSessions:
         shared = SessionTools(
             self._host, self._find, cores_of,
             lambda mark, withdrawn: tools.marks.after(mark, _nothing, withdrawn),
-            tools.outputs, watched, tools.site.settings.grace_seconds,
+            tools.outputs, watched, tools.site.settings.grace_seconds, self._watch_kills,
         )  # fmt: skip
         return SessionRun(order, started, shared)
+
+    def _watch_kills(self, living: LivingEnvironment) -> Callable[[], str]:
+        """Watch the control group of a container."""
+        assert isinstance(living, LivingContainer)
+        environment, tools = living.environment, self._open_tools()
+        before = tools.backend.usage(environment)
+
+        def since() -> str:
+            used = used_between(before, tools.backend.usage(environment))
+            if used is None or not used.oom_kills:
+                return ""
+            return kill_advice(used.oom_kills, memory_limit(environment.spec, tools.site.settings))
+
+        return since
+
+    def idle_shells(self, environment: Environment) -> Collection[int]:
+        """Return the host ids of shells that run no command, and of keepers."""
+        return self._host.idle_shells(environment.name)
 
     def forget(self, environment: str) -> None:
         """Forget the sessions of an environment that has ended."""
@@ -89,7 +113,8 @@ class ContainerSessions:
         return self._open_tools().living.of(trajectory)
 
     async def _open(self, trajectory: TrajectoryKey, spec: EnvironmentSpec) -> LivingContainer:
-        return await self._open_tools().living.open(trajectory, spec)
+        async with self._removals.using(trajectory):
+            return await self._open_tools().living.open(trajectory, spec)
 
     def _tag(self, environment: LivingEnvironment, name: str) -> int:
         return self._open_tools().living.tagger.tag(f"session {environment.name} {name}")

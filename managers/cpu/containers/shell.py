@@ -17,6 +17,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from managers.cpu.command_line import EXECUTE
+
 _HEAD_BYTES: Final = 8
 _CHUNK_BYTES: Final = 65536
 _STDOUT: Final = 1
@@ -168,7 +170,7 @@ def action_script(
     exports = "".join(f" {shlex.quote(f'{name}={value}')}" for name, value in variables.items())
     words = " ".join(map(shlex.quote, command))
     return (
-        f"( {prefix}cd {shlex.quote(cwd)} || exit 126; export{exports}; exec {words} )"
+        f"( {prefix}cd {shlex.quote(cwd)} || exit 126; export{exports}; set -- {words}; {EXECUTE} )"
         f" <{shlex.quote(stdin)} >{shlex.quote(stdout)} 2>{shlex.quote(stderr)};"
         f" echo {number} $?\n"
     )

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from domain.ports import DriverContext
-from managers.cpu.containers import ContainerDriver
+from managers.cpu.containers import ContainerDriver, survey
+from managers.cpu.containers.environment_store import Site
 from managers.cpu.egress.proxy import EgressProxy
-from tests.docker_engine import IMAGE, DockerEngine, missing_programs
+from tests.docker_engine import IMAGE, DockerEngine, missing_programs, unmount_below
 
 WAYS = ("direct", "api")
+_TRY = survey._try
 
 
 @pytest.fixture(scope="session")
@@ -29,11 +31,40 @@ def engine() -> Iterator[DockerEngine]:
     engine.stop()
 
 
+@pytest.fixture(scope="session")
+def tried_engine(engine: DockerEngine) -> Iterator[DockerEngine]:
+    """Try a container on the engine once, not whenever a driver opens: that takes as long as most tests."""
+    seen = set[object]()
+
+    async def try_first(site: Site) -> None:
+        what = (site.engine.host, site.settings)
+        if site.engine.host != engine.host or what not in seen:
+            await _TRY(site)
+        seen.add(what)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(survey, "_try", try_first)
+        yield engine
+
+
+@pytest.fixture
+def each_tries(tried_engine: DockerEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each driver try a container when it opens, as on a node."""
+    monkeypatch.setattr(survey, "_try", _TRY)
+
+
 @pytest.fixture(scope="module", autouse=True)
-def cleared(engine: DockerEngine) -> Iterator[None]:
+def cleared(tried_engine: DockerEngine) -> Iterator[None]:
     """Leave no container to later tests: a hundred idle ones slow them down."""
     yield
-    engine.clear()
+    tried_engine.clear()
+
+
+@pytest.fixture(autouse=True)
+def without_mounts(tmp_path: Path) -> Iterator[None]:
+    """Unmount the disks of environments that a test leaves: pytest cannot delete a directory with a mount."""
+    yield
+    unmount_below(tmp_path)
 
 
 def a_driver(

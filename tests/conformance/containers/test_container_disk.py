@@ -1,4 +1,4 @@
-"""The disk that a container may use, in its workspace and in its own layer, on a real engine."""
+"""The watched disk that a container may use, in its workspace and in its own layer, on a real engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def small(engine: DockerEngine, tmp_path: Path) -> AsyncIterator[Container
     given = {
         "docker_host": engine.host, "docker_image": IMAGE, "docker_way": "direct",
         "docker_grace_seconds": "0.1", "environment_disk_bytes": str(_QUOTA),
-        "environment_files": "500",
+        "environment_files": "500", "environment_disks": "watched",
     }  # fmt: skip
     driver = ContainerDriver(DriverContext("n1", tmp_path / "state", {}, given))
     await driver.open()

@@ -8,14 +8,14 @@ import pytest
 
 from domain.ports import Driver
 from tests.conformance.containers.conftest import WAYS, a_driver
-from tests.conformance.driver import DriverConformance
+from tests.conformance.forking import ForkingConformance
 from tests.docker_engine import DockerEngine
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("way", WAYS)
-class TestContainerDriver(DriverConformance):
+class TestContainerDriver(ForkingConformance):
     @pytest.fixture(autouse=True)
     def place(self, engine: DockerEngine, tmp_path: Path, way: str) -> None:
         self.engine, self.directory, self.way = engine, tmp_path, way

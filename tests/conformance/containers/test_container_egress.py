@@ -23,6 +23,7 @@ from tests.conformance.egress import (
     Door,
     EgressConformance,
     ProxyingDriver,
+    listening,
     naming,
     origin,
     secure,
@@ -56,6 +57,16 @@ class TestEgressOfContainers(EgressConformance):
 
         assert report.result is not None
         assert report.result.stdout.splitlines()[0] == "Connection refused"
+
+    async def test_nothing_listens_in_a_container_after_its_command(
+        self, door: Door, origin: Origin
+    ) -> None:
+        origin.files["/word"] = b"hello"
+        door.rules = naming(origin)
+        await door.fetch(origin)
+
+        assert listening() == []
+        assert door.usage.facts()["open"] == 0
 
     async def test_a_driver_serves_a_container_of_its_predecessor(
         self, door: Door, origin: Origin

@@ -104,6 +104,7 @@ async def test_a_read_only_image_leaves_the_workspace_and_tmp(
     assert report.result.exit_code == 0
 
 
+@pytest.mark.usefixtures("each_tries")
 async def test_the_engine_is_asked_where_control_groups_are_not_ours(
     engine: DockerEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

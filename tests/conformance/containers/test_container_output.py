@@ -73,7 +73,7 @@ async def test_a_command_that_is_not_there_is_data(driver: ContainerDriver) -> N
     report = await driver.run(an_order("no-such-command"), lambda: None)
     assert report.result is not None
     assert (report.outcome, report.result.exit_code) == (Outcome.COMPLETED, 127)
-    assert "not found" in report.result.stderr
+    assert report.result.stderr == "tangram: no-such-command: not found\n"
 
 
 async def test_a_directory_that_is_not_there_is_data(driver: ContainerDriver) -> None:

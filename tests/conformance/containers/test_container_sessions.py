@@ -223,3 +223,15 @@ async def test_sessions_with_egress_are_refused(driver: ContainerDriver) -> None
     spec = EnvironmentSpec(network=NETWORK_EGRESS)
     with pytest.raises(Conflict, match="declare network none"):
         await driver.sessions.open(TRAJECTORY, SessionSpec("main"), spec)
+
+
+async def test_a_command_that_loses_a_program_to_the_limit_of_memory_ends_oom_killed(
+    driver: ContainerDriver,
+) -> None:
+    spec = EnvironmentSpec(memory_bytes=96 * 2**20)
+    await driver.sessions.open(TRAJECTORY, SessionSpec("main"), spec)
+    await result(driver, "true")
+    report = await run(driver, "python3 -c 'print(len(bytearray(400 << 20)))'", name="act_2")
+    assert report.outcome is Outcome.OOM_KILLED, report
+    assert "declare a higher environment.memory_bytes" in (report.detail or "")
+    assert (await result(driver, "echo on", name="act_3")).stdout.strip() == "on"

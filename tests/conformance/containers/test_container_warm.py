@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from domain.action import EnvironmentSpec
 from domain.ports import RunOrder
-from managers.cpu.containers import ContainerDriver
+from managers.cpu.containers import ContainerDriver, docker_engine
 from tests.conformance.containers.conftest import WAYS, a_driver
 from tests.conformance.containers.test_container_lifetimes import owned
 from tests.conformance.driver import TRAJECTORY, an_order
@@ -102,3 +103,75 @@ async def test_one_that_died_while_it_waited_is_not_taken(
     report = await driver.run(an_order("echo", "fresh"), lambda: None)
     assert report.result is not None
     assert report.result.stdout == "fresh\n"
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_as_many_as_the_pool_asks_for_now(
+    engine: DockerEngine, tmp_path: Path, way: str
+) -> None:
+    driver = a_driver(engine, tmp_path, way)
+    await driver.open()
+    try:
+        driver.prepared.keep_warm({"": 2})
+        async with asyncio.timeout(120):
+            while not any(each.kept == 2 for each in driver.prepared.warm_facts().values()):
+                await asyncio.sleep(0.02)
+        waited = {each.container for each in driver.containers()}
+        report = await driver.run(an_order("echo", "ran"), lambda: None)
+        assert report.result is not None
+        [taken] = [each for each in driver.containers() if each.trajectory]
+        assert taken.container in waited
+        async with asyncio.timeout(120):
+            while next(iter(driver.prepared.warm_facts().values())).made < 3:
+                await asyncio.sleep(0.02)
+        [facts] = driver.prepared.warm_facts().values()
+        assert (facts.wanted, facts.kept, facts.taken, facts.made) == (2, 2, 1, 3)
+        driver.prepared.keep_warm({})
+        await until_ready(driver, 0)
+    finally:
+        await driver.remove_environment(TRAJECTORY)
+        await driver.close()
+
+
+async def test_a_missing_image_is_named_as_the_problem_and_holds_no_other_up(
+    engine: DockerEngine, tmp_path: Path
+) -> None:
+    driver = a_driver(engine, tmp_path, "direct")
+    await driver.open()
+    try:
+        driver.prepared.keep_warm({"missing.invalid/none:1": 1, "": 1})
+        await until_ready(driver, 1)
+        async with asyncio.timeout(120):
+            while not driver.prepared.warm_facts().get("missing.invalid/none:1"):
+                await asyncio.sleep(0.02)
+            while not driver.prepared.warm_facts()["missing.invalid/none:1"].problem:
+                await asyncio.sleep(0.02)
+    finally:
+        await driver.close()
+
+
+async def test_one_that_ends_before_its_shell_answers_is_made_again(
+    engine: DockerEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Less than the driver's patience of 120 s: the engine keeps the stream of such a container open."""
+    driver = a_driver(engine, tmp_path, "direct")
+    await driver.open()
+    attach, killed = docker_engine.DockerEngine.attach, list[str]()
+
+    async def attach_late(self: docker_engine.DockerEngine, container: str) -> socket.socket:
+        if not killed:
+            killed.append(container)
+            with engine.client() as client:
+                client.kill(container)
+        return await attach(self, container)
+
+    monkeypatch.setattr(docker_engine.DockerEngine, "attach", attach_late)
+    try:
+        driver.prepared.keep_warm({"": 1})
+        async with asyncio.timeout(60):
+            while not any(each.kept for each in driver.prepared.warm_facts().values()):
+                await asyncio.sleep(0.02)
+        assert killed
+        assert killed[0] not in {each.container for each in driver.containers()}
+    finally:
+        await driver.close()
