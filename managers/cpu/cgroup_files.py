@@ -53,14 +53,14 @@ def group_paths(text: str) -> dict[str, str]:
     return paths
 
 
-def read(path: Path) -> str:
-    """Return the content of a small file."""
+def read(path: Path | str) -> str:
+    """Return the content of a small file of the kernel; several times as fast as `Path.read_text`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         chunks = []
         while chunk := os.read(descriptor, 65536):
             chunks.append(chunk)
-        return b"".join(chunks).decode()
+        return b"".join(chunks).decode(errors="replace")
     finally:
         os.close(descriptor)
 

@@ -39,6 +39,15 @@ fi
 """
 
 
+#: Becomes the command "$@". A missing program has one text in all ways to run commands, whatever the shell says.
+EXECUTE: Final = (
+    'case $1 in */*) tangram_f=$1 ;; *) tangram_f=; tangram_p=$PATH:; while [ -n "$tangram_p" ]; do'
+    " tangram_d=${tangram_p%%:*}; tangram_d=${tangram_d:-.}/$1; tangram_p=${tangram_p#*:};"
+    ' [ -f "$tangram_d" ] && [ -x "$tangram_d" ] && tangram_f=$tangram_d && break; done ;; esac;'
+    ' [ -e "$tangram_f" ] || { printf "tangram: %s: not found\\n" "$1" >&2; exit 127; }; exec "$@"'
+)
+
+
 class CannotSpawnError(Exception):
     """The user's command cannot be spawned; the exit code is that of a shell."""
 

@@ -40,6 +40,8 @@ _REST: Final = 10
 _RECENT_SECONDS: Final = 60.0
 #: Longest time for new looks when the disk is full; beyond it earlier ones are used.
 _URGENT_SECONDS: Final = 2.0
+#: Pause before the first look at environments of a predecessor.
+_ADOPTED_SECONDS: Final = 5.0
 _BLOCK_BYTES: Final = 512
 #: Entries that are counted before other threads of this process may run.
 _ENTRIES_AT_ONCE: Final = 2000
@@ -107,26 +109,33 @@ class DiskQuotas:
 
 def measure_all(roots: Iterable[Path]) -> DiskUse:
     """Return the sum of what several trees use. Blocks."""
-    uses = [measure(root) for root in roots]
-    return DiskUse(
-        sum(each.used_bytes for each in uses),
-        sum(each.files for each in uses),
-    )
+    total = _NOTHING
+    for root in roots:
+        total = total.more(measure(root))
+    return total
 
 
 def measure(root: Path) -> DiskUse:
-    """Return what the files below ``root`` use; missing ones use nothing. Blocks."""
+    """Return what the file ``root``, or the files below it, use; missing ones use nothing. Blocks."""
     walk = _Walk()
     try:
         walk.enter(os.open(root, _DIRECTORY))
     except OSError:
-        return DiskUse(0, 0)
+        return _measure_file(root)
     try:
         while walk.step():
             pass
     finally:
         walk.close()
     return DiskUse(walk.blocks * _BLOCK_BYTES, walk.files)
+
+
+def _measure_file(path: Path) -> DiskUse:
+    with contextlib.suppress(OSError):
+        facts = os.lstat(path)
+        if stat.S_ISREG(facts.st_mode):
+            return DiskUse(facts.st_blocks * _BLOCK_BYTES, 1)
+    return _NOTHING
 
 
 @dataclass
@@ -241,6 +250,8 @@ class _Watched:
     also: tuple[Path, ...] = ()
     #: Finds its processes.
     processes: Callable[[], Iterable[int]] = tuple
+    #: A disk of its own bounds it: it is measured and never stopped.
+    has_disk: bool = False
     #: Stops its action; None while none runs.
     stop: Callable[[Outcome, str], None] | None = None
     use: DiskUse = _NOTHING
@@ -288,16 +299,18 @@ class DiskWatch:
         stop: Callable[[Outcome, str], None],
         also: tuple[Path, ...] = (),
         processes: Callable[[], Iterable[int]] = tuple,
+        *,
+        has_disk: bool = False,
     ) -> None:
         """Watch an environment while an action runs in it.
 
-        ``also``: further trees of its files. ``processes`` finds its processes; called in a thread, and
-        may raise OSError.
+        ``also``: further trees of its files. ``processes`` finds its processes; called in a thread, may raise
+        OSError. ``has_disk``: it has a disk of its own, which ends its growth.
         """
         quota = self.quotas.of_environment(declared_bytes)
         known = self._environments.setdefault(path.name, _Watched(path, quota))
         known.quota_bytes, known.stop = quota, stop
-        known.also, known.processes = also, processes
+        known.also, known.processes, known.has_disk = also, processes, has_disk
         known.pause_seconds = _FIRST_PAUSE_SECONDS
         # A look after the last action's end is pending, if one is due at all.
         known.begun = known.use if math.isinf(known.due_at) or not known.due_at else None
@@ -306,7 +319,8 @@ class DiskWatch:
     def adopt(self, paths: Iterable[Path], also: tuple[Path, ...] = ()) -> None:
         """Look at environments of a predecessor."""
         for path in paths:
-            known = _Watched(path, self.quotas.default_bytes, also, due_at=self._clock())
+            known = _Watched(path, self.quotas.default_bytes, also)
+            known.due_at = self._clock() + _ADOPTED_SECONDS
             self._environments.setdefault(path.name, known)
 
     def end(self, path: Path) -> None:
@@ -389,8 +403,10 @@ class DiskWatch:
             each.due_at = math.inf
         elif each.begun is None:
             each.begun = use
-        elif use.grows_from(each.begun) and (
-            why := excess(use, each.quota_bytes, self.quotas.files)
+        elif (
+            not each.has_disk
+            and use.grows_from(each.begun)
+            and (why := excess(use, each.quota_bytes, self.quotas.files))
         ):
             each.stop(Outcome.CANCELLED, why)
 

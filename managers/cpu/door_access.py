@@ -48,6 +48,8 @@ class RunningTree:
     uids: int = 1
     #: It reaches hosts through the node's proxy.
     has_egress: bool = False
+    #: Loopback address of its own; empty: it has the usual one.
+    address: str = ""
 
     def open_root(self) -> int:
         """Return a descriptor of its root. Raises Unavailable when it has ended."""
@@ -77,7 +79,8 @@ class DoorAccess:
         #: Returns what opens the tree of an environment that does not run; None: it has only a workspace.
         self._resting_root = resting_root
         self._trees = OpenTrees()
-        self._ports = PortConnector()
+        #: Sockets in the networks of environments.
+        self.ports = PortConnector()
 
     def files_of(
         self,
@@ -123,22 +126,22 @@ class DoorAccess:
         if running is None:
             raise NotFound(f"{trajectory} has no environment that runs here", code="not_here")
         network = EnvironmentNetwork(
-            running.pid, running.is_alive, running.processes, running.has_egress
+            running.pid, running.is_alive, running.processes, running.has_egress, running.address
         )
         name = self._workspaces.of(trajectory).name
-        return (await self._ports.connect(name, network, port)).detach()
+        return (await self.ports.connect(name, network, port)).detach()
 
     async def end(self, name: str) -> None:
         """End what is open of an environment that is about to end; an unknown one is ignored.
 
         ``name``: that of its folder.
         """
-        self._ports.end(name)
+        self.ports.end(name)
         await self._trees.end(name)
 
     async def close(self) -> None:
         """End everything."""
-        self._ports.close()
+        self.ports.close()
         await self._trees.close()
 
 
@@ -156,6 +159,7 @@ def tree_of(
         living.uid,
         1 if living.uid is None else ENVIRONMENT_UIDS,
         living.spec.network == NETWORK_EGRESS,
+        getattr(living, "address", ""),  # some kinds of environments have none
     )
 
 

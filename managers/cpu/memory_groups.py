@@ -24,7 +24,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -146,13 +146,18 @@ class MemoryGroup:
 
     def reclaim(self) -> int:
         """Give back its page cache; return the bytes that were. Blocks, for a second per some GiB."""
-        before = self._usage()
+        before = self.usage_bytes()
         # Version 2 fails with EAGAIN when it could not give back all; version 1 ignores the number.
         with contextlib.suppress(OSError):
             write(self._at / self._files.reclaim, str(before))
-        return max(0, before - self._usage())
+        return max(0, before - self.usage_bytes())
 
-    def _usage(self) -> int:
+    def enter(self, pid: int) -> None:
+        """Move a process there; what it has used stays counted where it was. Raises OSError when it has ended."""
+        write(self.entrance, str(pid))
+
+    def usage_bytes(self) -> int:
+        """Return what it uses now."""
         return int(read_if_there(self._at / self._files.usage) or "0")
 
     def processes(self) -> list[int]:
@@ -210,6 +215,14 @@ class MemoryGroups:
         group.limit(limit_bytes)
         return group
 
+    def rename(self, former: str, name: str) -> None:
+        """Give a group another name. Raises OSError where the kernel renames none (version 2)."""
+        (self._at / former).rename(self._at / name)
+        known = self._groups.pop(former, None)
+        self._groups[name] = MemoryGroup(self._at / name, self._parent._files)
+        if known is not None:
+            self._groups[name].limit_bytes = known.limit_bytes
+
     def reclaim(self, name: str) -> int:
         """Give back the page cache of an environment; return the bytes that were. Blocks."""
         group = self._groups.get(name)
@@ -254,6 +267,24 @@ def describe_kills(use: GroupUse, limit_bytes: int) -> str:
         f"{killed}: the environment may use {limit_bytes} bytes,"
         " declare a higher environment.memory_bytes"
     )
+
+
+def watch_kills(group: MemoryGroup | None) -> Callable[[], str]:
+    """Return a function that describes what the kernel has killed in a group since now; empty: nothing."""
+    if group is None:
+        return str
+    try:
+        before = group.use()
+    except OSError:
+        return str
+
+    def since() -> str:
+        with contextlib.suppress(OSError):
+            use = group.use().since(before)
+            return describe_kills(use, group.limit_bytes) if use.kills else ""
+        return ""
+
+    return since
 
 
 def open_memory_groups(
@@ -305,8 +336,19 @@ def _make_parent(directory: Path, files: _Files) -> None:
     directory.mkdir(exist_ok=True)
     if files is _V2:
         for each in (directory.parent, directory):
-            if "memory" not in read(each / "cgroup.subtree_control").split():
-                write(each / "cgroup.subtree_control", "+memory")
+            for controller in ("memory", "pids"):
+                _divide(each / "cgroup.subtree_control", controller)
+
+
+def _divide(control: Path, controller: str) -> None:
+    """Let groups below have limits of their own. Raises OSError for memory alone: without it the rest is of no use."""
+    if controller in read(control).split():
+        return
+    try:
+        write(control, f"+{controller}")
+    except OSError:
+        if controller == "memory":
+            raise
 
 
 def _try(groups: MemoryGroups) -> None:

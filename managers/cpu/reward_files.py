@@ -6,7 +6,8 @@
 2. Files of the submitter (``reward.files``) are mounted read-only where there is a sandbox. Their mount points are
    made as the owner of the environment, in place of links and directories that an agent left there, and deleted
    afterwards. Without a sandbox the files themselves are written and deleted.
-3. No program of the environment may run meanwhile: `prepare` follows no link, but replaces what it finds.
+3. No program of the environment may change files meanwhile: `prepare` follows no link, but replaces what it finds, and
+   what it made is compared once the environment is sealed (`managers.cpu.environment.sealing`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import secrets
 import shlex
 import stat
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -27,6 +29,7 @@ from msgspec.structs import replace
 from domain.action import Outcome
 from domain.errors import InvalidRequest, NotFound
 from domain.ports import RewardFile, RunOrder, RunReport
+from domain.ports.files import FileKind
 from domain.rewards import JSON, JUNIT
 from managers.common.reward_evidence import MAX_JSON_BYTES, MAX_JUNIT_BYTES
 from managers.cpu.files.file_tree import FileTree, read_whole
@@ -37,6 +40,10 @@ from managers.cpu.workspaces import acting_as, split_path
 _PYTEST_OPTIONS: Final = "PYTEST_ADDOPTS"
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class FilesChanged(Exception):
+    """A program of the environment has changed files of a reward before the environment was sealed."""
 
 
 @dataclass
@@ -87,12 +94,19 @@ class RewardFiles:
         uid: int | None = None,
         *,
         mounted: bool = False,
+        sealed: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> RunReport:
-        """Run a command with these files; return its report with the file that the reward is read from."""
+        """Run a command with these files; return its report with the file that the reward is read from.
+
+        ``sealed`` keeps programs of the environment from changing files. Raises FilesChanged when one did so before;
+        then the command was not started.
+        """
         try:
             await asyncio.to_thread(self.prepare, workspace, uid, mounted=mounted)
-            report = await command()
-            return await asyncio.to_thread(self.collected, report, workspace, uid)
+            async with sealed():
+                await asyncio.to_thread(self.check, workspace, uid, mounted=mounted)
+                report = await command()
+                return await asyncio.to_thread(self.collected, report, workspace, uid)
         finally:
             await asyncio.to_thread(self.clear, workspace, uid)
 
@@ -102,22 +116,45 @@ class RewardFiles:
         ``mounted``: make mount points, not the files. Raises OSError, InvalidRequest.
         """
         self._remove(self.path, workspace, uid)
+        if self._is_written(workspace, uid):  # in a directory that its owner may not change
+            _place(workspace, self.path, None, uid)
+            self._remove(self.path, workspace, uid)
         for path, text in self.given.items():
             content = None if mounted else text.encode(errors="replace")
             self._made += _place(workspace, path, content, uid)
+
+    def check(self, workspace: Path, uid: int | None = None, *, mounted: bool = False) -> None:
+        """Raise FilesChanged unless all is as `prepare` has left it. Blocks."""
+        if self._is_written(workspace, uid):
+            raise FilesChanged(f"{self.path!r} was written again before the command")
+        tree = _tree(workspace, uid)
+        for path, text in self.given.items():
+            content = None if mounted else text.encode(errors="replace")
+            if not _is_placed(tree, path, content):
+                raise FilesChanged(f"{path!r} was replaced before the command")
 
     def collected(self, report: RunReport, workspace: Path, uid: int | None = None) -> RunReport:
         """Return ``report`` with the file of a completed run, read as ``uid``. Blocks."""
         if self.path and report.outcome is Outcome.COMPLETED:
             report = replace(report, reward_file=self._read(workspace, uid))
-        if self.is_ours:
-            self._remove(self.path, workspace, uid)
         return report
 
     def clear(self, workspace: Path, uid: int | None = None) -> None:
-        """Delete what `prepare` has made. Blocks."""
+        """Delete what `prepare` has made, and the report of our name. Blocks."""
+        if self.is_ours:
+            self._remove(self.path, workspace, uid)
         while self._made:
             self._remove(self._made.pop(), workspace, uid)
+
+    def _is_written(self, workspace: Path, uid: int | None) -> bool:
+        """Say whether there is a file that would count as evidence."""
+        if not self.path:
+            return False
+        try:
+            facts = _tree(workspace, uid).stat(self.path, follow=False)
+        except (NotFound, InvalidRequest):  # a link on the way is no evidence
+            return False
+        return facts.kind is FileKind.FILE
 
     def _remove(self, path: str, workspace: Path, uid: int | None) -> None:
         with contextlib.suppress(InvalidRequest, OSError):
@@ -141,6 +178,15 @@ class RewardFiles:
 def _tree(workspace: Path, uid: int | None) -> FileTree:
     """Return the files of a workspace; no link leads to a reward."""
     return FileTree(TreePlace.folder(workspace, uid, NoQuota(), PathScope.STRICT))
+
+
+def _is_placed(tree: FileTree, path: str, content: bytes | None) -> bool:
+    """Say whether a file is there; ``content`` None: any."""
+    try:
+        is_file = tree.stat(path, follow=False).kind is FileKind.FILE
+        return is_file and (content is None or read_whole(tree, path, len(content)) == content)
+    except (NotFound, InvalidRequest):
+        return False
 
 
 def _place(workspace: Path, path: str, content: bytes | None, uid: int | None = None) -> list[str]:

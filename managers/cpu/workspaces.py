@@ -1,7 +1,8 @@
 """Workspaces of commands: one folder per trajectory, one for each action without a trajectory.
 
 A folder holds the files of an environment: as the upper layer of its tree (`managers.cpu.tree.layers`), in
-which the workspace is one directory, or, for containers, as the workspace itself. Folders of earlier
+which the workspace is one directory, or, for containers, as the workspace itself, unless the folder is a disk of
+its own: then the workspace is one directory of it. Folders of earlier
 versions, ``workspaces/NAME``, become ``environments/NAME/layer/workspace`` by rename when the driver opens;
 a crash between leaves each file in one of the two places, and the next start goes on.
 
@@ -29,6 +30,7 @@ from typing import Final, Protocol
 
 from domain.errors import InvalidRequest, NotFound, Unavailable
 from domain.ids import ActionId, TrajectoryKey
+from managers.cpu.tree.copying import copy_tree, delete_of_others
 from managers.cpu.tree.layers import ENVIRONMENTS, UPPER, WORKSPACE
 
 #: Path of the workspace inside a sandbox; accepted as a prefix of paths everywhere.
@@ -36,7 +38,7 @@ MOUNT: Final = "/workspace"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_+@-]+")
 _READABLE_LENGTH: Final = 80
 #: Folders of trajectories in earlier versions, and of containers.
-_FLAT: Final = "workspaces"
+FLAT: Final = "workspaces"
 _log = logging.getLogger(__name__)
 
 
@@ -72,6 +74,9 @@ class WorkspaceDisks(Protocol):
     def remove(self, folder: Path) -> None:
         """Delete the disk of a folder, if it has one. Raises OSError. Blocks."""
 
+    def move(self, folder: Path, place: Path) -> None:
+        """Make the disk of a folder that of ``place``, which does not exist. Raises OSError. Blocks."""
+
 
 class PreparedFolders(Protocol):
     """Folders of images that wait for a trajectory."""
@@ -83,7 +88,7 @@ class PreparedFolders(Protocol):
 class Workspaces:
     """The workspaces below one state directory.
 
-    ``flat``: a folder is the workspace itself, as containers have it.
+    ``flat``: a folder without a disk of its own is the workspace itself, as containers have it.
     """
 
     def __init__(self, state_directory: Path, *, flat: bool = False) -> None:
@@ -96,7 +101,7 @@ class Workspaces:
         #: Folders that wait for a trajectory.
         self.prepared: PreparedFolders | None = None
         self._flat = flat
-        self._earlier = state_directory / _FLAT
+        self._earlier = state_directory / FLAT
         self._trajectories = self._earlier if flat else state_directory / ENVIRONMENTS
         self._alone = state_directory / "alone"
         self._yard = state_directory / "yard"
@@ -112,7 +117,10 @@ class Workspaces:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lost = {each.name: each.read_text() for each in self._lost_at.iterdir()}
         for leftover in (*self._alone.iterdir(), *self._yard.iterdir()):
-            self.remove(leftover)
+            try:
+                self.remove(leftover)
+            except OSError as error:  # of subordinate ids that this account may not map any more
+                _log.warning("%s could not be deleted: %s", leftover, error)
         if not self._flat and self._earlier.is_dir():
             for folder in self._earlier.iterdir():
                 _convert(folder, self._trajectories / folder.name)
@@ -134,10 +142,12 @@ class Workspaces:
             raise NotFound(f"{trajectory} has no environment on this node", code="not_here")
         return path
 
-    def ensure(self, trajectory: TrajectoryKey, disk_bytes: int = 0, image: str = "") -> Path:
+    def ensure(
+        self, trajectory: TrajectoryKey, disk_bytes: int = 0, image: str | None = None
+    ) -> Path:
         """Return a trajectory's folder, made when missing. Raises LostWorkspaceError.
 
-        ``image``: a new folder is a `prepared` one of it, where there is any.
+        ``image``: a new folder is a `prepared` one of it, where there is any; ``""`` is no image, None: a new one.
 
         ``disk_bytes``: a new folder gets a disk of its own with so much room where the node has
         `disks`; then this blocks for some 20 ms.
@@ -146,8 +156,9 @@ class Workspaces:
         if path.name in self._lost:
             raise LostWorkspaceError(self._lost[path.name])
         has_disk = disk_bytes and self.disks is not None
-        if image and not has_disk and self.prepared is not None and not path.exists():
-            self.prepared.take(image, path)
+        prepared = None if image is None or has_disk else self.prepared
+        if prepared is not None and image is not None and not path.exists():
+            prepared.take(image, path)
         made = threading.Event()
         if self.disks is not None:
             # One thread at a time makes it: a second one would fill the folder below the disk of the first.
@@ -179,7 +190,10 @@ class Workspaces:
             self.disks.make(path, disk_bytes)
 
     def _furnished(self, folder: Path) -> Path:
-        if not self._flat:
+        if self._flat:
+            if self.disk_bytes(folder):
+                (folder / WORKSPACE).mkdir(mode=0o755, exist_ok=True)
+        else:
             with contextlib.suppress(FileExistsError):
                 (folder / UPPER).mkdir(mode=0o755)
             with contextlib.suppress(FileExistsError):
@@ -221,10 +235,37 @@ class Workspaces:
                 if self.disks is not None:
                     self.disks.remove(path)
                 moved = _move(path, self._yard)
-        if moved is not None:
+        if moved is not None and not (os.geteuid() and delete_of_others(moved)):
             remove_tree(moved, self._yard)
         with self._deleting:
             self._disown(uid)
+
+    def without_disk(self, folder: Path) -> None:
+        """Move the workspace of a container from the disk of its folder to that of the state directory. Blocks."""
+        with self.draft() as draft:
+            copy_tree(self.files(folder), draft)
+            self.remove(folder)
+            draft.rename(folder)
+
+    def become(self, folder: Path, place: Path) -> None:
+        """Make the folder of a container that waited, and still has it mounted, that of its trajectory. Blocks.
+
+        Files that were uploaded to the trajectory before move into it. Raises OSError, StorageFull.
+        """
+        has_disk, files = bool(self.disk_bytes(folder)), self.files(folder)
+        if place.exists():
+            if has_disk or self.disk_bytes(place):
+                mode = stat.S_IMODE(os.lstat(files).st_mode)
+                copy_tree(self.files(place), files)
+                os.chmod(files, mode)
+            else:
+                for entry in place.iterdir():
+                    entry.rename(files / entry.name)
+            self.remove(place)
+        if self.disks is not None and has_disk:
+            self.disks.move(folder, place)
+        else:
+            folder.rename(place)
 
     @contextlib.contextmanager
     def draft(self) -> Iterator[Path]:
@@ -251,7 +292,9 @@ class Workspaces:
 
     def files(self, folder: Path) -> Path:
         """Return the directory of a folder that commands see as ``/workspace``."""
-        return folder if self._flat else workspace_of(folder)
+        if not self._flat:
+            return workspace_of(folder)
+        return folder / WORKSPACE if self.disk_bytes(folder) else folder
 
     def _disown(self, uid: int) -> None:
         if self.owners is not None:

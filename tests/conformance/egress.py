@@ -139,7 +139,7 @@ def naming(origin: Origin, **bounds: int) -> EgressRules:
     return EgressRules((f"{NAME}:{origin.port}",), **bounds)
 
 
-def _listening() -> list[int]:
+def listening() -> list[int]:
     """Return the descriptors of this process that listen on the port of the proxy, in any network."""
     found = []
     for name in os.listdir("/proc/self/fd"):
@@ -270,14 +270,15 @@ class EgressConformance(ABC):
         assert report.outcome is Outcome.INFRA_FAILED
         assert "egress.hosts" in str(report.detail)
 
-    async def test_nothing_is_left_of_a_network_after_its_command(
+    async def test_nothing_is_left_of_a_network_after_its_environment(
         self, door: Door, origin: Origin
     ) -> None:
         origin.files["/word"] = b"hello"
         door.rules = naming(origin)
         await door.fetch(origin)
+        await door.driver.remove_environment(TRAJECTORY)
 
-        assert _listening() == []
+        assert listening() == []
         assert door.usage.facts()["open"] == 0
 
     async def test_pip_installs_through_a_tunnel(self, door: Door, secure: Origin) -> None:

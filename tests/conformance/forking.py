@@ -1,4 +1,5 @@
-"""The rules of `domain.ports.drivers.Forking` as tests: derive from `ForkingConformance` beside `DriverConformance`."""
+"""The rules of `domain.ports.drivers.Forking` as tests: derive from `ForkingConformance`, or from
+`SnapshottingConformance` for a driver that keeps snapshots, too."""
 
 from __future__ import annotations
 
@@ -114,6 +115,10 @@ class ForkingConformance(DriverConformance):
             await driver.fork_environment(a_fork(TRAJECTORY, CHILD))  # type: ignore[attr-defined]
         async with self.life() as (driver, _):
             assert await driver.get_file(CHILD, "a", 10) == b"1"
+
+
+class SnapshottingConformance(ForkingConformance):
+    """What every driver that also keeps snapshots must do."""
 
     async def test_a_snapshot_outlives_its_environment_and_others_begin_from_it(
         self, driver: Any

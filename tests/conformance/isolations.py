@@ -11,6 +11,7 @@ from domain.ports import DriverContext
 from managers.cpu.process import ProcessDriver
 from managers.cpu.process.sandbox import find_sandbox
 from managers.cpu.workspaces import Workspaces
+from tests.apptainer_stand_in import install
 
 
 @functools.cache
@@ -23,7 +24,15 @@ def isolations() -> tuple[str, ...]:
     return ("process", "bwrap") if usable else ("process",)
 
 
+def stand_in(directory: Path) -> Path:
+    """Return the program that stands in for Apptainer, which records its calls beside it."""
+    program = directory / "program" / "apptainer"
+    return program if program.exists() else install(program.parent)
+
+
 def a_driver(directory: Path, isolation: str, **settings: str) -> ProcessDriver:
     """Return a driver with its state below ``directory``; impatient, so that tests are quick."""
     given = {"isolation": isolation, "grace_seconds": "0.1", **settings}
+    if isolation == "apptainer":
+        given.setdefault("apptainer_program", str(stand_in(directory)))
     return ProcessDriver(DriverContext("n1", directory / "state", {}, given))

@@ -12,11 +12,11 @@ from managers.cpu.fake import FakeDriver, FakeStorage
 from managers.cpu.process import ProcessDriver
 from simulator.driver import ModelledDriver
 from tests.conformance.driver import FOREVER, DriverConformance, Performance, an_order
-from tests.conformance.forking import ForkingConformance
+from tests.conformance.forking import SnapshottingConformance
 from tests.conformance.isolations import a_driver, isolations
 
 
-class TestFakeDriver(ForkingConformance):
+class TestFakeDriver(SnapshottingConformance):
     @pytest.fixture(autouse=True)
     def storage(self) -> None:
         self.shared = FakeStorage()
@@ -43,7 +43,7 @@ class TestModelledDriver(DriverConformance):
 
 
 @pytest.mark.parametrize("isolation", isolations())
-class TestProcessDriver(ForkingConformance):
+class TestProcessDriver(SnapshottingConformance):
     @pytest.fixture(autouse=True)
     def place(self, tmp_path: Path, isolation: str) -> None:
         self.directory, self.isolation = tmp_path, isolation

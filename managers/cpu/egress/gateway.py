@@ -62,6 +62,10 @@ class EgressServer:
         """Name of the environment."""
         return self._usage.name
 
+    def follow(self, rules: EgressRules) -> None:
+        """Serve later connections by other rules."""
+        self._rules = rules
+
     async def listen(self, listener: socket.socket) -> None:
         """Serve the connections of a socket, which is closed with the server."""
         listener.setblocking(False)
@@ -146,14 +150,14 @@ class EgressGateway:
 
     def open(self, order: RunOrder) -> EgressDoor:
         """Open the network of the command of an order. Raises EgressUnavailable, OSError."""
-        return EgressDoor(self._server(order))
+        return EgressDoor(self.serving(order))
 
     async def join(self, order: RunOrder, pid: int, container: str) -> EgressServer:
         """Serve the command of an order in the network of a container, whose first process is ``pid``.
 
         Raises EgressUnavailable.
         """
-        server = self._server(order)
+        server = self.serving(order)
         try:
             listener = await asyncio.to_thread(listen_in, pid, container, PORT)
         except OSError as error:
@@ -164,7 +168,8 @@ class EgressGateway:
         await server.listen(listener)
         return server
 
-    def _server(self, order: RunOrder) -> EgressServer:
+    def serving(self, order: RunOrder) -> EgressServer:
+        """Return a server for the environment of an order that does not listen yet. Raises EgressUnavailable."""
         if order.egress is None:
             raise EgressUnavailable("its pool has no egress.hosts any more, or requires no sandbox")
         name = order.action.trajectory_key or order.id

@@ -53,6 +53,8 @@ class InitRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     variables: dict[str, str] = {}
     #: Tag → what it is the tag of.
     background: dict[int, LeftBehind] = {}
+    #: Name of the folder in which it was started in advance, whose tag it has; empty: its own.
+    started_as: str = ""
 
 
 def write_record(directory: Path, record: InitRecord) -> None:
@@ -84,7 +86,7 @@ def find_living(environments: Path, tagger: ProcessTagger) -> dict[str, InitReco
             record = read_record(Path(entry.path))
             if (Path(entry.path) / MARK).exists():
                 continue
-            if record is not None and _is_init(record, tagger.environment_tag(entry.name), tagger):
+            if record is not None and _is_init(record, _tag_of(entry.name, record, tagger), tagger):
                 found[entry.name] = record
     return found
 
@@ -100,5 +102,9 @@ def _is_init(record: InitRecord, tag: int, tagger: ProcessTagger) -> bool:
 
 def kept_tags(living: dict[str, InitRecord], tagger: ProcessTagger) -> set[int]:
     """Return the tags whose processes stay: those of the environments and of their background processes."""
-    own = {tagger.environment_tag(name) for name in living}
+    own = {_tag_of(name, record, tagger) for name, record in living.items()}
     return own.union(*(record.background for record in living.values()))
+
+
+def _tag_of(name: str, record: InitRecord, tagger: ProcessTagger) -> int:
+    return tagger.environment_tag(record.started_as or name)

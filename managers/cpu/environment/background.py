@@ -14,11 +14,12 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from managers.cpu.cgroup_files import read
 from managers.cpu.environment.adoption import LeftBehind
 from managers.cpu.environment.kernel import inner_pid_of
 from managers.cpu.environment.protocol import SESSION_OWNER, EnvironmentProcess
@@ -119,14 +120,17 @@ class RunningProcess:
     #: Its state as in proc(5).
     state: str
 
-    def public(self, background: Background) -> EnvironmentProcess:
-        """Return it with its owner."""
+    def public(
+        self, background: Background, acting: Mapping[int, str] | None = None
+    ) -> EnvironmentProcess:
+        """Return it with its owner; ``acting``: those of the commands that run, by tag."""
         left = background.left.get(self.tag)
+        owner = (acting or {}).get(self.tag, "") if left is None else left.owner
         now = time.time()  # noqa: TID251 - shown to people
         boot = now - seconds_since_boot()
         return EnvironmentProcess(
             self.pid, inner_pid_of(self.pid) or 0, self.command, boot + self.started,
-            self.cpu_seconds, self.memory_bytes, "" if left is None else left.owner,
+            self.cpu_seconds, self.memory_bytes, owner,
             background=left is not None and not left.owner.startswith(SESSION_OWNER),
         )  # fmt: skip
 
@@ -160,7 +164,7 @@ def _below(pid: int) -> list[int]:
         with contextlib.suppress(OSError):
             for thread in os.listdir(f"/proc/{of}/task"):
                 with contextlib.suppress(OSError):
-                    text = Path(f"/proc/{of}/task/{thread}/children").read_text()
+                    text = read(f"/proc/{of}/task/{thread}/children")
                     children = [int(child) for child in text.split()]
                     found += children
                     waiting += children
@@ -169,15 +173,15 @@ def _below(pid: int) -> list[int]:
 
 def _read(pid: int, tag: int) -> RunningProcess | None:
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+        text = read(f"/proc/{pid}/stat")
+        line = read(f"/proc/{pid}/cmdline")
     except OSError:
         return None
     head, _, rest = text.rpartition(")")
     fields = rest.split()
     if fields[0] in "ZX":
         return None
-    command = line.replace(b"\0", b" ").strip().decode(errors="replace")
+    command = line.replace("\0", " ").strip()
     return RunningProcess(
         pid, command or head.partition("(")[2], int(fields[19]) / _TICKS,
         (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE_BYTES, tag,

@@ -65,6 +65,15 @@ class EnvironmentCores:
                 break
             self.retire(left)
 
+    @property
+    def entrance(self) -> Path:
+        """The file to which a process writes ``0`` to enter the shared cores."""
+        return self._at / _BACKGROUND / _PROCESSES
+
+    def resting(self) -> list[int]:
+        """Return the processes on the shared cores."""
+        return _members(self._at / _BACKGROUND)
+
     def acting(self) -> list[int]:
         """Return the processes on granted cores."""
         return _members(self._at / _ACTING)
@@ -104,6 +113,10 @@ class CoreSets:
                 write(each / "cpuset.cpus", read(self._at / "cpuset.cpus").strip())
         _set_cpus(directory / _BACKGROUND, self._background)
         return EnvironmentCores(directory)
+
+    def rename(self, former: str, name: str) -> None:
+        """Give the sets of an environment another name. Raises OSError."""
+        (self._at / former).rename(self._at / name)
 
     def clear(self, keep: Collection[str] = ()) -> None:
         """Remove the sets of environments that are not kept; their processes have ended."""

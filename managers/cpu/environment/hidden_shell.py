@@ -6,6 +6,9 @@ owned by the worker, with mode 0111, in its control folder. The copy is made fro
 (``/proc/PID/exe``), before anything else runs in the environment: it fits every tree, that of an image too.
 
 A worker without CAP_SYS_PTRACE, as that of an ordinary account, would lose the same access, so it hides no init.
+
+A copy that runs is kept (`HiddenShells`): the next init upon the same lowest tree begins as it, by a hard link, and so all share its
+memory.
 """
 
 from __future__ import annotations
@@ -59,3 +62,31 @@ def exec_line(number: int, control: str) -> str:
         f"if ({copy} -c :) 2>/dev/null; then"
         f" exec {copy} -c 'echo {number} 0; exec {copy} -s'; else echo {number} 1; fi\n"
     )
+
+
+class HiddenShells:
+    """Copies that inits have run as, by the lowest tree of their environment; its methods block."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder`` belongs to this worker alone; what a predecessor has kept there is deleted at the first use."""
+        self._folder = folder
+        self._known: set[str] = set()
+
+    def keep(self, lowest: str, control: Path) -> None:
+        """Keep the copy in ``control``, which runs upon the tree ``lowest``."""
+        with contextlib.suppress(OSError):
+            if not self._known:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                self._folder.mkdir(mode=0o700)
+            os.link(control / NAME, self._folder / lowest)
+            self._known.add(lowest)
+
+    def give(self, lowest: str, control: Path) -> bool:
+        """Link the copy for the tree ``lowest`` into ``control``; return whether there is one."""
+        if lowest not in self._known:
+            return False
+        try:
+            os.link(self._folder / lowest, control / NAME)
+        except OSError:  # another file system
+            return False
+        return os.access(control / NAME, os.X_OK)

@@ -58,6 +58,8 @@ ANSWER_SECONDS: Final = 20.0
 _SHELLS: Final = frozenset(
     "BASHOPTS BASH_VERSINFO EUID IFS LINENO OLDPWD OPTARG OPTIND PPID PWD SHELLOPTS UID _".split()
 )
+#: Opens the pipes of the folder $1, in a shell that becomes the rest.
+ENTERING: Final = 'exec 0<>"$1/in" 1<>"$1/status" 3<>"$1/go" 2>>"$1/log"; shift; '
 #: Functions of the init. $1 of `tangram_go` is the number of its start; a smaller number is of an ended one.
 PRELUDE: Final = """\
 trap : HUP INT QUIT TERM USR1 USR2 ALRM PIPE
@@ -77,14 +79,14 @@ tangram_go() { while read -r tangram_n <&3; do [ "$tangram_n" = "$1" ] && break;
 tangram_cd() { cd "$1" 2>/dev/null && return; printf 'tangram: cwd: %s cannot be entered\\n' "$1" >&2; exit 126; }
 tangram_run() {
     case $1 in
-    */*) [ -f "$1" ] && [ -x "$1" ] && tangram_own "$1" "$@" ;;
+    */*) [ -f "$1" ] && [ -x "$1" ] && tangram_own "$1" "$@"; [ -e "$1" ] && exec "$@" ;;
     ?*) set -f; IFS=:
         for tangram_d in $PATH; do
             tangram_d=${tangram_d:-.}/$1
             [ -f "$tangram_d" ] && [ -x "$tangram_d" ] && tangram_own "$tangram_d" "$@"
         done ;;
     esac
-    exec "$@"
+    printf 'tangram: %s: not found\\n' "$1" >&2; exit 127
 }
 """
 
@@ -110,7 +112,7 @@ def init_command(shell: Sequence[str] = ("/bin/sh",)) -> list[str]:
 
 def entering_command(folder: Path, command: Sequence[str]) -> list[str]:
     """Return a command line on the host that opens the pipes of ``folder`` and becomes ``command``."""
-    script = 'exec 0<>"$1/in" 1<>"$1/status" 3<>"$1/go" 2>>"$1/log"; shift; exec "$@"'
+    script = f'{ENTERING}exec "$@"'
     return ["/bin/sh", "-c", script, "sh", str(folder), *command]
 
 
@@ -256,6 +258,10 @@ class InitClient:
         self._programs: dict[int, StartedProgram] = {}
         self.lost = ""
         self._loop.add_reader(self._answers, self._read)
+
+    def moved(self, folder: Path) -> None:
+        """Record that its folder has another path now."""
+        self._folder = folder
 
     def next_number(self) -> int:
         """Return the number of the next request."""

@@ -33,6 +33,7 @@ from typing import Final
 from domain.action import EnvironmentSpec
 from domain.errors import Unavailable
 from domain.ids import TrajectoryKey
+from managers.cpu.apptainer.starts import LOOPBACK
 from managers.cpu.environment import init
 from managers.cpu.environment.adoption import RECORD, InitRecord, write_record
 from managers.cpu.environment.background import (
@@ -42,6 +43,7 @@ from managers.cpu.environment.background import (
     seconds_since_boot,
 )
 from managers.cpu.environment.cpusets import CoreSets, EnvironmentCores
+from managers.cpu.environment.freezers import EnvironmentFreezer, Freezers
 from managers.cpu.environment.init import InitClient, StartedProgram
 from managers.cpu.environment.kernel import children_of, start_time
 from managers.cpu.environment.protocol import (
@@ -50,6 +52,7 @@ from managers.cpu.environment.protocol import (
     EnvironmentLost,
     EnvironmentProcess,
     InitCommand,
+    RewardRuns,
 )
 from managers.cpu.memory_groups import MemoryGroup
 from managers.cpu.process.priority import LIGHT_NICE, lower_one
@@ -79,6 +82,8 @@ class Confinement:
     shares_granted: bool
     #: None: affinity alone.
     cores: CoreSets | None
+    #: None: version 2 has none of their own, or this worker may not make any.
+    freezers: Freezers | None = None
 
 
 @dataclass
@@ -88,6 +93,7 @@ class EnvironmentGroups:
     memory: MemoryGroup | None = None
     processes: EnvironmentGroup | None = None
     cores: EnvironmentCores | None = None
+    freezer: EnvironmentFreezer | None = None
 
 
 @dataclass
@@ -118,9 +124,15 @@ class KeptEnvironment:
     background: Background = field(default_factory=Background)
     #: The outer process of its sandbox, where this worker has started it.
     outer: subprocess.Popen[bytes] | None = None
-    #: Tags of the commands that act.
-    acting: set[int] = field(default_factory=set)
+    #: Commands that act: tag → owner.
+    acting: dict[int, str] = field(default_factory=dict)
+    #: A reward command runs beside it.
+    judged: bool = False
+    #: Its programs have stopped when they were asked to, the last time.
+    stops: bool = True
     _ending: asyncio.Future[None] | None = None
+    #: Name of the folder in which it was started in advance; empty: its own.
+    started_as: str = ""
     #: Why it has ended; empty while it lives.
     ended: str = ""
     #: Called once when it has ended.
@@ -130,6 +142,11 @@ class KeptEnvironment:
     def control(self) -> Path:
         """Host side of the control folder."""
         return self.directory / "control"
+
+    @property
+    def address(self) -> str:
+        """Loopback address of its own; empty: it has the usual one."""
+        return self.variables.get(LOOPBACK, "")
 
     @property
     def root(self) -> Path:
@@ -142,6 +159,20 @@ class KeptEnvironment:
         self.pid, self.pidfd = pid, os.pidfd_open(pid)
         self.client.pid = pid
         asyncio.get_running_loop().add_reader(self.pidfd, self._on_init_end)
+
+    def become(self, folder: Path, trajectory: TrajectoryKey, spec: EnvironmentSpec) -> None:
+        """Be the environment of a trajectory from now on; its own folder was renamed to ``folder``."""
+        self.started_as = self.started_as or self.name
+        self.name, self.directory = folder.name, folder
+        self.trajectory, self.spec = trajectory, spec
+        self.client.moved(self.control)
+        # Paths of its mount are those of the former folder. Another sandbox gets the mount from its process.
+        self.replace_tree(None, None)
+
+    def own_pids(self) -> list[int]:
+        """Return the host ids of the processes that are neither a program's nor the worker's."""
+        outer = [] if self.outer is None else [self.outer.pid]
+        return [*outer, self.first_pid, self.pid]
 
     def record(self) -> None:
         """Write the record by which the next worker adopts it; on a full disk the one before stays."""
@@ -156,6 +187,7 @@ class KeptEnvironment:
             InitRecord(
                 self.pid, start_time(self.pid), self.first_pid, self.trajectory, self.spec, self.uid,
                 self.client.trusts_kernel, self.home, self.variables, self.background.left,
+                self.started_as,
             ),
         )  # fmt: skip
 
@@ -174,6 +206,8 @@ class KeptEnvironment:
 
         if self.ended:
             raise EnvironmentLost(self.ended)
+        if self.judged:
+            raise RewardRuns
         if command.cpus is None and command.tag:
             self.background.add(command.tag, command.owner, seconds_since_boot())
             self.record()
@@ -189,7 +223,7 @@ class KeptEnvironment:
         cores, cpus = self.limits.cores, command.cpus
         if cpus is None:
             return  # it is where the init is
-        self.acting.add(command.tag)
+        self.acting[command.tag] = command.owner
         if cores is not None:
             cores.grant(command.tag, cpus)
             cores.enter(pid, acting=True)
@@ -203,7 +237,7 @@ class KeptEnvironment:
             left = processes.retire(group)
         else:
             left = [each.pid for each in self._list() if each.tag == tag]
-        self.acting.discard(tag)
+        self.acting.pop(tag, None)
         if left:
             self._to_background(left)
         if cores is not None:
@@ -227,7 +261,7 @@ class KeptEnvironment:
         """Return its programs, without init and sandbox."""
         now = self._list()
         self.background.keep({each.tag for each in now})
-        return [each.public(self.background) for each in now]
+        return [each.public(self.background, self.acting) for each in now]
 
     def _list(self) -> list[RunningProcess]:
         return list_processes(self.confinement.tagger, self.first_pid, self.pid)
@@ -250,7 +284,7 @@ class KeptEnvironment:
     def act(self, tag: int, pids: Sequence[int], cpus: frozenset[int]) -> None:
         """Move programs that run already to the cores of the command ``tag``. Raises OSError."""
         cores = self.limits.cores
-        self.acting.add(tag)
+        self.acting.setdefault(tag, "")
         if cores is None:
             _pin(pids, cpus)
             return
@@ -262,7 +296,7 @@ class KeptEnvironment:
     def rest(self, tag: int, pids: Sequence[int]) -> None:
         """Move ``pids`` and all else on the cores of the command ``tag`` to the shared cores."""
         cores = self.limits.cores
-        self.acting.discard(tag)
+        self.acting.pop(tag, None)
         if cores is not None:
             cores.leave(tag)
             return
@@ -282,11 +316,11 @@ class KeptEnvironment:
         tags = self.background.left.keys() - sessions
         return self.signal_all(signal.SIGKILL, lambda carried: carried in tags)
 
-    def kill(self, pid: int) -> None:
-        """End one of its programs by its host id; an ended one is ignored."""
+    def kill(self, pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to one of its programs by its host id; an ended one is ignored."""
         for each in self._list():
             if each.pid == pid:
-                each.signal(signal.SIGKILL)
+                each.signal(number)
 
     def signal_all(self, number: signal.Signals, chosen: Callable[[int], bool]) -> int:
         """Send a signal to the programs with a chosen tag; return how many there were."""
@@ -302,7 +336,7 @@ class KeptEnvironment:
             if program is not None and self.confinement.tagger.read(pid) == self.tag:
                 program.signal(signal.SIGKILL)
 
-    async def freeze(self) -> None:
+    async def freeze(self, seconds: float = _FREEZING_SECONDS) -> None:
         """Stop all its programs, and what they start meanwhile. Raises Unavailable when they go on."""
         acted = began = time.monotonic()
         while running := [each for each in self._list() if each.state != "T"]:
@@ -311,7 +345,7 @@ class KeptEnvironment:
                 acted = now
             elif now - acted > _BLOCKED_SECONDS:
                 return
-            if now - began > _FREEZING_SECONDS:
+            if now - began > seconds:
                 break
             for each in running:
                 each.signal(signal.SIGSTOP)
@@ -363,6 +397,9 @@ class KeptEnvironment:
         (self.directory / RECORD).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(self.first_pidfd, signal.SIGKILL)
+        if self.limits.freezer is not None:
+            with contextlib.suppress(OSError):  # what is frozen ends when it is thawed
+                self.limits.freezer.freeze(False)
         self._close(reason)
 
     def _close(self, reason: str) -> None:
@@ -394,6 +431,8 @@ class KeptEnvironment:
             if not limits.processes.remove():
                 return False
         if limits.cores is not None and not limits.cores.remove():
+            return False
+        if limits.freezer is not None and not limits.freezer.remove():
             return False
         if self.outer is not None and self.outer.poll() is None:
             return False
@@ -435,15 +474,6 @@ def make_control(directory: Path, uid: int | None) -> Path:
     if uid is not None:
         os.chown(shared, uid, uid)
     return control
-
-
-def find_processes(outer: int) -> tuple[int, int]:
-    """Return process 1 and the init of the sandbox whose outer process is ``outer``. Raises EnvironmentLost."""
-    first = children_of(outer)
-    inits = children_of(first[0]) if len(first) == 1 else []
-    if len(inits) != 1:
-        raise EnvironmentLost("the processes of its sandbox were not found")
-    return first[0], inits[0]
 
 
 def spawn(

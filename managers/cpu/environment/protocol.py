@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
 from domain.action import EnvironmentSpec
-from domain.errors import InvalidRequest
+from domain.errors import Conflict, InvalidRequest
 from domain.ids import TrajectoryKey
 
 #: The control folder as programs see it, and the part of it that they may write.
@@ -54,6 +54,17 @@ class NoEnvironment(InvalidRequest):
 
     def __init__(self, trajectory: str) -> None:
         super().__init__(f"{trajectory} has no environment on this node", code="not_here")
+
+
+class RewardRuns(Conflict):
+    """A reward command runs beside the environment; the code is ``reward_runs``."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a reward command runs in the environment, so nothing else starts in it and its files cannot be changed:"
+            " try again when that action has finished",
+            code="reward_runs",
+        )
 
 
 class EnvironmentLost(Exception):

@@ -8,6 +8,9 @@
 
 Starts and ends of one environment are in turn, by a lock for each name. A sweep drops records of background
 processes that have ended, and ends those that are older than the TTL of their environment.
+
+A new folder may bring a prepared environment, which runs already (`receive`). Opening the trajectory's environment takes
+it; a command that runs in no kept environment ends it before (`decline`), as two mounts of its files must not be used.
 """
 
 from __future__ import annotations
@@ -17,72 +20,38 @@ import contextlib
 import logging
 import os
 import signal
-import subprocess
 import threading
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+import weakref
+from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
 from domain.action import EnvironmentSpec
-from domain.confinement import NETWORK_EGRESS
-from domain.errors import Conflict, NotFound, Unavailable
+from domain.errors import NotFound, Unavailable
 from domain.ids import TrajectoryKey
-from domain.ports.processes import ProgramFacts
+from domain.ports.processes import EndSignal, ProgramFacts
 from managers.cpu.environment.adoption import InitRecord
 from managers.cpu.environment.background import seconds_since_boot
-from managers.cpu.environment.init import InitClient, entering_command, init_command
-from managers.cpu.environment.kept import (
-    Confinement,
-    EnvironmentGroups,
-    KeptEnvironment,
-    find_processes,
-    make_control,
-    spawn,
-)
+from managers.cpu.environment.init import InitClient
+from managers.cpu.environment.kept import EnvironmentGroups, KeptEnvironment
 from managers.cpu.environment.kernel import start_time
-from managers.cpu.environment.protocol import EnvironmentLost, EnvironmentProcess, NoEnvironment
-from managers.cpu.memory_groups import MemoryGroups, MemoryLimits
-from managers.cpu.process.invocation import ResourceLimits
-from managers.cpu.process.namespaces import UserNamespace
-from managers.cpu.process.process_groups import ProcessGroups
-from managers.cpu.process.process_table import ProcessTable
-from managers.cpu.process.sandbox import Sandbox
+from managers.cpu.environment.protocol import (
+    EnvironmentLost,
+    EnvironmentProcess,
+    NoEnvironment,
+    RewardRuns,
+)
+from managers.cpu.environment.sealing import EnvironmentSealing
+from managers.cpu.environment.starting import EnvironmentStarter, StoreTools
 from managers.cpu.tree.trees import OpenTree, Trees, TreeUsers
-from managers.cpu.workspaces import Workspaces, safe_name
+from managers.cpu.workspaces import safe_name
 
-#: Variables of the init itself; programs get their own.
-_VARIABLES: Final = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "LANG": "C.UTF-8",
-}
 _ADOPTING_SECONDS: Final = 2.0
 _SWEEP_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 0.002
 _PAUSES: Final = 5000
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class StoreTools:
-    """Parts of the driver that environments need."""
-
-    workspaces: Workspaces
-    sandbox: Sandbox
-    resources: ResourceLimits
-    memory_limits: MemoryLimits
-    memory: MemoryGroups | None
-    groups: ProcessGroups | None
-    table: ProcessTable
-    confinement: Confinement
-    trees: Trees
-    #: Declared bytes of disk → size of the largest file.
-    file_bytes: Callable[[int], int]
-    #: Declared bytes of disk → size of a disk of its own.
-    disk_bytes: Callable[[int], int]
-    #: Called when an environment has no background processes any more.
-    on_quiet: Callable[[Path], None] = lambda _: None
 
 
 class KeptEnvironments:
@@ -91,30 +60,31 @@ class KeptEnvironments:
     def __init__(self, tools: StoreTools) -> None:
         self._tools = tools
         self._living: dict[str, KeptEnvironment] = {}
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._trusts_kernel: bool | None = None
+        #: Locks of names that are in use; one that a start or an end waits for is not made again.
+        self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self.starter = EnvironmentStarter(tools)
+        #: Prepared environments in folders of trajectories that have not been opened.
+        self._received: dict[str, KeptEnvironment] = {}
         self._sharing = threading.Lock()
+        #: Name of an environment → reward commands that run beside it.
+        self._judged: Counter[str] = Counter()
+        #: Seals them while reward commands run.
+        self.sealing = EnvironmentSealing(tools.switcher, self._mount_shared)
         self._sweeping = asyncio.create_task(self._sweep())
 
     async def open(self, trajectory: TrajectoryKey, spec: EnvironmentSpec) -> KeptEnvironment:
-        """Return a trajectory's environment, started when it does not run. Raises Conflict for egress."""
-        if spec.network == NETWORK_EGRESS:
-            # Its commands have a network each; the namespace of an init would have that of the host.
-            raise Conflict(
-                "with network egress nothing lasts between the actions of an environment, so it has no"
-                " sessions: declare network none, or run the command without a session",
-                code="not_kept",
-            )
+        """Return a trajectory's environment, started when it does not run."""
         name = safe_name(trajectory)
         known = self._living.get(name)
         if known is not None and not known.ended:
             return known
-        async with self._turns[name]:
+        async with self._turn(name):
             known = self._living.get(name)
             if known is not None:
                 if not known.ended:
                     return known
                 await known.end()
+            self.check_not_judged(name)
             environment = await self._start(trajectory, spec)
             self._living[name] = environment
             return environment
@@ -130,12 +100,14 @@ class KeptEnvironments:
         """Return the programs of a trajectory's environment. Raises NoEnvironment."""
         return [facts_of(each) for each in self.of(trajectory).processes()]
 
-    def end_process(self, trajectory: TrajectoryKey, pid: int) -> ProgramFacts:
-        """Send SIGKILL to a program. Raises NoEnvironment, NotFound."""
+    def end_process(
+        self, trajectory: TrajectoryKey, pid: int, by: EndSignal = "SIGKILL"
+    ) -> ProgramFacts:
+        """Send a signal to a program. Raises NoEnvironment, NotFound."""
         environment = self.of(trajectory)
         for each in environment.processes():
             if each.inner_pid == pid:
-                environment.kill(each.pid)
+                environment.kill(each.pid, signal.Signals[by])
                 return facts_of(each)
         raise NotFound(f"no program {pid} runs in the environment")
 
@@ -159,20 +131,34 @@ class KeptEnvironments:
             return environment.tree
 
     @contextlib.asynccontextmanager
-    async def stopped(self, trajectory: TrajectoryKey) -> AsyncIterator[Path | None]:
-        """Stop the programs of a trajectory's environment meanwhile; yield its root, None if it does not run.
+    async def judging(self, name: str) -> AsyncIterator[KeptEnvironment | None]:
+        """Let a reward command run beside an environment: stop its programs, and start none meanwhile.
 
-        Raises Unavailable when they cannot be stopped.
+        Yields it, None where it does not run or had to end; seal it before the command starts.
         """
-        known = self._living.get(safe_name(trajectory))
-        if known is None or known.ended:
-            yield None
-            return
-        await known.freeze()
+        async with self._turn(name):
+            self._judged[name] += 1
+        living = self.named(name)
         try:
-            yield known.root
+            if living is not None and self._tools.trees.is_exclusive:
+                await living.end("a command in a sandbox of its own needs its files")
+                living = None
+            if living is None:
+                yield None
+                return
+            async with self.sealing.stopped(living):
+                yield living
         finally:
-            await known.thaw()
+            self._judged -= Counter({name: 1})
+
+    def check_not_judged(self, name: str) -> None:
+        """Raise RewardRuns while a reward command runs beside the environment of a folder's name."""
+        if self._judged[name]:
+            raise RewardRuns
+
+    def _mount_shared(self, environment: KeptEnvironment) -> None:
+        if self._tools.trees.is_shared:
+            self.shared_tree(environment)
 
     def all(self) -> list[KeptEnvironment]:
         """Return the environments that run."""
@@ -184,17 +170,28 @@ class KeptEnvironments:
         taken = await asyncio.gather(*(self._adopt(name, living[name]) for name in names))
         return [name for name, is_taken in zip(names, taken, strict=True) if not is_taken]
 
+    def receive(self, name: str, prepared: KeptEnvironment) -> None:
+        """Have a prepared environment for the first use of the folder ``name``. May be called in any thread."""
+        self._received[name] = prepared
+
+    async def decline(self, name: str) -> None:
+        """End the prepared environment of a folder, if it has one that was not opened."""
+        prepared = self._received.pop(name, None)
+        if prepared is not None:
+            await prepared.end("its trajectory does not use it")
+
     async def remove(self, name: str, reason: str) -> None:
         """End an environment, if it runs."""
-        async with self._turns[name]:
-            known = self._living.pop(name, None)
+        async with self._turn(name):
+            known = self._living.pop(name, None) or self._received.pop(name, None)
             if known is not None:
                 await known.end(reason)
-        self._turns.pop(name, None)
 
     async def close(self, *, keep: bool) -> None:
         """End all environments, or leave them to the next worker."""
         self._sweeping.cancel()
+        for name in list(self._received):
+            await self.decline(name)
         if keep:
             for each in self._living.values():
                 each.leave()
@@ -203,107 +200,27 @@ class KeptEnvironments:
             await asyncio.gather(*(self.remove(each, "the node has ended") for each in names))
         self._living.clear()
 
+    def _turn(self, name: str) -> asyncio.Lock:
+        return self._turns.setdefault(name, asyncio.Lock())
+
     async def _start(self, trajectory: TrajectoryKey, spec: EnvironmentSpec) -> KeptEnvironment:
+        """Start an environment, or take the prepared one that its new folder brought with it."""
         tools = self._tools
         disk_bytes = tools.disk_bytes(spec.disk_bytes)
         folder = await asyncio.to_thread(
             tools.workspaces.ensure, trajectory, disk_bytes, spec.image or ""
         )
-        families = tools.sandbox.families
-        namespace = None
-        if families is not None:
-            namespace = await asyncio.to_thread(families.enter, folder)
-        uid = None if namespace is None else namespace.uid
-        tag = tools.confinement.tagger.environment_tag(folder.name)
-        control = await asyncio.to_thread(make_control, folder, uid)
-        client = InitClient(control)
-        environment = KeptEnvironment(
-            folder.name, trajectory, spec, folder, uid, tag, client, EnvironmentGroups(), tools.confinement,
-            on_end=self._forget,
-        )  # fmt: skip
-        try:
-            environment.limits = self._limit(folder.name, spec)
-            await asyncio.to_thread(self._open_tree, environment, namespace)
-            environment.outer = outer = await asyncio.to_thread(self._spawn, environment, namespace)
-            tools.table.enter(tag, outer.pid)
-            await client.greet()
-            environment.watch(*find_processes(outer.pid))
-            # A move between sets waits for the kernel, some milliseconds.
-            moving = asyncio.to_thread(self._enter_cores, environment, outer.pid)
-            await asyncio.gather(client.hide(), moving)
-            await self._learn(environment)
-            environment.record()
-        except BaseException as error:
-            await self._abandon(environment)
-            if isinstance(error, EnvironmentLost):
-                raise Unavailable(f"the environment could not be started: {error}") from error
-            raise
-        finally:
-            if namespace is not None and families is not None:
-                families.leave(namespace)
-        return environment
-
-    def _limit(self, name: str, spec: EnvironmentSpec) -> EnvironmentGroups:
-        """Make its control groups. Raises OSError."""
-        tools, limits = self._tools, EnvironmentGroups()
-        if tools.memory is not None:
-            declared = tools.memory_limits.of_environment(spec.memory_bytes)
-            limits.memory = tools.memory.of(name, declared)
-        if tools.groups is not None:
-            memory = None if limits.memory is None else limits.memory.entrance.parent
-            limits.processes = tools.groups.environment(name, memory)
-        if tools.confinement.cores is not None:
-            limits.cores = tools.confinement.cores.of(name)
-        return limits
-
-    def _spawn(
-        self, environment: KeptEnvironment, namespace: UserNamespace | None
-    ) -> subprocess.Popen[bytes]:
-        tools, spec = self._tools, environment.spec
-        limits, control = environment.limits, environment.control
-        tree = environment.tree
-        options = tools.sandbox.options(
-            environment.directory, "", {}, spec.network, tree=tree, control=control
-        )
-        pinned = tools.confinement.cores is None
-        words, handles = tools.sandbox.command(
-            options, init_command(), namespace, tree, pinned=pinned
-        )
-        entrances = [each.entrance for each in (limits.memory,) if each is not None]
-        if limits.processes is not None:
-            entrances.append(limits.processes.background.entrance)
-        prefix = tools.resources.prefix(
-            environment.tag, entrances, tools.file_bytes(spec.disk_bytes)
-        )
-        try:
-            return spawn([*prefix, *entering_command(control, words)], dict(_VARIABLES), handles)
-        finally:
-            for handle in handles:
-                os.close(handle)
-
-    def _open_tree(self, environment: KeptEnvironment, namespace: UserNamespace | None) -> None:
-        users = None if namespace is None else TreeUsers(namespace.uid, namespace.handle)
-        tree = self._tools.trees.declared(environment.directory, environment.spec, users)
-        if tree is not None:
-            environment.tree, environment.home = tree, tree.home
-            environment.variables = dict(tree.variables)
-            environment.tree_record = self._tools.trees.known(environment.name)
-
-    async def _learn(self, environment: KeptEnvironment) -> None:
-        """Find out once whether this worker may read the status of what runs in an environment."""
-        if self._trusts_kernel is None:
-            await environment.client.try_kernel()
-            self._trusts_kernel = environment.client.trusts_kernel
-        environment.client.trusts_kernel = self._trusts_kernel
-
-    def _enter_cores(self, environment: KeptEnvironment, outer: int) -> None:
-        pids = (outer, environment.first_pid, environment.pid)
-        cores = environment.limits.cores
-        for pid in pids:
-            if cores is not None:
-                cores.enter(pid, acting=False)
-            else:
-                os.sched_setaffinity(pid, self._tools.confinement.background)
+        prepared = self._received.pop(folder.name, None)
+        if prepared is not None:
+            if not prepared.ended and self.starter.fits(spec):
+                try:
+                    await self.starter.give(prepared, folder, trajectory, spec)
+                except OSError as error:
+                    _log.warning("a prepared environment could not be used: %s", error)
+                else:
+                    return prepared
+            await prepared.end("it did not fit its trajectory")
+        return await self.starter.start(folder, trajectory, spec)
 
     async def _adopt(self, name: str, record: InitRecord) -> bool:
         tools = self._tools
@@ -318,37 +235,34 @@ class KeptEnvironments:
         client.trusts_kernel = record.trusts_kernel
         environment = KeptEnvironment(
             name, trajectory, record.spec, folder, record.uid,
-            tools.confinement.tagger.environment_tag(name), client, EnvironmentGroups(), tools.confinement,
-            on_end=self._forget,
+            tools.confinement.tagger.environment_tag(record.started_as or name), client,
+            EnvironmentGroups(), tools.confinement,
+            on_end=self.starter.forget,
         )  # fmt: skip
         try:
             environment.watch(record.first_pid, record.pid)
-            environment.limits = self._limit(name, record.spec)
+            environment.limits = self.starter.limit(name, record.spec)
+            if (
+                environment.limits.freezer is not None
+            ):  # a predecessor may have ended while a reward ran
+                environment.limits.freezer.freeze(False)
             await client.ping(_ADOPTING_SECONDS)
-        except (OSError, EnvironmentLost) as error:
+            await asyncio.to_thread(self.sealing.recover, environment)
+        except (OSError, EnvironmentLost, Unavailable) as error:
             _log.warning("environment %s is ended, it could not be adopted: %s", name, error)
             await environment.end("it could not be adopted")
             return False
         environment.home, environment.variables = record.home, record.variables
+        if tools.starts is not None:
+            tools.starts.hold(environment.tag, record.variables)
+        environment.started_as = record.started_as
         for tag, left in record.background.items():
             environment.background.left[tag] = left
             environment.background.drain(tag, environment.control, left.pipes)
         environment.adopt_programs()
-        environment.thaw_now()  # a predecessor may have ended while a reward ran
+        environment.thaw_now()
         self._living[name] = environment
         return True
-
-    async def _abandon(self, environment: KeptEnvironment) -> None:
-        """End what a failed start has started."""
-        if environment.outer is not None:
-            for pid in self._tools.table.find(environment.tag):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        await environment.end("it could not be started")
-
-    def _forget(self, environment: KeptEnvironment) -> None:
-        """Record that the outer process of an environment has ended."""
-        self._tools.table.leave(environment.tag)
 
     async def _sweep(self) -> None:
         while True:

@@ -7,6 +7,8 @@ what it finds, and never leads it out of the tree.
 
 A file is written beside its place under a name of its own and renamed at the end: readers see the old
 or the new content, and an upload that breaks off leaves the old one.
+
+Extended attributes are those that any user may set (``user.*``), without the marks of overlay file systems.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
+
+import msgspec
 
 from domain.errors import InvalidRequest
 from domain.ports.drivers import MAX_FILE_BYTES
@@ -38,6 +42,8 @@ _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLO
 #: Non-blocking: a named pipe in its place, which `reopen` refuses, would block.
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 _RENAME_NOREPLACE: Final = 1
+_ATTRIBUTE: Final = "user."
+_MARK: Final = "user.overlay."
 #: Entries that are read before other threads of this process may run.
 _ENTRIES_AT_ONCE: Final = 2000
 _BREATH_SECONDS: Final = 0.001
@@ -50,19 +56,24 @@ class FileTree:
     def __init__(self, place: TreePlace) -> None:
         self.place = place
 
-    def stat(self, path: str, *, follow: bool = True) -> FileFacts:
+    def stat(self, path: str, *, follow: bool = True, attributes: bool = False) -> FileFacts:
         """Return the facts of what a path names."""
         with self._opened(path, follow=follow) as handle:
-            return facts_of(path, handle)
+            facts = facts_of(path, handle)
+            if not attributes:
+                return facts
+            return _with_attributes(facts, f"/proc/self/fd/{handle}", follow=True)
 
-    def entries(self, path: str, *, after: str = "", limit: int = MAX_ENTRIES) -> DirectoryListing:
+    def entries(
+        self, path: str, *, after: str = "", limit: int = MAX_ENTRIES, attributes: bool = False
+    ) -> DirectoryListing:
         """Return a page of the entries of a directory."""
         limit = max(1, min(limit, MAX_ENTRIES))
         with self._opened(path) as handle:
             directory = self.place.reopened(handle, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 names = heapq.nsmallest(limit + 1, _names(directory, after))
-                entries = [_entry(directory, name) for name in names[:limit]]
+                entries = [_entry(directory, name, attributes) for name in names[:limit]]
             finally:
                 os.close(directory)
         found = [entry for entry in entries if entry is not None]
@@ -127,13 +138,21 @@ class FileTree:
             return FileDownload(self.place.reopened(handle, _READ), path)
 
     def write_file(
-        self, path: str, *, mode: int | None = None, size_bytes: int | None = None
+        self,
+        path: str,
+        *,
+        mode: int | None = None,
+        size_bytes: int | None = None,
+        attributes: Mapping[str, str] | None = None,
     ) -> FileUpload:
         """Begin a file, which replaces what is at its place when it is complete."""
         before, name = self._named(path)
         if path.endswith("/"):
             raise InvalidRequest(f"{path!r} does not name a file", pointer="/path")
-        return FileUpload(self.place, path, before, name, mode, size_bytes)
+        upload = FileUpload(self.place, path, before, name, mode, size_bytes)
+        if attributes:
+            upload.set_attributes(attributes)
+        return upload
 
     def watch(self, path: str, *, recursive: bool = False) -> InotifyWatcher:
         """Watch a directory."""
@@ -225,6 +244,19 @@ class FileUpload:
     def _take(self, size_bytes: int, files: int = 0) -> None:
         self._place.room.take(size_bytes, files)
         self._taken += size_bytes
+
+    def set_attributes(self, attributes: Mapping[str, str]) -> None:
+        """Set extended attributes. Raises InvalidRequest on a file system that has none."""
+        try:
+            with blaming(self._path), acting_as(self._place.uid):
+                mode = stat.S_IMODE(os.fstat(self._handle).st_mode)
+                os.fchmod(self._handle, 0o600)  # a file that may not be written takes no attribute
+                for name, value in attributes.items():
+                    os.setxattr(self._handle, _ATTRIBUTE + name, value.encode())
+                os.fchmod(self._handle, mode)
+        except BaseException:
+            self.abort()
+            raise
 
     def write(self, piece: bytes) -> None:
         """Append."""
@@ -330,12 +362,28 @@ def _names(directory: int, after: str) -> Iterator[str]:
                 yield entry.name
 
 
-def _entry(directory: int, name: str) -> FileFacts | None:
+def _with_attributes(facts: FileFacts, place: str, *, follow: bool) -> FileFacts:
+    """Return facts with the extended attributes of a file or directory; what may not be read is left out."""
+    found: dict[str, str] = {}
+    if facts.kind in (FileKind.FILE, FileKind.DIRECTORY):
+        with contextlib.suppress(OSError):
+            for name in os.listxattr(place, follow_symlinks=follow):
+                if name.startswith(_ATTRIBUTE) and not name.startswith(_MARK):
+                    value = os.getxattr(place, name, follow_symlinks=follow)
+                    own = shown(name.removeprefix(_ATTRIBUTE))
+                    found[own] = value.decode(errors="backslashreplace")
+    return msgspec.structs.replace(facts, attributes=found)
+
+
+def _entry(directory: int, name: str, attributes: bool) -> FileFacts | None:
     """Return the facts of an entry; None when it was removed meanwhile."""
     try:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
         if not stat.S_ISLNK(found.st_mode):
-            return _facts(name, found, None)
+            facts = _facts(name, found, None)
+            if not attributes:
+                return facts
+            return _with_attributes(facts, f"/proc/self/fd/{directory}/{name}", follow=False)
         # A program may replace the link meanwhile: facts and target are of one object.
         handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         with closing(handle):

@@ -166,6 +166,7 @@ _REFUSALS: Final = {
     errno.ENOSPC: "its disk, or that of its node, is full",
     errno.EDQUOT: "the disk quota of the node's user is used up",
     errno.EFBIG: "the file would be larger than this node permits",
+    errno.EOPNOTSUPP: "its file system stores no extended attributes",
 }
 #: What a client tells apart by its code.
 _CODES: Final = {
@@ -178,7 +179,7 @@ _CONFLICTS: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _OF_THE_CALLER: Final = frozenset({
     errno.EXDEV, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM,
-    errno.ENXIO, errno.EROFS, errno.ETXTBSY, errno.EINVAL,
+    errno.ENXIO, errno.EROFS, errno.ETXTBSY, errno.EINVAL, errno.EOPNOTSUPP, errno.E2BIG, errno.ERANGE,
 })  # fmt: skip
 
 

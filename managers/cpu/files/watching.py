@@ -5,7 +5,7 @@ Rules
 2. With ``recursive``, directories that appear are watched too. What is in them by then is reported as created and
    written, because it may have been written before the watch.
 3. A file that Tangram writes appears under a temporary name and is renamed (`file_tree`): it is reported as written
-   under its own name, and as created if it was not there.
+   under its own name; before that as created, with its permissions, if it was not there.
 4. Links to directories are not followed.
 5. A watcher ends with its directory: when that is deleted, or its file system is unmounted.
 """
@@ -142,6 +142,8 @@ class InotifyWatcher:
         """Report a name that came: created, unless it was there and was replaced."""
         if not written or name not in names:
             _report(found, path, "create")
+            if written:
+                _report(found, path, "chmod")
         names.add(name)
         if written:
             _report(found, path, "write")

@@ -49,6 +49,8 @@ class EnvironmentNetwork:
     processes: Callable[[], Iterable[int]]
     #: It reaches hosts through the node's proxy, which listens in its namespace.
     has_egress: bool = False
+    #: Loopback address of its own; empty: it has the usual one.
+    address: str = ""
 
     def open(self) -> int:
         """Return a descriptor of its namespace. Raises Unavailable when it has ended."""
@@ -134,10 +136,26 @@ class PortConnector:
         finally:
             os.close(namespace)
         with self._used(name, helper):
-            for family, address in _LOOPBACKS:
+            own = [(b"4", network.address)] if network.address else []
+            for family, address in (*_LOOPBACKS, *own):
                 with contextlib.suppress(NoListener):
                     return await _connected(await helper.make(family), address, port)
         raise NoListener(port)
+
+    async def make_socket(self, name: str, network: EnvironmentNetwork) -> socket.socket:
+        """Return a new socket in the network of an environment; it does not block.
+
+        Raises Unavailable, also where the environment has the network of the node.
+        """
+        namespace = network.open()
+        try:
+            if os.fstat(namespace).st_ino == _OWN_NETWORK.stat().st_ino:
+                raise Unavailable("the environment has the network of the node")
+            helper = self._helper(name, namespace)
+        finally:
+            os.close(namespace)
+        with self._used(name, helper):
+            return await helper.make(b"4")
 
     def _helper(self, name: str, namespace: int) -> _Helper:
         known = self._helpers.get(name)
@@ -163,6 +181,13 @@ class PortConnector:
                 helper.ending = loop.call_later(self._idle_seconds, self.end, name)
 
     async def _connect_on_host(self, network: EnvironmentNetwork, port: int) -> socket.socket:
+        own = network.address
+        processes = list(network.processes())
+        if own != "" and await asyncio.to_thread(is_listener, port, processes, address=own):
+            # No other process can listen there while this one does.
+            made = socket.socket(socket.AF_INET)
+            made.setblocking(False)
+            return await _connected(made, own, port)
         if not await asyncio.to_thread(is_listener, port, list(network.processes())):
             raise NoListener(
                 port, "it shares the node's network, and only its own ports are reached"

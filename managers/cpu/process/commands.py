@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -181,10 +182,12 @@ class FreshCommand:
         return Termination(), 0
 
     async def close(self) -> None:
-        """Close its descriptors and its network."""
+        """Close its descriptors and its network, and delete its files."""
         if self._looking is not None:
             self._looking.cancel()
         self._invocation.close()
+        if self._invocation.folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self._invocation.folder, ignore_errors=True)
         if self._door is not None:
             await self._door.close()
 

@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from domain.action import EnvironmentSpec, Kind, Outcome
 from domain.allocation import Allocation
-from domain.confinement import NETWORK_EGRESS
 from domain.decisions import ForkEnvironment
 from domain.errors import Conflict
 from domain.forks import ForkReport
@@ -33,20 +32,23 @@ from domain.snapshots import SnapshotReport
 from managers.common.affinity import usable_cores
 from managers.common.memory_shares import real_memory_bytes
 from managers.common.order_runs import CLOSED, SHUTTING_DOWN, OrderRuns
+from managers.common.removals import Removals
 from managers.common.start_log import StartLog, leftover
 from managers.common.visible_gpus import find_devices
 from managers.cpu.disk_watch import DiskQuotas, DiskWatch
 from managers.cpu.door_access import DoorAccess, tree_of
 from managers.cpu.egress.gateway import EgressGateway
+from managers.cpu.egress.kept_networks import KeptNetworks
 from managers.cpu.egress.proxy import EgressProxy
 from managers.cpu.egress.usage import EgressUsage
 from managers.cpu.environment.adoption import InitRecord, find_living, kept_tags
-from managers.cpu.environment.cpusets import CoreSets, open_core_sets
+from managers.cpu.environment.driver_environments import DriverEnvironments, confine
+from managers.cpu.environment.freezers import Freezers, open_freezers
 from managers.cpu.environment.inspection import EnvironmentInspection
-from managers.cpu.environment.kept import Confinement
 from managers.cpu.environment.parking import EnvironmentParking
 from managers.cpu.environment.protocol import LivingEnvironment, NoEnvironment
-from managers.cpu.environment.store import KeptEnvironments, StoreTools, end_unadopted
+from managers.cpu.environment.starting import StoreTools
+from managers.cpu.environment.store import KeptEnvironments, end_unadopted
 from managers.cpu.files.tree_transfers import TreeTransfers
 from managers.cpu.live_output import LiveOutputs
 from managers.cpu.memory_groups import MemoryGroups, MemoryLimits, open_memory_groups
@@ -60,14 +62,13 @@ from managers.cpu.process.process_table import ProcessTable, Termination, become
 from managers.cpu.process.process_tag import ProcessTagger
 from managers.cpu.process.run import ProcessRun, ProcessTools
 from managers.cpu.process.sessions import ProcessSessions
-from managers.cpu.process.settings import ProcessSettings, raise_open_files
+from managers.cpu.process.settings import ProcessSettings, parse_wanted, raise_open_files
 from managers.cpu.sessions.run import SessionRun
-from managers.cpu.shared_cores import SharedCores
 from managers.cpu.tree.forkable_trees import ForkableTrees
 from managers.cpu.tree.forking import EnvironmentForking
 from managers.cpu.tree.image_library import ImageLibrary
 from managers.cpu.tree.layers import ENVIRONMENTS
-from managers.cpu.tree.loop_disks import LoopDisks
+from managers.cpu.tree.loop_disks import LoopDisks, describe
 from managers.cpu.tree.snapshot import SnapshotStore
 from managers.cpu.tree.snapshot_keeper import SnapshotKeeper
 from managers.cpu.tree.trees import Trees
@@ -92,7 +93,9 @@ class ProcessDriver:
         self._forkable = ForkableTrees(self._directory, self.trees)
         store = SnapshotStore(self._directory)
         self.trees.further_records = store.records
-        self._sessions = shells = ProcessSessions()
+        #: What uses an environment waits until the former one of its name is removed.
+        self._removals = Removals()
+        self._sessions = shells = ProcessSessions(self._removals)
         #: Sessions of its environments.
         self.sessions: SessionServing = shells.service
         self._forking = EnvironmentForking(
@@ -102,12 +105,15 @@ class ProcessDriver:
             self._directory, self._workspaces, self._forking, store, context.fetch_snapshot
         )
         self._cpus = usable_cores()
-        self._isolation = Isolation(self._settings, self._workspaces, self.trees, self._forkable)
+        self._isolation = Isolation(
+            self._settings, context.settings, self._workspaces, self.trees, self._forkable
+        )
         self._disks: LoopDisks | None = None
         self._lock = -1
         self._tools: ProcessTools | None = None
         self._groups: ProcessGroups | None = None
-        self._cores: CoreSets | None = None
+        self._living: DriverEnvironments | None = None
+        self._freezers: Freezers | None = None
         self._parking = EnvironmentParking(
             lambda name: 0 if self.memory is None else self.memory.reclaim(name),
             self._settings.environment_park_seconds,
@@ -130,21 +136,22 @@ class ProcessDriver:
         self._access = DoorAccess(
             self._workspaces, self._disk, partial(tree_of, self._running), self._resting_root
         )
+        self._networks = KeptNetworks(self._egress, self._access.ports)
         inspection = EnvironmentInspection(self._running, self._parking, self._disk.used_bytes)
         self.inspect_environment = inspection.inspect
-        self.images = ImageLibrary(self._directory, self.trees.images)
+        self.images = self.prepared = ImageLibrary(self._directory, self.trees.images)
         #: How the memory of commands is limited, known once it is open.
         self.memory_protection = ""
 
     @property
     def isolation(self) -> str:
-        """Isolation of commands, known once it is open: ``bwrap`` or ``process``."""
+        """Isolation of commands, known once it is open: ``bwrap``, ``apptainer`` or ``process``."""
         return self._isolation.name
 
     @property
     def protection(self) -> Protection:
         """What protects commands, known once it is open."""
-        return self._isolation.protection(self.memory_protection)
+        return self._isolation.protection(self.memory_protection, describe(self._disks))
 
     async def open(self) -> list[Leftover]:
         """End processes of a dead predecessor; return the attempts it had started. Called once."""
@@ -157,6 +164,8 @@ class ProcessDriver:
         marks = StartLog(self._directory / "marks.log")
         marked = await asyncio.to_thread(marks.open)
         living = await asyncio.to_thread(find_living, self._directory / ENVIRONMENTS, tagger)
+        with contextlib.suppress(OSError):  # then programs are stopped by signals
+            self._freezers = await asyncio.to_thread(open_freezers, f"{tagger.name}-frozen")
         leftovers = await self._end_predecessor(tagger, table, marked, kept_tags(living, tagger))
         await self._group_processes(tagger.name, living)
         await self._limit_memory(tagger.name, table, living)
@@ -173,6 +182,7 @@ class ProcessDriver:
         self._devices = await asyncio.to_thread(find_devices, self._given)
         trial, tmpfs_bytes = limits.prefix(tagger.tag("trial")), self._limits.tmpfs_bytes
         await asyncio.to_thread(self._isolation.choose, trial, tmpfs_bytes, self._disks)
+        self._isolation.begin(self._directory, tagger, table)
         sandbox, launcher = self._isolation.sandbox, Launcher(marks)
         await self._environment_keep(tagger, table, limits, living)
         self._tools = ProcessTools(
@@ -183,6 +193,7 @@ class ProcessDriver:
             CommandBuilder(self._cpus, limits, sandbox, self._devices),
             self._limits,
             self._egress,
+            self._networks,
             self.memory,
             self._groups,
             None if sandbox is None else sandbox.families,
@@ -190,15 +201,15 @@ class ProcessDriver:
             self.outputs,
             self.trees,
             self.environments,
+            self._isolation,
             settings.grace_seconds,
             settings.patience_seconds,
         )
         await self._sessions.begin(self._tools)
+        if self._living is not None:
+            self._living.begin()
         self._disk.adopt(await asyncio.to_thread(self._workspaces.all))
         self._watches.append(asyncio.create_task(self._disk.run()))
-        if (prepared := self._isolation.prepared) is not None:
-            self.images.warm = prepared.facts
-            self._watches.append(asyncio.create_task(prepared.run()))
         return leftovers
 
     def egress_facts(self) -> dict[str, Any]:
@@ -210,12 +221,21 @@ class ProcessDriver:
         tools = self._tools
         if tools is None:
             return CLOSED
-        if (failure := await self._snapshots.begin(order)) is not None:
-            return failure
-        await self._parking.wake(order.action.trajectory_key)
-        if order.action.exec is not None and order.action.exec.session is not None:
-            return await self._runs.run(order, lambda: self._sessions.start(order, started))
-        return await self._runs.run(order, lambda: ProcessRun(order, started, tools))
+        entry = await self._removals.enter(order.action.trajectory_key)
+
+        def begin() -> ProcessRun | SessionRun:
+            entry.leave()
+            if order.action.exec is not None and order.action.exec.session is not None:
+                return self._sessions.start(order, started)
+            return ProcessRun(order, started, tools)
+
+        try:
+            if (failure := await self._snapshots.begin(order)) is not None:
+                return failure
+            await self._parking.wake(order.action.trajectory_key)
+            return await self._runs.run(order, begin)
+        finally:
+            entry.leave()
 
     def stop(self, action_id: ActionId, outcome: Outcome, reason: str) -> None:
         """Stop a run; its report carries ``outcome`` unless it ended before."""
@@ -231,25 +251,35 @@ class ProcessDriver:
 
     async def remove_environment(self, trajectory: TrajectoryKey) -> None:
         """Stop its runs and delete its workspace. An unknown trajectory is ignored."""
-        await self._runs.end_of(trajectory, Outcome.CANCELLED, "its environment is removed")
+        why = "its environment is removed"
+        stop = partial(self._runs.end_of, trajectory, Outcome.CANCELLED, why)
+        async with self._removals.removing(trajectory, stop):
+            await self._remove(trajectory)
+
+    async def _remove(self, trajectory: TrajectoryKey) -> None:
         workspace = self._workspaces.of(trajectory)
         if self.environments is not None:
             self._parking.forget(trajectory)
             await self.environments.remove(workspace.name, "its trajectory has ended")
         self._sessions.forget(workspace.name)
         await self._access.end(workspace.name)
+        await self._networks.end(workspace.name)
         await asyncio.to_thread(self._workspaces.remove, workspace)
         self._forking.collect_soon()
         self._disk.drop(workspace.name)
-        self.trees.forget(workspace.name)
+        await self._isolation.discard_image(workspace)
         if self.memory is not None:
             self.memory.remove(workspace.name)
 
     async def fork_environment(self, order: ForkEnvironment) -> ForkReport:
         """Give each child of ``order`` the files of its source. Raises Conflict, StorageFull, OSError."""
         await self._wake_idle(order.source)
+        is_running = self._running(order.source) is not None
         report = await self._forking.fork(order)
         self._disk.adopt([self._workspaces.of(child) for child in order.children])
+        if is_running and self._living is not None:
+            spec = order.environment or EnvironmentSpec()
+            self._living.start_soon(order.children, spec, self._removals)
         return report
 
     async def take_snapshot(self, order: ForkEnvironment) -> SnapshotReport:
@@ -306,6 +336,7 @@ class ProcessDriver:
             await self.environments.remove(name, reason)
         self._sessions.forget(name)
         await self._access.end(name)
+        await self._networks.end(name)
         await asyncio.to_thread(self._workspaces.lose, name, reason)
         self._disk.drop(name)
         self.trees.forget(name)
@@ -314,19 +345,30 @@ class ProcessDriver:
         """Return the files of a trajectory. Raises NotFound with code ``not_here``, Unavailable."""
         return await asyncio.to_thread(self._access.files, trajectory)
 
+    def check_writable(self, trajectory: TrajectoryKey) -> None:
+        """Raise Conflict while a reward command runs beside the environment of a trajectory."""
+        if self.environments is not None:
+            self.environments.check_not_judged(self._workspaces.of(trajectory).name)
+
     async def make_files(
         self, trajectory: TrajectoryKey, spec: EnvironmentSpec | None = None
     ) -> TreeTransfers:
         """Return the files of a trajectory, whose environment is made if missing. Raises Unavailable."""
-        if spec is not None and spec.snapshot is not None:
-            await self._snapshots.ensure(trajectory, spec)
-        declared = spec or EnvironmentSpec()
+        async with self._removals.using(trajectory):
+            return await self._make_files(trajectory, spec or EnvironmentSpec())
+
+    async def _make_files(
+        self, trajectory: TrajectoryKey, declared: EnvironmentSpec
+    ) -> TreeTransfers:
+        if declared.snapshot is not None:
+            await self._snapshots.ensure(trajectory, declared)
         disk_bytes = self._disk.quotas.of_disk(declared.disk_bytes)
         image = declared.image or ""
         folder = await asyncio.to_thread(self._workspaces.ensure, trajectory, disk_bytes, image)
+        await self._isolation.ensure_image(declared, folder)
         if image or self.trees.everywhere:
             await asyncio.to_thread(self._forkable.begin, folder, declared)
-        if self.environments is not None and declared.network != NETWORK_EGRESS:
+        if self.environments is not None:
             await self.environments.open(trajectory, declared)
         return await asyncio.to_thread(
             self._access.files_of, trajectory, folder, declared.disk_bytes
@@ -338,7 +380,8 @@ class ProcessDriver:
 
     async def put_file(self, trajectory: TrajectoryKey, path: str, content: bytes) -> None:
         """Write a file. Raises InvalidRequest for a path that leaves the tree."""
-        await asyncio.to_thread(self._access.put, trajectory, path, content)
+        async with self._removals.using(trajectory):
+            await asyncio.to_thread(self._access.put, trajectory, path, content)
 
     async def get_file(self, trajectory: TrajectoryKey, path: str, limit_bytes: int) -> bytes:
         """Read a file. Raises InvalidRequest (leaves the tree, too large), NotFound."""
@@ -354,19 +397,18 @@ class ProcessDriver:
         """Stop all runs."""
         tools, self._tools = self._tools, None
         await self._runs.end_all(SHUTTING_DOWN)
+        await self._isolation.close()
+        await self._networks.close()
         await self._access.close()
         self._sessions.close()
-        if self.environments is not None:
-            await self.environments.close(keep=self._settings.environment_keep)
+        if self._living is not None:
+            await self._living.close(keep=self._settings.environment_keep)
         await self._forking.close()
         for watch in self._watches:
             watch.cancel()
-        if self._groups is not None:
-            await asyncio.to_thread(self._groups.close)
-        if self._cores is not None:
-            await asyncio.to_thread(self._cores.close)
-        if self.memory is not None:
-            await asyncio.to_thread(self.memory.close)
+        for groups in (self._groups, self._freezers, self.memory):
+            if groups is not None:
+                await asyncio.to_thread(groups.close)
         if tools is not None:
             await asyncio.to_thread(tools.launcher.close)
         await asyncio.to_thread(self._forkable.close)
@@ -391,30 +433,26 @@ class ProcessDriver:
         limits: ResourceLimits,
         living: dict[str, InitRecord],
     ) -> None:
-        shared = SharedCores.choose(self._cpus, self._given)
         sandbox = self._isolation.sandbox
         if sandbox is None:
             for record in living.values():
                 await end_unadopted(record)
             return
-        with contextlib.suppress(OSError):  # then affinity alone
-            self._cores = await asyncio.to_thread(
-                open_core_sets, f"{tagger.name}-cores", shared.parking
-            )
-        confinement = Confinement(tagger, shared.parking, not shared.shared, self._cores)
+        confinement = await asyncio.to_thread(
+            confine, tagger, self._cpus, self._given, self._freezers
+        )
         quotas = self._disk.quotas
-        self.environments = KeptEnvironments(
-            StoreTools(
-                self._workspaces, sandbox, limits, self._limits, self.memory, self._groups,
-                table, confinement, self.trees, quotas.of_environment, quotas.of_disk, self._disk.end,
-            )
+        store = StoreTools(
+            self._workspaces, sandbox, limits, self._limits, self.memory, self._groups,
+            table, confinement, self.trees, self._forkable.switcher, self._directory / "shells",
+            quotas.of_environment, quotas.of_disk, self._disk.end, self._isolation.starts,
         )  # fmt: skip
-        await self.environments.adopt(living)
+        wanted = parse_wanted(self._settings.environment_warm)
+        self._living = opened = DriverEnvironments(store, wanted)
+        self.environments, self.images.prepared = opened.kept, opened.prepared
+        await opened.adopt(living)
         parks = self._parking.run(self.environments.all, self._acting)
         self._watches.append(asyncio.create_task(parks))
-        if self._cores is not None:
-            names = {each.name for each in self.environments.all()}
-            await asyncio.to_thread(self._cores.clear, names)
 
     async def _group_processes(self, name: str, living: Collection[str]) -> None:
         processes = self._settings.max_processes
@@ -441,15 +479,7 @@ class ProcessDriver:
     async def _end_predecessor(
         self, tagger: ProcessTagger, table: ProcessTable, marked: Sequence[str], kept: set[int]
     ) -> list[Leftover]:
-        running = table.find_all().keys() - kept
-        patience = self._settings.patience_seconds
-        endings = dict(
-            zip(
-                running,
-                await asyncio.gather(*(table.end(tag, patience) for tag in running)),
-                strict=True,
-            )
-        )
+        endings = await table.end_all(kept, self._settings.patience_seconds)
         leftovers = []
         for mark in marked:
             ending = endings.get(tagger.tag(mark), Termination())

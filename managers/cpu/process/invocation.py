@@ -19,10 +19,12 @@ from typing import Final
 
 from domain.action import EnvironmentSpec, ExecSpec
 from domain.allocation import Allocation
+from domain.confinement import NETWORK_EGRESS
 from domain.errors import InvalidRequest
 from domain.ports import RunOrder
 from managers.common.visible_gpus import Devices, device_files, granted_gpus
 from managers.cpu.command_line import (
+    EXECUTE,
     NOT_FOUND,
     CannotSpawnError,
     check_command,
@@ -43,8 +45,8 @@ from managers.cpu.workspaces import MOUNT, split_path, working_directory, worksp
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: Rank of actions among the processes to kill when the machine has no memory left: before all others.
 OOM_SCORE: Final = 500
-#: Control groups that a command may enter: of its memory, and of its processes.
-_GROUPS: Final = 2
+#: Control groups that a command may enter: of its memory, of its processes, and of its cores.
+_GROUPS: Final = 3
 _BLOCK_BYTES: Final = 512
 #: The first is the tag. bash names its limit -x and that of processes -u, dash says -w and -p.
 _SCRIPT: Final = (
@@ -53,8 +55,8 @@ _SCRIPT: Final = (
     'ulimit -u "$3" 2>/dev/null || ulimit -p "$3" 2>/dev/null; '
     'ulimit -f "$4" 2>/dev/null; '
     '{ echo "$5" >/proc/self/oom_score_adj; } 2>/dev/null; '
-    '{ echo 0 >"$6"; } 2>/dev/null; { echo 0 >"$7"; } 2>/dev/null; '
-    'shift 7; exec "$@"'
+    '{ echo 0 >"$6"; } 2>/dev/null; { echo 0 >"$7"; } 2>/dev/null; { echo 0 >"$8"; } 2>/dev/null; '
+    "shift 8; "
 )
 
 
@@ -68,13 +70,17 @@ class ResourceLimits:
     file_bytes: int = 16 * 2**30
 
     def prefix(
-        self, tag: int, entrances: Sequence[Path] = (), file_bytes: int | None = None
+        self,
+        tag: int,
+        entrances: Sequence[Path] = (),
+        file_bytes: int | None = None,
+        then: str = "",
     ) -> list[str]:
         """Return the beginning of a command line that runs the rest tagged and limited.
 
-        ``entrances``: files of at most two control groups, which the shell enters. No limit is above this
+        ``entrances``: files of at most three control groups, which the shell enters. No limit is above this
         process's own, which the shell could not exceed. ``file_bytes``: largest file, if less than
-        that of all actions.
+        that of all actions. ``then``: what the shell does last, with the rest as its arguments.
         """
         numbers = (
             tag,
@@ -83,9 +89,9 @@ class ResourceLimits:
             _at_most(resource.RLIMIT_FSIZE, min(file_bytes or self.file_bytes, self.file_bytes))
             // _BLOCK_BYTES,
             OOM_SCORE,
-            *(*entrances, os.devnull, os.devnull)[:_GROUPS],
+            *(*entrances, *(_GROUPS * (os.devnull,)))[:_GROUPS],
         )
-        return ["/bin/sh", "-c", _SCRIPT, "sh", *map(str, numbers)]
+        return ["/bin/sh", "-c", f"{_SCRIPT}{then}{EXECUTE}", "sh", *map(str, numbers)]
 
 
 def _at_most(limit: int, wanted: int) -> int:
@@ -111,6 +117,8 @@ class ProcessInvocation:
     keep: tuple[int, ...] = ()
     #: All descriptors to close once it is spawned.
     owned: list[int] = field(default_factory=list)
+    #: Folder of files that its sandbox shows, deleted when the command has ended.
+    folder: Path | None = None
 
     def close(self) -> None:
         """Close the descriptors that only the new process needs."""
@@ -157,7 +165,7 @@ class CommandBuilder:
         base = base_variables(order, units, tag)
         home = self.home(workspace) if tree is None else tree.home
         image = {} if tree is None else tree.variables
-        env = self._variables(order, base, spec, home, image, door)
+        env = self._variables(order, base, spec, home, image, proxied=door is not None)
         command = [*env_command(env), *expanded(spec, units)]
         invocation = ProcessInvocation(order.mark, [], env, cwd, self._cpus_of(order))
         invocation.nice = nice_of(order.allocation("cpu"))
@@ -172,6 +180,7 @@ class CommandBuilder:
             options = self.sandbox.options(
                 workspace, inside, env, network, device_names, mounted, tree
             )
+            invocation.folder = self.sandbox.given(options)
             place = os.path.join(MOUNT, spec.cwd or "")
             outer = () if door is None else door.prefix
             command, handles = self.sandbox.command(options, command, namespace, tree, place, outer)
@@ -199,7 +208,8 @@ class CommandBuilder:
         units = granted_units(order)
         check_command(spec)
         base = base_variables(order, units, tag)
-        env = self._variables(order, base, spec, home, image or {}, None)
+        proxied = environment_of(order).network == NETWORK_EGRESS
+        env = self._variables(order, base, spec, home, image or {}, proxied=proxied)
         cwd = os.path.join(MOUNT, spec.cwd or "")
         words = tuple(expanded(spec, units))
         return InitCommand(words, env, cwd, tag=tag, cpus=self._cpus_of(order), owner=order.id)
@@ -218,11 +228,12 @@ class CommandBuilder:
         spec: ExecSpec,
         home: str,
         image: Mapping[str, str],
-        door: EgressDoor | None,
+        *,
+        proxied: bool,
     ) -> dict[str, str]:
         # Our own names last: a declared variable must not hide the owner of a process.
         alone = self.devices if self.sandbox is not None else None
-        proxy = {} if door is None else VARIABLES
+        proxy = VARIABLES if proxied else {}
         gpus = granted_gpus(order, alone)
         declared = {**image, **proxy, **spec.env, **gpus}
         return {"HOME": home, **base, **declared, **_own_names(base)}

@@ -28,6 +28,7 @@ _PATIENCE_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 0.005
 _MOVING_ROUNDS: Final = 100
 _ENVIRONMENT: Final = "environment-"
+_CONTROL: Final = "cgroup.subtree_control"
 
 
 class ProcessGroup:
@@ -142,8 +143,7 @@ class ProcessGroups:
 
     def of(self, tag: int, memory: Path | None) -> ProcessGroup:
         """Make the group of an action; ``memory`` is the directory of its memory group. Raises OSError."""
-        parent = memory if self._one_tree and memory is not None else self._at
-        directory = parent / f"action-{tag:x}"
+        directory = self._parent(memory) / f"action-{tag:x}"
         directory.mkdir(exist_ok=True)
         group = ProcessGroup(directory)
         group.limit(self._processes)
@@ -151,10 +151,20 @@ class ProcessGroups:
 
     def environment(self, name: str, memory: Path | None) -> EnvironmentGroup:
         """Make the groups of a living environment, as `of`. Raises OSError."""
-        parent = memory if self._one_tree and memory is not None else self._at
-        group = EnvironmentGroup(parent / f"{_ENVIRONMENT}{name}", self._processes)
+        group = EnvironmentGroup(self._parent(memory) / f"{_ENVIRONMENT}{name}", self._processes)
         group.make()
         return group
+
+    def rename(self, former: str, name: str) -> None:
+        """Give the groups of an environment another name. Raises OSError where the kernel renames none."""
+        (self._at / f"{_ENVIRONMENT}{former}").rename(self._at / f"{_ENVIRONMENT}{name}")
+
+    def _parent(self, memory: Path | None) -> Path:
+        """Return where a group is made. In version 2 that group limits the number of processes as well."""
+        if not self._one_tree or memory is None:
+            return self._at
+        ProcessGroup(memory).limit(self._processes)
+        return memory
 
     def remove(self, group: ProcessGroup) -> None:
         """Remove the group of an ended action, later if a process is still ending."""
@@ -167,12 +177,8 @@ class ProcessGroups:
         """
         deadline = time.monotonic() + patience_seconds
         ended: set[int] = set()
-        ending = [*self._at.glob("**/action-*")]
         kept = {f"{_ENVIRONMENT}{name}" for name in keep}
-        for environment in self._at.glob(f"**/{_ENVIRONMENT}*"):
-            if environment.name not in kept:
-                ending += [environment / "background", environment]
-        for directory in [each for each in ending if each.is_dir()]:
+        for directory in _leftovers(self._at, kept):
             group = ProcessGroup(directory)
             while (pids := group.processes()) and time.monotonic() < deadline:
                 ended.update(pids)
@@ -202,6 +208,9 @@ def open_process_groups(
         groups = ProcessGroups(place / name, processes, one_tree=one_tree)
         try:
             (place / name).mkdir(exist_ok=True)
+            if one_tree:
+                divide_processes(place)
+                divide_processes(place / name)
             groups.clear(keep)
             trial = groups.of(0, None)
             # Entering must be permitted, which opening for writing checks.
@@ -213,6 +222,30 @@ def open_process_groups(
         else:
             return groups
     raise problem
+
+
+def _leftovers(parent: Path, kept: Collection[str]) -> list[Path]:
+    """Return the groups of actions, and of environments that are not ``kept``, those within others first."""
+    found: list[Path] = []
+    for place, names, _ in os.walk(parent, topdown=False):
+        is_ending = os.path.basename(place).startswith(_ENVIRONMENT) and (
+            os.path.basename(place) not in kept
+        )
+        found += [
+            Path(place, name)
+            for name in names
+            if name.startswith("action-") or (is_ending and name == "background")
+        ]
+        if is_ending:
+            found.append(Path(place))
+    return found
+
+
+def divide_processes(directory: Path) -> None:
+    """Let groups below a group of version 2 have limits of their own on processes, where that is possible."""
+    with contextlib.suppress(OSError):  # it may have processes, or no such controller
+        if "pids" not in read(directory / _CONTROL).split():
+            write(directory / _CONTROL, "+pids")
 
 
 def _places(proc: Path) -> tuple[bool, list[Path]]:

@@ -20,21 +20,26 @@ import os
 import signal
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from managers.cpu.cgroup_files import read
 from managers.cpu.process.process_groups import ProcessGroup, ProcessGroups
 from managers.cpu.process.process_tag import ProcessTagger
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _FIRST_PAUSE_SECONDS: Final = 0.001
 _LONGEST_PAUSE_SECONDS: Final = 0.05
+#: So many processes do not end within a millisecond.
+_MANY: Final = 100
 #: Attempts to pin a program that starts threads faster than they are found.
 _PINNING_ROUNDS: Final = 20
-#: Programs of the sandbox itself: not the user's, so not counted or sent SIGTERM.
-_PLUMBING: Final = ("bwrap", "nsenter")
+#: Programs of the sandbox itself, Apptainer's with its drivers of file systems: not counted or sent SIGTERM.
+_PLUMBING: Final = (
+    "bwrap", "nsenter", "apptainer", "starter", "starter-suid", "sinit", "squashfuse_ll", "fuse-overlayfs",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -119,12 +124,12 @@ class ProcessTable:
         group = self._groups.get(tag)
         return [] if group is None else [pid for pid in group.processes() if _is_alive(pid)]
 
-    def find_all(self) -> dict[int, list[int]]:
-        """Return the living processes of this driver, by tag."""
+    def find_all(self, besides: Collection[int] = ()) -> dict[int, list[int]]:
+        """Return the living processes of this driver, by tag, without those with a tag in ``besides``."""
         found: dict[int, list[int]] = {}
         for pid in _all_processes():
             tag = self._tagger.read(pid)
-            if tag is not None and _is_alive(pid):
+            if tag is not None and tag not in besides and _is_alive(pid):
                 found.setdefault(tag, []).append(pid)
         return found
 
@@ -157,6 +162,41 @@ class ProcessTable:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         self.left_behind(tag)
         return Termination(len(ended))
+
+    async def end_all(
+        self, besides: Collection[int], patience_seconds: float
+    ) -> dict[int, Termination]:
+        """Kill what a dead predecessor has left, without the tags in ``besides``; return what was ended, by tag.
+
+        Each look at the processes of the machine serves all tags: there may be thousands of both.
+        """
+        began = time.monotonic()
+        ended: dict[int, set[int]] = {}
+        signalled: set[int] = set()
+        while (found := self.find_all(besides)) and time.monotonic() - began <= patience_seconds:
+            new = {
+                tag: [pid for pid in pids if pid not in signalled] for tag, pids in found.items()
+            }
+            for tag, pids in new.items():
+                # Counted before: the end of one may end others at once.
+                ended.setdefault(tag, set()).update(_users(pids))
+            for tag, pids in new.items():
+                self._signal(tag, pids, signal.SIGKILL)
+                signalled.update(pids)
+            # The kernel does not notify about the end of a set; it takes a while to end thousands.
+            await asyncio.sleep(
+                _LONGEST_PAUSE_SECONDS if len(signalled) > _MANY else _FIRST_PAUSE_SECONDS
+            )
+        for pid in _children():
+            if pid not in self._mains.values() and self._tagger.read(pid) in ended:
+                _reap(pid)
+        left = {tag: found.get(tag, []) for tag in {*ended, *found}}
+        return {
+            tag: Termination(
+                len(ended.get(tag, set()).difference(pids)), tuple(map(_describe, pids))
+            )
+            for tag, pids in left.items()
+        }
 
     async def _scan(self, tag: int) -> list[int]:
         """Return the living processes with ``tag``, by a scan that begins after this call.
@@ -252,7 +292,7 @@ def _children() -> Iterator[int]:
     """Return this process's children; every process where the kernel does not list them."""
     for thread in os.listdir("/proc/self/task"):
         try:
-            text = Path(f"/proc/self/task/{thread}/children").read_text()
+            text = read(f"/proc/self/task/{thread}/children")
         except ProcessLookupError:  # the thread ended meanwhile
             continue
         except FileNotFoundError:
@@ -271,7 +311,7 @@ def _descendants(pid: int) -> list[int]:
         of = waiting.pop()
         for thread in _threads(of):
             with contextlib.suppress(OSError):
-                text = Path(f"/proc/{of}/task/{thread}/children").read_text()
+                text = read(f"/proc/{of}/task/{thread}/children")
                 children = [int(child) for child in text.split()]
                 found += children
                 waiting += children
@@ -312,7 +352,7 @@ def _reap(pid: int) -> bool:
 def _state(pid: int) -> tuple[str, str]:
     """Return a process's state letter and name; ``X`` when it is gone."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        text = read(f"/proc/{pid}/stat")
     except OSError:
         return "X", ""
     # The name may hold spaces and parentheses; the last one closes it.

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,27 +24,23 @@ from managers.common.start_log import WithdrawnError
 from managers.cpu.command_line import CannotSpawnError
 from managers.cpu.disk_watch import DiskWatch
 from managers.cpu.egress.gateway import EgressDoor, EgressGateway, EgressUnavailable
+from managers.cpu.egress.kept_networks import KeptNetworks
 from managers.cpu.environment.protocol import EnvironmentLost
 from managers.cpu.environment.store import KeptEnvironments, opened_tree
 from managers.cpu.kept_output import OutputLimits
 from managers.cpu.live_output import LiveOutputs
-from managers.cpu.memory_groups import (
-    GroupUse,
-    MemoryGroup,
-    MemoryGroups,
-    MemoryLimits,
-    describe_kills,
-)
+from managers.cpu.memory_groups import MemoryGroup, MemoryGroups, MemoryLimits, watch_kills
 from managers.cpu.output import Capture, exec_result
 from managers.cpu.process.commands import Command, FreshCommand, KeptCommand, RunningProgram
 from managers.cpu.process.families import Families
 from managers.cpu.process.invocation import CommandBuilder, environment_of
+from managers.cpu.process.isolation import Isolation
 from managers.cpu.process.launcher import Launcher
 from managers.cpu.process.namespaces import UserNamespace
 from managers.cpu.process.process_groups import ProcessGroups
 from managers.cpu.process.process_table import ProcessTable, Termination
 from managers.cpu.process.process_tag import ProcessTagger
-from managers.cpu.reward_files import RewardFiles
+from managers.cpu.reward_files import FilesChanged, RewardFiles
 from managers.cpu.tree.images import ImageMissing
 from managers.cpu.tree.trees import OpenTree, Trees, TreeUsers
 from managers.cpu.workspaces import MOUNT, LostWorkspaceError, Workspaces, workspace_of
@@ -65,6 +62,8 @@ class ProcessTools:
     builder: CommandBuilder
     limits: MemoryLimits
     egress: EgressGateway
+    #: Egress of living environments.
+    networks: KeptNetworks
     #: None: memory is watched, not limited.
     memory: MemoryGroups | None
     #: Groups of the processes of each action; None: they are found by their tags alone.
@@ -76,6 +75,7 @@ class ProcessTools:
     trees: Trees
     #: Living environments of trajectories; None: every command has a sandbox of its own, or none.
     environments: KeptEnvironments | None
+    isolation: Isolation
     #: Time between SIGTERM and SIGKILL.
     grace_seconds: float
     #: Longest wait for killed processes before the report names them.
@@ -102,7 +102,8 @@ class ProcessRun:
         self._memory: MemoryGroup | None = None
         #: Name of its workspace, once it has one.
         self.workspace = ""
-        self._before = GroupUse(0, 0)
+        #: Describes what the kernel killed for lack of memory.
+        self._kills: Callable[[], str] = str
         #: None: its reward needs no file.
         self._reward = RewardFiles.of(order)
 
@@ -160,16 +161,23 @@ class ProcessRun:
     async def _work(self) -> RunReport:
         trajectory = self.order.action.trajectory_key
         workspace = await self._folder(trajectory)
+        spec = environment_of(self.order)
+        image = self._tools.isolation.ensure_image(spec, workspace, self._woken)
         if trajectory is not None:
+            await image
             kept = self._tools.environments
             if kept is not None and self._is_kept():
                 return await self._execute_inside(kept, trajectory)
+            if kept is not None:
+                await kept.decline(workspace.name)
             return await self._execute_owned(workspace)
         try:
+            await image
             return await self._execute_owned(workspace)
         finally:
             self._tools.disk.drop(workspace.name)
             await self._discard(workspace)
+            await self._tools.isolation.discard_image(workspace)
             if self._tools.memory is not None:
                 self._tools.memory.remove(workspace.name)
 
@@ -178,19 +186,15 @@ class ProcessRun:
         workspaces = self._tools.workspaces
         disk_bytes = self._tools.disk.quotas.of_disk(environment_of(self.order).disk_bytes)
         image = environment_of(self.order).image or ""
-
-        def find() -> Path:
-            if trajectory is None:
-                return workspaces.alone(self.order.id, disk_bytes)
-            return workspaces.ensure(trajectory, disk_bytes, image)
-
+        find = partial(workspaces.alone, self.order.id, disk_bytes)
+        if trajectory is not None:
+            find = partial(workspaces.ensure, trajectory, disk_bytes, image)
         blocks = disk_bytes and workspaces.disks is not None
         return await asyncio.to_thread(find) if blocks else find()
 
     def _is_kept(self) -> bool:
         """Say whether it runs in the living environment of its trajectory."""
-        egress = environment_of(self.order).network == NETWORK_EGRESS
-        return not egress and not self._tools.builder.needs_own_sandbox(self.order)
+        return not self._tools.builder.needs_own_sandbox(self.order)
 
     async def _execute_inside(
         self, environments: KeptEnvironments, trajectory: TrajectoryKey
@@ -207,6 +211,8 @@ class ProcessRun:
         self, environments: KeptEnvironments, trajectory: TrajectoryKey
     ) -> RunReport:
         environment = await environments.open(trajectory, environment_of(self.order))
+        if environment_of(self.order).network == NETWORK_EGRESS:
+            await self._tools.networks.serve(environment, self.order)
         builder = self._tools.builder
         inside = builder.inside(self.order, self.tag, environment.home, environment.variables)
         self.workspace = environment.name
@@ -236,25 +242,37 @@ class ProcessRun:
             families.leave(namespace)
 
     async def _execute_apart(self, workspace: Path, namespace: UserNamespace | None) -> RunReport:
-        """Execute it in a sandbox of its own; a reward while no program of its environment runs."""
+        """Execute it in a sandbox of its own; a reward while no program of its environment can change files."""
         action, kept, files = self.order.action, self._tools.environments, workspace_of(workspace)
-        if action.reward is None or action.trajectory_key is None or kept is None:
+        shares = action.reward is None and not self._tools.trees.is_exclusive
+        if shares or action.trajectory_key is None or kept is None:
             return await self._execute_rewarded(workspace, namespace, files)
-        async with kept.stopped(action.trajectory_key) as root:
+        async with kept.judging(workspace.name) as living:
+            if living is None:
+                return await self._execute_rewarded(workspace, namespace, files)
             # Through its mount: a change below an overlay is not seen in it.
-            seen = files if root is None else root / MOUNT[1:]
-            return await self._execute_rewarded(workspace, namespace, seen)
+            seen, sealed = living.root / MOUNT[1:], partial(kept.sealing.sealed, living)
+            try:
+                return await self._execute_rewarded(workspace, namespace, seen, sealed)
+            except FilesChanged as error:
+                await living.end(f"its programs ran on before a reward: {error}")
+                return await self._execute_rewarded(workspace, namespace, files)
 
     async def _execute_rewarded(
-        self, workspace: Path, namespace: UserNamespace | None, files: Path
+        self,
+        workspace: Path,
+        namespace: UserNamespace | None,
+        files: Path,
+        sealed: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> RunReport:
         """Execute it with the files of its reward; ``files``: what commands see in ``/workspace``."""
         execute = partial(self._execute, workspace, namespace)
         if self._reward is None:
-            return await execute()
+            async with sealed():
+                return await execute()
         uid = None if namespace is None else namespace.uid
         mounted = self._tools.builder.sandbox is not None
-        return await self._reward.around(execute, files, uid, mounted=mounted)
+        return await self._reward.around(execute, files, uid, mounted=mounted, sealed=sealed)
 
     async def _execute(self, workspace: Path, namespace: UserNamespace | None) -> RunReport:
         self.workspace = workspace.name
@@ -314,7 +332,9 @@ class ProcessRun:
         try:
             limits = OutputLimits.declared(self.order.action.exec)
             captures = stdout, stderr = await command.captures(limits)
-            disk.begin(folder, declared, self.stop, processes=self._processes)
+            disk.begin(
+                folder, declared, self.stop, processes=self._processes, has_disk=bool(own_disk)
+            )
             await self._start(command)
             with self._tools.outputs.of_run(self.order, stdout.kept, stderr.kept):
                 ending = await self._supervise()
@@ -341,7 +361,8 @@ class ProcessRun:
                 ended = environment.end_background()
                 _log.warning("ended %d background processes of %s: %s", ended, folder.name, reason)
 
-            disk.begin(folder, declared, stop, processes=environment.pids)
+            has_disk = bool(self._tools.workspaces.disk_bytes(folder))
+            disk.begin(folder, declared, stop, processes=environment.pids, has_disk=has_disk)
 
     def _processes(self) -> list[int]:
         """Find its processes: by their group, which they cannot leave, or by their tag."""
@@ -353,7 +374,7 @@ class ProcessRun:
         """Make the memory group of its environment. Raises OSError."""
         if self._tools.memory is not None:
             self._memory = self._tools.memory.of(name, self.memory_limit_bytes)
-            self._before = self._memory.use()
+            self._kills = watch_kills(self._memory)
 
     def _enter_groups(self) -> list[Path]:
         """Make the group of its processes; return the entrances of its control groups. Raises OSError."""
@@ -446,20 +467,10 @@ class ProcessRun:
             return 0.0
         return (self._ended_at or time.monotonic()) - self._spawned_at
 
-    def _killed_for_memory(self) -> str:
-        """Return what the kernel killed for lack of memory, and the cure; empty: nothing."""
-        if self._memory is None:
-            return ""
-        try:
-            use = self._memory.use().since(self._before)
-        except OSError:
-            return ""
-        return describe_kills(use, self._memory.limit_bytes) if use.kills else ""
-
     def _report(self, result: ExecResult, ending: Termination, background: int) -> RunReport:
         outcome, reason = self._stopping or (Outcome.COMPLETED, None)
         notes = [reason] if reason else []
-        killed = self._killed_for_memory()
+        killed = self._kills()
         if killed:
             notes.append(killed)
             if self._stopping is None and result.exit_code != 0:

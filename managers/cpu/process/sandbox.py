@@ -22,8 +22,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from domain.confinement import NETWORK_EGRESS, NETWORK_NONE
 from domain.errors import Unavailable
 from domain.protection import Protection, UidMode
+from managers.cpu.command_line import EXECUTE
 from managers.cpu.environment.protocol import CONTROL, SHARED, SHARED_NAME
 from managers.cpu.process.bubblewrap import Bubblewrap, find_bubblewraps, parse_version
 from managers.cpu.process.families import Families
@@ -58,7 +60,7 @@ _ROOT_CAPABILITIES: Final = (
 _ENTER_SCRIPT: Final = (
     'cd -- "$1" 2>/dev/null || '
     "{ printf 'tangram: cwd: %s cannot be entered\\n' \"$1\" >&2; exit 126; }; "
-    'shift; exec "$@"'
+    f"shift; {EXECUTE}"
 )
 #: It needs all that an overlay does: a copy of a lower file, a whiteout, and an opaque directory.
 _TREE_TRIAL: Final = (
@@ -86,6 +88,16 @@ class Sandbox:
     families: Families | None = None
     #: Mount point of a tmpfs → its size; unsized without an entry.
     tmpfs_bytes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """Isolation by its name."""
+        return "bwrap"
+
+    @property
+    def maps_users(self) -> bool:
+        """Whether programs have all users of an image."""
+        return self.families is not None
 
     @property
     def protection(self) -> Protection:
@@ -130,7 +142,7 @@ class Sandbox:
         options = [] if control is not None else ["--die-with-parent"]
         options += [*self.users, "--unshare-pid", "--unshare-ipc"]
         options += ["--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL"]
-        options += _network_options(network)
+        options += _network_options(network, is_kept=control is not None)
         # The first mounts: those of the whole tree, in which all others are made.
         options += self._bare_root() if tree is None else self._root_of(tree)
         options += ["--proc", "/proc"]
@@ -153,6 +165,10 @@ class Sandbox:
         for name, value in env.items():
             options += ["--setenv", name, value]
         return b"".join(option.encode(errors="surrogateescape") + b"\0" for option in options)
+
+    def given(self, options: bytes) -> Path | None:
+        """Return a folder that `options` has made for one command, which is deleted with it; None: none."""
+        return None
 
     def shown(self, path: Path) -> Path:
         """Return a path of the state directory as bubblewrap sees it."""
@@ -203,11 +219,13 @@ class Sandbox:
         network: Sequence[str] = (),
         *,
         pinned: bool = False,
+        plain: bool = False,
     ) -> tuple[list[str], tuple[int, ...]]:
         """Return the command line, and the descriptors that it inherits; the caller closes them.
 
         ``cwd``: in the tree, where one is given. ``network``: words that make its network and become the rest,
         in a user namespace of their own unless it is entered already. ``pinned``: what runs in it may not choose its cores.
+        ``plain``: the command begins in any directory.
 
         bwrap reads and closes its copies, so the command has none of them.
         """
@@ -225,12 +243,16 @@ class Sandbox:
                 prefix = namespaces.prefix_in(namespace, tree.mounted.namespace)
         elif tree is not None:
             prefix = tree.mounted.prefix
-        script = ['exec "$@"', "sh"] if tree is None else [_ENTER_SCRIPT, "sh", cwd]
-        inner = ["/bin/sh", "-c", *script, *command]
+        script = [EXECUTE, "sh"] if tree is None else [_ENTER_SCRIPT, "sh", cwd]
+        inner = command if plain else ["/bin/sh", "-c", *script, *command]
         is_held = tree is not None and bool(tree.mounted.held)
         around = (*prefix, *network) if is_held else (*network, *prefix)
         words = [*around, program, "--args", str(handles[0]), *filtered, "--", *inner]
         return words, tuple(handles)
+
+    def trial(self, tree: OpenTree | None) -> list[str]:
+        """Return the command by which it is tried."""
+        return ["test", "-w", MOUNT] if tree is None else ["sh", "-c", _TREE_TRIAL]
 
     def works(self, workspace: Path, prefix: list[str]) -> bool:
         """Try a command in it; return whether it ran. Blocks for some milliseconds."""
@@ -248,8 +270,7 @@ class Sandbox:
         except (OSError, Unavailable, subprocess.TimeoutExpired) as error:
             return str(error)
         options = self.options(workspace, "", {}, "none", tree=tree)
-        trial = ["test", "-w", MOUNT] if tree is None else ["sh", "-c", _TREE_TRIAL]
-        words, handles = self.command(options, trial, namespace, tree)
+        words, handles = self.command(options, self.trial(tree), namespace, tree)
         try:
             finished = subprocess.run(
                 [*prefix, *words], stdin=subprocess.DEVNULL, capture_output=True, env={},
@@ -278,8 +299,10 @@ class Sandbox:
         return ["--tmpfs", path] if size is None else ["--size", str(size), "--tmpfs", path]
 
 
-def _network_options(network: str) -> list[str]:
-    return ["--unshare-net"] if network == "none" else []
+def _network_options(network: str, *, is_kept: bool) -> list[str]:
+    """Return the options of a network mode. That of egress is made around a sandbox that is not kept."""
+    is_alone = network == NETWORK_NONE or (is_kept and network == NETWORK_EGRESS)
+    return ["--unshare-net"] if is_alone else []
 
 
 def memory_file(content: bytes) -> int:

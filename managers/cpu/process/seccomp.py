@@ -32,7 +32,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 #: Name → number on x86_64, on aarch64; None where the architecture lacks the call.
 REFUSED: Final[Mapping[str, tuple[int | None, int | None]]] = {
@@ -72,6 +72,7 @@ _NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT, _SECOND_ARGUMENT_AT = 0, 4, 16
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_IF_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW: Final = 0x7FFF_0000
 _ERRNO: Final = 0x0005_0000
+_REFUSE: Final = "SCMP_ACT_ERRNO"
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,27 @@ def program_for(machine: str, *, pinned: bool = False) -> bytes | None:
 def own_program(*, pinned: bool = False) -> bytes | None:
     """Return the filter for this machine."""
     return program_for(platform.machine(), pinned=pinned)
+
+
+def oci_profile() -> dict[str, Any]:
+    """Return the refusals as a profile of the OCI's form, for programs that make the filter themselves.
+
+    They give all refused calls one error. With that of this list, a refused `clone3` would end programs that expect
+    ENOSYS, so it is allowed: what it makes has the same filter.
+    """
+    spaces = [1 << bit for bit in range(32) if (_NEW_NAMESPACES | _CLONE_NEWTIME) >> bit & 1]
+    calls: list[dict[str, Any]] = [{"names": sorted(REFUSED), "action": _REFUSE, "args": []}]
+    for name, flags in (
+        ("clone", [each for each in spaces if each != _CLONE_NEWTIME]),
+        ("unshare", spaces),
+    ):
+        for flag in flags:
+            test = {"index": 0, "value": flag, "valueTwo": flag, "op": "SCMP_CMP_MASKED_EQ"}
+            calls.append({"names": [name], "action": _REFUSE, "args": [test]})
+    for command in (_TIOCSTI, _TIOCLINUX):
+        test = {"index": 1, "value": 0xFFFF_FFFF, "valueTwo": command, "op": "SCMP_CMP_MASKED_EQ"}
+        calls.append({"names": ["ioctl"], "action": _REFUSE, "args": [test]})
+    return {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": calls}
 
 
 @dataclass(frozen=True)

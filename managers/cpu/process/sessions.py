@@ -6,24 +6,27 @@ action moves the session's shell to its granted cores, and what is left there to
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from domain.action import EnvironmentSpec
 from domain.allocation import Allocation
+from domain.confinement import NETWORK_EGRESS
 from domain.errors import Unavailable
 from domain.ids import TrajectoryKey
 from domain.ports import RunOrder
+from managers.common.removals import Removals
+from managers.cpu.egress.gateway import VARIABLES, EgressUnavailable
 from managers.cpu.environment.kept import KeptEnvironment
 from managers.cpu.environment.protocol import LivingEnvironment
+from managers.cpu.memory_groups import watch_kills
 from managers.cpu.process.invocation import PATH, environment_of
 from managers.cpu.sessions.host import SessionHost
 from managers.cpu.sessions.process_looks import descendants
 from managers.cpu.sessions.run import SessionRun, SessionTools
 from managers.cpu.sessions.serving import SessionPlaces, SessionService
-from managers.cpu.sessions.session import LiveSession
-from managers.cpu.sessions.state import SessionPhase
 
 if TYPE_CHECKING:
     from managers.cpu.environment.store import KeptEnvironments
@@ -37,7 +40,8 @@ _NONE_KEPT: Final = (
 class ProcessSessions:
     """The sessions of one process driver."""
 
-    def __init__(self) -> None:
+    def __init__(self, removals: Removals) -> None:
+        self._removals = removals
         self._host = SessionHost()
         self._tools: ProcessTools | None = None
         places = SessionPlaces(self._find, self._open, _variables, self._tag)
@@ -65,35 +69,45 @@ class ProcessSessions:
             declared = environment_of(order).disk_bytes
             assert isinstance(environment, KeptEnvironment)
             folder = environment.directory
-            tools.disk.begin(folder, declared, run.stop, processes=environment.pids)
+            has_disk = bool(tools.workspaces.disk_bytes(folder))
+            tools.disk.begin(
+                folder, declared, run.stop, processes=environment.pids, has_disk=has_disk
+            )
             try:
                 yield
             finally:
                 tools.disk.end(folder)
 
+        def ready(mark: str, withdrawn: Callable[[], bool]) -> asyncio.Future[None]:
+            return asyncio.ensure_future(self._ready(order, mark, withdrawn))
+
         shared = SessionTools(
-            self._host, self._find, cores_of, tools.launcher.mark, tools.outputs, watched,
-            tools.grace_seconds,
+            self._host, self._find, cores_of, ready, tools.outputs, watched,
+            tools.grace_seconds, _watch_kills,
         )  # fmt: skip
         return SessionRun(order, started, shared)
 
+    async def _ready(self, order: RunOrder, mark: str, withdrawn: Callable[[], bool]) -> None:
+        """Write the start mark of an action, once its environment reaches what its pool allows."""
+        tools, trajectory = self._tools, order.action.trajectory_key
+        assert tools is not None
+        assert trajectory is not None
+        environment = self._find(trajectory)
+        if environment.spec.network == NETWORK_EGRESS:
+            try:
+                await tools.networks.serve(environment, order)
+            except EgressUnavailable as error:
+                raise Unavailable(f"the node cannot run it with network egress: {error}") from error
+        await tools.launcher.mark(mark, withdrawn)
+
     def idle_shells(self, environment: LivingEnvironment) -> Collection[int]:
         """Return the host ids of shells that are idle and will re-enter their directory, and of keepers."""
-        sessions = self._host.all(environment.name)
-        keepers = {
-            self._host.record(environment.name, each.state.name).keeper[0] for each in sessions
-        }
-        idle = self._idle(environment)
-        return keepers | {pid for each in idle for pid in each.processes(shell_only=True)}
+        return self._host.idle_shells(environment.name)
 
     async def refresh_directories(self, environment: LivingEnvironment) -> None:
         """Let idle shells re-enter their directory, after the root was switched."""
-        for each in self._idle(environment):
+        for each in self._host.idle(environment.name):
             await each.refresh_directory()
-
-    def _idle(self, environment: LivingEnvironment) -> list[LiveSession]:
-        sessions = self._host.all(environment.name)
-        return [each for each in sessions if each.state.phase is SessionPhase.IDLE]
 
     def forget(self, environment: str) -> None:
         """Forget the sessions of an environment that has ended."""
@@ -113,7 +127,8 @@ class ProcessSessions:
         return self._kept().of(trajectory)
 
     async def _open(self, trajectory: TrajectoryKey, spec: EnvironmentSpec) -> KeptEnvironment:
-        return await self._kept().open(trajectory, spec)
+        async with self._removals.using(trajectory):
+            return await self._kept().open(trajectory, spec)
 
     def _tag(self, environment: LivingEnvironment, name: str) -> int:
         if self._tools is None:
@@ -153,8 +168,15 @@ class KeptCores:
             self._environment.rest(self._tag, found)
 
 
+def _watch_kills(environment: LivingEnvironment) -> Callable[[], str]:
+    """Watch the memory group of an environment."""
+    assert isinstance(environment, KeptEnvironment)
+    return watch_kills(environment.limits.memory)
+
+
 def _variables(environment: LivingEnvironment) -> dict[str, str]:
     """Return the variables of every program of an environment."""
     assert isinstance(environment, KeptEnvironment)
     base = {"HOME": environment.home, "PATH": PATH, "LANG": "C.UTF-8"}
-    return {**base, **environment.variables}
+    proxy = VARIABLES if environment.spec.network == NETWORK_EGRESS else {}
+    return {**base, **environment.variables, **proxy}

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 from dataclasses import dataclass
 from typing import Final
 
+from domain.confinement import APPTAINER, PLAIN
 from domain.errors import InvalidRequest
 from managers.cpu.process.invocation import ResourceLimits
-from managers.cpu.tree.warm import parse_wanted
+from managers.cpu.tree.loop_disks import wants_disks
 
-_DISKS: Final = ("auto", "watched")
 _TREES: Final = ("images", "all")
-_ISOLATIONS: Final = ("auto", "bwrap", "process")
+_ISOLATIONS: Final = ("auto", "bwrap", APPTAINER, PLAIN)
+#: Open files that a privileged worker allows itself.
+_OPEN_FILES: Final = 262_144
 
 
 @dataclass(frozen=True)
 class ProcessSettings:
     """Settings of this driver on a node."""
 
-    #: ``auto`` uses bwrap where it works; ``bwrap`` refuses to start without it.
+    #: ``auto`` uses bwrap where it works; ``bwrap`` and ``apptainer`` refuse to start without theirs.
     isolation: str = "auto"
     grace_seconds: float = 0.5
     patience_seconds: float = 10.0
@@ -49,8 +52,7 @@ class ProcessSettings:
         """Parse the node's settings. Raises InvalidRequest that names a wrong one."""
         if given.get("isolation", "auto") not in _ISOLATIONS:
             raise InvalidRequest(f"isolation is one of {', '.join(_ISOLATIONS)}")
-        if given.get("environment_disks", "auto") not in _DISKS:
-            raise InvalidRequest(f"environment_disks is one of {', '.join(_DISKS)}")
+        wants_disks(given)
         if given.get("environment_trees", "all") not in _TREES:
             raise InvalidRequest(f"environment_trees is one of {', '.join(_TREES)}")
         values: dict[str, str | int | float] = {}
@@ -73,9 +75,23 @@ class ProcessSettings:
         return ResourceLimits(self.max_open_files, self.max_processes, self.max_file_bytes)
 
 
+def parse_wanted(text: str) -> dict[str, int]:
+    """Return image → number of environments from ``image=number`` with commas between. Raises InvalidRequest."""
+    wanted = {}
+    for each in filter(None, (part.strip() for part in text.split(","))):
+        image, _, number = each.rpartition("=")
+        if not image or not number.isdigit():
+            raise InvalidRequest(f"environment_warm has {each!r}: write it like swe:1=8")
+        wanted[image] = int(number)
+    return wanted
+
+
 def raise_open_files() -> None:
-    """Let this process open as many files as it may."""
-    # Each running action takes three descriptors of ours.
+    """Let this process open as many files as it may, and a privileged one `_OPEN_FILES`."""
+    # Each living environment takes three descriptors of ours, and each running action up to five.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(hard, _OPEN_FILES),) * 2)
+        return
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

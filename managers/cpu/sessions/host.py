@@ -48,6 +48,8 @@ _RECORD: Final = "record.json"
 START_SECONDS: Final = 20.0
 #: Wait after SIGHUP for a program that is closed.
 _CLOSE_SECONDS: Final = 0.5
+#: Longest wait for a keeper that was dismissed.
+_KEEPER_SECONDS: Final = 5.0
 #: Wait for the first answer of a shell that is taken over; one that runs a command answers later.
 _ADOPT_SECONDS: Final = 0.1
 MOST_SESSIONS: Final = 64
@@ -93,6 +95,18 @@ class SessionHost:
         """Return the sessions of an environment, ended ones too, in order of their opening."""
         return list(self._sessions.get(environment, {}).values())
 
+    def idle(self, environment: str) -> list[LiveSession]:
+        """Return the sessions of an environment that run no command."""
+        return [each for each in self.all(environment) if each.state.phase is SessionPhase.IDLE]
+
+    def idle_shells(self, environment: str) -> set[int]:
+        """Return the host ids of shells of idle sessions, and of all keepers."""
+        keepers = {
+            self.record(environment, each.state.name).keeper[0] for each in self.all(environment)
+        }
+        idle = self.idle(environment)
+        return keepers | {pid for each in idle for pid in each.processes(shell_only=True)}
+
     def record(self, environment: str, name: str) -> SessionRecord:
         """Return the record of a session that `of` returns."""
         return self._records[environment, name]
@@ -121,8 +135,11 @@ class SessionHost:
     async def close(self, environment: str, name: str) -> None:
         """End the program of a session and its foreground processes, and forget it. Raises NotFound."""
         session = self.of(environment, name)
+        keeper = Identity(*self.record(environment, name).keeper)
         await self._end(session)
         self._drop(environment, name)
+        # Until it has ended, it is a program of the environment: a fork would be refused.
+        await _until_ended(keeper)
 
     def forget(self, environment: str) -> None:
         """Forget the sessions of an environment that has ended."""
@@ -217,7 +234,8 @@ class SessionHost:
         session.go()
         await _said(session, "begun")
         for pid in process_looks.children(keeper):
-            session.recognise(pid)
+            with contextlib.suppress(ProcessLookupError):  # it ended at once, as its answer says
+                session.recognise(pid)
 
     async def _adopt(
         self, environment: LivingEnvironment, folder: Path, record: SessionRecord
@@ -286,6 +304,25 @@ class SessionHost:
 
 #: Status of a session whose end was not seen: its terminal hung up.
 SIGHUP_STATUS: Final = 128 + signal.SIGHUP
+
+
+async def _until_ended(keeper: Identity) -> None:
+    """Wait for the end of a keeper that was dismissed, up to `_KEEPER_SECONDS`."""
+    try:
+        handle = os.pidfd_open(keeper.pid) if keeper.alive else -1
+    except ProcessLookupError:
+        return
+    if handle < 0:
+        return
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(handle, ended.set)
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_KEEPER_SECONDS):
+                await ended.wait()
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
 
 
 async def _said(session: LiveSession, word: str) -> None:

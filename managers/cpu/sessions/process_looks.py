@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import stat
 import struct
 import time
 from collections.abc import Iterator
@@ -94,18 +95,33 @@ def members(session: int, group: int | None = None) -> list[int]:
     return found
 
 
-def waits_for_input(pid: int) -> bool:
-    """Whether the main thread of a process is blocked in a read or poll of its standard input."""
+def waits_for_input(pid: int, given: Path | None = None) -> bool:
+    """Whether the main thread of a process is blocked in a read or poll of its standard input.
+
+    ``given``: the pipe that is the session's input; None: a terminal is. A process that waits for another program's output,
+    as the second one of ``make | tail``, waits for neither.
+    """
     try:
         words = Path(f"/proc/{pid}/syscall").read_text().split()
         number, first, second = int(words[0]), int(words[1], 16), int(words[2], 16)
     except (OSError, ValueError, IndexError):  # running, ended, or not permitted
         return False
     if number in _READS:
-        return first == 0
-    if number in _SELECTS:
-        return first == 1
-    return number in _POLLS and _polls_input(pid, first, min(second, _MOST_POLLED))
+        waits = first == 0
+    elif number in _SELECTS:
+        waits = first == 1
+    else:
+        waits = number in _POLLS and _polls_input(pid, first, min(second, _MOST_POLLED))
+    return waits and _has_input(pid, given)
+
+
+def _has_input(pid: int, given: Path | None) -> bool:
+    with suppress(OSError):
+        found = os.stat(f"/proc/{pid}/fd/0")
+        return (
+            stat.S_ISCHR(found.st_mode) if given is None else os.path.samestat(found, given.stat())
+        )
+    return False
 
 
 def _polls_input(pid: int, address: int, count: int) -> bool:

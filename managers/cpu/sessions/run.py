@@ -68,6 +68,8 @@ class SessionTools:
     #: Watches the environment's disk while a run is in it.
     watched: Callable[[SessionRun, LivingEnvironment], AbstractContextManager[None]]
     grace_seconds: float
+    #: Returns what describes the programs of the environment that the kernel kills for lack of memory from now on.
+    watch_kills: Callable[[LivingEnvironment], Callable[[], str]] = lambda _: str
 
 
 class SessionRun:
@@ -90,6 +92,7 @@ class SessionRun:
         self._began = 0.0
         self._cores: SessionCores | None = None
         self._session: LiveSession | None = None
+        self._kills: Callable[[], str] = str
 
     def stop(self, outcome: Outcome, reason: str) -> None:
         """Stop it with ``outcome``, unless it is being stopped already."""
@@ -138,6 +141,7 @@ class SessionRun:
             compiled(spec.expect.pattern)
         await self._tools.mark(self.order.mark, lambda: self._stopping is not None)
         self._cores = self._tools.cores_of(environment)
+        self._kills = self._tools.watch_kills(environment)
         self._act()
         timer = self._set_timer()
         try:
@@ -200,11 +204,14 @@ class SessionRun:
         while self._stopping is None and not reply.complete:
             before = session.output.end
             await self._pause(session, pause)
-            quiet = for_input and before == session.output.end and session.waits_for_input()
+            printed = before != session.output.end
+            quiet = for_input and not printed and session.waits_for_input()
             looks = looks + 1 if quiet else 0
             if looks >= _LOOKS:
                 return
-            pause = _FIRST_LOOK_SECONDS if for_input else min(2 * pause, _LAST_LOOK_SECONDS)
+            # What asks for input prints a question before.
+            soon = for_input and (printed or quiet)
+            pause = _FIRST_LOOK_SECONDS if soon else min(2 * pause, _LAST_LOOK_SECONDS)
 
     async def _interrupt(self, session: LiveSession) -> None:
         """Interrupt the program; then end what it runs in the foreground, but never the shell."""
@@ -239,8 +246,13 @@ class SessionRun:
             notes.append(f"the session ended with exit status {state.exit_status}")
         elif self._stopping is not None and state.busy:
             notes.append("the session still runs it, without the granted cores")
+        result = reply.result()
+        if killed := self._kills():
+            notes.append(killed)
+            if self._stopping is None and result.exit_code:
+                outcome = Outcome.OOM_KILLED
         detail = "; ".join(notes) or None
-        return RunReport(outcome, self._seconds(), reply.result(), detail=detail)
+        return RunReport(outcome, self._seconds(), result, detail=detail)
 
 
 class SessionReply:
@@ -306,7 +318,10 @@ class SessionReply:
             status = state.last_status
         result = exec_result(status, *self.kept)
         return SessionResult(
-            **structs.asdict(result), session=str(state.phase), matched=self.matched
+            **structs.asdict(result),
+            session=str(state.phase),
+            matched=self.matched,
+            command_number=state.number or None,
         )
 
     def _take(self, index: int, content: bytes) -> None:

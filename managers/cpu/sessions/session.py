@@ -30,12 +30,13 @@ from managers.cpu.sessions.shells import (
     LACKS,
     NEXT,
     PROMPT,
+    STREAMS,
     Answer,
     AnswerLines,
     SessionShell,
 )
 from managers.cpu.sessions.state import SessionPhase, SessionState
-from managers.cpu.sessions.terminal import Channel, Pipes, Terminal
+from managers.cpu.sessions.terminal import Pipes, SessionChannel, Terminal
 from managers.cpu.sessions.transcript import Transcript
 
 #: Output that is read at once, before other work of the event loop; and the rest after it.
@@ -91,7 +92,7 @@ class LiveSession:
         self._command_ticks = 0
         self._lines = AnswerLines()
         self._loop = asyncio.get_running_loop()
-        self._channel: Channel | None = None
+        self._channel: SessionChannel | None = None
         self._changed: list[asyncio.Event] = []
         #: Called with each piece of output: 0 standard output, 1 standard error.
         self.sinks: list[Callable[[int, bytes], None]] = []
@@ -297,7 +298,8 @@ class LiveSession:
         }:
             return False
         candidates = self.foreground() or [self.shell.pid]
-        return any(map(process_looks.waits_for_input, candidates))
+        given = None if self.pty else self.folder / STREAMS[0]
+        return any(process_looks.waits_for_input(each, given) for each in candidates)
 
     def look(self) -> None:
         """Notice that the shell was replaced by another program."""

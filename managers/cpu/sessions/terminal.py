@@ -30,7 +30,7 @@ _CHUNK_BYTES: Final = 65536
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Channel(Protocol):
+class SessionChannel(Protocol):
     """Input and output of a session."""
 
     #: Descriptors to read, standard output first.

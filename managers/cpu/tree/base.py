@@ -17,7 +17,7 @@ import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from managers.cpu.tree.layers import BASES
 
@@ -45,45 +45,53 @@ _DIRECTORIES: Final = {
 _MOST_BYTES: Final = 16 * 2**20
 
 
+class _CopiedPath(NamedTuple):
+    """A path of the host that is copied."""
+
+    path: str
+    facts: os.stat_result
+    #: What the link says, of a link that stays one.
+    link: str | None = None
+
+    def describe(self) -> str:
+        """Return what tells it from another version of it."""
+        if self.link is not None:
+            return self.link
+        mode = f"{self.facts.st_mode:o}"
+        if stat.S_ISDIR(self.facts.st_mode):
+            return mode
+        return f"{mode} {self.facts.st_size} {self.facts.st_mtime_ns}"
+
+
 def make_base(state: Path, sources: Sequence[str] = ETC) -> str:
     """Make the base of this host below a state directory, if it is not there; return its digest. Blocks."""
-    found = list(_described(sources))
-    digest = hashlib.blake2b(repr((sorted(_DIRECTORIES.items()), found)).encode(), digest_size=16)
+    found = [each for source in sources for each in _below(source)]
+    described = [(each.path, each.describe()) for each in found]
+    digest = hashlib.blake2b(
+        repr((sorted(_DIRECTORIES.items()), described)).encode(), digest_size=16
+    )
     place = state / BASES / digest.hexdigest()
     if not place.is_dir():
         draft = place.with_name(f"draft.{os.getpid()}")
         shutil.rmtree(draft, ignore_errors=True)
-        _fill(draft / "tree", [path for path, _ in found])
+        _fill(draft / "tree", found)
         draft.rename(place)
     return place.name
 
 
-def _described(sources: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Return each path that is copied, parents first, with what tells it from another version of it."""
-    for source in sources:
-        for path in _below(source):
-            facts = os.stat(path) if not _stays_link(path) else os.lstat(path)
-            if stat.S_ISLNK(facts.st_mode):
-                yield path, os.readlink(path)
-            elif stat.S_ISDIR(facts.st_mode):
-                yield path, f"{facts.st_mode:o}"
-            else:
-                yield path, f"{facts.st_mode:o} {facts.st_size} {facts.st_mtime_ns}"
-
-
-def _below(path: str) -> Iterator[str]:
-    """Return a path and what is below it, as far as every user may read it."""
+def _below(path: str) -> Iterator[_CopiedPath]:
+    """Return a path and what is below it, parents first, as far as every user may read it."""
     try:
         if _stays_link(path):
-            yield path
+            yield _CopiedPath(path, os.lstat(path), os.readlink(path))
             return
         facts = os.stat(path)
         if stat.S_ISDIR(facts.st_mode) and facts.st_mode & 0o005 == 0o005:
-            yield path
+            yield _CopiedPath(path, facts)
             for name in sorted(os.listdir(path)):
                 yield from _below(f"{path}/{name}")
         elif stat.S_ISREG(facts.st_mode) and facts.st_mode & 0o004 and facts.st_size <= _MOST_BYTES:
-            yield path
+            yield _CopiedPath(path, facts)
     except OSError:  # missing, or the host changes it meanwhile
         return
 
@@ -98,19 +106,19 @@ def _stays_link(path: str) -> bool:
     )
 
 
-def _fill(tree: Path, paths: Sequence[str]) -> None:
+def _fill(tree: Path, sources: Sequence[_CopiedPath]) -> None:
     tree.mkdir(parents=True)
     os.chmod(tree, 0o755)
     for name, mode in _DIRECTORIES.items():
         (tree / name).mkdir()
         os.chmod(tree / name, mode)
-    for path in paths:
-        target = tree / path.lstrip("/")
-        if _stays_link(path):
-            os.symlink(os.readlink(path), target)
-        elif os.path.isdir(path):
-            target.mkdir(exist_ok=True)
-            shutil.copymode(path, target)
+    for each in sources:
+        target = f"{tree}{each.path}"
+        if each.link is not None:
+            os.symlink(each.link, target)
+        elif stat.S_ISDIR(each.facts.st_mode):
+            os.makedirs(target, exist_ok=True)
+            os.chmod(target, stat.S_IMODE(each.facts.st_mode))
         else:
-            shutil.copyfile(path, target)
-            os.chmod(target, stat.S_IMODE(os.stat(path).st_mode) & 0o755)
+            shutil.copyfile(each.path, target)
+            os.chmod(target, stat.S_IMODE(each.facts.st_mode) & 0o755)

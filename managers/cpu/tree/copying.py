@@ -23,6 +23,8 @@ from managers.cpu.tree import merge
 
 _COPY: Final = ("cp", "--archive", "--no-target-directory", "--reflink=auto")
 _OWN_NAMESPACE: Final = ("unshare", "--user", "--map-root-user")
+#: The caller's ranges in /etc/subuid and /etc/subgid (util-linux 2.38).
+_ALL_IDS: Final = "--map-auto"
 _FULL: Final = ("No space left on device", "Disk quota exceeded")
 
 
@@ -35,7 +37,7 @@ def make_room(source: Path, target: Path) -> None:
 
 def copy_tree(source: Path, target: Path) -> None:
     """Copy a directory to ``target``, which exists and is empty, or does not exist. Raises OSError. Blocks."""
-    _run([*_COPY, "--", str(source), str(target)])
+    _run([*_COPY, "--", str(source), str(target)], source)
 
 
 def merge_layers(layers: Sequence[Path], target: Path, marks: str) -> None:
@@ -44,19 +46,46 @@ def merge_layers(layers: Sequence[Path], target: Path, marks: str) -> None:
     ``marks``: namespace of the overlay's marks, ``user`` or ``trusted``.
     """
     program = [sys.executable, "-I", "-S", merge.__file__, marks, str(target)]
-    _run([*program, *map(str, layers)])
+    _run([*program, *map(str, layers)], *layers)
 
 
-def in_namespace(words: list[str]) -> list[str]:
-    """Return a command line that may read and make all files of an environment of this worker."""
-    if os.geteuid() and shutil.which(_OWN_NAMESPACE[0]):
-        return [*_OWN_NAMESPACE, *words]
-    return words
+def in_namespace(words: list[str], *trees: Path) -> list[str]:
+    """Return a command line that may read and make all files of an environment of this worker.
+
+    ``trees``: what it works on. Files of subordinate ids, as Apptainer makes them, need a namespace that maps these.
+    """
+    if not os.geteuid() or not shutil.which(_OWN_NAMESPACE[0]):
+        return words
+    mapped = [_ALL_IDS] if any(map(has_other_owners, trees)) else []
+    return [*_OWN_NAMESPACE, *mapped, *words]
 
 
-def _run(words: list[str]) -> None:
+def has_other_owners(tree: Path) -> bool:
+    """Return whether a tree has files that are not of this worker's user. Blocks."""
+    own = os.geteuid()
+    if os.lstat(tree).st_uid != own:
+        return True
+    for folder, names, files in os.walk(tree):
+        for name in (*names, *files):
+            try:
+                if os.lstat(f"{folder}/{name}").st_uid != own:
+                    return True
+            except OSError:  # in a directory of its own that it may not enter
+                continue
+    return False
+
+
+def delete_of_others(tree: Path) -> bool:
+    """Delete a tree with files of subordinate ids; return whether it was one. Raises OSError. Blocks."""
+    if not has_other_owners(tree):
+        return False
+    _run(["rm", "--recursive", "--force", "--", str(tree)], tree)
+    return True
+
+
+def _run(words: list[str], *trees: Path) -> None:
     done = subprocess.run(
-        in_namespace(words), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        in_namespace(words, *trees), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         env={"PATH": os.defpath, "LC_ALL": "C"}, check=False,
     )  # fmt: skip
     if done.returncode:

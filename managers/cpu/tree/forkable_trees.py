@@ -29,7 +29,8 @@ class ForkableTrees:
     def __init__(self, state: Path, trees: Trees) -> None:
         self._state = state
         self._trees = trees
-        self._switcher = RootSwitcher()
+        #: Changes the mounts of running environments.
+        self.switcher = RootSwitcher()
         #: Uids of environments, known once the driver is open.
         self.families: Families | None = None
 
@@ -76,19 +77,23 @@ class ForkableTrees:
             return False
         return True
 
+    def expect_switch(self) -> None:
+        """Start what switches roots, which takes longer than a switch."""
+        self.switcher.begin()
+
     def switch(self, environment: LivingEnvironment, record: TreeRecord) -> None:
         """Give a running environment the stack of ``record`` as its root. Raises Conflict, Unavailable."""
         folder = environment.directory
         if self.families is None:
             lowers = record.stack.lowers(self._state)
-            self._switcher.switch(environment.pid, lowers, folder / UPPER, folder / WORK)
+            self.switcher.switch(environment.pid, lowers, folder / UPPER, folder / WORK)
             return
         with self._users(folder) as users:
             mounted = self._trees.mount_beside(folder, record, users)
             try:
                 if mounted.namespace is None:
                     raise Unavailable("this node cannot mount the layers of a running environment")
-                self._switcher.switch_to(environment.pid, mounted.namespace, TREE)
+                self.switcher.switch_to(environment.pid, mounted.namespace, TREE)
             finally:
                 mounted.close()
 
@@ -109,7 +114,7 @@ class ForkableTrees:
 
     def close(self) -> None:
         """End the program that switches roots."""
-        self._switcher.close()
+        self.switcher.close()
 
     @contextmanager
     def _users(self, folder: Path) -> Iterator[TreeUsers | None]:

@@ -28,6 +28,8 @@ from domain.ids import TrajectoryKey
 from managers.cpu.environment.protocol import LivingEnvironment
 from managers.cpu.tree.copying import copy_tree, make_room, merge_layers
 from managers.cpu.tree.fork import ForkPlan, ForkWay, choose_way, plan_fork
+from managers.cpu.tree.fork_log import LoggedChild, finish, write_log
+from managers.cpu.tree.fork_log import recover as recover_children
 from managers.cpu.tree.layers import (
     LAYERS,
     UPPER,
@@ -35,16 +37,17 @@ from managers.cpu.tree.layers import (
     LayerStack,
     TreeRecord,
     unused,
+    upper_layer,
     used_layers,
 )
 from managers.cpu.tree.occupants import Occupant, find_occupants
 from managers.cpu.tree.records import all_stacks, write_record
 from managers.cpu.tree.seal import MARK, make_like, make_upper, new_layer_id, recover, seal
 from managers.cpu.tree.snapshot import SNAPSHOTS, sync_tree
-from managers.cpu.workspaces import Workspaces
+from managers.cpu.workspaces import Workspaces, safe_name
 
 _log = logging.getLogger(__name__)
-#: Records are stored side by side: the disk takes them in one turn.
+#: Copies at once.
 _THREADS: Final = 16
 _WRITES: Final = ["a program has a file open for writing"]
 
@@ -71,6 +74,9 @@ class ForkedTrees(Protocol):
 
     def can_switch(self, environment: LivingEnvironment) -> bool:
         """Return whether the root of a running environment is an overlay."""
+
+    def expect_switch(self) -> None:
+        """Start what switches roots, which takes longer than a switch."""
 
     def switch(self, environment: LivingEnvironment, record: TreeRecord) -> None:
         """Give a running environment the stack of ``record`` as its root. Raises Conflict, Unavailable."""
@@ -121,6 +127,7 @@ class EnvironmentForking:
         self._collecting = asyncio.Lock()
         self._collection: asyncio.Task[None] | None = None
         self._is_wanted = False
+        self._finishing: set[asyncio.Task[None]] = set()
 
     @property
     def marks(self) -> str:
@@ -134,6 +141,7 @@ class EnvironmentForking:
         """
         for name in (LAYERS, SNAPSHOTS):
             (self._state / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        recover_children(self._state)
         for folder in self.interrupted():
             try:
                 recover(self._state, folder)
@@ -161,6 +169,7 @@ class EnvironmentForking:
             raise
         finally:
             self._new.difference_update(work.ids)
+            self._finish_soon(work.log)
             if work.left_over:
                 await self.collect()
         seconds = time.monotonic() - began
@@ -220,6 +229,19 @@ class EnvironmentForking:
             draft.rename(target)
         self._workspaces.share(target)
 
+    def _finish_soon(self, log: Path | None) -> None:
+        """Sync the records of children in the background."""
+        if log is not None:
+            task = asyncio.create_task(asyncio.to_thread(self._finish, log))
+            self._finishing.add(task)
+            task.add_done_callback(self._finishing.discard)
+
+    def _finish(self, log: Path) -> None:
+        try:
+            finish(self._state, log)
+        except OSError as error:
+            _log.warning("the records of a fork are not all on disk: %s", error)
+
     def collect_soon(self) -> None:
         """Delete unused layers in the background, once for many calls."""
         self._is_wanted = True
@@ -227,7 +249,9 @@ class EnvironmentForking:
             self._collection = asyncio.create_task(self._collect_wanted())
 
     async def close(self) -> None:
-        """Wait for the deletion that goes on in the background."""
+        """Wait for what goes on in the background."""
+        if self._finishing:
+            await asyncio.wait(self._finishing)
         if self._collection is not None:
             await self._collection
 
@@ -276,11 +300,23 @@ class _Fork:
         self.ids = new_layer_id(), new_layer_id()
         self.way_text = SEALED
         self.frozen_seconds = 0.0
+        #: Log of its children, which is to be finished; None: it has none.
+        self.log: Path | None = None
         #: A layer may be unused now: after a failure, and after a merge.
         self.left_over = True
 
     async def make(self) -> ForkPlan:
         """Make it; return the plan that was carried out. Raises Conflict, Unavailable, StorageFull, OSError."""
+        expecting = None
+        if self._living is not None and self._trees.has_layers:
+            expecting = asyncio.create_task(asyncio.to_thread(self._trees.expect_switch))
+        try:
+            return await self._make()
+        finally:
+            if expecting is not None:
+                await asyncio.wait({expecting})
+
+    async def _make(self) -> ForkPlan:
         record = await asyncio.to_thread(self._trees.record_of, self._folder, self._order)
         async with self._held() as busy:
             way = self._choose(busy)
@@ -300,7 +336,7 @@ class _Fork:
         if plan.way is not ForkWay.COPY_ALL:
             return plan.above
         layer = self.ids[0]
-        self._copy(self._folder / UPPER, self._state / LAYERS / layer)
+        self._copy(upper_layer(self._folder), self._state / LAYERS / layer)
         return replace(plan.above, stack=LayerStack(sealed=(layer,)))
 
     def _choose(self, busy: Sequence[str]) -> ForkWay:
@@ -313,9 +349,9 @@ class _Fork:
         )
 
     def _is_on_one_disk(self) -> bool:
-        """Return whether its layer can be moved: an environment that declares a disk has one of its own."""
+        """Return whether its layer can be moved: that of Apptainer and that of a declared disk have their own place."""
         upper, layers = self._folder / UPPER, self._state / LAYERS
-        return os.lstat(upper).st_dev == os.lstat(layers).st_dev
+        return not upper.is_symlink() and os.lstat(upper).st_dev == os.lstat(layers).st_dev
 
     async def _carry_out(self, record: TreeRecord, way: ForkWay) -> ForkPlan:
         plan = plan_fork(record, way, self._folder.name, self._missing, self.ids)
@@ -354,19 +390,41 @@ class _Fork:
             self._merge(plan)
         with contextlib.ExitStack() as drafts, ThreadPoolExecutor(_THREADS) as threads:
             pattern = drafts.enter_context(self._workspaces.draft())
-            make_upper(pattern / UPPER, self._folder / UPPER)
-            filled = []
-            for record in plan.children:
-                draft = drafts.enter_context(self._workspaces.draft())
-                work = threads.submit(self._fill, draft, plan, record, pattern / UPPER)
-                filled.append((draft, record, work))
+            make_upper(pattern / UPPER, upper_layer(self._folder))
+            children = [
+                (drafts.enter_context(self._workspaces.draft()), record) for record in plan.children
+            ]
+            filling = threads.submit(self._fill_all, plan, children, pattern / UPPER, threads)
             self._take_layer(plan)
-            for _, _, work in filled:
-                work.result()
-            for draft, record, _ in filled:
+            self.log = filling.result()
+            for draft, record in children:
                 target = self._workspaces.of(TrajectoryKey(record.trajectory))
                 draft.rename(target)
                 self._workspaces.share(target)
+
+    def _fill_all(
+        self,
+        plan: ForkPlan,
+        children: Sequence[tuple[Path, TreeRecord]],
+        pattern: Path,
+        threads: ThreadPoolExecutor,
+    ) -> Path | None:
+        """Make the children in folders of their own, and log them; return the log."""
+        if not children:
+            return None
+
+        def fill(child: tuple[Path, TreeRecord]) -> None:
+            self._fill(child[0], plan, child[1], pattern)
+
+        # Copies are made side by side; what else a child needs is made faster by one thread.
+        made = threads.map(fill, children) if plan.way is ForkWay.COPY_ALL else map(fill, children)
+        for _ in made:
+            pass
+        logged = [
+            LoggedChild(safe_name(record.trajectory), os.lstat(draft).st_ino, record)
+            for draft, record in children
+        ]
+        return write_log(self._state, new_layer_id(), logged)
 
     def _take_layer(self, plan: ForkPlan) -> None:
         """Seal the upper layer of the source, or copy it."""
@@ -376,7 +434,7 @@ class _Fork:
             seal(self._state, self._folder, plan.source, plan.layer, switch, trees.store)
             self._workspaces.share(self._state / LAYERS / plan.layer)
         elif plan.way is ForkWay.COPY_LAYER:
-            self._copy(self._folder / UPPER, self._state / LAYERS / plan.layer)
+            self._copy(upper_layer(self._folder), self._state / LAYERS / plan.layer)
 
     def _merge(self, plan: ForkPlan) -> None:
         with self._workspaces.draft() as draft:
@@ -402,7 +460,7 @@ class _Fork:
         else:
             make_upper(draft / UPPER, pattern)
         make_like(draft / WORK, pattern)
-        write_record(draft, record)
+        write_record(draft, record, durable=False)  # the log of the fork is
 
 
 def _occupants(

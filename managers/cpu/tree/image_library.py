@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from domain.errors import InvalidRequest, StorageFull
-from domain.ports.images import MAX_IMAGE_BYTES, ImageOnNode, WarmFacts
+from domain.ports.images import MAX_IMAGE_BYTES, ImageOnNode, WarmFacts, Warming
 from managers.cpu.tree.images import ImageFacts, ImageStore, check_name
 from managers.cpu.tree.records import all_records
 
@@ -19,8 +19,8 @@ class ImageLibrary:
 
     def __init__(self, state: Path, store: ImageStore) -> None:
         self._state, self._store = state, store
-        #: Prepared environments, once the driver is open.
-        self.warm: Callable[[str], WarmFacts] = lambda _: WarmFacts()
+        #: Prepared environments, once the driver is open; None: it keeps none.
+        self.prepared: Warming | None = None
         #: Imports are one after another: each takes a core and the disk.
         self._importing = asyncio.Lock()
 
@@ -47,6 +47,19 @@ class ImageLibrary:
     async def remove(self, name: str) -> None:
         """Delete a name. Raises NotFound, Conflict while it is used."""
         await asyncio.to_thread(lambda: self._store.remove(name, self._used()))
+
+    def keep_warm(self, wanted: Mapping[str, int]) -> None:
+        """Keep so many prepared environments from now on, image → number."""
+        if self.prepared is not None:
+            self.prepared.keep_warm(wanted)
+
+    def warm_facts(self) -> dict[str, WarmFacts]:
+        """Return what is kept prepared, by image."""
+        return {} if self.prepared is None else self.prepared.warm_facts()
+
+    def warm(self, image: str) -> WarmFacts:
+        """Return what is kept prepared of one image."""
+        return self.warm_facts().get(image, WarmFacts())
 
     def _list(self) -> list[ImageOnNode]:
         used = self._used()

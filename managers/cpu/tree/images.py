@@ -1,6 +1,7 @@
 """Images of a node: root file systems, stored once by the digest of their content.
 
-    images/DIGEST/tree         the files, with the owners of the image (of the worker, where that is not root)
+    images/DIGEST/tree         the files, with the owners of the image (of the worker, where that is not root);
+                               where Apptainer built it, the SIF file
     images/DIGEST/image.json   what the image says about its use
     images/names/NAME.json     digest of a name; its time of change is when it was used last
 
@@ -22,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +36,7 @@ from managers.cpu.tree.layers import IMAGES
 _FACTS: Final = "image.json"
 _NAMES: Final = "names"
 _UPLOADS: Final = "uploads"
+_DRAFT: Final = "draft."
 #: As container engines write it: with a registry, a tag, a digest.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}")
 
@@ -50,6 +52,8 @@ class ImageFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Disk that its files use.
     bytes: int = 0
     files: int = 0
+    #: Built for one environment: it has no name, and is deleted with the last record that is upon it.
+    alone: bool = False
 
 
 class ImageName(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -149,7 +153,7 @@ class ImageStore:
         Raises InvalidRequest for a bad archive.
         """
         check_name(name)
-        draft = self._folder / f"draft.{secrets.token_hex(8)}"
+        draft = self._folder / f"{_DRAFT}{secrets.token_hex(8)}"
         (draft / "tree").mkdir(parents=True)
         try:
             facts = self._unpacked(archive, draft / "tree")
@@ -162,6 +166,78 @@ class ImageStore:
         finally:
             delete_tree(draft)
             archive.unlink(missing_ok=True)
+
+    def has(self, digest: str) -> bool:
+        """Return whether an image is here, with or without a name."""
+        return (self._folder / digest).exists()
+
+    def adopt(self, name: str, file: Path, facts: ImageFacts) -> None:
+        """Store a file that is a whole image (SIF) under a name; ``facts.digest`` tells it from others.
+
+        The image is another link to the file, or a symbolic one on another disk. One that is ``alone`` does not need
+        the file, and gets no name. Raises OSError.
+        """
+        check_name(name)
+        draft = self._folder / f"{_DRAFT}{secrets.token_hex(8)}"
+        draft.mkdir()
+        try:
+            try:
+                os.link(file, draft / "tree")
+            except OSError:
+                if facts.alone:
+                    shutil.copyfile(file, draft / "tree")
+                else:
+                    (draft / "tree").symlink_to(file)
+            (draft / _FACTS).write_bytes(msgspec.json.encode(facts))
+            with self._changing:
+                if not self.has(facts.digest):
+                    draft.rename(self._folder / facts.digest)
+                if not facts.alone:
+                    self._write_name(ImageName(name, facts.digest))
+        finally:
+            delete_tree(draft)
+
+    def rename(self, name: str, digest: str) -> None:
+        """Let a name mean an image that is here."""
+        with self._changing:
+            known = self._read_name(name)
+            if known is None or known.digest != digest:
+                self._write_name(ImageName(name, digest))
+
+    def alone(self) -> list[str]:
+        """Return the digests of images that were built for one environment each."""
+        found = []
+        for path in self._folder.glob(f"*/{_FACTS}"):
+            with contextlib.suppress(ImageMissing):  # deleted meanwhile
+                if not path.parent.name.startswith(_DRAFT) and self.facts(path.parent.name).alone:
+                    found.append(path.parent.name)
+        return found
+
+    def discard(self, digest: str) -> None:
+        """Delete an image that has no name; an unknown one is ignored. No environment may use it."""
+        with self._changing:
+            if self.has(digest):
+                self._delete(digest)
+
+    def discard_file(self, file: Path, used: Set[str]) -> None:
+        """Delete a file with the images that are links to it, and their names, unless one of them is ``used``.
+
+        Raises OSError.
+        """
+        with self._changing:
+            links = {
+                path.parent.name
+                for path in self._folder.glob("*/tree")
+                if path.exists() and os.path.samefile(path, file)
+            }
+            if links & used:
+                return
+            file.unlink(missing_ok=True)  # first: a folder may be read only
+            for name in self.names():
+                if name.digest in links:
+                    self._path_of(name.name).unlink(missing_ok=True)
+            for digest in links:
+                self._delete(digest)
 
     def _unpacked(self, archive: Path, tree: Path) -> ImageFacts:
         os.chmod(tree, 0o755)
@@ -208,7 +284,7 @@ class ImageStore:
 
     def _delete(self, digest: str) -> None:
         self._facts.pop(digest, None)
-        gone = self._folder / f"draft.{secrets.token_hex(8)}"
+        gone = self._folder / f"{_DRAFT}{secrets.token_hex(8)}"
         (self._folder / digest).rename(gone)
         delete_tree(gone)
 

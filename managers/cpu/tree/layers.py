@@ -8,14 +8,15 @@ of an environment before it was forked, never changed again and shared by a fami
     images/DIGEST/tree            an image, by the digest of its content
     bases/DIGEST/tree             a base of the node
     layers/ID                     a sealed layer
-    environments/NAME/layer       the upper layer; ``layer/workspace`` is ``/workspace``
+    environments/NAME/layer       the upper layer; ``layer/workspace`` is ``/workspace``. Where Apptainer mounts it, a link
+                                  to ``overlay/upper``, as its options demand
     environments/NAME/work        scratch of the overlay (same file system)
     environments/NAME/control     files of the environment's init, seen inside at ``/.tangram``
     environments/NAME/record.json the record of this module
 
 The record is the truth about a stack: a layer or an image that no record and no snapshot names is
 garbage. It is written before the first mount of a stack and before the old stack's layers are deleted.
-Everything here is pure; `managers.cpu.tree.records` reads and writes the files.
+Everything but `upper_layer` is pure; `managers.cpu.tree.records` reads and writes the files.
 """
 
 from __future__ import annotations
@@ -146,6 +147,12 @@ def used_lowest(stacks: Iterable[LayerStack]) -> Counter[str]:
 def unused(present: Iterable[str], used: Counter[str]) -> list[str]:
     """Return what is stored and used by no stack, in order."""
     return sorted(each for each in present if not used[each])
+
+
+def upper_layer(folder: Path) -> Path:
+    """Return the upper layer of an environment's folder; one that Apptainer mounts has another place."""
+    place = folder / UPPER
+    return folder / os.readlink(place) if place.is_symlink() else place
 
 
 def escaped(path: str) -> str:

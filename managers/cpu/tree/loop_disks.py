@@ -6,10 +6,10 @@ back to the disk of the node. Layers of other environments are elsewhere (`manag
 the upper layer of such an environment is copied, not moved, when it is forked.
 
     disks/NAME.img           the file, below a driver's state directory
-    environments/NAME        the folder, as one mount; empty below it
+    environments/NAME        the folder, as one mount; empty below it (workspaces/NAME with containers)
 
-Only a root worker that may mount has them, where the machine has loop devices and mkfs.ext4: the first disk
-shows it. Folders whose disk cannot be made have watched quotas (`managers.cpu.disk_watch`), as have those
+Only a root worker that may mount has them, where the machine has loop devices and mkfs.ext4 (`hindrance`); whether they
+work, the first disk shows. Folders whose disk cannot be made have watched quotas (`managers.cpu.disk_watch`), as have those
 that exist before an environment declares its disk.
 
 With the first disk the state directory becomes a mount that passes later mounts on, so that the sandbox's
@@ -23,12 +23,14 @@ import contextlib
 import logging
 import os
 import re
+import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from domain.errors import InvalidRequest
 from managers.cpu.tree.layers import ENVIRONMENTS
 
 _log = logging.getLogger(__name__)
@@ -41,25 +43,35 @@ _LEAST_WITH_JOURNAL: Final = 64 * _MIB
 _INODE_BYTES: Final = 256
 _BYTES_PER_FILE: Final = 8192
 _LEAST_FILES: Final = 1024
+#: What a file system and the parts of an environment's folder take of them.
+_OWN_FILES: Final = 64
 #: ``noinit_itable``: the kernel writes no zeros into the file; ``discard`` frees what is deleted.
 _MOUNT: Final = "nosuid,nodev,noatime,discard,noinit_itable"
 _SECONDS: Final = 60.0
 _PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
+_PROGRAMS: Final = ("mkfs.ext4", "losetup", "mount", "umount")
+_AUTO, _WATCHED = "auto", "watched"
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")
 
 
 class LoopDisks:
     """The disks of one driver; its methods block and may be called from any thread."""
 
-    def __init__(self, state: Path, most_files: int) -> None:
+    def __init__(
+        self, state: Path, most_files: int, folders: str = ENVIRONMENTS, hindrance: str = ""
+    ) -> None:
+        """``folders``: directory of the folders. ``hindrance``: why none is made, whatever the machine permits."""
         self._state, self._most_files = state.resolve(), most_files
+        self._folders = self._state / folders
         self._images = self._state / DISKS
         #: Called when the state directory has become a mount.
         self.shared: Callable[[], None] = _nothing
         self._sharing = threading.Lock()
         self._is_shared = False
-        #: Whether a disk could be made, and whether the first one could not.
-        self._has_worked = self._impossible = False
+        #: Whether a disk could be made.
+        self._has_worked = False
+        #: Why no disk is made here; empty while they are.
+        self.hindrance = hindrance or _hindrance()
 
     def open(self) -> None:
         """Mount the disks of a predecessor, and delete those whose folder is gone."""
@@ -69,7 +81,7 @@ class LoopDisks:
         self._share()
         mounted = _mount_points()
         for image in images:
-            folder = self._state / ENVIRONMENTS / image.stem
+            folder = self._folders / image.stem
             if not folder.is_dir() and not (self._state / "alone" / image.stem).is_dir():
                 image.unlink()
             elif folder.is_dir() and folder not in mounted:
@@ -80,7 +92,7 @@ class LoopDisks:
 
     def make(self, folder: Path, quota_bytes: int) -> bool:
         """Give a new and empty folder a disk with room for so many bytes; return whether it has one."""
-        if self._impossible:
+        if self.hindrance:
             return False
         image = self._image(folder)
         try:
@@ -90,7 +102,8 @@ class LoopDisks:
             self._mount(image, folder)
         except (OSError, subprocess.TimeoutExpired) as error:
             image.unlink(missing_ok=True)
-            self._impossible = not self._has_worked
+            if not self._has_worked:
+                self.hindrance = str(error)
             _log.warning("the disk quota of %s is watched, it has no disk: %s", folder.name, error)
             return False
         self._has_worked = True
@@ -105,15 +118,21 @@ class LoopDisks:
 
     def remove(self, folder: Path) -> None:
         """Delete the disk of a folder, if it has one. No process may use it any more. Raises OSError."""
-        image = self._image(folder)
-        if not image.exists():
-            return
-        if folder.resolve() in _mount_points():
-            try:
-                _run("umount", str(folder))
-            except OSError:  # a descriptor is open: the space is free when it is closed
-                _run("umount", "--lazy", str(folder))
-        image.unlink(missing_ok=True)
+        # A crash while it was moved may have left a mount without its file.
+        if os.path.ismount(folder):
+            _unmount(folder)
+        self._image(folder).unlink(missing_ok=True)
+
+    def move(self, folder: Path, place: Path) -> None:
+        """Mount the disk of a folder at ``place``, which does not exist, and delete the folder. Raises OSError.
+
+        A mount point cannot be renamed. After a crash within, the disk belongs to ``place`` or to the folder.
+        """
+        place.mkdir(mode=0o700)
+        self._image(folder).rename(self._image(place))
+        _run("mount", "--bind", str(folder), str(place))
+        _unmount(folder)
+        folder.rmdir()
 
     def close(self) -> None:
         """Make the state directory an ordinary one again, unless a disk is mounted below."""
@@ -144,6 +163,7 @@ class LoopDisks:
     def _format(self, image: Path, quota_bytes: int) -> None:
         """Make a file with an empty file system that has room for so many bytes. Raises OSError."""
         files = min(self._most_files, max(_LEAST_FILES, quota_bytes // _BYTES_PER_FILE))
+        files += _OWN_FILES
         has_journal = quota_bytes >= _LEAST_WITH_JOURNAL
         overhead = files * _INODE_BYTES + quota_bytes // 64 + _MIB
         image.unlink(missing_ok=True)
@@ -167,6 +187,42 @@ class LoopDisks:
         with contextlib.suppress(FileNotFoundError):
             (folder / "lost+found").rmdir()
             os.chmod(folder, 0o700)
+
+
+def wants_disks(given: Mapping[str, str]) -> bool:
+    """Return whether a node's settings permit disks (``environment_disks``). Raises InvalidRequest."""
+    wanted = given.get("environment_disks", _AUTO)
+    if wanted not in (_AUTO, _WATCHED):
+        raise InvalidRequest(f"environment_disks is one of {_AUTO}, {_WATCHED}")
+    return wanted == _AUTO
+
+
+#: Why a node whose setting refuses disks has none.
+NOT_WANTED: Final = "the node's setting environment_disks is watched"
+
+
+def describe(disks: LoopDisks | None) -> str:
+    """Return how disk is limited where declared disks are made by ``disks``; None: there are none."""
+    why = disks.hindrance if disks is not None else _hindrance() or NOT_WANTED
+    return f"watched ({why})" if why else "limited by a file system where declared, else watched"
+
+
+def _hindrance() -> str:
+    """Return why this worker can make no disk; empty: it may be able to."""
+    if os.geteuid() != 0:
+        return "the worker is not root"
+    if not any(Path("/dev", each).exists() for each in ("loop-control", "loop0")):
+        return "the machine has no loop devices"
+    missing = [each for each in _PROGRAMS if shutil.which(each, path=_PATH) is None]
+    return f"not installed: {', '.join(missing)}" if missing else ""
+
+
+def _unmount(folder: Path) -> None:
+    """Unmount a folder. Raises OSError."""
+    try:
+        _run("umount", str(folder))
+    except OSError:  # a descriptor is open: the space is free when it is closed
+        _run("umount", "--lazy", str(folder))
 
 
 def _nothing() -> None:

@@ -9,6 +9,8 @@
 5. **Copies** (`CopiedTree`): the lowest tree is copied into the layer of each environment. Everything works, at the
    price of a copy for each environment.
 
+`ApptainerOverlay` is no way of bubblewrap: Apptainer mounts, from its own options.
+
 Each is tried once, with a command in a real tree: a file system may refuse to be the upper layer, a container to
 mount. `managers.cpu.tree.trees` chooses.
 """
@@ -26,11 +28,22 @@ from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from managers.cpu.tree import switch
 from managers.cpu.tree.copying import copy_tree
-from managers.cpu.tree.layers import UPPER, VOLATILE_MARK, WORK, LayerStack, overlay_options
+from managers.cpu.tree.layers import (
+    UPPER,
+    VOLATILE_MARK,
+    WORK,
+    WORKSPACE,
+    LayerStack,
+    overlay_options,
+    upper_layer,
+)
 from managers.cpu.tree.stage import TREE, MountStage
 
 #: Mount point of an overlay around bubblewrap, in the folder of its environment.
 _TOP: Final = "top"
+#: Folder that Apptainer takes as an overlay, and the layer in it under the name that it prescribes.
+_OVERLAY: Final = "overlay"
+_OVERLAY_UPPER: Final = f"{_OVERLAY}/upper"
 #: Uids of a family of environments, as `managers.cpu.process.uid_ranges` has them.
 RANGE_UIDS: Final = 65536
 
@@ -326,6 +339,64 @@ class CopiedTree:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+class ApptainerOverlay:
+    """Overlays that Apptainer mounts: ``--overlay`` options, and the image behind them.
+
+    One container at a time: what a second mount with the same upper layer shows is not defined. A sealed layer with a
+    directory ``upper`` at its top is refused, since Apptainer would show that directory in its place.
+    """
+
+    name = "overlay of Apptainer"
+    has_layers = True
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+
+    def mount(self, folder: Path, stack: LayerStack, users: int | None) -> MountedTree:
+        """Return options and image; Apptainer mounts."""
+        *sealed, image = stack.lowers(self._state)
+        if not stack.lowest:
+            raise OSError(
+                "an environment of an earlier version has no image that Apptainer could run"
+            )
+        _place_for_apptainer(folder)
+        words: list[str] = []
+        for layer in reversed(sealed):  # each is shown above the ones before
+            if (layer / "upper").is_dir():
+                raise OSError(
+                    "the files of a fork have a directory /upper, which Apptainer cannot show: rename it"
+                )
+            words += ["--overlay", f"{layer}:ro"]
+        return MountedTree((*words, "--overlay", str(folder / _OVERLAY), str(image)))
+
+    def open_root(self, folder: Path, stack: LayerStack, users: int | None) -> int:
+        """Mount it in namespaces of a short process; the files of a SIF image are not in it."""
+        folders = [str(each) for each in stack.lowers(self._state) if each.is_dir()]
+        if not folders:
+            return os.open(upper_layer(folder), _TREE)
+        upper, work = upper_layer(folder), folder / WORK
+        options = overlay_options(folders, str(upper), str(work))
+        return _mounted_apart(_KERNEL, f"{options},userxattr", work)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _place_for_apptainer(folder: Path) -> None:
+    """Move the upper layer of a folder to where Apptainer looks for it, with a link in its place."""
+    place, upper = folder / UPPER, folder / _OVERLAY_UPPER
+    if place.is_symlink():
+        return
+    if upper.exists():
+        # After a crash before the link: what is in its place was made since, and is empty.
+        (place / WORKSPACE).rmdir()
+        place.rmdir()
+    else:
+        upper.parent.mkdir(mode=0o700, exist_ok=True)
+        place.rename(upper)
+    place.symlink_to(_OVERLAY_UPPER)
 
 
 def copy_lowest(tree: Path, folder: Path, first_uid: int | None) -> None:

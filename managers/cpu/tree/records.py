@@ -42,16 +42,18 @@ def store_record(folder: Path, record: TreeRecord, *, durable: bool = True) -> N
         sync_directory(folder)
 
 
-def write_record(folder: Path, record: TreeRecord) -> None:
-    """Write the first record of a folder that nothing reads yet; it is on disk afterwards. Blocks.
+def write_record(folder: Path, record: TreeRecord, *, durable: bool = True) -> None:
+    """Write the first record of a folder that nothing reads yet; a ``durable`` one is on disk afterwards. Blocks.
 
     Without a rename one commit of the file system has both file and name.
     """
     with open(folder / RECORD, "wb") as file:
         file.write(encode_record(record))
-        file.flush()
-        os.fsync(file.fileno())
-    sync_directory(folder)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    if durable:
+        sync_directory(folder)
 
 
 def all_records(state: Path) -> dict[str, TreeRecord]:

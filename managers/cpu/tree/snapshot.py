@@ -152,8 +152,10 @@ async def export(state: Path, snapshot: KeptSnapshot) -> AsyncIterator[bytes]:
     """Yield the archive of a snapshot. Raises Unavailable when it cannot be read to its end."""
     yield msgspec.json.encode(snapshot) + b"\n"
     words = [*_TAR, "--create", "--directory", str(state / LAYERS), "--file=-", "--"]
+    sealed = snapshot.record.stack.sealed
+    layers = [state / LAYERS / each for each in sealed]
     process = await asyncio.create_subprocess_exec(
-        *in_namespace([*words, *snapshot.record.stack.sealed]),
+        *await asyncio.to_thread(in_namespace, [*words, *sealed], *layers),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         env={"PATH": os.defpath},
     )  # fmt: skip

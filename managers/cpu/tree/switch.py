@@ -5,6 +5,7 @@ line and answers each with one line; a child process does the work, since namesp
 
     {"pid": 7, "lowers": ["/a", "/b"], "upper": "/c", "work": "/d"}
     {"pid": 7, "prepared": "/proc/1/fd/9", "at": "/sys/tree"} · {"pid": 7, "check": true}
+    {"pid": 7, "seal": true, "paths": ["/", "/workspace"]} · {"pid": 7, "seal": false, "paths": …}
     {"ok": true, "seconds": 0.004} · {"ok": false, "busy": true, "error": "…"}
 
 Theory of operation
@@ -14,6 +15,10 @@ Theory of operation
    mounts of the environment, and becomes the root of all its programs by pivot_root.
 3. The former root is detached. Programs that have a directory of it open stay in it, read-only; so the caller
    looks for them before. An error before the pivot makes the former root writable again.
+
+A root is *sealed* by step 1 alone, for its programs: another mount of the same overlay stays writable, so a command in
+a sandbox beside them writes into the tree that they cannot change. A switch changes the mount back on failure; a seal
+is taken back by a request.
 
 The child joins the user namespace that owns the environment's mounts: an unprivileged worker may do that for
 environments that it has made. A worker that is root mounts the overlay itself, and gives the mount namespace
@@ -91,6 +96,15 @@ def upper_of(mountinfo: str) -> str:
     return next((each[9:] for each in options if each.startswith("upperdir=")), "")
 
 
+def stored_mounts(mountinfo: str, paths: Sequence[str]) -> list[str]:
+    """Return those of the paths that are mounts of files on a disk, not in memory."""
+    kinds = {}
+    for line in mountinfo.splitlines():
+        row = line.split(" ")
+        kinds[_unescaped(row[4])] = row[row.index("-") + 1]
+    return [path for path in paths if kinds.get(path, "tmpfs") != "tmpfs"]
+
+
 def _unescaped(path: str) -> str:
     return _OCTAL.sub(lambda found: chr(int(found[1], 8)), path)
 
@@ -107,10 +121,11 @@ def _call(number: int, what: str, *arguments: Any) -> int:
     return _checked(_libc.syscall(ctypes.c_long(number), *given), what)
 
 
-def _set_read_only(wanted: bool) -> None:
+def _set_read_only(wanted: bool, path: str = "/") -> None:
     # struct mount_attr: attributes to set, to clear, propagation, user namespace.
     change = struct.pack("4Q", *((_READ_ONLY, 0) if wanted else (0, _READ_ONLY)), 0, 0)
-    _call(_MOUNT_SETATTR, "read-only root", _HERE, b"/", 0, change, len(change))
+    place = os.fsencode(path)
+    _call(_MOUNT_SETATTR, "read-only root", _HERE, place, 0, change, len(change))
 
 
 def _overlay(lowers: Sequence[str], upper: str, work: str, mounts: Mounts) -> int:
@@ -180,15 +195,42 @@ def switch(request: dict[str, Any]) -> None:
     _checked(_libc.umount2(b".", _DETACH), "detach the former root")
 
 
-def check(request: dict[str, Any]) -> None:
-    """Raise OSError with EBUSY while a program has a file of the root open for writing."""
-    inside = os.open(f"/proc/{request['pid']}/ns/mnt", os.O_RDONLY)
+def _enter(pid: int) -> None:
+    """Enter the mounts of an environment."""
+    inside = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
     if os.geteuid():
         owner = fcntl.ioctl(inside, _NS_GET_USERNS)
         _checked(_libc.setns(owner, _NEW_USER), "enter the user namespace")
     _checked(_libc.setns(inside, _NEW_MOUNTS), "enter the environment")
+
+
+def check(request: dict[str, Any]) -> None:
+    """Raise OSError with EBUSY while a program has a file of the root open for writing."""
+    _enter(request["pid"])
     _set_read_only(True)
     _set_read_only(False)
+
+
+def seal(request: dict[str, Any]) -> None:
+    """Make the mounts with files of an environment read-only for its programs, or writable again.
+
+    Raises OSError with EBUSY while a program has a file of them open for writing; then they are writable.
+    """
+    pid = request["pid"]
+    with open(f"/proc/{pid}/mountinfo") as file:
+        paths = stored_mounts(file.read(), request["paths"])
+    _enter(pid)
+    if not request["seal"]:
+        for path in paths:
+            _set_read_only(False, path)
+        return
+    for number, path in enumerate(paths):
+        try:
+            _set_read_only(True, path)
+        except OSError:
+            for each in paths[:number]:
+                _set_read_only(False, each)
+            raise
 
 
 def hold(pid: int, at: str) -> None:
@@ -208,8 +250,9 @@ def hold(pid: int, at: str) -> None:
 
 def _work(request: dict[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
+    work = check if "check" in request else seal if "seal" in request else switch
     try:
-        (check if request.get("check") else switch)(request)
+        work(request)
     except OSError as error:
         text = error.strerror or str(error)
         return {"ok": False, "busy": error.errno == _BUSY and "read-only" in text, "error": text}

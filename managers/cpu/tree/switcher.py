@@ -6,6 +6,7 @@ it does not outlive the worker.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -48,9 +49,27 @@ class RootSwitcher:
         prepared = f"/proc/{os.getpid()}/fd/{namespace}"
         return float(self._ask({"pid": pid, "prepared": prepared, "at": path})["seconds"])
 
+    def begin(self) -> None:
+        """Start the program, so that it is ready when a root is to be switched."""
+        with self._lock, contextlib.suppress(OSError):  # else the switch fails with it
+            self._running()
+            self._end_when_idle()
+
     def check_quiet(self, pid: int) -> None:
         """Raise Conflict while a program of an environment has a file open for writing."""
         self._ask({"pid": pid, "check": True})
+
+    def seal(self, pid: int, paths: Sequence[str]) -> None:
+        """Make the files at these mounts read-only for the programs of an environment, until `unseal`.
+
+        A path that is no mount, or is in memory, is left out. Raises Conflict while a program has a file open
+        for writing, Unavailable.
+        """
+        self._ask({"pid": pid, "seal": True, "paths": list(paths)})
+
+    def unseal(self, pid: int, paths: Sequence[str]) -> None:
+        """Make them writable again. Raises Unavailable."""
+        self._ask({"pid": pid, "seal": False, "paths": list(paths)})
 
     def close(self) -> None:
         """End the program."""
@@ -59,18 +78,21 @@ class RootSwitcher:
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
             line = self._exchange(json.dumps(request).encode() + b"\n")
-            self._timer = threading.Timer(self._idle_seconds, self.close)
-            self._timer.daemon = True
-            self._timer.start()
+            self._end_when_idle()
         answer: dict[str, Any] = json.loads(line)
         if answer["ok"]:
             return answer
         if answer["busy"]:
             raise Conflict("a program has a file open for writing", code="busy_environment")
         raise Unavailable(f"the root of the environment cannot be changed: {answer['error']}")
+
+    def _end_when_idle(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = threading.Timer(self._idle_seconds, self.close)
+        self._timer.daemon = True
+        self._timer.start()
 
     def _exchange(self, line: bytes) -> bytes:
         process = self._running()

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from msgspec.structs import replace
 from domain.action import EnvironmentSpec
 from domain.errors import InvalidRequest
 from managers.cpu.tree.base import make_base
-from managers.cpu.tree.images import ImageFacts, ImageMissing, ImageStore
+from managers.cpu.tree.images import ImageFacts, ImageMissing, ImageName, ImageStore
 from managers.cpu.tree.layers import (
     BASES,
     ENVIRONMENTS,
@@ -36,6 +38,7 @@ from managers.cpu.tree.layers import (
     used_lowest,
 )
 from managers.cpu.tree.mounts import (
+    ApptainerOverlay,
     MountedTree,
     SharedWay,
     TreeWay,
@@ -97,6 +100,13 @@ class Trees:
         #: Whether environments of trajectories without an image have a tree of their own, upon the base.
         self.everywhere = False
         self._records: dict[str, TreeRecord] = {}
+        #: Name of a folder → image that was built for it alone, until its record has it.
+        self._reserved: dict[str, ImageName] = {}
+        #: Locks of environments that get their first record, or are mounted, now.
+        self._turns: weakref.WeakValueDictionary[str, threading.Lock] = (
+            weakref.WeakValueDictionary()
+        )
+        self._choosing = threading.Lock()
         #: Records besides those of environments, whose images and bases are kept.
         self.further_records: Callable[[], Iterable[TreeRecord]] = tuple
 
@@ -114,6 +124,11 @@ class Trees:
     def is_shared(self) -> bool:
         """Whether all sandboxes of an environment see one mount of its layers."""
         return isinstance(self._way, SharedWay)
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether one sandbox at a time may have the tree of an environment."""
+        return isinstance(self._way, ApptainerOverlay)
 
     def open(
         self,
@@ -175,18 +190,49 @@ class Trees:
         record = self._records.get(folder.name)
         if record is not None:
             return record
-        is_new = not (folder / RECORD).exists()
-        record = load_record(folder)
-        if not record.stack.lowest and not record.whole:
-            record = self._begun(folder, record, spec if is_new else EnvironmentSpec(), users)
-        self._records[folder.name] = record
-        return record
+        with self._turn(folder.name):
+            record = self._records.get(folder.name)
+            if record is None:
+                is_new = not (folder / RECORD).exists()
+                record = load_record(folder)
+                if not record.stack.lowest and not record.whole:
+                    spec = spec if is_new else EnvironmentSpec()
+                    record = self._begun(folder, record, spec, users)
+                self._records[folder.name] = record
+                # Now, and not before: `used_images` must find it in one of both.
+                self._reserved.pop(folder.name, None)
+            return record
+
+    def reserve(self, name: str, image: ImageName) -> None:
+        """Let an environment that has not begun have its own image, which no name leads to."""
+        self._reserved[name] = image
+
+    def reserved(self, name: str) -> str:
+        """Return the name of the image that an environment has for itself, before it has begun; empty without."""
+        image = self._reserved.get(name)
+        return "" if image is None else image.name
+
+    def used_images(self) -> set[str]:
+        """Return the digests of images that an environment or a snapshot is upon, or will be. Raises InvalidRequest."""
+        reserved = [each.digest for each in list(self._reserved.values())]
+        known = list(self._records.values())
+        records = [*known, *all_records(self._state).values(), *self.further_records()]
+        return {*reserved, *(each.digest for each in records)}
+
+    def _turn(self, name: str) -> threading.Lock:
+        """Return the lock of an environment: its first command and its first transfer come at once.
+
+        It is held while the first record is made, and while a mount is: the mark that one leaves in the folder
+        (`VOLATILE_MARK`) is deleted by the next one before it mounts, and would forbid it in between.
+        """
+        with self._choosing:
+            return self._turns.setdefault(name, threading.Lock())
 
     def _begun(
         self, folder: Path, record: TreeRecord, spec: EnvironmentSpec, users: TreeUsers | None
     ) -> TreeRecord:
         """Choose the lowest tree of an environment."""
-        image = self.images.find(spec.image) if spec.image else None
+        image = self._lowest_image(folder.name, spec.image)
         digest = "" if image is None else image.digest
         stack = LayerStack(digest or self._base, is_image=image is not None)
         with contextlib.suppress(FileExistsError):
@@ -203,10 +249,20 @@ class Trees:
         store_record(folder, record, durable=False)
         return record
 
+    def _lowest_image(self, name: str, image: str | None) -> ImageFacts | None:
+        reserved = self._reserved.get(name)
+        if reserved is not None and reserved.name == image:
+            return self.images.facts(reserved.digest)
+        return self.images.find(image) if image else None
+
     def store(self, folder: Path, record: TreeRecord) -> None:
         """Store another record of an environment, on disk afterwards. Its commands must not start meanwhile."""
         store_record(folder, record)
         self._records[folder.name] = record
+
+    def has_begun(self, folder: Path) -> bool:
+        """Return whether an environment has its lowest tree, which stays."""
+        return folder.name in self._records or (folder / RECORD).exists()
 
     def known(self, name: str) -> TreeRecord | None:
         """Return the present record of an environment that was used."""
@@ -215,6 +271,7 @@ class Trees:
     def forget(self, name: str) -> None:
         """Drop what is known about an environment whose folder was removed."""
         self._records.pop(name, None)
+        self._reserved.pop(name, None)
 
     def declared(
         self, folder: Path, spec: EnvironmentSpec, users: TreeUsers | None
@@ -263,7 +320,9 @@ class Trees:
             *(self._state / LAYERS / each for each in reversed(record.stack.sealed)),
         ]
         pin_mount_points(layers, (*POINTS, *self.further_points), owner)
-        mounted = self._way.mount(folder, record.stack, None if users is None else users.namespace)
+        namespace = None if users is None else users.namespace
+        with self._turn(folder.name):
+            mounted = self._way.mount(folder, record.stack, namespace)
         return OpenTree(mounted, self._image_of(record))
 
     def is_layered(self, folder: Path) -> bool:
@@ -288,7 +347,9 @@ class Trees:
         """Mount the stack of ``record``, which a running environment gets next. Raises OSError."""
         if self._way is None:
             raise OSError("environments have no trees here")
-        return self._way.mount(folder, record.stack, None if users is None else users.namespace)
+        namespace = None if users is None else users.namespace
+        with self._turn(folder.name):
+            return self._way.mount(folder, record.stack, namespace)
 
     def open_root(self, folder: Path, users: TreeUsers | None) -> int:
         """Return a descriptor of the top of an environment's tree; the environment does not run.
@@ -299,7 +360,8 @@ class Trees:
             raise OSError("environments have no trees here")
         record = self.ensure(folder, EnvironmentSpec(), users)
         namespace = None if users is None else users.namespace
-        return self._way.open_root(folder, record.stack, namespace)
+        with self._turn(folder.name):
+            return self._way.open_root(folder, record.stack, namespace)
 
     def close(self) -> None:
         """End what the way holds."""

@@ -37,8 +37,8 @@ from pathlib import Path
 from tests.conformance.driver import an_order
 from tests.conformance.isolations import a_driver
 
-async def main(directory, left, acting):
-    driver = a_driver(Path(directory), "bwrap")
+async def main(directory, left, acting, isolation):
+    driver = a_driver(Path(directory), isolation)
     await driver.open()
     script = f"echo kept >/tmp/file; cd /tmp; (while :; do echo log; sleep 0.01; done) & sleep {left} &"
     await driver.run(an_order("sh", "-c", script, name="act_left"), lambda: None)
@@ -49,10 +49,10 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-async def killed_worker(directory: Path, left: str, acting: str) -> None:
+async def killed_worker(directory: Path, left: str, acting: str, isolation: str = "bwrap") -> None:
     """Let a worker leave one process and run another, and kill it."""
     worker = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", WORKER, str(directory), left, acting, stdout=subprocess.PIPE,
+        sys.executable, "-c", WORKER, str(directory), left, acting, isolation, stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[3],
     )  # fmt: skip
     assert worker.stdout is not None

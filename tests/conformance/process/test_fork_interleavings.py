@@ -1,4 +1,4 @@
-"""Any interleaving of commands, forks, snapshots and ends keeps every environment's files, and leaves nothing.
+"""Any interleaving of commands, rewards, forks, snapshots and ends keeps every environment's files, and leaves nothing.
 
 A model beside the driver knows which lines the log of each environment has. Each step changes or reads one
 environment, several at once, or restarts the driver; at the end all is removed, and nothing of it is left: no file,
@@ -15,11 +15,13 @@ import random
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from domain.action import Outcome
 from domain.decisions import ForkEnvironment
 from domain.errors import NotFound
 from domain.ids import TrajectoryKey
+from domain.rewards import RewardRule
 from managers.cpu.process import ProcessDriver
 from tests.conformance.driver import an_order
 from tests.conformance.forking import begins_from
@@ -49,8 +51,11 @@ class World:
     def any(self) -> str:
         return self.random.choice(sorted(self.logs))
 
-    async def run(self, name: str, line: str) -> str:
+    async def run(self, name: str, line: str, *, judged: bool = False) -> str:
         order = an_order("sh", "-c", line, name=f"act_{next(self.numbers)}", trajectory=name)
+        if judged:
+            rule = RewardRule("exit_code", files={"given": "1"})
+            order = replace(order, action=replace(order.action, reward=rule))
         report = await self.driver.run(order, lambda: None)
         assert report.outcome is Outcome.COMPLETED, report
         assert report.result is not None
@@ -61,6 +66,7 @@ class World:
         """Do something."""
         choices = [self.begin, self.append, self.append, self.fork, self.fork, self.snapshot]
         choices += [self.restore, self.finish, self.drop, self.restart, self.at_once, self.park]
+        choices += [self.judge, self.judge]
         await self.random.choice(choices)()
 
     async def begin(self) -> None:
@@ -78,6 +84,13 @@ class World:
             name,
             f"echo {line} >>log; mkdir -p d{made}; echo {line} >d{made}/f; rm -rf d{(made + 1) % 3}",
         )
+
+    async def judge(self, name: str = "") -> None:
+        """Write a line by the command of a reward, while the environment is sealed."""
+        name = name or self.any()
+        line = f"{name}-{next(self.numbers)}"
+        self.logs[name].append(line)
+        await self.run(name, f"test -e given && echo {line} >>log", judged=True)
 
     async def fork(self, source: str = "") -> None:
         source = source or self.any()
@@ -124,7 +137,8 @@ class World:
     async def at_once(self) -> None:
         """Write in some environments while others are forked and removed."""
         names = self.random.sample(sorted(self.logs), min(4, len(self.logs)))
-        work = [self.append(name) for name in names[:2]]
+        work = [self.append(name) for name in names[:1]]
+        work += [self.judge(name) for name in names[1:2]]
         work += [self.fork(name) for name in names[2:3]]
         for name in names[3:]:
             del self.logs[name]

@@ -77,6 +77,9 @@ class InnerTrees:
     def can_switch(self, environment: Any) -> bool:
         return True
 
+    def expect_switch(self) -> None:
+        self._switcher.begin()
+
     def switch(self, environment: Any, record: TreeRecord) -> None:
         folder = environment.environment.folder
         lowers = [*record.stack.lowers(self._state), folder.parent / "base"]

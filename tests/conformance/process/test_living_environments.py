@@ -42,8 +42,11 @@ async def driver(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[ProcessDriver]:
     if request.param == "no control groups":
-        for name in ("open_process_groups", "open_memory_groups", "open_core_sets"):
-            monkeypatch.setattr(f"managers.cpu.process.driver.{name}", _refuse)
+        for name in (
+            "process.driver.open_process_groups", "process.driver.open_memory_groups",
+            "environment.driver_environments.open_core_sets",
+        ):  # fmt: skip
+            monkeypatch.setattr(f"managers.cpu.{name}", _refuse)
     driver = a_driver(tmp_path, "bwrap")
     await driver.open()
     yield driver

@@ -45,7 +45,7 @@ def start() -> Iterator[Start]:
     running: list[subprocess.Popen[bytes]] = []
 
     def begin(
-        address: str, port: int, text: str, *options: str, **more: bool
+        address: str, port: int, text: str, *options: str, has_egress: bool = False
     ) -> EnvironmentNetwork:
         program = find_bubblewraps()[0].program
         command = [program, "--ro-bind", "/", "/", "--unshare-user", *options, "--proc", "/proc"]
@@ -56,7 +56,7 @@ def start() -> Iterator[Start]:
         assert process.stdout.readline() == b"listening\n"
         return EnvironmentNetwork(
             _innermost(process.pid), lambda: process.poll() is None,
-            lambda: [process.pid, *_below(process.pid)], **more,
+            lambda: [process.pid, *_below(process.pid)], has_egress,
         )  # fmt: skip
 
     yield begin

@@ -218,6 +218,10 @@ async def test_another_action_and_its_background_processes_survive(
     assert (await other.task).outcome is Outcome.CANCELLED
 
 
+#: Programs of the daemons of the next test.
+DAEMONS = ("setsid", "true")
+
+
 async def test_orphans_that_die_by_themselves_are_buried(shell: Shell) -> None:
     """Thirty daemons detach from one action and die while another runs; no zombie stays."""
     before = set(zombies())
@@ -228,13 +232,14 @@ async def test_orphans_that_die_by_themselves_are_buried(shell: Shell) -> None:
 
 
 def zombies() -> list[int]:
-    """Return the dead children of this process."""
+    """Return the dead daemons among the children of this process; sandboxes of other tests may die late."""
     found = []
     for name in os.listdir("/proc"):
         try:
-            rest = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+            head, _, tail = Path(f"/proc/{name}/stat").read_text().rpartition(")")
         except OSError:
             continue
-        if rest[0] == "Z" and int(rest[1]) == os.getpid():
+        program, rest = head.partition("(")[2], tail.split()
+        if program in DAEMONS and rest[0] == "Z" and int(rest[1]) == os.getpid():
             found.append(int(name))
     return found

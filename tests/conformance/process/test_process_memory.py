@@ -71,7 +71,8 @@ async def test_memory_of_all_processes_counts_together(limited: ProcessDriver) -
     eat = f"import time; x = b'x' * {40 * MIB}; time.sleep(600)"
     both = (
         "import os, subprocess, sys;"
-        f"[subprocess.Popen([sys.executable, '-c', {eat!r}]) for _ in range(2)];"
+        # Kept, because a Popen that is deleted waits for its child in place of os.wait.
+        f"kept = [subprocess.Popen([sys.executable, '-c', {eat!r}]) for _ in range(2)];"
         "os.wait(); sys.exit(9)"
     )
     report = await finished(limited, a_small_order("python3", "-c", both))

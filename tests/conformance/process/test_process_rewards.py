@@ -179,7 +179,7 @@ async def test_a_file_of_the_agent_is_hidden_and_not_lost_in_a_sandbox(
     await rewarded(driver, given(it="genuine"), "true")
     left, _ = await rewarded(driver, RewardRule("exit_code"), "cat it")
     assert left.result is not None
-    assert left.result.stdout == ("mine" if isolation == "bwrap" else "")
+    assert left.result.stdout == ("" if isolation == "process" else "mine")
 
 
 async def test_a_command_in_a_sandbox_cannot_change_the_files_of_its_reward(
@@ -191,7 +191,7 @@ async def test_a_command_in_a_sandbox_cannot_change_the_files_of_its_reward(
     )
     assert report.result is not None
     # Without a sandbox nothing separates a command from files of its own user.
-    assert report.result.stdout == ("genuine" if isolation == "bwrap" else "y\n")
+    assert report.result.stdout == ("y\n" if isolation == "process" else "genuine")
 
 
 async def test_a_reward_runs_apart_from_programs_that_an_action_left(

@@ -89,14 +89,17 @@ async def test_a_session_is_confined_as_a_command_is(driver: ProcessDriver) -> N
     assert found.exit_code != 0
 
 
-async def test_an_environment_with_egress_has_no_session_in_the_network_of_the_host(
+async def test_a_session_of_an_environment_with_egress_is_not_in_the_network_of_the_host(
     driver: ProcessDriver,
 ) -> None:
     environment = EnvironmentSpec(network="egress")
-    with pytest.raises(Conflict, match="network egress"):
-        await driver.sessions.open(TRAJECTORY, SessionSpec("main"), environment)
-    with pytest.raises(InvalidRequest, match="no environment"):
-        driver.sessions.all(TRAJECTORY)
+    await driver.sessions.open(TRAJECTORY, SessionSpec("main"), environment)
+    assert driver.environments is not None
+    inside = driver.environments.of(TRAJECTORY).pid
+    assert os.readlink(f"/proc/{inside}/ns/net") != os.readlink("/proc/self/ns/net")
+    refused = await run(driver, "true")
+    assert (refused.outcome, refused.result) == (Outcome.INFRA_FAILED, None)
+    assert "egress.hosts" in str(refused.detail)
 
 
 async def test_the_granted_cores_are_those_of_the_command_alone(driver: ProcessDriver) -> None:
@@ -254,3 +257,19 @@ async def test_an_idle_session_in_an_image_survives_a_sealed_fork_and_a_busy_one
     after = await result(driver, "echo $KEPT; pwd; cat file; echo after >file; cat file")
     assert report.way == "sealed", report
     assert after.stdout.split() == ["1", "/srv/deep", "before", "after"]
+
+
+async def test_a_command_that_loses_a_program_to_the_limit_of_memory_ends_oom_killed(
+    driver: ProcessDriver,
+) -> None:
+    if driver.memory_protection != "limited by control groups":
+        pytest.skip(driver.memory_protection)
+    spec = EnvironmentSpec(memory_bytes=96 * 2**20)
+    await driver.sessions.open(TRAJECTORY, SessionSpec("main"), spec)
+    await result(driver, "true")
+    report = await run(driver, "python3 -c 'print(len(bytearray(400 << 20)))'", name="act_2")
+    assert report.outcome is Outcome.OOM_KILLED, report
+    assert "declare a higher environment.memory_bytes" in (report.detail or "")
+    assert isinstance(report.result, SessionResult)
+    assert report.result.exit_code == 137
+    assert (await result(driver, "echo on", name="act_3")).stdout.strip() == "on"

@@ -14,6 +14,7 @@ from domain.action import Action, ExecSpec, Kind, Outcome
 from domain.allocation import Allocation
 from domain.ids import ActionId, ResourceId
 from domain.ports import ExecResult, RunOrder
+from domain.rewards import RewardRule
 from managers.common.affinity import confine, usable_cores
 from managers.cpu.process import ProcessDriver
 from managers.cpu.process.priority import LIGHT_NICE, NO_CORE_NICE
@@ -33,9 +34,9 @@ async def the_result(driver: ProcessDriver, spec: ExecSpec) -> ExecResult:
 @pytest.mark.parametrize(
     ("command", "exit_code", "message"),
     [
-        (("no-such-program",), 127, "not found"),
+        (("no-such-program",), 127, "tangram: no-such-program: not found\n"),
         (("/etc/passwd",), 126, "ermission denied"),
-        (("./no/such/path",), 127, "not found"),
+        (("./no/such/path",), 127, "tangram: ./no/such/path: not found\n"),
         ((), 127, "empty"),
         (("echo", "a\0b"), 126, "zero byte"),
         (("echo", "x" * 3_000_000), 126, "Argument list too long"),
@@ -48,6 +49,22 @@ async def test_an_impossible_command_ends_as_in_a_shell(
     result = await the_result(driver, ExecSpec(command))
     assert result.exit_code == exit_code
     assert message in result.stderr
+
+
+@pytest.mark.parametrize("word", ["no-such-program", "cd", "./missing", "-n"])
+@pytest.mark.parametrize("trajectory", ["trj-1", None])
+async def test_a_missing_program_has_one_text_with_a_reward_and_without(
+    driver: ProcessDriver, word: str, trajectory: str | None
+) -> None:
+    order = an_order(word, trajectory=trajectory)
+    rewarded = replace(order.action, id=ActionId("act_2"), reward=RewardRule("exit_code"))
+    for each in (order, replace(order, action=rewarded)):
+        report = await driver.run(each, lambda: None)
+        assert report.result is not None, report
+        assert (report.result.exit_code, report.result.stderr) == (
+            127,
+            f"tangram: {word}: not found\n",
+        )
 
 
 @pytest.mark.parametrize("name", ["", "a=b", "a\0b"])
@@ -74,7 +91,7 @@ async def test_a_command_never_starts_outside_its_environment(
 ) -> None:
     await output("touch file; ln -s /etc way-out; mkdir real; ln -s real inside")
     result = await the_result(driver, ExecSpec(("pwd",), cwd=cwd))
-    if cwd in OUTSIDE and isolation == "bwrap":  # in a sandbox these are in the environment
+    if cwd in OUTSIDE and isolation != "process":  # in a sandbox these are in the environment
         assert result.exit_code == 0
         return
     assert (result.exit_code, result.stdout) == (126, "")
@@ -225,7 +242,7 @@ async def test_a_sandboxed_command_sees_neither_the_worker_nor_the_network(
         touch /usr/mark /etc/mark 2>/dev/null && echo writes the system
         grep -c : /proc/net/dev"""
     result = await output(script)
-    if isolation == "bwrap":
+    if isolation != "process":
         processes, interfaces = map(int, result.stdout.split())
         assert processes < 10
         assert interfaces == 1, "the loopback alone"

@@ -15,12 +15,29 @@ from managers.cpu.containers.living import LivingContainer
 from managers.cpu.environment.protocol import CONTROL
 from managers.cpu.sessions.host import SessionHost
 from managers.cpu.workspaces import MOUNT
-from tests.conformance.containers.conftest import a_driver, engine
+from tests.conformance.containers.conftest import a_driver, engine, tried_engine
 from tests.conformance.driver import TRAJECTORY
 from tests.conformance.sessions.host_environment import HostEnvironment
 from tests.docker_engine import DockerEngine
+from tests.tiers import by_tier
 
-__all__ = ["engine"]
+__all__ = ["engine", "tried_engine"]
+
+#: Shells, with a terminal or without, of which a container shows the same as the host: one of each is enough there.
+LEFT_TO_THE_HOST = by_tier([("bash", False), ("dash", True)], [("bash", False), ("dash", True)], [])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what is left to the host."""
+    left_out = {item for item in items if _is_left_to_the_host(getattr(item, "callspec", None))}
+    if left_out:
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _is_left_to_the_host(callspec: Any) -> bool:
+    given = callspec.params if callspec is not None else {}
+    return given.get("environment") == "container" and given.get("kind") in LEFT_TO_THE_HOST
 
 
 class ContainerEnvironment:
@@ -39,7 +56,7 @@ class ContainerEnvironment:
 @pytest.fixture(params=["host", pytest.param("container", marks=pytest.mark.slow)])
 async def environment(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
     if request.param == "container":
-        async for each in _container(request.getfixturevalue("engine"), tmp_path):
+        async for each in _container(request.getfixturevalue("tried_engine"), tmp_path):
             yield each
         return
     (tmp_path / "env").mkdir()

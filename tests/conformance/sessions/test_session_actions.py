@@ -263,3 +263,44 @@ async def test_output_beyond_its_limit_is_dropped_and_marked(
     assert result.stdout.endswith("100000\r\n")
     assert (result.truncated, result.stdout_bytes) == (True, 688_895)
     assert (await bench.result("echo next")).stdout == "next\r\n"
+
+
+async def test_the_reader_of_a_pipe_does_not_wait_for_input(
+    session: LiveSession, bench: Bench
+) -> None:
+    """Agents write ``pytest | tail``: what the tail reads is not the terminal."""
+    piped = await bench.result("{ sleep 0.4; echo done; } | cat", expect=ExpectSpec(input=True))
+    typed = await bench.result("cat", expect=ExpectSpec(input=True))
+    assert (piped.exit_code, piped.stdout, piped.session) == (0, "done\r\n", "idle")
+    assert (typed.exit_code, typed.session) == (None, "busy")
+
+
+async def test_a_look_at_a_session_that_was_taken_over_says_which_command_ended(
+    session: LiveSession, host: SessionHost, environment: HostEnvironment, bench: Bench
+) -> None:
+    """The action of the second command ends with its worker; the next worker looks at the session."""
+    assert (await bench.result("mkfifo gate")).command_number == 1
+    session.run(("read x <gate; (exit 6)",))
+    host.release()
+    second = SessionHost(host.control)
+    await second.adopt(environment)
+    _, look = Bench(second, environment).begin(stdin="")
+    await asyncio.to_thread((environment.workspace / "gate").write_text, "word\n")
+    report = await look
+    assert isinstance(report.result, SessionResult)
+    found = report.result
+    assert (found.exit_code, found.session, found.command_number) == (6, "idle", 2)
+    again = await Bench(second, environment).result(stdin="")
+    assert (again.exit_code, again.command_number) == (6, 2)
+    await second.close(environment.name, "main")
+
+
+async def test_a_silent_program_is_looked_at_rarely(
+    session: LiveSession, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look reads all processes of the session, and a command may run for hours."""
+    looks: list[bool] = []
+    monkeypatch.setattr(session, "waits_for_input", lambda: looks.append(True))
+    silent = await bench.result("sleep 1", expect=ExpectSpec(input=True))
+    assert silent.exit_code == 0
+    assert 0 < len(looks) < 15

@@ -18,7 +18,7 @@ from managers.cpu.sessions.session import LiveSession
 from managers.cpu.sessions.state import SessionPhase
 from tests.conformance.sessions.host_environment import HostEnvironment
 
-PATIENCE = 8.0
+PATIENCE = 60.0
 SHELLS = [shell for shell in ("bash", "dash") if shutil.which(shell)]
 VARIABLES = {"PATH": os.environ["PATH"], "HOME": "/tmp", "LANG": "C.UTF-8"}
 BASH = pytest.mark.parametrize("kind", [("bash", True), ("bash", False)])

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
 
 from domain.errors import Conflict, InvalidRequest, NotFound, StorageFull
 from domain.ports import FileKind
@@ -67,6 +68,36 @@ def test_a_file_is_written_with_its_directories_and_mode(tree: FileTree, root: P
     write_whole(tree, "/opt/new/script", b"y")
     assert stat.S_IMODE(there.stat().st_mode) == 0o755, "a replaced file keeps its mode"
     assert os.listdir(there.parent) == ["script"]
+
+
+def test_a_file_has_the_attributes_of_its_last_write(tree: FileTree, root: Path):
+    written = tree.write_file("noted", mode=0o400, attributes={"e2b.author": "me"})
+    assert written.commit().mode == "0400"
+    os.setxattr(root / "workspace/noted", "user.overlay.opaque", b"y")
+
+    assert tree.stat("noted").attributes is UNSET
+    assert tree.stat("noted", attributes=True).attributes == {"e2b.author": "me"}
+    listed = {each.name: each.attributes for each in tree.entries("", attributes=True).entries}
+    assert listed == {"deep": {}, "file": {}, "noted": {"e2b.author": "me"}}
+    tree.write_file("noted").commit()
+    assert tree.stat("noted", attributes=True).attributes == {}
+
+
+def test_a_link_shows_no_attributes_of_what_is_outside(tree: FileTree, root: Path):
+    outside = root.parent / "outside" / "secret"
+    os.setxattr(outside, "user.secret", b"x")
+    (root / "workspace" / "link").symlink_to(outside)
+
+    assert tree.stat("link", follow=False, attributes=True).attributes == {}
+    (link,) = (each for each in tree.entries("", attributes=True).entries if each.name == "link")
+    assert link.attributes in (UNSET, {})
+
+
+def test_an_attribute_that_cannot_be_stored_leaves_the_old_file(tree: FileTree, root: Path):
+    with pytest.raises((InvalidRequest, StorageFull)):
+        tree.write_file("file", attributes={"large": "x" * 70_000})
+    assert (root / "workspace/file").read_text() == "content"
+    assert sorted(os.listdir(root / "workspace")) == ["deep", "file"]
 
 
 def test_an_upload_that_breaks_off_leaves_the_old_file(tree: FileTree, root: Path):

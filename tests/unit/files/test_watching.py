@@ -44,7 +44,7 @@ def test_programs_create_write_rename_and_remove(tmp_path: Path, watch: InotifyW
 
 def test_an_upload_is_a_write_under_its_own_name(tree: FileTree, watch: InotifyWatcher) -> None:
     write_whole(tree, "d/new", b"1")
-    assert changes(watch) == [("new", "create"), ("new", "write")]
+    assert changes(watch) == [("new", "create"), ("new", "chmod"), ("new", "write")]
     write_whole(tree, "d/new", b"2")
     assert changes(watch) == [("new", "write")]
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from managers.cpu.containers.cgroups import CgroupMounts, Usage, quota_microseconds
+from managers.cpu.containers import cgroups
+from managers.cpu.containers.cgroups import CgroupMounts, FrozenPart, Usage, quota_microseconds
 
 PARENT = "/tangram-x"
 V1 = {
@@ -177,3 +178,58 @@ def test_a_parent_is_removed_from_every_tree_even_those_we_do_not_use(
     assert len(made) > len(trees.roots()) or version == 2
     trees.remove_parent("/tangram-mine")
     assert not any(directory.exists() for directory in made)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_part_of_a_container_is_frozen_apart_from_the_rest(tmp_path: Path, version: int) -> None:
+    trees, proc = a_tree(tmp_path, version)
+    held = trees.group_of(7, PARENT, proc).held
+    directory = held._at
+    held.release()  # there is none
+    write(directory, {"cgroup.procs": "", "freezer.state": "", "cgroup.freeze": ""})
+    held.hold([9])
+    file, frozen = ("freezer.state", "FROZEN") if version == 1 else ("cgroup.freeze", "1")
+    assert (directory / file).read_text() == frozen
+    assert (directory / "cgroup.procs").read_text() == "9"
+    assert directory.parent.name == "c1"
+    (directory / "cgroup.events").write_text("populated 1\nfrozen 1\n")
+    assert held.is_frozen()
+    assert sorted(trees.group_of(7, PARENT, proc).processes()) == [7, 9, 9]
+
+
+@pytest.mark.parametrize(
+    ("version", "file", "words"),
+    [(1, "freezer.state", ("FROZEN", "THAWED")), (2, "cgroup.freeze", ("1", "0"))],
+)
+def test_held_processes_move_while_they_are_frozen_and_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, file: str, words: tuple[str, str]
+) -> None:
+    """A process that has ended, and threads of it not, is listed for ever; one that runs starts others for ever."""
+    trees, proc = a_tree(tmp_path, version)
+    held = trees.group_of(7, PARENT, proc).held
+    lists = [[7, 9], *([9, 10 + number] for number in range(1000))]
+    monkeypatch.setattr(FrozenPart, "processes", lambda self: lists.pop(0))
+    written: list[tuple[str, str]] = []
+    monkeypatch.setattr(cgroups, "write", lambda at, text: written.append((at.name, text)))
+
+    held.release()
+
+    moved = [text for name, text in written if name == "cgroup.procs"]
+    assert sorted(moved[:2]) == ["7", "9"]
+    assert len(moved) == len(set(moved)) < 100
+    assert written[len(moved) :] == [(file, words[1])]
+
+
+def test_an_error_of_a_move_leaves_nothing_frozen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees, proc = a_tree(tmp_path, 1)
+    held = trees.group_of(7, PARENT, proc).held
+    [group] = tmp_path.glob("cgroup/freezer/*/c1")
+    write(group / "held", {"freezer.state": "FROZEN", "cgroup.procs": "7"})
+    (group / "cgroup.procs").unlink()
+    (group / "cgroup.procs").mkdir()  # no process can be moved there
+
+    held.release()
+
+    assert not held.is_frozen()

@@ -33,6 +33,13 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     assert measure(tmp_path).files == 2
 
 
+def test_a_single_file_is_measured_and_what_is_no_file_uses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_bytes(b"x" * MIB)
+    (tmp_path / "link").symlink_to(tmp_path / "hosts")
+    assert measure(tmp_path / "hosts").used_bytes >= MIB
+    assert measure(tmp_path / "link") == DiskUse(0, 0)
+
+
 def test_a_missing_environment_uses_nothing(tmp_path: Path) -> None:
     assert measure(tmp_path / "missing") == DiskUse(0, 0)
 
@@ -176,3 +183,15 @@ async def test_an_environment_is_measured_less_often_while_nothing_grows(
     gaps = [round(b - a, 2) for a, b in itertools.pairwise(looks)]
     assert gaps[:5] == [0.5, 1.0, 2.0, 4.0, 8.0]
     assert set(gaps[5:]) == {8.0}
+
+
+async def test_an_environment_with_a_disk_of_its_own_is_measured_and_not_stopped(
+    tmp_path: Path,
+) -> None:
+    watch = DiskWatch(DiskQuotas(default_bytes=MIB, files=10))
+    stopped: list[str] = []
+    watch.begin(tmp_path, MIB, lambda _, why: stopped.append(why), has_disk=True)
+    (tmp_path / "big").write_bytes(b"x" * 2 * MIB)
+    [use] = await watch.usage()
+    assert use.used_bytes >= 2 * MIB
+    assert stopped == []

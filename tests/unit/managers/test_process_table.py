@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 import pytest
 
@@ -18,9 +19,10 @@ class CountedTable(ProcessTable):
 
     scans = 0
 
-    def find_all(self) -> dict[int, list[int]]:
+    def find_all(self, besides: Collection[int] = ()) -> dict[int, list[int]]:
         self.scans += 1
-        return {tag: [2**22 + tag] for tag in range(500)} if self.scans <= ALIVE else {}
+        tags = set(range(500)).difference(besides) if self.scans <= ALIVE else ()
+        return {tag: [2**22 + tag] for tag in tags}
 
 
 @pytest.fixture
@@ -35,6 +37,35 @@ async def test_commands_that_end_together_share_the_scans(table: CountedTable) -
     assert all(not ending.remaining for ending in endings)
     # One for each of them would be 2,000; their pauses end at moments of their own on a busy machine.
     assert table.scans <= 50
+
+
+async def test_what_a_predecessor_left_is_ended_by_as_many_scans_as_it_lives(
+    table: CountedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that starts again finds thousands of processes of thousands of commands."""
+    looks: list[str] = []
+
+    def look() -> list[int]:
+        looks.append("look")
+        return []
+
+    monkeypatch.setattr(process_table, "_children", look)
+
+    endings = await table.end_all({1, 2}, 60)
+
+    assert set(endings) == set(range(500)) - {1, 2}
+    assert all(not ending.remaining for ending in endings.values())
+    assert table.scans == ALIVE + 1
+    assert len(looks) == 1
+
+
+async def test_what_a_predecessor_left_and_cannot_be_ended_is_named(
+    table: CountedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "find_all", lambda besides: {7: [2**22]})
+    endings = await table.end_all((), 0.0)
+    assert endings[7].ended == 0
+    assert endings[7].remaining == ("process 4194304 (, state X)",)
 
 
 async def test_a_cancelled_end_leaves_the_scan_to_the_others(table: CountedTable) -> None:

@@ -7,7 +7,13 @@ import struct
 
 import pytest
 
-from managers.cpu.process.seccomp import ARCHITECTURES, CLONE3, REFUSED, program_for
+from managers.cpu.process.seccomp import (
+    ARCHITECTURES,
+    CLONE3,
+    REFUSED,
+    oci_profile,
+    program_for,
+)
 
 ALLOWED, KIND, VALUE = 0x7FFF_0000, 0xFFFF_0000, 0xFFFF
 ERRNO = 0x0005_0000
@@ -107,3 +113,23 @@ def test_calls_of_the_x32_abi_are_refused():
 
 def test_an_unknown_architecture_has_no_filter():
     assert program_for("riscv64") is None
+
+
+def test_a_profile_in_the_form_of_the_oci_refuses_the_same_calls():
+    profile = oci_profile()
+    rules = [(name, rule) for rule in profile["syscalls"] for name in rule["names"]]
+    assert profile["defaultAction"] == "SCMP_ACT_ALLOW"
+    assert {rule["action"] for _, rule in rules} == {"SCMP_ACT_ERRNO"}
+    assert {name for name, rule in rules if not rule["args"]} == set(REFUSED)
+    for name, flags in (
+        ("clone", {CLONE_NEWUSER, CLONE_NEWNET}),
+        ("unshare", {CLONE_NEWUSER, CLONE_NEWNET, CLONE_NEWTIME}),
+    ):
+        tests = [rule["args"] for each, rule in rules if each == name]
+        assert all(test["op"] == "SCMP_CMP_MASKED_EQ" for [test] in tests)
+        assert flags <= {test["value"] for [test] in tests if test["value"] == test["valueTwo"]}
+    assert CLONE_NEWTIME not in [
+        rule["args"][0]["value"] for name, rule in rules if name == "clone"
+    ]
+    # One error for all: libraries would take EPERM for the failure of a thread, and end.
+    assert "clone3" not in dict(rules)

@@ -32,6 +32,11 @@ class HeldDisks:
 
     def remove(self, folder: Path) -> None:
         self.removed.append(folder.name)
+        self.made.pop(folder.name, None)
+
+    def move(self, folder: Path, place: Path) -> None:
+        folder.rename(place)
+        self.made[place.name] = self.made.pop(folder.name)
 
 
 def workspaces_with(disks: HeldDisks, state: Path) -> Workspaces:
@@ -80,3 +85,61 @@ def test_the_disk_of_a_removed_folder_is_removed(tmp_path: Path) -> None:
 
     assert disks.removed == [folder.name]
     assert not folder.exists()
+
+
+def for_containers(state: Path) -> tuple[Workspaces, HeldDisks]:
+    disks = HeldDisks()
+    disks.go.set()
+    workspaces = Workspaces(state, flat=True)
+    workspaces.open()
+    workspaces.disks = disks
+    return workspaces, disks
+
+
+def test_the_workspace_of_a_container_is_a_part_of_its_disk(tmp_path: Path) -> None:
+    workspaces, _ = for_containers(tmp_path)
+
+    folder = workspaces.ensure(TRAJECTORY, 100)
+
+    assert folder.parent == tmp_path / "workspaces"
+    assert workspaces.files(folder) == folder / "workspace"
+    assert workspaces.existing(TRAJECTORY) == folder
+
+
+def test_a_container_of_an_earlier_version_keeps_its_flat_workspace(tmp_path: Path) -> None:
+    workspaces, _ = for_containers(tmp_path)
+    folder = workspaces.of(TRAJECTORY)
+    folder.mkdir()
+    (folder / "file").touch()
+
+    assert workspaces.ensure(TRAJECTORY, 100) == folder
+    assert workspaces.files(folder) == folder
+    assert [each.name for each in folder.iterdir()] == ["file"]
+
+
+def test_a_workspace_can_leave_its_disk_with_its_files(tmp_path: Path) -> None:
+    workspaces, disks = for_containers(tmp_path)
+    folder = workspaces.ensure(TRAJECTORY, 100)
+    (folder / "workspace" / "file").write_text("kept")
+
+    workspaces.without_disk(folder)
+
+    assert disks.made == {}
+    assert workspaces.files(folder) == folder
+    assert (folder / "file").read_text() == "kept"
+    assert list((tmp_path / "yard").iterdir()) == []
+
+
+def test_the_folder_of_a_waiting_container_gets_what_was_uploaded_before(tmp_path: Path) -> None:
+    workspaces, disks = for_containers(tmp_path)
+    waiting = workspaces.alone(ActionId("warm"), 100)
+    (waiting / "workspace").chmod(0o777)
+    place = workspaces.ensure(TRAJECTORY, 100)
+    (place / "workspace" / "given").write_text("before")
+
+    workspaces.become(waiting, place)
+
+    assert disks.made == {place.name: 100}
+    assert (place / "workspace" / "given").read_text() == "before"
+    assert (place / "workspace").stat().st_mode & 0o777 == 0o777
+    assert not waiting.exists()
