@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ("3.11.2", "3.11.9", "3.12.9", "3.13.9")
 HEADERS = {
     "core": "# Everything that running Tangram installs, pinned. Rewritten by `make lock`.\n",
+    "predict": "# What the extra `predict` installs on top of core.lock, pinned. Rewritten by `make lock`.\n",
     "test": "# What the tests need on top of core.lock, pinned. Rewritten by `make lock`.\n",
 }
 
@@ -99,13 +100,14 @@ def main() -> None:
     """Write all lock files."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     core = _write("core", project["dependencies"], leave_out=set())
-    _write("test", project["optional-dependencies"]["test"], leave_out=core)
+    for extra in ("predict", "test"):
+        _write(extra, project["optional-dependencies"][extra], leave_out=core)
     _refresh("transformers")
 
 
 def _write(name: str, roots: list[str], leave_out: set[str]) -> set[str]:
     path = ROOT / "requirements" / f"{name}.lock"
-    lines = closure(roots, read_pins(path.read_text()))
+    lines = closure(roots, read_pins(path.read_text() if path.exists() else ""))
     kept = sorted(lines.keys() - leave_out)
     pins = read_pins("".join(f"{lines[each]}\n" for each in kept))
     path.write_text(HEADERS[name] + with_hashes({each: lines[each] for each in kept}, pins))
