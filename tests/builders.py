@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from domain import events
 from domain.action import Action, EnvironmentSpec, ExecSpec, Kind, LeaseSpec, Outcome
-from domain.apis import ApiConfig
+from domain.apis import ApiConfig, CallSpec
 from domain.decisions import Decision, Finish, Grant
+from domain.fleets import FleetEngine, FleetSpec, GenerationSpec, WorkerSpec
 from domain.ids import ActionId
 from domain.inventory import Config, NodeInventory, PoolConfig, ProjectConfig, ResourceInventory
 from domain.limits import Limits, Quota
@@ -63,6 +64,36 @@ def a_lease(name: str, *, ttl_seconds: float = 30.0, **fields: Any) -> Action:
 def a_noop(name: str, **fields: Any) -> Action:
     """Return an action of kind noop, which no node executes."""
     return an_action(name, kind=Kind.NOOP, **fields)
+
+
+def a_fleet(slots: Sequence[int] = (1, 1), **fields: Any) -> FleetSpec:
+    """Return a fleet whose workers ``w1``, ``w2``, … have these slots."""
+    workers = tuple(
+        WorkerSpec(f"w{number}", f"http://w{number}:8000", each)
+        for number, each in enumerate(slots, 1)
+    )
+    return FleetSpec(FleetEngine.VLLM, workers=workers, **fields)
+
+
+def a_generation(
+    name: str,
+    trajectory: str | None = None,
+    *,
+    fleet: str = "m",
+    batch: str = "",
+    batch_size: int = 0,
+    **fields: Any,
+) -> Action:
+    """Return a request to the model of ``fleet``."""
+    return an_action(
+        name,
+        kind=Kind.CALL,
+        cost={f"fleet:{fleet}": 1},
+        trajectory=trajectory,
+        call=CallSpec(f"fleet:{fleet}", "POST", "/v1/chat/completions"),
+        generation=GenerationSpec(batch, batch_size, 100),
+        **fields,
+    )
 
 
 def a_node(

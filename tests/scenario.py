@@ -237,7 +237,7 @@ class Scenario:
 
     def free(self, resource: str) -> float:
         """Return what is free of a resource, in units (memory: bytes)."""
-        ledger = self.machine.state.fleet.ledgers[ResourceId(resource)]
+        ledger = self.machine.state.supply.ledgers[ResourceId(resource)]
         return ledger.free if resource.startswith("memory:") else units(ledger.free)
 
     def node_of(self, trajectory: str) -> str | None:

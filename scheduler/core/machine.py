@@ -17,12 +17,14 @@ from scheduler.core.advice.status import explain, queues_status, share_usage
 from scheduler.core.cycle.admission import run_cycle
 from scheduler.core.cycle.pool_policies import load_policies
 from scheduler.core.handlers import HANDLERS, deadlines
+from scheduler.core.handlers.generations import load_fleets, settle
+from scheduler.core.handlers.rollouts import assign_waiting
 from scheduler.core.residency.registry import make_residency
 from scheduler.core.sharing.shares import load_shares
 from scheduler.core.state.at_work import AtWork
-from scheduler.core.state.fleet import MakeLedger
 from scheduler.core.state.live import LiveAction
 from scheduler.core.state.model import new_state
+from scheduler.core.state.supply import MakeLedger
 
 
 class Machine:
@@ -33,6 +35,7 @@ class Machine:
         self.state.residency = make_residency(self.state)
         load_policies(self.state)
         load_shares(self.state)
+        load_fleets(self.state)
         self.state.resizing.changed.clear()
         #: After an exception: the event whose handler raised, or the actions of the cycle that did.
         self.at_work = AtWork()
@@ -55,8 +58,12 @@ class Machine:
             state.now = at
             HANDLERS[type(event)](state, event, decisions)
         at_work.event = None
+        if state.rollouts.changed:
+            assign_waiting(state, decisions)
+        if state.generations.changed:
+            settle(state, decisions)
         run_cycle(state, decisions, at_work)
-        if state.fleet.paced:
+        if state.supply.paced:
             self._report_degradations(decisions)
         self._request_wake(decisions)
         return decisions
@@ -99,7 +106,7 @@ class Machine:
             deadlines.fire(state, timer, decisions)
 
     def _report_degradations(self, decisions: list[Decision]) -> None:
-        paced = self.state.fleet.paced
+        paced = self.state.supply.paced
         found = {name: each for name in paced if (each := paced[name].degradations())}
         # A restored state may hold its ledgers in another order.
         for name in sorted(found):

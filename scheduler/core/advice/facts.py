@@ -55,6 +55,18 @@ class DeferralCause(NamedTuple):
 Bound = Literal["limit", "node", "pool"]
 
 
+class WorkerQueue(NamedTuple):
+    """What is before a generation at its worker."""
+
+    fleet: str
+    #: Name of the worker, and its slots.
+    worker: str
+    slots: int
+    #: Generations before it, and those of them that are there since their trajectories are longer.
+    ahead: int
+    longer: int
+
+
 class WaitFacts(NamedTuple):
     """Why an action waits (I14); `contract.responses.WaitDetails` lists the codes."""
 
@@ -66,7 +78,9 @@ class WaitFacts(NamedTuple):
     #: The node, pool, task or service that accepts no actions now.
     subject: str | None = None
     #: ``returned``: the lost node is back, and still ends what it ran before.
-    cause: Shortage | ShareLimit | DeferralCause | Bound | Literal["returned"] | None = None
+    cause: (
+        Shortage | ShareLimit | DeferralCause | WorkerQueue | Bound | Literal["returned"] | None
+    ) = None
 
 
 class Forecast(NamedTuple):

@@ -38,7 +38,7 @@ def forecast(state: State, live: LiveAction, resource: str | None) -> Forecast:
     """Return the forecast of ``live``, which waits for ``resource``."""
     needs = dict((*live.needs.in_cluster, *live.needs.on_node))
     counts = units_of({name: n for name, n in needs.items() if name != "memory"})
-    if resource is None or resource not in state.fleet.ledgers:
+    if resource is None or resource not in state.supply.ledgers:
         return Forecast(None, counts)
     return Forecast(_starts_in(state, live, ResourceId(resource)), counts)
 
@@ -70,8 +70,8 @@ def wanted_of(state: State, queue: WaitQueue, resource: ResourceId) -> int:
     home = key.node or queue.sticky_node
     if (
         home is None
-        and node in state.fleet.nodes
-        and state.fleet.nodes[node].inventory.pool == key.pool
+        and node in state.supply.nodes
+        and state.supply.nodes[node].inventory.pool == key.pool
     ):
         home = node
     needs = queue.in_cluster + (queue.on_node(home) if home else [])
@@ -120,9 +120,9 @@ def extra_units_effect(
 ) -> ExtraUnitsEffect | None:
     """Return the effect of more units of ``why.resource`` on ``live``, whose forecast start is given."""
     resource = ResourceId(why.resource or "")
-    if starts_in_seconds is None or why.code not in _SHORT or resource not in state.fleet.ledgers:
+    if starts_in_seconds is None or why.code not in _SHORT or resource not in state.supply.ledgers:
         return None
-    if resource in state.fleet.paced or live.queue is None:
+    if resource in state.supply.paced or live.queue is None:
         return None
     wanted = wanted_of(state, state.queues.active[live.queue], resource)
     ahead = taken_before(state, live, resource)
@@ -194,7 +194,7 @@ def _held(live: LiveAction, resource: ResourceId) -> int:
 
 def _free(state: State, resource: ResourceId, wanted: int) -> int:
     """Return what is free; 0 when no free chunk of GPUs is as large as ``wanted``."""
-    ledger = state.fleet.ledgers[resource]
+    ledger = state.supply.ledgers[resource]
     in_pieces = ledger.free >= wanted and not ledger.fits((wanted,))
     return 0 if in_pieces else ledger.free
 

@@ -34,6 +34,7 @@ from scheduler.core.advice.facts import (
     ShareLimit,
     Shortage,
     WaitFacts,
+    WorkerQueue,
 )
 from scheduler.core.advice.forecast import (
     LONGEST,
@@ -44,6 +45,7 @@ from scheduler.core.advice.forecast import (
     takes_of,
     wanted_of,
 )
+from scheduler.core.advice.generations import at_worker, without_worker
 from scheduler.core.residency.service_turns import KIND
 from scheduler.core.sharing.cohorts import CohortKey
 from scheduler.core.sharing.shares import ShareBook, cohort_key, takes_of_share
@@ -73,6 +75,8 @@ def wait_facts(state: State, live: LiveAction) -> WaitFacts:
     if leader is not None:
         return WaitFacts("merged", blocked_by=leader)
     if live.queue is None:
+        if live.id in state.generations.unrouted:
+            return without_worker(state, live)
         trajectory = state.trajectory_of(live)
         assert trajectory is not None  # only actions of trajectories are queued outside of queues
         return _behind_its_trajectory(live, trajectory)
@@ -88,17 +92,25 @@ def wait_facts(state: State, live: LiveAction) -> WaitFacts:
     if reason.code not in _WAITS_FOR_RESOURCE or subject is None:
         if reason.code == "too_large":
             return WaitFacts("too_large", subject=subject, cause=_bound(queue, subject or ""))
-        back = reason.code == "node_lost" and state.fleet.nodes[subject or ""].lost_at is None
+        back = reason.code == "node_lost" and state.supply.nodes[subject or ""].lost_at is None
         return WaitFacts(reason.code, subject=subject, cause="returned" if back else None)
-    resource = ResourceId(subject)
+    return _for_resource(state, live, queue, reason, ResourceId(subject))
+
+
+def _for_resource(
+    state: State, live: LiveAction, queue: WaitQueue, reason: WaitReason, resource: ResourceId
+) -> WaitFacts:
+    """Return the facts of an action whose queue waits for ``resource``."""
     head = queue.head()
     if head is not None and head.id != live.id:
         reason = WaitReason("behind", resource, head.id)
-    cause: Shortage | DeferralCause | None = None
+    cause: Shortage | DeferralCause | WorkerQueue | None = None
     if reason.code == "deferred":
         cause = _deferral(state, resource, live.needs.resident)
     elif reason.code == "short_of":
         cause = _shortage(state, queue, resource)
+    if live.action.generation is not None:
+        cause = at_worker(state, live, resource)
     position = _position(state, live, resource)
     return WaitFacts(reason.code, resource, position, reason.blocked_by, cause=cause)
 
@@ -117,7 +129,7 @@ def _shortage(state: State, queue: WaitQueue, resource: ResourceId) -> Shortage:
     node = queue.sticky_node or queue.key.node
     needs = queue.in_cluster + (queue.on_node(node) if node else [])
     wanted = next(amount for name, amount in needs if name == resource)
-    ledger, paced = state.fleet.ledgers[resource], state.fleet.paced.get(resource)
+    ledger, paced = state.supply.ledgers[resource], state.supply.paced.get(resource)
     amount = int if resource.startswith("memory:") else units
     here = node if node and resource.endswith(f":{node}") else None
     found = Shortage(amount(wanted), amount(ledger.free), ledger.fits((wanted,)), here)
@@ -266,14 +278,14 @@ def unblock_hint(state: State, live: LiveAction, why: WaitFacts) -> UnblockHint 
     if why.code == "too_large" and live.queue is not None:
         return _of_size(state, live)
     resource = ResourceId(why.resource or "")
-    if why.code not in _SHORT or resource not in state.fleet.ledgers or live.queue is None:
+    if why.code not in _SHORT or resource not in state.supply.ledgers or live.queue is None:
         return None
     wanted = wanted_of(state, state.queues.active[live.queue], resource)
     ahead = taken_before(state, live, resource)
     if not wanted or ahead is None:
         return None
     before = sum(amount for _, amount in ahead)
-    if resource in state.fleet.paced:
+    if resource in state.supply.paced:
         return _of_quota(state, resource, wanted, before)
     if resource.startswith("memory:"):
         return _of_memory(state, resource, wanted, [amount for _, amount in ahead])
@@ -281,7 +293,7 @@ def unblock_hint(state: State, live: LiveAction, why: WaitFacts) -> UnblockHint 
 
 
 def _of_quota(state: State, resource: ResourceId, wanted: int, before: int) -> UnblockHint | None:
-    paced = state.fleet.paced[resource]
+    paced = state.supply.paced[resource]
     uses = paced.uses(state.now)
     short = min(uses, key=lambda use: use.left, default=None)
     ready_at = paced.ready_at(wanted)
@@ -302,7 +314,7 @@ def _of_quota(state: State, resource: ResourceId, wanted: int, before: int) -> U
 def _of_memory(
     state: State, resource: ResourceId, wanted: int, before: Iterable[int]
 ) -> UnblockHint | None:
-    node, free = resource.partition(":")[2], state.fleet.ledgers[resource].free
+    node, free = resource.partition(":")[2], state.supply.ledgers[resource].free
     if len(state.trajectories) > LONGEST:
         residents: list[LiveTrajectory] = []
     else:
@@ -333,8 +345,8 @@ def _of_size(state: State, live: LiveAction) -> UnblockHint | None:
     """Return what exceeds the cluster's limits, its node, or every node of its pool."""
     assert live.queue is not None
     key = live.queue
-    nodes = [state.fleet.nodes[key.node]] if key.node else state.fleet.nodes_of(key.pool)
-    names = [node.name for node in nodes if state.fleet.usable(node)]
+    nodes = [state.supply.nodes[key.node]] if key.node else state.supply.nodes_of(key.pool)
+    names = [node.name for node in nodes if state.supply.usable(node)]
     asked = [(name, amount, [name]) for name, amount in key.needs.in_cluster]
     on_node = dict(key.needs.on_node)
     if key.memory_bytes:
@@ -345,9 +357,9 @@ def _of_size(state: State, live: LiveAction) -> UnblockHint | None:
     sizes = []
     for name, amount, places in asked:
         ledgers = [
-            state.fleet.ledgers[ResourceId(p)]
+            state.supply.ledgers[ResourceId(p)]
             for p in places
-            if ResourceId(p) in state.fleet.ledgers
+            if ResourceId(p) in state.supply.ledgers
         ]
         largest = max((ledger.capacity for ledger in ledgers), default=0)
         if largest < amount:

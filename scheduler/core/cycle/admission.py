@@ -49,6 +49,7 @@ from scheduler.core.state.lifecycle import grant
 from scheduler.core.state.live import LiveAction, LiveNode
 from scheduler.core.state.model import State
 from scheduler.core.state.queues import WaitQueue, WaitReason
+from scheduler.core.state.supply import Supply
 
 
 def run_cycle(state: State, decisions: list[Decision], at_work: AtWork) -> None:
@@ -56,11 +57,11 @@ def run_cycle(state: State, decisions: list[Decision], at_work: AtWork) -> None:
     if not state.dirty:
         return
     state.dirty = False
-    for ledger in state.fleet.paced.values():
+    for ledger in state.supply.paced.values():
         ledger.advance(state.now)
     if not state.queues.active and not state.resizing.changed:
         return
-    has_residents = bool(state.fleet.resident)
+    has_residents = bool(state.supply.resident)
     if has_residents:
         state.residency.begin_cycle()
     cycle = Cycle(state, decisions, at_work)
@@ -94,8 +95,8 @@ class Cycle:
 
     def run(self) -> bool:
         """Scan every queue once, then arrange; return whether another scan may admit more."""
-        fleet = self._state.fleet
-        self._scan = Scan(paced=fleet.paced, beside=fleet.beside)
+        supply = self._state.supply
+        self._scan = Scan(paced=supply.paced, beside=supply.beside)
         self._arranger.begin_scan()
         self._scan_heads()
         return self._arranger.arrange(self._scan, self._decisions)
@@ -160,7 +161,7 @@ class Cycle:
         if key.needs.wants_node and not nodes:
             queue.reason = why_no_node(state, key)
             return False
-        if not queue.in_cluster or scan.admits(state.fleet.ledgers, queue.in_cluster):
+        if not queue.in_cluster or scan.admits(state.supply.ledgers, queue.in_cluster):
             if not policy_of(state, key.pool).arranges:
                 if self._grant(queue, live, nodes):
                     return True
@@ -214,7 +215,7 @@ class Cycle:
         if resource in scan.blocked:
             queue.reason = WaitReason("behind", resource, scan.blocked[resource])
             return True
-        if not scan.short(self._state.fleet.ledgers, *need):
+        if not scan.short(self._state.supply.ledgers, *need):
             return False
         scan.blocked[resource] = live.id
         queue.reason = WaitReason("short_of", resource)
@@ -230,7 +231,7 @@ class Cycle:
             return True
         for node in nodes:
             name = node.name
-            if self._scan.admits(self._state.fleet.ledgers, queue.on_node(name)):
+            if self._scan.admits(self._state.supply.ledgers, queue.on_node(name)):
                 grant(self._state, live, name, self._decisions)
                 queue.sticky_node = None
                 return True
@@ -264,7 +265,7 @@ class Cycle:
         full = []
         for node in nodes:
             on_node = queue.on_node(node.name)
-            if self._scan.admits(state.fleet.ledgers, on_node):
+            if self._scan.admits(state.supply.ledgers, on_node):
                 yield _Place(node.name, on_node + queue.in_cluster)
             else:
                 full.append(node)
@@ -303,13 +304,15 @@ class Cycle:
 
     def _block(self, queue: WaitQueue, live: LiveAction, nodes: list[LiveNode]) -> WaitReason:
         """Let the head of ``queue`` wait, and block and claim where another action's end helps it."""
-        fleet = self._state.fleet
+        supply = self._state.supply
         for need in queue.in_cluster:
-            if not fleet.large_enough([need]):
-                return WaitReason("too_large", need[0])
+            if not supply.large_enough([need]):
+                return WaitReason(
+                    "no_backend" if _is_empty(supply, need[0]) else "too_large", need[0]
+                )
         if not queue.key.needs.wants_node:
             return self._refuse(live, queue.in_cluster)
-        large = [node.name for node in nodes if fleet.large_enough(queue.on_node(node.name))]
+        large = [node.name for node in nodes if supply.large_enough(queue.on_node(node.name))]
         if not large:
             queue.sticky_node = None
             return WaitReason("too_large", queue.key.node or queue.key.pool)
@@ -320,9 +323,9 @@ class Cycle:
 
     def _refuse(self, live: LiveAction, needs: list[Need]) -> WaitReason:
         """Block and claim ``needs``; set a timer if time alone makes them fit."""
-        reason = self._scan.refuse(self._state.fleet.ledgers, live.id, needs)
+        reason = self._scan.refuse(self._state.supply.ledgers, live.id, needs)
         resource = ResourceId(reason.subject or "")
-        if reason.code == "short_of" and resource in self._state.fleet.paced:
+        if reason.code == "short_of" and resource in self._state.supply.paced:
             amount = next(amount for name, amount in needs if name == resource)
             self._wake_when_ready(resource, amount)
         elif reason.code == "short_of" and not resource.startswith("memory:"):
@@ -331,10 +334,16 @@ class Cycle:
 
     def _wake_when_ready(self, resource: ResourceId, amount: int) -> None:
         """Set a timer for when time alone lets ``amount`` fit, if it does."""
-        ledger = self._state.fleet.paced.get(resource)
+        ledger = self._state.supply.paced.get(resource)
         ready_at = None if ledger is None else ledger.ready_at(amount)
         if ready_at is not None:
             self._state.timers.set_pace(resource, ready_at)
+
+
+def _is_empty(supply: Supply, resource: ResourceId) -> bool:
+    """Return whether seats of ``resource`` are short since no unit has any."""
+    ledger = supply.seated.get(resource)
+    return ledger is not None and not ledger.feasible(1)
 
 
 def _key_at(live: LiveAction, node: str | None) -> ResourceId:

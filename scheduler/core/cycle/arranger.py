@@ -46,7 +46,7 @@ from scheduler.core.state.at_work import AtWork
 from scheduler.core.state.demand import Need, QueueKey
 from scheduler.core.state.durations import LEAST_SECONDS, choices_of, residual_seconds
 from scheduler.core.state.lifecycle import grant
-from scheduler.core.state.live import LiveAction
+from scheduler.core.state.live import LiveAction, Order
 from scheduler.core.state.model import Arranged, State
 from scheduler.core.state.queues import WaitQueue, WaitReason
 from scheduler.core.state.timers import TimerKind
@@ -123,7 +123,7 @@ class GroupArranger:
             self._granted.append((candidate, None))
         else:
             self._groups.setdefault((key, live.pool), []).append(candidate)
-            if self._state.fleet.resident:
+            if self._state.supply.resident:
                 self._admitted[live.needs.key, live.pool] += live.needs.key_amount
 
     def _reserve(
@@ -136,10 +136,10 @@ class GroupArranger:
     ) -> None:
         """Reserve ``amount`` for ``live``; the amounts ``beside`` must still fit afterwards."""
         state = self._state
-        if resource in state.fleet.resident:
+        if resource in state.supply.resident:
             state.residency.reserve(live.action, holder, resource, amount, beside)
         else:
-            state.fleet.ledgers[resource].allocate(holder, amount)
+            state.supply.ledgers[resource].allocate(holder, amount)
 
     def take_share(self, live: LiveAction, needs: list[Need]) -> None:
         """Charge ``needs`` to the share of the project of ``live`` for the rest of the scan."""
@@ -148,7 +148,7 @@ class GroupArranger:
 
     def make_room(self, scan: Scan, needs: list[Need]) -> bool:
         """Shrink running malleable actions until ``needs`` fit; return whether they do."""
-        ledgers = self._state.fleet.ledgers
+        ledgers = self._state.supply.ledgers
         if any(resource in scan.blocked for resource, _ in needs):
             return False
         short = [need for need in needs if scan.short(ledgers, *need)]
@@ -213,7 +213,7 @@ class GroupArranger:
         for key in sorted(state.resizing.changed):
             if runners := self._resizer.runners(key):
                 self._at_work.actions = runners
-                free = available(state.fleet.ledgers[key], scan.claims.get(key, []))
+                free = available(state.supply.ledgers[key], scan.claims.get(key, []))
                 self._resizer.share_out(key, free, ())
                 self._resizer.grow()
         state.resizing.changed.clear()
@@ -227,7 +227,7 @@ class GroupArranger:
         self, key: ResourceId, pool: str, members: list[Candidate], claims: list[int]
     ) -> None:
         """Let the policy of ``pool`` decide about one group."""
-        state, ledger = self._state, self._state.fleet.ledgers[key]
+        state, ledger = self._state, self._state.supply.ledgers[key]
         if not any(len(_counts(member)) > 1 for member in members):
             self._grant_all(key, members, claims)
             return
@@ -253,7 +253,7 @@ class GroupArranger:
         """Grant a group in which each candidate has one feasible unit count (Algorithm 1, lines 5, 6)."""
         self._granted += ((member, None) for member in members)
         if self._state.resizing.enabled and self._resizer.runners(key):
-            free = available(self._state.fleet.ledgers[key], claims)
+            free = available(self._state.supply.ledgers[key], claims)
             self._resizer.share_out(key, free, ())
             self._resizer.grow()
 
@@ -272,7 +272,7 @@ class GroupArranger:
         state, policy = self._state, policy_of(self._state, pool)
         lives = [member.live for member in members]
         kind = lives[0].needs.key
-        hosted = key in state.fleet.resident
+        hosted = key in state.supply.resident
         resident = hosted and all(live.needs.resident for live in lives)
         capped = not (resident and fits_at_once(state, kind, pool, self._admitted[kind, pool]))
         beside = [other.live for other in others]
@@ -350,7 +350,7 @@ class GroupArranger:
     def _release(self, candidate: Candidate) -> None:
         holder = _reserved(candidate.live)
         for resource, _ in candidate.needs:
-            self._state.fleet.ledgers[resource].release(holder)
+            self._state.supply.ledgers[resource].release(holder)
 
 
 def _reserved(live: LiveAction) -> str:
@@ -383,10 +383,10 @@ def group_of(
     policy that uses it.
     """
     choices = [choices_of(state, live) for live in candidates]
-    if key in state.fleet.resident:
+    if key in state.supply.resident:
         choices = state.residency.choices(key, candidates, choices)
     least = sum(each.smallest for each in choices)
-    group = Group(key, operator_of(state.fleet.ledgers[key], claims, least), choices)
+    group = Group(key, operator_of(state.supply.ledgers[key], claims, least), choices)
     policy = policy_of(state, pool)
     if group.elastic and (len(candidates) > 1 or policy.caps_grants):
         waiting = behind(state, key, pool, {live.id for live in (*candidates, *others)})
@@ -429,7 +429,7 @@ def behind(state: State, key: ResourceId, pool: str, without: set[ActionId]) -> 
     """
     kind, _, node = key.partition(":")
     cluster = key in state.config.resources
-    nodes = [] if cluster else sorted(each.name for each in state.fleet.nodes_of(pool))
+    nodes = [] if cluster else sorted(each.name for each in state.supply.nodes_of(pool))
     queues = []
     for queue in state.queues.active.values():
         of = queue.key
@@ -447,7 +447,7 @@ def behind(state: State, key: ResourceId, pool: str, without: set[ActionId]) -> 
     return [live for live in first if live.action.id not in without]
 
 
-def _order(live: LiveAction) -> tuple[int, int]:
+def _order(live: LiveAction) -> Order:
     return live.order
 
 
@@ -456,7 +456,7 @@ def _fair_share(
 ) -> int:
     """Return the cap of policies that share: milli-units left by inelastic actions, per elastic action."""
     elastic = sum(len(each) > 1 for each in waiting)
-    units = state.fleet.ledgers[key].capacity
+    units = state.supply.ledgers[key].capacity
     units -= sum(each.smallest for each in waiting if len(each) == 1)
     for live in holders:
         if len(live.action.cost.get(live.needs.key, ())) > 1:

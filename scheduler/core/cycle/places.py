@@ -11,23 +11,23 @@ from scheduler.core.state.queues import WaitReason
 def usable_nodes(state: State, key: QueueKey, live: LiveAction | None = None) -> list[LiveNode]:
     """Return the nodes that take actions of the queue ``key`` now, best first for ``live``, its head."""
     if key.node is not None:
-        bound = state.fleet.nodes[key.node]
-        return [bound] if state.fleet.usable(bound) else []
-    usable = [node for node in state.fleet.nodes_of(key.pool) if state.fleet.usable(node)]
+        bound = state.supply.nodes[key.node]
+        return [bound] if state.supply.usable(bound) else []
+    usable = [node for node in state.supply.nodes_of(key.pool) if state.supply.usable(node)]
     return state.residency.places(key, usable, live)
 
 
 def why_no_node(state: State, key: QueueKey) -> WaitReason:
     """Return why `usable_nodes` is empty."""
     if key.node is None and any(
-        state.fleet.usable(node) for node in state.fleet.nodes_of(key.pool)
+        state.supply.usable(node) for node in state.supply.nodes_of(key.pool)
     ):
         return WaitReason("too_large", key.pool)
     if key.node is None:
         return WaitReason(_why_not(state, key.pool), key.pool)
     if key.node in state.config.drained_nodes:
         return WaitReason("node_drained", key.node)
-    node = state.fleet.nodes[key.node]
+    node = state.supply.nodes[key.node]
     if node.refuses:
         return WaitReason("node_refuses", key.node)
     if node.state is READY and not node.orphans:
@@ -37,9 +37,9 @@ def why_no_node(state: State, key: QueueKey) -> WaitReason:
 
 def _why_not(state: State, pool: str) -> str:
     """Return why no node of ``pool`` is usable."""
-    fleet, nodes = state.fleet, state.fleet.nodes_of(pool)
+    supply, nodes = state.supply, state.supply.nodes_of(pool)
     if not nodes:
         return "no_node"
-    if any(node.state is READY and not fleet.confines(node) for node in nodes):
+    if any(node.state is READY and not supply.confines(node) for node in nodes):
         return "pool_unconfined"
     return "nodes_unusable"

@@ -13,6 +13,7 @@ from scheduler.core.sharing.cohorts import largest_within
 from scheduler.core.sharing.shares import ceiling, with_project
 from scheduler.core.state.cpu_usage_history import light_amount
 from scheduler.core.state.demand import Needs, depends_on_place, needs_of, plain_needs_of
+from scheduler.core.state.generations import unrouted_needs
 from scheduler.core.state.model import State
 
 _MINIMUM = Minimum()
@@ -36,13 +37,15 @@ def policy_of(state: State, pool: str) -> Policy:
 
 def needs_in(state: State, action: Action, pool: str, node: str | None) -> Needs:
     """Return the needs of ``action`` in ``pool``, on ``node`` if it is bound to one."""
+    if action.generation is not None:
+        return unrouted_needs(action)
     if depends_on_place(action):
         needs = _needs_in_place(state, action, pool, node)
     else:
         needs = plain_needs_of(action, state.config)
     if state.learned.cpu_usage and (light := light_amount(state, action, pool, node)):
         needs = needs._replace(on_node=tuple(sorted((*needs.on_node, ("cpu", light)))))
-    if action.call is not None or state.fleet.resident:
+    if action.call is not None or state.supply.resident:
         needs = state.residency.needs(needs, action, policy_of(state, pool))
     return with_project(state, needs, action, pool) if state.sharing.cohorts else needs
 
@@ -57,7 +60,7 @@ def _needs_in_place(state: State, action: Action, pool: str, node: str | None) -
         limit = state.config.most(name)
         if limit is not None:
             return limit
-        nodes = state.fleet.nodes_of(pool) if node is None else [state.fleet.nodes[node]]
+        nodes = state.supply.nodes_of(pool) if node is None else [state.supply.nodes[node]]
         have = (each.inventory.resources.get(name) for each in nodes)
         return max((each.capacity for each in have if each is not None), default=0)
 
@@ -85,7 +88,7 @@ def crowded(state: State, name: str, pool: str, node: str | None) -> bool:
 
     An action that may run on any node counts in equal parts on each.
     """
-    nodes = [each.name for each in state.fleet.nodes_of(pool)]
+    nodes = [each.name for each in state.supply.nodes_of(pool)]
     homes = nodes if node is None else [node]
     waiting = 0.0
     for key, queue in state.queues.active.items():
@@ -95,7 +98,7 @@ def crowded(state: State, name: str, pool: str, node: str | None) -> bool:
             waiting += queue.size if key.node else queue.size * len(homes) / max(1, len(nodes))
     units = state.config.resources.get(name)
     if units is None:
-        ledgers = (state.fleet.ledgers.get(node_resource(name, home)) for home in homes)
+        ledgers = (state.supply.ledgers.get(node_resource(name, home)) for home in homes)
         units = sum(ledger.capacity for ledger in ledgers if ledger is not None)
     return waiting * MILLI > units
 
@@ -110,9 +113,9 @@ def fits_at_once(state: State, kind: str, pool: str, admitted: int) -> bool:
         halted = key.held or queue.out_of_share
         if key.pool == pool and key.needs.key == kind and not halted:
             wanted += queue.size * key.needs.key_amount
-    for node in state.fleet.nodes_of(pool):
+    for node in state.supply.nodes_of(pool):
         resource = node_resource(kind, node.name)
-        ledger = state.fleet.ledgers.get(resource)
+        ledger = state.supply.ledgers.get(resource)
         if ledger is not None:
             units += ledger.capacity
             wanted += sum(live.needs.key_amount for live in state.holding(resource))
@@ -125,4 +128,4 @@ def load_policies(state: State) -> None:
     pools = state.config.pools
     state.resizing.enabled = any(policy_of(state, name).resizes for name in pools)
     if state.resizing.enabled:
-        state.resizing.changed.update(state.fleet.ledgers)
+        state.resizing.changed.update(state.supply.ledgers)

@@ -71,10 +71,10 @@ class Resizer:
         found = self._runners.get(resource)
         if found is None:
             state = self._state
-            there = state.fleet.resizable.get(resource.partition(":")[2])
+            there = state.supply.resizable.get(resource.partition(":")[2])
             found = []
             # isinstance with the protocol would take longer than resizing.
-            if there and hasattr(state.fleet.ledgers.get(resource), "resize"):
+            if there and hasattr(state.supply.ledgers.get(resource), "resize"):
                 found = [
                     live
                     for live in there.values()
@@ -85,7 +85,7 @@ class Resizer:
         return found
 
     def _resizable(self, live: LiveAction) -> bool:
-        node = self._state.fleet.nodes.get(live.node or "")
+        node = self._state.supply.nodes.get(live.node or "")
         return (
             live.state in _HELD
             and live.aborting is None
@@ -96,7 +96,7 @@ class Resizer:
 
     def make_room(self, resource: ResourceId, claims: Sequence[int], amount: int) -> bool:
         """Shrink the widest actions until ``amount`` fits beside ``claims``; else change nothing."""
-        ledger, runners = self._state.fleet.ledgers.get(resource), self.runners(resource)
+        ledger, runners = self._state.supply.ledgers.get(resource), self.runners(resource)
         if ledger is None or not runners:
             return False
         self._givers.clear()  # an action that shrinks can give less from now on
@@ -188,7 +188,7 @@ class Resizer:
         found = self._givers.get(key)
         if found is None:
             found = self._givers[key] = defaultdict(list)
-            for node in self._state.fleet.nodes_of(key.pool) if key.pool else ():
+            for node in self._state.supply.nodes_of(key.pool) if key.pool else ():
                 for live in self.runners(node_resource(key.name, node.name)):
                     if _held(live).amount > _counts(live)[0]:
                         found[live.action.project].append(live)
@@ -222,7 +222,7 @@ class Resizer:
     def _set(self, live: LiveAction, amount: int, prefer: Sequence[int] = ()) -> None:
         held = _held(live)
         # Only actions on such ledgers are runners.
-        ledger = cast("ResizableLedger", self._state.fleet.ledgers[held.resource])
+        ledger = cast("ResizableLedger", self._state.supply.ledgers[held.resource])
         allocation = ledger.resize(live.holder, amount, prefer)
         if live.id not in self._before:
             self._before[live.id] = held

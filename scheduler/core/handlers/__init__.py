@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from domain import events
+from domain import events, fleet_events, rollout_events
 from domain.decisions import Decision
 from scheduler.core.handlers import (
     actions,
+    backends,
     configuration,
     forks,
+    generations,
     leases,
     node_removal,
     nodes,
+    rollouts,
     tasks,
     trajectories,
 )
@@ -38,6 +41,7 @@ HANDLERS: Final[dict[type, Handler]] = {
     events.ActionStarted: actions.started,
     events.ActionFinished: actions.finished,
     events.LeaseRenewed: leases.renewed,
+    events.LeasesRenewed: leases.renewed_together,
     events.LeaseReleased: leases.released,
     events.TaskOpened: trajectories.task_opened,
     events.TaskPaused: tasks.paused,
@@ -57,5 +61,19 @@ HANDLERS: Final[dict[type, Handler]] = {
     events.NodeForgetAsked: node_removal.asked,
     events.ConfigApplied: configuration.applied,
     events.TimeAdvanced: _time_advanced,
+    rollout_events.RolloutsSubmitted: rollouts.submitted,
+    rollout_events.RolloutCancelRequested: rollouts.cancel_requested,
+    rollout_events.RolloutParkRequested: rollouts.park_requested,
+    rollout_events.RolloutResumeRequested: rollouts.resume_requested,
+    rollout_events.RolloutWorkerJoined: rollouts.worker_joined,
+    rollout_events.RolloutWorkerLost: rollouts.worker_lost,
+    rollout_events.RolloutsProgressed: rollouts.progressed,
+    rollout_events.RolloutFinished: rollouts.finished,
+    rollout_events.BackendsChanged: backends.changed,
+    rollout_events.BackendJudged: backends.judged,
+    fleet_events.FleetWorkersChanged: generations.workers_changed,
+    fleet_events.TrajectoryPredicted: generations.predicted,
+    fleet_events.CacheMoved: generations.cache_moved,
+    fleet_events.TrajectoryPinned: generations.pinned,
     **RESIDENCY_HANDLERS,
 }

@@ -20,8 +20,9 @@ from domain.events import (
 from domain.ids import ActionId, TrajectoryKey, trajectory_key
 from domain.resources import units
 from scheduler.core.cycle.pool_policies import needs_in
+from scheduler.core.handlers import generations
 from scheduler.core.handlers.api_feedback import apply_report, describe_attempt
-from scheduler.core.handlers.trajectories import default_pool, open_trajectory
+from scheduler.core.handlers.trajectories import default_pool, open_trajectory, why_over
 from scheduler.core.sharing.cohorts import charged
 from scheduler.core.sharing.shares import ceiling
 from scheduler.core.state.coalescing import CachedAnswer, coalescing_key
@@ -53,7 +54,10 @@ def submitted(state: State, event: ActionSubmitted, decisions: list[Decision]) -
     needs = needs_in(state, action, pool, None)
     refusal = _closed(state, action, key, trajectory)
     refusal = refusal or _forbidden_network(state, action, pool, trajectory)
-    refusal = refusal or _never_fits(state, action, pool, needs, trajectory)
+    if action.generation is not None:
+        refusal = refusal or generations.undeclared(state, action)
+    else:
+        refusal = refusal or _never_fits(state, action, pool, needs, trajectory)
     if refusal is not None:
         outcome, detail = refusal
         decisions.append(_finish_at_once(action, outcome, detail, event.lag_seconds))
@@ -98,6 +102,8 @@ def _closed(
             return Outcome.CANCELLED, cancelled.why
     if key is None:
         return None
+    if trajectory is None and (why := why_over(state, action.project, action.trajectory or "")):
+        return Outcome.CANCELLED, why
     buried = state.tombstones.get(key)
     over = trajectory.closing if trajectory else (buried.why if buried else None)
     if over is None:
@@ -137,7 +143,7 @@ def _never_fits(
     place = pool, node, needs, memory
     if place in state.pools.feasible:
         return None
-    nodes = state.fleet.nodes_of(pool) if node is None else [state.fleet.nodes[node]]
+    nodes = state.supply.nodes_of(pool) if node is None else [state.supply.nodes[node]]
     capacity = capacity_of([node.inventory for node in nodes])
     try:
         check_feasible(action.cost, memory, state.config, pool, capacity)
@@ -239,7 +245,7 @@ def started(state: State, event: ActionStarted, decisions: list[Decision]) -> No
         live is not None
         and live.state is GRANTED
         and live.attempt == event.attempt
-        and live.node == event.node
+        and _is_from(event.node, live)
     ):
         live.move(RUNNING)
         live.started_at = event.at
@@ -256,7 +262,7 @@ def finished(state: State, event: ActionFinished, decisions: list[Decision]) -> 
 
 
 def _end_attempt(state: State, event: ActionFinished, decisions: list[Decision]) -> None:
-    node = state.fleet.nodes.get(event.node)
+    node = state.supply.nodes.get(event.node)
     if node is not None and node.orphans:
         holder = f"{event.action_id}#{event.attempt}"
         if release_orphan(state, event.node, holder):
@@ -264,7 +270,7 @@ def _end_attempt(state: State, event: ActionFinished, decisions: list[Decision])
     live = _reported(state, event.action_id, event)
     if live is None:
         return
-    if event.feedback is not None:
+    if event.feedback is not None and live.action.generation is None:
         _call_finished(state, live, event, event.feedback, decisions)
         return
     if (
@@ -272,6 +278,7 @@ def _end_attempt(state: State, event: ActionFinished, decisions: list[Decision])
         and (event.never_started or live.action.replay_safe)
         and live.aborting is None
         and live.attempt < MAX_ATTEMPTS
+        and generations.undeclared(state, live.action) is None
     ):
         requeue(state, live, event.detail or str(event.outcome), decisions)
     else:
@@ -300,4 +307,9 @@ def _reported(state: State, action_id: ActionId, event: ActionFinished) -> LiveA
     live = state.actions.get(action_id)
     if live is None or live.state is QUEUED:
         return None
-    return live if live.attempt == event.attempt and live.node == event.node else None
+    return live if live.attempt == event.attempt and _is_from(event.node, live) else None
+
+
+def _is_from(node: str, live: LiveAction) -> bool:
+    """Return whether a report is of the node of ``live``; gateways report generations, which have none."""
+    return live.node == node or (not node and live.action.generation is not None)

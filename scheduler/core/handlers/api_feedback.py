@@ -16,7 +16,7 @@ from scheduler.core.state.model import State
 
 def apply_report(state: State, live: LiveAction, event: ActionFinished, feedback: Feedback) -> str:
     """Report an attempt to the ledger of its API; return why it is not repeated, empty if it is."""
-    ledger = state.fleet.paced.get(ResourceId(feedback.resource))
+    ledger = state.supply.paced.get(ResourceId(feedback.resource))
     if ledger is None:
         return "its resource is not declared any more"
     granted_at = live.granted_at if live.granted_at is not None else state.now
@@ -35,7 +35,7 @@ def apply_lease_feedback(state: State, live: LiveAction, feedback: Feedback) -> 
     """Report to the ledgers of a lease what its holder observed of the API."""
     granted_at = live.granted_at if live.granted_at is not None else state.now
     for allocation in live.allocations:
-        ledger = state.fleet.paced.get(allocation.resource)
+        ledger = state.supply.paced.get(allocation.resource)
         if ledger is not None and feedback.resource in ("", allocation.resource):
             ledger.apply_feedback(feedback, granted_at, state.now)
 

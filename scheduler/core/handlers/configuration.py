@@ -1,4 +1,4 @@
-"""A revision of the configuration: pools, nodes, quotas, shares, and APIs."""
+"""A revision of the configuration: pools, nodes, quotas, shares, APIs, and fleets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from domain.events import ConfigApplied
 from domain.ids import ResourceId
 from domain.inventory import Config, ResourceInventory
 from scheduler.core.cycle.pool_policies import load_policies
+from scheduler.core.handlers import generations
 from scheduler.core.handlers.nodes import set_deadlines
 from scheduler.core.sharing.shares import load_shares
 from scheduler.core.state.lifecycle import refresh_needs
@@ -23,26 +24,28 @@ def applied(state: State, event: ConfigApplied, decisions: list[Decision]) -> No
     load_policies(state)
     load_shares(state)
     _update_ledgers(state, before)
-    if _changes_needs(before, event.config):
+    if _changes_needs(before, state.config):
         refresh_needs(state)
+    if before.fleets != state.config.fleets:
+        generations.configure(state, decisions)
     state.queues.forget_reasons()  # what was short may be too large now
     state.residency.on_config(before, decisions)
-    for node in state.fleet.nodes.values():
+    for node in state.supply.nodes.values():
         if node.lost_at is not None:
             set_deadlines(state, node.name, node.lost_at)
 
 
 def _update_ledgers(state: State, before: Config) -> None:
     """Follow the capacities and quotas of cluster-wide resources."""
-    config, fleet = state.config, state.fleet
+    config, supply = state.config, state.supply
     for name in before.resources.keys() - config.resources.keys():
         # Its quotas go on counting, for the case that it is declared again.
         gone = ResourceInventory(0, limits=before.inventory(name).limits)
-        fleet.set_inventory(ResourceId(name), gone)
-    for ledger in fleet.paced.values():
+        supply.set_inventory(ResourceId(name), gone)
+    for ledger in supply.paced.values():
         ledger.advance(state.now)
     for name in config.resources:
-        fleet.set_inventory(ResourceId(name), config.inventory(name))
+        supply.set_inventory(ResourceId(name), state.inventory_of(ResourceId(name)))
 
 
 def _changes_needs(before: Config, after: Config) -> bool:

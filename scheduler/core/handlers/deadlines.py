@@ -9,6 +9,7 @@ from __future__ import annotations
 from domain.action import ActionState, Outcome
 from domain.decisions import Decision
 from domain.ids import ActionId, ResourceId, TrajectoryKey
+from scheduler.core.handlers.generations import abandon
 from scheduler.core.handlers.leases import expire
 from scheduler.core.handlers.nodes import dead, grace_over
 from scheduler.core.handlers.trajectories import end_of_life
@@ -27,11 +28,8 @@ def is_valid(state: State, timer: Timer) -> bool:
     if kind is TimerKind.DEFERRAL:
         deferral = state.queues.deferrals.get(ResourceId(subject))
         return deferral is not None and deferral.until <= at
-    if kind is TimerKind.RESIZE:
-        due = state.resizing.due.get(ResourceId(subject))
-        return due is not None and due <= at
-    if kind is TimerKind.PACE:
-        due = state.timers.pacing.get(ResourceId(subject))
+    if kind in {TimerKind.RESIZE, TimerKind.PACE, TimerKind.FLEET}:
+        due = _due(state, kind, subject)
         return due is not None and due <= at
     if kind in {TimerKind.NODE_GRACE, TimerKind.NODE_DEAD}:
         return _still_silent(state, timer)
@@ -48,9 +46,19 @@ def is_valid(state: State, timer: Timer) -> bool:
     return live.state is ActionState.QUEUED and live.attempt == 0
 
 
+def _due(state: State, kind: TimerKind, subject: str) -> float | None:
+    """Return when a resource or a fleet is examined again; None: nothing waits for that."""
+    if kind is TimerKind.RESIZE:
+        return state.resizing.due.get(ResourceId(subject))
+    if kind is TimerKind.PACE:
+        return state.timers.pacing.get(ResourceId(subject))
+    fleet = state.generations.fleets.get(subject)
+    return None if fleet is None else fleet.placement.due()
+
+
 def _still_silent(state: State, timer: Timer) -> bool:
     at, kind, subject = timer
-    node, config = state.fleet.nodes.get(subject), state.config
+    node, config = state.supply.nodes.get(subject), state.config
     if node is None or node.lost_at is None:
         return False
     limit = config.grace_of if kind is TimerKind.NODE_GRACE else config.death_of
@@ -74,19 +82,23 @@ def fire(state: State, timer: Timer, decisions: list[Decision]) -> None:
     elif kind is TimerKind.PACE:
         del state.timers.pacing[ResourceId(subject)]
         state.dirty = True
+    elif kind is TimerKind.FLEET:
+        state.generations.changed.add(subject)
     elif kind is TimerKind.NODE_GRACE:
-        grace_over(state, state.fleet.nodes[subject], decisions)
+        grace_over(state, state.supply.nodes[subject], decisions)
     elif kind is TimerKind.NODE_DEAD:
-        dead(state, state.fleet.nodes[subject], decisions)
+        dead(state, state.supply.nodes[subject], decisions)
     elif kind is TimerKind.TRAJECTORY:
         end_of_life(state, state.trajectories[TrajectoryKey(subject)], decisions)
-    elif kind is TimerKind.LEASE:
-        expire(state, state.actions[ActionId(subject)], decisions)
     else:
-        _expire_waiting(state, state.actions[ActionId(subject)], decisions)
+        _expire(state, kind, state.actions[ActionId(subject)], decisions)
 
 
-def _expire_waiting(state: State, live: LiveAction, decisions: list[Decision]) -> None:
+def _expire(state: State, kind: TimerKind, live: LiveAction, decisions: list[Decision]) -> None:
+    """End what its holder did not renew, or what waited for too long."""
+    if kind is TimerKind.LEASE:
+        (expire if live.action.generation is None else abandon)(state, live, decisions)
+        return
     seconds = live.action.queue_timeout_seconds
     detail = f"waited longer than queue_timeout_seconds ({seconds:g})"
     finish(state, live, Outcome.EXPIRED, decisions, detail=detail)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from domain.action import ActionState, Kind, Outcome
 from domain.decisions import Decision, Renew
-from domain.events import LeaseReleased, LeaseRenewed
+from domain.events import LeaseReleased, LeaseRenewed, LeasesRenewed
 from domain.ids import ActionId
 from scheduler.core.handlers.api_feedback import apply_lease_feedback
 from scheduler.core.state.completion import finish
-from scheduler.core.state.lifecycle import extend_lease
+from scheduler.core.state.lifecycle import extend_lease, hold
 from scheduler.core.state.live import LiveAction
 from scheduler.core.state.model import State
 
@@ -26,6 +26,19 @@ def renewed(state: State, event: LeaseRenewed, decisions: list[Decision]) -> Non
     live = _lease(state, event.action_id, event.project)
     if live is not None and live.state is ActionState.RUNNING:
         decisions.append(Renew(live.id, extend_lease(state, live, event.ttl_seconds)))
+
+
+def renewed_together(state: State, event: LeasesRenewed, decisions: list[Decision]) -> None:
+    """Extend each of these leases that is running, and let each of these generations be held for longer."""
+    for action_id in event.action_ids:
+        live = state.actions.get(action_id)
+        if live is None:
+            continue
+        if live.action.generation is not None:
+            if live.state is not ActionState.QUEUED:
+                hold(state, live)
+        elif live.action.kind is Kind.LEASE and live.state is ActionState.RUNNING:
+            decisions.append(Renew(live.id, extend_lease(state, live, None)))
 
 
 def released(state: State, event: LeaseReleased, decisions: list[Decision]) -> None:

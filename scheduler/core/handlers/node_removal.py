@@ -33,7 +33,7 @@ class _Refusal(NamedTuple):
 
 def asked(state: State, event: NodeForgetAsked, decisions: list[Decision]) -> None:
     """Remove a node, or refuse with the reason (rule 1)."""
-    node = state.fleet.nodes.get(event.node)
+    node = state.supply.nodes.get(event.node)
     if node is None:
         refusal = _Refusal("not_found", f"there is no node {event.node!r}")
     else:
@@ -53,7 +53,7 @@ def _why_not(state: State, node: LiveNode) -> _Refusal | None:
     if node.lost_at is None:
         return _Refusal("conflict", f"node {name} lives: drain it, and stop its worker first")
     dead = f"it is dead after {state.config.death_of(node.inventory.pool):g} s of silence"
-    if holding := len(state.fleet.on_node.get(name, ())):
+    if holding := len(state.supply.on_node.get(name, ())):
         return _Refusal("conflict", f"{holding} actions hold units of node {name}; {dead}")
     trajectories = state.trajectories.values()
     if there := sum(each.node == name and not each.removing for each in trajectories):
@@ -68,7 +68,7 @@ def _forget(state: State, node: LiveNode) -> None:
         release_orphan(state, name, holder)
     for trajectory in [each for each in state.trajectories.values() if each.node == name]:
         drop_trajectory(state, trajectory)
-    for resource in state.fleet.remove_node(name, state.config.resources):
+    for resource in state.supply.remove_node(name, state.config.resources):
         state.timers.pacing.pop(resource, None)
         state.resizing.forget(resource)
         state.sharing.limited.discard(resource)

@@ -34,15 +34,15 @@ def joined(state: State, event: NodeJoined, decisions: list[Decision]) -> None:
         # The worker joined before it read that its node was removed; it starts over once it has.
         decisions.append(Forget(inventory.name, inventory.identity))
         return
-    node = state.fleet.nodes.get(inventory.name)
+    node = state.supply.nodes.get(inventory.name)
     if node is None:
-        node = state.fleet.nodes[inventory.name] = LiveNode(inventory)
+        node = state.supply.nodes[inventory.name] = LiveNode(inventory)
     else:
         before, node.inventory = node.inventory, inventory
         if before.identity != inventory.identity:
             _lose_everything(state, node, "the node returned without its state", decisions)
     node.refuses = ""
-    state.fleet.update_node(inventory, state.config.resources)
+    state.supply.update_node(inventory, state.config.resources)
     refresh_needs(state)
     _resume(state, node, decisions)
     state.residency.on_node_joined(inventory, decisions)
@@ -71,7 +71,7 @@ def _resume(state: State, node: LiveNode, decisions: list[Decision]) -> None:
 
 def lost(state: State, event: NodeLost, decisions: list[Decision]) -> None:
     """Stop grants on a silent node, and set its deadlines."""
-    node = state.fleet.nodes.get(event.node)
+    node = state.supply.nodes.get(event.node)
     if node is None or node.inventory.incarnation != event.incarnation or node.lost_at is not None:
         return
     node.state, node.lost_at = NodeState.LOST, event.at
@@ -81,14 +81,14 @@ def lost(state: State, event: NodeLost, decisions: list[Decision]) -> None:
 
 
 def set_deadlines(state: State, node: str, lost_at: float) -> None:
-    config, pool = state.config, state.fleet.nodes[node].inventory.pool
+    config, pool = state.config, state.supply.nodes[node].inventory.pool
     state.timers.set(lost_at + config.grace_of(pool), TimerKind.NODE_GRACE, node)
     state.timers.set(lost_at + config.death_of(pool), TimerKind.NODE_DEAD, node)
 
 
 def returned(state: State, event: NodeReturned, decisions: list[Decision]) -> None:
     """Resume a node that was silent in the same incarnation."""
-    node = state.fleet.nodes.get(event.node)
+    node = state.supply.nodes.get(event.node)
     if node is None or node.inventory.incarnation != event.incarnation or node.lost_at is None:
         return
     _resume(state, node, decisions)
@@ -96,7 +96,7 @@ def returned(state: State, event: NodeReturned, decisions: list[Decision]) -> No
 
 def refuses(state: State, event: NodeRefuses, decisions: list[Decision]) -> None:
     """Stop grants on a node that refuses new work, or resume them."""
-    node = state.fleet.nodes.get(event.node)
+    node = state.supply.nodes.get(event.node)
     if node is None or node.inventory.incarnation != event.incarnation:
         return
     node.refuses = event.reason
@@ -109,7 +109,7 @@ def refuses(state: State, event: NodeRefuses, decisions: list[Decision]) -> None
 
 def grace_over(state: State, node: LiveNode, decisions: list[Decision]) -> None:
     """Finish or requeue the actions of a node whose grace period is over."""
-    for action_id in sorted(state.fleet.on_node.get(node.name, ())):
+    for action_id in sorted(state.supply.on_node.get(node.name, ())):
         if state.actions[action_id].action.kind is not Kind.LEASE:
             _abandon_action(
                 state, action_id, f"node {node.name} fell silent", decisions, ended=False
@@ -141,5 +141,5 @@ def _lose_everything(state: State, node: LiveNode, why: str, decisions: list[Dec
         release_orphan(state, node.name, holder)
     for trajectory in [t for t in state.trajectories.values() if t.node == node.name]:
         lose_environment(state, trajectory, why, decisions)
-    for action_id in sorted(state.fleet.on_node.get(node.name, ())):
+    for action_id in sorted(state.supply.on_node.get(node.name, ())):
         _abandon_action(state, action_id, why, decisions, ended=True)

@@ -4,7 +4,7 @@ Rules
 1. Waiting actions of a paused task are in queues of their own (`QueueKey.held`), which take, block and
    claim nothing; running actions continue. New actions join those queues.
 2. A priority set here replaces that of each action; arrivals stay as they were.
-3. Cancelling a task ends its present actions; actions submitted later are accepted.
+3. Cancelling a task ends its present actions and rollouts; those submitted later are accepted.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from domain.decisions import Decision
 from domain.events import TaskCancelRequested, TaskPaused, TaskPrioritised
+from scheduler.core.handlers import rollouts
 from scheduler.core.handlers.actions import cancel
 from scheduler.core.state.lifecycle import enqueue, leave_queue
 from scheduler.core.state.live import LiveAction
@@ -34,13 +35,17 @@ def prioritised(state: State, event: TaskPrioritised, decisions: list[Decision])
         state.steering.set(event.project, event.task, before._replace(priority=event.priority))
 
         def place(live: LiveAction) -> None:
-            live.order = state.steering.order(live.action, live.order[1])
+            priority, _ = state.steering.order(live.action, int(live.order[-1]))
+            live.order = priority, *live.order[1:]
 
         _requeue(state, event.project, event.task, place)
+        rollouts.reprioritise(state, event.project, event.task)
 
 
 def cancel_requested(state: State, event: TaskCancelRequested, decisions: list[Decision]) -> None:
-    """Cancel the present actions of a task."""
+    """Cancel the present rollouts and actions of a task."""
+    for rollout in rollouts.of_task(state, event.project, event.task):
+        rollouts.cancel(state, rollout, event.reason, decisions)
     for live in _live(state, event.project, event.task):
         if live.id in state.actions:
             cancel(state, live, event.reason, decisions)

@@ -19,6 +19,7 @@ from scheduler.core.state.forks import DEFAULT_TTL_SECONDS, end_forks, memory_aw
 from scheduler.core.state.lifecycle import abort, bind, enqueue, leave_queue, unbind
 from scheduler.core.state.live import LiveTrajectory
 from scheduler.core.state.model import State
+from scheduler.core.state.rollouts import over_mark, owner_of
 from scheduler.core.state.timers import TimerKind
 
 
@@ -56,6 +57,7 @@ def open_trajectory(
             key, project, task, name, pool, state.now, state.now + ttl, environment
         )
         state.trajectories[key] = trajectory
+        state.rollouts.note_trajectory(project, name, key)
         state.timers.set(trajectory.expires_at, TimerKind.TRAJECTORY, key)
     elif environment is not None and _declarable(trajectory):
         trajectory.environment = environment
@@ -63,6 +65,13 @@ def open_trajectory(
         state.timers.set(trajectory.expires_at, TimerKind.TRAJECTORY, key)
         _requeue(state, trajectory)
     return trajectory
+
+
+def why_over(state: State, project: str, name: str) -> str:
+    """Return why a trajectory of this name cannot be opened: its rollout is over; empty if it can."""
+    owner = owner_of(name)
+    over = None if owner is None else state.tombstones.get(over_mark(project, owner))
+    return "" if over is None else over.why
 
 
 def _declarable(trajectory: LiveTrajectory) -> bool:
@@ -81,7 +90,7 @@ def _requeue(state: State, trajectory: LiveTrajectory) -> None:
 def opened(state: State, event: TrajectoryOpened, decisions: list[Decision]) -> None:
     """Open a trajectory before its first action."""
     key = trajectory_key(event.project, event.trajectory)
-    if key in state.tombstones:
+    if key in state.tombstones or why_over(state, event.project, event.trajectory):
         return
     pool = event.pool or default_pool(state, event.project, event.task)
     trajectory = open_trajectory(
@@ -238,7 +247,7 @@ def file_requested(state: State, event: FileRequested, decisions: list[Decision]
 
 
 def _reachable(state: State, node: str) -> bool:
-    return state.fleet.nodes[node].lost_at is None
+    return state.supply.nodes[node].lost_at is None
 
 
 def _place(state: State, trajectory: LiveTrajectory) -> bool:
@@ -246,17 +255,17 @@ def _place(state: State, trajectory: LiveTrajectory) -> bool:
     memory = trajectory.memory_bytes
     fitting = [
         node.name
-        for node in state.fleet.nodes_of(trajectory.pool)
-        if state.fleet.usable(node)
+        for node in state.supply.nodes_of(trajectory.pool)
+        if state.supply.usable(node)
         and (not memory or _has_room(state, node_resource("memory", node.name), memory))
     ]
     if not fitting or (memory and memory_awaited(state, trajectory.pool)):
         return False
-    bind(state, trajectory, min(fitting, key=lambda name: state.fleet.load(name)))
+    bind(state, trajectory, min(fitting, key=lambda name: state.supply.load(name)))
     _requeue(state, trajectory)
     return True
 
 
 def _has_room(state: State, resource: ResourceId, amount: int) -> bool:
-    ledger = state.fleet.ledgers.get(resource)
+    ledger = state.supply.ledgers.get(resource)
     return ledger is not None and ledger.fits((amount,))

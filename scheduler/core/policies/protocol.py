@@ -11,7 +11,7 @@ from domain.resources import UnitSet
 from scheduler.core.policies.group import Arrangement, Group, ResizeCandidate, at_smallest
 
 #: Sort key of the head of a wait queue: priority, turn of its service, arrival; smaller is earlier.
-Rank = tuple[int, int, int]
+Rank = tuple[float, int, float]
 
 
 class Policy(ABC):

@@ -25,7 +25,7 @@ def places(
 
     ``live`` is the head of the queue: a call prefers the node where it ends soonest.
     """
-    needs, load = key.needs, state.fleet.load
+    needs, load = key.needs, state.supply.load
     if needs.unit_memory_bytes:
         nodes = [node for node in nodes if _has_memory(node, needs.unit_memory_bytes)]
     if len(nodes) < 2:
@@ -45,7 +45,7 @@ def _preferences(
     wide = call is not None and may_widen(state, call)
     for name, preference in _by_service(state, nodes, needs).items():
         seconds = done_seconds(state, name, call) if call is not None else 0.0
-        free = state.fleet.resident[node_resource(KIND, name)].free if wide else 0
+        free = state.supply.resident[node_resource(KIND, name)].free if wide else 0
         keys[name] = (preference == _FAILED, seconds, preference, -free)
     return keys
 
@@ -54,7 +54,7 @@ def _by_service(state: State, nodes: list[LiveNode], needs: Needs) -> dict[str, 
     """Return the preference of each node that has GPUs."""
     found: dict[str, int] = {}
     for node in nodes:
-        ledger = state.fleet.resident.get(node_resource(KIND, node.name))
+        ledger = state.supply.resident.get(node_resource(KIND, node.name))
         if ledger is None:
             continue
         if is_cached(state, node.name, needs.resident, (needs.key_amount,)):
@@ -82,13 +82,13 @@ def only_failed_chunks_free(state: State, key: QueueKey) -> bool:
 
     Its calls then wait for another chunk without blocking others (`service_turns`, rule 7).
     """
-    service, amount, fleet = key.needs.resident, key.needs.key_amount, state.fleet
+    service, amount, supply = key.needs.resident, key.needs.key_amount, state.supply
     if not service:
         return False
     found = [
-        fleet.resident.get(node_resource(KIND, node.name))
-        for node in fleet.nodes_of(key.pool)
-        if fleet.usable(node)
+        supply.resident.get(node_resource(KIND, node.name))
+        for node in supply.nodes_of(key.pool)
+        if supply.usable(node)
         and key.node in (None, node.name)
         and _has_memory(node, key.needs.unit_memory_bytes)
     ]

@@ -30,17 +30,17 @@ from domain.inventory import Config, NodeInventory
 from scheduler.core.policies.choices import Choices
 from scheduler.core.policies.protocol import Policy
 from scheduler.core.state.demand import Needs, QueueKey
-from scheduler.core.state.fleet import Fleet
 from scheduler.core.state.live import LiveAction, LiveNode
 from scheduler.core.state.queues import WaitQueue, WaitReason
+from scheduler.core.state.supply import Supply
 
 #: (-priority, class, arrival): heads of queues are examined in this order.
-Rank = tuple[int, int, int]
+Rank = tuple[float, int, float]
 #: Class of heads that no rule of residency prefers.
 NO_PREFERENCE: Final = 2
 
 
-class Seat(NamedTuple):
+class ResidentSeat(NamedTuple):
     """Room for one more action on units that others hold, beside the same resident."""
 
     node: str
@@ -72,8 +72,8 @@ class ResidencyMemory:
 class ResidencyPolicy:
     """How residents change admission, places and grants. The defaults: not at all."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self.fleet = fleet
+    def __init__(self, supply: Supply) -> None:
+        self.supply = supply
         self.memory = ResidencyMemory()
 
     def needs(self, needs: Needs, action: Action, policy: Policy) -> Needs:
@@ -85,10 +85,10 @@ class ResidencyPolicy:
 
     def rank(self, key: QueueKey, live: LiveAction) -> Rank:
         """Return the rank of ``live``, the head of the queue ``key``."""
-        priority, arrival = live.order
+        priority, arrival = live.order[0], live.order[-1]
         return priority, NO_PREFERENCE, arrival
 
-    def seat(self, key: QueueKey, live: LiveAction) -> Seat | None:
+    def seat(self, key: QueueKey, live: LiveAction) -> ResidentSeat | None:
         """Return where ``live``, of the queue ``key``, may share units now."""
         return None
 
@@ -107,7 +107,7 @@ class ResidencyPolicy:
 
         ``live`` is its head, where the place depends on it.
         """
-        return sorted(nodes, key=lambda node: self.fleet.load(node.name))
+        return sorted(nodes, key=lambda node: self.supply.load(node.name))
 
     def scan_again(self) -> bool:
         """Return whether grants since the last call may let more actions of the same cycle start."""
@@ -134,15 +134,15 @@ class ResidencyPolicy:
 
         The amounts ``beside`` must still fit afterwards.
         """
-        self.fleet.resident[resource].allocate(holder, amount)
+        self.supply.resident[resource].allocate(holder, amount)
 
     def on_grant(self, live: LiveAction, resource: ResourceId, amount: int) -> Allocation:
         """Allocate ``amount`` of ``resource`` to ``live``; the caller has checked that it fits."""
-        return self.fleet.resident[resource].host(live.holder, amount)
+        return self.supply.resident[resource].host(live.holder, amount)
 
-    def join(self, live: LiveAction, seat: Seat) -> Allocation:
+    def join(self, live: LiveAction, seat: ResidentSeat) -> Allocation:
         """Let ``live`` share the units of ``seat``."""
-        return self.fleet.resident[seat.resource].join(live.holder, seat.home, seat.most)
+        return self.supply.resident[seat.resource].join(live.holder, seat.home, seat.most)
 
     def on_finished(self, event: ActionFinished) -> None:
         """Learn from the end of an action, while it still holds its units."""

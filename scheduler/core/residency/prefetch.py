@@ -67,7 +67,7 @@ def _worth_a_restore(state: State, queue: WaitQueue) -> bool:
     service = queue.key.needs.resident
     if service not in state.residency.memory.times or waits_for_chunk(state, queue) is None:
         return False
-    working = sum(ledger.working(service) for ledger in state.fleet.resident.values())
+    working = sum(ledger.working(service) for ledger in state.supply.resident.values())
     return queue_in_restores(state, queue, working) > PREFETCH_RESTORES
 
 
@@ -78,7 +78,7 @@ def _prefetch_for(
     name, amount, resident = (
         queue.key.needs.resident,
         queue.key.needs.key_amount,
-        state.fleet.resident,
+        state.supply.resident,
     )
     live, service = queue.head(), state.config.services.get(name)
     if live is None or service is None or service.quarantined:

@@ -19,7 +19,7 @@ from domain.inventory import Config, NodeInventory
 from scheduler.core.policies.choices import Choices
 from scheduler.core.policies.protocol import Policy
 from scheduler.core.residency import services
-from scheduler.core.residency.policy import Rank, ResidencyPolicy, Seat
+from scheduler.core.residency.policy import Rank, ResidencyPolicy, ResidentSeat
 from scheduler.core.residency.service_turns import KIND
 from scheduler.core.state.demand import Needs, QueueKey
 from scheduler.core.state.live import LiveAction, LiveNode
@@ -51,9 +51,9 @@ class ResidencyByKind(ResidencyPolicy):
     """Several residency policies: the kind of the key resource, or of the units, selects one."""
 
     def __init__(self, state: State, policies: Mapping[str, ResidencyPolicy]) -> None:
-        super().__init__(state.fleet)
+        super().__init__(state.supply)
         self._policies = policies
-        self._neutral = ResidencyPolicy(state.fleet)
+        self._neutral = ResidencyPolicy(state.supply)
 
     def _of(self, kind: str) -> ResidencyPolicy:
         return self._policies.get(kind, self._neutral)
@@ -71,7 +71,7 @@ class ResidencyByKind(ResidencyPolicy):
     def rank(self, key: QueueKey, live: LiveAction) -> Rank:
         return self._of(key.needs.key).rank(key, live)
 
-    def seat(self, key: QueueKey, live: LiveAction) -> Seat | None:
+    def seat(self, key: QueueKey, live: LiveAction) -> ResidentSeat | None:
         return self._of(key.needs.key).seat(key, live)
 
     def halted(self, key: QueueKey) -> WaitReason | None:
@@ -111,7 +111,7 @@ class ResidencyByKind(ResidencyPolicy):
     def on_grant(self, live: LiveAction, resource: ResourceId, amount: int) -> Allocation:
         return self._at(resource).on_grant(live, resource, amount)
 
-    def join(self, live: LiveAction, seat: Seat) -> Allocation:
+    def join(self, live: LiveAction, seat: ResidentSeat) -> Allocation:
         return self._at(seat.resource).join(live, seat)
 
     def on_finished(self, event: ActionFinished) -> None:

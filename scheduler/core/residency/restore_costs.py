@@ -42,7 +42,7 @@ def with_restores(
     state: State, resource: ResourceId, lives: Sequence[LiveAction], choices: Sequence[Choices]
 ) -> list[Choices]:
     """Return the choices of each of ``lives`` on ``resource`` with their restores (rule 1)."""
-    ledger = state.fleet.resident.get(resource)
+    ledger = state.supply.resident.get(resource)
     if ledger is None:
         return list(choices)
     before: Counter[str] = Counter()
@@ -68,7 +68,7 @@ def may_widen(state: State, live: LiveAction) -> bool:
 
 def done_seconds(state: State, node: str, live: LiveAction) -> float:
     """Return in how many seconds ``live`` could end on ``node``; inf where it does not fit (rule 2)."""
-    ledger = state.fleet.resident.get(node_resource(KIND, node))
+    ledger = state.supply.resident.get(node_resource(KIND, node))
     if ledger is None or ledger.free < live.needs.key_amount:
         return inf
     choices, service = choices_of(state, live), live.needs.resident

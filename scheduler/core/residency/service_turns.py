@@ -41,7 +41,7 @@ from domain.ids import ResourceId, node_resource
 from domain.resources import MILLI
 from domain.services import service_name
 from scheduler.core.policies.protocol import Policy
-from scheduler.core.residency.policy import NO_PREFERENCE, Rank, RestoreTimes, Seat
+from scheduler.core.residency.policy import NO_PREFERENCE, Rank, ResidentSeat, RestoreTimes
 from scheduler.core.state.demand import Needs, QueueKey
 from scheduler.core.state.live import LiveAction
 from scheduler.core.state.model import State
@@ -71,10 +71,10 @@ def with_service(needs: Needs, action: Action, policy: Policy) -> Needs:
 
 def rank(state: State, key: QueueKey, live: LiveAction) -> Rank:
     """Return the rank of ``live``, the head of a queue for GPUs (rule 1)."""
-    priority, arrival = live.order
+    priority, arrival = live.order[0], live.order[-1]
     if state.now - live.submitted_at > overdue_seconds(state, key):
         return priority, _OVERDUE, arrival
-    nodes = (node.name for node in state.fleet.nodes_of(key.pool))
+    nodes = (node.name for node in state.supply.nodes_of(key.pool))
     service, counts = key.needs.resident, live.action.cost[KIND]
     cached = bool(service) and any(is_cached(state, node, service, counts) for node in nodes)
     can_start = cached or open_seat(state, key, live) is not None
@@ -87,28 +87,28 @@ def seats_of(state: State, service: str) -> int:
     return 1 if declared is None else declared.max_concurrency
 
 
-def open_seat(state: State, key: QueueKey, live: LiveAction) -> Seat | None:
+def open_seat(state: State, key: QueueKey, live: LiveAction) -> ResidentSeat | None:
     """Return a chunk that takes ``live``, of the queue ``key``, beside other calls now (rule 6)."""
     most = seats_of(state, key.needs.resident)
     takes_more = key.needs.in_cluster or len(key.needs.on_node) > 1 or key.memory_bytes
     if most == 1 or takes_more or key.needs.key != KIND:
         return None
     counts = {level_of(count) for count in live.action.cost[KIND]}
-    for node in state.fleet.nodes_of(key.pool):
+    for node in state.supply.nodes_of(key.pool):
         resource = node_resource(KIND, node.name)
-        ledger = state.fleet.resident.get(resource)
-        if ledger is None or not state.fleet.usable(node) or key.node not in (None, node.name):
+        ledger = state.supply.resident.get(resource)
+        if ledger is None or not state.supply.usable(node) or key.node not in (None, node.name):
             continue
         for home in ledger.seats(key.needs.resident, most):
             if level_of(len(home.units) * MILLI) in counts:
-                return Seat(node.name, resource, home, most)
+                return ResidentSeat(node.name, resource, home, most)
     return None
 
 
 def overdue_seconds(state: State, key: QueueKey) -> float:
     """Return after how many seconds a call in the queue ``key`` is overdue (rule 2)."""
-    resident = state.fleet.resident
-    resources = [node_resource(KIND, node.name) for node in state.fleet.nodes_of(key.pool)]
+    resident = state.supply.resident
+    resources = [node_resource(KIND, node.name) for node in state.supply.nodes_of(key.pool)]
     ledgers = [resident[resource] for resource in resources if resource in resident]
     wanted = {service for ledger in ledgers for service in ledger.wanted}
     chunks = sum(ledger.capacity // max(1, key.needs.key_amount) for ledger in ledgers)
@@ -119,7 +119,7 @@ def overdue_seconds(state: State, key: QueueKey) -> float:
 
 def is_cached(state: State, node: str, service: str, counts: Iterable[int]) -> bool:
     """Return whether a free chunk of ``node``, of one of ``counts`` milli-units, caches ``service``."""
-    ledger = state.fleet.resident.get(node_resource(KIND, node))
+    ledger = state.supply.resident.get(node_resource(KIND, node))
     return ledger is not None and any(ledger.homes(service, count) for count in counts)
 
 
@@ -130,10 +130,10 @@ def waits_for_chunk(state: State, queue: WaitQueue) -> ResourceId | None:
         return None
     working, where = 0, None
     free, wanted = 0, {service}
-    for node in state.fleet.nodes_of(queue.key.pool):
+    for node in state.supply.nodes_of(queue.key.pool):
         resource = node_resource(KIND, node.name)
-        ledger = state.fleet.resident.get(resource)
-        if ledger is None or not state.fleet.usable(node):
+        ledger = state.supply.resident.get(resource)
+        if ledger is None or not state.supply.usable(node):
             continue
         if is_cached(state, node.name, service, head.action.cost[KIND]):
             return None
@@ -158,13 +158,13 @@ def queue_in_restores(state: State, queue: WaitQueue, chunks: int) -> float:
 
 def _has_spare(state: State, key: QueueKey) -> bool:
     """Return whether a free chunk has room for the service without an eviction."""
-    nodes = (node.name for node in state.fleet.nodes_of(key.pool) if state.fleet.usable(node))
+    nodes = (node.name for node in state.supply.nodes_of(key.pool) if state.supply.usable(node))
     return any(has_room(state, node, key.needs) for node in nodes)
 
 
 def has_room(state: State, node: str, needs: Needs) -> bool:
     """Return whether a free chunk of ``node`` has room for the service that is called."""
-    ledger, service = state.fleet.resident.get(node_resource(KIND, node)), needs.resident
+    ledger, service = state.supply.resident.get(node_resource(KIND, node)), needs.resident
     if ledger is None or not service:
         return False
     declared = state.config.services.get(service)

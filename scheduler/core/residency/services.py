@@ -36,7 +36,7 @@ from domain.services import GpuService, service_name
 from scheduler.core.policies.choices import Choices
 from scheduler.core.policies.protocol import Policy
 from scheduler.core.residency import placement, prefetch, restore_costs, service_turns
-from scheduler.core.residency.policy import Rank, ResidencyPolicy, Seat
+from scheduler.core.residency.policy import Rank, ResidencyPolicy, ResidentSeat
 from scheduler.core.residency.service_turns import KIND
 from scheduler.core.state.demand import Needs, QueueKey
 from scheduler.core.state.live import LiveAction, LiveNode
@@ -55,7 +55,7 @@ class ServiceResidency(ResidencyPolicy):
     """Residency of the GPU services that the configuration declares."""
 
     def __init__(self, state: State) -> None:
-        super().__init__(state.fleet)
+        super().__init__(state.supply)
         self._state = state
         #: A chunk was granted whose service takes more calls at once, since the last scan.
         self._seats_opened = False
@@ -86,11 +86,11 @@ class ServiceResidency(ResidencyPolicy):
     def rank(self, key: QueueKey, live: LiveAction) -> Rank:
         """Return the rank of ``live``: overdue calls first, then calls of cached services."""
         if key.needs.key != KIND:
-            priority, arrival = live.order
+            priority, arrival = live.order[0], live.order[-1]
             return priority, service_turns.OTHERS, arrival
         return service_turns.rank(self._state, key, live)
 
-    def seat(self, key: QueueKey, live: LiveAction) -> Seat | None:
+    def seat(self, key: QueueKey, live: LiveAction) -> ResidentSeat | None:
         """Return a chunk where the service that ``live`` calls works and takes one more call."""
         return service_turns.open_seat(self._state, key, live)
 
@@ -142,7 +142,7 @@ class ServiceResidency(ResidencyPolicy):
 
         If ``beside`` no longer fits then, reserve the smallest block that suffices.
         """
-        ledger = self.fleet.resident[resource]
+        ledger = self.supply.resident[resource]
         wanted = self._wanted(action, amount)
         ledger.allocate(holder, amount, *wanted, at_home=True)
         if beside and not ledger.fits(beside):
@@ -155,11 +155,11 @@ class ServiceResidency(ResidencyPolicy):
         self._state.residency.memory.prefetched.discard(wanted.service)
         seats = service_turns.seats_of(self._state, wanted.service)
         self._seats_opened |= seats > 1
-        return self.fleet.resident[resource].host(live.holder, amount, *wanted, seats=seats)
+        return self.supply.resident[resource].host(live.holder, amount, *wanted, seats=seats)
 
     def _ledgers(self) -> Iterator[HostingLedger]:
         prefix = f"{KIND}:"
-        return (each for name, each in self.fleet.resident.items() if name.startswith(prefix))
+        return (each for name, each in self.supply.resident.items() if name.startswith(prefix))
 
     def _wanted(self, action: Action, amount: int) -> ServiceMemory:
         service = service_of(self._state, action)
@@ -173,13 +173,13 @@ class ServiceResidency(ResidencyPolicy):
         live = self._state.actions.get(event.action_id)
         for held in () if live is None else live.allocations:
             service_turns.learn(self._state, event, held)
-            ledger, hosting = self.fleet.resident.get(held.resource), held.hosting
+            ledger, hosting = self.supply.resident.get(held.resource), held.hosting
             if ledger and hosting and hosting.service and event.outcome is Outcome.COMPLETED:
                 ledger.clear_failures(hosting.service, held.units)
 
     def on_report(self, node: str, report: ChunkReport) -> None:
         """Drop services that are gone, remember failed chunks, and retire GPUs that are stuck."""
-        ledger = self.fleet.resident.get(node_resource(KIND, node))
+        ledger = self.supply.resident.get(node_resource(KIND, node))
         if ledger is None:
             return
         holders = ledger.holders().values()
@@ -189,7 +189,7 @@ class ServiceResidency(ResidencyPolicy):
                 ledger.drop(*home)
         for home in report.failed:
             ledger.mark_failed(*home)
-        live = self.fleet.nodes.get(node)
+        live = self.supply.nodes.get(node)
         if report.stuck and live is not None:
             have = live.inventory.resources[KIND]
             unhealthy = tuple(sorted({*have.unhealthy, *report.stuck}))
@@ -201,7 +201,7 @@ class ServiceResidency(ResidencyPolicy):
 
     def on_node_joined(self, inventory: NodeInventory, decisions: list[Decision]) -> None:
         """Follow what the node says is in memory, and prepare all eager services (rule 6)."""
-        ledger = self.fleet.resident.get(node_resource(KIND, inventory.name))
+        ledger = self.supply.resident.get(node_resource(KIND, inventory.name))
         have = inventory.resources.get(KIND)
         if ledger is not None and have is not None:
             ledger.reset_residents(have.residents)
@@ -216,8 +216,8 @@ class ServiceResidency(ResidencyPolicy):
         for name in changed:
             for ledger in self._ledgers():
                 ledger.clear_failures(name)
-        for node in self.fleet.nodes.values():
-            if self.fleet.usable(node):
+        for node in self.supply.nodes.values():
+            if self.supply.usable(node):
                 decisions += _eager(node.inventory, changed)
 
 
@@ -239,7 +239,7 @@ def prepared(state: State, event: ServicePrepared, decisions: list[Decision]) ->
     """Record that a prepared service is in memory, or failed to start there."""
     if event.chunk is not None:
         state.residency.on_report(event.node, event.chunk)
-    ledger = state.fleet.resident.get(node_resource(KIND, event.node))
+    ledger = state.supply.resident.get(node_resource(KIND, event.node))
     if ledger is not None and event.awake and not event.failed:
         ledger.finish_prefetch(*event.home)
         ledger.clear_failures(*event.home)
@@ -248,9 +248,9 @@ def prepared(state: State, event: ServicePrepared, decisions: list[Decision]) ->
 
 def eviction_asked(state: State, event: ServiceEvictionAsked, decisions: list[Decision]) -> None:
     """Evict a service from the chunks where it does not work; where it works it stays cached."""
-    for node in state.fleet.nodes.values():
-        ledger = state.fleet.resident.get(node_resource(KIND, node.name))
-        if ledger is None or not state.fleet.usable(node):
+    for node in state.supply.nodes.values():
+        ledger = state.supply.resident.get(node_resource(KIND, node.name))
+        if ledger is None or not state.supply.usable(node):
             continue
         decisions += [Evict(node.name, home) for home in ledger.evict(event.service)]
     state.dirty = True

@@ -69,12 +69,12 @@ def _declared(config: Config) -> dict[CohortKey, Cohort]:
 def capacity(state: State, key: CohortKey) -> int:
     """Return the capacity to share now."""
     if not key.pool:
-        ledger = state.fleet.ledgers.get(ResourceId(key.name))
+        ledger = state.supply.ledgers.get(ResourceId(key.name))
         return 0 if ledger is None else ledger.capacity
     found = 0
-    for node in state.fleet.nodes_of(key.pool):
-        ledger = state.fleet.node_ledger(key.name, node.name)
-        if ledger is not None and state.fleet.usable(node):
+    for node in state.supply.nodes_of(key.pool):
+        ledger = state.supply.node_ledger(key.name, node.name)
+        if ledger is not None and state.supply.usable(node):
             found += ledger.capacity
     return found
 
@@ -89,7 +89,7 @@ def ceiling(state: State, pool: str, name: str, project: str) -> int | None:
     if key not in state.sharing.cohorts:
         return None
     if there is None:
-        nodes = [node.inventory.resources for node in state.fleet.nodes_of(pool)]
+        nodes = [node.inventory.resources for node in state.supply.nodes_of(pool)]
         if not nodes:
             return None
         there = sum(each[name].capacity for each in nodes if name in each)

@@ -57,6 +57,8 @@ def finish(
             observe(state, action, timing.execution_seconds, report.used)
     (release if ended else orphan)(state, live)
     live.move(FINISHED)
+    if action.generation is not None:
+        state.generations.end(live, state.now, None if report is None else report.usage)
     del state.actions[action.id]
     if state.learned.choices:
         state.learned.choices.pop(action.id, None)
@@ -155,11 +157,15 @@ def drop_trajectory(state: State, trajectory: LiveTrajectory) -> None:
     """Remove a trajectory whose environment is gone, and release its memory."""
     unbind(state, trajectory)
     state.trajectories.pop(trajectory.key, None)
+    if state.generations.fleets:
+        state.generations.finish_trajectory(trajectory.key, state.now)
     add_tombstone(state, trajectory.key, trajectory.closing or "finished", lost=trajectory.lost)
 
 
-def add_tombstone(state: State, name: str, why: str, *, lost: bool = False) -> None:
-    """Remember for a while that ``name`` is over; ``lost``: not by the trainer's request."""
-    until = state.now + TOMBSTONE_SECONDS
+def add_tombstone(
+    state: State, name: str, why: str, *, lost: bool = False, seconds: float = TOMBSTONE_SECONDS
+) -> None:
+    """Remember for ``seconds`` that ``name`` is over; ``lost``: not by the trainer's request."""
+    until = state.now + seconds
     state.tombstones[name] = Tombstone(why, until, lost)
     state.timers.set(until, TimerKind.TOMBSTONE, name)

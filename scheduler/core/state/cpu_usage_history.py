@@ -55,7 +55,7 @@ def light_amount(state: State, action: Action, pool: str, node: str | None) -> i
     amount = _amount(known.most_cores)
     if amount > MOST_MILLI or not state.config.pools.get(pool, _DEFAULT).light_by_default:
         return 0
-    nodes = state.fleet.nodes_of(pool) if node is None else [state.fleet.nodes[node]]
+    nodes = state.supply.nodes_of(pool) if node is None else [state.supply.nodes[node]]
     offered = [each.inventory.resources.get("cpu") for each in nodes]
     everywhere = offered and all(have is not None and have.capacity for have in offered)
     return amount if everywhere else 0

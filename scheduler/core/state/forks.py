@@ -51,8 +51,8 @@ def why_not(state: State, source: LiveTrajectory, children: tuple[str, ...]) -> 
         key = trajectory_key(source.project, name)
         if key in state.trajectories or key in state.tombstones:
             return "conflict", f"a trajectory {name!r} exists already or has ended lately"
-    node = state.fleet.nodes[source.node]
-    if not state.fleet.usable(node):
+    node = state.supply.nodes[source.node]
+    if not state.supply.usable(node):
         return "busy", f"node {node.name}, which has the environment, takes no new ones now"
     if not node.inventory.forks:
         return "conflict", (
@@ -66,7 +66,7 @@ def _memory_missing(state: State, source: LiveTrajectory, count: int) -> Refusal
     each = source.memory_bytes
     if not (each and count) or source.node is None:
         return None
-    ledger = state.fleet.ledgers[node_resource("memory", source.node)]
+    ledger = state.supply.ledgers[node_resource("memory", source.node)]
     if not ledger.feasible(each * (count + 1)):
         has = f"{ledger.capacity} bytes of memory on node {source.node}"
         return "never_fits", f"{count + 1} environments of {each} bytes exceed the {has}"
@@ -102,6 +102,7 @@ def _begin(
             metadata=dict(wanted.metadata) if wanted.door else {}, pause_seconds=source.pause_seconds,
         )  # fmt: skip
         state.trajectories[key] = child
+        state.rollouts.note_trajectory(source.project, name, key)
         state.timers.set(child.expires_at, TimerKind.TRAJECTORY, key)
         bind(state, child, source.node)
         keys.append(key)

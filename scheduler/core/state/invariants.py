@@ -16,9 +16,11 @@ from domain.ids import ResourceId, node_resource
 from scheduler.core.advice.status import wait_facts
 from scheduler.core.sharing.cohorts import Cohort
 from scheduler.core.sharing.shares import cohort_at
+from scheduler.core.state.generation_invariants import generations_agree
 from scheduler.core.state.lifecycle import is_sequential, queue_key_of
 from scheduler.core.state.live import LiveAction, LiveTrajectory
 from scheduler.core.state.model import State
+from scheduler.core.state.rollout_invariants import rollouts_agree
 from scheduler.core.state.timers import TimerKind
 
 
@@ -33,6 +35,8 @@ def check(state: State) -> None:
         *_quotas_wake(state),
         *_answers_come(state),
         *_shares_agree(state),
+        *rollouts_agree(state),
+        *generations_agree(state),
     ]
     if not broken:  # finding reasons walks over all of that
         broken = list(_every_wait_has_a_reason(state))
@@ -50,7 +54,7 @@ def _held(state: State) -> dict[ResourceId, dict[str, int]]:
 
     for live in state.actions.values():
         enter(live.holder, live.allocations)
-    for node in state.fleet.nodes.values():
+    for node in state.supply.nodes.values():
         for holder, allocations in node.orphans.items():
             enter(holder, allocations)
     for trajectory in state.trajectories.values():
@@ -63,9 +67,9 @@ def _held(state: State) -> dict[ResourceId, dict[str, int]]:
 def _ledgers_agree(state: State) -> Iterator[str]:
     """I4: ledgers hold what actions, orphans and environments hold, and no unit twice."""
     expected = _held(state)
-    for resource in expected.keys() - state.fleet.ledgers.keys():
+    for resource in expected.keys() - state.supply.ledgers.keys():
         yield f"{resource} is held but has no ledger"
-    for resource, ledger in state.fleet.ledgers.items():
+    for resource, ledger in state.supply.ledgers.items():
         actual = {holder: have.amount for holder, have in ledger.holders().items()}
         if actual != expected.get(resource, {}):
             yield f"{resource}: the ledger says {actual}, the actions {expected.get(resource, {})}"
@@ -93,7 +97,7 @@ def _taken(holders: Iterable[Allocation]) -> int:
 def _beside(state: State, resource: ResourceId, holders: Iterable[Allocation]) -> int:
     """Return the light amount that shared cores hold beside the capacity."""
     kind, _, name = resource.partition(":")
-    node = state.fleet.nodes.get(name)
+    node = state.supply.nodes.get(name)
     have = None if node is None else node.inventory.resources.get(kind)
     exclusive = {unit for each in holders if not each.shared for unit in each.units}
     if have is None or exclusive.issuperset(have.shared_units):
@@ -111,13 +115,13 @@ def _states_agree(state: State) -> Iterator[str]:
         if live.state is ActionState.FINISHED:
             yield f"{action_id} is finished and still live"
         placed = live.node is not None
-        if placed != (action_id in state.fleet.on_node.get(live.node or "", ())):
+        if placed != (action_id in state.supply.on_node.get(live.node or "", ())):
             yield f"{action_id}: it is missing on its node"
         if (placed and live.action.malleable) != (
-            action_id in state.fleet.resizable.get(live.node or "", ())
+            action_id in state.supply.resizable.get(live.node or "", ())
         ):
             yield f"{action_id}: it is missing among the resizable actions of its node"
-    for node, ids in state.fleet.on_node.items():
+    for node, ids in state.supply.on_node.items():
         for action_id in ids:
             if action_id not in state.actions or state.actions[action_id].node != node:
                 yield f"node {node} lists {action_id}, which it does not run"
@@ -138,6 +142,7 @@ def _queues_agree(state: State) -> Iterator[str]:
     for action_id, live in state.actions.items():
         follows = action_id in state.coalescing.behind
         expected = live.state is ActionState.QUEUED and _may_queue(state, live) and not follows
+        expected = expected and action_id not in state.generations.unrouted
         if queued.get(action_id, 0) != int(expected):
             yield f"{action_id} is in {queued.get(action_id, 0)} queues"
 
@@ -232,6 +237,13 @@ def _answers_come(state: State) -> Iterator[str]:
         yield "followers of identical calls are counted differently"
 
 
+def _is_held(live: LiveAction) -> bool:
+    """Return whether a trainer or a gateway renews ``live``."""
+    if live.action.generation is not None:
+        return live.state is not ActionState.QUEUED
+    return live.action.kind is Kind.LEASE and live.state is ActionState.RUNNING
+
+
 def _deadlines_are_set(state: State) -> Iterator[str]:
     """I5: everything with a deadline has a timer, and the shell was asked to wake for the first."""
     pending = state.timers.pending()
@@ -239,12 +251,11 @@ def _deadlines_are_set(state: State) -> Iterator[str]:
     graces = {(at, subject) for at, kind, subject in pending if kind is TimerKind.NODE_GRACE}
     deaths = {(at, subject) for at, kind, subject in pending if kind is TimerKind.NODE_DEAD}
     for action_id, live in state.actions.items():
-        held = live.action.kind is Kind.LEASE and live.state is ActionState.RUNNING
-        if held != (live.lease_expires_at is not None):
+        if _is_held(live) != (live.lease_expires_at is not None):
             yield f"{action_id} expires at {live.lease_expires_at} and is {live.state}"
         if live.lease_expires_at is not None and (live.lease_expires_at, action_id) not in leases:
             yield f"lease {action_id} never expires"
-    for name, node in state.fleet.nodes.items():
+    for name, node in state.supply.nodes.items():
         due = (node.lost_at or 0.0) + state.config.grace_of(node.inventory.pool)
         if node.lost_at is not None and due > state.now and (due, name) not in graces:
             yield f"node {name} is silent without a deadline"

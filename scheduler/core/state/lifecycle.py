@@ -8,13 +8,17 @@ from __future__ import annotations
 import msgspec
 
 from domain.action import EXEC, GRANTED, LEASE, QUEUED, RUNNING, LeaseSpec, Outcome
+from domain.allocation import Allocation
 from domain.decisions import Abort, Decision, Grant, Requeue
+from domain.fleets import HOLD_SECONDS
 from domain.ids import ResourceId, node_resource, task_key
+from placement.facts import GenerationRoute
 from scheduler.core.cycle.pool_policies import needs_in
-from scheduler.core.residency.policy import Seat
+from scheduler.core.residency.policy import ResidentSeat
 from scheduler.core.sharing.shares import charge
 from scheduler.core.state.cpu_usage_history import why_light
 from scheduler.core.state.demand import Need, Needs, QueueKey, depends_on_place, queue_key
+from scheduler.core.state.generations import LiveFleet, needs_at, unrouted_needs, worker_of
 from scheduler.core.state.live import LiveAction, LiveTrajectory
 from scheduler.core.state.model import State
 from scheduler.core.state.timers import TimerKind
@@ -31,6 +35,9 @@ def is_sequential(live: LiveAction) -> bool:
 def enqueue(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -> None:
     """Put an action into its wait queue, unless an earlier one or a fork of its trajectory is not finished."""
     action = live.action
+    if action.generation is not None:
+        _enqueue_generation(state, live)
+        return
     if action.kind is not EXEC:
         trajectory = None
     if trajectory is not None and (trajectory.busy or trajectory.line[0] != action.id):
@@ -39,6 +46,10 @@ def enqueue(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -
         return
     if trajectory is not None and trajectory.node is not None and depends_on_place(action):
         live.needs = current_needs(state, live)
+    _push(state, live, trajectory)
+
+
+def _push(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -> None:
     key = queue_key_of(state, live, trajectory)
     state.queues.push(live, key)
     state.dirty = True
@@ -46,8 +57,32 @@ def enqueue(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -
         state.queues.reconsider(key)
 
 
+def _enqueue_generation(state: State, live: LiveAction) -> None:
+    """Put a generation into the queue of its worker; its fleet is asked if it has none."""
+    fleet = state.generations.of(live.action)
+    if fleet is None or live.id in state.generations.unrouted:
+        return
+    if worker_of(live) is not None:
+        _push(state, live, None)
+        return
+    route = state.generations.request(fleet, live, state.now)
+    if route is not None:
+        queue_at(state, live, fleet, route)
+
+
+def queue_at(state: State, live: LiveAction, fleet: LiveFleet, route: GenerationRoute) -> None:
+    """Put a generation into the queue of the worker of ``route``, by its rank."""
+    state.generations.unrouted.pop(live.id, None)
+    leave_queue(state, live)
+    live.needs = needs_at(fleet, route.worker)
+    live.order = live.order[0], -route.rank, live.order[-1]
+    _push(state, live, None)
+
+
 def current_needs(state: State, live: LiveAction) -> Needs:
     """Return the needs of ``live`` in the place where it would run now."""
+    if live.action.generation is not None:
+        return live.needs
     trajectory = state.trajectory_of(live) if is_sequential(live) else None
     return needs_in(state, live.action, live.pool, trajectory.node if trajectory else None)
 
@@ -110,7 +145,7 @@ def grant(
     node: str | None,
     decisions: list[Decision],
     key_amount: int | None = None,
-    seat: Seat | None = None,
+    seat: ResidentSeat | None = None,
 ) -> None:
     """Grant ``live`` its units on ``node``; the caller has checked that they fit.
 
@@ -128,7 +163,7 @@ def grant(
     live.move(GRANTED)
     live.granted_at = state.now
     if node is not None:
-        state.fleet.place(live, node)
+        state.supply.place(live, node)
     if key_amount is not None:
         key = live.key_resource
         resources = [(name, key_amount if name == key else n) for name, n in resources]
@@ -137,17 +172,17 @@ def grant(
         _allocate(state, live, resources, trajectory.home if trajectory is not None else ())
     else:
         _allocate_seat(state, live, seat)
-    for resource, _ in resources if state.fleet.paced else ():
-        if resource in state.fleet.paced:
-            state.fleet.paced[resource].spend(live.holder)
+    for resource, _ in resources if state.supply.paced else ():
+        if resource in state.supply.paced:
+            state.supply.paced[resource].spend(live.holder)
     if trajectory is not None and node is not None:
         trajectory.busy = action.id
         trajectory.line.pop(0)
         bind(state, trajectory, node)
-        if state.fleet.local and not trajectory.home:
+        if state.supply.local and not trajectory.home:
             set_home(state, live, trajectory)
-    if action.kind is LEASE:
-        _start_lease(state, live)
+    if action.kind is LEASE or action.generation is not None:
+        _start_holding(state, live)
     decisions.append(
         Grant(
             action.id,
@@ -158,11 +193,12 @@ def grant(
             action.project,
             action.task,
             action.trajectory,
+            rank_of(live),
         )
     )
 
 
-def _allocate_seat(state: State, live: LiveAction, seat: Seat) -> None:
+def _allocate_seat(state: State, live: LiveAction, seat: ResidentSeat) -> None:
     live.allocations = (state.residency.join(live, seat),)
     if state.sharing.cohorts:  # each action that shares units is charged with all of them
         charge(state, live, live.allocations)
@@ -173,12 +209,14 @@ def _allocate(state: State, live: LiveAction, needs: list[Need], home: tuple[int
     unsaid = live.needs.on_node and "cpu" not in live.action.cost
     allocations, holder = [], live.holder
     for resource, amount in needs:
-        if home and resource in state.fleet.local:
-            allocation = state.fleet.local[resource].allocate(holder, amount, home)
-        elif resource in state.fleet.resident:
+        if home and resource in state.supply.local:
+            allocation = state.supply.local[resource].allocate(holder, amount, home)
+        elif resource in state.supply.resident:
             allocation = state.residency.on_grant(live, resource, amount)
+        elif resource in state.supply.seated:
+            allocation = _take_seat(state, live, resource, amount)
         else:
-            allocation = state.fleet.ledgers[resource].allocate(holder, amount)
+            allocation = state.supply.ledgers[resource].allocate(holder, amount)
         if unsaid and resource.startswith("cpu:"):
             allocation = msgspec.structs.replace(allocation, why=why_light(state, live.action))
         allocations.append(allocation)
@@ -187,13 +225,24 @@ def _allocate(state: State, live: LiveAction, needs: list[Need], home: tuple[int
         charge(state, live, allocations)
 
 
+def _take_seat(state: State, live: LiveAction, resource: ResourceId, amount: int) -> Allocation:
+    """Allocate seats, if possible on the units of the former lease of the same trajectory."""
+    trajectory = state.trajectory_of(live)
+    ledger = state.supply.seated[resource]
+    if trajectory is None:
+        return ledger.allocate(live.holder, amount)
+    allocation = ledger.allocate(live.holder, amount, trajectory.seats.get(resource, ()))
+    trajectory.seats[resource] = allocation.units
+    return allocation
+
+
 def set_home(state: State, live: LiveAction, trajectory: LiveTrajectory) -> None:
     """Record the first exclusive cores of ``trajectory``: its memory is local to them.
 
     Light actions hold no core exclusively and set no home.
     """
     for allocation in live.allocations:
-        if allocation.resource in state.fleet.local and not allocation.shared:
+        if allocation.resource in state.supply.local and not allocation.shared:
             trajectory.home = allocation.units
 
 
@@ -211,20 +260,25 @@ def bind(state: State, trajectory: LiveTrajectory, node: str) -> None:
         return
     trajectory.node = node
     if trajectory.memory_bytes:
-        ledger = state.fleet.ledgers[node_resource("memory", node)]
+        ledger = state.supply.ledgers[node_resource("memory", node)]
         ledger.allocate(trajectory.holder, trajectory.memory_bytes)
 
 
 def unbind(state: State, trajectory: LiveTrajectory) -> None:
     """Release the memory of an environment that is gone."""
     if trajectory.node is not None and trajectory.memory_bytes:
-        state.fleet.ledgers[node_resource("memory", trajectory.node)].release(trajectory.holder)
+        state.supply.ledgers[node_resource("memory", trajectory.node)].release(trajectory.holder)
         state.queues.deferrals.clear()
         state.dirty = True
     trajectory.node, trajectory.home = None, ()
 
 
-def _start_lease(state: State, live: LiveAction) -> None:
+def _start_holding(state: State, live: LiveAction) -> None:
+    """Let a lease run; a generation runs when its gateway says so."""
+    if live.action.generation is not None:
+        hold(state, live)
+        state.generations.begin(live, state.now)
+        return
     live.move(RUNNING)
     live.started_at = state.now
     extend_lease(state, live, None)
@@ -238,6 +292,17 @@ def extend_lease(state: State, live: LiveAction, ttl_seconds: float | None) -> f
     return live.lease_expires_at
 
 
+def hold(state: State, live: LiveAction) -> None:
+    """Let a granted generation end unless its gateway renews it in time."""
+    live.lease_expires_at = state.now + HOLD_SECONDS
+    state.timers.set(live.lease_expires_at, TimerKind.LEASE, live.id)
+
+
+def rank_of(live: LiveAction) -> float:
+    """Return the rank of a generation; 0 of other actions."""
+    return 0.0 if live.action.generation is None else -live.order[1]
+
+
 def release(state: State, live: LiveAction) -> None:
     """Release everything that ``live`` holds."""
     if live.state is QUEUED:
@@ -245,7 +310,7 @@ def release(state: State, live: LiveAction) -> None:
     holder = live.holder
     for allocation in live.allocations:
         resource = allocation.resource
-        state.fleet.ledgers[resource].release(holder)
+        state.supply.ledgers[resource].release(holder)
         state.released(resource)
     detach(state, live)
 
@@ -253,17 +318,17 @@ def release(state: State, live: LiveAction) -> None:
 def orphan(state: State, live: LiveAction) -> None:
     """Leave the units of ``live`` with its silent node, which may still run it."""
     if live.node is not None:
-        state.fleet.nodes[live.node].orphans[live.holder] = live.allocations
+        state.supply.nodes[live.node].orphans[live.holder] = live.allocations
         detach(state, live)
 
 
 def release_orphan(state: State, node: str, holder: str) -> bool:
     """Release the units of an orphan; False when there is none of that name."""
-    held = state.fleet.nodes[node].orphans.pop(holder, None)
+    held = state.supply.nodes[node].orphans.pop(holder, None)
     if held is None:
         return False
     for allocation in held:
-        state.fleet.ledgers[allocation.resource].release(holder)
+        state.supply.ledgers[allocation.resource].release(holder)
         state.released(allocation.resource)
     state.dirty = True
     return True
@@ -271,7 +336,7 @@ def release_orphan(state: State, node: str, holder: str) -> bool:
 
 def detach(state: State, live: LiveAction) -> None:
     """Remove ``live`` from its node and its project's share."""
-    state.fleet.displace(live)
+    state.supply.displace(live)
     if state.sharing.cohorts and live.allocations:
         charge(state, live, live.allocations, -1)
         state.resizing.changed |= state.sharing.limited
@@ -292,6 +357,9 @@ def requeue(
     live.resized_at, live.accounted_at, live.resizes = None, None, 0
     live.worked_seconds = live.key_milli_seconds = 0.0
     live.widths = ()
+    if live.action.generation is not None:
+        state.generations.end(live, state.now)
+        live.needs = unrouted_needs(live.action)
     live.needs = current_needs(state, live)
     trajectory = state.trajectory_of(live) if is_sequential(live) else None
     if trajectory is not None:
@@ -302,7 +370,7 @@ def requeue(
 
 
 def abort(live: LiveAction, outcome: Outcome, reason: str, decisions: list[Decision]) -> None:
-    """Order the node to end ``live``, once; its report finishes the action."""
-    if live.aborting is None and live.node is not None:
+    """Order the node of ``live``, or the gateway that holds it, to end it, once; a report finishes the action."""
+    if live.aborting is None and (live.node is not None or live.action.generation is not None):
         live.aborting = (outcome, reason)
-        decisions.append(Abort(live.id, live.node, reason, outcome, live.attempt))
+        decisions.append(Abort(live.id, live.node or "", reason, outcome, live.attempt))

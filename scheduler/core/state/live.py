@@ -16,8 +16,8 @@ from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource
 from domain.inventory import NodeInventory
 from scheduler.core.state.demand import Needs, QueueKey
 
-#: (-priority, arrival): smaller is served first.
-Order = tuple[int, int]
+#: (-priority, arrival), of a generation (-priority, -rank, arrival): smaller is served first.
+Order = tuple[int | float, ...]
 
 
 class LiveAction(msgspec.Struct, eq=False, gc=False):
@@ -129,6 +129,8 @@ class LiveTrajectory:
     #: At its end it is paused for so long; 0: it ends.
     pause_seconds: float = 0.0
     paused_at: float | None = None
+    #: Cluster-wide resource → units of its latest lease there, which the next one prefers.
+    seats: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def holds_back(self, action_id: ActionId) -> bool:
         """Return whether an exec action waits for a fork."""

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from domain.action import Action
+from domain.backends import LLM, UNLIMITED_SEATS, BackendPool, llm_resource
 from domain.ids import ActionId, ResourceId, TrajectoryKey, task_key, trajectory_key
-from domain.inventory import Config, default_config
+from domain.inventory import Config, ResourceInventory, default_config
 from scheduler.core.policies.group import Arrangement
 from scheduler.core.policies.protocol import Policy
 from scheduler.core.residency.policy import ResidencyPolicy
 from scheduler.core.sharing.cohorts import Sharing
 from scheduler.core.state.coalescing import CallCoalescing
 from scheduler.core.state.demand import Needs
-from scheduler.core.state.fleet import Fleet, MakeLedger
+from scheduler.core.state.generations import Generations
 from scheduler.core.state.learned import Learned
 from scheduler.core.state.live import LiveAction, LiveTrajectory, Order
 from scheduler.core.state.queues import Queues
+from scheduler.core.state.rollouts import Rollouts
+from scheduler.core.state.supply import MakeLedger, Supply
 from scheduler.core.state.timers import Timers
 
 #: Decisions of policies that are remembered.
@@ -127,7 +132,7 @@ class Resizing:
 class State:
     """The whole state of the core."""
 
-    fleet: Fleet
+    supply: Supply
     config: Config = field(default_factory=default_config)
     now: float = 0.0
     arrivals: int = 0
@@ -144,6 +149,11 @@ class State:
     pools: PoolRules = field(default_factory=PoolRules)
     resizing: Resizing = field(default_factory=Resizing)
     sharing: Sharing = field(default_factory=Sharing)
+    rollouts: Rollouts = field(default_factory=Rollouts)
+    #: Fleets of language models, and generations that have no worker yet.
+    generations: Generations = field(default_factory=Generations)
+    #: Backends of language models, by pool.
+    backends: dict[str, BackendPool] = field(default_factory=dict)
     #: Calls that share an answer.
     coalescing: CallCoalescing = field(default_factory=CallCoalescing)
     #: Decisions of policies, latest last; not part of a snapshot.
@@ -152,13 +162,21 @@ class State:
     residency: ResidencyPolicy = field(init=False)
 
     def __post_init__(self) -> None:
-        self.residency = ResidencyPolicy(self.fleet)
+        self.residency = ResidencyPolicy(self.supply)
 
     def set_config(self, config: Config) -> None:
         """Put ``config`` in force, and drop what was decided under the former one."""
-        self.config = config
-        self.fleet.drained, self.fleet.pools = config.drained_nodes, config.pools
+        self.config = config if not self.backends else _with_pools(config, self.backends)
+        self.supply.drained, self.supply.pools = config.drained_nodes, config.pools
         self.capacity_changed()
+
+    def inventory_of(self, resource: ResourceId) -> ResourceInventory:
+        """Return the inventory of a cluster-wide resource; capacity 0 if it is not declared."""
+        declared = self.config.inventory(resource)
+        if not self.backends or not resource.startswith(LLM):
+            return declared
+        pool = self.backends.get(resource.removeprefix(LLM))
+        return declared if pool is None else replace(declared, backends=pool)
 
     def capacity_changed(self) -> None:
         """Let the next cycle decide again: what can fit, now or ever, is different."""
@@ -182,16 +200,22 @@ class State:
 
     def holding(self, resource: ResourceId) -> Iterator[LiveAction]:
         """Yield the live actions that hold units of ``resource``."""
-        for holder in self.fleet.ledgers[resource].holders():
+        for holder in self.supply.ledgers[resource].holders():
             live = self.actions.get(ActionId(holder.rpartition("#")[0]))
             if live is not None and live.holder == holder:
                 yield live
 
 
+def _with_pools(config: Config, pools: Iterable[str]) -> Config:
+    """Return ``config`` with the known pools of backends as cluster-wide resources."""
+    known = {str(llm_resource(pool)): UNLIMITED_SEATS for pool in pools}
+    return replace(config, resources={**known, **config.resources})
+
+
 def new_state(make_ledger: MakeLedger, config: Config) -> State:
     """Return a state without nodes, with the ledgers of the cluster-wide resources of ``config``."""
-    state = State(Fleet(make_ledger), config)
-    state.fleet.drained, state.fleet.pools = config.drained_nodes, config.pools
+    state = State(Supply(make_ledger), config)
+    state.supply.drained, state.supply.pools = config.drained_nodes, config.pools
     for name in config.resources:
-        state.fleet.open_ledger(ResourceId(name), config.inventory(name))
+        state.supply.open_ledger(ResourceId(name), config.inventory(name))
     return state

@@ -10,6 +10,8 @@ import msgspec
 
 from domain.action import ActionState
 from domain.allocation import Allocation
+from domain.backends import BackendPool, llm_resource
+from domain.fleets import fleet_of
 from domain.ids import ResourceId
 from domain.inventory import Config, ResourceInventory
 from scheduler.core.machine import Machine
@@ -17,12 +19,14 @@ from scheduler.core.residency.policy import ResidencyMemory, RestoreTimes
 from scheduler.core.sharing.shares import load_shares
 from scheduler.core.state.coalescing import CallCoalescing
 from scheduler.core.state.demand import QueueKey
-from scheduler.core.state.fleet import MakeLedger
+from scheduler.core.state.generations import StoredFleet, is_unrouted, set_slots
 from scheduler.core.state.learned import FamilyCpuUsage, FamilyDuration
 from scheduler.core.state.lifecycle import is_sequential, queue_key_of
 from scheduler.core.state.live import LiveAction, LiveNode, LiveTrajectory, intern_names
 from scheduler.core.state.model import State, TaskSettings, Tombstone
 from scheduler.core.state.queues import Deferral, WaitQueue, WaitReason
+from scheduler.core.state.rollouts import LiveRollout, LiveRolloutWorker
+from scheduler.core.state.supply import MakeLedger
 from scheduler.core.state.timers import TimerKind
 
 
@@ -61,6 +65,12 @@ class Snapshot(msgspec.Struct):
     steering: dict[str, TaskSettings] = {}
     merging: CallCoalescing = msgspec.field(default_factory=CallCoalescing)
     pinched: set[ResourceId] = set()
+    rollouts: list[LiveRollout] = []
+    rollout_workers: list[LiveRolloutWorker] = []
+    backends: dict[str, BackendPool] = {}
+    #: What ledgers of seats remember.
+    seated: dict[ResourceId, bytes] = {}
+    fleets: list[StoredFleet] = []
 
 
 #: Sets have no order of their own: without one, equal states would not give equal bytes.
@@ -79,25 +89,30 @@ def dump(machine: Machine) -> bytes:
             asked_wake=state.timers.asked_wake,
             actions=list(state.actions.values()),
             trajectories=list(state.trajectories.values()),
-            nodes=list(state.fleet.nodes.values()),
+            nodes=list(state.supply.nodes.values()),
             task_pools=state.steering.pools,
             deferrals=state.queues.deferrals,
             resizing=state.resizing.due,
-            paced={r: ledger.remember() for r, ledger in state.fleet.paced.items()},
+            paced={r: ledger.remember() for r, ledger in state.supply.paced.items()},
             pacing=state.timers.pacing,
             paces=state.residency.memory.times,
             ahead=state.residency.memory.prefetched,
             pinched=state.sharing.limited,
-            hosting={r: ledger.remember() for r, ledger in state.fleet.resident.items()},
+            hosting={r: ledger.remember() for r, ledger in state.supply.resident.items()},
+            seated={r: ledger.remember() for r, ledger in state.supply.seated.items()},
+            rollouts=list(state.rollouts.live.values()),
+            rollout_workers=list(state.rollouts.workers.values()),
+            backends=state.backends,
+            fleets=state.generations.remember(),
             merging=state.coalescing,
             steering=state.steering.tasks,
             durations=list(state.learned.durations.items()),
             appetites=list(state.learned.cpu_usage.items()),
             tombstones=state.tombstones,
             timers=state.timers.pending(),
-            held={r: dict(ledger.holders()) for r, ledger in state.fleet.ledgers.items()},
+            held={r: dict(ledger.holders()) for r, ledger in state.supply.ledgers.items()},
             lines=[(q.key, q.sticky_node, q.reason) for q in state.queues.active.values()],
-            shrunk=[r for r, ledger in state.fleet.ledgers.items() if ledger.capacity == 0],
+            shrunk=sorted(r for r, ledger in state.supply.ledgers.items() if ledger.capacity == 0),
         )
     )
 
@@ -111,12 +126,17 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
     state.coalescing = snapshot.merging
     state.steering.tasks = snapshot.steering
     state.steering.pools, state.tombstones = snapshot.task_pools, snapshot.tombstones
-    state.fleet.nodes = {node.name: node for node in snapshot.nodes}
+    state.supply.nodes = {node.name: node for node in snapshot.nodes}
     state.trajectories = {t.key: t for t in snapshot.trajectories}
+    _restore_backends(state, snapshot)
+    _restore_fleets(state, snapshot)
     _restore_ledgers(state, snapshot)
+    state.rollouts.restore(snapshot.rollouts, snapshot.rollout_workers)
     for key, node, reason in snapshot.lines:
         queue = state.queues.active[key] = WaitQueue(key)
         queue.sticky_node, queue.reason = node, reason
+    for resource, memory in snapshot.seated.items():
+        state.supply.seated[resource].recall(memory)
     _restore_actions(state, snapshot)
     load_shares(state)
     state.sharing.limited = snapshot.pinched
@@ -129,22 +149,37 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
     return machine
 
 
+def _restore_backends(state: State, snapshot: Snapshot) -> None:
+    state.backends = snapshot.backends
+    for pool in snapshot.backends:
+        seats = llm_resource(pool)
+        state.supply.set_inventory(seats, state.inventory_of(seats))
+
+
+def _restore_fleets(state: State, snapshot: Snapshot) -> None:
+    state.generations.recall(snapshot.fleets)
+    for resource in [each for each in state.supply.ledgers if fleet_of(each) is not None]:
+        state.supply.close_ledger(resource)  # their numbers are those of a fresh state
+    for fleet in state.generations.fleets.values():
+        set_slots(fleet, state.supply)
+
+
 def _restore_ledgers(state: State, snapshot: Snapshot) -> None:
     for node in snapshot.nodes:
         for kind, have in node.inventory.resources.items():
             resource = ResourceId(f"{kind}:{node.name}")
-            state.fleet.open_ledger(resource, have)
+            state.supply.open_ledger(resource, have)
     for name in snapshot.shrunk:
         resource = ResourceId(name)
-        if resource not in state.fleet.ledgers:
-            state.fleet.open_ledger(resource, ResourceInventory(0))
+        if resource not in state.supply.ledgers:
+            state.supply.open_ledger(resource, ResourceInventory(0))
     for name, holders in snapshot.held.items():
         for holder, allocation in holders.items():
-            state.fleet.ledgers[ResourceId(name)].adopt(holder, allocation)
+            state.supply.ledgers[ResourceId(name)].adopt(holder, allocation)
     for resource, memory in snapshot.paced.items():
-        state.fleet.paced[resource].recall(memory)
+        state.supply.paced[resource].recall(memory)
     for resource, memory in snapshot.hosting.items():
-        state.fleet.resident[resource].recall(memory)
+        state.supply.resident[resource].recall(memory)
     state.residency.memory = ResidencyMemory(snapshot.paces, snapshot.ahead)
 
 
@@ -154,10 +189,13 @@ def _restore_actions(state: State, snapshot: Snapshot) -> None:
         intern_names(live.action)
         state.actions[live.id] = live
         if live.node is not None:
-            state.fleet.place(live, live.node)
+            state.supply.place(live, live.node)
     for live in snapshot.actions:
         follows = live.id in state.coalescing.behind
-        if live.state is ActionState.QUEUED and not follows and _stands(state, live):
+        if is_unrouted(live):
+            fleet = state.generations.of(live.action)
+            state.generations.unrouted[live.id] = fleet.name if fleet else ""
+        elif live.state is ActionState.QUEUED and not follows and _stands(state, live):
             trajectory = state.trajectory_of(live) if is_sequential(live) else None
             if trajectory is None or not (trajectory.busy or trajectory.holds_back(live.id)):
                 state.queues.push(live, queue_key_of(state, live, trajectory))

@@ -28,6 +28,7 @@ class TimerKind(StrEnum):
     DEFERRAL = "deferral"
     RESIZE = "resize"
     PACE = "pace"
+    FLEET = "fleet"
 
 
 Timer = tuple[float, TimerKind, str]

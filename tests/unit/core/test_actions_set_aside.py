@@ -49,7 +49,7 @@ def test_one_that_has_ended_stays_as_it_is():
 
 def test_after_an_exception_the_machine_names_the_action_at_work(monkeypatch):
     machine = a_machine([a_node("n1", cpus=4)])
-    ledger = machine.state.fleet.ledgers[ResourceId("cpu:n1")]
+    ledger = machine.state.supply.ledgers[ResourceId("cpu:n1")]
     whole = type(ledger).allocate
 
     def odd(self, holder, *rest, **more):

@@ -157,5 +157,5 @@ def test_failed_restores_are_part_of_a_snapshot() -> None:
     restored = snapshot.load(before, make_ledger)
 
     assert snapshot.dump(restored) == before
-    (ledger,) = restored.state.fleet.resident.values()
+    (ledger,) = restored.state.supply.resident.values()
     assert not ledger.accepts("a", MILLI, now=True), "a1 has the other chunk"

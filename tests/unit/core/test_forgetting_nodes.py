@@ -43,8 +43,8 @@ def test_a_node_that_shows_no_life_is_forgotten_with_all_its_books(core):
 
     assert (forgotten.node, forgotten.identity) == ("n1", a_node("n1").identity)
     state = scenario.machine.state
-    assert set(state.fleet.nodes) == {"n2"}
-    assert not [resource for resource in state.fleet.ledgers if resource.endswith(":n1")]
+    assert set(state.supply.nodes) == {"n2"}
+    assert not [resource for resource in state.supply.ledgers if resource.endswith(":n1")]
 
 
 def test_the_answer_names_who_asked(core):
@@ -134,7 +134,7 @@ def test_traces_of_its_silence_are_removed_with_it(core):
 
     lose_and_forget(scenario, home)
 
-    assert set(scenario.machine.state.fleet.nodes) == {"n1", "n2"} - {home}
+    assert set(scenario.machine.state.supply.nodes) == {"n1", "n2"} - {home}
     scenario.submit(an_action("late", trajectory="t"))
     late = scenario.the_finish("late")
     assert late.outcome is Outcome.INFRA_FAILED
@@ -176,7 +176,7 @@ def test_a_worker_that_joins_under_the_forgotten_identity_is_refused_again(core)
     decisions = scenario.join(a_node("n1", cpus=1, incarnation=2))
 
     assert [each.node for each in only(Forget, decisions)] == ["n1"]
-    assert scenario.machine.state.fleet.nodes == {}
+    assert scenario.machine.state.supply.nodes == {}
     assert granted(scenario.join(a_node("n1", cpus=1, identity="third", incarnation=3))) == ["a"]
 
 
@@ -215,7 +215,7 @@ def test_a_cluster_wide_resource_of_that_name_stays(core):
     lose_and_forget(scenario, "search")
 
     assert scenario.free("api:search") == 2
-    assert ResourceId("cpu:search") not in scenario.machine.state.fleet.ledgers
+    assert ResourceId("cpu:search") not in scenario.machine.state.supply.ledgers
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -234,4 +234,4 @@ def test_a_restored_machine_knows_forgotten_nodes(core, when):
     assert twin.handle(*batch) == (scenario.handle(*batch) if batch else [])
 
     assert snapshot.dump(twin) == snapshot.dump(scenario.machine)
-    assert set(twin.state.fleet.nodes) == {"n2"}
+    assert set(twin.state.supply.nodes) == {"n2"}

@@ -115,7 +115,7 @@ def test_every_call_that_fits_anywhere_is_served_where_its_service_fits(
         fits_somewhere = needs[which] <= max(memory.values())
         assert (name in served) == fits_somewhere
         assert not fits_somewhere or needs[which] <= memory[served[name]]
-    for resource, ledger in machine.state.fleet.resident.items():
+    for resource, ledger in machine.state.supply.resident.items():
         size = memory[resource.removeprefix("gpu:")] * GIB
         for resident in ledger.residents():  # type: ignore[attr-defined]
             assert resident.memory_bytes <= size

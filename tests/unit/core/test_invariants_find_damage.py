@@ -34,24 +34,24 @@ DAMAGES: list[object] = []
 
 @damage("units leak", "cpu:n1: the ledger says")
 def _leak(state: State) -> None:
-    state.fleet.ledgers[CPU].adopt("unknown", Allocation(CPU, 1000))
+    state.supply.ledgers[CPU].adopt("unknown", Allocation(CPU, 1000))
 
 
 @damage("units are lost", "cpu:n1: the ledger says")
 def _lose(state: State) -> None:
-    state.fleet.ledgers[CPU].release("running#1")
+    state.supply.ledgers[CPU].release("running#1")
 
 
 @damage("memory leaks", "memory:n1: the ledger says")
 def _leak_memory(state: State) -> None:
-    state.fleet.ledgers[MEMORY].release("env:default/t1")
+    state.supply.ledgers[MEMORY].release("env:default/t1")
 
 
 @damage("a core is held twice", "a unit is held twice")
 def _twice(state: State) -> None:
     orphan = Allocation(CPU, 1000, (0,))
-    state.fleet.nodes["n1"].orphans["ghost#1"] = (orphan,)
-    state.fleet.ledgers[CPU].adopt("ghost#1", orphan)
+    state.supply.nodes["n1"].orphans["ghost#1"] = (orphan,)
+    state.supply.ledgers[CPU].adopt("ghost#1", orphan)
 
 
 @damage("an action is forgotten", "lists the wrong actions")
@@ -84,7 +84,7 @@ def _stay(state: State) -> None:
 
 @damage("a node forgot its action", "it is missing on its node")
 def _unlist(state: State) -> None:
-    state.fleet.on_node["n1"].discard(RUNNING)
+    state.supply.on_node["n1"].discard(RUNNING)
 
 
 @damage("a trajectory runs two", "runs ")
@@ -109,7 +109,7 @@ def _no_wake(state: State) -> None:
 
 @damage("a silent node is waited for", "is silent without a deadline")
 def _silent(state: State) -> None:
-    state.fleet.nodes["n1"].lost_at = state.now
+    state.supply.nodes["n1"].lost_at = state.now
 
 
 def a_busy_state() -> State:

@@ -135,7 +135,7 @@ def test_a_replayed_journal_and_a_snapshot_lead_to_the_same_grants(core):
     assert units_of(scenario) == [("cpu:n1", 400, True)]
 
     replayed = Machine(make_ledger, a_config())
-    (node,) = scenario.machine.state.fleet.nodes.values()
+    (node,) = scenario.machine.state.supply.nodes.values()
     replayed.handle(events.NodeJoined(node=node.inventory, at=START))
     for entry in map(decode_entry, entries):
         assert encode(replayed.handle(*entry.events)) == encode(entry.decisions)

@@ -75,7 +75,7 @@ class Ahead:
 
     @property
     def ledger(self) -> ChunkLedger:
-        ledger = self.machine.state.fleet.ledgers[ResourceId("gpu:n1")]
+        ledger = self.machine.state.supply.ledgers[ResourceId("gpu:n1")]
         assert isinstance(ledger, ChunkLedger)
         return ledger
 

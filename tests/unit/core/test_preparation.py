@@ -76,7 +76,7 @@ def test_a_prepared_service_is_cached_on_no_chunk() -> None:
     home = Home("a", (0,))
     machine.handle(ServicePrepared(node="n1", home=home, awake=False, at=START + 1))
 
-    (ledger,) = machine.state.fleet.resident.values()
+    (ledger,) = machine.state.supply.resident.values()
     assert ledger.homes("a", 1000) == []
 
 
@@ -89,5 +89,5 @@ def test_a_service_that_cannot_be_prepared_goes_elsewhere_first() -> None:
     )
     machine.handle(failed)
 
-    (ledger,) = machine.state.fleet.resident.values()
+    (ledger,) = machine.state.supply.resident.values()
     assert ledger.allocate("x", 1000, "a", 60 * GIB).units == (1,)

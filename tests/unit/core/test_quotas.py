@@ -84,7 +84,7 @@ def test_a_quota_lowered_below_its_use_ends_nothing() -> None:
     lowered = a_config(apis={"search": 100}, quotas={"search": [a_quota(1, 10.0)]}, revision=1)
     assert granted(scenario.configure(lowered)) == []
     assert len(scenario.holding()) == 4
-    (use,) = scenario.machine.state.fleet.paced[ResourceId("api:search")].uses(scenario.now)
+    (use,) = scenario.machine.state.supply.paced[ResourceId("api:search")].uses(scenario.now)
     assert use.left == -3000
     scenario.submit(*calls(1, first=9))
     assert granted(scenario.advance(10.0)) == ["c9"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import hypothesis.strategies as st
@@ -18,17 +19,26 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 
 from domain import events
-from domain.action import Kind, Outcome
+from domain.action import Action, Kind, Outcome
 from domain.apis import ApiConfig, Cache, CallSpec, Feedback, Verdict
 from domain.decisions import Forget, ForkEnvironment
 from domain.elasticity import Elasticity
-from domain.events import NO_RESULT
+from domain.events import NO_RESULT, LeasesRenewed
+from domain.fleet_events import (
+    CacheMoved,
+    FleetWorkersChanged,
+    TrajectoryPinned,
+    TrajectoryPredicted,
+)
+from domain.fleets import FleetWorker, PlacementName, TokenUsage, WorkerFact
 from domain.ids import ActionId
 from domain.inventory import Config, PoolConfig
 from domain.limits import Share
 from tests.builders import (
     GIB,
     a_config,
+    a_fleet,
+    a_generation,
     a_lease,
     a_node,
     a_quota,
@@ -70,6 +80,38 @@ MERGED = st.sampled_from(
 )
 ANSWER = msgspec.Raw(b"\xa2ok")
 MEMORY = st.sampled_from([0, 0, GIB // 2, GIB, 3 * GIB])
+
+
+GENERATION_OF = st.sampled_from(["m", "m", "m", "g"])
+FLEETS: st.SearchStrategy[dict[str, tuple[int, ...]]] = st.sampled_from(
+    [{"m": (1, 2)}, {"m": (1, 2)}, {"m": (2,)}, {"m": (1, 1, 1), "g": (1,)}, {"g": ()}, {}]
+)
+FACTS = st.builds(
+    WorkerFact,
+    st.sampled_from(["w1", "w2"]),
+    st.sampled_from([None, None, True, False]),
+    st.sampled_from([None, "no answer", ""]),
+    st.sampled_from([None, None, 1, 2]),
+)
+USAGES = st.sampled_from([None, TokenUsage(100, 50, 0), TokenUsage(9000, 4000, 100)])
+#: Tokens that a predictor may say are left.
+TOKENS = st.sampled_from([0.0, 10.0, 5000.0, -1.0, math.nan, math.inf])
+
+
+@st.composite
+def generations(draw: st.DrawFn, number: int) -> Action:
+    """Any request to a model."""
+    return a_generation(
+        f"a{number:04d}",
+        draw(st.none() | TRAJECTORIES | TRAJECTORIES),
+        fleet=draw(GENERATION_OF),
+        batch=draw(st.sampled_from(["", "b1", "b2"])),
+        batch_size=draw(st.sampled_from([0, 2, 3])),
+        group=draw(st.sampled_from([None, "p1"])),
+        priority=draw(st.sampled_from([0, 0, 0, 1])),
+        queue_timeout_seconds=draw(st.sampled_from([None, None, 5.0])),
+        replay_safe=draw(st.booleans()),
+    )
 
 
 @st.composite
@@ -127,6 +169,10 @@ def configs(draw: st.DrawFn, revision: int) -> Config:
         ),
         quotas=draw(st.dictionaries(st.sampled_from(["search", "code"]), QUOTAS, max_size=2)),
         called=draw(MERGED),
+        fleets={
+            name: a_fleet(slots, policy=draw(st.sampled_from(PlacementName)))
+            for name, slots in draw(FLEETS).items()
+        },
         shares={"api:search": {"default": draw(SHARES)}} if draw(st.booleans()) else {},
         drained_nodes=frozenset(draw(st.sets(NODES))),
         node_grace_seconds=draw(st.sampled_from([10.0, 60.0])),
@@ -167,6 +213,40 @@ class Histories(RuleBasedStateMachine):
         batch = [data.draw(actions(first + n)) for n in range(count)]
         self.world.submit(*batch, lag_seconds=data.draw(st.sampled_from([0.0, 0.5, 8.0])))
 
+    @rule(data=st.data(), count=st.integers(1, 4))
+    def generate(self, data: st.DataObject, count: int) -> None:
+        first = len(self.world.submitted)
+        self.world.submit(*(data.draw(generations(first + n)) for n in range(count)))
+
+    @rule(data=st.data(), facts=st.lists(FACTS, min_size=1, max_size=2), own=st.booleans())
+    def judge_workers(self, data: st.DataObject, facts: list[WorkerFact], own: bool) -> None:
+        event = FleetWorkersChanged(fleet=data.draw(GENERATION_OF), facts=tuple(facts))
+        if own:
+            event.joined = (FleetWorker(name="own", url="http://own:1", slots=1, degree=2),)
+            event.removed = data.draw(st.sampled_from([(), ("own",)]))
+        self.world.handle(event)
+
+    @rule(
+        data=st.data(), trajectory=TRAJECTORIES, what=st.sampled_from(["said", "moved", "pinned"])
+    )
+    def tell_the_fleet(self, data: st.DataObject, trajectory: str, what: str) -> None:
+        fleet, key = data.draw(GENERATION_OF), self.world.key(trajectory)
+        if what == "said":
+            self.world.handle(
+                TrajectoryPredicted(fleet=fleet, trajectory=key, tokens=data.draw(TOKENS))
+            )
+        elif what == "moved":
+            ended, tokens = data.draw(st.booleans()), data.draw(st.sampled_from([0, 100]))
+            self.world.handle(CacheMoved(fleet=fleet, trajectory=key, ended=ended, tokens=tokens))
+        else:
+            worker = data.draw(st.sampled_from(["w1", "w2", ""]))
+            self.world.handle(TrajectoryPinned(fleet=fleet, trajectory=key, worker=worker))
+
+    @rule(data=st.data())
+    def renew_together(self, data: st.DataObject) -> None:
+        names = {self.any_action(data), self.any_action(data)}
+        self.world.handle(LeasesRenewed(action_ids=tuple(ActionId(each) for each in sorted(names))))
+
     @precondition(lambda self: self.world.running())
     @rule(data=st.data())
     def start(self, data: st.DataObject) -> None:
@@ -198,6 +278,7 @@ class Histories(RuleBasedStateMachine):
                     execution_seconds=2.0,
                     never_started=never,
                     feedback=said,
+                    usage=data.draw(USAGES) if not node else None,
                     result=NO_RESULT if said is None else ANSWER,
                 )
             )

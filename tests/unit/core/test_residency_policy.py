@@ -32,23 +32,23 @@ def submitted(machine, *actions):
 
 def test_units_are_granted_by_arrival_where_no_residents_are_known():
     machine = a_machine([a_gpu_node()], services("a", "b"))
-    machine.state.residency = ResidencyPolicy(machine.state.fleet)
+    machine.state.residency = ResidencyPolicy(machine.state.supply)
 
     assert submitted(machine, a_call("1", "a"), a_call("2", "b")) == ["1"]
 
 
 def test_a_policy_changes_which_queue_goes_first():
     machine = a_machine([a_gpu_node()], services("a"))
-    machine.state.residency = NewestFirst(machine.state.fleet)
+    machine.state.residency = NewestFirst(machine.state.supply)
 
     assert submitted(machine, a_call("1", "a"), a_call("2", "a")) == ["2"]
 
 
 def test_each_kind_of_units_has_its_own_policy():
     machine = a_machine([a_gpu_node()], services("a", "b"))
-    policies = {"gpu": ServiceResidency, "cpu": lambda state: NewestFirst(state.fleet)}
+    policies = {"gpu": ServiceResidency, "cpu": lambda state: NewestFirst(state.supply)}
     machine.state.residency = make_residency(machine.state, policies)
-    most = int(machine.state.fleet.ledgers[ResourceId("cpu:n1")].capacity / MILLI)
+    most = int(machine.state.supply.ledgers[ResourceId("cpu:n1")].capacity / MILLI)
 
     actions = [an_action("3", cost={"cpu": most}), an_action("4", cost={"cpu": most})]
 

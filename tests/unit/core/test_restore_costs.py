@@ -77,7 +77,7 @@ class Pool:
         self.machine.state.residency.memory.times[service] = RestoreTimes(seconds, 1.0)
 
     def ledger(self, node: str = "n1") -> ChunkLedger:
-        ledger = self.machine.state.fleet.ledgers[ResourceId(f"gpu:{node}")]
+        ledger = self.machine.state.supply.ledgers[ResourceId(f"gpu:{node}")]
         assert isinstance(ledger, ChunkLedger)
         return ledger
 

@@ -80,7 +80,7 @@ class Play:
 
     @property
     def ledger(self) -> ChunkLedger:
-        ledger = self.machine.state.fleet.ledgers[ResourceId("gpu:n1")]
+        ledger = self.machine.state.supply.ledgers[ResourceId("gpu:n1")]
         assert isinstance(ledger, ChunkLedger)
         return ledger
 
@@ -153,7 +153,7 @@ def test_nothing_is_granted_on_a_gpu_whose_memory_is_stuck_until_the_node_joins_
     assert play.submit(a_call("2", "a")) == {}
     assert (play.ledger.capacity, play.ledger.free) == (0, 0)
     restored = snapshot.load(snapshot.dump(play.machine), make)
-    assert restored.state.fleet.ledgers[ResourceId("gpu:n1")].capacity == 0
+    assert restored.state.supply.ledgers[ResourceId("gpu:n1")].capacity == 0
 
     play.at += 1
     joined = replace(a_gpu_node(), incarnation=2)

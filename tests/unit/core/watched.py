@@ -24,16 +24,21 @@ from domain.decisions import (
     RemoveEnvironment,
     Requeue,
     Resize,
+    SetFleet,
 )
+from domain.fleets import fleet_of, fleet_resource
 from domain.ids import ResourceId, TrajectoryKey, node_resource
 from domain.inventory import NodeInventory, PoolConfig
 from scheduler.core.machine import Machine
 from scheduler.core.state import snapshot
-from tests.builders import a_config, a_machine, a_node, granted, make_ledger
+from tests.builders import a_config, a_fleet, a_machine, a_node, granted, make_ledger
 from tests.scenario import Scenario
 
+#: In place of a node: the gateway that holds a generation.
+GATEWAY = ""
 FIRST_CONFIG = a_config(
     apis={"search": 2, "code": 1},
+    fleets={"m": a_fleet((1, 2))},
     pools=[PoolConfig("default", policy="paper")],
     node_grace_seconds=10.0,
 )
@@ -63,6 +68,8 @@ class Watched(Scenario):
         #: Forks that nodes make now, by request.
         self.forking: dict[str, ForkEnvironment] = {}
         self.nodes: dict[str, NodeInventory] = {}
+        #: Slots of each worker, by its resource; of those that get no further generation 0.
+        self.slots = {"fleet:m#1": 1, "fleet:m#2": 2}
         self.history: list[tuple[list[events.Event], list[Decision]]] = []
         #: A restored machine that must decide as the first one does.
         self.twin: Machine | None = None
@@ -132,14 +139,23 @@ class Watched(Scenario):
         elif isinstance(decision, Finish):
             self._judge_finish(decision)
         elif isinstance(decision, Abort):
-            # I7: only what was granted there is ended there.
-            attempt = Attempt(decision.action_id, decision.attempt)
-            assert self.granted_on[attempt] == decision.node
-            if decision.outcome is Outcome.CANCELLED:
-                self.cancelled.add(decision.action_id)
+            self._judge_abort(decision)
         elif isinstance(decision, Requeue):
             assert decision.action_id not in self.cancelled, "tried again after a cancel"
-        elif isinstance(decision, RemoveEnvironment):
+            self._drop_generation(decision.action_id)
+        elif isinstance(decision, SetFleet):
+            self._learn_slots(decision)
+        else:
+            self._judge_of_environments(decision)
+
+    def _judge_abort(self, abort: Abort) -> None:
+        """I7: only what was granted there is ended there."""
+        assert self.granted_on[Attempt(abort.action_id, abort.attempt)] == abort.node
+        if abort.outcome is Outcome.CANCELLED:
+            self.cancelled.add(abort.action_id)
+
+    def _judge_of_environments(self, decision: Decision) -> None:
+        if isinstance(decision, RemoveEnvironment):
             assert decision.trajectory not in self.removing
             self.removing[decision.trajectory] = decision.node
         elif isinstance(decision, ForkEnvironment):
@@ -153,9 +169,12 @@ class Watched(Scenario):
         assert not self.finishes[grant.action_id], "granted after its end"
         self.granted.add(grant.action_id)
         _judge_counts(action, grant)
+        attempt = Attempt(grant.action_id, grant.attempt)
+        if action.generation is not None:
+            self._judge_generation(action, attempt, grant)
+            return
         if grant.node is None:
             return
-        attempt = Attempt(grant.action_id, grant.attempt)
         assert attempt not in self.granted_on, "granted twice"
         if grant.attempt > 1:
             self._judge_repetition(action, grant)
@@ -172,6 +191,18 @@ class Watched(Scenario):
                 same = also.trajectory_key == action.trajectory_key
                 assert not (same and also.kind is Kind.EXEC), "two at once in one environment"
         runs[attempt] = grant
+
+    def _judge_generation(self, action: Action, attempt: Attempt, grant: Grant) -> None:
+        """I4: no worker runs more generations than it has slots; I3: again only if it may."""
+        if grant.attempt > 1:
+            self._judge_repetition(action, grant)
+        self.granted_on[attempt] = GATEWAY
+        runs = self.physical[GATEWAY]
+        runs[attempt] = grant
+        (held,) = grant.allocations
+        beside = [each for each in runs.values() if each.allocations[0].units == held.units and
+                  each.allocations[0].resource == held.resource]  # fmt: skip
+        assert len(beside) <= self.slots[held.resource]
 
     def _judge_fork(self, order: ForkEnvironment) -> None:
         """No command runs in an environment that is forked, and no other fork of it is made."""
@@ -209,7 +240,20 @@ class Watched(Scenario):
             if isinstance(event, events.ActionFinished) and event.never_started
         }
 
+    def _drop_generation(self, action_id: str) -> None:
+        """Let its gateway give up a generation: it was not renewed in time, or has ended."""
+        runs = self.physical[GATEWAY]
+        for attempt in [each for each in runs if each.action_id == action_id]:
+            del runs[attempt]
+
+    def _learn_slots(self, known: SetFleet) -> None:
+        self.slots |= {
+            f"fleet:{known.fleet}#{each.number}": each.slots if each.usable else 0
+            for each in known.workers
+        }
+
     def _judge_finish(self, finish: Finish) -> None:
+        self._drop_generation(finish.action_id)
         self.finishes[finish.action_id] += 1
         assert self.finishes[finish.action_id] == 1, "I1: one end"
         assert finish.reward is None or finish.outcome is Outcome.COMPLETED, "I2"
@@ -253,18 +297,23 @@ class Watched(Scenario):
         state = self.machine.state
         assert not state.trajectories
         held: Mapping[str, object] = {
-            r: ledger.holders() for r, ledger in state.fleet.ledgers.items()
+            r: ledger.holders() for r, ledger in state.supply.ledgers.items()
         }
         assert not any(held.values()), held
 
 
 def _judge_counts(action: Action, grant: Grant) -> None:
     """Raise unless the grant has one feasible count of each requested resource."""
-    amounts = {each.resource: each.amount for each in grant.allocations}
+    amounts = {_cost_name(each.resource): each.amount for each in grant.allocations}
     assert len(amounts) == len(action.cost), (action.cost, amounts)
     for name, counts in action.cost.items():
         amount = amounts.get(ResourceId(name)) or amounts[node_resource(name, grant.node or "")]
         assert amount in counts, (name, counts, amount)
+
+
+def _cost_name(resource: ResourceId) -> ResourceId:
+    worker = fleet_of(resource)
+    return resource if worker is None else fleet_resource(worker[0])
 
 
 def _judge_cores(grant: Grant, runs: Mapping[Attempt, Grant]) -> None:

@@ -1,4 +1,4 @@
-"""Fleet: nodes, the ledgers of their resources and of cluster-wide ones, and the actions on each node."""
+"""Supply: nodes, the ledgers of their resources and of cluster-wide ones, and the actions on each node."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from domain.confinement import can_sandbox
 from domain.ids import ActionId, ResourceId, node_resource
 from domain.inventory import NodeInventory, PoolConfig, ResourceInventory
-from domain.ports import HostingLedger, Ledger, LocalLedger, PacedLedger, SharingLedger
+from domain.ports import HostingLedger, Ledger, LocalLedger, PacedLedger, SeatLedger, SharingLedger
 from scheduler.core.state.live import READY, LiveAction, LiveNode
 
 MakeLedger = Callable[[ResourceId, ResourceInventory], Ledger]
 
 
 @dataclass(slots=True)
-class Fleet:
+class Supply:
     """Where actions can run, and which units are free there."""
 
     make_ledger: MakeLedger
@@ -30,6 +30,8 @@ class Fleet:
     local: dict[ResourceId, LocalLedger] = field(default_factory=dict)
     #: Ledgers with room for light actions beside their capacity.
     beside: dict[ResourceId, SharingLedger] = field(default_factory=dict)
+    #: Ledgers of seats on units that many holders share.
+    seated: dict[ResourceId, SeatLedger] = field(default_factory=dict)
     #: Ledgers of units that keep residents in their memory between actions.
     resident: dict[ResourceId, HostingLedger] = field(default_factory=dict)
     #: Actions that hold units, by node.
@@ -114,15 +116,20 @@ class Fleet:
         """Remove a node with its ledgers; return the resources that are gone."""
         gone = self.resources_of(name, in_cluster)
         for resource in gone:
-            del self.ledgers[resource]
-            self.paced.pop(resource, None)
-            self.local.pop(resource, None)
-            self.beside.pop(resource, None)
-            self.resident.pop(resource, None)
+            self.close_ledger(resource)
         self.on_node.pop(name, None)
         self.resizable.pop(name, None)
         del self.nodes[name]
         return gone
+
+    def close_ledger(self, resource: ResourceId) -> None:
+        """Remove the ledger of ``resource``, which nothing holds."""
+        del self.ledgers[resource]
+        self.paced.pop(resource, None)
+        self.local.pop(resource, None)
+        self.beside.pop(resource, None)
+        self.resident.pop(resource, None)
+        self.seated.pop(resource, None)
 
     def _classify(self, resource: ResourceId) -> None:
         ledger = self.ledgers[resource]
@@ -134,6 +141,10 @@ class Fleet:
             self.beside[resource] = ledger
         else:
             self.beside.pop(resource, None)
+        if isinstance(ledger, SeatLedger) and ledger.names_units:
+            self.seated[resource] = ledger
+        else:
+            self.seated.pop(resource, None)
 
     def place(self, live: LiveAction, node: str) -> None:
         """Record that ``live`` holds units on ``node``."""
