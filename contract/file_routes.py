@@ -12,6 +12,7 @@ from contract.receipts import RemovedFile, WrittenFile
 from contract.requests import FileModeRequest, MoveRequest
 from contract.route import API_PREFIX, PROJECT, TEXT, Binary, Body, Parameter, Route
 from domain.ports.files import (
+    MAX_ATTRIBUTE_BYTES,
     MAX_ENTRIES,
     MAX_UPLOAD_BYTES,
     DirectoryListing,
@@ -30,6 +31,17 @@ RANGE = Parameter(
 )
 MODE = Parameter(
     "mode", "Permissions in octal, as `0644`.", {"type": "string", "pattern": "^[0-7]{1,4}$"}
+)
+ATTRIBUTES = Parameter(
+    "attributes",
+    "With the extended attributes that any user may set, `user.*`, without that prefix.",
+    _BOOLEAN,
+)
+SET_ATTRIBUTES = Parameter(
+    "attributes",
+    "Extended attributes of the file: a JSON object of names, stored as `user.NAME`, and texts; at"
+    f" most {MAX_ATTRIBUTE_BYTES} bytes.",
+    TEXT,
 )
 CONTENT = Binary("application/octet-stream", "The bytes of the file, or of the range.")
 UPLOAD = Binary("application/octet-stream", f"The file, up to {MAX_UPLOAD_BYTES} bytes.")
@@ -54,7 +66,7 @@ _CONTENT_RESPONSES: dict[str, dict[int, Body]] = {
 
 def _content(method: str, operation: str, summary: str, scope: Scope, *, short: bool) -> Route:
     """Return a route on the content of a file."""
-    own = {"PUT": (MODE,), "GET": (RANGE,), "DELETE": (_RECURSIVE,)}[method]
+    own = {"PUT": (MODE, SET_ATTRIBUTES), "GET": (RANGE,), "DELETE": (_RECURSIVE,)}[method]
     return Route(
         method=method,
         path=f"{_TRAJECTORY}/files/{{path}}" if short else f"{_TRAJECTORY}/files",
@@ -82,6 +94,7 @@ FILES = (
             PROJECT,
             PATH,
             Parameter("follow", "Follow a link at the end of the path; the default.", _BOOLEAN),
+            ATTRIBUTES,
         ),
         responses={200: FileFacts},
         errors=(404, 409, 410, 422),
@@ -112,6 +125,7 @@ FILES = (
                 "Entries on a page.",
                 {"type": "integer", "minimum": 1, "maximum": MAX_ENTRIES},
             ),
+            ATTRIBUTES,
         ),
         responses={200: DirectoryListing},
         errors=(404, 409, 410, 422),

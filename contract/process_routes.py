@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from contract.route import API_PREFIX, PROJECT, Route
+from contract.route import API_PREFIX, PROJECT, Parameter, Route
 from domain.ports.processes import ProgramFacts
 from domain.principals import Scope
 
 _PROCESSES = f"{API_PREFIX}/trajectories/{{id}}/processes"
+#: Signals that end a program.
+END_SIGNALS = ("SIGKILL", "SIGTERM")
 
 
 class ProcessList(msgspec.Struct):
@@ -32,10 +34,17 @@ PROCESSES = (
         method="DELETE",
         path=f"{_PROCESSES}/{{pid}}",
         operation="processes_end",
-        summary="End a program of an environment by SIGKILL",
+        summary="End a program of an environment by SIGKILL, or send it SIGTERM",
         scope=Scope.SUBMIT,
-        parameters=(PROJECT,),
+        parameters=(
+            PROJECT,
+            Parameter(
+                "signal",
+                "SIGKILL, the default, or SIGTERM, which a program may handle.",
+                {"type": "string", "enum": list(END_SIGNALS)},
+            ),
+        ),
         responses={200: ProgramFacts},
-        errors=(404, 410),
+        errors=(404, 410, 422),
     ),
 )

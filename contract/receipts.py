@@ -65,6 +65,10 @@ class TrajectoryDetails(msgspec.Struct):
     live_actions: int | UnsetType = UNSET
     environment: EnvironmentSpec | UnsetType | None = UNSET
     detail: str | UnsetType = UNSET
+    #: Its environment was lost with its node.
+    lost: bool | UnsetType = UNSET
+    #: Its node shows no sign of life, and is not counted as dead yet.
+    silent: bool | UnsetType = UNSET
     #: When it was opened and when its time to live is over, as UTC RFC 3339.
     opened_at: str | UnsetType = UNSET
     expires_at: str | UnsetType = UNSET

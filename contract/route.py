@@ -56,6 +56,8 @@ class Route:
     errors: tuple[int, ...] = ()
     #: The handler sends the answer itself, piece by piece.
     streams: bool = False
+    #: The token of the trajectory in the path serves as well (`scheduler.runtime.rollouts.chat_tokens`).
+    for_agents: bool = False
 
 
 TEXT: dict[str, Any] = {"type": "string"}

@@ -46,6 +46,7 @@ from contract.responses import (
     DecisionsResponse,
     QueuesResponse,
 )
+from contract.rollout_routes import AGENT_CHATS, BACKENDS, ROLLOUTS
 from contract.route import (
     API_PREFIX,
     IDEMPOTENCY_KEY,
@@ -415,7 +416,8 @@ STATUS = (
 SOCKETS: tuple[Route, ...] = (ATTACH, *PORT_SOCKETS)
 
 ROUTES: tuple[Route, ...] = (
-    *ACTIONS, *FEEDS, *TASKS, *TRAJECTORIES, *FILES, *PORTS, *PROCESSES, *SESSIONS, *IMAGES, *STATUS,
+    *ACTIONS, *FEEDS, *TASKS, *TRAJECTORIES, *FILES, *PORTS, *PROCESSES, *SESSIONS, *IMAGES,
+    *ROLLOUTS, *AGENT_CHATS, *BACKENDS, *STATUS,
 )  # fmt: skip
 
 __all__ = [
