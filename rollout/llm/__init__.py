@@ -1,0 +1,1 @@
+"""Backends of language models: their dialects, health, and sampling that survives them."""
