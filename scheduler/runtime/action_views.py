@@ -11,8 +11,10 @@ from msgspec.structs import replace
 from contract.responses import ActionResponse, rfc3339
 from domain.action import ActionState
 from domain.allocation import Allocation, Placement
+from domain.backends import LLM
 from domain.decisions import Finish
 from domain.events import ActionFinished
+from domain.fleets import FLEET, fleet_of, fleet_resource
 from domain.resources import units
 from scheduler.core.advice.facts import ActionStatus
 from scheduler.runtime.rendering import wait_details
@@ -22,22 +24,29 @@ _decode_result = msgspec.msgpack.Decoder().decode
 
 def granted_units(node: str | None, allocations: Iterable[Allocation]) -> dict[str, float | int]:
     """Return the granted units by the resource names of the trainer: ``cpu:n1`` is ``cpu``."""
-    return {a.resource.removesuffix(f":{node}"): units(a.amount) for a in allocations}
+    return {_trainers_name(a.resource, node): units(a.amount) for a in allocations}
+
+
+def _trainers_name(resource: str, node: str | None) -> str:
+    worker = fleet_of(resource)
+    return resource.removesuffix(f":{node}") if worker is None else fleet_resource(worker[0])
 
 
 def placement(node: str | None, allocations: Iterable[Allocation]) -> Placement | None:
-    """Return the node and units of an action; None for an action without a node."""
-    if node is None:
-        return None
+    """Return the node and units of an action; None for an action without a node and without named units."""
     found = Placement(node)
     for allocation in allocations:
+        if allocation.units and allocation.resource.startswith((LLM, FLEET)):
+            found = replace(found, units={**found.units, allocation.resource: allocation.units})
+        if node is None:
+            continue
         if allocation.resource.startswith("cpu:"):
             found = replace(
                 found, cpus=allocation.units, shared=allocation.shared, why=allocation.why
             )
         elif allocation.resource.startswith("gpu:"):
             found = replace(found, gpus=allocation.units)
-    return found
+    return found if node is not None or found.units else None
 
 
 def live_view(status: ActionStatus, wall_offset: float) -> ActionResponse:
@@ -51,7 +60,7 @@ def live_view(status: ActionStatus, wall_offset: float) -> ActionResponse:
     return ActionResponse(
         id=action.id,
         state=live.state,
-        result=None if lease is None else {"expires_at": wall(lease)},
+        result=None if lease is None or action.generation else {"expires_at": wall(lease)},
         units=granted_units(live.node, live.allocations),
         placement=placement(live.node, live.allocations),
         waiting=wait_details(status),

@@ -5,10 +5,21 @@ from __future__ import annotations
 import msgspec
 
 from domain.apis import ApiConfig
+from domain.fleets import FleetEngine, FleetWorker, TransferAdapter
 from domain.ids import task_key
 from domain.project_limits import ProjectBounds
 from domain.services import GpuService
 from scheduler.core.state.model import State
+
+
+class FleetCapacity(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What routers of generations need to know of a fleet."""
+
+    engine: FleetEngine
+    #: Model that its workers know; empty: the name of the fleet.
+    source: str = ""
+    transfer: TransferAdapter = TransferAdapter.PROBED
+    workers: tuple[FleetWorker, ...] = ()
 
 
 class CapacityView(msgspec.Struct):
@@ -22,6 +33,7 @@ class CapacityView(msgspec.Struct):
     resources: dict[str, int]
     apis: dict[str, ApiConfig] = {}
     services: dict[str, GpuService] = {}
+    fleets: dict[str, FleetCapacity] = {}
     #: Pool → memory of its largest GPU.
     gpu_memory_bytes: dict[str, int] = {}
     #: Pool → most host memory that one of its nodes keeps for services; a pool with a node that does
@@ -45,7 +57,7 @@ def capacity_of(state: State) -> CapacityView:
     gpu_memory: dict[str, int] = {}
     service_memory: dict[str, int] = {}
     uncounted: set[str] = set()
-    for node in state.fleet.nodes.values():
+    for node in state.supply.nodes.values():
         pool, resources = node.inventory.pool, node.inventory.resources
         pools.setdefault(pool, []).append({kind: r.capacity for kind, r in resources.items()})
         if (gpus := resources.get("gpu")) is None:
@@ -63,6 +75,12 @@ def capacity_of(state: State) -> CapacityView:
         resources={name: config.most(name) or 0 for name in config.resources},
         apis=config.apis,
         services=config.services,
+        fleets={
+            name: FleetCapacity(
+                fleet.spec.engine, fleet.spec.source, fleet.spec.transfer, fleet.workers
+            )
+            for name, fleet in state.generations.fleets.items()
+        },
         gpu_memory_bytes=gpu_memory,
         networks={pool.name: pool.networks for pool in config.pools.values()},
         bound_tasks=_bound_tasks(state),

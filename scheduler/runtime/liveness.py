@@ -19,7 +19,7 @@ LIFE_SECONDS = 3.0
 REFUSING = "refusing"
 
 #: What a worker reports of itself.
-Fact = float | str | Sequence[float] | None
+Fact = float | str | Sequence[float] | Sequence[str] | None
 
 
 def process_name(role: str) -> str:
@@ -29,5 +29,9 @@ def process_name(role: str) -> str:
 
 def show_life(client: redis.Redis, keys: Keys, name: str, role: str, **facts: Fact) -> None:
     """Store a sign of life of the worker ``name``, with its facts."""
-    body = {"role": role, "pid": os.getpid(), "at": time(), **facts}
-    client.hset(keys.workers, name, json.dumps(body))
+    client.hset(keys.workers, name, life_of(role, **facts))
+
+
+def life_of(role: str, **facts: Fact) -> str:
+    """Return a sign of life, as it is stored."""
+    return json.dumps({"role": role, "pid": os.getpid(), "at": time(), **facts})

@@ -26,6 +26,7 @@ from scheduler.core.advice.facts import (
     ShareLimit,
     Shortage,
     WaitFacts,
+    WorkerQueue,
 )
 
 
@@ -93,6 +94,8 @@ def reason_of(facts: WaitFacts) -> str:
         return _share_limit(facts.resource or "", cause)
     if isinstance(cause, DeferralCause):
         return _deferral(facts.resource or "", cause)
+    if isinstance(cause, WorkerQueue):
+        return _worker_queue(cause)
     node = f"node {subject}, which holds its environment,"
     bounds = {
         "limit": f"asks for more of {subject} than its limit is now",
@@ -115,6 +118,11 @@ def reason_of(facts: WaitFacts) -> str:
         "kept_away": f"service {subject} failed on the chunks that are free, "
         "and waits for another one",
         "pool_paused": f"pool {subject} is paused",
+        "no_backend": f"no backend of {subject} is usable now: add one, or end its drain",
+        "no_worker": f"no worker of fleet {subject} gets generations now: add one, end its drain, or see why"
+        " it is unhealthy",
+        "batch_gathers": "the other trajectories of its batch are waited for, half a second at most",
+        "cache_moves": "the cache of its trajectory is being moved to another worker",
         "no_node": f"no node has joined pool {subject} yet",
         "nodes_unusable": f"every node of pool {subject} is lost or drained, or refuses work",
         "pool_unconfined": f"pool {subject} requires a sandbox, and no node that takes actions now has"
@@ -164,6 +172,17 @@ def _deferral(resource: str, cause: DeferralCause) -> str:
         f"held back: all are done sooner when those before it have more of {resource} "
         f"and it goes after the next one ends{soon}"
     )
+
+
+def _worker_queue(queue: WorkerQueue) -> str:
+    text = (
+        f"waits for one of the {queue.slots} slots of worker {queue.worker} of fleet {queue.fleet}"
+    )
+    if queue.ahead:
+        text += f", behind {queue.ahead}"
+    if queue.longer:
+        text += f", {queue.longer} of longer trajectories"
+    return text
 
 
 def duration_text(seconds: float) -> str:

@@ -19,10 +19,12 @@ from domain.action import (
     LeaseSpec,
 )
 from domain.apis import CallSpec, check_call
+from domain.backends import LLM, check_pool_of
 from domain.confinement import NETWORKS, check_network
 from domain.elasticity import parse_elasticity
 from domain.errors import InvalidRequest, NeverFits, NotFound
-from domain.ids import ActionId, action_id
+from domain.fleets import GenerationSpec, check_generation, fleet_name, fleet_resource
+from domain.ids import ActionId, ResourceId, action_id
 from domain.inventory import Config
 from domain.principals import Principal
 from domain.resources import MILLI, Cost, parse_units
@@ -80,8 +82,16 @@ class Admission:
             raise InvalidRequest(f"there is no pool {asked!r}; there are {known}", pointer="/pool")
         return asked or ""
 
-    def action(self, payload: ActionRequest, principal: Principal, door: str = "") -> Action:
+    def action(
+        self,
+        payload: ActionRequest,
+        principal: Principal,
+        door: str = "",
+        generation: GenerationSpec | None = None,
+    ) -> Action:
         """Return the action, with a new id; ``door`` is the facade that it came through.
+
+        ``generation``: given by the router of a fleet, which has the connection that the answer goes to.
 
         Raises InvalidRequest with the field and the remedy.
         """
@@ -89,26 +99,19 @@ class Admission:
         pool = self.pool(payload.pool, project)
         _check_sizes(payload)
         call = None if payload.call is None else _call(payload.call)
-        cost = _cost(payload)
-        service = None if call is None else _find_service(self.view, call)
-        if service is not None:
-            _set_degrees(cost, service, self.view, pool or self.view.projects[project])
-        elif call is not None:
-            cost.setdefault(call.target, (MILLI,))
+        cost, service = self._cost(payload, call, generation, pool or self.view.projects[project])
+        _check_pools(cost, project)
         _check_key(payload, cost)
         _check_work(payload)
         if payload.exec is not None:
             _check_output(payload.exec, self.output_bytes)
         check_metadata(payload.metadata)
-        if call is not None and service is None:
-            self._check_call(call)
         if payload.reward is not None:
-            _check_reward(payload.reward, payload.kind)
-            if payload.exec is not None and payload.exec.session is not None:
-                check_no_reward_of_session(payload.reward)
+            _check_reward(payload.reward, payload)
         if payload.environment is not None:
             self.check_environment(payload.environment, project, payload.task, pool)
-        self._check_feasible(cost, payload, pool or self.view.projects[project])
+        if generation is None:
+            self._check_feasible(cost, payload, pool or self.view.projects[project])
         duration = None if service is None else service.duration_seconds
         profile = payload.elasticity or (None if service is None else service.elasticity)
         return Action(
@@ -137,7 +140,30 @@ class Admission:
             replay_safe=payload.replay_safe,
             metadata=payload.metadata,
             door=door,
+            generation=generation,
         )
+
+    def _cost(
+        self,
+        payload: ActionRequest,
+        call: CallSpec | None,
+        generation: GenerationSpec | None,
+        pool: str,
+    ) -> tuple[Cost, GpuService | None]:
+        """Return what an action takes, and the GPU service that it calls, if any."""
+        cost = {name: parse_units(counts, f"/cost/{name}") for name, counts in payload.cost.items()}
+        if call is None:
+            return cost, None
+        fleet = _find_fleet(self.view, call, generation)
+        if fleet is not None:
+            return {fleet: (MILLI,)}, None
+        service = _find_service(self.view, call)
+        if service is not None:
+            _set_degrees(cost, service, self.view, pool)
+        else:
+            self._check_call(call)
+            cost.setdefault(call.target, (MILLI,))
+        return cost, service
 
     def check_environment(
         self, environment: EnvironmentSpec, project: str, task: str, pool: str
@@ -177,10 +203,6 @@ class Admission:
         check_feasible(cost, memory, config, pool, capacity)
 
 
-def _cost(payload: ActionRequest) -> Cost:
-    return {name: parse_units(counts, f"/cost/{name}") for name, counts in payload.cost.items()}
-
-
 def _check_sizes(payload: ActionRequest) -> None:
     if len(payload.cost) > MAX_RESOURCES:
         raise InvalidRequest(f"at most {MAX_RESOURCES} resources", pointer="/cost")
@@ -189,6 +211,13 @@ def _check_sizes(payload: ActionRequest) -> None:
             raise InvalidRequest(
                 f"at most {MAX_COUNTS} counts; give min and max", pointer=f"/cost/{name}"
             )
+
+
+def _check_pools(cost: Cost, project: str) -> None:
+    """Raise InvalidRequest for seats of a pool that belongs to another project."""
+    for name in cost:
+        if name.startswith(LLM):
+            check_pool_of(name.removeprefix(LLM), project, f"/cost/{name}")
 
 
 def _check_key(payload: ActionRequest, cost: Cost) -> None:
@@ -328,7 +357,8 @@ def _call(payload: CallRequest) -> CallSpec:
     return CallSpec(payload.target, payload.method, payload.path, headers, body, payload.stream)
 
 
-def _check_reward(rule: RewardRule, kind: Kind) -> None:
+def _check_reward(rule: RewardRule, payload: ActionRequest) -> None:
+    kind = payload.kind
     if kind not in (Kind.EXEC, Kind.CALL):
         raise InvalidRequest("a reward is read from kind exec or call", pointer="/reward")
     check_reward(rule, is_call=kind is Kind.CALL)
@@ -339,6 +369,8 @@ def _check_reward(rule: RewardRule, kind: Kind) -> None:
         check_path(path, "/reward/files")
         if not path.removeprefix("/workspace").strip("/.") or path.endswith("/"):
             raise InvalidRequest(f"{path[:128]!r} does not name a file", pointer="/reward/files")
+    if payload.exec is not None and payload.exec.session is not None:
+        check_no_reward_of_session(rule)
 
 
 def _find_service(view: CapacityView, call: CallSpec) -> GpuService | None:
@@ -357,6 +389,31 @@ def _find_service(view: CapacityView, call: CallSpec) -> GpuService | None:
         )
     check_service_call(call, service)
     return service
+
+
+def _find_fleet(
+    view: CapacityView, call: CallSpec, generation: GenerationSpec | None
+) -> ResourceId | None:
+    """Return the resource of the fleet that a call names (``fleet:<name>``); None for another call.
+
+    Raises InvalidRequest for a fleet that is not declared, or does not take this call.
+    """
+    name = fleet_name(call.target)
+    if name is None:
+        return None
+    if name not in view.fleets:
+        known = ", ".join(sorted(view.fleets)) or "none yet"
+        raise InvalidRequest(
+            f"there is no fleet {name!r} to call; there are: {known}", pointer="/call/target"
+        )
+    if generation is None:
+        raise InvalidRequest(
+            "a generation needs the connection that its answer goes to, so it is no action of a trainer:"
+            " name the fleet as model of an OpenAI request",
+            pointer="/call/target",
+        )
+    check_generation(call)
+    return fleet_resource(name)
 
 
 def _set_degrees(cost: Cost, service: GpuService, view: CapacityView, pool: str) -> None:

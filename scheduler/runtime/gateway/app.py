@@ -20,8 +20,10 @@ from domain.errors import TangramError, Unavailable
 from domain.principals import Scope as TokenScope
 from scheduler.runtime.asgi_socket import AsgiSocket, PeerGone
 from scheduler.runtime.gateway.authentication import bearer_token, expiry_headers
+from scheduler.runtime.gateway.chat_completions import AgentChats
 from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.gateway.endpoints.actions import Actions
+from scheduler.runtime.gateway.endpoints.backends import Backends
 from scheduler.runtime.gateway.endpoints.event_feeds import EventFeeds
 from scheduler.runtime.gateway.endpoints.files import Files
 from scheduler.runtime.gateway.endpoints.health import Health
@@ -31,11 +33,13 @@ from scheduler.runtime.gateway.endpoints.output_streaming import OutputStreaming
 from scheduler.runtime.gateway.endpoints.ports import Ports
 from scheduler.runtime.gateway.endpoints.processes import Processes
 from scheduler.runtime.gateway.endpoints.response_streaming import ResponseStreaming
+from scheduler.runtime.gateway.endpoints.rollout_changes import RolloutChanges
+from scheduler.runtime.gateway.endpoints.rollouts import RolloutEndpoints
 from scheduler.runtime.gateway.endpoints.sessions import Sessions
 from scheduler.runtime.gateway.endpoints.snapshots import Snapshots
 from scheduler.runtime.gateway.endpoints.task_control import TaskControl
 from scheduler.runtime.gateway.endpoints.trajectories import Trajectories
-from scheduler.runtime.gateway.facade import FacadeEntry, FacadePort
+from scheduler.runtime.gateway.facade import FacadeEntry, FacadePort, note_refusal
 from scheduler.runtime.gateway.fair_turns import turn_of
 from scheduler.runtime.gateway.http import (
     Application,
@@ -52,6 +56,8 @@ from scheduler.runtime.gateway.http import (
 )
 from scheduler.runtime.gateway.idempotency import IdempotencyStore
 from scheduler.runtime.gateway.route_table import Handler, Match, RouteTable
+from scheduler.runtime.redis.facade_records import TimedRecords
+from scheduler.runtime.rollouts.chat_tokens import is_chat_token
 
 log = logging.getLogger(__name__)
 
@@ -67,18 +73,22 @@ def _is_replayable(request: HttpRequest) -> bool:
         and path.startswith(f"{API_PREFIX}/")
         and path.rstrip("/") not in _OWN_KEYS
         and "/ports/" not in path
+        and not path.endswith("/v1/chat/completions")
     )
 
 
-def _handlers(
-    context: GatewayContext, streams: ResponseStreaming, needed_roles: tuple[str, ...]
+def native_handlers(
+    context: GatewayContext,
+    streams: ResponseStreaming | None = None,
+    needed_roles: tuple[str, ...] = (),
+    chats: AgentChats | None = None,
 ) -> dict[str, Handler]:
     """Return the handler of each operation of `contract.routes.ROUTES`."""
     actions, leases, feeds = Actions(context), Leases(context), EventFeeds(context)
     tasks, trajectories = TaskControl(context), Trajectories(context)
     health, files = Health(context, needed_roles), Files(context)
     ports = Ports(context)
-    snapshots = Snapshots(context)
+    snapshots, streams = Snapshots(context), streams or ResponseStreaming(context)
     return {
         "actions_submit": actions.submit,
         "actions_submit_batch": actions.batch,
@@ -114,6 +124,9 @@ def _handlers(
         "processes_end": Processes(context).end,
         **_session_handlers(Sessions(context)),
         **_image_handlers(Images(context)),
+        **_rollout_handlers(RolloutEndpoints(context), RolloutChanges(context)),
+        **_backend_handlers(Backends(context)),
+        **_chat_handlers(chats or AgentChats(context)),
         "snapshots_take": snapshots.take,
         "trajectories_park": snapshots.park,
         "snapshots_list": snapshots.list,
@@ -149,6 +162,44 @@ def _image_handlers(images: Images) -> dict[str, Handler]:
     }
 
 
+def _rollout_handlers(rollouts: RolloutEndpoints, changes: RolloutChanges) -> dict[str, Handler]:
+    """Return the handlers of `contract.rollout_routes.ROLLOUTS`."""
+    return {
+        "rollouts_submit": rollouts.submit,
+        "rollouts_list": rollouts.listed,
+        "rollouts_completions": rollouts.completions,
+        "rollouts_acknowledge": rollouts.acknowledge,
+        "rollouts_retrieve": rollouts.show,
+        "rollouts_artefact": rollouts.artefact,
+        "rollouts_turns": rollouts.turns,
+        "rollouts_cancel": changes.cancel,
+        "rollouts_park": changes.park,
+        "rollouts_resume": changes.resume,
+        "rollouts_cancel_many": changes.cancel_many,
+        "rollouts_park_many": changes.park_many,
+        "rollouts_resume_many": changes.resume_many,
+    }
+
+
+def _chat_handlers(chats: AgentChats) -> dict[str, Handler]:
+    """Return the handlers of `contract.rollout_routes.AGENT_CHATS`."""
+    return {"agent_chat_complete": chats.complete, "agent_chat_models": chats.models}
+
+
+def _backend_handlers(backends: Backends) -> dict[str, Handler]:
+    """Return the handlers of `contract.rollout_routes.BACKENDS`."""
+    return {
+        "backends_list": backends.listed,
+        "backends_put": backends.put,
+        "backends_clear": backends.clear,
+        "backends_forget": backends.forget,
+        "backends_balance": backends.balance,
+        "backends_remove": backends.remove,
+        "backends_drain": backends.drain,
+        "backends_resume": backends.resume,
+    }
+
+
 def _session_handlers(sessions: Sessions) -> dict[str, Handler]:
     """Return the handlers of `contract.session_routes.SESSIONS`."""
     return {
@@ -177,12 +228,22 @@ class Gateway:
         self._facades = facades
         self._idempotency = IdempotencyStore(context.client, context.keys)
         self._streams = ResponseStreaming(context)
-        self._native = _handlers(context, self._streams, needed_roles)
+        self._chats = AgentChats(context)
+        self._native = native_handlers(context, self._streams, needed_roles, self._chats)
         self._table = RouteTable()
         self._table.add(ROUTES, self._native)
         self._table.add(SOCKETS, _socket_handlers(context))
         #: Routes of the facades that are loaded, by the first of their prefixes.
         self._loaded: dict[str, RouteTable] = {}
+
+    async def resume(self) -> None:
+        """Load the facades that have work of a web process which ended; without Redis, their first requests do."""
+        for entry in self._facades:
+            if entry.resumes:
+                records = TimedRecords(self._context.client, self._context.keys, entry.door)
+                with suppress(Unavailable):
+                    if await records.noted():
+                        self._routes_of(entry)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -254,7 +315,10 @@ class Gateway:
         """
         try:
             response = await answering
-        except ClientGone:
+        except ClientGone as error:
+            entry = self._facade_of(self._hosted(request).path)
+            if entry is not None:
+                note_refusal(entry.door, request, error)
             return
         except asyncio.CancelledError:
             # The server shuts down and cancels requests that take longer than its grace period.
@@ -313,7 +377,10 @@ class Gateway:
     ) -> HttpResponse | None:
         if not self._context.started:
             await self._context.start()
-        principal = await self._context.tokens.principal_of(token, request, scope)
+        if match.route.for_agents and is_chat_token(token):
+            principal = await self._chats.principal(token, match.parameters[0] or "")
+        else:
+            principal = await self._context.tokens.principal_of(token, request, scope)
         await self._context.turns.take(turn_of(principal))
         if match.route.streams:
             return await match.handler(request, principal, *match.parameters, send)
@@ -350,4 +417,5 @@ class Gateway:
         entry = self._facade_of(request.path)
         if entry is None or not entry.is_loaded:
             return problem_of(error, request)
+        note_refusal(entry.door, request, error)
         return entry.facade.refusal(error, request)

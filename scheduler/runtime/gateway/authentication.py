@@ -19,7 +19,7 @@ from functools import partial
 from time import monotonic, time
 from typing import NamedTuple
 
-from domain.events import RequestOrigin
+from domain.event_base import RequestOrigin
 from domain.principals import Principal, Scope
 from scheduler.runtime.gateway.http import HttpError, HttpRequest
 

@@ -16,6 +16,7 @@ import redis
 import redis.asyncio
 
 from contract.responses import ActionResponse, CompletionsResponse
+from contract.rollout_views import RolloutCompletions, RolloutView
 from domain.action import ActionState, Kind
 from domain.errors import Gone, InvalidRequest, NotFound, Unavailable
 from domain.principals import Principal
@@ -25,16 +26,20 @@ from scheduler.runtime.body_store import BodyStore
 from scheduler.runtime.capacity import CapacityView
 from scheduler.runtime.gateway.admission import MAX_OUTPUT_BYTES, Admission
 from scheduler.runtime.gateway.authentication import Authenticate, TokenCache
+from scheduler.runtime.gateway.callbacks import Callbacks
 from scheduler.runtime.gateway.fair_turns import FairTurns
 from scheduler.runtime.gateway.http import ClientGone, HttpRequest
 from scheduler.runtime.gateway.journal_tail import JournalTail
 from scheduler.runtime.gateway.node_door import NODE_REQUESTS, NodeDoorClient
+from scheduler.runtime.gateway.rollout_bounds import LIVE_ROLLOUTS
 from scheduler.runtime.gateway.scheduler_queries import NotLive, SchedulerQueries
 from scheduler.runtime.gateway.submitter import Submitter
 from scheduler.runtime.liveness import process_name
 from scheduler.runtime.redis.clients import keep_running
 from scheduler.runtime.redis.door_addresses import DoorAddresses
 from scheduler.runtime.redis.journal import id_parts
+from scheduler.runtime.rollouts.log_store import RolloutLogs
+from scheduler.runtime.rollouts.rollout_ends import RolloutEnds
 from scheduler.runtime.stored_actions import with_result
 
 log = logging.getLogger(__name__)
@@ -45,10 +50,28 @@ QUICK_SECONDS = 0.05
 #: Longest lag of a row behind the journal.
 ROW_SECONDS = 2.0
 ROW_POLL_SECONDS = 0.05
+#: Calls of the agents of a project to their models that are open at once in one process.
+MOST_CHATS = 4096
 #: Pause before another read of the capacity when Redis fails.
 RETRY_SECONDS = 0.2
 
 _capacity = msgspec.json.Decoder(CapacityView)
+
+
+class FindRolloutCompletions(Protocol):
+    """Read a page of the log of finished rollouts."""
+
+    def __call__(
+        self, project: str | None, after: int, limit: int
+    ) -> Awaitable[RolloutCompletions]: ...
+
+
+async def _no_rollout(_: str) -> RolloutView | None:
+    return None
+
+
+async def _no_rollouts(project: str | None, after: int, limit: int) -> RolloutCompletions:
+    return RolloutCompletions([], str(after))
 
 
 class FindCompletions(Protocol):
@@ -73,6 +96,9 @@ class GatewayBackend:
     facts: Callable[[], Awaitable[dict[str, Any]]]
     #: Whether a project has a task of that name; its row may come `ROW_SECONDS` after its first action.
     task_exists: Callable[[str, str], Awaitable[bool]]
+    #: Row of a rollout of any project; None when there is none.
+    rollout_view: Callable[[str], Awaitable[RolloutView | None]] = _no_rollout
+    rollout_completions: FindRolloutCompletions = _no_rollouts
 
 
 def is_settled(view: ActionResponse) -> bool:
@@ -102,6 +128,9 @@ class GatewayContext:
         limits: ProjectLimits | None = None,
         node_requests: int = NODE_REQUESTS,
         bodies: BodyStore | None = None,
+        rollout_logs: RolloutLogs | None = None,
+        live_rollouts: int = LIVE_ROLLOUTS,
+        callbacks: Callbacks | None = None,
     ) -> None:
         self._end_process = end_process
         self.client = client
@@ -116,11 +145,21 @@ class GatewayContext:
         )
         self.queries = SchedulerQueries(client, keys, self.submitter, process_name("web"))
         self.bodies = bodies or BodyStore(None)
+        self.rollout_logs = rollout_logs or RolloutLogs(None)
+        self.callbacks = callbacks or Callbacks()
+        self.rollout_ends = RolloutEnds()
+        #: That a project may have.
+        self.live_rollouts = live_rollouts
+        self.tail.also.append(self.rollout_ends)
         self.node_door = NodeDoorClient(
             DoorAddresses(client, keys),
             self.tail.places,
             self._node_of,
             node_requests,
+        )
+        #: To rollout workers, which are asked by their names.
+        self.rollout_door = NodeDoorClient(
+            DoorAddresses(client, keys, rollouts=True), self.tail.places, self._node_of, MOST_CHATS
         )
         self._stale = asyncio.Event()
         #: The stored capacity that the admission uses.
@@ -156,6 +195,7 @@ class GatewayContext:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.node_door.close()
+        await self.rollout_door.close()
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.client.aclose)
 
@@ -173,8 +213,8 @@ class GatewayContext:
     async def _node_of(self, project: str, trajectory: str) -> str:
         """Return the node of an environment; empty without one. Raises NotFound, Gone, Unavailable."""
         found = await self.queries.trajectory(project, trajectory)
-        if found.state == "finished":
-            raise Gone(f"trajectory {trajectory!r} is finished; its environment is removed")
+        if found.state != "open":
+            raise Gone(f"trajectory {trajectory!r} is {found.state}; its environment is removed")
         return found.node or ""
 
     async def _follow_capacity(self) -> None:
@@ -253,9 +293,9 @@ class GatewayContext:
         return await self.find(request, principal, action_id)
 
     async def wait_for(
-        self, request: HttpRequest, future: asyncio.Future[ActionResponse | None], seconds: float
-    ) -> ActionResponse | None:
-        """Return the finished action, or None when it takes longer (or is a lease, now granted).
+        self, request: HttpRequest, future: asyncio.Future[T | None], seconds: float
+    ) -> T | None:
+        """Return the result of ``future``, or None when it takes longer (or is a lease, now granted).
 
         Raises ClientGone.
         """
@@ -318,6 +358,25 @@ class GatewayContext:
             attempts -= 1
             await asyncio.sleep(ROW_POLL_SECONDS)
         return view
+
+    async def rows_are_current(self) -> bool:
+        """Whether rows show all that the tail of the journal has read."""
+        return await self._projected(self.tail.position)
+
+    async def newer_rows(self, seen: str, seconds: float) -> str:
+        """Wait until rows show the journal after entry ``seen`` (empty: what is read now), or some time is over; return the entry that they show.
+
+        Rows follow the journal at their own pace, so the entry alone would bring a log of ends no row.
+        """
+        if self.tail.position == seen:
+            await self.tail.next_entries(min(seconds, 1.0))
+            await asyncio.sleep(min(seconds, ROW_POLL_SECONDS))  # of a busy journal, not each entry
+        position = self.tail.position
+        for _ in range(1 + int(min(seconds, ROW_SECONDS) / ROW_POLL_SECONDS)):
+            if await self._projected(position):
+                break
+            await asyncio.sleep(min(seconds, ROW_POLL_SECONDS))
+        return position
 
     async def _projected(self, journal_id: str) -> bool:
         position = await self.client.hget(self.keys.positions, "projector")

@@ -26,6 +26,8 @@ class EnvironmentPlaces:
         self._nodes: OrderedDict[TrajectoryKey, str] = OrderedDict()
         self._actions: OrderedDict[ActionId, str] = OrderedDict()
         self._waiters: dict[ActionId, list[asyncio.Future[str]]] = defaultdict(list)
+        #: Trajectories that this process has finished, until it reads that in the journal.
+        self._closing: set[TrajectoryKey] = set()
 
     def granted(self, grant: Grant) -> None:
         """Record where an action runs, and its environment is."""
@@ -51,9 +53,20 @@ class EnvironmentPlaces:
         """Drop an environment that is being removed."""
         self._nodes.pop(removal.trajectory, None)
 
+    def close(self, trajectory: TrajectoryKey) -> None:
+        """Drop a trajectory that is being finished; grants before that, read later, do not find it again."""
+        self._nodes.pop(trajectory, None)
+        self._closing.add(trajectory)
+
+    def closed(self, trajectory: TrajectoryKey) -> None:
+        """Drop a trajectory whose end is in the journal."""
+        self._nodes.pop(trajectory, None)
+        self._closing.discard(trajectory)
+
     def found(self, trajectory: TrajectoryKey, node: str) -> None:
         """Record what the scheduler loop answered."""
-        _record(self._nodes, trajectory, node)
+        if trajectory not in self._closing:
+            _record(self._nodes, trajectory, node)
 
     def forget(self, trajectory: TrajectoryKey) -> None:
         """Drop a trajectory whose node does not hold it any more."""
@@ -63,6 +76,7 @@ class EnvironmentPlaces:
         """Drop all: an entry of the journal could not be read."""
         self._nodes.clear()
         self._actions.clear()
+        self._closing.clear()
 
     def of(self, trajectory: TrajectoryKey) -> str | None:
         """Return the node of an environment; None when it is not in the cache."""

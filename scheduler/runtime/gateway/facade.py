@@ -31,6 +31,7 @@ from functools import cached_property
 from contract.receipts import TrajectoryReceipt
 from contract.requests import ActionRequest
 from contract.responses import ActionResponse
+from contract.rollout_status import RolloutsStatus
 from contract.routes import API_PREFIX, Body, Route
 from domain.action import Action
 from domain.codec import encode
@@ -48,13 +49,20 @@ from scheduler.runtime.gateway.fair_turns import turn_of
 from scheduler.runtime.gateway.http import ClientGone, HttpError, HttpRequest, HttpResponse, Send
 from scheduler.runtime.gateway.native_calls import NativeCalls
 from scheduler.runtime.gateway.route_table import TRAJECTORY, Handler
-from scheduler.runtime.redis.facade_records import FacadeRecords
+from scheduler.runtime.redis.clients import keep_running
+from scheduler.runtime.redis.facade_records import FacadeClaims, FacadeRecords, TimedRecords
 from scheduler.runtime.stored_actions import with_stored_inputs
 
 log = logging.getLogger(__name__)
 
 #: Longest wait for one result; clients have limits of their own.
 PATIENCE_SECONDS = 86_400.0
+
+
+def note_refusal(door: str, request: HttpRequest, error: TangramError) -> None:
+    """Log a request that a door refuses, or whose client disconnected: one line, without its body."""
+    said = str(error) or type(error).__name__
+    log.info("door %s: %s %.200r: %.300r", door, request.method, request.path, said)
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,8 @@ class FacadeEntry:
     hosts: re.Pattern[str] | None = None
     #: Name of its protocol; empty: the first prefix without the slash.
     name: str = ""
+    #: It works on after its answers: a web process loads it at its start where such work is noted (`TimedRecords.note`).
+    resumes: bool = False
 
     @property
     def door(self) -> str:
@@ -148,6 +158,12 @@ class FacadePort:
         self._door = door
         #: What this facade stores.
         self.records = FacadeRecords(context.client, context.keys, door)
+        #: What it stores for a while.
+        self.timed = TimedRecords(context.client, context.keys, door)
+        #: Messages to URLs of its clients.
+        self.callbacks = context.callbacks
+        #: What the clients of this facade wait for.
+        self.claims = FacadeClaims(context.client, context.keys, door)
 
     def native(self, request: HttpRequest, principal: Principal) -> NativeCalls:
         """Return the calls of ``/api/v1`` for a client's request."""
@@ -192,6 +208,22 @@ class FacadePort:
     async def trajectories(self) -> list[TrajectoryReceipt]:
         """Return the open trajectories of this facade, of all projects. Raises Unavailable."""
         return await self._context.queries.trajectories(None, self._door)
+
+    async def rollout_counts(self, project: str, task: str) -> RolloutsStatus:
+        """Return the numbers of unfinished rollouts of a task that came through this facade, by state and stage. Raises Unavailable."""
+        return await self._context.queries.rollouts(
+            project=project, task=task, door=self._door, limit=0
+        )
+
+    async def repeat(self, work: Callable[[], Awaitable[None]], seconds: float) -> None:
+        """Do ``work`` again and again, so long after its end, until cancelled; errors of Tangram are logged."""
+        while keep_running():
+            try:
+                await work()
+            except TangramError as error:
+                log.warning("door %s: work in the background waits: %s", self._door, error)
+            if keep_running():
+                await asyncio.sleep(seconds)
 
     async def secret(self) -> bytes:
         """Return the secret of all web processes, for tokens that a facade makes. Raises Unavailable."""

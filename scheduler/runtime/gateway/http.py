@@ -20,6 +20,7 @@ from domain.errors import (
     Gone,
     InvalidRequest,
     NotFound,
+    StorageFull,
     TangramError,
     Unavailable,
 )
@@ -49,7 +50,7 @@ class HttpError(TangramError):
 
 
 class ClientGone(TangramError):
-    """The client has closed the connection."""
+    """The client disconnected."""
 
 
 class HttpRequest:
@@ -220,7 +221,9 @@ class HttpResponse:
 def problem_of(error: TangramError, request: HttpRequest) -> HttpResponse:
     """Return the problem document of an error."""
     status, headers = _status_of(error)
-    code = error.code if isinstance(error, (HttpError, InvalidRequest)) else "unavailable"
+    code = "disk_full" if isinstance(error, StorageFull) else "unavailable"
+    if isinstance(error, (HttpError, InvalidRequest)):
+        code = error.code
     errors = list(error.errors) if isinstance(error, HttpError) else []
     if isinstance(error, InvalidRequest) and error.pointer:
         errors.append({"pointer": error.pointer, "detail": str(error)})
@@ -234,6 +237,11 @@ def problem_of(error: TangramError, request: HttpRequest) -> HttpResponse:
         errors=errors,
     )
     return HttpResponse(status, problem, content_type=b"application/problem+json", headers=headers)
+
+
+def status_of(error: TangramError) -> int:
+    """Return the HTTP status that an error is answered with."""
+    return _status_of(error)[0]
 
 
 def _status_of(error: TangramError) -> tuple[int, dict[str, str]]:
@@ -250,4 +258,4 @@ def _status_of(error: TangramError) -> tuple[int, dict[str, str]]:
     if isinstance(error, CapacityError):
         status = 503 if isinstance(error, Unavailable) else 429
         return status, {"Retry-After": str(max(1, round(error.retry_after_seconds)))}
-    return 500, {}
+    return 507 if isinstance(error, StorageFull) else 500, {}

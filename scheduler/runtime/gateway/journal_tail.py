@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
-from typing import cast
+from typing import Protocol, cast
 
 import redis
 import redis.asyncio
@@ -21,7 +21,9 @@ from domain.events import (
     ConfigApplied,
     NodeForgetAsked,
     NodeJoined,
+    TrajectoryFinished,
 )
+from domain.ids import trajectory_key
 from domain.journal_reducer import JournalReducer, on
 from domain.redis_keys import Keys
 from scheduler.runtime.action_views import finished_view
@@ -40,6 +42,16 @@ RETRY_SECONDS = 0.2
 BUSY_SECONDS = 0.001
 #: A lost cancellation takes effect after this time.
 BLOCK_SECONDS = 1.0
+
+
+class FollowsJournal(Protocol):
+    """A reducer that a tail feeds beside itself."""
+
+    def reduce(self, entry: JournalEntry) -> None:
+        """Fold one entry."""
+
+    def skipped(self) -> None:
+        """An entry could not be read."""
 
 
 class JournalTail(JournalReducer):
@@ -68,6 +80,8 @@ class JournalTail(JournalReducer):
         #: Called with the name and the incarnation of each node that joins.
         self._joined = joined
         self.places = EnvironmentPlaces()
+        #: Reducers that take each entry after this one.
+        self.also: list[FollowsJournal] = []
         #: Resolved with the finished action; with None when a lease is granted, or when an entry was
         #: skipped: then the request queries the state of its action.
         self._waiters: dict[str, list[asyncio.Future[ActionResponse | None]]] = defaultdict(list)
@@ -174,7 +188,10 @@ class JournalTail(JournalReducer):
                     await asyncio.sleep(0)
                     began = loop.time()
                 try:
-                    self.reduce(read_entry(stream_id, fields))
+                    entry = read_entry(stream_id, fields)
+                    self.reduce(entry)
+                    for reducer in self.also:
+                        reducer.reduce(entry)
                 except Unreadable as error:
                     log.error("a journal entry is skipped: %s", error)
                     self._skip()
@@ -190,6 +207,8 @@ class JournalTail(JournalReducer):
         self.places.clear()
         for action_id in list(self._waiters):
             self._resolve(action_id, None)
+        for reducer in self.also:
+            reducer.skipped()
 
     def begin(self, entry: JournalEntry) -> None:
         """Record the number and the times of ``entry``."""
@@ -223,6 +242,10 @@ class JournalTail(JournalReducer):
     @on(ForkEnvironment)
     def _forking(self, fork: ForkEnvironment) -> None:
         self.places.forked(fork)
+
+    @on(TrajectoryFinished)
+    def _trajectory_finished(self, event: TrajectoryFinished) -> None:
+        self.places.closed(trajectory_key(event.project, event.trajectory))
 
     @on(RemoveEnvironment)
     def _removing(self, removal: RemoveEnvironment) -> None:

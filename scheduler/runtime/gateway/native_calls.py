@@ -7,9 +7,9 @@
         async for piece in file.chunks: ...
 
 Rules
-1. A call passes the handler, the checks and the scope of its native route, and raises its errors. An error of the
-   node (no such file, a session that ended) is an `HttpError` with the native status and code. What a facade
-   can do, the same token can do over ``/api/v1``.
+1. A call passes the handler, the checks and the scope of its native route, and raises its errors; those of the node
+   (no such file, a session that ended) are the same `NotFound`, `Conflict` and `InvalidRequest`. What a facade can do,
+   the same token can do over ``/api/v1``.
 2. A call acts for the principal, in the project that the query of the facade's request names, else in that of
    the token. An action records the facade as its ``door``.
 3. `run` cancels its action when the client disconnects; `start` leaves it running.
@@ -26,6 +26,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
+import redis
 
 from contract.process_routes import ProcessList
 from contract.receipts import (
@@ -39,6 +40,7 @@ from contract.responses import ActionResponse
 from contract.routes import ROUTES, SOCKETS, Route
 from contract.session_routes import SessionList
 from domain.action import Action
+from domain.errors import Unavailable
 from domain.manifest import read
 from domain.ports.files import DirectoryListing, FileFacts
 from domain.ports.processes import ProgramFacts
@@ -46,6 +48,7 @@ from domain.ports.sessions import SessionFacts
 from domain.ports.watching import WatchEvent
 from domain.principals import Principal, Scope
 from scheduler.runtime.gateway.context import GatewayContext
+from scheduler.runtime.gateway.door_keys import DIGEST_BYTES, DOOR_KEY, DoorKey
 from scheduler.runtime.gateway.http import (
     HttpError,
     HttpRequest,
@@ -82,6 +85,10 @@ Complete = Callable[[HttpRequest, Principal, Action, float | None, str], Awaitab
 _routes: Final = {route.operation: route for route in (*ROUTES, *SOCKETS)}
 
 
+def _asking(attributes: bool) -> dict[str, str]:
+    return {"attributes": "true"} if attributes else {}
+
+
 class NativeCalls:
     """The native calls for one request of a client."""
 
@@ -97,7 +104,7 @@ class NativeCalls:
         self._context = context
         self._complete = complete
         self._handlers = handlers
-        self._door = door
+        self.door = door
         self._request = request
         self._principal = principal
 
@@ -106,7 +113,7 @@ class NativeCalls:
     async def open(self, trajectory: str, task: str, **members: Any) -> TrajectoryReceipt:
         """Declare a trajectory; ``members`` as in `TrajectoryRequest`. Raises Conflict, InvalidRequest."""
         body = {"id": trajectory, "task": task, **members}
-        return await self._json(TrajectoryReceipt, "trajectories_open", body=self._owned(body))
+        return await self._json(TrajectoryReceipt, "trajectories_open", body=self.owned(body))
 
     async def trajectory(self, name: str) -> TrajectoryDetails:
         """Return the state of a trajectory. Raises NotFound."""
@@ -115,7 +122,7 @@ class NativeCalls:
 
     async def trajectories(self) -> list[TrajectoryReceipt]:
         """Return the open trajectories of this facade in the project of the request, by arrival."""
-        return await self._context.queries.trajectories(await self.project(), self._door)
+        return await self._context.queries.trajectories(await self.project(), self.door)
 
     async def renew(self, trajectory: str, **members: Any) -> TrajectoryReceipt:
         """Move the end of a trajectory, pause or resume it; ``members`` as in `TrajectoryRenewRequest`. Raises NotFound, Conflict."""
@@ -127,7 +134,7 @@ class NativeCalls:
 
     async def fork(self, source: str, names: list[str], **members: Any) -> ForkedTrajectories:
         """Open forks of a trajectory. Raises NotFound, Conflict, CapacityError."""
-        body = self._owned({"from": source, "names": names, **members})
+        body = self.owned({"from": source, "names": names, **members})
         return await self._json(ForkedTrajectories, "trajectories_open", body=body)
 
     async def place(self, trajectory: str) -> None:
@@ -151,10 +158,10 @@ class NativeCalls:
         action is cancelled. Raises ClientGone, after which it is cancelled too; and what a submission raises.
         """
         self._check_scope("actions_submit")
-        payload = read(ActionRequest, self._owned(members))
+        payload = read(ActionRequest, self.owned(members))
         context, principal = self._context, self._principal
         action = await context.admitted(
-            lambda: context.admission.action(payload, principal, self._door)
+            lambda: context.admission.action(payload, principal, self.door)
         )
         if ask_session and (refusal := await session_refusal(context.node_door, action)):
             raise refusal
@@ -162,7 +169,7 @@ class NativeCalls:
 
     async def start(self, members: Mapping[str, Any]) -> AcceptedAction:
         """Submit an action. Raises InvalidRequest, NotFound, Conflict, CapacityError."""
-        return await self._json(AcceptedAction, "actions_submit", body=self._owned(members))
+        return await self._json(AcceptedAction, "actions_submit", body=self.owned(members))
 
     async def wait(self, action_id: str, seconds: float | None = None) -> ActionResponse:
         """Return an action when it is finished, or after ``seconds``. Raises NotFound, ClientGone."""
@@ -243,9 +250,10 @@ class NativeCalls:
         """Return the programs of an environment. Raises NotFound."""
         return (await self._json(ProcessList, "processes_list", trajectory)).processes
 
-    async def end_process(self, trajectory: str, pid: int) -> ProgramFacts:
-        """End a program by SIGKILL. Raises NotFound."""
-        return await self._json(ProgramFacts, "processes_end", trajectory, str(pid))
+    async def end_process(self, trajectory: str, pid: int, by: str = "SIGKILL") -> ProgramFacts:
+        """End a program by SIGKILL, or send it SIGTERM. Raises NotFound."""
+        query = {"signal": by}
+        return await self._json(ProgramFacts, "processes_end", trajectory, str(pid), query=query)
 
     # Files: paths are absolute inside the environment, or relative to its workspace
 
@@ -254,9 +262,18 @@ class NativeCalls:
         query = {"path": path} | ({"mode": mode} if mode else {})
         await self.call("files_put_at", trajectory, query=query, raw=content)
 
-    async def upload(self, trajectory: str, path: str, pieces: AsyncIterator[bytes]) -> None:
-        """Write a file from ``pieces`` as they arrive. Raises as `put`."""
-        await self.call("files_put_at", trajectory, query={"path": path}, pieces=pieces)
+    async def upload(
+        self,
+        trajectory: str,
+        path: str,
+        pieces: AsyncIterator[bytes],
+        attributes: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write a file from ``pieces`` as they arrive, with extended ``attributes``. Raises as `put`."""
+        query = {"path": path}
+        if attributes:
+            query["attributes"] = encode_json(attributes).decode()
+        await self.call("files_put_at", trajectory, query=query, pieces=pieces)
 
     async def get(self, trajectory: str, path: str, limit_bytes: int) -> bytes:
         """Return a file. Raises NotFound, InvalidRequest for a directory, HttpError 413 above the limit."""
@@ -272,17 +289,21 @@ class NativeCalls:
         """Read a file piece by piece. Raises as `get`."""
         return self.stream("files_get_at", trajectory, query={"path": path})
 
-    async def stat(self, trajectory: str, path: str, *, follow: bool = True) -> FileFacts:
+    async def stat(
+        self, trajectory: str, path: str, *, follow: bool = True, attributes: bool = False
+    ) -> FileFacts:
         """Return what the directory records of a file. Raises NotFound."""
-        query = {"path": path, "follow": "true" if follow else "false"}
+        query = {"path": path, "follow": "true" if follow else "false"} | _asking(attributes)
         return await self._json(FileFacts, "files_stat", trajectory, query=query)
 
-    async def entries(self, trajectory: str, path: str) -> list[FileFacts]:
+    async def entries(
+        self, trajectory: str, path: str, *, attributes: bool = False
+    ) -> list[FileFacts]:
         """Return all entries of a directory. Raises NotFound, InvalidRequest for a file."""
         entries: list[FileFacts] = []
         after = ""
         while True:
-            query = {"path": path} | ({"after": after} if after else {})
+            query = {"path": path, **_asking(attributes)} | ({"after": after} if after else {})
             page = await self._json(DirectoryListing, "files_list", trajectory, query=query)
             entries += page.entries
             if page.next is None:
@@ -351,6 +372,15 @@ class NativeCalls:
         """Return the project of the request. Raises NotFound."""
         return await self._context.project(self._request, self._principal)
 
+    async def remembered(self, key: str) -> bytes | None:
+        """Return the receipts of the submission with a key of this facade; None without one. Raises Unavailable."""
+        name = DoorKey(self.door, key).name(self._context.keys, await self.project())
+        try:
+            stored = await self._context.client.get(name)
+        except redis.RedisError as error:
+            raise Unavailable(f"redis does not answer: {error}") from None
+        return stored[DIGEST_BYTES:] if isinstance(stored, bytes) else None
+
     async def call(
         self,
         operation: str,
@@ -359,11 +389,14 @@ class NativeCalls:
         body: Mapping[str, Any] | None = None,
         raw: bytes = b"",
         pieces: AsyncIterator[bytes] | None = None,
+        key: DoorKey | None = None,
     ) -> HttpResponse:
-        """Return the answer of a native route by its operation. Raises what its handler raises."""
+        """Return the answer of a native route by its operation; ``key``: of a submission. Raises what its handler raises."""
         inner = self._inner(
             operation, query or {}, raw if body is None else encode_json(body), pieces
         )
+        if key is not None:
+            inner.scope[DOOR_KEY] = key
         answer = await self._handlers[operation](inner, self._principal, *parameters)
         assert answer is not None, f"{operation} streams"
         return answer
@@ -404,7 +437,7 @@ class NativeCalls:
         if not self._principal.may(scope):
             raise HttpError(403, "missing_scope", f"this needs a token with scope {scope}")
 
-    def _owned(self, members: Mapping[str, Any]) -> dict[str, Any]:
+    def owned(self, members: Mapping[str, Any]) -> dict[str, Any]:
         """Return the members of an object with the project that the query of the client's request names."""
         named = self._request.query().get("project")
         return {"project": named, **members} if named else dict(members)
@@ -428,7 +461,7 @@ class NativeCalls:
             "path": route.path,
             "query_string": urlencode({**({"project": named} if named else {}), **query}).encode(),
             "headers": list(headers.items()),
-            DOOR: self._door,
+            DOOR: self.door,
         }
         inner = HttpRequest(scope, channel_of(body, pieces, outer.receive))
         inner.id = outer.id

@@ -1,8 +1,9 @@
 """Connections to the worker of one node: requests with streamed bodies, websockets, and refusals.
 
 Raised are `NotConnected` (nothing was sent), `FormerSecret` (the worker was started again), `ElsewhereNow` (it does not
-hold the environment), `HttpError` (any other refusal, as the client reads it), and `Unavailable`: the request was sent,
-and whether it was executed is unknown.
+hold the environment), and `Unavailable`: the request was sent, and whether it was executed is unknown. A refusal is
+raised as the error that the node raised (`NotFound`, `Conflict`, `InvalidRequest`, `CapacityError`, `StorageFull`); one
+that has a status of its own, as 502 for a closed port, is an `HttpError`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
-from domain.errors import Unavailable
+from domain.errors import (
+    CapacityError,
+    Conflict,
+    Gone,
+    InvalidRequest,
+    NotFound,
+    StorageFull,
+    TangramError,
+    Unavailable,
+)
 from scheduler.runtime.gateway.http import HttpError
 from scheduler.runtime.redis.door_addresses import DoorAddress
 
@@ -167,7 +177,7 @@ class DoorAnswer:
 
 
 async def send_request(call: DoorCall, node: NodeConnection) -> DoorAnswer:
-    """Send a request. Raises NotConnected, FormerSecret, ElsewhereNow, Unavailable, HttpError."""
+    """Send a request. Raises NotConnected, FormerSecret, ElsewhereNow, Unavailable, and what the node raises."""
     try:
         answer = await node.send(call)
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -251,10 +261,21 @@ def _problem(status: int, code: str, body: bytes) -> Exception:
         found = _problems.decode(body)
     except msgspec.DecodeError:
         found = _DoorProblem()
-    headers = {}
-    if found.retry_after_seconds:
-        headers["Retry-After"] = str(max(1, round(found.retry_after_seconds)))
-    error = HttpError(status, code, found.detail, **headers)
-    if found.pointer:
-        error.errors.append({"pointer": found.pointer, "detail": found.detail})
-    return error
+    return _refusal(status, code, found)
+
+
+def _refusal(status: int, code: str, found: _DoorProblem) -> TangramError:
+    """Return the error that a node raised, by its status (`scheduler.runtime.node.door.routes`)."""
+    detail, pointer = found.detail, found.pointer
+    if status == 404:
+        return NotFound(detail, code=code)
+    if status == 409:
+        return Conflict(detail, pointer=pointer, code=code)
+    if status == 410:
+        return Gone(detail, pointer=pointer)
+    if status == 422:
+        return InvalidRequest(detail, pointer=pointer, code=code)
+    if status in (429, 503):
+        kind = CapacityError if status == 429 else Unavailable
+        return kind(detail, retry_after_seconds=found.retry_after_seconds or 1.0)
+    return StorageFull(detail) if status == 507 else HttpError(status, code, detail)

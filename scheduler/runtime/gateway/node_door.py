@@ -12,7 +12,7 @@ Rules
 3. The answer's pieces are read as they are consumed; leaving the context ends the handler on the node.
 4. The requests of a project that are open at once in this process are limited (429), so that one project
    cannot occupy all connections.
-5. A refusal of the node is raised as the `HttpError` that the client reads.
+5. A refusal of the node is raised as the error that the node raised (`node_connection`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from urllib.parse import quote, urlencode
 
 import redis
 
-from domain.errors import CapacityError, Conflict, Unavailable
+from domain.errors import CapacityError, Conflict, NotFound, Unavailable
 from domain.ids import TrajectoryKey, trajectory_key
 from scheduler.runtime.gateway.environment_places import EnvironmentPlaces
-from scheduler.runtime.gateway.http import HttpError
 from scheduler.runtime.gateway.node_connection import (
     Body,
     DoorAnswer,
@@ -95,7 +94,7 @@ class NodeDoorClient:
     ) -> AsyncIterator[DoorAnswer]:
         """Send a request to the node of a trajectory; ``path`` is not percent-encoded.
 
-        Raises NotFound, Conflict without an environment, CapacityError, Unavailable, HttpError.
+        Raises NotFound, Conflict without an environment, CapacityError, Unavailable, and what the node raises.
         """
         key = trajectory_key(project, trajectory)
         target = quote(path) + (f"?{urlencode(query)}" if query else "")
@@ -131,7 +130,7 @@ class NodeDoorClient:
             try:
                 answer = await self._at_node(node, partial(send_request, call), call.repeatable)
             except ElsewhereNow:
-                raise HttpError(404, "not_here", f"node {node} does not have it") from None
+                raise NotFound(f"node {node} does not have it", code="not_here") from None
             try:
                 yield answer
             finally:
@@ -227,7 +226,7 @@ class NodeDoorClient:
         except ElsewhereNow:
             name = key.partition("/")[2]
             detail = f"trajectory {name!r} has no environment on node {node}"
-            raise HttpError(404, "no_environment", detail) from None
+            raise NotFound(detail, code="no_environment") from None
 
     async def _at_node(self, name: str, attempt: Attempt[T], repeatable: bool) -> T:
         """Return what ``attempt`` returns; once more with the address that is stored now if it did nothing."""

@@ -13,6 +13,7 @@ import redis.asyncio
 
 from contract.receipts import TrajectoryDetails, TrajectoryReceipt
 from contract.responses import ActionResponse, DecisionsResponse, QueuesResponse
+from contract.rollout_status import RolloutsStatus
 from contract.status import SystemStatus
 from domain.codec import Reply, decode_reply, encode
 from domain.errors import CapacityError, Conflict, InvalidRequest, NotFound, Unavailable
@@ -30,6 +31,7 @@ from domain.events import (
 from domain.forks import REFUSE, STORAGE_FULL, ForkReport
 from domain.ids import ActionId
 from domain.redis_keys import Keys
+from domain.rollout_events import RolloutsQueried
 from domain.snapshots import SnapshotReport
 from scheduler.runtime.gateway.http import HttpError
 from scheduler.runtime.gateway.request_parsing import packed
@@ -53,6 +55,7 @@ _listed_trajectories = msgspec.msgpack.Decoder(list[TrajectoryReceipt])
 _snapshot_reports = msgspec.msgpack.Decoder(SnapshotReport)
 _fork_reports = msgspec.msgpack.Decoder(ForkReport)
 _statuses = msgspec.msgpack.Decoder(SystemStatus)
+_rollouts = msgspec.msgpack.Decoder(RolloutsStatus)
 
 
 class NotLive(Exception):
@@ -163,10 +166,45 @@ class SchedulerQueries:
         reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
         return _queues.decode(reply.body)
 
+    async def rollouts(
+        self,
+        *,
+        project: str = "",
+        rollout_id: str = "",
+        rollout_ids: tuple[str, ...] = (),
+        task: str = "",
+        group: str = "",
+        door: str = "",
+        backends: tuple[str, ...] = (),
+        limit: int = 100,
+    ) -> RolloutsStatus:
+        """Return live rollouts, and the backends of pools (``*``: of all). Raises Unavailable."""
+        request_id = secrets.token_hex(8)
+        question = RolloutsQueried(
+            request_id=request_id,
+            reply_to=self.channel,
+            project=project,
+            rollout_id=rollout_id,
+            rollout_ids=rollout_ids,
+            task=task,
+            group=group,
+            door=door,
+            backends=backends,
+            limit=limit,
+        )
+        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
+        return _rollouts.decode(reply.body)
+
     async def open_files(self, project: str, trajectory: str) -> None:
         """Place a trajectory, and make its environment on its node. Raises NotFound, Conflict, CapacityError."""
         request_id = secrets.token_hex(8)
-        await self._transfer(request_id, project, trajectory, OPEN_FILES, "")
+        try:
+            await self._transfer(request_id, project, trajectory, OPEN_FILES, "")
+        except Conflict as error:
+            if error.code != "conflict":
+                raise
+            # It is being finished; a moment later it is not known any more.
+            raise NotFound(f"there is no open trajectory {trajectory!r}: {error}") from None
 
     async def fork(
         self,

@@ -64,9 +64,7 @@ def _check_expect(expect: ExpectSpec | None) -> None:
         raise InvalidRequest("expect needs a pattern, or input: true", pointer="/exec/expect")
 
 
-async def session_refusal(
-    door: NodeDoorClient, action: Action
-) -> InvalidRequest | HttpError | None:
+async def session_refusal(door: NodeDoorClient, action: Action) -> InvalidRequest | None:
     """Return why the session does not take the action now: 404 or 409; None if it may.
 
     The node checks again when the action has its cores; so a node that does not answer refuses nothing.
@@ -83,9 +81,7 @@ async def session_refusal(
             await answer.body()
     except Unavailable:
         return None
-    except HttpError as error:
-        if error.status in (404, 409):
-            return error
+    except HttpError:
         return None
     except Conflict as error:
         if error.code != "no_environment":

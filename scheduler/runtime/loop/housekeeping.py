@@ -15,6 +15,7 @@ from domain.decisions import Forget
 from domain.events import Event, NodeLost, NodeReturned
 from domain.redis_keys import Keys
 from domain.redis_servers import judge
+from domain.rollout_events import RolloutWorkerLost
 from scheduler.core.state import snapshot
 from scheduler.runtime.capacity import capacity_of
 from scheduler.runtime.liveness import show_life
@@ -29,6 +30,8 @@ from scheduler.runtime.redis.journal import Journal
 log = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 0.5
+#: A rollout worker is lost when its sign of life is missing for so long: Redis may have been away until just now.
+SILENT_SECONDS = 1.2
 #: Period of the check of Redis' settings.
 DURABILITY_SECONDS = 60.0
 #: A snapshot is taken after this many entries, or once the entries behind the last one took this long
@@ -88,6 +91,8 @@ class Housekeeping:
         self._snapshot_seconds = 0.0
         self._durability_at = 0.0
         self._redis_risks = ""
+        #: Rollout worker → when it was first seen without a sign of life.
+        self._silent: dict[str, float] = {}
 
     def due(self) -> list[Event]:
         """Do what is due and return events about nodes that were lost or have returned."""
@@ -100,7 +105,7 @@ class Housekeeping:
         self.show_life()
         if self._needs_snapshot():
             self.snapshot()
-        return self._node_events()
+        return [*self._node_events(), *self._rollout_worker_events()]
 
     def _needs_snapshot(self) -> bool:
         """Whether the next leader would have to replay so much that it takes over late."""
@@ -129,7 +134,7 @@ class Housekeeping:
             self._client.xtrim(self._keys.inbox, minid=self._trimmed, approximate=False)
 
     def _node_events(self) -> list[Event]:
-        nodes = list(self._term.machine.state.fleet.nodes.values())
+        nodes = list(self._term.machine.state.supply.nodes.values())
         if not nodes:
             return []
         alive_keys = [self._keys.alive(node.name) for node in nodes]
@@ -142,6 +147,25 @@ class Housekeeping:
                 events.append(NodeReturned(node=node.name, incarnation=incarnation))
             elif not is_alive and node.lost_at is None:
                 events.append(NodeLost(node=node.name, incarnation=incarnation))
+        return events
+
+    def _rollout_worker_events(self) -> list[Event]:
+        """Return the loss of rollout workers that showed no life for a while, with Redis answering."""
+        workers = list(self._term.machine.state.rollouts.workers.values())
+        if not workers:
+            return []
+        names = [self._keys.rollout_worker_alive(worker.name) for worker in workers]
+        answers = cast("list[bytes | None]", self._client.mget(names))
+        silent, self._silent = self._silent, {}
+        events: list[Event] = []
+        for worker, alive in zip(workers, answers, strict=True):
+            if alive is not None and int(alive) == worker.incarnation:
+                continue
+            since = silent.get(worker.name, monotonic())
+            if monotonic() - since >= SILENT_SECONDS:
+                events.append(RolloutWorkerLost(worker=worker.name, incarnation=worker.incarnation))
+            else:
+                self._silent[worker.name] = since
         return events
 
     def forget(self, node: Forget) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
 from domain.codec import NodeCommand, encode
@@ -20,7 +20,9 @@ from domain.decisions import (
     Resize,
     TransferFile,
 )
+from domain.events import ConfigApplied, Event, NodeJoined
 from domain.ports import PrepareOrder, RunOrder
+from domain.ports.images import WarmOrder
 from domain.redis_keys import Keys
 from scheduler.core.machine import Machine
 from scheduler.core.residency.services import service_of
@@ -41,9 +43,13 @@ _COMMANDS: Final = (
 
 
 def node_commands(
-    machine: Machine, keys: Keys, epoch: int, decisions: Iterable[Decision]
+    machine: Machine,
+    keys: Keys,
+    epoch: int,
+    decisions: Iterable[Decision],
+    events: Collection[Event] = (),
 ) -> list[tuple[str, bytes]]:
-    """Return (stream, body) for each node with commands."""
+    """Return (stream, body) for each node with commands; ``events`` are those of the same pass."""
     by_node: dict[str, list[NodeCommand]] = defaultdict(list)
     #: Nodes that are forgotten in this pass: their commands use their former identities.
     identities: dict[str, str] = {}
@@ -53,14 +59,16 @@ def node_commands(
                 order = _order(machine, decision)
                 if order is not None:
                     by_node[decision.node].append(NodeCommand(epoch, run=order))
-        elif isinstance(decision, _COMMANDS):
+        elif isinstance(decision, _COMMANDS) and decision.node:  # else the journal tells a gateway
             field: dict[str, Any] = {_FIELDS[type(decision)]: decision}
             by_node[decision.node].append(NodeCommand(epoch, **field))
             if isinstance(decision, Forget):
                 identities[decision.node] = decision.identity
         elif isinstance(decision, Prepare) and (prepare := _prepare_order(machine, decision)):
             by_node[decision.node].append(NodeCommand(epoch, prepare=prepare))
-    nodes = machine.state.fleet.nodes
+    nodes = machine.state.supply.nodes
+    for name, warm in _warm_orders(machine, events):
+        by_node[name].append(NodeCommand(epoch, warm=warm))
     for name in by_node.keys() - identities.keys():
         identities[name] = nodes[name].inventory.identity
     return [
@@ -84,6 +92,24 @@ def _order(machine: Machine, granted: Grant) -> RunOrder | None:
         # Without rules, as after a change of the pool, the node refuses the command.
         order.egress = None if pool is None or NETWORK_EGRESS not in pool.networks else pool.egress
     return order
+
+
+def _warm_orders(machine: Machine, events: Collection[Event]) -> Iterator[tuple[str, WarmOrder]]:
+    """Yield what nodes are to keep prepared: all after a change of the configuration, a node that joins.
+
+    A worker that has just started keeps nothing, so a pool without prepared environments sends it nothing.
+    """
+    state = machine.state
+    changed = any(isinstance(event, ConfigApplied) for event in events)
+    joined = {event.node.name for event in events if isinstance(event, NodeJoined)}
+    for name in (
+        sorted(state.supply.nodes) if changed else sorted(joined & state.supply.nodes.keys())
+    ):
+        inventory = state.supply.nodes[name].inventory
+        pool = state.config.pools.get(inventory.pool)
+        images = {} if pool is None else pool.warm
+        if inventory.warms and (images or changed):
+            yield name, WarmOrder(dict(images))
 
 
 def _prepare_order(machine: Machine, decided: Prepare) -> PrepareOrder | None:

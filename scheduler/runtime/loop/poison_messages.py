@@ -31,6 +31,8 @@ from domain.events import (
     TrajectoriesForked,
 )
 from domain.ids import ActionId
+from domain.rollout_events import RolloutFinished, RolloutsSubmitted
+from domain.rollouts import RolloutOutcome, RolloutResult
 from scheduler.core.machine import Machine
 from scheduler.runtime.loop.inbox import InboxMessage
 from scheduler.runtime.loop.poisoned_grants import PROBE, find_poisoned_grant, waiting
@@ -279,6 +281,21 @@ def stand_in(message: Event, why: str) -> Event | None:
             detail=why,
             never_started=unstarted,
             chunk=message.chunk,
+        )
+    if isinstance(message, RolloutsSubmitted):
+        return RolloutsSubmitted(
+            rollouts=message.rollouts,
+            accepted_at=message.accepted_at,
+            lag_seconds=message.lag_seconds,
+            set_aside=why,
+        )
+    if isinstance(message, RolloutFinished):
+        failed = RolloutResult(RolloutOutcome.INFRA_FAILED, reason=why)
+        return RolloutFinished(
+            rollout_id=message.rollout_id,
+            worker=message.worker,
+            attempt=message.attempt,
+            result=failed,
         )
     if isinstance(message, ServicePrepared):
         return ServicePrepared(

@@ -44,6 +44,7 @@ from domain.events import (
 from domain.ids import ResourceId, trajectory_key
 from domain.redis_servers import ServerVersion, judge
 from domain.resources import units
+from domain.rollout_events import RolloutsQueried
 from domain.version import VERSION
 from scheduler.core.state.live import LiveTrajectory
 from scheduler.core.state.model import State
@@ -51,11 +52,14 @@ from scheduler.runtime.action_views import live_view
 from scheduler.runtime.loop.leadership import Leadership
 from scheduler.runtime.loop.loop_stats import LoopStats
 from scheduler.runtime.loop.rehearsal import Ending, rehearse_call
+from scheduler.runtime.loop.rollout_queries import rollouts_status
 from scheduler.runtime.loop.term import Term
 from scheduler.runtime.rendering import decisions_response, queues_response
 
 #: Families of actions whose learned durations are shown.
 MAX_FAMILIES = 100
+#: Replies that one round trip sends, at most.
+REPLIES_AT_ONCE = 64
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +74,14 @@ class QueryHandler:
         self._term = term
         self._leadership = leadership
         self._stats = stats
+        #: Replies that are not sent: their channels and bodies, in turn.
+        self._unsent: list[tuple[str, bytes]] = []
 
     def answer(self, query: Question) -> None:
-        """Answer one query; an error of its handler is answered and logged, and ends nothing else."""
+        """Answer one query; an error of its handler is answered and logged, and ends nothing else.
+
+        The reply is sent with others, by the next `flush` at the latest.
+        """
         try:
             reply = self._reply(query)
         except (redis.RedisError, MemoryError):
@@ -81,7 +90,19 @@ class QueryHandler:
             log.exception("a query could not be answered: %s", type(query).__name__)
             why = f"the scheduler could not answer ({type(error).__name__})"
             reply = Reply(query.request_id, ok=False, code="failed", detail=why)
-        self._send(query.reply_to, reply)
+        self._unsent.append((query.reply_to, encode(reply)))
+        if len(self._unsent) >= REPLIES_AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send the replies in one round trip: a thousand requests that wait at once ask as often."""
+        replies, self._unsent = self._unsent, []
+        if not replies:
+            return
+        with self._client.pipeline(transaction=False) as pipeline:
+            for channel, reply in replies:
+                pipeline.publish(channel, reply)
+            pipeline.execute()
 
     def hangs(self, query: Question) -> bool:
         """Whether answering does not end; found in a child process."""
@@ -109,6 +130,9 @@ class QueryHandler:
             body = decisions_response(decisions, term.clock.wall_offset())
         elif isinstance(query, TrajectoriesQueried):
             body = _listed(term, query)
+        elif isinstance(query, RolloutsQueried):
+            offset = term.clock.wall_offset()
+            body = rollouts_status(term.machine.state, query, offset, term.journal_id)
         elif isinstance(query, QueuesQueried):
             body = queues_response(term.machine.queues(query.limit, query.projects))
         else:
@@ -131,8 +155,13 @@ class QueryHandler:
         trajectory = state.trajectories.get(key)
         if trajectory is not None:
             found = TrajectoryDetails(**_details(trajectory, self._term.clock.wall_offset()))
-        elif key in state.tombstones:
-            found = TrajectoryDetails("finished", detail=state.tombstones[key].why)
+            node = state.supply.nodes.get(trajectory.node or "")
+            if node is not None and node.lost_at is not None:
+                found.silent = True
+        elif (tombstone := state.tombstones.get(key)) is not None:
+            found = TrajectoryDetails(
+                "finished", detail=tombstone.why, lost=True if tombstone.lost else UNSET
+            )
         else:
             return Reply(query.request_id, ok=False, code="not_found")
         return Reply(query.request_id, body=_raw(found))
@@ -165,6 +194,10 @@ def _details(trajectory: LiveTrajectory, offset: float) -> dict[str, Any]:
     }
     if trajectory.paused_at is not None:
         found["paused_at"] = rfc3339(trajectory.paused_at + offset)
+    if trajectory.closing is not None:
+        found["detail"] = trajectory.closing
+    if trajectory.lost:
+        found["lost"] = True
     if trajectory.door:
         found |= {"door": trajectory.door, "metadata": trajectory.metadata}
     return found
@@ -191,11 +224,11 @@ def system_status(term: Term, leadership: Leadership, stats: LoopStats) -> Syste
         pools=_pools(state),
         resources={
             resource: _resource(state, resource, now)
-            for resource in state.fleet.ledgers
+            for resource in state.supply.ledgers
             if not resource.startswith("memory:")
         },
         shares=term.machine.shares(),
-        nodes=[_node(state, name) for name in state.fleet.nodes],
+        nodes=[_node(state, name) for name in state.supply.nodes],
         trajectories=len(state.trajectories),
         steered_tasks={
             key: SteeredTask(task.paused, task.priority)
@@ -237,9 +270,9 @@ def _pools(state: State) -> dict[str, PoolStatus]:
 
 
 def _resource(state: State, resource: ResourceId, now: float) -> ResourceStatus:
-    ledger = state.fleet.ledgers[resource]
+    ledger = state.supply.ledgers[resource]
     found = ResourceStatus(units(ledger.capacity), units(ledger.free))
-    paced = state.fleet.paced.get(resource)
+    paced = state.supply.paced.get(resource)
     if paced is not None:
         found.ceiling = units(paced.ceiling)
         found.hindrance = paced.hindrance(now) or None
@@ -268,10 +301,10 @@ def _durations(state: State) -> dict[str, LearnedDuration]:
 
 
 def _node(state: State, name: str) -> NodeStatus:
-    node = state.fleet.nodes[name]
+    node = state.supply.nodes[name]
     resources = {}
     for kind, have in node.inventory.resources.items():
-        ledger = state.fleet.node_ledger(kind, name)
+        ledger = state.supply.node_ledger(kind, name)
         free = ledger.free if ledger is not None else have.capacity
         capacity = have.capacity
         resources[kind] = NodeResource(
@@ -281,7 +314,7 @@ def _node(state: State, name: str) -> NodeStatus:
             len(have.shared_units) if kind == "cpu" else UNSET,
         )
     protection = node.inventory.protection
-    unconfined = None if state.fleet.confines(node) else why_refused(node.inventory.pool)
+    unconfined = None if state.supply.confines(node) else why_refused(node.inventory.pool)
     return NodeStatus(
         name=name,
         pool=node.inventory.pool,

@@ -22,7 +22,7 @@ from domain.inventory import Config
 from domain.redis_keys import Keys
 from scheduler.core.machine import Machine
 from scheduler.core.state import snapshot
-from scheduler.core.state.fleet import MakeLedger
+from scheduler.core.state.supply import MakeLedger
 from scheduler.runtime.loop.poison_messages import NoMessageToBlame
 from scheduler.runtime.redis.journal import START, Journal
 

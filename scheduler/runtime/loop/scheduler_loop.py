@@ -30,10 +30,12 @@ from domain.events import (
     TimeAdvanced,
 )
 from domain.events import Event as DomainEvent
+from domain.fleet_events import FleetWorkersChanged
 from domain.inventory import Config
 from domain.redis_keys import Keys
+from domain.rollout_events import BackendsChanged, RolloutsSubmitted
 from scheduler.core.machine import Machine
-from scheduler.core.state.fleet import MakeLedger
+from scheduler.core.state.supply import MakeLedger
 from scheduler.runtime.liveness import LIFE_SECONDS, REFUSING, show_life
 from scheduler.runtime.loop import action_log
 from scheduler.runtime.loop.housekeeping import (
@@ -73,7 +75,10 @@ RETRY_SECONDS = 0.2
 REFUSED_SECONDS = 1.0
 
 #: Events that may change the capacity.
-_OF_CAPACITY: Final = (NodeJoined, NodeForgetAsked, ConfigApplied, TaskOpened)
+_OF_CAPACITY: Final = (
+    NodeJoined, NodeForgetAsked, ConfigApplied, TaskOpened, BackendsChanged, RolloutsSubmitted,
+    FleetWorkersChanged,
+)  # fmt: skip
 
 
 class SchedulerLoop:
@@ -247,6 +252,7 @@ class SchedulerLoop:
                 self.caution.went_well(events[:messages], all_taken=False)
         for query in queries:
             self._answer(query)
+        self.queries.flush()
         self.inbox.settle()
         self.accounts.write(self.leadership, self.inbox.settled_id)
         if commands:
@@ -344,7 +350,7 @@ class SchedulerLoop:
             entry = encode(
                 JournalEntry(term.seq, epoch, now, offset, inbox_id, list(events), decisions, part)
             )
-            commands = node_commands(term.machine, self._keys, epoch, decisions)
+            commands = node_commands(term.machine, self._keys, epoch, decisions, events)
         except MemoryError:
             raise  # no event is to blame
         except Exception as error:

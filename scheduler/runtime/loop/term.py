@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from scheduler.core.machine import Machine
 
+#: Difference of two readings that says nothing about the clocks.
+STEADY_SECONDS = 0.05
+
 
 class JournalClock:
     """Journal time: seconds that never run backward, across restarts and leaders.
@@ -18,14 +21,22 @@ class JournalClock:
     def __init__(self, last_at: float = 0.0) -> None:
         self._start = max(last_at, time.time())
         self._origin = time.monotonic()
+        self._offset = 0.0
 
     def now(self) -> float:
         """Return journal time."""
         return self._start + (time.monotonic() - self._origin)
 
     def wall_offset(self) -> float:
-        """Return wall clock minus journal time."""
-        return time.time() - self.now()
+        """Return wall clock minus journal time; the same until they have moved by more than `STEADY_SECONDS`.
+
+        The clocks are read one after the other, so each reading differs, and an instant of the journal would be shown
+        as another one each time.
+        """
+        found = time.time() - self.now()
+        if abs(found - self._offset) > STEADY_SECONDS:
+            self._offset = found
+        return self._offset
 
 
 @dataclass

@@ -3,7 +3,8 @@
 Rules
 1. The requester is answered after the report is on disk: what it submits then is read after the report.
 2. A command that is read again after a crash repeats the fork: the driver keeps children that are complete.
-3. An environment is removed after the forks that read or make it have ended, in the order of the commands.
+3. A reply is published until its requester receives it, for some seconds: else that would wait for a whole time limit.
+4. An environment is removed after the forks that read or make it have ended, in the order of the commands.
 """
 
 from __future__ import annotations
@@ -38,9 +39,14 @@ from scheduler.runtime.node.reporter import Reporter
 from scheduler.runtime.redis.snapshot_registry import SnapshotRegistry
 
 log = logging.getLogger(__name__)
-_CURE: Final = "it runs commands in containers, which keep their own layers: use a node that runs them under bubblewrap"
-_NO_FORKS: Final = f"this node cannot fork environments: {_CURE}"
-_NO_SNAPSHOTS: Final = f"this node cannot take snapshots: {_CURE}"
+#: A reply that nothing receives is published so often: for some seconds.
+ANSWER_TRIES: Final = 50
+RETRY_SECONDS: Final = 0.2
+_NO_FORKS: Final = "this node cannot fork environments: use one that runs commands under bubblewrap or in containers"
+_NO_SNAPSHOTS: Final = (
+    "this node cannot take snapshots: it runs commands in containers, which keep their own layers: use a node that"
+    " runs them under bubblewrap"
+)
 
 
 class EnvironmentForks:
@@ -92,10 +98,18 @@ class EnvironmentForks:
         )
         self._reporter.report(event, sent)
         await stored.wait()
-        try:
-            await self._client.publish(order.reply_to, encode(reply))
-        except redis.RedisError as error:
-            log.warning("the reply of fork %s is lost: %s", order.request_id, error)
+        await self._answer(order, reply)
+
+    async def _answer(self, order: ForkEnvironment, reply: Reply) -> None:
+        """Publish a reply until the requester receives it: after a restart of Redis both connect again."""
+        for _ in range(ANSWER_TRIES):
+            try:
+                if await self._client.publish(order.reply_to, encode(reply)):
+                    return
+            except redis.RedisError as error:
+                log.warning("the reply of fork %s waits: %s", order.request_id, error)
+            await asyncio.sleep(RETRY_SECONDS)
+        log.warning("nothing receives the reply of fork %s", order.request_id)
 
     async def ended(self, trajectory: TrajectoryKey) -> None:
         """Wait for the forks in progress that read or make an environment."""

@@ -4,13 +4,15 @@ Rules
 1. An order whose mark a predecessor left was reported when the node joined, and is not run again.
 2. A later attempt of an action begins when the earlier one has ended on this node.
 3. A resize that precedes the start of the driver applies to the start.
+4. A command that was not started is marked on disk before its report (`unstarted`), so that a successor which reads
+   its order again does not run it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -63,8 +65,9 @@ class OrderExecutor:
         known_marks: set[str],
         refusal: Callable[[], str] = lambda: "",
         bodies: BodyStore | None = None,
+        unstarted: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """``refusal`` returns why commands cannot be started now; empty while they can."""
+        """``refusal`` returns why commands cannot be started now; empty while they can. ``unstarted`` stores a mark (rule 4)."""
         self._node = node
         self._drivers = drivers
         self._routing = routing
@@ -75,6 +78,7 @@ class OrderExecutor:
         self._known_marks = known_marks
         self._refusal = refusal
         self._bodies = bodies or BodyStore(None)
+        self._unstarted = unstarted
         #: Actions whose stored inputs are being read → outcome and reason, once stopped.
         self._loading: dict[ActionId, tuple[Outcome, str] | None] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -124,7 +128,11 @@ class OrderExecutor:
         if before is not None:
             await asyncio.wait({before})  # an earlier attempt is still being ended
 
+        has_started = False
+
         def started() -> None:
+            nonlocal has_started
+            has_started = True
             self._reporter.report(
                 ActionStarted(action_id=order.id, node=self._node, attempt=order.attempt)
             )
@@ -138,6 +146,9 @@ class OrderExecutor:
             detail = f"the driver raised {type(error).__name__}: {error}"
             report = RunReport(Outcome.INFRA_FAILED, 0.0, detail=detail)
         self._resized.pop(order.mark, None)
+        unrun = report.never_started or (order.action.kind is Kind.EXEC and not has_started)
+        if unrun and self._unstarted is not None:
+            await self._unstarted(order.mark)
         reward = await _read_reward(order, report)
         left = report.result or report.answer
         result = NO_RESULT if left is None else await stored_result(left, self._bodies)

@@ -36,15 +36,12 @@ from domain.ports import (
     DriverContext,
     Evicting,
     Forking,
-    HostDriver,
     Leftover,
-    Measuring,
     PrepareOrder,
     Preparing,
     Protecting,
-    Proxying,
-    Repairing,
 )
+from domain.ports.images import KeepsPrepared
 from domain.protection import Protection
 from domain.redis_keys import Keys
 from managers.common.disk_space import DiskFloors
@@ -54,6 +51,7 @@ from scheduler.runtime.node.commands import CommandReader
 from scheduler.runtime.node.disk_guard import DiskGuard
 from scheduler.runtime.node.door.areas import door_routes
 from scheduler.runtime.node.door.server import DoorOptions, NodeDoor
+from scheduler.runtime.node.driver_facts import driver_facts
 from scheduler.runtime.node.environment_forks import EnvironmentForks
 from scheduler.runtime.node.file_transfers import FileTransfers
 from scheduler.runtime.node.identity import NodeIdentity, new_identity, next_incarnation
@@ -62,6 +60,7 @@ from scheduler.runtime.node.progress import CommandProgress
 from scheduler.runtime.node.reporter import Reporter
 from scheduler.runtime.node.routing import DriverRouting
 from scheduler.runtime.node.snapshot_fetcher import SnapshotFetcher
+from scheduler.runtime.node.unstarted import UnstartedAttempts, unstarted_report
 from scheduler.runtime.redis.clients import keep_running
 from scheduler.runtime.redis.connection import AsyncRedisConnection, read_stream_async
 from scheduler.runtime.redis.door_addresses import DoorAddresses
@@ -127,6 +126,7 @@ class NodeWorker:
             client, keys, options.name, self._reporter, self._routing.by_kind.get(Kind.EXEC)
         )
         self._background = BackgroundTasks()
+        self._unstarted = UnstartedAttempts(options.state_directory)
         users = [each for each in drivers if isinstance(each, DiskUsing)]
         self._guard = DiskGuard(options.disk_folders, users, options.disk_floors, self._refuse)
         self._epoch = 0
@@ -137,13 +137,14 @@ class NodeWorker:
         """Work until cancelled."""
         self._set_identity(next_incarnation(self._options.state_directory))
         leftovers = [left for driver in self._drivers for left in await driver.open()]
+        unstarted = self._unstarted.open() - {left.mark for left in leftovers}
         try:
             if self._door is not None:
                 await self._door.open(self.identity.incarnation)
             async with asyncio.TaskGroup() as group:
                 # Before Redis is asked for anything: it may have ended because a disk is full.
                 group.create_task(self._guard.run())
-                await self._begin(leftovers)
+                await self._begin(leftovers, unstarted)
                 group.create_task(self._reporter.run())
                 group.create_task(self._heartbeat())
                 group.create_task(self._read())
@@ -153,28 +154,32 @@ class NodeWorker:
             self._commands.close()
             for driver in self._drivers:
                 await driver.close()
+            self._unstarted.close()
             for close in self._closing:
                 close()
 
-    async def _begin(self, leftovers: list[Leftover]) -> None:
+    async def _begin(self, leftovers: list[Leftover], unstarted: set[str]) -> None:
         """Find the position of the predecessor, report what it left, and join."""
         position = await self._with_retries(self._saved_position)
         await self._with_retries(self._reader.open)
         behind = await self._with_retries(partial(self._commands_behind, position))
         if any(command.forget is not None for command in behind):
+            self._unstarted.remove(unstarted)
             await self._join_again(behind, leftovers)
-            position, behind, leftovers = "0-0", [], []
+            position, behind, leftovers, unstarted = "0-0", [], [], set()
         self._progress = CommandProgress(position)
-        known_marks = {left.mark for left in leftovers}
+        known_marks = {left.mark for left in leftovers} | unstarted
         self._progress.passed(known_marks - {each.run.mark for each in behind if each.run})
         self._runs = OrderExecutor(
             self._options.name, self._drivers, self._routing, self._reporter, self._progress,
             self._background, known_marks, lambda: self._guard.refusal, self._bodies,
+            self._unstarted.add,
         )  # fmt: skip
         await self._with_retries(partial(self._bodies.join, self._client, self._keys))
         await self._with_retries(self._forks.drop_unregistered)
         await self._with_retries(self._show_life)
-        self._join(leftovers)
+        self._join()
+        self._report_attempts(leftovers, unstarted)
 
     def _set_identity(self, identity: NodeIdentity) -> None:
         self.identity = identity
@@ -205,7 +210,7 @@ class NodeWorker:
 
         await self._with_retries(clear)
 
-    def _join(self, leftovers: list[Leftover]) -> None:
+    def _join(self) -> None:
         options, identity = self._options, self.identity
         executor = self._routing.by_kind.get(Kind.EXEC)
         inventory = NodeInventory(
@@ -219,12 +224,17 @@ class NodeWorker:
             version=options.version,
             protection=self._protection(),
             forks=isinstance(executor, Forking),
+            warms=any(isinstance(each, KeepsPrepared) for each in self._drivers),
         )
         self._log_protection(inventory)
         self._reporter.report(NodeJoined(node=inventory), self.joined.set)
         self._has_joined = True
         if self._guard.refusal:
             self._refuse(self._guard.refusal)
+
+    def _report_attempts(self, leftovers: list[Leftover], unstarted: set[str]) -> None:
+        """Report the attempts that predecessors started, and those that they did not."""
+        options = self._options
         for left in leftovers:
             outcome = Outcome.INFRA_FAILED if left.ended else Outcome.UNKNOWN
             self._reporter.report(
@@ -237,6 +247,9 @@ class NodeWorker:
                 ),
                 partial(self._progress.ended, left.mark),
             )
+        for mark in sorted(unstarted):
+            ended = partial(self._progress.ended, mark)
+            self._reporter.report(unstarted_report(mark, options.name), ended)
 
     def _log_protection(self, inventory: NodeInventory) -> None:
         protection = inventory.protection
@@ -315,11 +328,8 @@ class NodeWorker:
             settled()
         elif command.remove is not None:
             self._background.spawn(self._remove(command.remove, settled))
-        elif command.evict is not None:
-            self._background.spawn(self._evict(command.evict.home))
-            settled()
-        elif command.prepare is not None:
-            self._background.spawn(self._prepare(command.prepare))
+        elif command.evict or command.prepare or command.warm:
+            self._make_ready(command)
             settled()
         elif command.transfer is not None:
             self._background.spawn(self._transfers.handle(command.transfer))
@@ -329,6 +339,16 @@ class NodeWorker:
         elif command.forget is not None:
             # Never settled, so that the next worker reads it as well.
             raise Forgotten(f"node {self._options.name} was forgotten")
+
+    def _make_ready(self, command: NodeCommand) -> None:
+        """Load or unload a service, or prepare environments, ahead of any grant."""
+        if command.evict is not None:
+            self._background.spawn(self._evict(command.evict.home))
+        if command.prepare is not None:
+            self._background.spawn(self._prepare(command.prepare))
+        for driver in self._drivers:
+            if command.warm is not None and isinstance(driver, KeepsPrepared):
+                driver.prepared.keep_warm(command.warm.images)
 
     async def _remove(self, wanted: RemoveEnvironment, settled: Callable[[], None]) -> None:
         """Remove an environment, with retries; its memory is free only then."""
@@ -367,17 +387,8 @@ class NodeWorker:
     async def _show_life(self) -> None:
         milliseconds = int(ALIVE_SECONDS * 1000)
         name = self._options.name
-        facts: dict[str, Any] = {"role": "node", "pid": os.getpid(), "at": time()}
-        repairs = [each.repairs for each in self._drivers if isinstance(each, Repairing)]
-        if repairs:
-            facts["repairs"] = sum(repairs)
-        for driver in self._drivers:
-            if isinstance(driver, Proxying):
-                facts["egress"] = driver.egress_facts()
-            if isinstance(driver, Measuring) and (uses := await asyncio.to_thread(driver.measured)):
-                facts["gpus"] = {str(unit): tuple(use) for unit, use in uses.items()}
-            if isinstance(driver, HostDriver) and driver.host_memory().capacity_bytes is not None:
-                facts["service_memory"] = tuple(driver.host_memory())
+        own = {"role": "node", "pid": os.getpid(), "at": time()}
+        facts = {**own, **await driver_facts(self._drivers)}
         async with self._client.pipeline(transaction=False) as pipeline:
             pipeline.set(self._keys.alive(name), self.identity.incarnation, px=milliseconds)
             pipeline.hset(self._keys.workers, f"node@{name}", json.dumps(facts))
@@ -399,6 +410,7 @@ class NodeWorker:
             raise
         for driver in self._drivers:
             driver.forget(marks)
+        self._unstarted.remove(marks)
         return position
 
     async def _with_retries(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

@@ -1,4 +1,4 @@
-"""Addresses of node doors: node worker → where web processes reach it directly, and with which secret.
+"""Addresses of doors: node worker, or rollout worker → where web processes reach it directly, and with which secret.
 
 A node worker stores its entry when it starts and with every sign of life, and removes it when it ends. The
 secret is made at each start, so an entry of a dead worker opens nothing. Entries are never journalled.
@@ -43,9 +43,10 @@ _decoder = msgspec.json.Decoder(DoorAddress)
 class DoorAddresses:
     """The stored addresses. All methods raise redis.RedisError when Redis does not answer."""
 
-    def __init__(self, client: redis.asyncio.Redis, keys: Keys) -> None:
+    def __init__(self, client: redis.asyncio.Redis, keys: Keys, *, rollouts: bool = False) -> None:
+        """``rollouts``: those of rollout workers, else of nodes."""
         self._client = client
-        self._key = keys.node_doors
+        self._key = keys.rollout_doors if rollouts else keys.node_doors
 
     async def publish(self, node: str, address: DoorAddress) -> None:
         """Store the address of ``node``."""

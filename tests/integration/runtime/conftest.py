@@ -22,6 +22,7 @@ from tests.api_server import local_api
 from tests.integration.runtime.call_rig import SECRET, CallRig
 from tests.integration.runtime.gpu_rig import GpuRig
 from tests.integration.runtime.rig import CONFIG, LoopThread, Rig
+from tests.integration.runtime.rollout_rig import RolloutRig, rollout_rig
 from tests.redis_server import RedisServer
 
 _prefixes = itertools.count()
@@ -71,6 +72,15 @@ async def rig(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIt
     await rig.start_node()
     yield rig
     await rig.end()
+
+
+@pytest.fixture
+async def rollouts(
+    runtime_redis: RedisServer, keys: Keys, tmp_path: Path
+) -> AsyncIterator[RolloutRig]:
+    """A leader, for gateways and rollout workers that a test starts."""
+    async with rollout_rig(runtime_redis.url, keys, tmp_path) as rig:
+        yield rig
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ class GpuRig(Rig):
     def healthy(self) -> set[int]:
         """Return the GPUs that the books hand out."""
         assert self.loop is not None
-        (node,) = self.loop.loop.term.machine.state.fleet.nodes.values()
+        (node,) = self.loop.loop.term.machine.state.supply.nodes.values()
         have = node.inventory.resources["gpu"]
         return {unit for group in have.groups for unit in group} - set(have.unhealthy)
 
@@ -154,7 +154,7 @@ async def running(rig: GpuRig, *names: str, gpus: int = 2) -> AsyncIterator[http
     async with rig.client() as client:
         yield client
     assert rig.loop is not None
-    for ledger in rig.loop.loop.term.machine.state.fleet.ledgers.values():
+    for ledger in rig.loop.loop.term.machine.state.supply.ledgers.values():
         assert (ledger.free, ledger.holders()) == (ledger.capacity, {})
     assert not any(instance.locks for instance in rig.gpu_driver.runner.store.instances())
     await until(rig.is_whole)

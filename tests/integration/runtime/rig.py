@@ -17,11 +17,14 @@ import redis
 import uvicorn
 
 from contract.responses import ActionResponse, CompletionsResponse
+from contract.rollout_views import RolloutCompletions, RolloutView
 from domain.action import Outcome
-from domain.codec import encode
+from domain.codec import JournalEntry, encode
+from domain.decisions import FinishRollout
 from domain.events import TimeAdvanced
 from domain.ids import ActionId
 from domain.inventory import Config, PoolConfig, ProjectConfig, ResourceInventory
+from domain.journal_reducer import JournalReducer, on
 from domain.ports import Driver
 from domain.principals import Principal, Scope
 from domain.project_limits import ProjectLimits
@@ -31,17 +34,22 @@ from managers.cpu.fake import FakeDriver
 from managers.registry import load
 from scheduler.runtime.body_store import BodyStore
 from scheduler.runtime.gateway.app import Gateway
+from scheduler.runtime.gateway.callbacks import Callbacks
 from scheduler.runtime.gateway.context import GatewayBackend, GatewayContext
+from scheduler.runtime.gateway.endpoints.event_feeds import PLACES
+from scheduler.runtime.gateway.rollout_lookup import finished_view_of
 from scheduler.runtime.liveness import process_name
 from scheduler.runtime.loop.leadership import Leadership
 from scheduler.runtime.loop.scheduler_loop import SchedulerLoop
 from scheduler.runtime.node.door.areas import door_routes
 from scheduler.runtime.node.door.routes import DoorRoutes
-from scheduler.runtime.node.door.server import DoorOptions, NodeDoor
+from scheduler.runtime.node.door.server import DoorOptions, EmbeddedServer, NodeDoor
 from scheduler.runtime.node.worker import NodeOptions, NodeWorker
 from scheduler.runtime.redis.clients import connect, connect_async
 from scheduler.runtime.redis.door_addresses import DoorAddresses
 from scheduler.runtime.redis.response_streams import RedisResponseStreams
+from scheduler.runtime.rollouts.log_store import RolloutLogs
+from scheduler.runtime.rollouts.rollout_ends import RolloutEnd
 from tangram_client.aio import AsyncClient
 
 CONFIG = Config(
@@ -53,6 +61,7 @@ CONFIG = Config(
 TOKENS = {
     "trainer": Principal("trainer", "default", frozenset({Scope.READ, Scope.SUBMIT})),
     "operator": Principal("operator", "default", frozenset(Scope) - {Scope.ADMIN}),
+    "cluster": Principal("cluster", None, frozenset(Scope) - {Scope.ADMIN}),
     "reader": Principal("reader", "default", frozenset({Scope.READ})),
     "stranger": Principal("stranger", "other", frozenset({Scope.READ, Scope.SUBMIT})),
 }
@@ -107,6 +116,43 @@ class Rows:
         return task not in self.unknown_tasks
 
 
+class RolloutRows(JournalReducer):
+    """Stands in for the rows of finished rollouts, as the journals of the web processes have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ends: dict[str, tuple[int, RolloutEnd]] = {}
+        #: They show nothing yet, as when the projector is busy.
+        self.behind = False
+        self._seq, self._at = 0, 0.0
+
+    def begin(self, entry: JournalEntry) -> None:
+        self._seq, self._at = entry.seq * PLACES, entry.at + entry.wall_offset_seconds
+
+    @on(FinishRollout)
+    def _finished(self, finish: FinishRollout) -> None:
+        self._seq += 1
+        self._ends.setdefault(finish.rollout_id, (self._seq, RolloutEnd(finish, self._at)))
+
+    def skipped(self) -> None:
+        """No entry is unreadable here."""
+
+    async def view(self, rollout: str) -> RolloutView | None:
+        """Return a rollout that has finished."""
+        found = self._ends.get(rollout)
+        return None if found is None else finished_view_of(found[1])
+
+    async def completions(self, project: str | None, after: int, limit: int) -> RolloutCompletions:
+        """Return a page of all projects."""
+        found = [(place, end) for place, end in self._ends.values() if place > after]
+        if self.behind:
+            found = []
+        page = found[:limit]
+        items = [finished_view_of(end) for _, end in page]
+        last = page[-1][0] if page else after
+        return RolloutCompletions(items, str(last), more=len(page) < len(found))
+
+
 class Rig:
     """A running system of one node."""
 
@@ -131,6 +177,10 @@ class Rig:
         self._area_routes = 0
         #: Folder of stored bodies, for parts that start later.
         self.bodies_folder: Path | None = None
+        #: Logs of rollouts, for gateways that start later.
+        self.rollout_logs: RolloutLogs | None = None
+        self.rollout_rows = RolloutRows()
+        self.callbacks = Callbacks()
 
     async def start_node(self, cpus: int = 4, **more: ResourceInventory) -> NodeWorker:
         """Start the node worker and wait until it has joined."""
@@ -211,6 +261,8 @@ class Rig:
             self.rows.checks,
             self.rows.facts,
             self.rows.task_exists,
+            rollout_view=self.rollout_rows.view,
+            rollout_completions=self.rollout_rows.completions,
         )
         context = GatewayContext(
             connect_async(self.url),
@@ -219,7 +271,10 @@ class Rig:
             limits=self.limits,
             node_requests=self.node_requests,
             bodies=BodyStore(self.bodies_folder),
+            rollout_logs=self.rollout_logs,
+            callbacks=self.callbacks,
         )
+        context.tail.also.append(self.rollout_rows)
         await context.start()
         try:
             yield context
@@ -255,7 +310,7 @@ class Rig:
     async def served(self, token: str = "trainer") -> AsyncIterator[AsyncClient]:
         """Return the SDK's client of a gateway behind a real web server."""
         async with self.gateway() as gateway:
-            server = uvicorn.Server(
+            server = EmbeddedServer(
                 uvicorn.Config(gateway, port=0, lifespan="off", log_level="warning")
             )
             with socket.socket() as listening:
@@ -264,5 +319,5 @@ class Rig:
                 url = f"http://127.0.0.1:{listening.getsockname()[1]}"
                 async with AsyncClient(url, token) as client:
                     yield client
-                server.should_exit = True
+                server.end()
                 await serving

@@ -56,13 +56,23 @@ async def node(rig: Rig, tmp_path: Path) -> AsyncIterator[Rig]:
     await rig.stop_node()
 
 
+async def shows(browser: httpx.AsyncClient, command: str) -> Any:
+    """Return what the page reads once a program runs: its action is over before the shell's child is that program."""
+    async with asyncio.timeout(60):
+        while True:
+            found = (await browser.get(HERE)).json()
+            if command in [each["command"] for each in found["programs"]]:
+                return found
+            await asyncio.sleep(0.01)
+
+
 async def test_a_member_reads_state_sessions_and_programs(node: Rig) -> None:
     async with node.client() as client, page(node, "default") as browser:
         await client.post("/trajectories", json={"id": "t1", "task": "t"})
         before = (await browser.get(HERE)).json()
         action = (await client.post("/actions?wait=60", json=WORK)).json()
         opened = await client.post("/trajectories/t1/sessions", json={"name": "s"})
-        running = (await browser.get(HERE)).json()
+        running = await shows(browser, "sleep 900")
         parked = await client.post("/trajectories/t1/park")
         frozen = (await browser.get(HERE)).json()
     assert (before["state"], before["node"], before["sessions"]) == ("none", "", [])

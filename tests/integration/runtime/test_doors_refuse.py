@@ -95,6 +95,27 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert errors == []
 
 
+def lines(caplog: pytest.LogCaptureFixture, entry: FacadeEntry) -> list[str]:
+    """Return what is logged of the requests of a door."""
+    found = [each.getMessage() for each in caplog.records if each.levelno == logging.INFO]
+    return [each for each in found if each.startswith(f"door {entry.door}: ")]
+
+
+@DOORS
+async def test_a_request_that_is_refused_is_logged_once(
+    rig: Rig, entry: FacadeEntry, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with stock(rig) as client:
+        for route, path in requests(entry.facade):
+            for body in MALFORMED.values():
+                caplog.clear()
+                answer = await client.request(route.method, path, content=body)
+                failed = b'"Failed"' in answer.content or b'"error"' in answer.content
+                expected = 1 if answer.status_code >= 400 or failed else 0
+                assert len(lines(caplog, entry)) == expected, (route.path, answer.text)
+
+
 @DOORS
 async def test_a_path_that_is_not_served_is_refused_in_the_shape_of_the_door(
     rig: Rig, entry: FacadeEntry

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from domain.action import Outcome
 from domain.errors import Unavailable
 from domain.ids import TrajectoryKey
 from domain.ports import RunOrder
-from managers.cpu.fake import Play
+from managers.cpu.fake import Play, read_command
 from scheduler.runtime.node import worker
 from tests.integration.runtime.rig import Rig
 
@@ -59,3 +60,32 @@ async def test_an_environment_that_cannot_be_removed_yet_is_removed_later(
         await until(lambda: not state.trajectories)
 
     assert not failures
+
+
+async def test_an_attempt_that_was_reported_without_a_start_is_not_run_by_the_next_worker(
+    rig: Rig, monkeypatch: Any
+) -> None:
+    """1. The driver starts none of the attempts. 2. The worker is killed before its position is stored."""
+    monkeypatch.setattr(worker, "HEARTBEAT_SECONDS", 60.0)
+    ordered: list[str] = []
+
+    def first_unstarted(order: RunOrder) -> Play:
+        ordered.append(order.mark)
+        if order.id != ordered[0].partition("#")[0]:
+            return read_command(order)
+        return Play(
+            outcome=Outcome.INFRA_FAILED, detail="no descriptor is left", never_started=True
+        )
+
+    rig.driver.script = first_unstarted
+    async with rig.client() as client:
+        failed = (await client.post("/actions?wait=60", json=TRUE)).json()
+        attempts = list(ordered)
+        await rig.crash_node()
+        await rig.start_node()
+        then = (await client.post("/actions?wait=60", json=TRUE)).json()
+
+    assert failed["outcome"] == "infra_failed"
+    assert then["outcome"] == "completed"
+    assert len(attempts) > 1
+    assert ordered == [*attempts, f"{then['id']}#1"]

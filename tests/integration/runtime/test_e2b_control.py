@@ -13,11 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from domain.action import EnvironmentSpec
 from domain.principals import Principal, Scope
 from facades.e2b import envd
 from facades.e2b.sandbox import OpenSandbox, sandbox_of, signed_sandbox
-from managers.cpu.fake import Play
 from scheduler.runtime.gateway.app import Gateway
 from scheduler.runtime.gateway.facade import FacadePort
 from scheduler.runtime.gateway.http import HttpError, HttpRequest
@@ -239,92 +237,6 @@ async def test_errors_have_the_shape_that_the_sdk_reads(rig: Rig) -> None:
             assert body["message"]
         assert wrong.status_code == 400
         assert nowhere.status_code == 404
-
-
-async def test_a_template_is_built_from_an_image_and_names_it(rig: Rig) -> None:
-    async with clients(rig) as client:
-        name = "a%3Adefault"
-        assert (await client.get("/templates/aliases/no%2Fsuch%20image")).status_code == 404
-        made = (await client.post("/v3/templates", json={"name": "a:default"})).json()
-        build = f"/templates/{made['templateID']}/builds/{made['buildID']}"
-        steps = [{"type": "ENV", "args": ["K", "v"]}, {"type": "WORKDIR", "args": ["/"]}]
-        answer = await client.post(f"/v2{build}", json={"fromImage": "python:3.11", "steps": steps})
-        assert answer.status_code == 202
-        assert (await client.get(f"{build}/status")).json()["status"] == "ready"
-        assert (await client.get(f"/templates/aliases/{name}")).json()["templateID"] == "a"
-
-        sandbox = await client.created(templateID="a", envVars={"L": "w"})
-        found = await sandbox_of(client.port, asked(sandbox))
-        assert found.envs == {"K": "v", "L": "w"}
-        details = await found.native.trajectory(found.name)
-        assert isinstance(details.environment, EnvironmentSpec)
-        assert details.environment.image == "python:3.11"
-        assert (await client.delete("/templates/a")).status_code == 204
-
-
-async def built(client: Client, name: str, *steps: list[str]) -> dict[str, Any]:
-    """Return the end of a build whose steps are given by type and arguments."""
-    made = (await client.post("/v3/templates", json={"name": name})).json()
-    build = f"/templates/{name}/builds/{made['buildID']}"
-    given = [{"type": each[0], "args": each[1:]} for each in steps]
-    await client.post(f"/v2{build}", json={"fromTemplate": "base", "steps": given})
-    async with asyncio.timeout(120):
-        while True:
-            status = (await client.get(f"{build}/status")).json()
-            if status["status"] not in ("building", "waiting"):
-                return status
-            await asyncio.sleep(0.01)
-
-
-async def test_a_build_with_a_step_that_is_not_run_says_so(rig: Rig) -> None:
-    async with clients(rig) as client:
-        status = await built(client, "b", ["COPY", "a", "b"])
-
-        assert status["status"] == "error"
-        assert "COPY" in status["reason"]["message"]
-
-
-async def test_the_steps_of_a_build_run_and_their_files_are_its_template(rig: Rig) -> None:
-    rig.driver.script = lambda order: Play()
-    async with clients(rig) as client:
-        status = await built(client, "c", ["ENV", "K", "v"], ["RUN", "true"])
-        assert status["status"] == "ready", status
-        first = await sandbox_of(client.port, asked(await client.created(templateID="c")))
-        assert first.envs == {"K": "v"}
-        details = await first.native.trajectory(first.name)
-        assert isinstance(details.environment, EnvironmentSpec)
-        assert details.environment.snapshot == f"c.{status['buildID']}"
-
-        again = await built(client, "c", ["RUN", "true"])
-        snapshots = (await client.get("/snapshots")).json()
-        assert [each["snapshotID"] for each in snapshots] == [f"c.{again['buildID']}"]
-        await client.delete("/templates/c")
-        assert (await client.get("/snapshots")).json() == []
-
-
-async def test_a_build_whose_web_process_ended_can_be_repeated(rig: Rig) -> None:
-    rig.driver.script = lambda order: Play()
-    async with clients(rig) as client:
-        made = (await client.post("/v3/templates", json={"name": "e"})).json()
-        # As it is stored when its process ends.
-        record = {"build": made["buildID"], "status": "building"}
-        await client.port.records.put("default", "e", record)
-        status = (await client.get(f"/templates/e/builds/{made['buildID']}/status")).json()
-        assert status["status"] == "error"
-        assert "build again" in status["reason"]["message"]
-
-        assert (await built(client, "e", ["RUN", "true"]))["status"] == "ready"
-
-
-async def test_a_build_whose_command_fails_shows_its_output(rig: Rig) -> None:
-    rig.driver.script = lambda order: Play(exit_code=2, stdout="no compiler")
-    async with clients(rig) as client:
-        status = await built(client, "d", ["RUN", "make"])
-
-        assert status["status"] == "error"
-        assert "exit code 2" in status["reason"]["message"]
-        assert "no compiler" in status["reason"]["message"]
-        assert (await client.post("/v2/sandboxes", json={"templateID": "d"})).status_code == 404
 
 
 async def test_metrics_are_of_now(rig: Rig) -> None:

@@ -125,7 +125,8 @@ async def test_a_signal_ends_the_process_and_is_no_exit_status(rig: Rig) -> None
         ("process.Process/SendInput", {"process": {"pid": 5}, "input": {"stdin": "eA=="}}, 404, ""),
         ("process.Process/SendSignal", {"process": {"pid": 5}, "signal": 9}, 404, "not_found"),
         ("process.Process/SendSignal", {"process": {"pid": 5}}, 400, "invalid_argument"),
-        ("process.Process/SendSignal", {"process": {"tag": "x"}, "signal": 9}, 501, ""),
+        ("process.Process/SendSignal", {"process": {"tag": "x"}, "signal": 9}, 404, "not_found"),
+        ("process.Process/SendSignal", {"process": {}, "signal": 9}, 400, "invalid_argument"),
         ("process.Process/Update", [], 400, "invalid_argument"),
         ("filesystem.Filesystem/Stat", {"path": "none"}, 404, "not_found"),
         ("filesystem.Filesystem/ListDir", {"path": 5}, 400, "invalid_argument"),
@@ -162,6 +163,64 @@ async def test_a_sandbox_that_has_ended_does_not_answer(rig: Rig) -> None:
             assert "was not found" in answer.json()["message"]
         headers["x-access-token"] = "envd_x.y"
         assert (await client.get("/health", headers=headers)).status_code == 401
+
+
+async def test_files_have_the_metadata_of_their_upload(rig: Rig) -> None:
+    async with clients(rig) as client:
+        headers = of(await client.created())
+
+        async def entry(path: str) -> dict[str, Any]:
+            asked = {"path": path}
+            found = await client.post("/filesystem.Filesystem/Stat", json=asked, headers=headers)
+            shown: dict[str, Any] = found.json()["entry"]
+            return shown
+
+        octets = {"content-type": "application/octet-stream", **headers}
+        noted = {**octets, "X-Metadata-Author": "me", "X-Metadata-Purpose": "test"}
+        written = await client.post("/files?path=d/noted", content=b"x", headers=noted)
+        plain = await client.post("/files?path=d/plain", content=b"x", headers=octets)
+        move = {"source": "d/noted", "destination": "d/moved"}
+        await client.post("/filesystem.Filesystem/Move", json=move, headers=headers)
+        listed = await client.post(
+            "/filesystem.Filesystem/ListDir", json={"path": "d"}, headers=headers
+        )
+        moved = await entry("d/moved")
+        await client.post("/files?path=d/moved", content=b"y", headers=octets)
+        again = await entry("d/moved")
+    metadata = {"author": "me", "purpose": "test"}
+    assert [each["metadata"] for each in written.json()] == [metadata], written.text
+    assert "metadata" not in plain.json()[0]
+    assert moved["metadata"] == metadata
+    assert "metadata" not in again
+    assert [each.get("metadata") for each in listed.json()["entries"]] == [metadata, None]
+
+
+async def test_the_events_of_a_watcher_have_entries_where_they_are_asked_for(rig: Rig) -> None:
+    async with clients(rig) as client:
+        headers = of(await client.created())
+        octets = {"content-type": "application/octet-stream", **headers}
+        await client.post("/files?path=d/a", content=b"1", headers=octets)
+        ids = []
+        for asked in ({"path": "d", "includeEntry": True}, {"path": "d"}):
+            made = await client.post(
+                "/filesystem.Filesystem/CreateWatcher", json=asked, headers=headers
+            )
+            ids.append(made.json()["watcherId"])
+        await client.post("/files?path=d/b", content=b"22", headers=octets)
+        found = []
+        for each in ids:
+            got = await client.post(
+                "/filesystem.Filesystem/GetWatcherEvents", json={"watcherId": each}, headers=headers
+            )
+            found.append(got.json()["events"])
+            gone = await client.post(
+                "/filesystem.Filesystem/RemoveWatcher", json={"watcherId": each}, headers=headers
+            )
+            assert gone.status_code == 200, gone.text
+    shown = [(each["type"], each["name"]) for each in found[0]]
+    assert shown == [(f"EVENT_TYPE_{kind}", "b") for kind in ("CREATE", "CHMOD", "WRITE")]
+    assert [each["entry"]["size"] for each in found[0]] == ["2"] * 3
+    assert not any("entry" in each for each in found[1])
 
 
 async def test_files_are_written_as_forms_and_as_bodies(rig: Rig) -> None:

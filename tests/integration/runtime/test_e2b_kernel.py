@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from facades import e2b
+from rollout.agent import programs
 
-PROGRAM = (Path(e2b.__file__).parent / "kernel_program.py").read_text()
+PROGRAM = (Path(programs.__file__).parent / "kernel_program.py").read_text()
 
 
 class Kernel:

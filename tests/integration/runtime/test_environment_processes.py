@@ -40,6 +40,28 @@ async def run(client: httpx.AsyncClient, script: str) -> dict[str, Any]:
     return done
 
 
+async def test_a_program_may_handle_the_signal_that_asks_it_to_end(node: Rig) -> None:
+    script = "trap 'echo asked; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
+    action = {
+        "task": "t", "kind": "exec", "trajectory": "t1", "cost": {"cpu": 1},
+        "exec": {"command": ["sh", "-c", script]},
+    }  # fmt: skip
+    async with node.client() as client:
+        running = (await client.post("/actions", json=action)).json()["id"]
+        async with asyncio.timeout(60):
+            while "ready" not in (await client.get(f"/actions/{running}/stream?follow=false")).text:
+                await asyncio.sleep(0.01)
+        listed = (await client.get(HERE)).json()["processes"]
+        first = min(listed, key=lambda each: each["pid"])
+        refused = await client.delete(f"{HERE}/{first['pid']}?signal=SIGHUP")
+        asked = await client.delete(f"{HERE}/{first['pid']}?signal=SIGTERM")
+        done = (await client.get(f"/actions/{running}?wait=60", timeout=120)).json()
+    assert {(each["owner"], each["background"]) for each in listed} == {(running, False)}
+    assert (refused.status_code, asked.status_code) == (422, 200)
+    assert (done["outcome"], done["result"]["exit_code"]) == ("completed", 5)
+    assert done["result"]["stdout"] == "ready\nasked\n"
+
+
 async def test_programs_are_listed_with_the_action_that_started_them_and_ended_on_request(
     node: Rig,
 ) -> None:
@@ -48,7 +70,11 @@ async def test_programs_are_listed_with_the_action_that_started_them_and_ended_o
         await client.post("/trajectories", json={"id": "t1", "task": "t"})
         empty = await client.get(HERE)
         action = await run(client, f"exec sleep {seconds} >/dev/null &")
-        listed = (await client.get(HERE)).json()["processes"]
+        async with asyncio.timeout(30):  # until the child is the program
+            while True:
+                listed = (await client.get(HERE)).json()["processes"]
+                if [each["command"] for each in listed] == [f"sleep {seconds}"]:
+                    break
         missing = await client.delete(f"{HERE}/99999")
         ended = await client.delete(f"{HERE}/{listed[0]['pid']}")
         async with asyncio.timeout(30):

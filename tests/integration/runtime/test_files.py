@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from domain.events import FileRequested
-from domain.ids import trajectory_key
+from domain.ids import TrajectoryKey, trajectory_key
 from domain.ports.files import MAX_UPLOAD_BYTES
 from managers.cpu.fake import Play
 from tangram_client import InvalidRequest, NotFound
@@ -103,6 +103,34 @@ async def test_large_files_are_streams_and_ranges_are_parts(rig: Rig) -> None:
     assert parts[f"bytes={5 * MIB}-"].status_code == 416
     assert parts["bytes=0-1,4-5"].status_code == parts["lines=1-2"].status_code == 200
     assert (facts["kind"], facts["mode"], facts["size_bytes"]) == ("file", "0755", len(content))
+
+
+async def test_extended_attributes_are_written_and_shown_where_asked_for(rig: Rig) -> None:
+    async with rig.client() as client:
+        await opened(client)
+        put = {"path": "noted", "attributes": '{"author": "me"}'}
+        written = await client.put(f"{HERE}/files", content=b"x", params=put)
+        plain = (await client.get(f"{HERE}/stat", params={"path": "noted"})).json()
+        shown = (
+            await client.get(f"{HERE}/stat", params={"path": "noted", "attributes": "true"})
+        ).json()
+        listed = (
+            await client.get(f"{HERE}/directory", params={"path": "", "attributes": "true"})
+        ).json()
+        refused = [
+            await client.put(
+                f"{HERE}/files", content=b"x", params={"path": "r", "attributes": text}
+            )
+            for text in ("[]", '{"a": 1}', '{"overlay.opaque": "y"}', '{"a": "%s"}' % ("x" * 3000))
+        ]
+        missing = await client.get(f"{HERE}/files/r")
+    assert written.status_code == 201, written.text
+    assert "attributes" not in plain
+    assert shown["attributes"] == listed["entries"][0]["attributes"] == {"author": "me"}
+    assert [(each.status_code, each.json()["errors"][0]["pointer"]) for each in refused] == [
+        (422, "?attributes")
+    ] * 4
+    assert missing.status_code == 404
 
 
 async def test_an_upload_that_breaks_off_leaves_the_old_file(rig: Rig) -> None:
@@ -224,7 +252,36 @@ async def test_what_is_missing_is_named(rig: Rig) -> None:
     assert (foreign.status_code, mode.status_code, flag.status_code) == (404, 422, 422)
     assert too_large.status_code == 413
     assert over.status_code == 404, over.text
-    assert late.status_code in (404, 409)
+    assert late.status_code == 404, late.text
+
+
+async def test_nothing_is_found_once_the_end_of_its_trajectory_is_answered(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node still has the files: it removes them a moment later."""
+    removed = asyncio.Event()
+    remove = rig.driver.remove_environment
+
+    async def later(trajectory: TrajectoryKey) -> None:
+        await removed.wait()
+        await remove(trajectory)
+
+    monkeypatch.setattr(rig.driver, "remove_environment", later)
+    async with rig.client() as client:
+        await opened(client)
+        await client.put(f"{HERE}/files/a", content=b"x")
+        assert (await client.post(f"{HERE}/finish")).status_code == 202
+        answers = [
+            await client.get(f"{HERE}/files/a"),
+            await client.get(f"{HERE}/stat?path=a"),
+            await client.get(f"{HERE}/directory?path="),
+            await client.put(f"{HERE}/files/a", content=b"y"),
+            await client.delete(f"{HERE}/files/a"),
+        ]
+        there = trajectory_key("default", "t1") in rig.driver.storage.environments
+        removed.set()
+    assert there
+    assert [each.status_code for each in answers] == [404] * 5, [each.text for each in answers]
 
 
 async def test_the_client_moves_files_and_trees(rig: Rig, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,10 +12,19 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from domain.errors import CapacityError, Conflict, Gone, InvalidRequest, NotFound, Unavailable
+from domain.errors import (
+    CapacityError,
+    Conflict,
+    Gone,
+    InvalidRequest,
+    NotFound,
+    StorageFull,
+    TangramError,
+    Unavailable,
+)
 from domain.ids import TrajectoryKey
 from managers.cpu.fake import Play
-from scheduler.runtime.gateway.http import HttpError
+from scheduler.runtime.gateway.http import HttpError, HttpRequest, problem_of
 from scheduler.runtime.node.door import server
 from scheduler.runtime.node.door.routes import (
     DoorError,
@@ -29,6 +39,11 @@ from scheduler.runtime.redis.door_addresses import DoorAddress, DoorAddresses
 from tests.integration.runtime.rig import Rig
 
 MIB = 1024 * 1024
+
+
+async def nothing() -> dict[str, str]:
+    """What a request without a body receives."""
+    return {"type": "http.disconnect"}
 
 
 async def place(rig: Rig, name: str = "t1") -> None:
@@ -138,6 +153,7 @@ async def test_a_client_that_leaves_cancels_the_handler(rig: Rig) -> None:
         (Gone("ended"), 410, "gone"),
         (InvalidRequest("bad", pointer="/path"), 422, "invalid"),
         (CapacityError("full", retry_after_seconds=7), 429, "unavailable"),
+        (StorageFull("no disk"), 507, "disk_full"),
         (DoorError(502, "no_listener", "nothing listens"), 502, "no_listener"),
         (ZeroDivisionError("private"), 500, "internal"),
     ],
@@ -152,15 +168,19 @@ async def test_a_refusal_of_the_node_is_the_refusal_of_the_api(
     rig.routes.add("GET", "/refuse", refuse)
     await place(rig)
     async with rig.context() as context:
-        with pytest.raises(HttpError) as raised:
+        with pytest.raises(TangramError) as raised:
             async with context.node_door.request("default", "t1", "GET", "/refuse"):
                 pass
-    assert (raised.value.status, raised.value.code) == (status, code)
-    assert ("private" in str(raised.value)) is False
-    if isinstance(error, InvalidRequest) and error.pointer:
-        assert raised.value.errors == [{"pointer": error.pointer, "detail": str(error)}]
+    found = raised.value
+    assert type(found) is (type(error) if status < 500 or status == 507 else HttpError)
+    problem = problem_of(found, HttpRequest({"type": "http", "path": "/", "headers": []}, nothing))
+    assert (problem.status, json.loads(problem.content)["code"]) == (status, code)
+    assert ("private" in str(found)) is False
+    if isinstance(error, InvalidRequest):
+        assert isinstance(found, InvalidRequest)
+        assert found.pointer == error.pointer
     if isinstance(error, CapacityError):
-        assert raised.value.headers["Retry-After"] == "7"
+        assert problem.headers["Retry-After"] == "7"
 
 
 async def test_a_body_that_breaks_off_is_not_complete(rig: Rig) -> None:
@@ -245,10 +265,10 @@ async def test_an_environment_that_moved_is_looked_for_once(rig: Rig) -> None:
     rig.routes.add("GET", "/elsewhere", nowhere)
     await place(rig)
     async with rig.context() as context:
-        with pytest.raises(HttpError, match="no environment on node n1") as raised:
+        with pytest.raises(NotFound, match="no environment on node n1") as raised:
             async with context.node_door.request("default", "t1", "GET", "/elsewhere"):
                 pass
-    assert (raised.value.status, raised.value.code, len(tries)) == (404, "no_environment", 2)
+    assert (raised.value.code, len(tries)) == ("no_environment", 2)
 
 
 async def test_a_trajectory_without_an_environment_is_named(rig: Rig) -> None:

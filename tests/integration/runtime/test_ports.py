@@ -19,6 +19,7 @@ from websockets.typing import Subprotocol
 from domain.ids import TrajectoryKey
 from domain.ports.networks import NoListener
 from scheduler.runtime.node.door import ports
+from scheduler.runtime.node.door.server import EmbeddedServer
 from tangram_client.cli.forwarding import serve_ports
 from tangram_client.context import ClientContext
 from tests.integration.runtime.rig import Rig
@@ -68,13 +69,13 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 
 @asynccontextmanager
 async def http_server(behaviour: Any = application) -> AsyncIterator[int]:
-    server = uvicorn.Server(uvicorn.Config(behaviour, lifespan="off", log_level="critical"))
+    server = EmbeddedServer(uvicorn.Config(behaviour, lifespan="off", log_level="critical"))
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         serving = asyncio.create_task(server.serve([listening]))
         yield listening.getsockname()[1]
-        server.should_exit = True
+        server.end()
         await serving
 
 
@@ -198,7 +199,7 @@ async def test_refusals_name_the_cure(rig: Rig, inside: Inside) -> None:
 async def address(rig: Rig) -> AsyncIterator[str]:
     """Serve a gateway with websockets; return its address."""
     async with rig.gateway() as gateway:
-        server = uvicorn.Server(
+        server = EmbeddedServer(
             uvicorn.Config(gateway, lifespan="off", log_level="warning", ws="websockets-sansio")
         )
         with socket.socket() as listening:
@@ -206,7 +207,7 @@ async def address(rig: Rig) -> AsyncIterator[str]:
             listening.listen()
             serving = asyncio.create_task(server.serve([listening]))
             yield f"ws://127.0.0.1:{listening.getsockname()[1]}/api/v1/trajectories/t1"
-            server.should_exit = True
+            server.end()
             await serving
 
 

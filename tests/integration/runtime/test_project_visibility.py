@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from domain.rollouts import RolloutOutcome, RolloutResult
+from rollout.ports import Assigned, Record, RolloutPort
+from rollout.tokens.turn_records import turn_record
+from tests.integration.runtime.prorl_rig import sampled_turns
 from tests.integration.runtime.rig import Rig
+from tests.integration.runtime.rollout_rig import RolloutRig, finished
 
 TRUE = {"task": "secret-plan", "kind": "exec", "cost": {"cpu": 1}, "exec": {"command": ["true"]}}
 LEASE = {
@@ -61,3 +66,34 @@ async def test_a_service_that_all_share_is_not_evicted_for_one_project(rig: Rig)
 
     assert answer.status_code == 403
     assert "not bound to a project" in answer.json()["detail"]
+
+
+async def test_turns_name_no_address_of_a_shared_backend_to_a_token_of_one_project(
+    rollouts: RolloutRig,
+) -> None:
+    """As `GET /backends`: the number of a backend whose name is made of its address, a declared name, and no other."""
+    names = ("10.0.0.9:8000", "own", "10.0.0.7:8000")
+
+    async def samples(port: RolloutPort, given: Assigned) -> None:
+        rollout, attempt = given.rollout, given.attempt
+        first = sampled_turns()[0]
+        for number, name in enumerate(names, 1):
+            turn = turn_record(first)
+            turn.header["backend"] = name
+            await port.append(rollout, attempt, number, turn)
+        await port.append(rollout, attempt, 4, Record("result", {"detail": {}}))
+        await port.finished(rollout, attempt, RolloutResult(RolloutOutcome.COMPLETED, 1.0))
+
+    await rollouts.start_worker(samples)
+    shown: dict[str, list[str]] = {}
+    async with rollouts.client("cluster") as all_projects, rollouts.client() as client:
+        await all_projects.backends.add("policy", "http://10.0.0.9:8000")
+        await all_projects.backends.add("policy", "http://10.0.0.8:8000", name="own")
+        [rollout] = await client.rollouts.submit("t", "noop", [{"id": "i"}], llm="policy")
+        await finished(client, rollout)
+    for token in ("cluster", "trainer"):
+        async with rollouts.rig.client(token) as http:
+            turns = (await http.get(f"/rollouts/{rollout}/turns")).json()["turns"]
+        shown[token] = [turn["backend"] for turn in turns]
+
+    assert shown == {"cluster": list(names), "trainer": ["1", "own", ""]}

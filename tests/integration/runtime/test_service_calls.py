@@ -147,7 +147,7 @@ async def test_a_gpu_whose_memory_does_not_get_free_is_quarantined(gpus: GpuRig)
         await finished(client, a_call("b"))
         moved = await finished(client, a_call("c"))
         assert gpus.loop is not None
-        capacity = gpus.loop.loop.term.machine.state.fleet.ledgers["gpu:n1"].capacity  # type: ignore[index]
+        capacity = gpus.loop.loop.term.machine.state.supply.ledgers["gpu:n1"].capacity  # type: ignore[index]
 
     assert moved["outcome"] == "completed"
     assert (moved["attempt"], moved["placement"]["gpus"]) == (2, [1])

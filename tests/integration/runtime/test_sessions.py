@@ -18,8 +18,8 @@ import uvicorn
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from domain.action import EnvironmentSpec
-from domain.ids import TrajectoryKey
+from domain.action import EnvironmentSpec, Outcome
+from domain.ids import ActionId, TrajectoryKey
 from domain.ports import RunOrder, RunReport
 from managers.cpu.environment.protocol import LivingEnvironment, NoEnvironment
 from managers.cpu.fake import FakeDriver
@@ -27,6 +27,7 @@ from managers.cpu.live_output import LiveOutputs
 from managers.cpu.sessions.host import SessionHost
 from managers.cpu.sessions.run import SessionRun, SessionTools
 from managers.cpu.sessions.serving import SessionPlaces, SessionService
+from scheduler.runtime.node.door.server import EmbeddedServer
 from tests.conformance.sessions.host_environment import HostEnvironment
 from tests.conformance.sessions.test_session_actions import Cores
 from tests.integration.runtime.rig import Rig
@@ -40,6 +41,7 @@ class SessionDriver(FakeDriver):
     def __init__(self, environment: HostEnvironment) -> None:
         super().__init__()
         self.environment = environment
+        self._in_sessions: dict[ActionId, SessionRun] = {}
         self.host = SessionHost(str(environment.control))
         variables = {"PATH": os.environ["PATH"], "HOME": "/tmp"}
         places = SessionPlaces(self._find, self._open, lambda _: variables, lambda *_: 0)
@@ -63,9 +65,20 @@ class SessionDriver(FakeDriver):
         return self._find(trajectory)
 
     async def run(self, order: RunOrder, started: Callable[[], None]) -> RunReport:
-        if order.action.exec is not None and order.action.exec.session is not None:
-            return await SessionRun(order, started, self.tools).live()
-        return await super().run(order, started)
+        if order.action.exec is None or order.action.exec.session is None:
+            return await super().run(order, started)
+        name, live = order.action.id, SessionRun(order, started, self.tools)
+        self._in_sessions[name] = live
+        try:
+            return await live.live()
+        finally:
+            del self._in_sessions[name]
+
+    def stop(self, action_id: ActionId, outcome: Outcome, reason: str) -> None:
+        if live := self._in_sessions.get(action_id):
+            live.stop(outcome, reason)
+        else:
+            super().stop(action_id, outcome, reason)
 
 
 def _mark(mark: str, withdrawn: Callable[[], bool]) -> asyncio.Future[None]:
@@ -251,7 +264,7 @@ async def test_sessions_of_another_project_are_not_seen(rig: Rig, sessions: Sess
 async def served(rig: Rig) -> AsyncIterator[str]:
     """Serve the gateway on a port."""
     async with rig.gateway() as gateway:
-        server = uvicorn.Server(
+        server = EmbeddedServer(
             uvicorn.Config(gateway, lifespan="off", log_level="warning", ws="websockets-sansio")
         )
         with socket.socket() as listening:
@@ -259,7 +272,7 @@ async def served(rig: Rig) -> AsyncIterator[str]:
             listening.listen()
             serving = asyncio.create_task(server.serve([listening]))
             yield f"ws://127.0.0.1:{listening.getsockname()[1]}/api/v1{HERE}"
-            server.should_exit = True
+            server.end()
             await serving
 
 

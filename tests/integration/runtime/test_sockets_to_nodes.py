@@ -23,6 +23,7 @@ from scheduler.runtime.asgi_socket import AsgiSocket
 from scheduler.runtime.gateway.http import HttpRequest
 from scheduler.runtime.gateway.relaying import bridge
 from scheduler.runtime.node.door.routes import DoorRequest
+from scheduler.runtime.node.door.server import EmbeddedServer
 from tests.integration.runtime.rig import Rig
 from tests.integration.runtime.test_node_door import place
 
@@ -51,7 +52,7 @@ async def web_server(rig: Rig) -> AsyncIterator[str]:
                 await bridge(client, node)
 
         gateway._table.add([ROUTE], {"attach": attach})
-        server = uvicorn.Server(
+        server = EmbeddedServer(
             uvicorn.Config(gateway, lifespan="off", log_level="warning", ws="websockets-sansio")
         )
         with socket.socket() as listening:
@@ -59,7 +60,7 @@ async def web_server(rig: Rig) -> AsyncIterator[str]:
             listening.listen()
             serving = asyncio.create_task(server.serve([listening]))
             yield f"ws://127.0.0.1:{listening.getsockname()[1]}/api/v1/trajectories"
-            server.should_exit = True
+            server.end()
             await serving
 
 

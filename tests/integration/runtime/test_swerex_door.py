@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from domain.action import EnvironmentSpec
 from domain.ids import TrajectoryKey
+from domain.ports import RunOrder
 from domain.ports.sessions import SessionFacts, SessionSpec
 from managers.cpu.fake import Play
 from tests.integration.runtime.rig import Rig
@@ -59,6 +60,18 @@ async def refused(rex: httpx.AsyncClient, name: str, **body: Any) -> dict[str, A
 
 async def run(rex: httpx.AsyncClient, command: str, **more: Any) -> dict[str, Any]:
     return await called(rex, "run_in_session", action_type="bash", command=command, **more)
+
+
+async def test_a_command_outside_of_sessions_is_light(rig: Rig, rex: httpx.AsyncClient) -> None:
+    costs = []
+
+    def play(order: RunOrder) -> Play:
+        costs.append(order.action.cost)
+        return Play()
+
+    rig.driver.script = play
+    await called(rex, "execute", command=["ls"])
+    assert costs == [{"cpu": (100,)}]
 
 
 async def test_a_session_keeps_its_state_between_commands(rex: httpx.AsyncClient) -> None:

@@ -79,7 +79,7 @@ def orders_of_tomorrow(action_id: str) -> bytes:
 async def test_a_node_gives_orders_back_that_it_cannot_read(rig: Rig) -> None:
     """1. Something damaged comes. 2. Orders that it knows only the names of. 3. It goes on."""
     assert rig.loop is not None
-    identity = rig.loop.loop.term.machine.state.fleet.nodes["n1"].inventory.identity
+    identity = rig.loop.loop.term.machine.state.supply.nodes["n1"].inventory.identity
     stream = rig.keys.commands("n1", identity)
     rig.redis.xadd(stream, {"c": DAMAGED})
     rig.redis.xadd(stream, {"c": orders_of_tomorrow("act_7")})

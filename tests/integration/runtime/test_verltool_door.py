@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import httpx
@@ -56,6 +58,39 @@ async def test_python_and_shell_last_and_the_order_is_that_of_the_actions(
         "\n```output\n42\n```\n",
     ]
     assert second["valids"] == [True, False, True]
+
+
+async def test_a_client_that_hangs_up_ends_its_command(
+    rig: Rig, node: SessionDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verltool, "TIMEOUT_SECONDS", 600.0)  # nothing else ends it
+    async with rig.client() as client:
+        await observed(client, "<bash>true</bash>")
+        transport = client._transport
+        assert isinstance(transport, httpx.ASGITransport)
+        asked = {"trajectory_ids": ["t1"], "actions": ["<bash>sleep 600</bash>"]}
+        unread = [{"type": "http.request", "body": json.dumps(asked).encode()}]
+        assert rig.loop is not None
+        actions = rig.loop.loop.term.machine.state.actions
+
+        async def receive() -> dict[str, Any]:
+            if unread:
+                return unread.pop()
+            while not actions:
+                await asyncio.sleep(0.005)
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            assert message.get("body", b"") == b"", message["body"]
+
+        scope = {
+            "type": "http", "method": "POST", "path": "/verltool/get_observation",
+            "query_string": b"", "headers": [(b"authorization", b"Bearer trainer")],
+        }  # fmt: skip
+        await asyncio.wait_for(transport.app(scope, receive, send), 120)
+        async with asyncio.timeout(60):
+            while actions:
+                await asyncio.sleep(0.005)
 
 
 async def test_a_cell_that_takes_too_long_is_ended_and_the_names_go_on(

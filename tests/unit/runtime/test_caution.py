@@ -6,7 +6,7 @@ import pytest
 
 from domain.action import Action, Kind, Outcome
 from domain.codec import encode
-from domain.decisions import Finish
+from domain.decisions import AssignRollout, Finish, FinishRollout
 from domain.events import (
     ActionFinished,
     ActionStarted,
@@ -17,6 +17,8 @@ from domain.events import (
     LeaseReleased,
 )
 from domain.ids import ActionId
+from domain.rollout_events import RolloutFinished, RolloutsSubmitted, RolloutWorkerJoined
+from domain.rollouts import Rollout, RolloutId, RolloutOutcome, RolloutResult
 from scheduler.runtime.loop.inbox import InboxMessage
 from scheduler.runtime.loop.poison_messages import (
     ALL_FROM,
@@ -156,6 +158,45 @@ def test_a_report_that_is_set_aside_keeps_the_news_of_gpu_memory() -> None:
     assert isinstance(instead, ActionFinished)
     assert (instead.outcome, instead.reward) == (Outcome.UNKNOWN, None)
     assert instead.chunk == FINISHED.chunk
+
+
+def test_rollouts_whose_messages_are_set_aside_end_as_infra_failed() -> None:
+    rollouts = tuple(
+        Rollout(id=RolloutId(f"rol_{n:028x}"), project="default", task="t", handler="math")
+        for n in range(2)
+    )
+    machine = a_machine()
+    instead = stand_in(RolloutsSubmitted(rollouts=rollouts), "why")
+    assert instead is not None
+    instead.at = START
+
+    ends = [end for end in machine.handle(instead) if isinstance(end, FinishRollout)]
+
+    assert [end.result.outcome for end in ends] == [RolloutOutcome.INFRA_FAILED] * 2
+    assert not machine.state.rollouts.live
+
+
+def test_the_end_of_a_rollout_that_is_set_aside_has_no_reward() -> None:
+    rollout = Rollout(id=RolloutId("rol_" + 28 * "0"), project="default", task="t", handler="m")
+    machine = a_machine()
+    (assigned,) = machine.handle(
+        RolloutWorkerJoined(worker="w1", incarnation=1, slots=1, at=START),
+        RolloutsSubmitted(rollouts=(rollout,), at=START),
+    )
+    assert isinstance(assigned, AssignRollout)
+    result = RolloutResult(RolloutOutcome.COMPLETED, reward=1.0)
+    instead = stand_in(
+        RolloutFinished(rollout_id=rollout.id, worker="w1", attempt=1, result=result), "why"
+    )
+    assert instead is not None
+    instead.at = START
+
+    ends = [end for end in machine.handle(instead) if isinstance(end, FinishRollout)]
+
+    (end,) = ends
+    assert (end.result.outcome, end.result.reward, end.result.reason) == (
+        RolloutOutcome.INFRA_FAILED, None, "why",
+    )  # fmt: skip
 
 
 def test_pauses_grow_and_are_reset_after_quiet() -> None:

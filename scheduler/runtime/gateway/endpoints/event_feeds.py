@@ -50,8 +50,19 @@ _END = {"type": "http.response.body", "body": b""}
 _CURSOR = re.compile(r"([0-9]{1,20})-([0-9]{1,20})/([0-9]{1,9})")
 #: Both parts of a stream id are below this.
 _END_OF_IDS = 2**64
+#: Cursor of what follows from here on.
+NOW = "now"
 #: Types of events.
 TYPES = ("submitted", "granted", "finished")
+
+
+def completions_cursor(after: str, seq: int) -> int:
+    """Return the cursor of a log of ends; ``seq``: number of the newest entry. Raises InvalidRequest."""
+    if after == NOW:
+        return seq * PLACES + PLACES - 1
+    if after and not after.isdigit():
+        raise InvalidRequest("after is a cursor from next, or now", pointer="?after")
+    return int(number(after or "0", "after", 2**62))
 
 
 class EventFeeds:
@@ -68,21 +79,17 @@ class EventFeeds:
         """
         query = request.query()
         limit = int(number(query.get("limit", "100"), "limit", MAX_COMPLETIONS)) or 1
-        after = query.get("after", "")
-        if after == "now":
-            cursor = str(self._context.tail.seq * PLACES + PLACES - 1)
-            return HttpResponse(200, {"items": [], "next": cursor, "more": False})
-        start = int(number(after or "0", "after", 2**62)) if after.isdigit() else -1
-        if after and start < 0:
-            raise InvalidRequest("after is a cursor from next, or now", pointer="?after")
+        start = completions_cursor(query.get("after", ""), self._context.tail.seq)
+        if query.get("after") == NOW:
+            return HttpResponse(200, {"items": [], "next": str(start), "more": False})
         deadline = monotonic() + wait_seconds(query, request.header(b"prefer"))
+        seen = ""
         while True:
-            page = await self._context.backend.completions(principal.project, max(start, 0), limit)
+            page = await self._context.backend.completions(principal.project, start, limit)
             left = deadline - monotonic()
             if page.items or left <= 0:
                 return HttpResponse(200, page)
-            await self._context.tail.next_entries(min(left, 1.0))
-            await asyncio.sleep(min(left, 0.1))  # rows follow the journal at their own pace
+            seen = await self._context.newer_rows(seen, left)
 
     async def events(self, request: HttpRequest, principal: Principal, send: Send) -> None:
         """GET /events: changes of actions, as server-sent events.

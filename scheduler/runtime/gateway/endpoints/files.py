@@ -17,7 +17,12 @@ from contract.receipts import RemovedFile, WrittenFile
 from contract.requests import FileModeRequest, MoveRequest
 from domain.errors import Conflict, Gone, InvalidRequest, NotFound
 from domain.ids import TrajectoryKey, trajectory_key
-from domain.ports.files import MAX_ENTRIES, MAX_UPLOAD_BYTES, FileFacts
+from domain.ports.files import (
+    MAX_ATTRIBUTE_BYTES,
+    MAX_ENTRIES,
+    MAX_UPLOAD_BYTES,
+    FileFacts,
+)
 from domain.principals import Principal
 from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.gateway.http import HttpRequest, HttpResponse, Send
@@ -31,6 +36,8 @@ TREE_SECONDS: Final = 600.0
 #: Trajectories whose environment is known to exist.
 _MOST_KNOWN: Final = 65_536
 _MAX_PATH: Final = 4096
+#: Longest name of an extended attribute, without its prefix.
+_MAX_NAME: Final = 250
 #: Headers of a node's answer that the client gets.
 _PASSED_ON: Final = (
     "content-type", "content-length", "content-range", "accept-ranges", "last-modified",
@@ -41,6 +48,7 @@ _CAREFUL: Final = {"x-content-type-options": "nosniff", "content-disposition": "
 _moves = msgspec.json.Decoder(MoveRequest)
 _modes = msgspec.json.Decoder(FileModeRequest)
 _facts = msgspec.json.Decoder(FileFacts)
+_attributes_of = msgspec.json.Decoder(dict[str, str])
 
 
 class Files:
@@ -54,7 +62,7 @@ class Files:
         self, request: HttpRequest, principal: Principal, name: str, path: str | None = None
     ) -> HttpResponse:
         """PUT /trajectories/{id}/files: the body becomes the file."""
-        query = {"path": _path(request, path), **_mode(request)}
+        query = {"path": _path(request, path), **_mode(request), **_attributes(request)}
         project = await self._project(request, principal, name)
         await self._ensure(project, name)
         body, headers = await _upload(request)
@@ -89,7 +97,11 @@ class Files:
 
     async def stat(self, request: HttpRequest, principal: Principal, name: str) -> HttpResponse:
         """GET /trajectories/{id}/stat."""
-        query = {"path": _path(request), **_flags(request, "follow")}
+        query = {
+            "path": _path(request),
+            **_flags(request, "follow"),
+            **_flags(request, "attributes"),
+        }
         project = await self._project(request, principal, name)
         return _json(200, await self._ask("GET", "/stat", project, name, query))
 
@@ -105,6 +117,7 @@ class Files:
         given = request.query()
         limit = int(number(given.get("limit") or str(MAX_ENTRIES), "limit", MAX_ENTRIES)) or 1
         query = {"path": _path(request), "after": given.get("after", ""), "limit": str(limit)}
+        query |= _flags(request, "attributes")
         project = await self._project(request, principal, name)
         return _json(200, await self._ask("GET", "/directory", project, name, query))
 
@@ -271,6 +284,26 @@ def _mode(request: HttpRequest) -> dict[str, str]:
     if not (1 <= len(text) <= 4 and set(text) <= set("01234567")):
         raise InvalidRequest(f"mode={text!r} is not octal, as 0644", pointer="?mode")
     return {"mode": text}
+
+
+def _attributes(request: HttpRequest) -> dict[str, str]:
+    """Return the extended attributes that a write sets. Raises InvalidRequest."""
+    text = request.query().get("attributes")
+    if text is None:
+        return {}
+    try:
+        found = _attributes_of.decode(text)
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        found = {"": ""}
+    size = sum(len(each.encode()) for pair in found.items() for each in pair)
+    wrong = any(not name or "\0" in name or name.startswith("overlay.") for name in found)
+    if wrong or size > MAX_ATTRIBUTE_BYTES or any(len(n.encode()) > _MAX_NAME for n in found):
+        raise InvalidRequest(
+            f'give a JSON object as {{"author": "me"}}, of at most {MAX_ATTRIBUTE_BYTES} bytes; no name begins'
+            " with overlay.",
+            pointer="?attributes",
+        )
+    return {"attributes": text}
 
 
 def _flags(request: HttpRequest, name: str) -> dict[str, str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from time import time
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import redis
 
 from contract.responses import WaitDetails
 from contract.routes import MAX_DECISIONS, MAX_QUEUES
 from contract.status import SystemStatus
+from domain.backends import LLM, owner_of
 from domain.errors import TangramError
 from domain.principals import Principal
 from domain.principals import Scope as TokenScope
@@ -19,6 +20,8 @@ from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.gateway.http import HttpRequest, HttpResponse
 from scheduler.runtime.gateway.request_parsing import number
 from scheduler.runtime.liveness import REFUSING
+
+T = TypeVar("T")
 
 #: A worker without a sign of life for this long counts as dead.
 WORKER_SECONDS = 10.0
@@ -107,12 +110,14 @@ class Health:
         projects are shown; an action itself is visible to its own project alone.
         """
         limit = number(request.query().get("limit", "100"), "limit", MAX_DECISIONS)
-        return HttpResponse(200, await self._context.queries.decisions(max(1, int(limit))))
+        view = await self._context.queries.decisions(max(1, int(limit)))
+        view.items = [each for each in view.items if _is_visible(each.resource, principal)]
+        return HttpResponse(200, view)
 
     async def queues(self, request: HttpRequest, principal: Principal) -> HttpResponse:
         """GET /api/v1/queues?limit=: waiting actions by what they need, the longest line first.
 
-        Names of project, task and trajectory are shown to their own project alone.
+        Names of project, task, trajectory and of a project's own pools of backends are shown to that project alone.
         """
         limit = number(request.query().get("limit", "100"), "limit", MAX_QUEUES)
         view = await self._context.queries.queues(max(1, int(limit)))
@@ -120,16 +125,18 @@ class Health:
             if not principal.sees(line.project):
                 line.project, line.task, line.trajectory = "", "", None
                 line.why = WaitDetails(line.why.code, "the reason is shown to its own project")
+                line.needs = _visible(line.needs, principal)
         return HttpResponse(200, view)
 
     async def status(self, request: HttpRequest, principal: Principal) -> HttpResponse:
         """GET /api/v1/status: pools, resources, nodes and the loop, as the leader sees them.
 
-        Shares and tasks are shown to their own project alone.
+        Shares, tasks and a project's own pools of backends are shown to their own project alone.
         """
         status = await self._context.queries.status()
         if principal.project is not None:
             _keep_own(status, principal.project)
+            status.resources = _visible(status.resources, principal)
         status.workers = [_without_histograms(worker) for worker in await self._workers()]
         return HttpResponse(200, status)
 
@@ -142,6 +149,16 @@ def _public(name: str, problem: str) -> str:
 def _no_leader(workers: list[dict[str, Any]]) -> str:
     refusals = [f"{w['name']}: {w.get('why')}" for w in workers if w["role"] == REFUSING]
     return "; ".join(["no scheduler loop leads", *refusals])
+
+
+def _visible(by_resource: dict[str, T], principal: Principal) -> dict[str, T]:
+    """Leave out the seats of other projects' own pools: their names are those of the tasks that use them."""
+    return {name: value for name, value in by_resource.items() if _is_visible(name, principal)}
+
+
+def _is_visible(resource: str, principal: Principal) -> bool:
+    owner = owner_of(resource) if resource.startswith(LLM) else ""
+    return not owner or principal.sees(owner)
 
 
 def _keep_own(status: SystemStatus, project: str) -> None:

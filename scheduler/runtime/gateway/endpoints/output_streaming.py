@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from contract.responses import ActionResponse
 from domain.action import ActionState, Kind
-from domain.errors import CapacityError, Conflict, Unavailable
+from domain.errors import CapacityError, Conflict, InvalidRequest
 from domain.ids import ActionId
 from domain.principals import Principal
 from scheduler.runtime.gateway.context import GatewayContext
@@ -149,7 +149,7 @@ class _Follower:
                     complete, end, unread = (unread + piece).rpartition(b"\n\n")
                     if end:
                         await self._write(complete + end)
-        except (HttpError, Unavailable):
+        except (HttpError, InvalidRequest, CapacityError):
             return
 
     async def _write(self, events: bytes) -> None:

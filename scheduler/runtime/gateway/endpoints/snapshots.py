@@ -15,7 +15,7 @@ from domain.parking import ParkReport
 from domain.principals import Principal
 from domain.snapshots import SnapshotFacts
 from scheduler.runtime.gateway.context import GatewayContext
-from scheduler.runtime.gateway.http import HttpError, HttpRequest, HttpResponse
+from scheduler.runtime.gateway.http import HttpRequest, HttpResponse
 from scheduler.runtime.gateway.request_parsing import checked_name, decode
 from scheduler.runtime.redis.snapshot_registry import SnapshotRegistry
 
@@ -82,7 +82,7 @@ class Snapshots:
         try:
             async with self._context.node_door.on_node(project, facts.node, "DELETE", path):
                 pass
-        except (TangramError, HttpError) as error:  # its next start deletes what is not registered
+        except TangramError as error:  # its next start deletes what is not registered
             log.warning("snapshot %s stays on node %s for now: %s", name, facts.node, error)
         return HttpResponse(200, RemovedSnapshot(name, project, removed=True))
 

@@ -24,6 +24,7 @@ from contract.requests import (
 from domain.codec import encode
 from domain.errors import Conflict, InvalidRequest
 from domain.events import TaskOpened, TrajectoryFinished, TrajectoryOpened, TrajectoryRenewed
+from domain.ids import trajectory_key
 from domain.principals import Principal
 from scheduler.runtime.gateway.admission import check_metadata
 from scheduler.runtime.gateway.context import GatewayContext
@@ -150,6 +151,8 @@ class Trajectories:
             return HttpResponse(200, _receipt(name, project, found))
         event = TrajectoryFinished(project=project, trajectory=name)
         await self._context.submitter.append([encode(event)])
+        # From now on its files, ports and sessions are not found, although its node removes them a moment later.
+        self._context.tail.places.close(trajectory_key(project, name))
         return HttpResponse(202, _receipt(name, project, replace(found, state="finishing")))
 
     async def _place(

@@ -10,13 +10,14 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from email.utils import format_datetime
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from domain.errors import InvalidRequest
 from domain.ports import Driver, EnvironmentFiles, FileFacts, FileReader, FileServing, FileWriter
-from domain.ports.files import MAX_ENTRIES, MAX_UPLOAD_BYTES
+from domain.ports.files import MAX_ENTRIES, MAX_UPLOAD_BYTES, FileGuarding
 from scheduler.runtime.node.door.routes import (
     DoorError,
     DoorRequest,
@@ -30,6 +31,7 @@ SMALL_BYTES: Final = 64 * 1024
 PIECE_BYTES: Final = 256 * 1024
 _RANGE: Final = re.compile(r"bytes=(\d*)-(\d*)")
 _TAR: Final = {"content-type": "application/x-tar"}
+_named: Final = msgspec.json.Decoder(dict[str, str])
 
 T = TypeVar("T")
 
@@ -95,6 +97,13 @@ class FileHandlers:
                 raise NotHere(request.trajectory) from None
             raise
 
+    async def _writable(self, request: DoorRequest) -> EnvironmentFiles:
+        """Return the files to change. Raises Conflict while they must not be changed."""
+        files = await self._of(request)
+        if isinstance(self._driver, FileGuarding):
+            self._driver.check_writable(request.trajectory)
+        return files
+
     async def read(self, request: DoorRequest) -> DoorResponse:
         """GET /files: the content, or a range of it."""
         files, path = await self._of(request), request.query.get("path", "")
@@ -123,14 +132,18 @@ class FileHandlers:
 
     async def write(self, request: DoorRequest) -> DoorResponse:
         """PUT /files: the body becomes the file."""
-        files, path = await self._of(request), request.query.get("path", "")
-        mode, size = _mode(request), _declared(request)
+        files, path = await self._writable(request), request.query.get("path", "")
+        size = _declared(request)
+        begin: Callable[[], FileWriter] = partial(
+            files.write_file,
+            path,
+            mode=_mode(request),
+            size_bytes=size,
+            attributes=_attributes(request),
+        )
         if size is not None and size <= SMALL_BYTES:
             content = await request.body(SMALL_BYTES)
-            return _json(await asyncio.to_thread(_write_small, files, path, mode, content), 201)
-        begin: Callable[[], FileWriter] = lambda: files.write_file(  # noqa: E731
-            path, mode=mode, size_bytes=size
-        )
+            return _json(await asyncio.to_thread(_write_small, begin, content), 201)
         writer = await asyncio.to_thread(begin)
         try:
             async for piece in _bounded(request):
@@ -141,7 +154,7 @@ class FileHandlers:
 
     async def remove(self, request: DoorRequest) -> DoorResponse:
         """DELETE /files: with ``recursive`` a whole directory."""
-        files, path = await self._of(request), request.query.get("path", "")
+        files, path = await self._writable(request), request.query.get("path", "")
         if _flag(request, "recursive"):
             await files.remove_tree(path)
         else:
@@ -151,24 +164,26 @@ class FileHandlers:
     async def stat(self, request: DoorRequest) -> DoorResponse:
         """GET /stat."""
         files, path = await self._of(request), request.query.get("path", "")
-        follow = _flag(request, "follow", default=True)
-        return _json(await asyncio.to_thread(lambda: files.stat(path, follow=follow)))
+        follow, attributes = _flag(request, "follow", default=True), _flag(request, "attributes")
+        look = partial(files.stat, path, follow=follow, attributes=attributes)
+        return _json(await asyncio.to_thread(look))
 
     async def set_mode(self, request: DoorRequest) -> DoorResponse:
         """PATCH /stat."""
-        files, path = await self._of(request), request.query.get("path", "")
+        files, path = await self._writable(request), request.query.get("path", "")
         return _json(await asyncio.to_thread(files.set_mode, path, _mode(request) or 0))
 
     async def entries(self, request: DoorRequest) -> DoorResponse:
         """GET /directory."""
         files, query = await self._of(request), request.query
         path, after = query.get("path", ""), query.get("after", "")
-        limit = int(query.get("limit") or MAX_ENTRIES)
-        return _json(await asyncio.to_thread(lambda: files.entries(path, after=after, limit=limit)))
+        limit, attributes = int(query.get("limit") or MAX_ENTRIES), _flag(request, "attributes")
+        look = partial(files.entries, path, after=after, limit=limit, attributes=attributes)
+        return _json(await asyncio.to_thread(look))
 
     async def make_directory(self, request: DoorRequest) -> DoorResponse:
         """PUT /directory."""
-        files, path = await self._of(request), request.query.get("path", "")
+        files, path = await self._writable(request), request.query.get("path", "")
         mode, parents = _mode(request), _flag(request, "parents", default=True)
         made = await asyncio.to_thread(
             lambda: files.make_directory(
@@ -179,7 +194,7 @@ class FileHandlers:
 
     async def move(self, request: DoorRequest) -> DoorResponse:
         """POST /move."""
-        files, query = await self._of(request), request.query
+        files, query = await self._writable(request), request.query
 
         def move() -> FileFacts:
             files.move(query["source"], query["target"], replace=_flag(request, "replace"))
@@ -194,7 +209,7 @@ class FileHandlers:
 
     async def unpack(self, request: DoorRequest) -> DoorResponse:
         """PUT /tree."""
-        files = await self._of(request)
+        files = await self._writable(request)
         return _json(await files.unpack(request.query.get("path", ""), _bounded(request)), 201)
 
 
@@ -209,8 +224,8 @@ def _opened(files: EnvironmentFiles, path: str) -> tuple[FileReader, bytes]:
         raise
 
 
-def _write_small(files: EnvironmentFiles, path: str, mode: int | None, content: bytes) -> FileFacts:
-    writer = files.write_file(path, mode=mode, size_bytes=len(content))
+def _write_small(begin: Callable[[], FileWriter], content: bytes) -> FileFacts:
+    writer = begin()
     try:
         writer.write(content)
         return writer.commit()
@@ -249,6 +264,11 @@ def _declared(request: DoorRequest) -> int | None:
 def _mode(request: DoorRequest) -> int | None:
     text = request.query.get("mode", "")
     return int(text, 8) if text else None
+
+
+def _attributes(request: DoorRequest) -> dict[str, str] | None:
+    text = request.query.get("attributes")
+    return None if text is None else _named.decode(text)
 
 
 def _flag(request: DoorRequest, name: str, *, default: bool = False) -> bool:

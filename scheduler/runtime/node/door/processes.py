@@ -1,6 +1,6 @@
 """Environments and their programs over the node door.
 
-``GET /environment``, ``GET /processes`` and ``DELETE /processes/{pid}``.
+``GET /environment``, ``GET /processes`` and ``DELETE /processes/{pid}?signal=``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from domain.errors import NotFound
 from domain.ports import Driver
-from domain.ports.processes import EnvironmentInspecting, ProcessServing
+from domain.ports.processes import EndSignal, EnvironmentInspecting, ProcessServing
 from scheduler.runtime.node.door.routes import DoorRequest, DoorResponse, DoorRoutes, NotHere
 
 _JSON: Final = {"Content-Type": "application/json"}
@@ -46,11 +46,12 @@ class ProcessHandlers:
         return DoorResponse(200, msgspec.json.encode(found), _JSON)
 
     async def end(self, request: DoorRequest) -> DoorResponse:
-        """End a program."""
+        """End a program, or send it SIGTERM."""
         pid = request.parameters["pid"]
         if not pid.isdecimal():
             raise NotFound(f"no program {pid!r} runs in this environment")
-        ended = self._serving(request).end_process(request.trajectory, int(pid))
+        by: EndSignal = "SIGTERM" if request.query.get("signal") == "SIGTERM" else "SIGKILL"
+        ended = self._serving(request).end_process(request.trajectory, int(pid), by)
         return DoorResponse(200, msgspec.json.encode(ended), _JSON)
 
     def _serving(self, request: DoorRequest) -> ProcessServing:

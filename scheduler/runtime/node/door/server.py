@@ -68,13 +68,37 @@ class DoorOptions(NamedTuple):
         return options
 
 
-class _Server(uvicorn.Server):
-    """A server inside an event loop that has other work: signals are not its concern."""
+class EmbeddedServer(uvicorn.Server):
+    """A server inside an event loop that has other work: signals are not its concern, and it ends at once when it is idle."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ending = asyncio.Event()
+
+    def end(self) -> None:
+        """Let `serve` return."""
+        self.should_exit = True
+        self._ending.set()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave the signals of the process alone."""
         yield
+
+    async def main_loop(self) -> None:
+        """Wait for the end; uvicorn itself looks for it ten times a second."""
+        await self.on_tick(0)
+        await self._ending.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End connections; without one there is nothing to wait for."""
+        if self.server_state.connections or self.server_state.tasks:
+            await super().shutdown(sockets)
+            return
+        for each in (*self.servers, *(sockets or ())):
+            each.close()
+        for server in self.servers:
+            await server.wait_closed()
 
 
 class NodeDoor:
@@ -113,7 +137,7 @@ class NodeDoor:
             server_header=False,
             date_header=False,
         )
-        self._server = _Server(config)
+        self._server = EmbeddedServer(config)
         self._serving = asyncio.create_task(self._server.serve([self._listening]))
 
     async def publish(self) -> None:
@@ -128,7 +152,7 @@ class NodeDoor:
             with contextlib.suppress(redis.RedisError):  # the entry of a dead worker opens nothing
                 await self._addresses.withdraw(self._node, address)
         if self._serving is not None:
-            self._server.should_exit = True
+            self._server.end()
             await asyncio.wait({self._serving})
             self._serving = None
         if self._listening is not None:
