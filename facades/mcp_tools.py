@@ -190,7 +190,7 @@ class Tools:
         members = self._command(given, given.command or "", trajectory, task)
         try:
             return _end(await self._native.run(members))
-        except (NotFound, HttpError) as error:
+        except NotFound as error:
             await self._reopen(given.session, trajectory, error)
         return _end(await self._native.run(members))
 
@@ -205,7 +205,7 @@ class Tools:
         members = self._command(given, given.command, trajectory, task)
         try:
             accepted = await self._native.start(members)
-        except (NotFound, HttpError) as error:
+        except NotFound as error:
             await self._reopen(given.session, trajectory, error)
             accepted = await self._native.start(members)
         text = f"submitted as action {accepted.id}; the tool run with this action waits for its end"
@@ -225,11 +225,9 @@ class Tools:
             "exec": {name: value for name, value in work.items() if value is not None},
         }
 
-    async def _reopen(
-        self, session: str | None, trajectory: str, error: NotFound | HttpError
-    ) -> None:
+    async def _reopen(self, session: str | None, trajectory: str, error: NotFound) -> None:
         """Open the session that refused a command because it is not there; else raise ``error``."""
-        if session is None or (isinstance(error, HttpError) and error.status != 404):
+        if session is None:
             raise error
         await self._native.open_session(trajectory, name=session)
 
@@ -268,7 +266,7 @@ class Tools:
 
 
 @dataclass(frozen=True)
-class Tool:
+class McpTool:
     """A tool: the form of its arguments, and what it does with them, the trajectory and its task."""
 
     form: type[RunTool | SubmitTool | ReadFileTool | WriteFileTool | ForkTool]
@@ -276,12 +274,12 @@ class Tool:
     reads_only: bool = False
 
 
-TOOLS: Final[Mapping[str, Tool]] = {
-    "run": Tool(RunTool, Tools._run),
-    "read_file": Tool(ReadFileTool, Tools._read_file, reads_only=True),
-    "write_file": Tool(WriteFileTool, Tools._write_file),
-    "fork": Tool(ForkTool, Tools._fork),
-    "submit": Tool(SubmitTool, Tools._submit),
+TOOLS: Final[Mapping[str, McpTool]] = {
+    "run": McpTool(RunTool, Tools._run),
+    "read_file": McpTool(ReadFileTool, Tools._read_file, reads_only=True),
+    "write_file": McpTool(WriteFileTool, Tools._write_file),
+    "fork": McpTool(ForkTool, Tools._fork),
+    "submit": McpTool(SubmitTool, Tools._submit),
 }
 
 

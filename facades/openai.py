@@ -27,6 +27,7 @@ import base64
 import re
 import struct
 from collections.abc import Mapping, MutableMapping
+from dataclasses import replace
 from time import time_ns
 from typing import Any, Final
 
@@ -36,7 +37,7 @@ from contract.requests import ActionRequest
 from contract.responses import ActionResponse
 from contract.routes import Binary, Route
 from domain.action import Outcome
-from domain.errors import InvalidRequest, NotFound, TangramError
+from domain.errors import InvalidRequest, NotFound
 from domain.manifest import read
 from domain.principals import Principal, Scope
 from domain.services import PREFIX
@@ -47,6 +48,12 @@ from facades.openai_responses import (
     chat_of,
     response_of,
 )
+from scheduler.runtime.gateway.chat_completions import (
+    NO_RETRY,
+    openai_error,
+    openai_problem,
+    openai_refusal,
+)
 from scheduler.runtime.gateway.facade import Facade, FacadePort
 from scheduler.runtime.gateway.http import (
     HttpError,
@@ -54,7 +61,6 @@ from scheduler.runtime.gateway.http import (
     HttpResponse,
     Send,
     encode_json,
-    problem_of,
 )
 from scheduler.runtime.gateway.request_parsing import check_names, json_text
 from scheduler.runtime.gateway.route_table import Handler
@@ -117,13 +123,11 @@ MODELS: Final = Route(
     scope=Scope.READ,
     responses={200: _OBJECT},
 )
-MODEL: Final = Route(
-    method="GET",
+MODEL: Final = replace(
+    MODELS,
     path="/v1/models/{model}",
     operation="openai_model",
     summary="One declared GPU service, as a model",
-    scope=Scope.READ,
-    responses={200: _OBJECT},
     errors=(404,),
 )
 
@@ -137,7 +141,6 @@ _STATUS: Final = {
     Outcome.UNKNOWN: 502,
     Outcome.OOM_KILLED: 502,
 }
-_NO_RETRY: Final = {"x-should-retry": "false"}
 _EVENTS: Final = b"text/event-stream"
 _EVENT_END: Final = re.compile(rb"\r?\n\r?\n")
 #: A longer event is forwarded in parts.
@@ -229,7 +232,7 @@ class OpenAiEndpoints:
             found = response_of(asked, action.id, created, answer.content)
         except ValueError as error:
             text = f"service {asked['model']} answered with no chat completion: {error}"
-            return _error(502, "malformed", text, headers={**answer.headers, **_NO_RETRY})
+            return openai_error(502, "malformed", text, headers={**answer.headers, **NO_RETRY})
         return HttpResponse(200, found, headers=answer.headers)
 
     def _check_model(self, name: Any) -> None:
@@ -307,7 +310,9 @@ class _EventForwarder:
         if outcome is Outcome.COMPLETED:  # the stream broke off on its way, not the answer
             outcome = Outcome.UNKNOWN
         if self._framed or self._translates:
-            error = _problem(_STATUS.get(outcome, 502), str(outcome), view.detail or str(outcome))
+            error = openai_problem(
+                _STATUS.get(outcome, 502), str(outcome), view.detail or str(outcome)
+            )
             await self._pass_on(self._events.fail(error), more=False)
 
     def _cut(self) -> int:
@@ -342,11 +347,11 @@ def _response(view: ActionResponse) -> HttpResponse:
         outcome = view.outcome or Outcome.UNKNOWN
         status = _STATUS.get(outcome, 502)
         if status != 503:
-            named |= _NO_RETRY
-        return _error(status, str(outcome), view.detail or str(outcome), headers=named)
+            named |= NO_RETRY
+        return openai_error(status, str(outcome), view.detail or str(outcome), headers=named)
     if result["truncated"]:
         text = "the response is longer than the limit"
-        return _error(502, "truncated", text, headers=named | _NO_RETRY)
+        return openai_error(502, "truncated", text, headers=named | NO_RETRY)
     text = result["body"]
     raw = base64.b64decode(text) if result["encoding"] == "base64" else text.encode()
     kind = result["headers"].get("content-type", "application/json")
@@ -370,26 +375,4 @@ def _embeddings(content: bytes, asked: Mapping[str, Any]) -> bytes:
     return encode_json({"object": "list", "model": asked["model"], **found})
 
 
-def refusal(error: TangramError, request: HttpRequest) -> HttpResponse:
-    """Return an error of Tangram in OpenAI's shape."""
-    problem = problem_of(error, request)
-    code = error.code if isinstance(error, (HttpError, InvalidRequest)) else "unavailable"
-    code = "model_not_found" if isinstance(error, NotFound) else code
-    param = error.pointer.strip("/").replace("/", ".") if isinstance(error, InvalidRequest) else ""
-    # Clients repeat a 409, which stays one.
-    headers = problem.headers | (_NO_RETRY if problem.status in (409, 504) else {})
-    return _error(problem.status, code, str(error), param=param, headers=headers)
-
-
-def _error(
-    status: int, code: str, message: str, *, param: str = "", headers: dict[str, str] | None = None
-) -> HttpResponse:
-    return HttpResponse(status, {"error": _problem(status, code, message, param)}, headers=headers)
-
-
-def _problem(status: int, code: str, message: str, param: str = "") -> dict[str, Any]:
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"message": message, "type": kind, "param": param or None, "code": code}
-
-
-FACADE: Final = Facade("/v1", (*ASK, RESPONSES, MODELS, MODEL), handlers, refusal, _ERROR)
+FACADE: Final = Facade("/v1", (*ASK, RESPONSES, MODELS, MODEL), handlers, openai_refusal, _ERROR)

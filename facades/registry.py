@@ -28,10 +28,14 @@ def _load(module: str) -> Facade:
 
 
 def _built_in(
-    module: str, *prefixes: str, documented: bool = False, hosts: str = ""
+    module: str,
+    *prefixes: str,
+    documented: bool = False,
+    hosts: str = "",
+    resumes: bool = False,
 ) -> FacadeEntry:
     pattern = re.compile(hosts) if hosts else None
-    return FacadeEntry(prefixes, partial(_load, module), documented, pattern, module)
+    return FacadeEntry(prefixes, partial(_load, module), documented, pattern, module, resumes)
 
 
 #: Each with its module, which names its door, the prefix of its facade, and further prefixes that it serves.
@@ -42,6 +46,8 @@ BUILT_IN: Final = (
     _built_in("mcp", "/mcp"),
     _built_in("sandboxfusion", "/sandboxfusion"),
     _built_in("verltool", "/verltool"),
+    _built_in("polar", "/polar", resumes=True),
+    _built_in("prorl", "/prorl"),
     _built_in("e2b", "/e2b", "/files", hosts=r"(?P<port>\d{1,5})-(?P<name>i[0-9a-f]{19})\."),
 )
 

@@ -25,6 +25,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,7 +41,6 @@ from facades.door_settings import DoorSettings
 from scheduler.runtime.gateway.facade import Facade, FacadePort
 from scheduler.runtime.gateway.http import (
     ClientGone,
-    HttpError,
     HttpRequest,
     HttpResponse,
     problem_of,
@@ -242,9 +242,7 @@ class TrajectoryTools:
         """Run an action in a session, which is opened if it is not open. Raises TangramError."""
         try:
             view = await self._run(session, work, TIMEOUT_SECONDS)
-        except (NotFound, HttpError) as error:
-            if _status(error) != 404:
-                raise
+        except NotFound:
             await self._open(session, shell)
             view = await self._run(session, work, TIMEOUT_SECONDS)
         if view.outcome not in _OBSERVABLE:
@@ -254,11 +252,8 @@ class TrajectoryTools:
     async def _open(self, session: str, shell: list[str]) -> None:
         native, name = self._native, self._trajectory
         await native.open(name, self._settings.task, environment=self._settings.environment or None)
-        try:
+        with suppress(Conflict):  # an action at the same time has opened it
             await native.open_session(name, name=session, shell=shell, pty=False, cwd=WORKSPACE)
-        except (Conflict, HttpError) as error:
-            if _status(error) != 409:  # an action at the same time has opened it
-                raise
 
     async def _run(self, session: str, work: dict[str, Any], seconds: float) -> ActionResponse:
         return await self._native.run(
@@ -270,13 +265,6 @@ class TrajectoryTools:
                 family=session,
             )
         )
-
-
-def _status(error: TangramError) -> int:
-    """Return the status of an error of this process or of a node."""
-    if isinstance(error, HttpError):
-        return error.status
-    return 404 if isinstance(error, NotFound) else 409
 
 
 def _items(asked: ObservationRequest) -> list[tuple[str, str, dict[str, Any]]]:

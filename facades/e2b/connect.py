@@ -22,6 +22,7 @@ import msgspec
 
 from domain.errors import InvalidRequest, TangramError
 from facades.e2b.errors import connect_code
+from scheduler.runtime.gateway.facade import note_refusal
 from scheduler.runtime.gateway.http import (
     ClientGone,
     HttpError,
@@ -79,29 +80,14 @@ def serving(
     An error before the first message is in the last frame too, unless the sandbox does not answer.
     """
 
-    async def handler(request: HttpRequest, _: str | None, send: Send) -> None:
-        stream = _FrameStream(request, send)
-        try:
-            _check_kind(request, "application/connect+json")
-            asked = [message async for message in frames(request)]
-            if len(asked) != 1:
-                raise InvalidRequest(f"one message is expected, {len(asked)} came")
-            async with aclosing(await events(request, asked[0])) as given:  # type: ignore[type-var]
-                await until_gone(request, stream.pass_on(given, keep_alive))
-        except (BrokenStream, ClientGone):
-            raise
-        except TangramError as error:
-            if (
-                not stream.begun
-                and isinstance(error, HttpError)
-                and error.status in _OF_THE_SANDBOX
-            ):
-                raise
-            await stream.end(error)
-        else:
-            await stream.end(None)
+    async def answer(request: HttpRequest, stream: _FrameStream) -> None:
+        asked = [message async for message in frames(request)]
+        if len(asked) != 1:
+            raise InvalidRequest(f"one message is expected, {len(asked)} came")
+        async with aclosing(await events(request, asked[0])) as given:  # type: ignore[type-var]
+            await until_gone(request, stream.pass_on(given, keep_alive))
 
-    return handler
+    return _streaming(answer)
 
 
 def collecting(
@@ -109,12 +95,21 @@ def collecting(
 ) -> Handler:
     """Return the handler of a route that takes a stream of messages and answers with one."""
 
+    async def answer(request: HttpRequest, stream: _FrameStream) -> None:
+        await stream.message(await take(request, frames(request)))
+
+    return _streaming(answer)
+
+
+def _streaming(answer: Callable[[HttpRequest, _FrameStream], Awaitable[None]]) -> Handler:
+    """Return the handler of a route whose response is a stream, with its last frame."""
+
     async def handler(request: HttpRequest, _: str | None, send: Send) -> None:
         stream = _FrameStream(request, send)
         try:
             _check_kind(request, "application/connect+json")
-            await stream.message(await take(request, frames(request)))
-        except ClientGone:
+            await answer(request, stream)
+        except (BrokenStream, ClientGone):
             raise
         except TangramError as error:
             if (
@@ -146,6 +141,7 @@ class _FrameStream:
         """Send the last frame."""
         last: Message = {}
         if error is not None:
+            note_refusal("e2b", self._request, error)
             code = connect_code(error, self._request)
             last = {"error": {"code": code, "message": str(error)}}
         await self._write(frame(last, _END), more=False)

@@ -230,13 +230,12 @@ class Control:
         self, request: HttpRequest, principal: Principal, _: None, name: str
     ) -> HttpResponse:
         """POST /sandboxes/{id}/connect: 200 and the sandbox, 201 when it was paused."""
-        body = await request.body()
-        asked = decode(_timeout, body) if body.strip() else Timeout()
+        seconds = await _seconds_asked(request)
         native = self._port.native(request, principal)
         found, facts = await self._open(native, name)
         if is_paused(found):
-            return await self._resumed(request, native, name, facts, asked.timeout)
-        found = await native.renew(name, ttl_seconds=asked.timeout, only_later=True)
+            return await self._resumed(request, native, name, facts, seconds)
+        found = await native.renew(name, ttl_seconds=seconds, only_later=True)
         project = await native.project()
         return HttpResponse(200, await self._handed(request, project, name, found, facts))
 
@@ -244,13 +243,12 @@ class Control:
         self, request: HttpRequest, principal: Principal, _: None, name: str
     ) -> HttpResponse:
         """POST /sandboxes/{id}/resume: 201 and the sandbox; 409 when it is not paused."""
-        body = await request.body()
-        asked = decode(_timeout, body) if body.strip() else Timeout()
+        seconds = await _seconds_asked(request)
         native = self._port.native(request, principal)
         found, facts = await self._open(native, name)
         if not is_paused(found):
             raise Conflict(f"sandbox {name!r} is running already")
-        return await self._resumed(request, native, name, facts, asked.timeout)
+        return await self._resumed(request, native, name, facts, seconds)
 
     async def _resumed(
         self,
@@ -367,15 +365,16 @@ class Control:
         return HttpResponse(200, found, headers={NEXT: following} if following else None)
 
 
+async def _seconds_asked(request: HttpRequest) -> int:
+    """Return the life that a request asks for, by default that of a new sandbox. Raises InvalidRequest."""
+    body = await request.body()
+    return (decode(_timeout, body) if body.strip() else Timeout()).timeout
+
+
 async def _park(native: NativeCalls, name: str) -> None:
     """Freeze the programs of a sandbox, where it has some and its node can."""
-    try:
+    with suppress(NotFound, Conflict):
         await native.call("trajectories_park", name)
-    except (NotFound, Conflict):
-        return
-    except HttpError as error:
-        if error.status not in (404, 409):
-            raise
 
 
 def _resume_seconds(asked: NewSandbox) -> float:

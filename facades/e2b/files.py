@@ -2,7 +2,7 @@
 
 ``GET`` streams a file. ``POST`` writes one from the body (``application/octet-stream``), or several from the parts
 ``file`` of a form, whose file names are their paths; the body may be compressed with gzip. A body is written as it
-arrives, and a file replaces the old one when it is complete.
+arrives, and a file replaces the old one when it is complete. Headers ``X-Metadata-NAME`` become metadata of each file.
 
 The signature of a URL is that of its sandbox, which it does not name: E2B's SDKs join ``/files`` to the root of the
 address, so both ``/e2b/files`` and ``/files`` are served.
@@ -18,6 +18,7 @@ from typing import Final
 from domain.errors import InvalidRequest, Unavailable
 from domain.ports.files import MAX_UPLOAD_BYTES
 from facades.e2b.connect import Message
+from facades.e2b.filesystem import ATTRIBUTE
 from facades.e2b.form import file_parts
 from facades.e2b.paths import Homes, resolved, user_of
 from facades.e2b.sandbox import OpenSandbox, signed_sandbox
@@ -32,6 +33,7 @@ from scheduler.runtime.gateway.native_calls import NativeStream
 
 _PIECE_BYTES: Final = 256 * 1024
 _GZIP: Final = 31
+_METADATA: Final = b"x-metadata-"
 
 
 class SandboxFiles:
@@ -57,12 +59,12 @@ class SandboxFiles:
         sandbox = await signed_sandbox(self._port, request, "write")
         home = await self._homes.of(sandbox, user_of(request))
         named = request.query().get("path")
-        kind = request.header(b"content-type")
+        kind, metadata = request.header(b"content-type"), _metadata(request)
         body = _body(request)
         if kind.partition(";")[0].strip().lower() == "application/octet-stream":
             if not named:
                 raise InvalidRequest("name the file: ?path=", pointer="?path")
-            return [await _write(sandbox, resolved(named, home), body)]
+            return [await _write(sandbox, resolved(named, home), body, metadata)]
         if not kind.lower().startswith("multipart/"):
             raise InvalidRequest(
                 f"{kind or 'no content type'}: send application/octet-stream or multipart/form-data"
@@ -72,7 +74,7 @@ class SandboxFiles:
             path = resolved(named or part.filename, home)
             if any(path == each["path"] for each in written):
                 raise InvalidRequest(f"{path!r} is in the form twice")
-            written.append(await _write(sandbox, path, part.content))
+            written.append(await _write(sandbox, path, part.content, metadata))
         if not written:
             raise InvalidRequest("the form has no part named file")
         return written
@@ -84,12 +86,25 @@ class SandboxFiles:
         return resolved(named, await self._homes.of(sandbox, user_of(request)))
 
 
-async def _write(sandbox: OpenSandbox, path: str, pieces: AsyncIterator[bytes]) -> Message:
+async def _write(
+    sandbox: OpenSandbox, path: str, pieces: AsyncIterator[bytes], metadata: dict[str, str]
+) -> Message:
+    attributes = {f"{ATTRIBUTE}{name}": text for name, text in metadata.items()}
     try:
-        await sandbox.native.upload(sandbox.name, path, pieces)
+        await sandbox.native.upload(sandbox.name, path, pieces, attributes)
     except Unavailable as error:
         raise HttpError(503, "unavailable", str(error), **{"Should-Retry": "false"}) from None
-    return {"name": posixpath.basename(path), "type": "file", "path": path}
+    written: Message = {"name": posixpath.basename(path), "type": "file", "path": path}
+    return written | ({"metadata": metadata} if metadata else {})
+
+
+def _metadata(request: HttpRequest) -> dict[str, str]:
+    """Return the metadata that the headers of a request give its files; names are in lower case."""
+    return {
+        name.removeprefix(_METADATA).decode("latin-1").lower(): value.decode("latin-1")
+        for name, value in request.headers.items()
+        if name.startswith(_METADATA) and name != _METADATA
+    }
 
 
 async def _send_file(file: NativeStream, request: HttpRequest, send: Send) -> None:

@@ -2,7 +2,8 @@
 
 Rules
 1. An entry has the name, the path as the client means it, and what the native call records. Owner and group are the
-   user that the request names. A link has the type of its target, and the target as an absolute path.
+   user that the request names. A link has the type of its target, and the target as an absolute path. Its metadata
+   are the extended attributes ``user.e2b.*`` of a file.
 2. A directory has the size 4096: the native call records none.
 3. A watcher belongs to the node of the sandbox. A stream of events makes one and removes it at its end.
 """
@@ -12,10 +13,13 @@ from __future__ import annotations
 import posixpath
 import stat
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC
 from typing import Final
 
-from domain.errors import Conflict, InvalidRequest, NotFound
+from msgspec import UNSET
+
+from domain.errors import Conflict, InvalidRequest, NotFound, TangramError
 from domain.ports.files import FileFacts, FileKind
 from domain.ports.watching import WatchEvent
 from facades.e2b.connect import Message, read
@@ -36,6 +40,10 @@ _DIRECTORY_BYTES: Final = 4096
 #: Deepest listing, and most entries of one.
 _MOST_DEPTH: Final = 64
 _MOST_ENTRIES: Final = 100_000
+#: Namespace of a file's metadata among its extended attributes.
+ATTRIBUTE: Final = "e2b."
+#: In the id of a watcher whose events have entries, before the path that it watches.
+_ENTRIES_OF: Final = ":"
 #: Wait of one request for events; a stream repeats it.
 _EVENT_SECONDS: Final = 20.0
 KEEP_ALIVE: Final[Message] = {"keepalive": {}}
@@ -58,8 +66,7 @@ class Filesystem:
         sandbox, _, path = await self._asked(request, message)
         try:
             there = await sandbox.native.stat(sandbox.name, path)
-        except (NotFound, HttpError) as error:
-            _only_missing(error)
+        except NotFound:
             await sandbox.native.make_directory(sandbox.name, path)
             return {"entry": await entry_at(sandbox, path, user_of(request))}
         if there.kind is FileKind.DIRECTORY:
@@ -90,7 +97,7 @@ class Filesystem:
     async def _walk(
         self, sandbox: OpenSandbox, path: str, depth: int, user: str, found: list[Message]
     ) -> None:
-        for facts in await sandbox.native.entries(sandbox.name, path):
+        for facts in await sandbox.native.entries(sandbox.name, path, attributes=True):
             if len(found) >= _MOST_ENTRIES:
                 raise HttpError(413, "too_large", f"more than {_MOST_ENTRIES} entries")
             below = posixpath.join(path, facts.name)
@@ -101,37 +108,38 @@ class Filesystem:
     async def remove(self, request: HttpRequest, message: Message) -> Message:
         """Remove: a directory with all it holds; what is missing is no error."""
         sandbox, _, path = await self._asked(request, message)
-        try:
+        with suppress(NotFound):
             await sandbox.native.remove(sandbox.name, path, recursive=True)
-        except (NotFound, HttpError) as error:
-            _only_missing(error)
         return {}
 
     async def watch(self, request: HttpRequest, message: Message) -> AsyncIterator[Message]:
         """WatchDir."""
         sandbox, asked, path = await self._asked(request, message)
         watcher = await sandbox.native.watch(sandbox.name, path, recursive=asked.recursive)
-        return _watched(sandbox, watcher)
+        return _watched(sandbox, watcher, path if asked.include_entry else "", user_of(request))
 
     async def create_watcher(self, request: HttpRequest, message: Message) -> Message:
         """CreateWatcher."""
         sandbox, asked, path = await self._asked(request, message)
         watcher = await sandbox.native.watch(sandbox.name, path, recursive=asked.recursive)
-        return {"watcherId": watcher}
+        shown = f"{watcher}{_ENTRIES_OF}{path}" if asked.include_entry else watcher
+        return {"watcherId": shown}
 
     async def events(self, request: HttpRequest, message: Message) -> Message:
         """GetWatcherEvents: those since the call before."""
         sandbox, asked = await sandbox_of(self._port, request), read(message, WatcherRequest)
+        watcher, _, path = asked.watcher_id.partition(_ENTRIES_OF)
         try:
-            found = await sandbox.native.watched(sandbox.name, asked.watcher_id)
+            found = await sandbox.native.watched(sandbox.name, watcher)
         except Conflict:  # it has no environment yet
-            raise NotFound(f"watcher with id {asked.watcher_id[:64]} not found") from None
-        return {"events": [_shown(each) for each in found]}
+            raise NotFound(f"watcher with id {watcher[:64]} not found") from None
+        user = user_of(request)
+        return {"events": [await _shown(sandbox, each, path, user) for each in found]}
 
     async def remove_watcher(self, request: HttpRequest, message: Message) -> Message:
         """RemoveWatcher."""
         sandbox, asked = await sandbox_of(self._port, request), read(message, WatcherRequest)
-        await sandbox.native.unwatch(sandbox.name, asked.watcher_id)
+        await sandbox.native.unwatch(sandbox.name, asked.watcher_id.partition(_ENTRIES_OF)[0])
         return {}
 
     async def _asked(
@@ -145,7 +153,7 @@ class Filesystem:
 
 async def entry_at(sandbox: OpenSandbox, path: str, user: str) -> Message:
     """Return the entry at an absolute path. Raises NotFound."""
-    facts = await sandbox.native.stat(sandbox.name, path, follow=False)
+    facts = await sandbox.native.stat(sandbox.name, path, follow=False, attributes=True)
     shown = _entry(facts, path, user)
     if facts.kind is FileKind.LINK:
         try:
@@ -175,25 +183,32 @@ def _entry(facts: FileFacts, path: str, user: str) -> Message:
     if facts.target is not None:
         joined = posixpath.join(posixpath.dirname(path), facts.target)
         entry["symlinkTarget"] = posixpath.normpath(joined)
+    attributes = {} if facts.attributes is UNSET else facts.attributes
+    prefixed = {name: text for name, text in attributes.items() if name.startswith(ATTRIBUTE)}
+    if prefixed:
+        entry["metadata"] = {name.removeprefix(ATTRIBUTE): prefixed[name] for name in prefixed}
     return entry
 
 
-async def _watched(sandbox: OpenSandbox, watcher: str) -> AsyncIterator[Message]:
-    """Yield the events of a watcher, which is removed at the end."""
+async def _watched(
+    sandbox: OpenSandbox, watcher: str, path: str, user: str
+) -> AsyncIterator[Message]:
+    """Yield the events of a watcher, which is removed at the end; ``path``: as `_shown` takes it."""
     try:
         yield {"start": {}}
         while True:
             for event in await sandbox.native.watched(sandbox.name, watcher, _EVENT_SECONDS):
-                yield {"filesystem": _shown(event)}
+                yield {"filesystem": await _shown(sandbox, event, path, user)}
     finally:
         await sandbox.native.unwatch(sandbox.name, watcher)
 
 
-def _shown(event: WatchEvent) -> Message:
-    return {"name": event.name, "type": f"EVENT_TYPE_{event.kind.upper()}"}
-
-
-def _only_missing(error: NotFound | HttpError) -> None:
-    """Raise an error again that does not say that a file is missing."""
-    if isinstance(error, HttpError) and error.status != 404:
-        raise error
+async def _shown(sandbox: OpenSandbox, event: WatchEvent, path: str, user: str) -> Message:
+    """Return an event; with its entry for a watched ``path``, unless what it names is gone."""
+    shown: Message = {"name": event.name, "type": f"EVENT_TYPE_{event.kind.upper()}"}
+    if path and event.kind not in ("remove", "rename"):
+        try:
+            shown["entry"] = await entry_at(sandbox, posixpath.join(path, event.name), user)
+        except TangramError:
+            return shown
+    return shown

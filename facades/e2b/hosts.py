@@ -14,7 +14,7 @@ from typing import Final
 from contract.port_routes import METHODS
 from contract.routes import Binary, Route
 from facades.e2b.sandbox import sandboxes_of
-from scheduler.runtime.gateway.facade import FacadePort
+from scheduler.runtime.gateway.facade import FacadePort, note_refusal
 from scheduler.runtime.gateway.http import HttpError, HttpRequest, HttpResponse, Send
 from scheduler.runtime.gateway.route_table import Handler
 
@@ -64,6 +64,7 @@ def handlers(port: FacadePort) -> Mapping[str, Handler]:
         except HttpError as error:
             if error.status != 502:
                 raise
+            note_refusal("e2b", request, error)
             return _unreachable(error, name, number)
         return None
 

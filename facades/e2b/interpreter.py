@@ -1,6 +1,6 @@
 """Code interpreter of E2B: contexts whose variables last between executions.
 
-A context is a session of `kernel_program` in the environment, which runs cells with IPython where it is installed. An
+A context is a session of `rollout.agent.programs.kernel_program` in the environment, which runs cells with IPython where it is installed. An
 execution is an action in that session, so it gets cores; while another action runs in the sandbox, it runs on the
 shared cores. Events are lines of JSON, on the wire as in the session.
 
@@ -28,6 +28,7 @@ from facades.e2b.connect import BrokenStream, Message, read
 from facades.e2b.paths import DEFAULT_USER, Homes, resolved
 from facades.e2b.process import OUTCOMES
 from facades.e2b.sandbox import OpenSandbox, sandbox_of
+from rollout.agent import programs
 from scheduler.runtime.gateway.facade import FacadePort
 from scheduler.runtime.gateway.http import (
     ClientGone,
@@ -42,7 +43,7 @@ _PREFIX: Final = "k-"
 #: The context of executions that name none.
 _DEFAULT: Final = "python"
 _LANGUAGES: Final = frozenset({"", "python", "python3"})
-_KERNEL: Final = Path(__file__).with_name("kernel_program.py")
+_KERNEL: Final = Path(programs.__file__).with_name("kernel_program.py")
 _MOST_BYTES: Final = 1024 * 1024
 
 
@@ -150,9 +151,7 @@ class Interpreter:
         try:
             home = await self._homes.of(sandbox, DEFAULT_USER)
             return (await self._open(sandbox, context, home)).name
-        except (Conflict, HttpError) as error:  # opened meanwhile
-            if isinstance(error, HttpError) and error.status != 409:
-                raise
+        except Conflict:  # opened meanwhile
             return f"{_PREFIX}{context}"
 
     async def _open(self, sandbox: OpenSandbox, context: str, cwd: str) -> SessionFacts:

@@ -15,9 +15,9 @@ import posixpath
 from collections import OrderedDict
 from typing import Final
 
-from domain.errors import InvalidRequest
+from domain.errors import Conflict, Gone, InvalidRequest, NotFound
 from facades.e2b.sandbox import OpenSandbox
-from scheduler.runtime.gateway.http import HttpError, HttpRequest
+from scheduler.runtime.gateway.http import HttpRequest
 
 DEFAULT_USER: Final = "user"
 #: Home where the environment has no files outside of it.
@@ -53,9 +53,9 @@ class Homes:
         home = "/root" if user == "root" else f"/home/{DEFAULT_USER}"
         try:
             await sandbox.native.make_directory(sandbox.name, home)
-        except HttpError as error:
-            if error.status != 422:
-                raise
+        except (NotFound, Conflict, Gone):
+            raise
+        except InvalidRequest:
             home = WORKSPACE
         self._known[key] = home
         if len(self._known) > _KNOWN:

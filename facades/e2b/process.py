@@ -8,9 +8,11 @@ Rules
 1. The pid of an action is derived from its id, that of a session is its name: every web process finds both in the
    native lists. They are not ids of the operating system.
 2. A process outlives its stream. ``Connect-Timeout-Ms`` ends it: by the time limit of the action, by ``timeout``
-   inside for a session (`_WRAPPER`). An action that has not begun by then never begins: its client has left.
+   inside for a session (`facades.e2b.wrapper`). An action that has not begun by then never begins: its client has left.
 3. An exit status is reported only where one is known. `OUTCOMES` states the error of every other outcome; a
    stream breaks off without its end when the sandbox has ended.
+4. SIGTERM goes to the program, which may handle it; SIGKILL ends the process with what it runs in the foreground.
+5. A process with a tag is a session, whose words have it. The first process that has a tag is meant.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ import base64
 import shlex
 import zlib
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from secrets import randbelow
 from typing import Any, Final
 
@@ -29,6 +31,7 @@ from websockets.exceptions import ConnectionClosed
 
 from domain.action import Outcome
 from domain.errors import Conflict, InvalidRequest, NotFound, TangramError
+from domain.ports.processes import ProgramFacts
 from domain.ports.sessions import SessionFacts
 from facades.e2b.connect import BrokenStream, Message, read, timeout_of
 from facades.e2b.messages import (
@@ -41,6 +44,7 @@ from facades.e2b.messages import (
 )
 from facades.e2b.paths import Homes, resolved, user_of
 from facades.e2b.sandbox import OpenSandbox, sandbox_of
+from facades.e2b.wrapper import LINES, NO_MORE, NONE, TERMINAL, typed, unwrapped, wrapped
 from scheduler.runtime.gateway.facade import FacadePort
 from scheduler.runtime.gateway.http import HttpError, HttpRequest
 from scheduler.runtime.gateway.native_calls import NativeCalls, OutputPiece
@@ -51,40 +55,19 @@ _FIRST_PID: Final = 2**20
 _SESSION: Final = "p"
 _MOST_INPUT: Final = 512 * 1024
 _KNOWN: Final = 10_000
-#: Runs a session's program: ``$1`` ends it after so many seconds, unless it is empty, ``$2`` is its input. A pipe of a
-#: session never ends, so ``lines`` passes input on as lines of base64, up to the line ``.``. ``timeout`` of busybox has
-#: no ``--foreground``.
-_WRAPPER: Final = """\
-t=$1 m=$2; shift 2
-if [ -n "$t" ]; then
-    if timeout --foreground 9 true 2>/dev/null; then set -- timeout --foreground -s KILL "$t" "$@"
-    else set -- timeout -s KILL "$t" "$@"; fi
-fi
-case $m in
-none) exec "$@" </dev/null ;;
-terminal) exec "$@" ;;
-esac
-d=$(mktemp -d) && mkfifo "$d/in" || exit 125
-exec 3<&0
-{ while IFS= read -r l <&3; do [ "$l" = . ] && break; printf %s "$l" | base64 -d; done; } >"$d/in" 2>/dev/null &
-r=$!
-"$@" 3<&- <"$d/in"
-s=$?
-kill "$r" 2>/dev/null
-rm -rf "$d"
-exit "$s"
-"""
-_PREFIX: Final = ("/bin/sh", "-c", _WRAPPER, "sh")
-_NO_MORE: Final = b".\n"
 #: Statuses of ``timeout`` when it ended the program.
 _ENDED_BY_LIMIT: Final = (124, 137)
+#: Status of a program that SIGTERM ended.
+_TERMINATED_STATUS: Final = 143
 #: Outcomes that are no exit status, with the HTTP status whose code the client reads; others: 500.
 OUTCOMES: Final = {Outcome.TIMEOUT: 504, Outcome.EXPIRED: 429}
+_KILLED: Final = "signal: killed"
+_TERMINATED: Final = "signal: terminated"
 _SIGNALS: Final = {
-    "SIGNAL_SIGKILL": "signal: killed",
-    "SIGNAL_SIGTERM": "signal: terminated",
-    9: "signal: killed",
-    15: "signal: terminated",
+    "SIGNAL_SIGKILL": _KILLED,
+    "SIGNAL_SIGTERM": _TERMINATED,
+    9: _KILLED,
+    15: _TERMINATED,
 }
 KEEP_ALIVE: Final[Message] = {"event": {"keepalive": {}}}
 
@@ -105,15 +88,10 @@ class SandboxProcesses:
         """List: the processes that run, not what they started."""
         sandbox = await sandbox_of(self._port, request)
         found = [
-            _shown(_pid_of_session(each), list(_unwrapped(each.shell)))
-            for each in await sandbox.native.sessions(sandbox.name)
-            if each.state != "ended" and _pid_of_session(each)
+            _shown(pid, *unwrapped(session.shell)) for pid, session in await _sessions(sandbox)
         ]
-        seen: dict[str, str] = {}
-        for program in await sandbox.native.processes(sandbox.name):
-            if program.owner.startswith("act_") and not program.background:
-                seen.setdefault(program.owner, program.command)
-        found += [_shown(pid_of(action), _words(command)) for action, command in seen.items()]
+        for action, program in (await _actions(sandbox)).items():
+            found.append(_shown(pid_of(action), "", _words(program.command)))
         return {"processes": found}
 
     async def start(self, request: HttpRequest, message: Message) -> AsyncIterator[Message]:
@@ -130,7 +108,8 @@ class SandboxProcesses:
         variables = {"HOME": home, "USER": user, "LOGNAME": user}
         variables |= sandbox.envs | asked.process.envs
         words = [asked.process.cmd, *asked.process.args]
-        if asked.pty is None and not asked.stdin and not await self._is_busy(sandbox):
+        plain = asked.pty is None and not asked.stdin and not asked.tag
+        if plain and not await self._is_busy(sandbox):
             # What is not kept when a follower reads it is missing for it.
             kept = {"limit_bytes": self._port.output_bytes}
             work = {"command": words, "cwd": cwd, "env": variables, "output": kept}
@@ -141,11 +120,11 @@ class SandboxProcesses:
             _remember(self._actions, (sandbox.name, pid), accepted.id)
             return self._follow(request, sandbox, accepted.id, pid)
         pid = _FIRST_PID + randbelow(_ACTIONS - _FIRST_PID)
-        given = "terminal" if asked.pty is not None else "lines" if asked.stdin else "none"
+        given = TERMINAL if asked.pty is not None else LINES if asked.stdin else NONE
         await sandbox.native.open_session(
             sandbox.name,
             name=f"{_SESSION}{pid}",
-            shell=[*_PREFIX, f"{limit:g}" if limit else "", given, *words],
+            shell=wrapped(words, given, limit, asked.tag or ""),
             pty=asked.pty is not None,
             env=variables,
             cwd=cwd,
@@ -157,7 +136,7 @@ class SandboxProcesses:
     async def connect(self, request: HttpRequest, message: Message) -> AsyncIterator[Message]:
         """Connect: the output from now on."""
         sandbox = await sandbox_of(self._port, request)
-        pid = _selected(read(message, ProcessRequest).process)
+        pid = await _selected(sandbox, read(message, ProcessRequest).process)
         action = await self._action_of(sandbox, pid)
         if action is None:
             session = await _session_of(sandbox, pid)
@@ -195,7 +174,7 @@ class SandboxProcesses:
         async for message in messages:
             asked = read(message, StreamedInput)
             if asked.start is not None:
-                pid = _selected(asked.start.process)
+                pid = await _selected(sandbox, asked.start.process)
                 await self._check_input(sandbox, pid)
             elif asked.data is not None and not pid:
                 raise InvalidRequest("the first message has to name the process: start")
@@ -207,33 +186,43 @@ class SandboxProcesses:
         """CloseStdin."""
         sandbox, _, pid = await self._session_asked(request, message)
         with _missing(pid):
-            await sandbox.native.send_input(sandbox.name, f"{_SESSION}{pid}", _NO_MORE)
+            await sandbox.native.send_input(sandbox.name, f"{_SESSION}{pid}", NO_MORE)
         return {}
 
     async def send_signal(self, request: HttpRequest, message: Message) -> Message:
-        """SendSignal: both signals end the process and what it runs in the foreground."""
+        """SendSignal."""
         sandbox, asked = await sandbox_of(self._port, request), read(message, ProcessRequest)
-        reason, pid = _SIGNALS.get(asked.signal), _selected(asked.process)
+        reason = _SIGNALS.get(asked.signal)
         if reason is None:
             raise InvalidRequest(f"{asked.signal!r}: send SIGNAL_SIGTERM or SIGNAL_SIGKILL")
+        native, pid = sandbox.native, await _selected(sandbox, asked.process)
         action = await self._action_of(sandbox, pid)
         if action is None:
             session = await _session_of(sandbox, pid)
             _remember(self._signalled, (sandbox.name, pid), reason)
             with _missing(pid):
-                await sandbox.native.close_session(sandbox.name, session.name)
+                if reason == _TERMINATED:
+                    await native.interrupt(sandbox.name, session.name, "SIGTERM")
+                else:
+                    await native.close_session(sandbox.name, session.name)
             return {}
-        view = await sandbox.native.wait(action, 0.0)
+        view = await native.wait(action, 0.0)
         if view.outcome is not None:
             raise _no_process(pid)
-        await sandbox.native.cancel(action, reason)
+        program = (await _actions(sandbox)).get(action)
+        if reason == _TERMINATED and program is not None:
+            _remember(self._signalled, (sandbox.name, pid), reason)
+            with suppress(NotFound):  # it has ended meanwhile
+                await native.end_process(sandbox.name, program.pid, "SIGTERM")
+        else:
+            await native.cancel(action, reason)
         return {}
 
     async def _session_asked(
         self, request: HttpRequest, message: Message
     ) -> tuple[OpenSandbox, ProcessRequest, int]:
         sandbox, asked = await sandbox_of(self._port, request), read(message, ProcessRequest)
-        pid = _selected(asked.process)
+        pid = await _selected(sandbox, asked.process)
         await self._check_input(sandbox, pid)
         return sandbox, asked, pid
 
@@ -286,21 +275,25 @@ class SandboxProcesses:
                 elif event.kind == "gap":
                     yield _event(data={"stderr": _encoded(_gap(event.data.get("bytes", 0)))})
                 elif event.kind == "end":
-                    end = await self._end(request, event)
+                    end = await self._end(request, event, (sandbox.name, pid))
                     break
         if end is None:
             raise BrokenStream("the output broke off")
         yield end  # not followed any more: the client may start the next process at once
 
-    async def _end(self, request: HttpRequest, event: OutputPiece) -> Message:
+    async def _end(
+        self, request: HttpRequest, event: OutputPiece, process: tuple[str, int]
+    ) -> Message:
         """Return the end of an action. Raises HttpError for an outcome without an exit status."""
         outcome = Outcome(event.data["outcome"])
         detail = event.data.get("detail") or str(outcome)
         code = event.data.get("exit_code")
         if outcome is Outcome.COMPLETED and code is not None:
+            if code == _TERMINATED_STATUS and self._signalled.get(process) == _TERMINATED:
+                return _killed(_TERMINATED)
             return _exited(code)
         if outcome is Outcome.CANCELLED:
-            for reason in _SIGNALS.values():
+            for reason in (_KILLED, _TERMINATED):
                 if detail.startswith(reason):
                     return _killed(reason)
             await _check_alive(self._port, request)
@@ -333,7 +326,7 @@ class SandboxProcesses:
             raise BrokenStream("the session broke off")
         reason = self._signalled.get((sandbox.name, pid))
         await _forget(sandbox.native, sandbox.name, name)
-        if reason is not None:
+        if reason == _KILLED or (reason is not None and status == _TERMINATED_STATUS):
             yield _killed(reason)
         elif limit is not None and status in _ENDED_BY_LIMIT:
             raise HttpError(504, "timeout", f"the process ran for {limit:g} s")
@@ -357,10 +350,33 @@ def _pid_of_session(session: SessionFacts) -> int:
     return int(text) if text != session.name and text.isdecimal() else 0
 
 
-def _selected(selector: Selector) -> int:
-    if selector.pid is None:
-        raise HttpError(501, "no_tags", "name the process by its pid: tags are not kept")
-    return selector.pid
+async def _selected(sandbox: OpenSandbox, selector: Selector) -> int:
+    """Return the pid of a process by its pid or its tag. Raises NotFound, InvalidRequest."""
+    if selector.pid is not None:
+        return selector.pid
+    if not selector.tag:
+        raise InvalidRequest("name the process by its pid or its tag")
+    for pid, session in await _sessions(sandbox):
+        if unwrapped(session.shell).tag == selector.tag:
+            return pid
+    raise NotFound(f"process with tag {selector.tag[:64]!r} not found")
+
+
+async def _sessions(sandbox: OpenSandbox) -> list[tuple[int, SessionFacts]]:
+    """Return the sessions that run processes, with their pids."""
+    found = await sandbox.native.sessions(sandbox.name)
+    pids = [(_pid_of_session(each), each) for each in found]
+    return [(pid, each) for pid, each in pids if pid and each.state != "ended"]
+
+
+async def _actions(sandbox: OpenSandbox) -> dict[str, ProgramFacts]:
+    """Return the actions that run, each with its first program."""
+    found: dict[str, ProgramFacts] = {}
+    programs = await sandbox.native.processes(sandbox.name)
+    for program in sorted(programs, key=lambda each: (each.started, each.pid)):
+        if program.owner.startswith("act_") and not program.background:
+            found.setdefault(program.owner, program)
+    return found
 
 
 async def _session_of(sandbox: OpenSandbox, pid: int) -> SessionFacts:
@@ -373,20 +389,17 @@ def _missing(pid: int) -> Iterator[None]:
     """Raise NotFound of a process for a session, or an environment, that is not there."""
     try:
         yield
-    except (NotFound, Conflict, HttpError) as error:
-        if isinstance(error, HttpError) and error.status != 404:
-            raise
+    except (NotFound, Conflict) as error:
         if isinstance(error, Conflict) and error.code != "no_environment":
             raise
         raise _no_process(pid) from None
 
 
 async def _type(sandbox: OpenSandbox, pid: int, given: ProcessInput) -> None:
-    """Type input: into a terminal as it is, else as lines for `_WRAPPER`."""
+    """Type input."""
     content = given.content
     for at in range(0, len(content), _MOST_INPUT):
-        piece = content[at : at + _MOST_INPUT]
-        sent = piece if given.pty is not None else base64.b64encode(piece) + b"\n"
+        sent = typed(content[at : at + _MOST_INPUT], terminal=given.pty is not None)
         with _missing(pid):
             await sandbox.native.send_input(sandbox.name, f"{_SESSION}{pid}", sent)
 
@@ -403,9 +416,7 @@ async def _check_directory(sandbox: OpenSandbox, path: str) -> None:
     """Raise InvalidRequest for a path that is no directory."""
     try:
         found = await sandbox.native.stat(sandbox.name, path)
-    except (NotFound, HttpError) as error:
-        if isinstance(error, HttpError) and error.status != 404:
-            raise
+    except NotFound:
         raise InvalidRequest(f"cwd {path!r} does not exist") from None
     if found.kind != "directory":
         raise InvalidRequest(f"cwd {path!r} is no directory")
@@ -449,12 +460,9 @@ def _gap(missing: int) -> bytes:
     return f"\n[tangram: {missing} bytes are missing here]\n".encode()
 
 
-def _shown(pid: int, words: list[str]) -> Message:
-    return {"pid": pid, "config": {"cmd": words[0] if words else "", "args": words[1:]}}
-
-
-def _unwrapped(words: tuple[str, ...]) -> tuple[str, ...]:
-    return words[len(_PREFIX) + 2 :] if words[: len(_PREFIX)] == _PREFIX else words
+def _shown(pid: int, tag: str, words: Sequence[str]) -> Message:
+    shown = {"pid": pid, "config": {"cmd": words[0] if words else "", "args": list(words[1:])}}
+    return shown | ({"tag": tag} if tag else {})
 
 
 def _words(command: str) -> list[str]:

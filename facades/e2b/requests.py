@@ -62,7 +62,7 @@ class NewSnapshot(msgspec.Struct):
     name: str | None = None
 
 
-def route(method: str, path: str, operation: str, summary: str, scope: Scope) -> Route:
+def route(method: str, path: str, operation: str, summary: str, scope: Scope | None) -> Route:
     return Route(
         method=method,
         path=f"/e2b{path}",

@@ -36,7 +36,7 @@ from scheduler.runtime.gateway.http import HttpError, HttpRequest
 from scheduler.runtime.gateway.native_calls import NativeCalls
 
 #: SDKs choose what they send by it.
-ENVD_VERSION: Final = "0.6.1"
+ENVD_VERSION: Final = "0.6.4"
 #: Port of envd in the header ``E2b-Sandbox-Port``; every other one is a server in the sandbox.
 ENVD_PORT: Final = "49983"
 TASK: Final = "e2b"

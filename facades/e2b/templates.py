@@ -5,7 +5,7 @@ begin with the environment of the nodes, or an image that the nodes have. A tag 
 
 A build begins with an image that the nodes have, or with another template; nothing is pulled, since the nodes have images
 by ``tangram image import``. Steps are run by `facades.e2b.builds`. ``USER`` changes nothing: commands have the user of the
-environment. ``COPY`` and a start command make the build fail with that reason.
+environment. A start command makes the build fail with that reason.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from typing import Any, Final
 
 import msgspec
 
-from contract.image_routes import ImageList
 from contract.receipts import SnapshotList
 from contract.routes import Route
-from contract.status import SystemStatus
 from domain.errors import InvalidRequest, NotFound
 from domain.principals import Principal, Scope
 from facades.e2b.builds import Base, Builds, Step, plan_of
 from facades.e2b.requests import route
+from facades.e2b.template_files import ROUTES as FILES
+from facades.e2b.template_files import TemplateFiles
+from facades.node_images import image_of
 from scheduler.runtime.gateway.facade import FacadePort
-from scheduler.runtime.gateway.http import HttpError, HttpRequest, HttpResponse
+from scheduler.runtime.gateway.http import HttpRequest, HttpResponse
 from scheduler.runtime.gateway.native_calls import NativeCalls
 from scheduler.runtime.gateway.request_parsing import checked_name, decode
 from scheduler.runtime.gateway.route_table import Handler
 
 #: Templates of E2B that name no image: the environment of the nodes.
 EMPTY: Final = ("base", "code-interpreter-v1", "code-interpreter-beta")
-#: Nodes of this isolation begin environments with the images that they list, and no others.
-_LISTED: Final = "bwrap"
+#: Images of E2B that stand for them in a build.
+EMPTY_IMAGES: Final = ("e2bdev/base", "e2bdev/code-interpreter")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
 
 
@@ -68,7 +69,7 @@ def _routes() -> tuple[Route, ...]:
     return (
         route("GET", "/templates/aliases/{path}", "template_alias", "Find a template", read),
         route("GET", f"{build}/status", "template_status", "Progress of a build", read),
-        route("GET", "/templates/{id}/files/{hash}", "template_files", "Upload", submit),
+        *FILES,
         *(
             route("POST", f"{v}/templates", "template_create", "Name a template", submit)
             for v in ("", "/v2", "/v3")
@@ -91,13 +92,13 @@ def handlers(port: FacadePort) -> Mapping[str, Handler]:
     made: dict[str, Handler] = {
         "alias": templates.alias,
         "status": templates.status,
-        "files": templates.files,
         "create": templates.create,
         "build": templates.build,
         "list": templates.list,
         "remove": templates.remove,
     }
-    return {f"e2b_template_{operation}": handler for operation, handler in made.items()}
+    own = {f"e2b_template_{operation}": handler for operation, handler in made.items()}
+    return {**own, **TemplateFiles(port).handlers()}
 
 
 class Templates:
@@ -158,16 +159,6 @@ class Templates:
         }
         return HttpResponse(202, answer)
 
-    async def files(
-        self, request: HttpRequest, principal: Principal, _: None, name: str, digest: str
-    ) -> HttpResponse:
-        """GET /templates/{id}/files/{hash}: refused, since no step that copies files is run."""
-        native = self._port.native(request, principal)
-        await self._record(await native.project(), name)
-        raise HttpError(
-            400, "unsupported", "files are not copied into templates: import an image that has them"
-        )
-
     async def build(
         self, request: HttpRequest, principal: Principal, _: None, name: str, build: str
     ) -> HttpResponse:
@@ -199,6 +190,8 @@ class Templates:
             return await self.base(native, project, asked.from_template)
         if not asked.from_image:
             raise InvalidRequest("name an image with fromImage, or a template with fromTemplate")
+        if asked.from_image.removesuffix(":latest") in EMPTY_IMAGES:
+            return Base({}, {})
         if (image := await image_of(native, asked.from_image)) is not None:
             return Base({"image": image}, {})
         raise NotFound(
@@ -268,18 +261,6 @@ class Templates:
         if record is None or build not in ("", record.get("build")):
             raise NotFound(f"there is no build {build!r} of template {name!r}")
         return record
-
-
-async def image_of(native: NativeCalls, image: str) -> str | None:
-    """Return the name of an image that environments may begin with: a node lists it, or takes any."""
-    listed = await native.call("images_list")
-    names = {each.name for each in msgspec.json.decode(listed.content, type=ImageList).images}
-    for name in (image, f"{image}:latest"):
-        if name in names:
-            return name
-    status = await native.call("status_retrieve")
-    nodes = msgspec.json.decode(status.content, type=SystemStatus).nodes
-    return image if any(node.isolation != _LISTED for node in nodes) else None
 
 
 async def _snapshots(native: NativeCalls) -> set[str]:

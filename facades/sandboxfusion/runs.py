@@ -40,8 +40,6 @@ _LEAST_SECONDS: Final = 0.001
 #: Status of a command by the outcome of its action; any other is a failure of the sandbox.
 STATUS: Final = {Outcome.COMPLETED: "Finished", Outcome.TIMEOUT: "TimeLimitExceeded"}
 ERROR: Final = "Error"
-#: What the node answers for a path that is missing, leads elsewhere, or is a directory.
-_NO_FILE: Final = (404, 409, 422)
 
 
 class Run:
@@ -117,11 +115,9 @@ class Run:
         for path in paths:
             try:
                 content = await self._native.get(self._trajectory, path, left)
-            except InvalidRequest:  # no path of an environment
+            except InvalidRequest:  # missing, a directory, or no path of an environment
                 continue
             except HttpError as error:
-                if error.status in _NO_FILE:
-                    continue
                 if error.status != 413:
                     raise
                 message = f"{path} is left out: fetched files have at most {FETCHED_BYTES} bytes"

@@ -67,18 +67,6 @@ def check_outcome(view: ActionResponse) -> None:
     raise RexError(GENERAL, f"{_LOST[outcome]}: {view.detail or outcome} ({view.id})")
 
 
-def is_missing(error: TangramError) -> bool:
-    """Whether an error of a native call says that what it names does not exist."""
-    return problem_status(error) == 404
-
-
-def problem_status(error: TangramError) -> int:
-    """Return the HTTP status of an error of a native call."""
-    if isinstance(error, HttpError):
-        return error.status
-    return {"not_found": 404, "gone": 410, "invalid": 422}.get(getattr(error, "code", ""), 0)
-
-
 def rex_token(request: HttpRequest) -> str:
     """Return the token that a client of SWE-ReX shows."""
     return request.header(b"x-api-key") or bearer_token(request)

@@ -2,7 +2,8 @@
 
 A trajectory is made with its first request, in the task of the door, unless it was declared over the native API:
 then its task, environment and pool are as declared. ``tangram.cpu`` in the metadata of one that a door opened is the
-cost of each of its commands; else a command costs one core.
+cost of each of its commands; else a command of a session costs one core, and one outside of sessions is light
+(docs/decisions/0125).
 
 A request that is repeated with its ``X-Request-ID`` gets the result of the first one: the command runs once. A
 client that disconnects cancels its command; what a session runs goes on, until it is interrupted.
@@ -20,7 +21,7 @@ from typing import Any, Final
 
 from contract.responses import ActionResponse
 from domain.action import Outcome
-from domain.errors import Gone, InvalidRequest, NotFound, TangramError
+from domain.errors import Conflict, Gone, InvalidRequest, NotFound, TangramError
 from domain.ports.files import FileKind
 from domain.principals import Principal
 from facades.swerex import exceptions
@@ -33,6 +34,8 @@ from scheduler.runtime.gateway.native_calls import NativeCalls
 #: Kept of each output stream: its beginning and its end.
 OUTPUT: Final = {"limit_bytes": 1024 * 1024}
 CPU: Final = "tangram.cpu"
+#: Cost of a command outside of sessions.
+LIGHT: Final = 0.1
 WORKSPACE: Final = "/workspace"
 #: Largest file that ``read_file`` returns.
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
@@ -57,7 +60,8 @@ class RexPlace:
     """What the door knows of a trajectory: it never changes while the trajectory is open."""
 
     task: str
-    cpu: float
+    #: Cores of each command; None: one, or a part of one outside of sessions.
+    cpu: float | None
 
 
 class RexSandboxes:
@@ -98,14 +102,14 @@ class RexSandboxes:
             if not make:
                 raise
             await native.open(trajectory, self._task)
-            return RexPlace(self._task, 1.0)
+            return RexPlace(self._task, None)
         if found.state != "open":
             raise Gone(f"trajectory {trajectory!r} is {found.state}; choose another name")
         assert isinstance(found.task, str)
         metadata = found.metadata if isinstance(found.metadata, dict) else {}
         cpu = metadata.get(CPU)
         if isinstance(cpu, bool) or not isinstance(cpu, (int, float)) or cpu <= 0:
-            cpu = 1.0
+            cpu = None
         return RexPlace(found.task, cpu)
 
 
@@ -123,11 +127,12 @@ class RexSandbox:
         self, work: Mapping[str, Any], seconds: float | None, key: str = ""
     ) -> ActionResponse:
         """Run an action of kind exec; its outcome is completed or timeout. Raises RexError, HttpError."""
+        cpu = 1.0 if "session" in work else LIGHT
         action: dict[str, Any] = {
             "task": self.place.task,
             "trajectory": self.name,
             "kind": "exec",
-            "cost": {"cpu": self.place.cpu},
+            "cost": {"cpu": self.place.cpu or cpu},
             "exec": {"output": OUTPUT, **work},
         }
         if seconds is not None:
@@ -182,10 +187,9 @@ class RexSandbox:
 
     async def file_error(self, error: TangramError, path: str) -> TangramError:
         """Return what Python raises for a file that cannot be read or written."""
-        status = exceptions.problem_status(error)
-        if status == 404:
+        if isinstance(error, NotFound):
             return _missing(path)
-        if status != 422:
+        if not isinstance(error, InvalidRequest) or isinstance(error, (Conflict, Gone)):
             return error
         if "ermission" in str(error) or "ermitted" in str(error):
             return RexError(exceptions.NOT_PERMITTED, f"[Errno 13] Permission denied: {path!r}")

@@ -23,7 +23,7 @@ import msgspec
 
 from contract.session_routes import SessionName
 from domain.action import Outcome
-from domain.errors import InvalidRequest, TangramError
+from domain.errors import Conflict, Gone, InvalidRequest, NotFound, TangramError
 from facades.swerex import exceptions
 from facades.swerex.exceptions import RexError
 from facades.swerex.messages import CloseSession, CreateSession, SessionAction
@@ -75,9 +75,9 @@ class RexShells:
         variables = {**_VARIABLES, **(asked.env or {})}
         try:
             await native.open_session(self._sandbox.name, name=name, env=variables)
+        except (NotFound, Gone):
+            raise
         except (InvalidRequest, HttpError) as error:
-            if exceptions.problem_status(error) in (404, 410):
-                raise
             if await self._state(name) not in (None, "ended"):
                 message = f"session {asked.session} already exists"
                 raise RexError(exceptions.EXISTS, message) from None
@@ -99,10 +99,8 @@ class RexShells:
         name = session_name(asked.session)
         try:
             await self._sandbox.native.close_session(self._sandbox.name, name)
-        except (InvalidRequest, HttpError) as error:
-            if exceptions.problem_status(error) in (404, 409):
-                raise _no_session(asked.session) from None
-            raise
+        except (NotFound, Conflict):
+            raise _no_session(asked.session) from None
         return {"session_type": "bash"}
 
     async def close_all(self) -> dict[str, Any]:
@@ -186,10 +184,8 @@ class RexShells:
         for _ in range(asked.n_retry):
             try:
                 await native.interrupt(sandbox, name)
-            except (InvalidRequest, HttpError) as error:
-                if exceptions.problem_status(error) in (404, 409):
-                    raise await self._without_shell(name, asked.session) from None
-                raise
+            except (NotFound, Conflict):
+                raise await self._without_shell(name, asked.session) from None
             reply = await self._act(name, None, seconds, asked.expect)
             output += reply.output
             if not reply.late:

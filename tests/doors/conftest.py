@@ -60,6 +60,7 @@ def tangram(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tangram]:
     """A Tangram without demo load, for all tests here; ``tangram.access``: its url and a token."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TANGRAM_NODE_GPUS", "2")  # declared: nothing looks whether they exist
+        patch.setenv("TANGRAM_TOKENIZERS", str(ROOT / "examples" / "rollouts"))
         running = Tangram(tmp_path_factory.mktemp("doors") / "home", "--no-demo")
     running.wait_until_ready()
     yield running

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.architecture.tree import ROOT
@@ -146,22 +147,27 @@ def _run(command: Sequence[str]) -> str:
     return done.stdout
 
 
+def _made(file: Path) -> tuple[str, bool]:
+    """Make one environment; return the line that says so, and whether that failed."""
+    try:
+        (python_of if file.suffix == ".txt" else node_packages_of)(file.stem)
+    except MissingProgram as missing:
+        return f"{file.name}: not made: {missing}", False
+    except RuntimeError as error:
+        return f"{file.name}: {error}", True
+    return f"{file.name}: ready", False
+
+
 def _main(names: Sequence[str]) -> int:
-    failed = 0
-    for file in sorted(PINS.iterdir()):
-        if names and file.stem not in names:
-            continue
-        try:
-            (python_of if file.suffix == ".txt" else node_packages_of)(file.stem)
-        except MissingProgram as missing:
-            sys.stdout.write(f"{file.name}: not made: {missing}\n")
-        except RuntimeError as error:
-            failed = 1
-            sys.stdout.write(f"{file.name}: {error}\n")
-        else:
-            sys.stdout.write(f"{file.name}: ready\n")
-        sys.stdout.flush()
-    return failed
+    files = [file for file in sorted(PINS.iterdir()) if not names or file.stem in names]
+    failed = False
+    # Each is made by processes of its own, so the cores can be shared.
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for line, this_failed in pool.map(_made, files):
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+            failed |= this_failed
+    return int(failed)
 
 
 if __name__ == "__main__":

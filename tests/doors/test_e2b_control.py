@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 SMOKE = """
 import time
 from e2b import Sandbox, SandboxQuery, SandboxState
@@ -65,3 +67,36 @@ def test_the_sdk_makes_lists_renews_forks_keeps_and_ends_sandboxes(tangram, sdk,
     )
 
     assert done.stdout == "ok\n"
+
+
+TEMPLATE = """
+import pathlib
+from e2b import Sandbox, Template
+
+folder = pathlib.Path("context/folder")
+folder.mkdir(parents=True)
+(folder / "test.txt").write_text("copied")
+(folder / "left.bin").write_text("not copied")
+template = (
+    Template(file_context_path="context")
+    .from_base_image()
+    .copy("folder/*.txt", "there", force_upload=True)
+    .run_cmd("cat there/test.txt > made.txt")
+    .set_envs({"K": "v"})
+)
+for name in ("copies", "again"):  # the second build finds the files
+    built = Template.build(template, alias=name, cpu_count=1, memory_mb=512)
+    with Sandbox.create(built.template_id, timeout=120) as box:
+        assert box.commands.run("cat there/test.txt made.txt; ls there; echo $K").stdout == (
+            "copiedcopiedtest.txt\\nv\\n"
+        )
+print("ok")
+"""
+
+
+@pytest.mark.long
+def test_the_sdk_builds_a_template_with_files(tangram, sdk, run):
+    door = tangram.access["url"] + "/e2b"
+    access = {"E2B_API_URL": door, "E2B_SANDBOX_URL": door, "E2B_API_KEY": tangram.access["token"]}
+
+    assert run(sdk("e2b"), TEMPLATE, **access).stdout == "ok\n"

@@ -162,6 +162,71 @@ asyncio.run(work())
 print("ok")
 """
 
+SIGNALS = """
+import json, os, struct, urllib.request
+from e2b import Sandbox
+from e2b.sandbox.commands.command_handle import CommandExitException
+
+box = Sandbox.create(timeout=300)
+shown = {"E2b-Sandbox-Id": box.sandbox_id, "X-Access-Token": box._envd_access_token}
+
+
+def post(call, content, kind):
+    url = os.environ["E2B_SANDBOX_URL"] + "/process.Process/" + call
+    request = urllib.request.Request(url, content, {**shown, "Content-Type": kind})
+    return urllib.request.urlopen(request, timeout=60)
+
+
+def terminate(**selector):
+    asked = {"process": selector, "signal": "SIGNAL_SIGTERM"}
+    post("SendSignal", json.dumps(asked).encode(), "application/json").read()
+
+
+def ended(command):
+    try:
+        return command.wait().exit_code
+    except CommandExitException as error:
+        return error.exit_code
+
+
+HANDLES = "trap 'echo asked; exit 7' TERM; echo ready; while :; do sleep 0.1; done"
+for given in (False, True):  # an action, and a session
+    handling = box.commands.run(HANDLES, background=True, stdin=given)
+    said = []
+    for out, _, _ in handling:
+        said.append(out)
+        if "ready" in "".join(each or "" for each in said):
+            break
+    assert handling.pid in [each.pid for each in box.commands.list()]
+    again = box.commands.connect(handling.pid)
+    terminate(pid=handling.pid)
+    assert ended(again) == 7, given
+
+plain = box.commands.run("exec sleep 600", background=True, timeout=0)
+while not [each for each in box.commands.list() if each.pid == plain.pid]:
+    pass
+terminate(pid=plain.pid)
+assert ended(plain) == -1
+
+start = {"process": {"cmd": "sleep", "args": ["600"]}, "stdin": False, "tag": "named"}
+text = json.dumps(start).encode()
+stream = post("Start", struct.pack(">BI", 0, len(text)) + text, "application/connect+json")
+_, size = struct.unpack(">BI", stream.read(5))
+assert b'"pid"' in stream.read(size)
+assert [each.tag for each in box.commands.list() if each.tag] == ["named"]
+terminate(tag="named")
+assert b"signal: terminated" in stream.read()
+
+written = box.files.write("noted", "x", metadata={"author": "me"})
+assert written.metadata == box.files.get_info("noted").metadata == {"author": "me"}
+watch = box.files.watch_dir(".", include_entry=True)
+box.files.write("seen", "x")
+first, *_ = watch.get_new_events()
+assert (first.name, first.entry.size) == ("seen", 1), first
+box.kill()
+print("ok")
+"""
+
 INTERPRETER = """
 from e2b_code_interpreter import Sandbox
 from e2b_code_interpreter.exceptions import TimeoutException
@@ -256,7 +321,9 @@ def test_a_sandbox_runs_commands_and_holds_files(tangram, sdk, run) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("script", [ASYNC, INTERPRETER], ids=["async", "interpreter"])
+@pytest.mark.parametrize(
+    "script", [ASYNC, SIGNALS, INTERPRETER], ids=["async", "signals", "interpreter"]
+)
 def test_the_python_sdk_works_unmodified(tangram, sdk, run, script: str) -> None:
     assert run(sdk("e2b"), script.replace("@HOME", HOME), **_address(tangram)).stdout == "ok\n"
 

@@ -41,6 +41,14 @@ def names(**query: str) -> list[str]:
     return [row["sandboxID"] for row in page_of(SANDBOXES, query).items]
 
 
+def test_a_page_follows_the_one_before_when_a_clock_was_set_between_them():
+    first = page_of(SANDBOXES, {"limit": "2"})
+    later = [a_sandbox(each, second + 7) for each, second in (("a", 1), ("b", 2), ("c", 3))]
+    second = page_of(later, {"limit": "2", "nextToken": first.next})
+
+    assert [row["sandboxID"] for row in first.items + second.items] == ["c", "b", "a"]
+
+
 def test_sandboxes_are_listed_latest_first_with_what_the_sdk_reads():
     rows = page_of(SANDBOXES, {}).items
 
