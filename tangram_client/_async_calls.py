@@ -86,9 +86,8 @@ class AsyncCalls:
         With ``wait_seconds`` the answer may already be the finished action. Give an
         ``idempotency_key`` of your own to make a repeat by *another process* harmless too.
         """
-        item = _calls.encode(self._owned(action))
-        call = _calls.submit_action(item, wait_seconds=wait_seconds, key=idempotency_key)
-        return await self.send(call)
+        item, key = _calls.encode(self._owned(action)), idempotency_key
+        return await self.send(_calls.submit_action(item, wait_seconds=wait_seconds, key=key))
 
     async def submit_batch(
         self, actions: Sequence[AnyAction], *, idempotency_key: str | None = None
@@ -217,8 +216,12 @@ class AsyncCalls:
 
     async def finish_trajectory(self, trajectory: str, *, project: str | None = None) -> None:
         """End a trajectory: its actions are cancelled, its environment goes."""
-        owner = project or self._project
-        await self.send(_calls.finish_trajectory(trajectory, project=owner))
+        await self.send(_calls.finish_trajectory(trajectory, project=project or self._project))
+
+    async def renew_trajectory(self, trajectory: str, **fields: Any) -> dict[str, Any]:
+        """Move the end of a trajectory to ``ttl_seconds`` from now, with ``only_later`` never nearer."""
+        owner = fields.pop("project", None) or self._project
+        return await self.send(_calls.renew_trajectory(trajectory, fields, project=owner))
 
     async def put_file(
         self, trajectory: str, path: str, content: bytes | str, *, project: str | None = None
@@ -230,8 +233,7 @@ class AsyncCalls:
 
     async def get_file(self, trajectory: str, path: str, *, project: str | None = None) -> bytes:
         """Read a file below the workspace of a trajectory."""
-        owner = project or self._project
-        return await self.send(_calls.get_file(trajectory, path, project=owner))
+        return await self.send(_calls.get_file(trajectory, path, project=project or self._project))
 
     async def completions(
         self, after: str = "", *, limit: int | None = None, wait_seconds: float | None = None
@@ -292,21 +294,12 @@ class AsyncCalls:
                 failure = error
             await self._clock.asleep(attempts.failed(failure, at=self._clock.now()).seconds)
 
-    async def stream(self, action_id: str) -> AsyncIterator[bytes]:
+    def stream(self, action_id: str) -> AsyncIterator[bytes]:
         """Yield the answer of a call with ``stream``, as it comes; once, to one reader.
 
         Raises Conflict when the action ended without one, and Unreachable when it breaks off.
         """
-        request = _http.stream_of(_calls.stream_path(action_id), {}, {})
-        try:
-            async with self._http.stream(**request) as response:
-                if response.status_code >= 400:
-                    await response.aread()
-                    raise _core.problem_of(_http.response_of(response))
-                async for piece in response.aiter_bytes():
-                    yield piece
-        except httpx.TransportError as error:
-            raise Unreachable(_http.reason_of(error, self.url)) from error
+        return self._body(_http.stream_of(_calls.stream_path(action_id), {}, {}))
 
     def files(self, trajectory: str, *, project: str | None = None) -> AsyncTrajectoryFiles:
         """Return the files of a trajectory's environment."""
@@ -319,9 +312,11 @@ class AsyncCalls:
         owner = {} if project is None else {"project": project}
         return await self.send(_session_calls.list_sessions(trajectory, owner))
 
-    async def download(self, call: _core.ApiCall[Any]) -> AsyncIterator[bytes]:
+    def download(self, call: _core.ApiCall[Any]) -> AsyncIterator[bytes]:
         """Yield the body of an answer as it arrives. Raises Unreachable when it breaks off."""
-        request = _http.request_of(call) | {"timeout": _http.STREAM_TIMEOUT}
+        return self._body(_http.request_of(call) | {"timeout": _http.STREAM_TIMEOUT})
+
+    async def _body(self, request: dict[str, Any]) -> AsyncIterator[bytes]:
         try:
             async with self._http.stream(**request) as response:
                 if response.status_code >= 400:
@@ -471,6 +466,10 @@ class AsyncTrajectory(OpenTrajectory):
         """Keep its files under ``name``, as `AsyncSnapshotCalls.take`."""
         snapshots = AsyncSnapshotCalls(self._client, self.project)
         return await snapshots.take(self.id, name, on_busy=on_busy)
+
+    async def renew(self, **fields: Any) -> dict[str, Any]:
+        """Move its end; ``fields`` as in `AsyncCalls.renew_trajectory`."""
+        return await self._client.renew_trajectory(self.id, **self._owned(fields))
 
     async def finish(self) -> None:
         """End it: its actions are cancelled, its environment is removed."""

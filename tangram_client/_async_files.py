@@ -15,6 +15,7 @@ from tangram_client import _file_calls
 from tangram_client._core import ApiCall
 from tangram_client.archives import complete_file, local_file, pack_tree, unpack_tree
 from tangram_client.models import FileInfo
+from tangram_client.retry import RetryPolicy
 
 T = TypeVar("T")
 
@@ -24,8 +25,8 @@ _PIECE_BYTES = 256 * 1024
 class AsyncSender(Protocol):
     """What carries a call to its end: a client."""
 
-    async def send(self, call: ApiCall[T]) -> T:
-        """Return the answer."""
+    async def send(self, call: ApiCall[T], *, retry: RetryPolicy | None = None) -> T:
+        """Return the answer; ``retry``: instead of its own policy."""
 
     def download(self, call: ApiCall[Any]) -> AsyncIterator[bytes]:
         """Yield the body of the answer as it arrives."""

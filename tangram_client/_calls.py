@@ -222,6 +222,14 @@ def finish_trajectory(trajectory: str, *, project: str | None = None) -> ApiCall
     return _post(path, _nothing, params=_params(project=project))
 
 
+def renew_trajectory(
+    trajectory: str, payload: Mapping[str, Any], *, project: str | None = None
+) -> ApiCall[dict[str, Any]]:
+    """Move the end of a trajectory, pause it or resume it."""
+    path = f"/trajectories/{_segment(trajectory)}/renew"
+    return _post(path, json_of, encode(payload), params=_params(project=project))
+
+
 def put_file(
     trajectory: str, path: str, content: bytes, *, project: str | None = None
 ) -> ApiCall[None]:

@@ -86,9 +86,8 @@ class SyncCalls:
         With ``wait_seconds`` the answer may already be the finished action. Give an
         ``idempotency_key`` of your own to make a repeat by *another process* harmless too.
         """
-        item = _calls.encode(self._owned(action))
-        call = _calls.submit_action(item, wait_seconds=wait_seconds, key=idempotency_key)
-        return self.send(call)
+        item, key = _calls.encode(self._owned(action)), idempotency_key
+        return self.send(_calls.submit_action(item, wait_seconds=wait_seconds, key=key))
 
     def submit_batch(
         self, actions: Sequence[AnyAction], *, idempotency_key: str | None = None
@@ -213,8 +212,12 @@ class SyncCalls:
 
     def finish_trajectory(self, trajectory: str, *, project: str | None = None) -> None:
         """End a trajectory: its actions are cancelled, its environment goes."""
-        owner = project or self._project
-        self.send(_calls.finish_trajectory(trajectory, project=owner))
+        self.send(_calls.finish_trajectory(trajectory, project=project or self._project))
+
+    def renew_trajectory(self, trajectory: str, **fields: Any) -> dict[str, Any]:
+        """Move the end of a trajectory to ``ttl_seconds`` from now, with ``only_later`` never nearer."""
+        owner = fields.pop("project", None) or self._project
+        return self.send(_calls.renew_trajectory(trajectory, fields, project=owner))
 
     def put_file(
         self, trajectory: str, path: str, content: bytes | str, *, project: str | None = None
@@ -226,8 +229,7 @@ class SyncCalls:
 
     def get_file(self, trajectory: str, path: str, *, project: str | None = None) -> bytes:
         """Read a file below the workspace of a trajectory."""
-        owner = project or self._project
-        return self.send(_calls.get_file(trajectory, path, project=owner))
+        return self.send(_calls.get_file(trajectory, path, project=project or self._project))
 
     def completions(
         self, after: str = "", *, limit: int | None = None, wait_seconds: float | None = None
@@ -292,15 +294,7 @@ class SyncCalls:
 
         Raises Conflict when the action ended without one, and Unreachable when it breaks off.
         """
-        request = _http.stream_of(_calls.stream_path(action_id), {}, {})
-        try:
-            with self._http.stream(**request) as response:
-                if response.status_code >= 400:
-                    response.read()
-                    raise _core.problem_of(_http.response_of(response))
-                yield from response.iter_bytes()
-        except httpx.TransportError as error:
-            raise Unreachable(_http.reason_of(error, self.url)) from error
+        return self._body(_http.stream_of(_calls.stream_path(action_id), {}, {}))
 
     def files(self, trajectory: str, *, project: str | None = None) -> TrajectoryFiles:
         """Return the files of a trajectory's environment."""
@@ -313,7 +307,9 @@ class SyncCalls:
 
     def download(self, call: _core.ApiCall[Any]) -> Iterator[bytes]:
         """Yield the body of an answer as it arrives. Raises Unreachable when it breaks off."""
-        request = _http.request_of(call) | {"timeout": _http.STREAM_TIMEOUT}
+        return self._body(_http.request_of(call) | {"timeout": _http.STREAM_TIMEOUT})
+
+    def _body(self, request: dict[str, Any]) -> Iterator[bytes]:
         try:
             with self._http.stream(**request) as response:
                 if response.status_code >= 400:
@@ -461,6 +457,10 @@ class Trajectory(OpenTrajectory):
         """Keep its files under ``name``, as `SnapshotCalls.take`."""
         snapshots = SnapshotCalls(self._client, self.project)
         return snapshots.take(self.id, name, on_busy=on_busy)
+
+    def renew(self, **fields: Any) -> dict[str, Any]:
+        """Move its end; ``fields`` as in `SyncCalls.renew_trajectory`."""
+        return self._client.renew_trajectory(self.id, **self._owned(fields))
 
     def finish(self) -> None:
         """End it: its actions are cancelled, its environment is removed."""

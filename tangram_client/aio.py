@@ -16,6 +16,7 @@ from typing import Self
 
 from tangram_client import _calls
 from tangram_client._async_calls import AnyAction, AsyncCalls, AsyncTrajectory
+from tangram_client._async_rollouts import AsyncBackendCalls, AsyncRolloutCalls
 from tangram_client._calls import MAX_BATCH
 from tangram_client.errors import BadAnswer, TangramClientError, refusal
 from tangram_client.models import ActionView, Batch, BatchItem
@@ -117,6 +118,16 @@ __all__ = ["AnyAction", "AsyncClient", "AsyncTrajectory"]
 
 class AsyncClient(AsyncCalls):
     """The client of one Tangram. Without arguments: the one that `context.find_context` finds."""
+
+    @property
+    def rollouts(self) -> AsyncRolloutCalls:
+        """The rollouts of the client's project."""
+        return AsyncRolloutCalls(self, self._project)
+
+    @property
+    def backends(self) -> AsyncBackendCalls:
+        """The servers of language models."""
+        return AsyncBackendCalls(self)
 
     @cached_property
     def _batcher(self) -> Batcher:

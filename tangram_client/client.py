@@ -14,12 +14,23 @@ from __future__ import annotations
 from typing import Self
 
 from tangram_client._sync_calls import AnyAction, SyncCalls, Trajectory
+from tangram_client._sync_rollouts import BackendCalls, RolloutCalls
 
 __all__ = ["AnyAction", "Client", "Trajectory"]
 
 
 class Client(SyncCalls):
     """The client of one Tangram. Without arguments: the one that `context.find_context` finds."""
+
+    @property
+    def rollouts(self) -> RolloutCalls:
+        """The rollouts of the client's project."""
+        return RolloutCalls(self, self._project)
+
+    @property
+    def backends(self) -> BackendCalls:
+        """The servers of language models."""
+        return BackendCalls(self)
 
     def __enter__(self) -> Self:
         return self

@@ -281,7 +281,7 @@ class ImageInfo:
     #: Environments that are upon it.
     environments: int = 0
     used_at: str | None = None
-    #: Prepared environments: ``wanted``, ``kept``, ``handed_out``, ``made``, ``problem``.
+    #: Prepared environments: ``wanted``, ``kept``, ``taken``, ``made``, ``problem``.
     warm: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

@@ -16,7 +16,7 @@ from tangram_client.cli.config import apply, diff, export
 from tangram_client.cli.copying import cp, ls
 from tangram_client.cli.doctor import doctor
 from tangram_client.cli.door import door
-from tangram_client.cli.environments import fork, park, restore, snapshot
+from tangram_client.cli.environments import fork, park, renew, restore, snapshot
 from tangram_client.cli.forwarding import forward
 from tangram_client.cli.image import image
 from tangram_client.cli.listing import list_
@@ -24,6 +24,7 @@ from tangram_client.cli.logs import logs
 from tangram_client.cli.operate import node, service, task
 from tangram_client.cli.processes import ps
 from tangram_client.cli.replay import replay
+from tangram_client.cli.rollout import backend, rollout
 from tangram_client.cli.shell import Verbs, connected
 from tangram_client.cli.token import token
 from tangram_client.cli.top import top
@@ -60,9 +61,12 @@ for _verb in (
     snapshot,
     restore,
     park,
+    renew,
     task,
     node,
     service,
+    rollout,
+    backend,
     token,
     watch,
     replay,

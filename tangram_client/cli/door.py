@@ -1,15 +1,17 @@
 """`door`: an address for clients of a protocol that has no token, bound to one project.
 
-A client of SandboxFusion or verl-tool has a URL and nothing else. The command listens on an address of this machine, adds a
+A client of SandboxFusion, verl-tool or ProRL Agent has a URL and nothing else. The command listens on an address of this machine, adds a
 token and the path of the door to each request, and forwards it; bodies pass unread in both directions.
 
 Rules
-1. The token is made for the listener: it may submit and read in one project, expires within two days, is renewed
-   while the listener runs, and is revoked at its end.
+1. The token is made for the listener: it may submit and read in one project, for the doors in `_SCOPES` a little more, expires
+   within two days, is renewed while the listener runs, and is revoked at its end.
 2. The address is one of the loopback unless another one is asked for: every client that reaches it works in the project.
 3. Commands in sandboxes do not reach it, since the loopback of a sandbox is its own. Where a pool runs commands without a
    sandbox, or allows ``network: host``, the listener refuses to start, and answers 403 from then on.
-4. A client that disconnects ends the request. An unreachable Tangram is 504: nothing has begun.
+4. A client that disconnects ends the request. An unreachable Tangram is 504: nothing has begun. Clients of the doors in
+   `_PATIENCE_SECONDS` repeat at once and seldom, so they wait that long for a web process that restarts.
+5. The door ``prorl`` ends its session with the listener, as a server's jobs end with the server.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import click
+import httpx
 
 from tangram_client._calls import create_token, renew_token, revoke_token
 from tangram_client.cli.listing import every_row
@@ -40,6 +43,15 @@ _TOKEN_DAYS: Final = 2
 _RENEW_SECONDS: Final = 86_400.0
 #: A change of a pool is noticed after so long.
 CHECK_SECONDS: Final = 5.0
+#: Scopes of the token beside ``read`` and ``submit``: ProRL's clients add servers of language models.
+_SCOPES: Final = {"prorl": ["operate"]}
+#: Project where none is given.
+_PROJECTS: Final = {"prorl": "default"}
+#: How long a connection to Tangram is tried.
+_PATIENCE_SECONDS: Final = {"prorl": 60.0}
+_TRY_SECONDS: Final = 0.5
+#: Longest wait for the end of a session.
+_STOP_SECONDS: Final = 10.0
 #: Longest head of a request, and time for it.
 _HEAD_BYTES: Final = 64 * 1024
 _HEAD_SECONDS: Final = 60.0
@@ -50,7 +62,7 @@ _LINGER_SECONDS: Final = 2.0
 _MOST: Final = 4096
 #: Headers that the listener sets, or that are about the connection of the client.
 _DROPPED: Final = frozenset(
-    "authorization connection cookie forwarded host keep-alive proxy-authorization proxy-connection x-api-key".split()
+    "authorization connection cookie forwarded host keep-alive proxy-authorization proxy-connection x-api-key x-polar-control-token".split()
 )
 
 
@@ -63,16 +75,31 @@ _DROPPED: Final = frozenset(
 @click.option("--cpu", help="Cores of each command: a count, or counts as 1,2,4 [1].")
 @click.option("--image", help="Image of the environments.")
 @click.option("--network", help="Network of the environments: none, egress [none].")
+@click.option("--handler", help="Handler of rollouts [the one that the client names].")
+@click.option("--llm", help="Pool of backends that rollouts sample from.")
+@click.option(
+    "--token-ids",
+    type=click.Choice(["response", "full"]),
+    help="prorl: token_ids of a response with or without its prompt; NeMo RL's client needs full [response].",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1.0),
+    help="prorl: seconds of work of a job [the limits of rollouts].",
+)
 @connected
 @pass_shell
 def door(
     shell: Shell, /, name: str, listen: str, task: str | None, cpu: str | None, image: str | None,
-    network: str | None,
+    network: str | None, handler: str | None, llm: str | None, token_ids: str | None,
+    timeout: float | None,
 ) -> None:  # fmt: skip
     """Serve the door NAME to clients without a token: tangram door sandboxfusion --project P.
 
     Clients of this machine use http://127.0.0.1:8080 as if it were their own server. Ctrl-C ends it.
     """
+    if shell.project is None:
+        shell.project = _PROJECTS.get(name)
     if shell.project is None:
         raise click.UsageError("give --project: what the clients submit belongs to it")
     if not name.isalnum():
@@ -81,20 +108,43 @@ def door(
     if reason := open_pools(shell):
         raise click.ClickException(reason)
     headers = settings_headers(task, cpu, image, network)
+    rollouts = {"X-Tangram-Handler": handler, "X-Tangram-Llm": llm}
+    headers |= {name: value for name, value in rollouts.items() if value is not None}
+    if token_ids is not None:
+        headers["X-Tangram-Token-Ids"] = token_ids
+    if timeout is not None:
+        headers["X-Tangram-Timeout"] = f"{timeout:g}"
     with shell.client() as client:
         body = {
-            "name": f"door {name}", "project": shell.project, "scopes": ["read", "submit"],
+            "name": f"door {name}", "project": shell.project,
+            "scopes": ["read", "submit", *_SCOPES.get(name, [])],
             "expires_at": (datetime.now(UTC) + timedelta(days=_TOKEN_DAYS)).isoformat(),
         }  # fmt: skip
         made = client.send(create_token(body))
-    forwarding = Forwarding(shell.context.url, f"/{name}", made["token"], headers)
+    patience = _PATIENCE_SECONDS.get(name, 0.0)
+    forwarding = Forwarding(
+        shell.context.url, f"/{name}", made["token"], headers, patience_seconds=patience
+    )
     try:
         asyncio.run(_serve(shell, forwarding, host, port, made["id"], name))
     except OSError as error:
         raise click.ClickException(f"{host}:{port}: {error.strerror or error}") from None
     finally:
+        if name == "prorl":
+            stop_session(shell, forwarding)
         with shell.client() as client, suppress(TangramClientError):
             client.send(revoke_token(made["id"]))
+
+
+def stop_session(shell: Shell, forwarding: Forwarding) -> None:
+    """End the session of the door's task, if one runs."""
+    headers = {**forwarding.headers, "Authorization": f"Bearer {forwarding.token}"}
+    url = f"{forwarding.url.rstrip('/')}{forwarding.prefix}/stop"
+    with (
+        suppress(httpx.HTTPError),
+        httpx.Client(transport=shell.transport, timeout=_STOP_SECONDS) as client,
+    ):
+        client.post(url, headers=headers)
 
 
 def address_of(text: str) -> tuple[str, int]:
@@ -199,6 +249,8 @@ class Forwarding:
     headers: Mapping[str, str]
     #: Why requests are refused now; empty: they are not.
     refused: str = ""
+    #: How long a connection to Tangram is tried.
+    patience_seconds: float = 0.0
     _open: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -272,6 +324,18 @@ class Forwarding:
         return "\r\n".join([request, *added, *kept, "", ""]).encode("latin-1")
 
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to Tangram, within the patience of the door. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.patience_seconds
+        while True:
+            try:
+                return await self._connect()
+            except OSError:
+                if loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(_TRY_SECONDS)
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         parts = urlsplit(self.url)
         secure = parts.scheme == "https"
         context = ssl.create_default_context() if secure else None

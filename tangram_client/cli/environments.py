@@ -1,4 +1,4 @@
-"""`fork`, `snapshot`, `restore`: environments of trajectories as a whole."""
+"""`fork`, `snapshot`, `restore`, `park`, `renew`: environments of trajectories as a whole."""
 
 from __future__ import annotations
 
@@ -89,6 +89,20 @@ def restore(shell: Shell, /, snapshot_name: str, trajectory: str, task: str) -> 
     """Open TRAJECTORY with the files of SNAPSHOT."""
     with shell.client() as client:
         client.open_trajectory(trajectory, task=task, environment={"snapshot": snapshot_name})
+
+
+@click.command()
+@click.argument("trajectory")
+@click.option("--ttl", type=click.FloatRange(0), help="Seconds from now; else as it was opened.")
+@click.option("--only-later", is_flag=True, help="Keep the end that it has if that is later.")
+@connected
+@pass_shell
+def renew(shell: Shell, /, trajectory: str, ttl: float | None, only_later: bool) -> None:
+    """Move the end of TRAJECTORY."""
+    fields = {} if ttl is None else {"ttl_seconds": ttl}
+    with shell.client() as client:
+        found = client.renew_trajectory(trajectory, only_later=only_later, **fields)
+    put_data(found, shell.format)
 
 
 @click.command()

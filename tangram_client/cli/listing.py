@@ -1,4 +1,4 @@
-"""`list`: tasks, trajectories, pools, services and other objects, as rows."""
+"""`list`: tasks, trajectories, pools, services, fleets and other objects, as rows."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "nodes": ("name", "pool", "state", "isolation", "version", "joined_at"),
     "pools": ("name", "policy", "paused", "sandbox"),
     "services": ("name", "spec.engine", "spec.quarantined"),
+    "fleets": ("name", "engine", "policy", "gpus"),
     "resources": ("name", "limit_units"),
     "projects": ("name", "default_pool"),
 }
@@ -38,7 +39,7 @@ _OF_TASK: Final = ("trajectories",)
 @connected
 @pass_shell
 def list_(shell: Shell, /, noun: str, state: str | None, task: str | None, limit: int) -> None:
-    """List tasks, trajectories, nodes, pools, services, resources or projects; actions: tangram get."""
+    """List tasks, trajectories, nodes, pools, services, fleets, resources or projects; actions: tangram get."""
     for option, value, nouns in (("--state", state, _STATES), ("--task", task, _OF_TASK)):
         if value is not None and noun not in nouns:
             raise click.UsageError(f"{option} goes with {' and '.join(nouns)}")

@@ -16,13 +16,14 @@ import httpx
 from tangram_client.testing.answers import FakeAnswer, FakeRefusal
 from tangram_client.testing.clock import VirtualClock
 from tangram_client.testing.files import FakeFiles
+from tangram_client.testing.rollouts import FakeRollouts
 from tangram_client.testing.state import Ran, Run, World, least
 
 
 class Routes:
     """Finds the endpoint of a request and answers it."""
 
-    def __init__(self, world: World, *, cpu: float) -> None:
+    def __init__(self, world: World, rollouts: FakeRollouts, *, cpu: float) -> None:
         self._world = world
         self._cpu = cpu
         self._files = FakeFiles(self._trajectory)
@@ -36,11 +37,13 @@ class Routes:
             ("GET", "/completions", self._completions),
             ("POST", "/trajectories", self._open),
             ("POST", "/trajectories/([^/]+)/finish", self._finish),
+            ("POST", "/trajectories/([^/]+)/renew", self._move_end),
             ("POST", "/trajectories/([^/]+)/snapshots", self._take_snapshot),
             ("POST", "/trajectories/([^/]+)/park", self._park),
             ("GET", "/snapshots", self._snapshots),
             ("DELETE", "/snapshots/([^/]+)", self._remove_snapshot),
             *self._files.table(),
+            *rollouts.table(),
             ("GET", "/status", self._status),
             ("GET", "/(actions|trajectories|nodes|pools|projects|tasks)", self._list),
         )
@@ -187,6 +190,13 @@ class Routes:
             raise FakeRefusal(404, "not_found", f"there is no snapshot {name!r}")
         return FakeAnswer.json({"name": name, "removed": True})
 
+    def _move_end(self, request: httpx.Request, name: str) -> FakeAnswer:
+        trajectory, asked = self._trajectory(name), _body(request)
+        if trajectory.state != "open":
+            detail = f"trajectory {name!r} is {trajectory.state}: only an open one is renewed"
+            raise FakeRefusal(409, "conflict", detail)
+        return FakeAnswer.json(trajectory.renewed(self._world.clock.now(), asked))
+
     def _finish(self, request: httpx.Request, name: str) -> FakeAnswer:
         self._trajectory(name)
         self._world.finish_trajectory(name)
@@ -278,7 +288,9 @@ class FakeServer:
         #: Everything that arrived, faults included.
         self.sent: list[Sent] = []
         self.transport = httpx.MockTransport(self.handle)
-        self._routes = Routes(self.world, cpu=cpu)
+        #: Rollouts and backends: how many run at once, and how they end.
+        self.rollouts = FakeRollouts(self.clock)
+        self._routes = Routes(self.world, self.rollouts, cpu=cpu)
         self._answered: dict[str, tuple[str, FakeAnswer]] = {}
         self._faults: deque[Callable[[httpx.Request], httpx.Response]] = deque()
         self._break_after: deque[int] = deque()

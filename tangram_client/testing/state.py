@@ -42,9 +42,19 @@ class _Trajectory:
     payload: dict[str, Any]
     state: str = "open"
     files: dict[str, bytes] = field(default_factory=dict)
+    #: On the clock of the server; 0: it was never renewed.
+    ends_at: float = 0.0
 
     def view(self) -> dict[str, Any]:
         return {**self.payload, "state": self.state}
+
+    def renewed(self, now: float, asked: dict[str, Any]) -> dict[str, Any]:
+        """Move the end as asked, and return what the server says of the trajectory."""
+        declared = (self.payload.get("environment") or {}).get("ttl_seconds", 7200.0)
+        seconds = asked.get("ttl_seconds")
+        end = now + (declared if seconds is None else seconds)
+        self.ends_at = max(end, self.ends_at) if asked.get("only_later") else end
+        return {**self.view(), "seconds_left": self.ends_at - now}
 
 
 class World:

@@ -37,6 +37,8 @@ class RecordedStep:
     #: Cores kept busy on average; 1.0 is one core.
     cpu_cores: float
     family: str
+    #: Length of what the call returned.
+    output_characters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ def _step(body: Any, where: str) -> RecordedStep:
         duration_seconds=_number(body, "dur_s", where),
         cpu_cores=_number(body, "cpu_pct_mean", where, default=0.0) / 100,
         family=str(body.get("family", "")),
+        output_characters=round(_number(body, "output_chars", where, default=0.0)),
     )
 
 

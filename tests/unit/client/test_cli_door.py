@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -41,7 +42,7 @@ def test_a_request_gets_the_path_and_the_token_of_the_door():
 
 def test_credentials_and_settings_of_the_client_are_not_forwarded():
     lines = (
-        "Authorization: Bearer other", "X-API-Key: other", "Cookie: other", "X-Tangram-Task: other",
+        "Authorization: Bearer other", "X-API-Key: other", "X-Polar-Control-Token: other", "Cookie: other", "X-Tangram-Task: other",
         "Connection: keep-alive",
     )  # fmt: skip
     text = "\n".join(
@@ -233,3 +234,42 @@ async def test_a_request_without_end_or_meaning_is_refused():
     assert status == 400
     status, _ = await said(forwarding(), b"GET / HTTP/1.1\r\nX: " + b"x" * 200_000)
     assert status == 431
+
+
+def test_the_door_of_prorl_may_add_servers_and_ends_its_session():
+    result, asked = invoked(
+        a_pool(), "prorl", "--task", "T", "--token-ids", "full", "--listen", "203.0.113.7:1"
+    )
+
+    assert result.exit_code == 1  # it cannot listen there
+    posts = [request for request in asked if request.method == "POST"]
+    created = json.loads(posts[0].content)
+    assert (created["project"], created["scopes"]) == ("default", ["read", "submit", "operate"])
+    assert posts[1].url.path == "/prorl/stop"
+    assert posts[1].headers["X-Tangram-Task"] == "T"
+    assert posts[1].headers["X-Tangram-Token-Ids"] == "full"
+    assert posts[1].headers["Authorization"] == f"Bearer {TOKEN}"
+
+
+async def test_a_patient_door_waits_for_a_web_process_that_restarts(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(sys.modules[Forwarding.__module__], "_TRY_SECONDS", 0.0)
+    tries: list[str] = []
+
+    async def connect(host: str, port: int, **_: Any) -> Any:
+        tries.append(host)
+        if len(tries) < 3:
+            raise ConnectionRefusedError
+        return "reader", "writer"
+
+    monkeypatch.setattr(asyncio, "open_connection", connect)
+    patient = Forwarding("http://tangram:8000", "/prorl", TOKEN, {}, patience_seconds=60.0)
+
+    found: Any = await patient._connected()
+    assert found == ("reader", "writer")
+    assert len(tries) == 3
+    tries.clear()
+    with pytest.raises(ConnectionRefusedError):
+        await forwarding()._connected()
+    assert len(tries) == 1

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tangram_client import AsyncClient, Client, Conflict, InvalidRequest, NotFound
 from tangram_client.testing import FakeServer
+from tests.unit.client.cli_runner import tangram
 
 
 def test_trajectory_is_opened_used_and_finished(server: FakeServer, client: Client) -> None:
@@ -34,6 +37,21 @@ def test_failure_of_the_block_wins_over_a_failed_farewell(
 
     with pytest.raises(ZeroDivisionError):
         work()
+
+
+async def test_the_end_of_a_trajectory_is_moved(
+    server: FakeServer, client: Client, aclient: AsyncClient
+) -> None:
+    with client.trajectory("trj-1", task="swe") as trajectory:
+        assert trajectory.renew(ttl_seconds=60)["seconds_left"] == 60
+        later = await aclient.renew_trajectory("trj-1", ttl_seconds=5, only_later=True)
+        assert later["seconds_left"] > 50
+        shown = tangram(server, "renew", "trj-1", "--ttl", "7", "-o", "json")
+        assert json.loads(shown.stdout)["seconds_left"] == 7
+        assert trajectory.renew()["seconds_left"] == 7200
+    with pytest.raises(Conflict, match="only an open one"):
+        client.renew_trajectory("trj-1")
+    assert tangram(server, "renew", "nosuch").exit_code == 3
 
 
 def test_finished_trajectory_takes_no_more_actions(client: Client) -> None:
