@@ -14,13 +14,15 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
 from django.core.asgi import get_asgi_application
 
-from domain.errors import Unavailable
 from facades import registry
 from scheduler.runtime.body_store import BodyStore
 from scheduler.runtime.gateway.app import Gateway
+from scheduler.runtime.gateway.callbacks import Callbacks
 from scheduler.runtime.gateway.context import GatewayBackend, GatewayContext
 from scheduler.runtime.gateway.http import Receive, Scope, Send
 from scheduler.runtime.redis.clients import connect_async, keep_running
+from scheduler.runtime.rollouts.log_store import rollout_logs
+from tangram_web.lib.orm_calls import in_thread
 from tangram_web.metrics.requests import CountedRequests, RequestCounts, keep_storing
 from tangram_web.serving.console_environment import ConsoleEnvironment
 from tangram_web.serving.console_output import ConsoleOutput
@@ -39,20 +41,6 @@ def django_application() -> ProtocolTypeRouter:
 
     websockets = AuthMiddlewareStack(URLRouter(websocket_urlpatterns))
     return ProtocolTypeRouter({"http": http, "websocket": AllowedHostsOriginValidator(websockets)})
-
-
-def _in_thread(call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-    """Return an ORM call as a coroutine; stale database connections are closed first."""
-    from django.db import DatabaseError, InterfaceError, close_old_connections
-
-    def guarded(*args: Any) -> Any:
-        close_old_connections()
-        try:
-            return call(*args)
-        except (DatabaseError, InterfaceError) as error:
-            raise Unavailable(f"the database does not answer: {error}") from error
-
-    return sync_to_async(guarded, thread_sensitive=False)
 
 
 def _database_check() -> dict[str, str]:
@@ -105,20 +93,23 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     from tangram_web.lib.preloading import PagePreloader
     from tangram_web.live.access import sight_of
     from tangram_web.pools.selectors import principal_of
+    from tangram_web.records.rollout_selectors import rollout_completions, rollout_view
     from tangram_web.records.selectors import action_view, completions, task_exists
 
-    pages, database = PagePreloader(), _in_thread(_database_check)
+    pages, database = PagePreloader(), in_thread(_database_check)
 
     async def checks() -> dict[str, str]:
         return {**await database(), **pages.check()}
 
     backend = GatewayBackend(
-        authenticate=_in_thread(principal_of),
-        action_view=_in_thread(action_view),
-        completions=_in_thread(completions),
+        authenticate=in_thread(principal_of),
+        action_view=in_thread(action_view),
+        completions=in_thread(completions),
         checks=checks,
-        facts=_in_thread(_facts),
-        task_exists=_in_thread(task_exists),
+        facts=in_thread(_facts),
+        task_exists=in_thread(task_exists),
+        rollout_view=in_thread(rollout_view),
+        rollout_completions=in_thread(rollout_completions),
     )
     context = GatewayContext(
         connect_async(settings.TANGRAM_REDIS_URL),
@@ -127,6 +118,11 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         limits=settings.TANGRAM_PROJECT_LIMITS,
         node_requests=settings.TANGRAM_PROJECT_NODE_REQUESTS,
         bodies=BodyStore(Path(folder) if (folder := settings.TANGRAM_BODIES_DIRECTORY) else None),
+        rollout_logs=rollout_logs(
+            settings.TANGRAM_BODIES_DIRECTORY, settings.TANGRAM_ROLLOUT_LOG_BYTES
+        ),
+        live_rollouts=settings.TANGRAM_PROJECT_LIVE_ROLLOUTS,
+        callbacks=Callbacks(loopback=settings.TANGRAM_WEBHOOKS_LOOPBACK),
     )
     counts = RequestCounts()
     gateway = Gateway(context, behind, NEEDED_ROLES, registry.entries())
@@ -142,7 +138,7 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _lifespan(context, counts, pages.load, receive, send)
+            await _lifespan(context, counts, gateway, pages.load, receive, send)
         else:
             await counted(scope, receive, send)
 
@@ -152,6 +148,7 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
 async def _lifespan(
     context: GatewayContext,
     counts: RequestCounts,
+    gateway: Gateway,
     load_pages: Callable[[], None],
     receive: Receive,
     send: Send,
@@ -170,6 +167,8 @@ async def _lifespan(
             if starting.done() and not starting.cancelled():
                 starting.exception()
             await send({"type": "lifespan.startup.complete"})
+            resuming = asyncio.ensure_future(gateway.resume())
+            resuming.add_done_callback(lambda done: done.cancelled() or done.exception())
             # The API is served from here on, pages once they are loaded.
             loading = asyncio.ensure_future(asyncio.to_thread(load_pages))
         else:

@@ -8,6 +8,7 @@ are the slow jobs (`jobs` modules of the apps); nothing of Celery is on the path
     node        the node worker of this machine
     projector   rows, live frames and metrics, made from the journal
     jobs        retention, webhook deliveries and simulations: Celery tasks and their schedule
+    rollout     rollouts of agents: many at once, by handlers in processes of their own
 """
 
 from __future__ import annotations
@@ -72,7 +73,16 @@ app.conf.update(
         "visibility_timeout": visibility_seconds(),
     },
 )
-app.autodiscover_tasks(lambda: settings.INSTALLED_APPS, related_name="jobs")
+
+
+def _roles() -> list[str]:
+    return [name for name in os.environ.get("TANGRAM_ROLE", "").split(",") if name]
+
+
+#: Roles that run and enqueue no jobs. Their modules take a tenth of a second, by which a worker would be back later.
+_WITHOUT_JOBS = frozenset({"loop", "node", "rollout"})
+if not _roles() or not _WITHOUT_JOBS.issuperset(_roles()):
+    app.autodiscover_tasks(lambda: settings.INSTALLED_APPS, related_name="jobs")
 
 
 def _loop() -> list[tuple[str, Work]]:
@@ -145,6 +155,7 @@ def _node() -> list[tuple[str, Work]]:
         **settings.TANGRAM_DISK,
         **settings.TANGRAM_ENVIRONMENT,
         **settings.TANGRAM_DOCKER,
+        **settings.TANGRAM_APPTAINER,
     }
 
     async def work() -> None:
@@ -184,8 +195,10 @@ def _jobs() -> list[tuple[str, Work]]:
     return [("jobs", schedule_jobs)]
 
 
-def _roles() -> list[str]:
-    return [name for name in os.environ.get("TANGRAM_ROLE", "").split(",") if name]
+def _rollout() -> list[tuple[str, Work]]:
+    from tangram_web.rollout_role import rollout_role
+
+    return [("rollout", in_event_loop(rollout_role))]
 
 
 ROLES: dict[str, Callable[[], list[tuple[str, Work]]]] = {
@@ -193,6 +206,7 @@ ROLES: dict[str, Callable[[], list[tuple[str, Work]]]] = {
     "node": _node,
     "projector": _projector,
     "jobs": _jobs,
+    "rollout": _rollout,
 }
 
 

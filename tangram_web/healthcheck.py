@@ -24,12 +24,17 @@ WITHIN_SECONDS: Final = 10.0
 _TIMEOUT_SECONDS: Final = 3.0
 
 
-def is_alive(rows: Mapping[str, str], role: str, host: str, node: str, now: float) -> bool:
-    """Return whether the worker of ``role`` on this host (a node: of that name) has a fresh heartbeat.
+#: Roles whose workers have names of their own → the variable that names one; the default is its host.
+_NAMED_BY: Final = {"node": "TANGRAM_NODE", "rollout": "TANGRAM_ROLLOUT_WORKER"}
 
-    ``rows``: the hash `Keys.workers`; ``now``: seconds since the epoch, as in the rows.
+
+def is_alive(rows: Mapping[str, str], role: str, host: str, named: str, now: float) -> bool:
+    """Return whether the worker of ``role`` on this host has a fresh heartbeat.
+
+    ``named``: name of a node or a rollout worker; ``rows``: the hash `Keys.workers`; ``now``: seconds since
+    the epoch, as in the rows.
     """
-    own = f"node@{node}" if role == "node" else f"{role}@{host}:"
+    own = f"{role}@{named}" if role in _NAMED_BY else f"{role}@{host}:"
     return any(
         (name == own or (own.endswith(":") and name.startswith(own)))
         and now - json.loads(body)["at"] <= WITHIN_SECONDS
@@ -88,14 +93,14 @@ def _reply(answers: BinaryIO) -> str | list[str]:
 def main() -> int:
     """Return 0 for a fresh heartbeat, else print the reason and return 1."""
     role, host = os.environ.get("TANGRAM_ROLE", ""), socket.gethostname()
-    node = os.environ.get("TANGRAM_NODE") or host
+    named = os.environ.get(_NAMED_BY.get(role, "")) or host
     keys = Keys(os.environ.get("TANGRAM_KEY_PREFIX") or Keys().prefix)
     try:
         rows = read_hash(os.environ.get("TANGRAM_REDIS_URL", ""), keys.workers)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"Redis does not answer: {error}\n")
         return 1
-    if is_alive(rows, role, host, node, time.time()):
+    if is_alive(rows, role, host, named, time.time()):
         return 0
     sys.stderr.write(f"no {role or 'worker (TANGRAM_ROLE is empty)'} sends heartbeats here\n")
     return 1

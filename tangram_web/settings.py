@@ -17,6 +17,7 @@ from tangram_web.lib.env import (
     env_database,
     env_directory,
     env_float,
+    env_folders,
     env_int,
     env_list,
     env_prefixed,
@@ -38,7 +39,7 @@ TANGRAM_REDIS_PACKAGE = env_text("TANGRAM_REDIS_PACKAGE", "")
 TANGRAM_KEY_PREFIX = env_text("TANGRAM_KEY_PREFIX", "tangram")
 TANGRAM_NODE = env_text("TANGRAM_NODE", socket.gethostname())
 TANGRAM_NODE_POOL = env_text("TANGRAM_NODE_POOL", "default")
-#: How commands are isolated: auto (a sandbox where one works), bwrap (nothing else) or process.
+#: How commands are isolated: auto (a sandbox where one works), bwrap or apptainer (nothing else), or process.
 TANGRAM_NODE_ISOLATION = env_text("TANGRAM_NODE_ISOLATION", "auto")
 #: ``host:port`` of the node door; empty: a unix socket, for web processes of the same machine.
 TANGRAM_NODE_DOOR = env_text("TANGRAM_NODE_DOOR", "")
@@ -62,6 +63,22 @@ TANGRAM_CPU_BACKEND = env_text("TANGRAM_CPU_BACKEND", "process")
 #: Folder that all parts share, for inputs and results above 64 KiB; empty: they stay in Redis.
 TANGRAM_BODIES_DIRECTORY = env_text("TANGRAM_BODIES_DIRECTORY", "")
 TANGRAM_SECRETS_DIRECTORY = env_text("TANGRAM_SECRETS_DIRECTORY", "")
+#: Name of the rollout worker of this machine; each process with the role needs its own.
+TANGRAM_ROLLOUT_WORKER = env_text("TANGRAM_ROLLOUT_WORKER", socket.gethostname())
+#: ``host:port`` at which web processes ask its handlers; empty: a unix socket, for those of the same machine.
+TANGRAM_ROLLOUT_DOOR = env_text("TANGRAM_ROLLOUT_DOOR", "")
+#: ``host:port`` under which web processes reach it (default: the name of the host).
+TANGRAM_ROLLOUT_DOOR_ADDRESS = env_text("TANGRAM_ROLLOUT_DOOR_ADDRESS", "")
+#: Rollouts that it takes at once.
+TANGRAM_ROLLOUT_SLOTS = env_int("TANGRAM_ROLLOUT_SLOTS", 256, minimum=1)
+#: Size of all logs of rollouts above which none is accepted.
+TANGRAM_ROLLOUT_LOG_BYTES = env_int("TANGRAM_ROLLOUT_LOG_BYTES", 8 * 1024**3, minimum=1)
+#: Logs of finished rollouts that were not acknowledged are kept for so long.
+TANGRAM_ROLLOUT_LOG_SECONDS = env_float("TANGRAM_ROLLOUT_LOG_SECONDS", 86_400.0, minimum=1.0)
+#: Folders whose tokenizers rollouts may name, on the machines of rollout workers.
+TANGRAM_TOKENIZERS = env_folders("TANGRAM_TOKENIZERS", [TANGRAM_HOME / "tokenizers"])
+#: Makes the reader of logs for pages, which do not import the scheduler (`tangram_web.rollouts.log_reader`).
+TANGRAM_ROLLOUT_LOGS = "scheduler.runtime.rollouts.log_store.rollout_logs"
 #: Finished actions and trajectories are deleted after this many days; 0 keeps them.
 TANGRAM_RETENTION_DAYS = env_float("TANGRAM_RETENTION_DAYS", 30.0)
 #: Retention of the journal, beyond the entries that its readers still need.
@@ -74,6 +91,8 @@ TANGRAM_WEBHOOKS_LOOPBACK = env_bool("TANGRAM_WEBHOOKS_LOOPBACK", default=False)
 TANGRAM_WEBHOOK_SECONDS = env_float("TANGRAM_WEBHOOK_SECONDS", 15.0, minimum=0.1)
 #: Settings of the container driver (managers/cpu/containers/settings.py), as ``docker_…``.
 TANGRAM_DOCKER = env_prefixed("TANGRAM_DOCKER_", "docker_")
+#: Isolation ``apptainer`` (`managers.cpu.apptainer.settings`).
+TANGRAM_APPTAINER = env_prefixed("TANGRAM_APPTAINER_", "apptainer_")
 
 #: WebLimits of the web process for connections and requests, on every route.
 TANGRAM_WEB_LIMITS = WebLimits(
@@ -108,6 +127,8 @@ TANGRAM_PROJECT_LIMITS = ProjectLimits(
 
 #: Requests of a project to nodes (files, sessions, ports, live output) that are open at once, by process.
 TANGRAM_PROJECT_NODE_REQUESTS = env_int("TANGRAM_PROJECT_NODE_REQUESTS", 512, minimum=1)
+#: Rollouts of a project that are not finished, parked ones included.
+TANGRAM_PROJECT_LIVE_ROLLOUTS = env_int("TANGRAM_PROJECT_LIVE_ROLLOUTS", 20_000, minimum=1)
 
 DEBUG = env_bool("TANGRAM_DEBUG", default=False)
 #: The key of the installation, unless the environment has it; no backup includes it.
@@ -129,6 +150,7 @@ INSTALLED_APPS = [
     "tangram_web.operations",
     "tangram_web.configuration",
     "tangram_web.records",
+    "tangram_web.rollouts",
     "tangram_web.pools",
     "tangram_web.live",
     "tangram_web.dashboard",

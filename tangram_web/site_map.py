@@ -35,6 +35,7 @@ from tangram_web.dashboard.views.trajectories import trajectories
 from tangram_web.dashboard.views.trajectory import trajectory
 from tangram_web.dashboard.views.workers import workers
 from tangram_web.operations import views as operations
+from tangram_web.rollouts import views as rollouts
 from tangram_web.simulations import views as simulations
 from tangram_web.webhooks import views as webhooks
 
@@ -50,6 +51,9 @@ MONITOR: Final = [
     ConsolePage(name="dashboard:trajectories", path="trajectories/", title="Trajectories", key="t",
          group=NavigationGroup.MONITOR, access=Access.SIGHT, view=trajectories,
          template="dashboard/trajectories.html"),
+    ConsolePage(name="rollouts:list", path="rollouts/", title="Rollouts", key="r",
+         group=NavigationGroup.MONITOR, access=Access.SIGHT, view=rollouts.rollouts,
+         template="rollouts/list.html"),
     ConsolePage(name="dashboard:tasks", path="tasks/", title="Tasks", key="k", group=NavigationGroup.MONITOR,
          access=Access.SIGHT, view=tasks, template="dashboard/tasks.html"),
     ConsolePage(name="dashboard:cpu", path="cpu/", title="CPU", key="c", group=NavigationGroup.MONITOR,
@@ -94,6 +98,13 @@ DETAILS: Final = [
          template="dashboard/trajectory.html"),
     ConsolePage(name="dashboard:task", path="tasks/<path:task_key>/", section="dashboard:tasks",
          access=Access.SIGHT, view=task, template="dashboard/task.html"),
+    ConsolePage(name="rollouts:groups", path="rollouts/groups/", title="Groups", section="rollouts:list",
+         access=Access.SIGHT, view=rollouts.groups, template="rollouts/groups.html"),
+    ConsolePage(name="rollouts:backends", path="rollouts/backends/", title="Backends",
+         section="rollouts:list", access=Access.SIGHT, view=rollouts.backends,
+         template="rollouts/backends.html"),
+    ConsolePage(name="rollouts:one", path="rollouts/<str:rollout_id>/", section="rollouts:list",
+         access=Access.SIGHT, view=rollouts.rollout, template="rollouts/one.html"),
     ConsolePage(name="dashboard:trace", path="trace/", title="Trace", section="dashboard:actions",
          access=Access.SIGHT, view=viewer, template="dashboard/trace.html", query="range=60"),
     ConsolePage(name="operations:done", path="act/done/<int:entry_id>/", section="operations:operate",
@@ -134,6 +145,10 @@ DATA: Final = [
          access=Access.SIGHT, view=action_trace),
     ConsolePage(name="dashboard:trace-trajectory", path="trace/trajectories/<path:trajectory_key>.json",
          access=Access.SIGHT, view=trajectory_trace),
+    ConsolePage(name="rollouts:record", path="rollouts/<str:rollout_id>/records/<int:number>",
+         access=Access.SIGHT, view=rollouts.record_file),
+    ConsolePage(name="rollouts:artefact", path="rollouts/<str:rollout_id>/artefacts/<path:name>",
+         access=Access.SIGHT, view=rollouts.artefact_file),
     ConsolePage(name="dashboard:gpu-past", path="gpu/past.json", access=Access.SIGHT, view=gpu_past),
     ConsolePage(name="simulations:result", path="simulate/<slug:simulation_id>/result.json",
          access=Access.MEMBERS, view=simulations.result),

@@ -53,6 +53,7 @@ function searches(text) {
   const value = encodeURIComponent(text);
   const short = text.length > 40 ? `${text.slice(0, 40)}…` : text;
   if (/^act_[0-9a-f]+$/.test(text)) return [{ name: `Open action ${short}`, run: go(`/actions/${value}/`) }];
+  if (/^rol_[0-9a-f]+$/.test(text)) return [{ name: `Open rollout ${short}`, run: go(`/rollouts/${value}/`) }];
   return [
     { name: `Actions of task ${short}`, run: go(`/actions/?task=${value}`) },
     { name: `Actions of trajectory ${short}`, run: go(`/actions/?trajectory=${value}`) },

@@ -15,7 +15,7 @@ from typing import Any
 from django.db import transaction
 from django.http import HttpRequest
 
-from domain.events import RequestOrigin
+from domain.event_base import RequestOrigin
 from tangram_web.audit.models import AuditEntry, Via
 from tangram_web.lib.requests import comes_from_cli, request_id_of
 from tangram_web.lib.sealing import masked

@@ -1,4 +1,4 @@
-"""Stored bodies in a backup: one archive of the folder that all parts share.
+"""Stored bodies and logs of rollouts in a backup: one archive of the folder that all parts share.
 
 Saved after Redis: a reference is written after its bytes, so every body that the saved journal refers to is in the archive.
 """
@@ -25,9 +25,9 @@ def save(directory: str, archive: Path) -> int:
         return 0
     count = 0
     with tarfile.open(archive, "w") as tar:
-        for path in sorted(folder.glob("??/*")):
+        for path in sorted([*folder.glob("??/*"), *folder.glob("rollouts/*/log")]):
             if path.suffix != ".new":
-                tar.add(path, f"{path.parent.name}/{path.name}", recursive=False)
+                tar.add(path, str(path.relative_to(folder)), recursive=False)
                 count += 1
     return count
 

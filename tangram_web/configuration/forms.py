@@ -58,6 +58,11 @@ _POOL: Final = {
         " at once, bytes in all and seconds of a connection bound each environment.",
         "{hosts: [packages.test, '*.files.example.com']}",
     ),
+    "warm": Help(
+        "Environments that each node keeps started in advance, by image; '' is no image. Opening a trajectory"
+        " takes one.",
+        "{'swe:1': 8}",
+    ),
 }
 _PROJECT: Final = {
     "default_pool": Help("Pool of actions that name none."),
@@ -146,9 +151,36 @@ _SERVICE: Final = {
     ),
     "quarantined": Help("Calls wait, and its chunks are reused first."),
 }
+_FLEET: Final = {
+    "engine": Help(
+        "What serves the model: vllm, sglang, torch, or openai for any other server of that protocol."
+    ),
+    "source": Help("Its model: a name, or a path on the nodes. Empty: the name of the fleet."),
+    "workers": Help(
+        "Servers that run elsewhere: their addresses without /v1, requests at once, and GPUs.",
+        "- {name: w1, url: 'http://10.0.0.7:8000', slots: 64, degree: 1}",
+    ),
+    "gpus": Help("GPUs of the pool for workers of its own; 0: none."),
+    "degrees": Help("GPUs that a worker of its own may have.", "[1, 2, 4]"),
+    "pool": Help("Pool whose GPUs they take."),
+    "slots": Help("Requests at once, for each GPU of a worker of its own."),
+    "policy": Help(
+        "Chooses the worker and the order: hedged, or paper for Heddle as it is printed."
+    ),
+    "transfer": Help(
+        "How a cache reaches another worker: shared, lmcache, torch, none. Empty: as the workers say."
+    ),
+    "profile": Help(
+        "Measured times of its engine and model, for each degree of its workers. Empty: modelled ones.",
+        "{degrees: [{degree: 1, batches: [1, 64], contexts: [0], token_seconds: [[0.012], [0.02]],"
+        " prefill: [[8192, 0.7]], kv_tokens: 250000}]}",
+    ),
+    "modelled": Help("Model whose modelled times stand in for a profile: 8b, 14b or 32b.", "14b"),
+}
 #: Kind → member → its help text.
 HELPS: Final = {
-    "Pool": _POOL, "Project": _PROJECT, "Resource": _RESOURCE, "GpuService": _SERVICE, "Node": _NODE,
+    "Pool": _POOL, "Project": _PROJECT, "Resource": _RESOURCE, "GpuService": _SERVICE, "Fleet": _FLEET,
+    "Node": _NODE,
 }  # fmt: skip
 NAME: Final = "Unique name; an existing object of this name is changed."
 

@@ -44,6 +44,7 @@ PLAYED: Final = {
     "Pool": {"policy", "shares", "light_by_default"},
     "Resource": {"limit_units", "quotas", "shares"},
     "GpuService": {"degrees", "max_concurrency"},
+    "Fleet": set(),
     "Node": {"drained"},
 }
 #: Kind → reason why its other members are not playable.
@@ -52,6 +53,7 @@ _WHY: Final = {
     " never finish",
     "Resource": "answers of an API are replayed as recorded",
     "GpuService": "restores and calls take as long as they were measured",
+    "Fleet": "a recorded window has no prompts; `tangram sim` plays fleets with the workload trajectories",
     "Node": "it is a note that changes nothing",
 }
 _ABSENT: Final = object()

@@ -8,14 +8,17 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from django.conf import settings
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
-from domain.confinement import OFF, SANDBOX_CURE, can_sandbox
+from domain.confinement import APPTAINER, OFF, SANDBOX_CURE, can_sandbox
+from domain.errors import Unavailable
 from domain.inventory import PoolConfig
+from managers.cpu.apptainer.program import find_apptainer, forbidden_namespaces
 from tangram_web.doctor.results import Check, CheckResult, CheckState
 from tangram_web.lib import bus, oom_scores
 from tangram_web.pools.selectors import current_config
@@ -24,6 +27,7 @@ from tangram_web.records.models import NodeAvailability, NodeRecord, protection_
 GIB: Final = 2**30
 #: Free space of the data folder below which a check warns, and fails.
 SCARCE_BYTES, TOO_LITTLE_BYTES = 5 * GIB, GIB // 2
+_SHOWN_NAMES: Final = 5
 
 
 def database() -> Iterator[CheckResult]:
@@ -132,4 +136,51 @@ def egress() -> Iterator[CheckResult]:
         yield CheckResult("egress", CheckState.WARN, detail, cure)
 
 
-CHECKS: Final[tuple[Check, ...]] = (database, redis, disk, memory, pools, nodes, egress)
+def tokenizers() -> Iterator[CheckResult]:
+    """Tokenizers that rollouts may name, in the folders of this machine."""
+    from rollout.tokens.tokenizer_folders import TokenizerFolders  # numpy: only this check needs it
+
+    folders = [Path(each) for each in settings.TANGRAM_TOKENIZERS]
+    missing = [str(each) for each in folders if not each.is_dir()]
+    names = TokenizerFolders(folders).names()
+    if missing and folders != [settings.TANGRAM_HOME / "tokenizers"]:
+        detail = f"{', '.join(missing)} of TANGRAM_TOKENIZERS is no folder here"
+        cure = "make or mount it where rollout workers run, or name another one"
+        yield CheckResult("tokenizers", CheckState.WARN, detail, cure)
+        return
+    there = ", ".join(names[:_SHOWN_NAMES]) or "none; rollouts with a language model need one"
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    where = ", ".join(map(str, folders))
+    yield CheckResult("tokenizers", CheckState.OK, f"below {where}: {there}{more}")
+
+
+def apptainer() -> Iterator[CheckResult]:
+    """Apptainer of this machine, where it is installed or the node is to use it."""
+    named = settings.TANGRAM_APPTAINER.get("apptainer_program", "")
+    is_wanted = settings.TANGRAM_NODE_ISOLATION == APPTAINER
+    if not is_wanted and shutil.which(named or "apptainer") is None:
+        return
+    bad = CheckState.FAIL if is_wanted else CheckState.WARN
+    try:
+        found = find_apptainer(named)
+    except Unavailable as error:
+        detail, _, cure = str(error).partition(": ")
+        yield CheckResult("apptainer", bad, detail, cure)
+        return
+    detail = f"apptainer {found.version_text} at {found.program}"
+    if why := forbidden_namespaces():
+        what, _, cure = why.partition(": ")
+        yield CheckResult(
+            "apptainer", bad, f"{detail}; user namespaces are forbidden: {what}", cure
+        )
+    elif found.one_user:
+        what, _, cure = found.one_user.partition(": ")
+        yield CheckResult("apptainer", CheckState.WARN, f"{detail}; {what}", cure)
+    else:
+        said = f"{detail}, --fakeroot with all users of an image, user namespaces permitted"
+        yield CheckResult("apptainer", CheckState.OK, said)
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    database, redis, disk, memory, pools, nodes, apptainer, egress, tokenizers,
+)  # fmt: skip

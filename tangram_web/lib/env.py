@@ -76,6 +76,13 @@ def env_list(name: str, default: list[str]) -> list[str]:
     return [part.strip() for part in value.split(",") if part.strip()]
 
 
+def env_folders(name: str, default: list[Path]) -> list[str]:
+    """Return the variable split at colons, as absolute paths; folders may be missing."""
+    value = os.environ.get(name)
+    given = default if not value else [Path(part) for part in value.split(":") if part]
+    return [str(path.expanduser().absolute()) for path in given]
+
+
 def env_prefixed(prefix: str, renamed: str) -> dict[str, str]:
     """Return all variables that begin with ``prefix``: ``A_B`` of prefix ``A_`` is ``renamed`` + b."""
     return {

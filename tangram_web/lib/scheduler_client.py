@@ -16,6 +16,7 @@ import msgspec
 import redis
 
 from contract.responses import ActionResponse, DecisionsResponse, QueuesResponse
+from contract.rollout_status import RolloutsStatus, RolloutStatus
 from domain.codec import Reply, decode_reply, encode
 from domain.errors import Conflict, NotFound, Unavailable
 from domain.events import (
@@ -26,6 +27,7 @@ from domain.events import (
     StatusQueried,
 )
 from domain.ids import ActionId
+from domain.rollout_events import RolloutsQueried
 from tangram_web.lib import bus
 
 ANSWER_SECONDS: Final = 2.0
@@ -33,6 +35,7 @@ ANSWER_SECONDS: Final = 2.0
 _action = msgspec.msgpack.Decoder(ActionResponse)
 _decisions = msgspec.msgpack.Decoder(DecisionsResponse)
 _queues = msgspec.msgpack.Decoder(QueuesResponse)
+_rollouts = msgspec.msgpack.Decoder(RolloutsStatus)
 _status = msgspec.msgpack.Decoder(dict[str, Any])
 
 
@@ -63,6 +66,23 @@ def queues(limit: int = 200, projects: tuple[str, ...] | None = None) -> QueuesR
 def decisions(limit: int = 100) -> DecisionsResponse:
     """Return recent decisions of the policies, latest first."""
     return _decisions.decode(_ask(DecisionsQueried, limit=limit) or b"")
+
+
+def rollouts(
+    *, project: str = "", rollout_id: str = "", workers: bool = False, backends: tuple[str, ...] = (),
+    limit: int = 1,
+) -> RolloutsStatus:  # fmt: skip
+    """Return live rollouts by arrival, of a project or of all, with workers and the backends of pools (``*``: of all)."""
+    about = {"project": project, "rollout_id": rollout_id, "workers": workers, "backends": backends}
+    return _rollouts.decode(_ask(RolloutsQueried, **about, limit=limit) or b"\x80")
+
+
+def live_rollouts(rollout_ids: Sequence[str]) -> dict[str, RolloutStatus]:
+    """Return those of the rollouts that are not finished, of any project. Raises Unavailable."""
+    questions = [partial(RolloutsQueried, rollout_id=each, limit=1) for each in rollout_ids]
+    replies = _replies(questions) if questions else []
+    found = [_rollouts.decode(bytes(reply.body)) for reply in replies if reply.ok]
+    return {live.id: live for status in found for live in status.rollouts}
 
 
 def status() -> dict[str, Any]:

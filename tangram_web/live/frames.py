@@ -22,8 +22,10 @@ from domain.action import ActionState, Kind
 from domain.allocation import Allocation
 from domain.codec import JournalEntry
 from domain.decisions import (
+    AssignRollout,
     Evict,
     Finish,
+    FinishRollout,
     Forget,
     ForkEnvironment,
     Grant,
@@ -52,6 +54,7 @@ from domain.ids import TrajectoryKey, task_key, trajectory_key
 from domain.inventory import PoolConfig
 from domain.journal_reducer import JournalReducer, on
 from domain.resources import MILLI
+from domain.rollout_events import RolloutsSubmitted
 from tangram_web.live.capacity import Capacity
 from tangram_web.live.gpu_history import GpuHistory
 from tangram_web.live.holders import Holders
@@ -297,6 +300,19 @@ class FrameFold(JournalReducer):
         self._totals.count_finished(decision.project, pool, kind, decision.outcome, decision.timing)
         if decision.used is not None:
             self._totals.count_usage(pool, granted_cpu_seconds(decision), decision.used)
+
+    @on(RolloutsSubmitted)
+    def _submit_rollouts(self, event: RolloutsSubmitted) -> None:
+        for rollout in event.rollouts:
+            self._totals.count_rollout_submitted(rollout.project)
+
+    @on(AssignRollout)
+    def _assign_rollout(self, decision: AssignRollout) -> None:
+        self._totals.count_rollout_assigned(decision.rollout.project, decision.attempt)
+
+    @on(FinishRollout)
+    def _finish_rollout(self, decision: FinishRollout) -> None:
+        self._totals.count_rollout(decision)
 
     def _pool_of(self, name: str | None) -> str:
         node = self.capacity.nodes.get(name or "")

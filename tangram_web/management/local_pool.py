@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from django.conf import settings
 
-from domain.confinement import OFF, PLAIN, REQUIRED, SANDBOX_CURE, can_sandbox
+from domain.confinement import APPTAINER, OFF, PLAIN, REQUIRED, SANDBOX_CURE, can_sandbox
 from domain.ids import ActionId
 
 _log = logging.getLogger(__name__)
@@ -23,7 +24,13 @@ def local_rule() -> str:
     """Return the sandbox rule for the nodes of this machine: ``off`` where no sandbox works."""
     if settings.TANGRAM_CPU_BACKEND == "docker":
         return REQUIRED
-    if settings.TANGRAM_NODE_ISOLATION != PLAIN and _sandbox_works(settings.TANGRAM_HOME):
+    isolation = settings.TANGRAM_NODE_ISOLATION
+    if isolation == APPTAINER:
+        # The node does not start without it; as root it gives commands uid 0 of the machine.
+        works = os.geteuid() != 0
+    else:
+        works = isolation != PLAIN and _sandbox_works(settings.TANGRAM_HOME)
+    if works:
         return REQUIRED
     _log.warning(
         "no sandbox works on this machine, so its pool has sandbox: off, and commands run as plain"

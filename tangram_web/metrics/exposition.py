@@ -18,6 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric
 
 from domain.action import Outcome
+from domain.rollouts import RolloutOutcome
 from domain.version import VERSION
 from tangram_web.metrics.reading import SystemReading
 from tangram_web.metrics.requests import BOUNDS as REQUEST_BOUNDS
@@ -25,7 +26,7 @@ from tangram_web.metrics.requests import RequestTotals
 from tangram_web.metrics.totals import BOUNDS, MEMORY_BOUNDS, PHASES, Histogram, Totals
 
 #: Roles of workers.
-ROLES = ("loop", "standby", "node", "projector", "jobs")
+ROLES = ("loop", "standby", "node", "projector", "jobs", "rollout")
 NODE_STATES = ("ready", "drained", "lost")
 
 
@@ -42,6 +43,7 @@ def families(
     ``resources`` and ``shares`` are those of `GET /status`.
     """
     yield from _of_totals(totals)
+    yield from _of_rollouts(totals)
     yield from _of_leader(system)
     yield from _of_streams(system)
     yield from _of_workers(system)
@@ -134,6 +136,33 @@ def _of_totals(totals: Totals) -> Iterator[Metric]:
     )  # fmt: skip
 
 
+def _of_rollouts(totals: Totals) -> Iterator[Metric]:
+    yield _counter(
+        "tangram_rollouts_submitted", "Rollouts accepted.", ["project"], totals.rollouts_submitted
+    )
+    # As with actions: the first failure of a project is an increase over this 0.
+    none = {(*key, end.value): 0 for key in totals.rollouts_submitted for end in RolloutOutcome}
+    yield _counter(
+        "tangram_rollouts", "Finished rollouts.", ["project", "outcome"],
+        none | totals.rollouts_finished,
+    )  # fmt: skip
+    yield _counter(
+        "tangram_rollouts_reassigned",
+        "Assignments of rollouts after the first one: their worker was lost, or they were resumed.",
+        ["project"],
+        totals.rollouts_reassigned,
+    )
+    yield _counter(
+        "tangram_rollout_tokens", "Tokens of finished rollouts.", ["project", "kind"],
+        totals.rollout_tokens,
+    )  # fmt: skip
+    yield _histogram(
+        "tangram_rollout_stage_seconds",
+        "Times of the stages of finished rollouts: queued for the lease, and active with it.",
+        ["stage", "time"], totals.stages,
+    )  # fmt: skip
+
+
 def _ends(totals: Totals) -> dict[tuple[str, str, str, str], int]:
     """Return finished actions by outcome, with a 0 for outcomes that did not occur yet.
 
@@ -194,10 +223,32 @@ def _of_workers(system: SystemReading) -> Iterator[Metric]:
         ["node"], system.repairs(),
     )  # fmt: skip
     yield from _of_gpus(system)
+    yield from _of_warm(system)
     yield _gauges(
         "tangram_workers", "Live workers.", ["role"],
         (((role,), sum(w["role"] == role for w in system.workers)) for role in ROLES),
     )  # fmt: skip
+
+
+def _of_warm(system: SystemReading) -> Iterator[Metric]:
+    """Yield the prepared environments of nodes."""
+    kept, labels = list(system.warm()), ["node", "image"]
+    for member, text in (
+        ("wanted", "Prepared environments that a node is to keep."),
+        ("kept", "Prepared environments that wait for a trajectory."),
+        ("memory_bytes", "Memory of the prepared environments that wait."),
+    ):
+        values = [(key, facts[member]) for key, facts in kept]
+        yield _gauges(f"tangram_warm_environments_{member}", text, labels, values)
+    for member, text in (
+        (
+            "taken",
+            "Prepared environments that trajectories took since the node worker started.",
+        ),
+        ("made", "Environments that were prepared since the node worker started."),
+    ):
+        counts = {key: facts.get(member, 0) for key, facts in kept}
+        yield _counter(f"tangram_warm_environments_{member}", text, labels, counts)
 
 
 def _of_gpus(system: SystemReading) -> Iterator[Metric]:

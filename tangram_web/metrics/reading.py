@@ -76,6 +76,13 @@ class SystemReading(msgspec.Struct):
                 used_bytes, capacity_bytes = memory
                 yield worker["name"].removeprefix("node@"), used_bytes, capacity_bytes
 
+    def warm(self) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
+        """Yield the prepared environments of each image on a node, as (node, image) with `WarmFacts`."""
+        for worker in self.workers:
+            node = worker["name"].removeprefix("node@")
+            for image, facts in sorted(worker.get("warm", {}).items()):
+                yield (node, image), facts
+
 
 def read_system(client: redis.Redis, keys: Keys, consumers: Iterable[str] = ()) -> SystemReading:
     """Read the present state. ``consumers`` are included even before they have a position.

@@ -10,7 +10,7 @@ import msgspec
 
 from domain.action import Outcome, Timing
 from domain.allocation import Allocation, UsedResources
-from domain.decisions import Finish
+from domain.decisions import Finish, FinishRollout
 from domain.resources import MILLI
 
 #: Upper bounds of durations in seconds, 5 ms … 1000 s: the range of tool calls.
@@ -24,6 +24,9 @@ MEMORY_BOUNDS: Final = tuple(2**20 * 4**power for power in range(9))
 BROUGHT, MET = "brought", "met"
 #: A call whose service was in memory on its chunk, so that a restore was avoided, or was not.
 CACHED, RESTORED = "cached", "restored"
+PROMPT, RESPONSE = "prompt", "response"
+#: Time of a stage: waiting for its lease; with it, less the waits of its actions.
+QUEUED, ACTIVE = "queued", "active"
 PHASES: Final = ("queue", "overhead", "execution")
 
 
@@ -81,6 +84,16 @@ class Totals(msgspec.Struct):
     restores: dict[tuple[str], Histogram] = {}
     #: Restores before a grant of the chunk, (pool, `BROUGHT` or `MET`).
     ahead: dict[tuple[str, str], int] = {}
+    #: (project,)
+    rollouts_submitted: dict[tuple[str], int] = {}
+    #: (project, outcome)
+    rollouts_finished: dict[tuple[str, str], int] = {}
+    #: Assignments of rollouts after the first one, (project,).
+    rollouts_reassigned: dict[tuple[str], int] = {}
+    #: Tokens of finished rollouts, (project, `PROMPT` or `RESPONSE`).
+    rollout_tokens: dict[tuple[str, str], int] = {}
+    #: Times of the stages of finished rollouts, (stage, `QUEUED` or `ACTIVE`).
+    stages: dict[tuple[str, str], Histogram] = {}
 
     def count_submitted(self, project: str, pool: str, kind: str) -> None:
         """Count an accepted action."""
@@ -130,6 +143,28 @@ class Totals(msgspec.Struct):
     def count_restore(self, pool: str, seconds: float) -> None:
         """Count a restore that a node has reported."""
         self.restores.setdefault((pool,), Histogram()).add(seconds)
+
+    def count_rollout(self, finish: FinishRollout) -> None:
+        """Count a finished rollout, its tokens and the times of its stages."""
+        project, result = finish.project, finish.result
+        end = (project, result.outcome.value)
+        self.rollouts_finished[end] = self.rollouts_finished.get(end, 0) + 1
+        for kind, tokens in ((PROMPT, result.prompt_tokens), (RESPONSE, result.response_tokens)):
+            key = (project, kind)
+            self.rollout_tokens[key] = self.rollout_tokens.get(key, 0) + tokens
+        for times in result.times:
+            _of(self.stages, (times.stage.value, QUEUED)).add(times.queued_seconds)
+            _of(self.stages, (times.stage.value, ACTIVE)).add(times.active_seconds)
+
+    def count_rollout_submitted(self, project: str) -> None:
+        """Count an accepted rollout."""
+        self.rollouts_submitted[(project,)] = self.rollouts_submitted.get((project,), 0) + 1
+
+    def count_rollout_assigned(self, project: str, attempt: int) -> None:
+        """Count an assignment of a rollout, unless it is its first one."""
+        if attempt > 1:
+            again = self.rollouts_reassigned.get((project,), 0)
+            self.rollouts_reassigned[(project,)] = again + 1
 
     def count_requeued(self, pool: str) -> None:
         """Count a requeued action."""

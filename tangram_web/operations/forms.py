@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from django import forms
 
+from domain.backends import DEFAULT_SEATS, DIALECT_NAMES
 from domain.errors import InvalidRequest
 from domain.policies import parse_policy
 from domain.resources import MAX_UNITS
@@ -165,3 +166,25 @@ class PoolShareForm(ShareForm):
         chosen = self._choose("resource", {name: name for name in ("cpu", "gpu", *kinds)})
         parts: Mapping[str, Any] = kinds.get(chosen, {})
         return parts
+
+
+class BackendForm(forms.Form):
+    """A backend of a language model, as `contract.rollout_requests.BackendRequest` has it."""
+
+    address = forms.CharField(
+        max_length=2048, strip=True, help_text="http://HOST:PORT, with or without /v1"
+    )
+    name = forms.CharField(
+        max_length=200, required=False, strip=True, help_text="by default host and port of the address"
+    )  # fmt: skip
+    seats = forms.IntegerField(
+        min_value=1, max_value=100_000, initial=DEFAULT_SEATS,
+        help_text="rollouts that may use it at once",
+    )  # fmt: skip
+    dialect = forms.ChoiceField(
+        required=False, choices=[("", "probed"), *((name, name) for name in DIALECT_NAMES)]
+    )
+    model = forms.CharField(
+        max_length=256, required=False, strip=True,
+        help_text="name in its requests; empty: the first that it lists",
+    )  # fmt: skip

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
 from django import forms
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from msgspec.structs import asdict
 
+from contract.requests import Name
 from domain.action import ActionState
+from domain.backends import owner_of
 from domain.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from domain.rollouts import RolloutState
 from tangram_web.accounts.access import ORDER, require, role_everywhere
 from tangram_web.accounts.models import Role
 from tangram_web.audit.models import AuditEntry
@@ -25,7 +30,13 @@ from tangram_web.operations.undo import undo_of
 from tangram_web.operations.verb import Target, TargetGone, Verb
 from tangram_web.operations.verbs import VERBS
 from tangram_web.pools.models import GpuServiceRow, NodeDrain, Pool, Resource
-from tangram_web.records.models import ActionRecord, NodeAvailability, NodeRecord, TaskRecord
+from tangram_web.records.models import (
+    ActionRecord,
+    NodeAvailability,
+    NodeRecord,
+    RolloutRecord,
+    TaskRecord,
+)
 
 
 def find(kind: str, name: str) -> Target:
@@ -46,6 +57,51 @@ def _action(name: str) -> Target:
 def _task(name: str) -> Target:
     row = _row(TaskRecord.objects.filter(pk=name), "task", name)
     return Target(kind="task", name=name, project=row.project, now=steering(name))
+
+
+def _rollout(name: str) -> Target:
+    row = _row(RolloutRecord.objects.filter(pk=name).defer("metadata"), "rollout", name)
+    if row.state == RolloutState.FINISHED:
+        raise TargetGone(f"rollout {name} has finished: {row.outcome}")
+    # Rows follow the journal a moment later.
+    status, _ = asked(lambda: scheduler_client.rollouts(project=row.project, rollout_id=row.id))
+    live = row if status is None or not status.rollouts else status.rollouts[0]
+    now = {"state": str(live.state), "stage": live.stage or "", "turns": live.turns}
+    return Target(kind="rollout", name=name, project=row.project, now=now)
+
+
+def _backend(name: str) -> Target:
+    pool, _, backend = name.partition("/")
+    _check_pool(pool)
+    found = scheduler_client.rollouts(backends=(pool,), limit=0).backends
+    for each in found:
+        if each.name == backend:
+            return Target(kind="backend", name=name, project=owner_of(pool), now=asdict(each))
+    raise NotFound(f"there is no backend {name!r}")
+
+
+def _backend_pool(name: str) -> Target:
+    """Return a pool of backends, which may be new."""
+    _check_pool(name)
+    status = scheduler_client.rollouts(backends=("*",), limit=0)
+    own = [each for each in status.backends if each.pool == name]
+    now = {
+        "known": name in status.pools,
+        "pools": len(status.pools),
+        "of_project": sum(owner_of(each) == owner_of(name) for each in status.pools),
+        "weights_version": status.pools.get(name, 1),
+        "backends": [each.name for each in own],
+        "taken": sum(each.taken for each in own),
+    }
+    return Target(kind="backends", name=name, project=owner_of(name), now=now)
+
+
+def _check_pool(name: str) -> None:
+    """Raise NotFound for a name that no pool of backends can have."""
+    try:
+        msgspec.convert(name, Name)
+    except msgspec.ValidationError:
+        raise NotFound(f"there is no pool of backends {name[:128]!r}") from None
 
 
 def steering(key: str) -> dict[str, Any]:
@@ -95,6 +151,9 @@ def _row(rows: Any, kind: str, name: str) -> Any:
 FINDERS: Final[dict[str, Callable[[str], Target]]] = {
     "action": _action,
     "task": _task,
+    "rollout": _rollout,
+    "backend": _backend,
+    "backends": _backend_pool,
     "node": _node,
     "pool": _pool,
     "resource": _resource,
@@ -119,6 +178,8 @@ def verb(request: HttpRequest, kind: str, name: str) -> HttpResponse:
         raise Http404(str(error)) from error
     except TargetGone as error:
         return refuse(request, "Too late", f"{error}. Nothing was changed.", 409)
+    except Unavailable as error:
+        return refuse(request, "Not now", f"{error}. Nothing was changed.", 503)
     require_role(request.user, chosen, target)
     if request.method == "POST" and "look" not in request.POST:
         return _done(request, chosen, target)
@@ -211,6 +272,10 @@ def _address_of(kind: str, name: str) -> str:
     """Return the address of the page that shows a target."""
     if kind in ("action", "task"):
         return reverse(f"dashboard:{kind}", args=[name])
+    if kind == "rollout":
+        return reverse("rollouts:one", args=[name])
+    if kind in ("backend", "backends"):
+        return reverse("rollouts:backends")
     return reverse("operations:operate")
 
 

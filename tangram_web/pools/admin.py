@@ -10,6 +10,7 @@ from django.contrib import admin
 from tangram_web.lib.admin import ReadOnlyAdmin
 from tangram_web.pools.models import (
     ConfigRevision,
+    FleetRow,
     GpuServiceRow,
     NodeDrain,
     Pool,
@@ -51,6 +52,13 @@ class ResourceAdmin(ReadOnlyAdmin):
 @admin.register(GpuServiceRow)
 class GpuServiceAdmin(ReadOnlyAdmin):
     """GPU services."""
+
+    list_display = ("name", "created_at")
+
+
+@admin.register(FleetRow)
+class FleetAdmin(ReadOnlyAdmin):
+    """Fleets."""
 
     list_display = ("name", "created_at")
 

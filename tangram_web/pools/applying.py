@@ -18,6 +18,7 @@ from tangram_web.audit.services import Actor
 from tangram_web.pools.manifests import KINDS, NodeSpec, PoolSpec, Wanted, spec_as_data, specs_of
 from tangram_web.pools.models import (
     ConfigRevision,
+    FleetRow,
     GpuServiceRow,
     NodeDrain,
     Pool,
@@ -26,7 +27,7 @@ from tangram_web.pools.models import (
 )
 from tangram_web.pools.secrets import sealed
 from tangram_web.pools.selectors import current_config
-from tangram_web.pools.services import change, check
+from tangram_web.pools.services import change, check, check_pool_of_fleet
 from tangram_web.pools.visibility import Projects, visible
 from tangram_web.records.models import NodeAvailability, NodeRecord
 
@@ -34,8 +35,13 @@ from tangram_web.records.models import NodeAvailability, NodeRecord
 _KEPT = frozenset({("Pool", "default"), ("Project", "default")})
 
 
+#: Kind → its rows, which store the whole spec.
+_SPEC_ROWS: Final[dict[str, type[GpuServiceRow] | type[FleetRow]]] = {
+    "GpuService": GpuServiceRow,
+    "Fleet": FleetRow,
+}
 #: A row of the configuration.
-Row = Pool | Project | Resource | GpuServiceRow | NodeDrain
+Row = Pool | Project | Resource | GpuServiceRow | FleetRow | NodeDrain
 
 
 class Change(NamedTuple):
@@ -179,6 +185,8 @@ def _check_references(wanted: Wanted, config: Config) -> None:
     for (kind, name), spec in wanted.items():
         if kind == "Project" and spec.default_pool not in pools:
             raise InvalidRequest(f"Project {name!r}: there is no pool {spec.default_pool!r}")
+        if kind == "Fleet":
+            check_pool_of_fleet(name, spec, pools)
 
 
 def _set_confinement(row: Pool, spec: PoolSpec) -> None:
@@ -201,7 +209,7 @@ def _apply_change(each: Change, wanted: Wanted) -> None:
             row.light_by_default = spec.light_by_default
             row.node_grace_seconds = spec.node_grace_seconds
             row.node_dead_seconds = spec.node_dead_seconds
-            row.shares = msgspec.to_builtins(spec.shares)
+            row.shares, row.warm = msgspec.to_builtins(spec.shares), dict(spec.warm)
     elif each.kind == "Project":
         row = Project(name=each.name)
         if spec is not None:
@@ -212,8 +220,8 @@ def _apply_change(each: Change, wanted: Wanted) -> None:
         if spec is not None:
             members = msgspec.to_builtins(spec)
             row.limit_units, row.spec = members.pop("limit_units"), members
-    elif each.kind == "GpuService":
-        row = GpuServiceRow(name=each.name)
+    elif each.kind in _SPEC_ROWS:
+        row = _SPEC_ROWS[each.kind](name=each.name)
         if spec is not None:
             row.spec = msgspec.to_builtins(spec)
     else:

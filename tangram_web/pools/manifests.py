@@ -1,4 +1,4 @@
-"""Configuration files: one document for each pool, project, resource, service and node.
+"""Configuration files: one document for each pool, project, resource, service, fleet and node.
 
     apiVersion: tangram/v1
     kind: Resource
@@ -26,10 +26,12 @@ from msgspec import Meta
 from domain.confinement import SandboxRule
 from domain.egress import EgressRules, check_egress
 from domain.errors import InvalidRequest
+from domain.fleets import FleetSpec, check_fleet
 from domain.inventory import NODE_DEAD_SECONDS, NODE_GRACE_SECONDS, Config
 from domain.manifest import (
     PoolShares,
     ResourceSpec,
+    WarmImages,
     check_pool_shares,
     check_resource,
     read,
@@ -79,6 +81,8 @@ class PoolSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     host_network: bool | None = None
     #: Hosts that environments with ``network: egress`` reach. Absent: as it is; a new pool has none.
     egress: EgressRules | None = None
+    #: Prepared environments that each node keeps, image → number; ``""`` is no image.
+    warm: WarmImages = {}
 
 
 class ProjectSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -127,20 +131,34 @@ class ServiceManifest(_Manifest, frozen=True, kw_only=True, tag="GpuService"):
     spec: GpuService
 
 
+class FleetManifest(_Manifest, frozen=True, kw_only=True, tag="Fleet"):
+    """Workers of a language model, called as ``fleet:<name>``."""
+
+    spec: FleetSpec
+
+
 class NodeManifest(_Manifest, frozen=True, kw_only=True, tag="Node"):
     """A node."""
 
     spec: NodeSpec = NodeSpec()
 
 
-Manifest = PoolManifest | ProjectManifest | ResourceManifest | ServiceManifest | NodeManifest
+Manifest = (
+    PoolManifest
+    | ProjectManifest
+    | ResourceManifest
+    | ServiceManifest
+    | FleetManifest
+    | NodeManifest
+)
 #: In the order in which objects may refer to others.
-KINDS: Final = ("Pool", "Project", "Resource", "GpuService", "Node")
+KINDS: Final = ("Pool", "Project", "Resource", "GpuService", "Fleet", "Node")
 _TYPES: Final[dict[str, Any]] = {
     "Pool": PoolManifest,
     "Project": ProjectManifest,
     "Resource": ResourceManifest,
     "GpuService": ServiceManifest,
+    "Fleet": FleetManifest,
     "Node": NodeManifest,
 }
 #: (kind, name) → spec.
@@ -176,6 +194,8 @@ def _manifest(value: Any) -> Manifest:
             check_resource(manifest.metadata.name, manifest.spec)
         elif isinstance(manifest, ServiceManifest):
             check_service(manifest.metadata.name, manifest.spec)
+        elif isinstance(manifest, FleetManifest):
+            check_fleet(manifest.metadata.name, manifest.spec)
         elif isinstance(manifest, PoolManifest):
             parse_policy(manifest.spec.policy)
             check_pool_shares(manifest.spec.shares)
@@ -200,6 +220,7 @@ def specs_of(config: Config) -> Wanted:
             pool.sandbox,
             pool.host_network,
             pool.egress,
+            dict(pool.warm),
         )
     for project in config.projects.values():
         found["Project", project.name] = ProjectSpec(project.default_pool, project.limits)
@@ -207,6 +228,8 @@ def specs_of(config: Config) -> Wanted:
         found["Resource", name] = resource_spec(config, name)
     for name, service in config.services.items():
         found["GpuService", name] = service
+    for name, fleet in config.fleets.items():
+        found["Fleet", name] = fleet
     for node in config.drained_nodes:
         found["Node", node] = NodeSpec(drained=True)
     return found

@@ -1,4 +1,4 @@
-"""The configuration: pools, projects, resources, services, drains, tokens, revisions.
+"""The configuration: pools, projects, resources, services, fleets, drains, tokens, revisions.
 
 These rows are the truth of the configuration; only `services` and `applying` change them. The
 scheduler gets them as `domain.inventory.Config`; each applied state is stored as a `ConfigRevision`.
@@ -63,6 +63,8 @@ class Pool(models.Model):
     host_network = models.BooleanField(default=False)
     #: `domain.egress.EgressRules`.
     egress = JsonText(default=dict, blank=True)
+    #: Prepared environments that each node keeps: image → number.
+    warm = JsonText(default=dict, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:
@@ -127,6 +129,21 @@ class GpuServiceRow(models.Model):
 
     class Meta:
         verbose_name = "GPU service"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class FleetRow(models.Model):
+    """Workers of a language model that actions call as ``fleet:<name>``."""
+
+    name = models.CharField(primary_key=True, max_length=NAME_LENGTH, validators=[_named])
+    #: `domain.fleets.FleetSpec`.
+    spec = JsonText(default=dict)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        verbose_name = "fleet"
 
     def __str__(self) -> str:
         return self.name

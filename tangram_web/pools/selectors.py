@@ -12,6 +12,7 @@ from knox.crypto import hash_token
 
 from domain.confinement import SandboxRule
 from domain.egress import EgressRules
+from domain.fleets import FleetSpec
 from domain.inventory import (
     NODE_DEAD_SECONDS,
     NODE_GRACE_SECONDS,
@@ -20,7 +21,7 @@ from domain.inventory import (
     ProjectConfig,
 )
 from domain.limits import Limits, Share
-from domain.manifest import PoolShares, ResourceSpec, parts_of
+from domain.manifest import PoolShares, ResourceSpec, WarmImages, parts_of
 from domain.principals import Principal, plain_token
 from domain.project_limits import ProjectBounds
 from domain.resources import MILLI
@@ -28,6 +29,7 @@ from domain.services import GpuService
 from tangram_web.pools.models import (
     ADDRESS_LENGTH,
     ConfigRevision,
+    FleetRow,
     GpuServiceRow,
     NodeDrain,
     Pool,
@@ -47,6 +49,11 @@ def spec_of(resource: Resource) -> ResourceSpec:
     return msgspec.convert(declared, ResourceSpec)
 
 
+def fleet_of(row: FleetRow) -> FleetSpec:
+    """Return the declaration of a fleet."""
+    return msgspec.convert(row.spec, FleetSpec)
+
+
 def _sandbox_of(pool: Pool) -> SandboxRule | None:
     rule: SandboxRule | None = msgspec.convert(pool.sandbox or None, SandboxRule | None)
     return rule
@@ -56,6 +63,11 @@ def egress_of(pool: Pool) -> EgressRules | None:
     """Return the egress rules of a pool; None without hosts."""
     rules = msgspec.convert(pool.egress, EgressRules)
     return rules if rules.hosts else None
+
+
+def _warm_of(pool: Pool) -> dict[str, int]:
+    wanted: dict[str, int] = msgspec.convert(pool.warm, WarmImages)
+    return wanted
 
 
 def bounds_of(project: Project) -> ProjectBounds:
@@ -69,7 +81,7 @@ def _pool(pool: Pool) -> PoolConfig:
         pool.name, pool.policy, pool.paused, pool.light_by_default,
         None if grace == NODE_GRACE_SECONDS else grace,
         None if death == NODE_DEAD_SECONDS else death, _shares_of(pool),
-        _sandbox_of(pool), pool.host_network, egress_of(pool),
+        _sandbox_of(pool), pool.host_network, egress_of(pool), _warm_of(pool),
     )  # fmt: skip
 
 
@@ -96,6 +108,7 @@ def current_config() -> Config:
             row.name: msgspec.convert(row.spec, GpuService)
             for row in GpuServiceRow.objects.order_by("name")
         },
+        fleets={row.name: fleet_of(row) for row in FleetRow.objects.order_by("name")},
         drained_nodes=frozenset(NodeDrain.objects.values_list("node", flat=True)),
     )
 

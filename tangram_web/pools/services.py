@@ -6,7 +6,7 @@ the commit the configuration is published to the scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +18,9 @@ from django.db import models, transaction
 from domain.confinement import REQUIRED
 from domain.egress import EgressRules, check_egress
 from domain.errors import Conflict, InvalidRequest, NotFound
+from domain.fleets import FleetSpec, check_fleet
 from domain.inventory import NODE_DEAD_SECONDS, NODE_GRACE_SECONDS, default_config
-from domain.manifest import ResourceSpec, check_resource, read, read_pool_shares
+from domain.manifest import ResourceSpec, WarmImages, check_resource, read, read_pool_shares
 from domain.policies import DEFAULT_POLICY, parse_policy
 from domain.project_limits import ProjectBounds
 from domain.resources import MILLI
@@ -29,6 +30,7 @@ from tangram_web.lib.bus import publish_config, wait_until_in_force
 from tangram_web.lib.sealing import masked
 from tangram_web.pools.models import (
     ConfigRevision,
+    FleetRow,
     NodeDrain,
     Pool,
     Project,
@@ -54,6 +56,7 @@ def pool_create(
     sandbox: str = REQUIRED,
     host_network: bool = False,
     egress: dict[str, Any] | None = None,
+    warm: dict[str, Any] | None = None,
 ) -> Pool:
     """Add a pool. Raises Conflict for a taken name, InvalidRequest for an unknown policy.
 
@@ -64,7 +67,7 @@ def pool_create(
         name=name, policy=policy, paused=paused, light_by_default=light_by_default,
         node_grace_seconds=node_grace_seconds, node_dead_seconds=node_dead_seconds,
         shares=_pool_shares(shares), sandbox=sandbox, host_network=host_network,
-        egress=_egress(egress),
+        egress=_egress(egress), warm=_warm(warm),
     )  # fmt: skip
     with change(actor, "create", f"pool/{name}") as audit:
         insert(pool)
@@ -85,6 +88,7 @@ def pool_update(
     sandbox: str | None = None,
     host_network: bool | None = None,
     egress: dict[str, Any] | None = None,
+    warm: dict[str, Any] | None = None,
 ) -> Pool:
     """Change a pool; None leaves a value as it is.
 
@@ -103,6 +107,7 @@ def pool_update(
             "shares": None if shares is None else _pool_shares(shares),
             "sandbox": sandbox, "host_network": host_network,
             "egress": None if egress is None else _egress(egress),
+            "warm": None if warm is None else _warm(warm),
         }  # fmt: skip
         given = {field: value for field, value in wanted.items() if value is not None}
         for field, value in given.items():
@@ -118,6 +123,11 @@ def _egress(rules: dict[str, Any] | None) -> dict[str, Any]:
     check_egress(checked)
     plain: dict[str, Any] = msgspec.to_builtins(checked)
     return plain
+
+
+def _warm(images: dict[str, Any] | None) -> dict[str, int]:
+    wanted: dict[str, int] = read(WarmImages, images or {}, "/warm")
+    return wanted
 
 
 def _pool_shares(shares: dict[str, Any] | None) -> dict[str, Any]:
@@ -207,6 +217,43 @@ def resource_set(*, actor: Actor, name: str, **declared: Any) -> Resource:
             before.save(update_fields=["limit_units", "spec"])
         audit.after = _described(before)
     return before
+
+
+def fleet_set(*, actor: Actor, name: str, spec: dict[str, Any], new: bool = False) -> FleetRow:
+    """Add a fleet or replace its declaration; ``spec`` has members of `domain.fleets.FleetSpec`.
+
+    A worker that keeps its name and address keeps its generations. ``new``: raises Conflict for a taken name.
+    """
+    declared = read(FleetSpec, spec)
+    check_fleet(name, declared)
+    with change(actor, "set", f"fleet/{name}") as audit:
+        check_pool_of_fleet(name, declared, set(Pool.objects.values_list("name", flat=True)))
+        row = FleetRow.objects.filter(name=name).first()
+        if row is None or new:
+            row = FleetRow(name=name, spec=msgspec.to_builtins(declared))
+            insert(row)
+        else:
+            audit.before = _described(row)
+            row.spec = msgspec.to_builtins(declared)
+            row.save(update_fields=["spec"])
+        audit.after = _described(row)
+    return row
+
+
+def fleet_delete(*, actor: Actor, name: str) -> None:
+    """Delete a fleet: its waiting generations end, those that run continue. Raises NotFound."""
+    with change(actor, "delete", f"fleet/{name}") as audit:
+        row = FleetRow.objects.filter(name=name).first()
+        if row is None:
+            raise NotFound(f"there is no fleet {name!r}")
+        audit.before = _described(row)
+        row.delete()
+
+
+def check_pool_of_fleet(name: str, spec: FleetSpec, pools: Container[str]) -> None:
+    """Raise InvalidRequest when workers of our own would be on nodes of an unknown pool."""
+    if spec.gpus and spec.pool not in pools:
+        raise InvalidRequest(f"Fleet {name!r}: there is no pool {spec.pool!r}", pointer="/pool")
 
 
 def node_drain(*, actor: Actor, node: str, reason: str = "") -> NodeDrain:

@@ -2,10 +2,10 @@
 
 Rules
 1. A caller of all projects sees every object and member; secrets are never shown to any caller.
-2. Capacity is shared, so pools, resources, services and drains are visible to all projects, as on the
+2. Capacity is shared, so pools, resources, services, fleets and drains are visible to all projects, as on the
    live pages: an action of any project may name them.
 3. A project is visible to its own callers alone, and so is its entry in shares.
-4. Members that describe how Tangram reaches a service or an API belong to the installation, and are
+4. Members that describe how Tangram reaches a service, a worker or an API belong to the installation, and are
    left out for projects: addresses, commands, models, names of secrets, headers, variables.
 
 `MEMBERS` is the whole policy. A member of a new kind must be listed there, as shown or as hidden; a
@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from domain.apis import ApiConfig
+from domain.fleets import FleetSpec
 from domain.inventory import Config, PoolConfig, ProjectConfig
 from domain.manifest import ResourceSpec
 from domain.principals import Principal
@@ -50,7 +51,7 @@ def _names(text: str) -> frozenset[str]:
 MEMBERS: Final[Mapping[type[msgspec.Struct], MemberPolicy]] = {
     PoolConfig: MemberPolicy(
         _names("name policy paused light_by_default node_grace_seconds node_dead_seconds")
-        | _names("sandbox host_network egress"),
+        | _names("sandbox host_network egress warm"),
         own_below=_names("shares"),
     ),
     ProjectConfig: MemberPolicy(_names("name default_pool limits")),
@@ -68,9 +69,13 @@ MEMBERS: Final[Mapping[type[msgspec.Struct], MemberPolicy]] = {
         ),
         hidden=_names("source command env warm_up python"),
     ),
+    FleetSpec: MemberPolicy(
+        _names("engine gpus degrees pool slots policy transfer profile modelled"),
+        hidden=_names("source workers"),
+    ),
     Config: MemberPolicy(
         _names(
-            "revision pools resources limits apis services drained_nodes node_grace_seconds"
+            "revision pools resources limits apis services fleets drained_nodes node_grace_seconds"
             " node_dead_seconds"
         ),
         own=_names("projects"),
@@ -93,6 +98,7 @@ def visible(config: Config, projects: Projects) -> Config:
         pools=_each(config.pools, projects),
         apis=_each(config.apis, projects),
         services=_each(config.services, projects),
+        fleets=_each(config.fleets, projects),
     )
 
 

@@ -11,6 +11,7 @@ from contract.requests import ActionRequest, CallRequest
 from domain.action import Action, ActionState
 from domain.allocation import Allocation
 from domain.apis import CallSpec
+from domain.backends import LLM
 from domain.bodies import STORED
 from domain.codec import JournalEntry
 from domain.decisions import Finish, Grant, Renew, Requeue, Resize
@@ -172,6 +173,8 @@ def placement_of(allocations: tuple[Allocation, ...], node: str | None) -> dict[
             found |= {"why": allocation.why} if allocation.why else {}
         elif allocation.resource.startswith("gpu:"):
             found["gpus"] = allocation.units
+        elif allocation.units and allocation.resource.startswith(LLM):
+            found["units"] = {allocation.resource: allocation.units}
     return found
 
 

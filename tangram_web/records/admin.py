@@ -5,7 +5,13 @@ from __future__ import annotations
 from django.contrib import admin
 
 from tangram_web.lib.admin import ReadOnlyAdmin
-from tangram_web.records.models import ActionRecord, NodeRecord, TaskRecord, TrajectoryRecord
+from tangram_web.records.models import (
+    ActionRecord,
+    NodeRecord,
+    RolloutRecord,
+    TaskRecord,
+    TrajectoryRecord,
+)
 
 
 @admin.register(ActionRecord)
@@ -36,6 +42,17 @@ class TaskRecordAdmin(ReadOnlyAdmin):
     list_display = ("key", "pool", "actions", "finished", "external_seconds", "opened_at")
     search_fields = ("name",)
     ordering = ("-opened_at",)
+
+
+@admin.register(RolloutRecord)
+class RolloutRecordAdmin(ReadOnlyAdmin):
+    """Rollouts."""
+
+    list_display = ("id", "project", "task", "handler", "state", "outcome", "reward", "worker")
+    list_filter = ("state", "outcome", "handler")
+    search_fields = ("=id", "=task", "=instance", "=group")
+    search_help_text = "Exact id, task, instance or group"
+    ordering = ("-pk",)
 
 
 @admin.register(NodeRecord)

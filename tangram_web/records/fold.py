@@ -159,8 +159,9 @@ class RowFold(JournalReducer):
         columns["granted_at"] = self._now
         if grant.allocations:
             columns["units"] = _encode(units_of(grant.allocations, grant.node)).decode()
-            if grant.node is not None:
-                columns["placement"] = _encode(placement_of(grant.allocations, grant.node)).decode()
+            placement = placement_of(grant.allocations, grant.node)
+            if grant.node is not None or "units" in placement:
+                columns["placement"] = _encode(placement).decode()
         elif grant.node is not None:
             columns["placement"] = _empty_placement(grant.node)
         if grant.expires_at is not None:

@@ -1,4 +1,4 @@
-"""Rows of actions, trajectories, tasks and nodes.
+"""Rows of actions, trajectories, tasks, rollouts and nodes.
 
 Only `records/projection.py` writes them, mostly in bulk and past the ORM. Text columns have no
 length: the edge checked their values, and a limit here could only stop the projection. ``started_at`` is empty when an action started and ended between two reports.
@@ -14,6 +14,7 @@ from django.db import models
 
 from domain.action import ActionState, Kind, Outcome
 from domain.protection import Protection
+from domain.rollouts import RolloutOutcome, RolloutState
 from tangram_web.lib.fields import JsonText
 
 
@@ -32,7 +33,9 @@ class TrajectoryRecordState(models.TextChoices):
     FINISHED = "finished"
 
 
-def _choices(values: type[ActionState | Outcome | Kind]) -> list[tuple[str, str]]:
+def _choices(
+    values: type[ActionState | Outcome | Kind | RolloutState | RolloutOutcome],
+) -> list[tuple[str, str]]:
     return [(value.value, value.value.replace("_", " ")) for value in values]
 
 
@@ -265,6 +268,91 @@ class EndRecord(models.Model):
 
     def __str__(self) -> str:
         return f"{self.project}/{self.task} {self.outcome}"
+
+
+class RolloutRecord(models.Model):
+    """A rollout and its outcome; its tokens and artefacts are in its log."""
+
+    id = models.CharField(primary_key=True)
+    project = models.CharField()
+    task = models.CharField()
+    handler = models.CharField(default="")
+    instance = models.CharField(default="")
+    group = models.CharField(null=True)
+    sample = models.BigIntegerField(default=0)
+    #: Pool of its backends; empty: its handler calls none.
+    llm = models.CharField(default="")
+    priority = models.BigIntegerField(default=0)
+    state = models.CharField(choices=_choices(RolloutState), default="waiting")
+    outcome = models.CharField(null=True, choices=_choices(RolloutOutcome))
+    reward = models.FloatField(null=True)
+    #: Why it has no reward, did not complete, or waits again.
+    reason = models.TextField(default="")
+    #: Worker that runs it, or ran it last.
+    worker = models.CharField(default="")
+    attempt = models.IntegerField(default=0)
+    #: As its worker last reported it; null: none.
+    stage = models.CharField(null=True)
+    #: It waits for the lease of the stage.
+    queued = models.BooleanField(default=False)
+    turns = models.BigIntegerField(default=0)
+    tokens = models.BigIntegerField(default=0)
+    #: Action that it awaits.
+    awaited = models.CharField(default="")
+    metadata = JsonText(default=dict)
+    #: Facade that it was submitted through; null: the native API.
+    door = models.CharField(null=True)
+    submitted_at = models.DateTimeField()
+    #: Its first assignment.
+    began_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+    queue_seconds = models.FloatField(null=True)
+    total_seconds = models.FloatField(null=True)
+    #: `domain.rollouts.StageTimes` of each stage.
+    times = JsonText(default=list)
+    prompt_tokens = models.BigIntegerField(default=0)
+    response_tokens = models.BigIntegerField(default=0)
+    #: Weights versions of its first and its last token.
+    first_version = models.BigIntegerField(null=True)
+    last_version = models.BigIntegerField(null=True)
+    #: Place in the log of completions, as of actions.
+    finished_seq = models.BigIntegerField(null=True)
+    #: How often it was parked.
+    parked_times = models.IntegerField(default=0, db_default=0)
+    #: Its latest assignments: ``attempt``, ``worker``, ``at``, and once it left that worker ``until`` and ``reason``.
+    attempts = JsonText(default=list, db_default="[]")
+
+    class Meta:
+        verbose_name = "rollout"
+        indexes: ClassVar = [
+            models.Index(fields=["project", "id"], name="rollout_project"),
+            models.Index(fields=["task", "id"], name="rollout_task"),
+            models.Index(
+                fields=["group", "id"],
+                name="rollout_group",
+                condition=models.Q(group__isnull=False),
+            ),
+            models.Index(
+                fields=["state", "id"],
+                name="rollout_live_state",
+                condition=models.Q(finished_seq__isnull=True),
+            ),
+            models.Index(
+                fields=["project", "finished_seq"],
+                name="rollout_completions",
+                condition=models.Q(finished_seq__isnull=False),
+            ),
+        ]
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["finished_seq"],
+                name="rollout_finished_seq",
+                condition=models.Q(finished_seq__isnull=False),
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.id
 
 
 class NodeRecord(models.Model):

@@ -31,16 +31,26 @@ from domain.events import (
     TaskPaused,
     TaskPrioritised,
 )
+from domain.fleet_events import FleetWorkersChanged, TrajectoryPinned
 from domain.ids import task_key
 from domain.journal_reducer import JournalReducer, on
+from domain.rollout_events import (
+    BackendsChanged,
+    RolloutCancelRequested,
+    RolloutParkRequested,
+    RolloutResumeRequested,
+)
 from tangram_web.audit.services import AskedVerb, record_asked
 from tangram_web.records.action_rows import WholeResult, as_reported, changed_actions
 from tangram_web.records.fold import RowFold
 from tangram_web.records.models import NodeAvailability, NodeRecord, ProjectionPosition
+from tangram_web.records.rollout_rows import RolloutFold, changed_rollouts
 from tangram_web.records.statements import (
     instant_writer,
     load_actions,
+    load_rollouts,
     write_actions,
+    write_rollouts,
     write_sums,
     write_workloads,
 )
@@ -78,6 +88,7 @@ def project(
         last_id, last = fresh[-1]
         batch = [entry for _, entry in fresh]
         _project_actions(batch, whole)
+        _project_rollouts(batch)
         verbs = AuditedVerbs()
         nodes = NodeRows(frozenset(stored.drained_nodes if stored is not None else ()))
         for entry in batch:
@@ -126,6 +137,17 @@ def _project_actions(batch: list[JournalEntry], whole: WholeResult) -> None:
         write_actions(cursor, fold.actions)
         write_workloads(cursor, fold.workloads)
         write_sums(cursor, fold.sums)
+
+
+def _project_rollouts(batch: list[JournalEntry]) -> None:
+    ids = changed_rollouts(batch)
+    if not ids:
+        return
+    with connection.cursor() as cursor:
+        fold = RolloutFold(load_rollouts(cursor, ids), instant_writer())
+        for entry in batch:
+            fold.reduce(entry)
+        write_rollouts(cursor, fold.rollouts)
 
 
 class NodeRows(JournalReducer):
@@ -195,7 +217,8 @@ def _row_of(event: NodeLost | NodeReturned) -> QuerySet[NodeRecord]:
 
 _Requested = (
     ActionCancelRequested | ServiceEvictionAsked | TaskCancelRequested | TaskPaused
-    | TaskPrioritised
+    | TaskPrioritised | RolloutCancelRequested | RolloutParkRequested | RolloutResumeRequested
+    | BackendsChanged | FleetWorkersChanged | TrajectoryPinned
 )  # fmt: skip
 
 
@@ -213,7 +236,8 @@ class AuditedVerbs(JournalReducer):
 
     @on(
         ActionCancelRequested, ServiceEvictionAsked, TaskCancelRequested, TaskPaused,
-        TaskPrioritised,
+        TaskPrioritised, RolloutCancelRequested, RolloutParkRequested, RolloutResumeRequested,
+        BackendsChanged, FleetWorkersChanged, TrajectoryPinned,
     )  # fmt: skip
     def _requested(self, event: _Requested) -> None:
         if event.asked is None:
@@ -235,9 +259,21 @@ def _verb_of(event: _Requested) -> tuple[str, str, str, dict[str, Any]]:
     """Return verb, target, project (empty: none) and the requested state."""
     if isinstance(event, ServiceEvictionAsked):
         return "evict", f"service/{event.service}", "", {}
+    if isinstance(event, BackendsChanged):
+        return _verb_of_backends(event)
+    if isinstance(event, FleetWorkersChanged):
+        return "change", f"fleet/{event.fleet}", "", {"workers": msgspec.to_builtins(event.facts)}
+    if isinstance(event, TrajectoryPinned):
+        project = event.trajectory.partition("/")[0]
+        return "pin", f"trajectory/{event.trajectory}", project, {"worker": event.worker}
     project = event.project
     if isinstance(event, ActionCancelRequested):
         return "cancel", f"action/{event.action_id}", project, {"reason": event.reason}
+    if isinstance(event, RolloutResumeRequested):
+        return "resume", f"rollout/{event.rollout_id}", project, {}
+    if isinstance(event, RolloutCancelRequested | RolloutParkRequested):
+        verb = "park" if isinstance(event, RolloutParkRequested) else "cancel"
+        return verb, f"rollout/{event.rollout_id}", project, {"reason": event.reason}
     task = f"task/{task_key(project, event.task)}"
     if isinstance(event, TaskPaused):
         verb = "pause" if event.paused else "resume"
@@ -245,3 +281,16 @@ def _verb_of(event: _Requested) -> tuple[str, str, str, dict[str, Any]]:
     if isinstance(event, TaskPrioritised):
         return "prioritise", task, project, {"priority": event.priority}
     return "cancel", task, project, {"reason": event.reason}
+
+
+def _verb_of_backends(event: BackendsChanged) -> tuple[str, str, str, dict[str, Any]]:
+    after: dict[str, Any] = {}
+    if event.clear:
+        after["clear"] = True
+    if event.removed:
+        after["removed"] = list(event.removed)
+    if event.put:
+        after["put"] = msgspec.to_builtins(event.put)
+    if event.balance is not None:
+        after["balance"] = event.balance.value
+    return "change", f"backends/{event.pool}", "", after

@@ -1,8 +1,8 @@
-"""Retention: deletes rows of actions and trajectories that ended long ago, in small batches.
+"""Retention: deletes rows of actions, rollouts and trajectories that ended long ago, in small batches.
 
-Live rows are kept whatever their age, and so are tasks: they are few and hold the sums. The log of
-completions loses its oldest part with the rows up to `Retention.forgotten_seq`: a reader with an
-older cursor gets 410 instead of a silent gap.
+Live rows are kept whatever their age, and so are tasks: they are few and hold the sums. The logs of
+completions, of actions and of rollouts, lose their oldest parts with the rows up to `Retention.forgotten_seq`: a
+reader with an older cursor gets 410 instead of a silent gap.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from django.db import transaction
 from django.db.models import Max, QuerySet
 
 from domain.ids import action_id
+from domain.rollouts import new_rollout_id
 from tangram_web.records.models import (
     ActionRecord,
     Retention,
+    RolloutRecord,
     TrajectoryRecord,
     TrajectoryRecordState,
 )
@@ -27,7 +29,9 @@ log = logging.getLogger(__name__)
 
 #: Rows deleted in one transaction: writers of a SQLite file wait for each other.
 BATCH: Final = 500
-_NAME: Final = "actions"
+#: Marks in `Retention`.
+_ACTIONS: Final = "actions"
+_ROLLOUTS: Final = "rollouts"
 
 
 def prune(
@@ -37,25 +41,32 @@ def prune(
 
     ``keep_running`` is called between batches; stopping between them leaves the rows consistent.
     """
-    actions = trajectories = 0
-    while keep_running() and (gone := _prune_actions(before, batch)):
+    actions = rollouts = trajectories = 0
+    while keep_running() and (gone := _prune(_old_actions(before), _ACTIONS, batch)):
         actions += gone
+    while keep_running() and (gone := _prune(_old_rollouts(before), _ROLLOUTS, batch)):
+        rollouts += gone
     while keep_running() and (gone := _prune_trajectories(before, batch)):
         trajectories += gone
-    if actions or trajectories:
-        log.info("retention: %d actions and %d trajectories deleted", actions, trajectories)
+    if actions or rollouts or trajectories:
+        log.info(
+            "retention: %d actions, %d rollouts and %d trajectories deleted",
+            actions,
+            rollouts,
+            trajectories,
+        )
     return actions, trajectories
 
 
 def count_old(before: datetime) -> tuple[int, int]:
     """Return the number of actions and trajectories that `prune` would delete."""
-    old = ActionRecord.objects.filter(id__lt=_first_id(before), finished_at__lt=before)
-    return old.count(), _old_trajectories(before).count()
+    return _old_actions(before).count(), _old_trajectories(before).count()
 
 
-def forgotten_seq() -> int:
-    """Return the cursor of completions up to which rows may be deleted."""
-    stored = Retention.objects.filter(name=_NAME).values_list("forgotten_seq", flat=True).first()
+def forgotten_seq(*, rollouts: bool = False) -> int:
+    """Return the cursor of completions, of actions or of rollouts, up to which rows may be deleted."""
+    marks = Retention.objects.filter(name=_ROLLOUTS if rollouts else _ACTIONS)
+    stored = marks.values_list("forgotten_seq", flat=True).first()
     return 0 if stored is None else stored
 
 
@@ -64,24 +75,30 @@ def cutoff(days: float) -> datetime:
     return datetime.now(UTC) - timedelta(days=days)
 
 
-def _first_id(at: datetime) -> str:
-    """Return the lowest id of an action of ``at``: ids begin with their time."""
-    return action_id(max(0, int(at.timestamp() * 1000)), bytes(8))
+def _milliseconds(at: datetime) -> int:
+    return max(0, int(at.timestamp() * 1000))
 
 
-def _prune_actions(before: datetime, batch: int) -> int:
+def _old_actions(before: datetime) -> QuerySet[ActionRecord]:
+    # Ids begin with their time, so the primary key finds the oldest rows.
+    first = action_id(_milliseconds(before), bytes(8))
+    return ActionRecord.objects.filter(id__lt=first, finished_at__lt=before)
+
+
+def _old_rollouts(before: datetime) -> QuerySet[RolloutRecord]:
+    first = new_rollout_id(_milliseconds(before), bytes(8))
+    return RolloutRecord.objects.filter(id__lt=first, finished_at__lt=before)
+
+
+def _prune(ended: QuerySet[ActionRecord] | QuerySet[RolloutRecord], name: str, batch: int) -> int:
+    """Delete the oldest rows of ``ended`` and move the mark ``name`` past them; return their number."""
     with transaction.atomic():
-        # Ids are in order of age, so the primary key finds the oldest rows.
-        old = list(
-            ActionRecord.objects.filter(id__lt=_first_id(before), finished_at__lt=before)
-            .order_by("id")
-            .values_list("id", flat=True)[:batch]
-        )
+        old = list(ended.order_by("id").values_list("id", flat=True)[:batch])
         if not old:
             return 0
-        chosen = ActionRecord.objects.filter(id__in=old)
+        chosen = ended.model._default_manager.filter(id__in=old)
         last = chosen.aggregate(last=Max("finished_seq"))["last"] or 0
-        mark, _ = Retention.objects.get_or_create(name=_NAME)
+        mark, _ = Retention.objects.get_or_create(name=name)
         if last > mark.forgotten_seq:
             mark.forgotten_seq = last
             mark.save()

@@ -7,6 +7,7 @@ from dataclasses import astuple, fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
 from django.db import connection
 from django.db.backends.utils import CursorWrapper
 from django.db.models import Model
@@ -15,11 +16,13 @@ from tangram_web.records.action_rows import BLANK, ActionChange
 from tangram_web.records.models import (
     ActionRecord,
     EndRecord,
+    RolloutRecord,
     StepRecord,
     TaskRecord,
     TrajectoryRecord,
     TrajectoryRecordState,
 )
+from tangram_web.records.rollout_rows import BLANK_ROLLOUT, RolloutChange
 from tangram_web.records.spending import PEAKS, SUMS
 from tangram_web.records.sums import EndChange, EndKey, StepChange, StepKey, Sums
 from tangram_web.records.workload_changes import TaskChange, TrajectoryChange, WorkloadChanges
@@ -28,6 +31,7 @@ from tangram_web.records.workload_changes import TaskChange, TrajectoryChange, W
 _IDS_PER_QUERY: Final = 900
 
 _ACTIONS: Final = ActionRecord._meta.db_table
+_ROLLOUTS: Final = RolloutRecord._meta.db_table
 _TASKS: Final = TaskRecord._meta.db_table
 _TRAJECTORIES: Final = TrajectoryRecord._meta.db_table
 
@@ -69,22 +73,54 @@ def load_actions(cursor: CursorWrapper, ids: Iterable[str]) -> dict[str, ActionC
     return found
 
 
+def load_rollouts(cursor: CursorWrapper, ids: Iterable[str]) -> dict[str, RolloutChange]:
+    """Return the present state of the rollouts ``ids``; those without a row are left out."""
+    wanted = list(ids)
+    found: dict[str, RolloutChange] = {}
+    for start in range(0, len(wanted), _IDS_PER_QUERY):
+        part = wanted[start : start + _IDS_PER_QUERY]
+        cursor.execute(
+            f"SELECT id, state, attempt, began_at IS NOT NULL, parked_times, attempts FROM {_ROLLOUTS} "
+            f"WHERE id IN ({_marks(len(part))})",
+            part,
+        )
+        for name, state, attempt, began, parked_times, attempts in cursor.fetchall():
+            kept = msgspec.json.decode(attempts)
+            found[name] = RolloutChange(state, attempt, bool(began), parked_times, kept)
+    return found
+
+
 def write_actions(cursor: CursorWrapper, actions: Mapping[str, ActionChange]) -> None:
+    """Write the changes of the rows of actions."""
+    _write_rows(cursor, _ACTIONS, _INSERT_ACTION, actions)
+
+
+def write_rollouts(cursor: CursorWrapper, rollouts: Mapping[str, RolloutChange]) -> None:
+    """Write the changes of the rows of rollouts."""
+    _write_rows(cursor, _ROLLOUTS, _INSERT_ROLLOUT, rollouts)
+
+
+def _write_rows(
+    cursor: CursorWrapper,
+    table: str,
+    insert: str,
+    changes: Mapping[str, ActionChange] | Mapping[str, RolloutChange],
+) -> None:
     """Insert new rows, and update the others, those with the same changed columns together."""
     new: list[tuple[Any, ...]] = []
     changed: dict[tuple[str, ...], list[list[Any]]] = {}
-    for action_id, change in actions.items():
+    for name, change in changes.items():
         values = change.columns.values()
         if change.is_new:
             new.append(tuple(values))
         elif values:
-            changed.setdefault(tuple(change.columns), []).append([*values, action_id])
+            changed.setdefault(tuple(change.columns), []).append([*values, name])
     if new:
-        cursor.executemany(_INSERT_ACTION, new)
+        cursor.executemany(insert, new)
     for columns, rows in changed.items():
         assignments = ", ".join(f'"{column}" = %s' for column in columns)
         cursor.executemany(
-            f"UPDATE {_ACTIONS} SET {assignments} WHERE id = %s AND finished_seq IS NULL", rows
+            f"UPDATE {table} SET {assignments} WHERE id = %s AND finished_seq IS NULL", rows
         )
 
 
@@ -138,6 +174,8 @@ def _insert(table: str, columns: Sequence[str]) -> str:
 
 #: An existing row belongs to the same action, and is more recent than a second insertion.
 _INSERT_ACTION: Final = f"{_insert(_ACTIONS, list(BLANK))} ON CONFLICT (id) DO NOTHING"
+
+_INSERT_ROLLOUT: Final = f"{_insert(_ROLLOUTS, list(BLANK_ROLLOUT))} ON CONFLICT (id) DO NOTHING"
 
 _ADD_COUNTERS: Final = ",\n    ".join(
     f"{name} = {{table}}.{name} + excluded.{name}"

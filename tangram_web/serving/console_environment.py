@@ -129,7 +129,7 @@ class ConsoleEnvironment:
                 project, name, "GET", path, idle_seconds=NODE_SECONDS
             ) as answer:
                 return decoder.decode(await answer.body())
-        except (Conflict, NotFound, HttpError) as error:
+        except (Conflict, NotFound) as error:
             if error.code not in _NOTHING:
                 raise
             return nothing

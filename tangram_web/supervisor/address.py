@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tangram_web.supervisor.errors import StartFailed
@@ -38,16 +40,43 @@ class ServerAddress:
         return {"TANGRAM_ALLOWED_HOSTS": ",".join(dict.fromkeys((*names, socket.getfqdn())))}
 
 
-def choose_port(host: str, wanted: int | None) -> int:
-    """Return ``wanted`` if it is free; for None, the first free port from 8000 on. Raises StartFailed."""
+class PortClaim:
+    """A free port that no other ``tangram up`` of this machine chooses, until it is released or this process ends.
+
+    The web process listens seconds after its port is chosen. Meanwhile a socket of the host's abstract namespace
+    marks the port; systems that have no such namespace have no mark.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        """Claim the port. Raises OSError when it is claimed or in use."""
+        self.port = port
+        self._mark = socket.socket(socket.AF_UNIX)
+        try:
+            if sys.platform == "linux":
+                self._mark.bind(f"\0tangram-up-{host}-{port}")
+            _try(host, port)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Let others choose it; idempotent."""
+        self._mark.close()
+
+
+def claim_port(host: str, wanted: int | None) -> PortClaim:
+    """Claim ``wanted`` if it is free; for None, the first free port from 8000 on. Raises StartFailed."""
     _check_host(host)
     if wanted is not None:
-        if not is_free(host, wanted):
-            raise StartFailed(f"port {wanted} on {host} is taken or not allowed: give another")
-        return wanted
+        try:
+            return PortClaim(host, wanted)
+        except (OSError, OverflowError):
+            raise StartFailed(
+                f"port {wanted} on {host} is taken or not allowed: give another"
+            ) from None
     for port in range(DEFAULT_PORT, DEFAULT_PORT + _TRIES):
-        if is_free(host, port):
-            return port
+        with suppress(OSError):
+            return PortClaim(host, port)
     raise StartFailed(f"no free port on {host} from {DEFAULT_PORT} on: give one with --port")
 
 
@@ -66,13 +95,9 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def is_free(host: str, port: int) -> bool:
-    """Say whether a server could listen on the port now."""
+def _try(host: str, port: int) -> None:
+    """Raise OSError, OverflowError where a server cannot listen on the port now."""
     with socket.socket(_family(host)) as probe:
         # As the server does: connections of an earlier process may remain.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except (OSError, OverflowError):
-            return False
-    return True
+        probe.bind((host, port))

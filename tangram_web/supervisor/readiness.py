@@ -17,7 +17,7 @@ async def wait_until_ready(
 ) -> None:
     """Return once ``/readyz`` answers 200. Raises StartFailed with its last answer at the time-out.
 
-    With ``token`` the answer has the reasons.
+    With ``token`` the answer has the reasons. Another Tangram on the port, which does not know it, is a StartFailed.
     """
     answer = "the web process does not answer yet"
     try:
@@ -25,13 +25,15 @@ async def wait_until_ready(
             while True:
                 status, body = await get(host, port, "/readyz", token)
                 if status == 200:
-                    return
+                    break
                 if status:
                     answer = describe_missing(body)
                 waiting(f"waiting for the parts to be ready: {answer[:120]}")
                 await asyncio.sleep(_EVERY_SECONDS)
     except TimeoutError:
         raise StartFailed(f"not ready after {timeout_seconds:g} s: {answer}") from None
+    if (await get(host, port, "/api/v1/status", token))[0] == 401:
+        raise StartFailed(f"another Tangram answers on port {port}: give another one with --port")
 
 
 def describe_missing(body: str) -> str:

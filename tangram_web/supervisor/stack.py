@@ -51,7 +51,7 @@ _POOL_OF_JOBS = ("-P", "threads", "-c", "4")
 
 
 def worker(role: str, environment: Mapping[str, str], name: str | None = None) -> Program:
-    """Celery worker that hosts one role (``loop``, ``node``, ``projector``, ``jobs``)."""
+    """Celery worker that hosts one role (``loop``, ``node``, ``projector``, ``jobs``, ``rollout``)."""
     name = name or role
     # No gossip, mingle or heartbeat: workers exchange no messages. No checks: they load every view,
     # which a worker never needs, and `manage.py setup` has run them.

@@ -12,7 +12,7 @@ from typing import Any
 
 from domain.redis_keys import Keys
 from tangram_web.supervisor import readiness, stack
-from tangram_web.supervisor.address import ServerAddress, choose_port
+from tangram_web.supervisor.address import PortClaim, ServerAddress, claim_port
 from tangram_web.supervisor.children import Program, end, spawn
 from tangram_web.supervisor.console import Console, welcome
 from tangram_web.supervisor.data_folder import DataFolder, mark_schema_current, schema_is_current
@@ -41,6 +41,7 @@ async def up(options: Options, console: Console) -> None:
     home = DataFolder.open(options.home)
     with home.locked():
         placement = PartPlacement(partition_of(options, os.environ), home.path)
+        claim = claim_port(options.host, options.port)
         supervisor = Supervisor(home, stack.ROOT, console.step, place=placement.place)
         reserve = Reserve(home.path, console.step, options.reserve_bytes)
         stop = asyncio.Event()
@@ -48,7 +49,7 @@ async def up(options: Options, console: Console) -> None:
         keeping = asyncio.create_task(reserve.keep(supervisor.hurry))
         try:
             await first_of(
-                start(options, home, supervisor, placement, console),
+                start(options, home, supervisor, placement, console, claim),
                 supervisor.watch(),
                 stop.wait(),
             )
@@ -56,6 +57,7 @@ async def up(options: Options, console: Console) -> None:
         finally:
             console.waiting("ending all parts …")
             await supervisor.stop()
+            claim.release()
             placement.close()
             await cancelled(keeping)
             console.step("all parts have ended")
@@ -67,11 +69,12 @@ async def start(
     supervisor: Supervisor,
     placement: PartPlacement,
     console: Console,
+    claim: PortClaim,
 ) -> None:
     """Start all parts and write their addresses."""
     console.step(f"data in {home.path}")
     redis = await start_redis(home, supervisor, console)
-    address = ServerAddress(options.host, choose_port(options.host, options.port))
+    address = ServerAddress(options.host, claim.port)
     environment = {
         "TANGRAM_HOME": str(home.path),
         "TANGRAM_BODIES_DIRECTORY": os.environ.get("TANGRAM_BODIES_DIRECTORY")
@@ -107,8 +110,8 @@ async def start(
     console.step("web, loop, node and projector are ready")
     placement.settle((child.program, child.pid) for child in supervisor.children)
     console.step(placement.description)
-    # Not needed to accept actions, so it does not delay the start.
-    await supervisor.start([stack.worker("jobs", environment)])
+    # Not needed to accept actions, so they do not delay the start.
+    await supervisor.start([stack.worker(role, environment) for role in ("jobs", "rollout")])
     if options.demo:
         await supervisor.start([stack.demo(address.url, access["token"], environment)])
     nodes = await readiness.nodes_joined(

@@ -25,10 +25,11 @@ from django.db import transaction
 from django.db.models import F, Min, QuerySet
 from django.utils import timezone
 
+from domain.receiver_urls import reach_of
 from tangram_web.lib.sealing import Unsealable
 from tangram_web.webhooks.models import Delivery, DeliveryAttempt, DeliveryState, Endpoint
 from tangram_web.webhooks.signing import signed_headers
-from tangram_web.webhooks.transport import OpenConnections, PostResult, post, reach_of
+from tangram_web.webhooks.transport import OpenConnections, PostResult, post
 
 PAUSES_SECONDS: Final = (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 50400.0, 72000.0, 86400.0)
 MOST_ATTEMPTS: Final = len(PAUSES_SECONDS) + 1

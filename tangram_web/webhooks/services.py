@@ -13,6 +13,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from domain.errors import Conflict, InvalidRequest
+from domain.receiver_urls import check_url
 from tangram_web.audit.services import record
 from tangram_web.lib.sealing import Unsealable, reseal, seal
 from tangram_web.webhooks.delivery import disable
@@ -26,7 +27,6 @@ from tangram_web.webhooks.models import (
 )
 from tangram_web.webhooks.outbox import body_of, new_message_id
 from tangram_web.webhooks.signing import new_secret
-from tangram_web.webhooks.transport import check_url
 
 log = logging.getLogger(__name__)
 

@@ -15,21 +15,18 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
 import httpcore
 
 from domain.apis import Reach
-from domain.errors import InvalidRequest
 
 log = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS: Final = 15.0
 KEPT_BYTES: Final = 2048
 NO_CONNECTION: Final = "no connection to a public address of this host (the log has the reason)"
-MOST_URL_CHARACTERS: Final = 500
 
 #: Reach of addresses → a connection pool that connects only to those.
 OpenConnections = Callable[[Reach], httpcore.AsyncConnectionPool]
@@ -55,38 +52,6 @@ class PostResult:
     def gone(self) -> bool:
         """Whether the receiver refuses all further messages."""
         return self.status == 410
-
-
-def check_url(url: str, *, loopback: bool) -> None:
-    """Raise InvalidRequest for a URL that messages may not be sent to.
-
-    ``loopback`` allows this machine's own addresses, and plain HTTP to them. A host name is checked
-    again by its addresses when a message is sent.
-    """
-    if len(url) > MOST_URL_CHARACTERS or not url.isascii() or not url.isprintable() or " " in url:
-        raise InvalidRequest(f"give at most {MOST_URL_CHARACTERS} plain characters", pointer="/url")
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        raise InvalidRequest("this is not a URL", pointer="/url") from None
-    if not host or parts.username or parts.password or parts.fragment:
-        raise InvalidRequest("give https://host/path, without a user or a fragment", pointer="/url")
-    own = reach_of(url, loopback=loopback) is Reach.LOOPBACK
-    if parts.scheme != "https" and not (own and parts.scheme == "http"):
-        raise InvalidRequest("give an address that begins with https://", pointer="/url")
-    try:
-        public = own or ip_address(host).is_global
-    except ValueError:
-        public = own or host != "localhost"
-    if not public:
-        raise InvalidRequest("this address is not public", pointer="/url")
-
-
-def reach_of(url: str, *, loopback: bool) -> Reach:
-    """Return the reach of addresses that the host of ``url`` may resolve to."""
-    own = urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
-    return Reach.LOOPBACK if loopback and own else Reach.PUBLIC
 
 
 async def post(

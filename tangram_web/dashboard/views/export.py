@@ -32,6 +32,7 @@ from tangram_web.live.rollups.query import point_rows
 from tangram_web.metrics.reading import READERS, read_system
 from tangram_web.pools.selectors import current_config
 from tangram_web.pools.visibility import visible
+from tangram_web.rollouts import rollout_lists
 
 #: Rows of one page.
 PAGE: Final = 1000
@@ -52,6 +53,12 @@ _TRAJECTORY: Final = (
 _TASK: Final = (
     "key", "project", "name", "pool", "opened_at", "actions", "finished", "external_seconds",
     *_COSTS,
+)  # fmt: skip
+_ROLLOUT: Final = (
+    "id", "project", "task", "handler", "instance", "group", "sample", "llm", "door", "priority", "state",
+    "outcome", "reward", "reason", "worker", "attempt", "stage", "queued", "turns", "tokens",
+    "prompt_tokens", "response_tokens", "first_version", "last_version", "parked_times",
+    "submitted_at", "began_at", "finished_at", "queue_seconds", "total_seconds", "times",
 )  # fmt: skip
 
 Rows = Iterable[list[dict[str, Any]]]
@@ -75,6 +82,11 @@ def trajectories(sight: Sight, query: QueryDict) -> Rows:
 def tasks(sight: Sight, query: QueryDict) -> Rows:
     """Yield tasks by key, as their page filters them."""
     return _by_key(selectors.filtered_tasks(sight, query), "key", _TASK)
+
+
+def rollouts(sight: Sight, query: QueryDict) -> Rows:
+    """Yield rollouts, newest first, as their page filters them. Raises ImpossibleFilter."""
+    return _by_key(rollout_lists.filtered_rollouts(sight, query), "id", _ROLLOUT)
 
 
 def queues(sight: Sight, _: QueryDict) -> Rows:
@@ -139,7 +151,7 @@ def audit(sight: Sight, query: QueryDict) -> Rows:
 TABLES: Final[dict[str, Table]] = {
     table.__name__: table
     for table in (
-        actions, trajectories, tasks, queues, decisions, workers, cores, gpus, apis, history, audit,
+        actions, trajectories, tasks, rollouts, queues, decisions, workers, cores, gpus, apis, history, audit,
     )
 }  # fmt: skip
 #: Tables that show all projects at once.

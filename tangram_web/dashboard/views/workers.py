@@ -22,4 +22,7 @@ def workers(request: HttpRequest) -> dict[str, Any]:
         runs = JobRuns(bus.redis_client(), bus.keys()).all()
     except redis.RedisError as error:
         standing, problem = None, f"redis does not answer: {error}"
-    return {"status": status, "standing": standing, "runs": runs, "problem": problem}
+    warm = [] if standing is None else [(*key, facts) for key, facts in standing.warm()]
+    return {
+        "status": status, "standing": standing, "runs": runs, "problem": problem, "warm": warm,
+    }  # fmt: skip

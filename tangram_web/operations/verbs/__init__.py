@@ -6,9 +6,11 @@ from typing import Final
 
 from tangram_web.operations.verbs.limits import ON_LIMITS
 from tangram_web.operations.verbs.nodes import ON_NODES
+from tangram_web.operations.verbs.rollouts import ON_ROLLOUTS
 from tangram_web.operations.verbs.services import ON_SERVICES
 from tangram_web.operations.verbs.tasks import ON_TASKS
 
 VERBS: Final = {
-    (verb.kind, verb.name): verb for verb in (*ON_TASKS, *ON_NODES, *ON_LIMITS, *ON_SERVICES)
+    (verb.kind, verb.name): verb
+    for verb in (*ON_TASKS, *ON_ROLLOUTS, *ON_NODES, *ON_LIMITS, *ON_SERVICES)
 }

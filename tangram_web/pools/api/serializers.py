@@ -9,6 +9,8 @@ from django.conf import settings
 from rest_framework import serializers
 
 from domain.confinement import OFF, REQUIRED
+from domain.engine_profiles import MODELLED
+from domain.fleets import FleetEngine, PlacementName, TransferAdapter
 from domain.inventory import NODE_DEAD_SECONDS, NODE_GRACE_SECONDS
 from domain.policies import DEFAULT_POLICY
 from domain.principals import Scope
@@ -23,7 +25,7 @@ from tangram_web.pools.models import (
     Project,
 )
 from tangram_web.pools.secrets import masked_spec
-from tangram_web.pools.selectors import bounds_of, spec_of
+from tangram_web.pools.selectors import bounds_of, fleet_of, spec_of
 from tangram_web.pools.tokens import DEFAULT_DAYS, MOST_DAYS, MOST_NETWORKS
 from tangram_web.pools.visibility import own_entries_below, visible_struct
 
@@ -84,6 +86,10 @@ _EGRESS_HELP = (
     "What environments with network: egress reach: hosts (packages.test, *.example.org, example.org:8443),"
     " connections, bytes, seconds."
 )
+_WARM_HELP = (
+    "Prepared environments that each node keeps: image → number; an empty name is no image. They are replaced"
+    " as a whole."
+)
 _LIMITS_HELP = (
     "In place of the limits of the installation: queued_actions, queued_bytes, submissions_per_second,"
     " burst_actions. They are replaced as a whole."
@@ -108,6 +114,7 @@ class PoolBody(StrictSerializer):
     sandbox = serializers.ChoiceField(choices=_SANDBOX, default=REQUIRED, help_text=_SANDBOX_HELP)
     host_network = serializers.BooleanField(default=False, help_text=_HOST_NETWORK_HELP)
     egress = serializers.DictField(required=False, help_text=_EGRESS_HELP)
+    warm = serializers.DictField(required=False, help_text=_WARM_HELP)
 
 
 class PoolPatch(StrictSerializer):
@@ -126,6 +133,7 @@ class PoolPatch(StrictSerializer):
     sandbox = serializers.ChoiceField(choices=_SANDBOX, required=False, help_text=_SANDBOX_HELP)
     host_network = serializers.BooleanField(required=False, help_text=_HOST_NETWORK_HELP)
     egress = serializers.DictField(required=False, help_text=_EGRESS_HELP)
+    warm = serializers.DictField(required=False, help_text=_WARM_HELP)
 
 
 class PoolView(serializers.Serializer[Any]):
@@ -147,6 +155,7 @@ class PoolView(serializers.Serializer[Any]):
     sandbox = serializers.CharField(help_text=_SANDBOX_HELP)
     host_network = serializers.BooleanField(help_text=_HOST_NETWORK_HELP)
     egress = serializers.DictField(help_text=_EGRESS_HELP)
+    warm = serializers.DictField(help_text=_WARM_HELP)
     created_at = serializers.DateTimeField()
 
 
@@ -237,6 +246,79 @@ class ResourceView(serializers.Serializer[Any]):
     retries = serializers.DictField()
     api = serializers.DictField(allow_null=True)
     shares = serializers.DictField(child=serializers.DictField())
+    created_at = serializers.DateTimeField()
+
+
+class FleetBody(StrictSerializer):
+    """The declaration of a fleet."""
+
+    engine = serializers.ChoiceField(choices=[engine.value for engine in FleetEngine])
+    source = serializers.CharField(  # type: ignore[assignment]  # a member of this name
+        required=False, allow_blank=True, help_text="Model of its workers; empty: its own name."
+    )
+    workers = serializers.ListField(
+        child=serializers.DictField(),
+        required=False,
+        help_text="Servers that run elsewhere: name, url (without /v1), slots, degree.",
+    )
+    gpus = serializers.IntegerField(
+        required=False, help_text="GPUs of the pool for workers of our own."
+    )
+    degrees = serializers.ListField(
+        child=serializers.IntegerField(),
+        required=False,
+        help_text="GPUs that a worker of our own may have: 1, 2, 4, 8.",
+    )
+    pool = _Name(required=False)
+    slots = serializers.IntegerField(
+        required=False, help_text="Generations at once, for each GPU of workers of our own."
+    )
+    policy = serializers.ChoiceField(
+        choices=[policy.value for policy in PlacementName], required=False
+    )
+    transfer = serializers.ChoiceField(
+        choices=[each.value for each in TransferAdapter],
+        required=False,
+        help_text="How caches reach other workers; empty: as the workers say.",
+    )
+    profile = serializers.DictField(
+        required=False,
+        allow_null=True,
+        help_text="Measured seconds per token by degree, batch and context, which placement decides from.",
+    )
+    modelled = serializers.ChoiceField(
+        choices=["", *MODELLED],
+        required=False,
+        help_text="Model whose modelled times stand in for a profile.",
+    )
+
+
+class NewFleetBody(FleetBody):
+    """A fleet to add."""
+
+    name = _Name()
+
+
+class DeclaredFleetView(serializers.Serializer[Any]):
+    """A fleet."""
+
+    def to_representation(self, instance: Any) -> dict[str, Any]:
+        """Return the declaration with defaults, as ``projects`` of the context see it."""
+        spec = visible_struct(fleet_of(instance), self.context.get("projects"))
+        shown = {field: getattr(spec, field) for field in spec.__struct_fields__}
+        created_at = serializers.DateTimeField().to_representation(instance.created_at)
+        return {"name": instance.name, **_plain(shown), "created_at": created_at}
+
+    name = serializers.CharField()
+    engine = serializers.CharField()
+    source = serializers.CharField()  # type: ignore[assignment]  # a member of this name
+    workers = serializers.ListField(child=serializers.DictField())
+    gpus = serializers.IntegerField()
+    degrees = serializers.ListField(child=serializers.IntegerField())
+    pool = serializers.CharField()
+    slots = serializers.IntegerField()
+    policy = serializers.CharField()
+    transfer = serializers.CharField()
     created_at = serializers.DateTimeField()
 
 

@@ -9,6 +9,7 @@ from tangram_web.pools.api import configuration
 from tangram_web.pools.api.tokens import TokenViewSet
 from tangram_web.pools.api.views import (
     NAME_IN_PATH,
+    FleetViewSet,
     NodeDrainControl,
     NodeForgetControl,
     NodeResumeControl,
@@ -21,6 +22,7 @@ router = SimpleRouter(trailing_slash=False)
 router.register("pools", PoolViewSet, basename="pool")
 router.register("projects", ProjectViewSet, basename="project")
 router.register("resources", ResourceViewSet, basename="resource")
+router.register("fleets", FleetViewSet, basename="fleet")
 router.register("tokens", TokenViewSet, basename="token")
 
 urlpatterns = [

@@ -18,7 +18,10 @@ from domain.principals import Principal, Scope
 from tangram_web.lib.access import HasScope
 from tangram_web.pools import services
 from tangram_web.pools.api.serializers import (
+    DeclaredFleetView,
     DrainBody,
+    FleetBody,
+    NewFleetBody,
     NodeDrainView,
     NodeForgottenView,
     PoolBody,
@@ -32,7 +35,7 @@ from tangram_web.pools.api.serializers import (
     ResourceView,
 )
 from tangram_web.pools.authentication import actor_of
-from tangram_web.pools.models import NodeDrain, Pool, Project, Resource
+from tangram_web.pools.models import FleetRow, NodeDrain, Pool, Project, Resource
 from tangram_web.pools.selectors import projects_seen_by
 from tangram_web.pools.services import node_forget
 from tangram_web.pools.visibility import projects_of
@@ -149,6 +152,33 @@ class ResourceViewSet(ConfigViewSet):
         """Set a resource's limit, adding it when it is missing."""
         body = self.body(ResourceLimit)
         return self.shown(services.resource_set(actor=actor_of(request), name=name, **body))
+
+
+class FleetViewSet(ConfigViewSet):
+    """Fleets: the workers behind one model name."""
+
+    queryset = FleetRow.objects.all()
+    serializer_class = view_serializer = DeclaredFleetView
+
+    @extend_schema(request=NewFleetBody, responses={201: DeclaredFleetView})
+    def create(self, request: Request) -> Response:
+        """Add a fleet."""
+        body = self.body(NewFleetBody)
+        name = body.pop("name")
+        fleet = services.fleet_set(actor=actor_of(request), name=name, spec=body, new=True)
+        return self.shown(fleet, status.HTTP_201_CREATED)
+
+    @extend_schema(request=FleetBody)
+    def update(self, request: Request, name: str) -> Response:
+        """Replace the declaration of a fleet, adding it when it is missing."""
+        body = self.body(FleetBody)
+        return self.shown(services.fleet_set(actor=actor_of(request), name=name, spec=body))
+
+    @extend_schema(responses={204: None})
+    def destroy(self, request: Request, name: str) -> Response:
+        """Delete a fleet; its waiting generations end."""
+        services.fleet_delete(actor=actor_of(request), name=name)
+        return Response(status=status.HTTP_204_NO_CONTENT)
 
 
 class NodeControl(APIView):

@@ -32,8 +32,31 @@ def addresses_of_pages(done: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def fits(page: Page) -> bool:
+    """Say whether a page is no wider than its window."""
+    return bool(
+        page.evaluate(
+            "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+        )
+    )
+
+
+def expect_whole(page: Page, address: str) -> None:
+    """Check what every page has: a heading, its place in the menu, and the width of its window."""
+    expect(page.locator("h1")).to_be_attached()
+    expect(page.locator('nav a[aria-current="page"]')).to_have_count(1)
+    assert fits(page), address
+
+
 def visit(page: Page, path: str) -> None:
     page.goto("/".join(page.url.split("/")[:3]) + path)
+
+
+def hold(page: Page) -> None:
+    """Pause a live page: a row that is drawn again between press and release of the button hears no click."""
+    expect(page.locator("tg-live .word")).to_have_text("Live")
+    page.keyboard.press("p")
+    expect(page.locator("tg-live .word")).to_have_text("Paused")
 
 
 def go(page: Page, key: str) -> None:

@@ -10,9 +10,9 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.acceptance.browser.conftest import Open, run
+from tests.acceptance.browser.pages import fits
 from tests.acceptance.browser.people import WORD, sign_in
 from tests.acceptance.browser.test_console_is_accessible import violations
-from tests.acceptance.browser.test_console_pages import fits
 from tests.acceptance.up.conftest import Tangram
 from tests.architecture.tree import ROOT
 

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, WebSocket, expect
 
 from tests.acceptance.browser.conftest import DESK, PHONE, Open, entry_link, run
-from tests.acceptance.browser.pages import PATIENCE_MS, go
+from tests.acceptance.browser.pages import PATIENCE_MS, go, hold
 from tests.acceptance.up.conftest import Tangram
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -48,6 +48,7 @@ def test_an_action_shows_up_while_one_watches(tangram: Tangram, open_page: Open)
     expect(row).to_be_visible()
     expect(page.locator("#outcomes")).to_contain_text("Completed")
     expect(page.locator("#stat-p50 .value")).not_to_have_text("–")
+    hold(page)
     row.click()
     expect(page.locator("main")).to_contain_text(done["id"])
     expect(page.locator("main")).to_contain_text("hello")
@@ -130,8 +131,9 @@ def _serves(process: psutil.Process, tangram: Tangram) -> bool:
 
 
 @pytest.mark.parametrize("path", ["/", "/actions/"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [DESK, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize(
+    ("scheme", "viewport"), [("light", PHONE), ("dark", DESK)], ids=["light-phone", "dark-desk"]
+)
 def test_a_page_fits_its_screen(open_page: Open, path: str, scheme: str, viewport: Any) -> None:
     page = open_page(path, viewport=viewport, color_scheme=scheme)
     expect(page.locator("main")).to_be_visible()

@@ -43,12 +43,20 @@ spec:
   warm_up: {path: /}
 """
 WAITS = {"task": "verbs", "kind": "noop", "cost": {"api:verbs": 1}}
+#: Its RUN waits for a seat: the pool has no backend.
+WAITING_ROLLOUT = {
+    "task": "verbs",
+    "handler": "noop",
+    "instances": [{"id": "a"}],
+    "llm": "verbs-none",
+}
+BACKEND = "verbs-llm/b1"
 
 
 class Case(NamedTuple):
     """How a verb is done."""
 
-    #: What it is done to; ``ACTION`` and ``NODE`` stand for those that the stack has.
+    #: What it is done to; ``ACTION``, ``ROLLOUT`` and ``NODE`` stand for those that the stack has.
     target: str
     #: Label of a field → what is typed or chosen there.
     fields: dict[str, str] = {}
@@ -77,6 +85,18 @@ CASES: dict[tuple[str, str], Case] = {
                                written="prioritise"),
     ("task", "cancel"): Case("default/verbs", {"Reason": "all wrong"}, "All these actions end",
                              "tangram task cancel verbs"),
+    ("rollout", "cancel"): Case("ROLLOUT", {"Reason": "not needed"}, "ends as cancelled",
+                                "tangram rollout cancel rol_"),
+    ("rollout", "park"): Case("ROLLOUT", {"Reason": "later"}, "Its leases end", "tangram rollout park rol_"),
+    ("rollout", "resume"): Case("ROLLOUT", {}, "continues at its last turn", "tangram rollout resume rol_",
+                                after="park"),
+    ("backend", "drain"): Case(BACKEND, {}, "gets no new rollouts", "tangram backend drain b1"),
+    ("backend", "resume"): Case(BACKEND, {}, "takes new rollouts again", "tangram backend resume b1",
+                                after="drain"),
+    ("backend", "remove"): Case(BACKEND, {}, "sample elsewhere", "tangram backend rm b1"),
+    ("backends", "add"): Case("verbs-llm", {"Address": "http://127.0.0.1:9/v1"}, "take seats on it",
+                              "tangram backend add http://127.0.0.1:9"),
+    ("backends", "clear"): Case("verbs-llm", {}, "are removed", "tangram backend clear"),
     ("node", "drain"): Case("NODE", {"Reason": "a new disk"}, "takes no new actions",
                             "tangram node drain", ": a new disk"),
     ("node", "resume"): Case("NODE", {}, "takes new actions again", "tangram node resume",
@@ -128,6 +148,14 @@ def aim(tangram: Tangram, people: dict[str, Page], node: str) -> Any:
             return node
         if case.target == "GONE":
             return a_node_that_fell_silent(tangram, people["admin"])
+        if case.target == "ROLLOUT":
+            made: str = tangram.post("/api/v1/rollouts", WAITING_ROLLOUT)["rollouts"][0]["id"]
+            until(people["admin"], "/rollouts/?task=verbs", lambda page: made in page.content())
+            return made
+        if case.target.startswith("verbs-llm"):
+            backend = {"pool": "verbs-llm", "name": "b1", "address": "http://127.0.0.1:9"}
+            tangram.post("/api/v1/backends", backend)
+            return case.target
         if case.target != "ACTION" and not case.target.startswith("default/"):
             return case.target
         waits = tangram.post("/api/v1/actions", WAITS)["id"]

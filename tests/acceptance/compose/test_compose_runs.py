@@ -71,10 +71,10 @@ def test_every_part_is_healthy_and_none_runs_as_root(stack: Stack) -> None:
     names = {name.rpartition("-")[0] for name in stack.containers()}
 
     assert names == {
-        "redis", "postgres", "setup", "web", "scheduler", "projector", "node", "jobs"
+        "redis", "postgres", "setup", "web", "scheduler", "projector", "node", "jobs", "rollout"
     }  # fmt: skip
     assert stack.containers()["setup-1"]["State"]["ExitCode"] == 0
-    until(lambda: stack.health() == {"healthy": 7})
+    until(lambda: stack.health() == {"healthy": 8})
     assert {name: uids for name, uids in stack.users().items() if 0 in uids} == {}
     until(lambda: stack.ask("GET", "/readyz").status == 200)
 
@@ -103,7 +103,7 @@ def test_killed_parts_restart_and_nothing_is_lost_or_run_twice(stack: Stack) -> 
     assert Counter(finished(stack, each)["outcome"] for each in ids) == {"completed": ACTIONS}
     ran = finished(stack, submit(stack, "sort -n done"))["result"]["stdout"].split()
     assert ran == [str(number) for number in range(ACTIONS)]
-    until(lambda: stack.health() == {"healthy": 7})
+    until(lambda: stack.health() == {"healthy": 8})
     restarted = {name for name, facts in stack.containers().items() if facts["RestartCount"]}
     assert restarted == {"scheduler-1", "web-1", "projector-1", "jobs-1"}
 
@@ -116,7 +116,7 @@ def test_a_backup_is_put_back(stack: Stack) -> None:
     after = submit(stack, "echo after")
     finished(stack, after)
 
-    stack.compose("stop", "web", "scheduler", "projector", "jobs", "node")
+    stack.compose("stop", "web", "scheduler", "projector", "jobs", "rollout", "node")
     stack.compose(*manage, "restore", "/var/backups/tangram/one", "--replace")
     stack.compose("up", "--detach", "--wait")
 
@@ -133,7 +133,7 @@ def test_down_ends_in_order_and_up_with_more_of_each_finds_everything(stack: Sta
 
     ends = stack.exit_codes(since)
     assert {name: code for name, code in ends.items() if code not in IN_ORDER} == {}
-    parts = ("web", "scheduler", "projector", "node", "jobs", "redis", "postgres")
+    parts = ("web", "scheduler", "projector", "node", "jobs", "rollout", "redis", "postgres")
     assert {f"{part}-1" for part in parts} <= set(ends)
     named = {"redis", "postgres", "setup", "backups", "node", "bodies"}
     assert stack.volumes() == {f"tangram_{name}" for name in named}
@@ -143,10 +143,10 @@ def test_down_ends_in_order_and_up_with_more_of_each_finds_everything(stack: Sta
     stack.up("--scale", "web=2", "--scale", "scheduler=2")
 
     assert stack.token == token
-    until(lambda: stack.health() == {"healthy": 10})
+    until(lambda: stack.health() == {"healthy": 11})
     assert finished(stack, kept)["result"]["stdout"] == "kept\n"
     until(lambda: {stack.ask("GET", "/readyz", port=port).status for port in (8000, 8001)} == {200})
-    wanted = {"loop": 1, "standby": 1, "node": 2, "projector": 1, "jobs": 1}
+    wanted = {"loop": 1, "standby": 1, "node": 2, "projector": 1, "jobs": 1, "rollout": 1}
 
     def all_show_life() -> bool:
         status, body = stack.ask("GET", "/readyz?verbose")

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.utils import timezone
 
 from domain.principals import Scope
+from rollout.ports import Record
+from scheduler.runtime.rollouts.log_store import rollout_logs
 from tangram_web.accounts.models import Membership
 from tangram_web.audit.models import AuditEntry
 from tangram_web.audit.services import SYSTEM
 from tangram_web.dashboard.pages import ConsolePage
 from tangram_web.pools.models import Project
 from tangram_web.pools.tokens import token_create
-from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
+from tangram_web.records.models import ActionRecord, RolloutRecord, TaskRecord, TrajectoryRecord
 from tangram_web.simulations.models import Simulation
 from tangram_web.webhooks.models import Delivery, DeliveryAttempt, Endpoint
 from tests.page_addresses import address_of
@@ -25,13 +29,18 @@ ENDPOINT, SIMULATION, ENTRY = "whk_0000000000000000", "sim_0000000000000000", 1_
 PARAMETERS = {
     "action_id": "act_00001", "trajectory_key": "default/t-1", "task_key": "default/swe",
     "entry_id": str(ENTRY), "number": "1", "simulation_id": SIMULATION, "endpoint_id": ENDPOINT,
-    "delivery_id": "1", "membership_id": "1", "token_id": "none",
+    "delivery_id": "1", "membership_id": "1", "token_id": "none", "rollout_id": f"rol_{1:028x}",
 }  # fmt: skip
 #: Pages whose parameters have a meaning of their own.
 OF_PAGE: Mapping[str, Mapping[str, str]] = {
     "dashboard:export": {"name": "actions", "form": "csv"},
     "operations:verb": {"kind": "task", "name": "pause"},
+    "rollouts:record": {"number": "0"},
+    "rollouts:artefact": {"name": "change.patch"},
 }
+_ENDED: dict[str, Any] = {
+    "state": "finished", "outcome": "completed", "reward": 1.0, "finished_at": NOW, "total_seconds": 1.0,
+}  # fmt: skip
 QUERIES = {"operations:verb": "target=default/swe", "dashboard:gpu-past": "at=1"}
 
 
@@ -39,6 +48,21 @@ def site_address(page: ConsolePage) -> str:
     """Return the address of ``page`` for the rows of `site_rows`."""
     given = PARAMETERS | dict(OF_PAGE.get(page.name, {}))
     return address_of(page, given, QUERIES.get(page.name, ""))
+
+
+def rollout_id(number: int) -> str:
+    """Return the id of the rollout with a number."""
+    return f"rol_{number:028x}"
+
+
+def rollout_log(folder: Path) -> None:
+    """Write the log of the first rollout below a folder of bodies."""
+    logs = rollout_logs(str(folder), 1024**3)
+    logs.create([(rollout_id(1), Record("request", {"instance": {"id": "a"}}))])
+    turn = {"message": {"content": "hello"}, "prompt_tokens": 3, "response_tokens": 1}
+    logs.append(rollout_id(1), 1, 1, Record("turn", turn))
+    patch = Record("artefact", {"name": "change.patch"}, {"content": b"+new\n"})
+    logs.append(rollout_id(1), 1, 2, patch)
 
 
 def singles() -> None:
@@ -77,6 +101,14 @@ def rows(first: int, last: int) -> None:
         task = "swe" if ten == 0 else f"swe-{ten}"
         TaskRecord.objects.create(key=f"default/{task}", name=task, **given)
         _rows_of_projects(ten)
+    RolloutRecord.objects.bulk_create(
+        RolloutRecord(
+            id=rollout_id(number), project="default", task="swe", handler="swe", group=f"g-{number // 4}",
+            sample=number % 4, submitted_at=NOW + timedelta(seconds=number),
+            **({"state": "assigned", "stage": "run"} if number % 5 else _ENDED | {"finished_seq": number}),
+        )
+        for number in range(first, last)
+    )  # fmt: skip
 
 
 def _rows_of_projects(number: int) -> None:

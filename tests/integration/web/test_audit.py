@@ -12,9 +12,9 @@ from django.test import Client, RequestFactory
 from django.utils import timezone
 
 from domain.errors import InvariantViolation
+from domain.event_base import RequestOrigin
 from domain.events import (
     ActionCancelRequested,
-    RequestOrigin,
     ServiceEvictionAsked,
     TaskCancelRequested,
     TaskPaused,

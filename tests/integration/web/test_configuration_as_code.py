@@ -107,7 +107,7 @@ def test_applying_an_export_changes_nothing(admin: Any) -> None:
     assert verbs(post(admin, "diff?prune=true", exported)) == []
     assert verbs(post(admin, "apply?prune=true", exported)) == []
     assert ConfigRevision.objects.count() == 2
-    assert len(list(yaml.safe_load_all(exported))) == 7
+    assert len(list(yaml.safe_load_all(exported))) == 10
     assert "search-key" in exported
 
 
@@ -133,6 +133,9 @@ def test_pruning_deletes_what_the_file_does_not_name(admin: Any) -> None:
 
     assert verbs(pruned) == [
         ("delete", "Node", "n7"),
+        ("delete", "Resource", "stage:run"),
+        ("delete", "Resource", "stage:init"),
+        ("delete", "Resource", "stage:eval"),
         ("delete", "Resource", "api:search"),
         ("delete", "Resource", "api:demo"),
         ("delete", "Project", "vision"),

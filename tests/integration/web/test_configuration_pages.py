@@ -80,6 +80,7 @@ def test_a_form_of_every_kind_is_made_from_the_schema(admin: Client) -> None:
 def test_every_member_is_explained_and_every_example_is_taken(kind: str) -> None:
     needed: dict[str, dict[str, Any]] = {
         "Resource": {"limit_units": 8},
+        "Fleet": {"engine": "vllm"},
         "GpuService": {"engine": "process", "command": ["serve"],
                        "degrees": [{"gpus": 1, "memory_bytes": 1}]},
     }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,16 @@ def test_the_rule_of_the_local_pool_is_what_the_machine_can_do(
     settings.TANGRAM_HOME, settings.TANGRAM_CPU_BACKEND = tmp_path, backend
     settings.TANGRAM_NODE_ISOLATION = isolation
     monkeypatch.setattr("managers.cpu.process.sandbox.find_sandbox", lambda *_: None)
+
+    assert local_pool.local_rule() == rule
+
+
+@pytest.mark.parametrize(("uid", "rule"), [(1000, REQUIRED), (0, OFF)])
+def test_a_machine_of_apptainer_needs_no_bubblewrap_and_no_root(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, uid: int, rule: str
+) -> None:
+    settings.TANGRAM_CPU_BACKEND, settings.TANGRAM_NODE_ISOLATION = "process", "apptainer"
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
 
     assert local_pool.local_rule() == rule
 

@@ -6,10 +6,12 @@ import json
 from collections import namedtuple
 from collections.abc import Callable
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from django.conf import settings
 from django.core.management import call_command
 from django.db import connection
 
@@ -17,6 +19,7 @@ from domain.confinement import OFF
 from domain.events import NodeJoined
 from domain.principals import Scope
 from domain.protection import Protection, UidMode
+from managers.cpu.apptainer import program
 from tangram_web.audit.services import SYSTEM
 from tangram_web.doctor import checks
 from tangram_web.doctor.results import CheckResult, CheckState, run
@@ -34,6 +37,7 @@ def site(
     defaults: None, redis_bus: Any, settings: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.TANGRAM_HOME = tmp_path
+    settings.TANGRAM_TOKENIZERS = [str(tmp_path / "tokenizers")]
     monkeypatch.setattr(services, "wait_until_in_force", lambda _: None)
 
 
@@ -60,7 +64,7 @@ def test_an_installation_in_order_ends_with_0() -> None:
     code, found = doctor()
 
     assert code == 0
-    assert set(found) == {"database", "redis", "disk", "memory", "pool", "protection"}
+    assert set(found) == {"database", "redis", "disk", "memory", "pool", "protection", "tokenizers"}
     assert found["protection"]["state"] == "ok"
     assert found["protection"]["detail"] == (
         "n1: bwrap 0.11.0, own uids for each environment, system calls filtered,"
@@ -116,6 +120,57 @@ def test_a_redis_that_the_kernel_does_not_spare_is_a_warning_with_its_cure(
     assert ("OOMScoreAdjust" in found["memory"]["cure"]) is (score == 0)
 
 
+def a_stand_in(folder: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the program of the machine be one that says it is Apptainer."""
+    program = folder / "apptainer"
+    program.write_text(f"#!/bin/sh\necho apptainer version {version}\n")
+    program.chmod(0o755)
+    monkeypatch.setitem(settings.TANGRAM_APPTAINER, "apptainer_program", str(program))
+    monkeypatch.setattr(checks, "forbidden_namespaces", str)
+
+
+def test_a_machine_that_neither_has_nor_wants_apptainer_is_not_asked_about_it() -> None:
+    assert "apptainer" not in doctor()[1]
+
+
+def test_a_node_that_wants_apptainer_fails_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "TANGRAM_NODE_ISOLATION", "apptainer")
+    code, found = doctor()
+    assert (code, found["apptainer"]["state"]) == (1, "fail")
+    assert found["apptainer"]["detail"] == "apptainer is not installed"
+    assert "https://apptainer.org" in found["apptainer"]["cure"]
+
+
+@pytest.mark.parametrize(
+    ("one_user", "state", "said"),
+    [
+        ("", "ok", "--fakeroot with all users of an image"),
+        ("/etc/subuid has no range: add the line tangram:100000:65536", "warn", "has no range"),
+    ],
+)
+def test_apptainer_is_found_with_its_version_and_its_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_user: str, state: str, said: str
+) -> None:
+    a_stand_in(tmp_path, "1.3.1", monkeypatch)
+    monkeypatch.setattr(program, "lacking_users", lambda *_: one_user)
+    found = doctor()[1]["apptainer"]
+    assert found["state"] == state
+    assert found["detail"].startswith("apptainer 1.3.1 at")
+    assert said in found["detail"]
+    assert found["cure"] == (one_user.partition(": ")[2])
+
+
+def test_a_kernel_without_user_namespaces_is_named_with_its_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_stand_in(tmp_path, "1.3.1", monkeypatch)
+    why = "/proc/sys/user/max_user_namespaces is 0: set user.max_user_namespaces=15000"
+    monkeypatch.setattr(checks, "forbidden_namespaces", lambda: why)
+    found = doctor()[1]["apptainer"]
+    assert "user namespaces are forbidden" in found["detail"]
+    assert found["cure"] == "set user.max_user_namespaces=15000"
+
+
 def test_a_database_without_its_migrations_is_a_failure() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT max(name) FROM django_migrations WHERE app = 'records'")
@@ -160,3 +215,20 @@ def test_over_rest_only_a_token_of_all_projects_sees_the_checks(caller: Callable
     assert answer.json()["in_order"] is True
     assert {each["check"] for each in answer.json()["findings"]} >= {"redis", "protection"}
     assert bound.status_code == 403
+
+
+def test_tokenizers_are_listed_and_a_missing_folder_is_a_warning_with_its_cure(
+    settings: Any, tmp_path: Path
+) -> None:
+    join(BWRAP, "bwrap")
+    (tmp_path / "tokenizers" / "org" / "model").mkdir(parents=True)
+    (tmp_path / "tokenizers" / "org" / "model" / "tokenizer.json").write_text("{}")
+
+    _, found = doctor()
+    settings.TANGRAM_TOKENIZERS = [str(tmp_path / "tokenizers"), str(tmp_path / "missing")]
+    _, lacking = doctor()
+
+    assert found["tokenizers"]["state"] == "ok"
+    assert found["tokenizers"]["detail"].endswith(": org/model")
+    assert lacking["tokenizers"]["state"] == "warn"
+    assert str(tmp_path / "missing") in lacking["tokenizers"]["detail"]

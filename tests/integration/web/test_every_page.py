@@ -22,7 +22,7 @@ from tangram_web import site_map, urls
 from tangram_web.accounts.models import Membership, Role
 from tangram_web.dashboard.pages import Access, ConsolePage, NavigationGroup
 from tangram_web.lib import scheduler_client
-from tests.integration.web.site import PARAMETERS, rows, singles, site_address
+from tests.integration.web.site import PARAMETERS, rollout_log, rows, singles, site_address
 from tests.page_addresses import HTML_PAGES, READ_PAGES, parameters_of
 
 BASELINE = Path(__file__).with_name("query_counts.json")
@@ -33,7 +33,8 @@ NONSENSE = (LONG, MARKUP, "\0", "%", "../../etc/passwd", "' OR 1=1 --", "\u202e\
 FIELDS = ("project", "username", "role", "name", "days", "scopes", "workload", "window", "policies",
           "batch", "seeds", "title", "pasted", "url", "events", "confirm", "session", "state",
           "enabled", "rewards", "task", "trajectory", "outcome", "before", "action", "range", "to",
-          "at", "target", "kind", "policy", "resource", "pool", "actor", "since")  # fmt: skip
+          "at", "target", "kind", "policy", "resource", "pool", "actor", "since",
+          "lane", "group", "instance", "handler", "worker", "llm", "turn")  # fmt: skip
 #: Pages that need an admin of every project.
 ADMIN_ONLY = {"configuration:edit"}
 #: Pages without an answer for the rows of these tests: a link that was used, no GPU history.
@@ -43,9 +44,13 @@ every_page = pytest.mark.parametrize("page", READ_PAGES, ids=lambda page: page.n
 
 
 @pytest.fixture(autouse=True)
-def site(defaults: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def site(
+    defaults: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: Any
+) -> None:
     # The scheduler does not answer: a question to it is no database query.
     monkeypatch.setattr(scheduler_client, "ANSWER_SECONDS", 0.01)
+    settings.TANGRAM_BODIES_DIRECTORY = str(tmp_path)
+    rollout_log(tmp_path)
     singles()
     rows(0, 20)
 

@@ -120,6 +120,21 @@ def test_used_and_granted_resources_are_exported(
     assert found["tangram_gpu_service_host_memory_capacity_bytes", on_node] == 8
 
 
+def test_prepared_environments_are_exported(redis_bus: Any, scrape: Callable[..., Any]) -> None:
+    facts = {
+        "wanted": 4, "kept": 3, "taken": 2, "made": 5, "problem": "", "memory_bytes": 2**20,
+    }  # fmt: skip
+    life = {"role": "node", "at": time() + 300, "warm": {"swe:1": facts}}
+    redis_bus.hset(KEYS.workers, "node@n1", json.dumps(life))
+
+    found = samples(scrape().content)
+
+    name, labels = "tangram_warm_environments", (("image", "swe:1"), ("node", "n1"))
+    gauges = [found[f"{name}_{each}", labels] for each in ("wanted", "kept", "memory_bytes")]
+    assert gauges == [4, 3, 2**20]
+    assert [found[f"{name}_{each}_total", labels] for each in ("taken", "made")] == [2, 5]
+
+
 def test_lag_is_counted_from_the_position_of_each_reader(
     redis_bus: Any, scrape: Callable[..., Any]
 ) -> None:

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from django.contrib.auth import get_user_model
 from django.test import Client
 
+from contract.rollout_status import BackendStatus, RolloutsStatus
 from domain.codec import decode_command, unpack_fields
 from domain.events import (
     ActionCancelRequested,
@@ -29,7 +30,13 @@ from tangram_web.lib import bus, scheduler_client
 from tangram_web.operations.verbs import VERBS
 from tangram_web.pools.manifests import parse
 from tangram_web.pools.models import GpuServiceRow, NodeDrain, Pool, Resource
-from tangram_web.records.models import ActionRecord, NodeRecord, TaskRecord, TrajectoryRecord
+from tangram_web.records.models import (
+    ActionRecord,
+    NodeRecord,
+    RolloutRecord,
+    TaskRecord,
+    TrajectoryRecord,
+)
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -43,6 +50,14 @@ ASKED: dict[tuple[str, str], tuple[str, dict[str, str], str]] = {
     ("task", "resume"): ("default/swe", {}, "resume"),
     ("task", "priority"): ("default/swe", {"priority": "5"}, "prioritise"),
     ("task", "cancel"): ("default/swe", {"typed": "default/swe"}, "cancel"),
+    ("rollout", "cancel"): ("rol_1", {"reason": "a mistake"}, "cancel"),
+    ("rollout", "park"): ("rol_1", {"reason": "later"}, "park"),
+    ("rollout", "resume"): ("rol_2", {}, "resume"),
+    ("backend", "drain"): ("policy/b1", {}, "drain"),
+    ("backend", "resume"): ("policy/b2", {}, "resume"),
+    ("backend", "remove"): ("policy/b1", {"typed": "policy/b1"}, "remove"),
+    ("backends", "add"): ("policy", {"address": "http://10.0.0.7:8000/v1/", "seats": "8"}, "add"),
+    ("backends", "clear"): ("policy", {"typed": "policy"}, "clear"),
     ("node", "drain"): ("n1", {"running": "goes on"}, "drain"),
     ("node", "resume"): ("n2", {}, "resume"),
     ("node", "forget"): ("n9", {"typed": "n9"}, "forget"),
@@ -92,6 +107,16 @@ def world(defaults: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch) -> No
     Resource.objects.create(name="api:metered", limit_units=8, spec={"quotas": quotas})
     for name, shut in (("reward", False), ("judge", True)):
         GpuServiceRow.objects.create(name=name, spec={**SERVICE, "quarantined": shut})
+    for number, state in ((1, "assigned"), (2, "parked")):
+        RolloutRecord.objects.create(
+            id=f"rol_{number}", project="default", task="swe", state=state, submitted_at=NOW
+        )
+    served = [
+        BackendStatus("policy", name, number, f"http://10.0.0.{number}:8000", 4, drained=drained)
+        for number, name, drained in ((1, "b1", False), (2, "b2", True))
+    ]
+    status = RolloutsStatus(backends=served, pools={"policy": 2})
+    monkeypatch.setattr(scheduler_client, "rollouts", lambda **_: status)
     monkeypatch.setattr(scheduler_client, "ANSWER_SECONDS", 0.01)
 
 
@@ -162,7 +187,7 @@ def test_a_verb_is_shown_done_and_audited(
 def test_a_role_does_what_it_may_and_no_more(browser: Any, verb: Any, role: Role) -> None:
     target, given, _ = ASKED[verb]
     order, needed = list(Role), VERBS[verb].role
-    of_project = verb[0] in ("action", "task")
+    of_project = verb[0] in ("action", "task", "rollout")
     member = browser(role, everywhere=not of_project)
 
     answer = member.post(address(verb), {"target": target, **given})
@@ -314,6 +339,8 @@ def test_an_operation_is_undone(browser: Any, redis_bus: Any) -> None:
             "/act/resource/share/?target=api%3Ademo&amp;project=default&amp;nominal_units=",
         ),
         (("service", "restore"), "/act/service/evict/?target=reward"),
+        (("rollout", "park"), "/act/rollout/resume/?target=rol_1"),
+        (("backend", "drain"), "/act/backend/resume/?target=policy%2Fb1"),
         (("service", "quarantine"), "/act/service/release/?target=reward"),
         (("service", "release"), "/act/service/quarantine/?target=judge"),
     ):
@@ -403,7 +430,7 @@ def test_markup_stays_text(browser: Any) -> None:
         assert MARKUP not in page.content.decode()
 
 
-@pytest.mark.parametrize("target", ["", "\0", "x" * 10_000, "../..", "act_9"])
+@pytest.mark.parametrize("target", ["", "\0", "x" * 10_000, "../..", "act_9/"])
 def test_nonsense_is_404(browser: Any, target: str) -> None:
     admin = browser(Role.ADMIN, everywhere=True)
 
@@ -416,7 +443,8 @@ def test_the_page_of_operating_has_a_way_to_each_verb(browser: Any) -> None:
     operator = browser(Role.OPERATOR, everywhere=True).get("/operate/").content.decode()
     admin = browser(Role.ADMIN, everywhere=True).get("/operate/").content.decode()
 
-    of_pages = {verb for verb in VERBS if verb[0] not in ("action", "task")}
+    elsewhere = ("action", "task", "rollout", "backend", "backends")
+    of_pages = {verb for verb in VERBS if verb[0] not in elsewhere}
     for kind, name in of_pages:
         path = f"/act/{kind}/{name}/?target="
         assert path in admin

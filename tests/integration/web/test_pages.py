@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from time import time
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ from domain.action import ActionState
 from domain.advice import EvictionTrial, ExtraUnitsEffect, IdleEnvironment, UnblockHint, UnmetSize
 from domain.codec import Reply, decode_command, encode
 from domain.events import ActionQueried, DecisionsQueried, QueuesQueried, StatusQueried
-from tangram_web.lib import scheduler_client
+from tangram_web.lib import bus, scheduler_client
 from tangram_web.records.models import (
     ActionRecord,
     EndRecord,
@@ -168,6 +169,23 @@ def test_workers_show_lags(browser: Client, scheduler: None) -> None:
     assert "no leader" in text
     assert "projector" in text
     assert "entry 42" in text
+
+
+def test_workers_show_prepared_environments(
+    browser: Client, scheduler: None, redis_bus: Any
+) -> None:
+    assert 'id="warm"' not in browser.get("/workers/").content.decode()
+    facts = {
+        "wanted": 4, "kept": 3, "taken": 2, "made": 5, "memory_bytes": 2**20,
+        "problem": f"no image {MARKUP}",
+    }  # fmt: skip
+    life = {"role": "node", "pid": 1, "at": time() + 300, "warm": {"swe:1": facts}}
+    redis_bus.hset(bus.keys().workers, "node@n1", json.dumps(life))
+
+    text = browser.get("/workers/").content.decode()
+
+    assert "<td>3 of 4</td><td>2</td><td>5</td><td>1.0\xa0MB</td>" in text
+    assert MARKUP not in text
 
 
 @pytest.mark.parametrize(

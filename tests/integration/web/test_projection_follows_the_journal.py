@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from contract.requests import ActionRequest
 from domain.action import EnvironmentSpec, Kind, LeaseSpec, Outcome
-from domain.allocation import Allocation, UsedResources
+from domain.allocation import Allocation, Placement, UsedResources
 from domain.apis import CallResult, CallSpec
 from domain.codec import encode
 from domain.decisions import ForkEnvironment, Grant, RemoveEnvironment, Renew, Resize
@@ -354,3 +354,18 @@ def test_a_trajectory_whose_environment_is_to_go_is_over(journal):
     row = TrajectoryRecord.objects.get()
     assert (row.state, row.environment_removed_at) == ("finished", None)
     assert row.finished_at == wall(1001.5)
+
+
+def test_a_lease_of_a_seat_is_stored_with_its_backend(journal):
+    action = an_action(kind=Kind.LEASE, cost={"llm:policy": (1000,)}, lease=LeaseSpec(5.0))
+    journal.submit(action)
+    seat = Allocation(ResourceId("llm:policy"), 1000, (3,), shared=True)
+    journal.write([], [Grant(action.id, None, (seat,), expires_at=1005.0)])
+
+    project(journal.entries)
+
+    shown = view_of(ActionRecord.objects.get())
+    assert (shown.units, shown.placement) == (
+        {"llm:policy": 1},
+        Placement(None, units={"llm:policy": (3,)}),
+    )

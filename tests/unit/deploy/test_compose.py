@@ -23,7 +23,8 @@ FOREIGN = {"FORWARDED_ALLOW_IPS"}
 #: What each part gets where compose has an answer of its own, or what is no concern of a container.
 NOT_TAKEN = {
     "TANGRAM_HOME", "TANGRAM_DEBUG", "TANGRAM_SECRETS_DIRECTORY", "TANGRAM_DOCKER_", "TANGRAM_API_SECRET_",
-    "TANGRAM_ENVIRONMENT_", "TANGRAM_DISK_", "TANGRAM_REDIS_PACKAGE",
+    "TANGRAM_ENVIRONMENT_", "TANGRAM_DISK_", "TANGRAM_REDIS_PACKAGE", "TANGRAM_ROLLOUT_WORKER",
+    "TANGRAM_APPTAINER_",  # the image has bubblewrap, not Apptainer
 }  # fmt: skip
 
 
@@ -39,10 +40,10 @@ def settings_read() -> set[str]:
 
 def test_every_part_of_the_system_is_there() -> None:
     assert set(SERVICES) == {
-        "redis", "postgres", "setup", "web", "scheduler", "projector", "node", "jobs",
+        "redis", "postgres", "setup", "web", "scheduler", "projector", "node", "jobs", "rollout",
         "prometheus", "grafana",
     }  # fmt: skip
-    assert {"setup", "web", "scheduler", "projector", "node", "jobs"} == OURS
+    assert {"setup", "web", "scheduler", "projector", "node", "jobs", "rollout"} == OURS
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))

@@ -25,6 +25,7 @@ def test_every_part_has_a_unit() -> None:
         "tangram-loop.service",
         "tangram-node@.service",
         "tangram-projector.service",
+        "tangram-rollout.service",
         "tangram-web.service",
     ]
 

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from tangram_web.supervisor.address import ServerAddress, choose_port
+from tangram_web.supervisor.address import ServerAddress, claim_port
 from tangram_web.supervisor.console import (
     Console,
     describe_database,
@@ -31,25 +31,44 @@ def taken():
 
 def test_wanted_port_that_is_taken_is_an_error(taken):
     with pytest.raises(StartFailed, match=f"port {taken}"):
-        choose_port("127.0.0.1", taken)
+        claim_port("127.0.0.1", taken)
 
 
 def test_next_free_port_is_used_without_a_wish(taken, monkeypatch):
     monkeypatch.setattr("tangram_web.supervisor.address.DEFAULT_PORT", taken)
 
-    assert taken < choose_port("127.0.0.1", None) < taken + 100
+    claim = claim_port("127.0.0.1", None)
+    try:
+        assert taken < claim.port < taken + 100
+    finally:
+        claim.release()
+
+
+def test_two_starts_at_once_choose_different_ports(taken, monkeypatch):
+    monkeypatch.setattr("tangram_web.supervisor.address.DEFAULT_PORT", taken)
+
+    first = claim_port("127.0.0.1", None)
+    second = claim_port("127.0.0.1", None)
+    with pytest.raises(StartFailed, match="is taken"):
+        claim_port("127.0.0.1", first.port)
+    first.release()
+    again = claim_port("127.0.0.1", first.port)
+
+    assert second.port > first.port
+    for claim in (second, again):
+        claim.release()
 
 
 def test_port_out_of_range_is_an_error():
     with pytest.raises(StartFailed, match="port 70000"):
-        choose_port("127.0.0.1", 70000)
+        claim_port("127.0.0.1", 70000)
 
 
 @pytest.mark.parametrize("port", [None, 8000])
 @pytest.mark.parametrize("host", ["a..b", "192.0.2.1", "::2"])
 def test_the_host_of_another_machine_is_named_instead_of_its_ports(host, port):
     with pytest.raises(StartFailed, match=r"cannot listen on .* with --host"):
-        choose_port(host, port)
+        claim_port(host, port)
 
 
 @pytest.mark.parametrize(

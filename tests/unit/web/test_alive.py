@@ -26,6 +26,11 @@ def test_a_node_is_known_by_its_own_name_wherever_it_is() -> None:
     assert not is_alive(rows("node@n-10"), "node", "here", "n-1", NOW)
 
 
+def test_a_rollout_worker_is_known_by_its_own_name() -> None:
+    assert is_alive(rows("rollout@r-1"), "rollout", "here", "r-1", NOW)
+    assert not is_alive(rows("rollout@r-10", "node@r-1"), "rollout", "here", "r-1", NOW)
+
+
 def test_another_host_or_another_role_does_not_count() -> None:
     assert not is_alive(rows("loop@there:7:ab"), "loop", "here", "n", NOW)
     assert not is_alive(rows("loop@here2:7:ab"), "loop", "here", "n", NOW)

@@ -39,6 +39,16 @@ def test_variables_of_one_prefix_become_settings(monkeypatch):
     assert env.env_prefixed("PART_", "part_") == {"part_image": "swe:1"}
 
 
+def test_folders_are_split_at_colons_and_made_absolute(monkeypatch):
+    monkeypatch.setenv("NAME", "/a:~/b::c")
+
+    found = env.env_folders("NAME", [])
+
+    assert found == ["/a", str(Path("~/b").expanduser()), str(Path("c").absolute())]
+    monkeypatch.setenv("NAME", "")
+    assert env.env_folders("NAME", [Path("/d")]) == ["/d"]
+
+
 def test_list_is_split_at_commas(monkeypatch):
     monkeypatch.setenv("NAME", " a, b ,,c")
 

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from domain.action import Outcome, Timing
-from domain.decisions import Decision, Finish, Grant
+from domain.decisions import AssignRollout, Decision, Finish, FinishRollout, Grant
+from domain.events import Event
 from domain.ids import ActionId
+from domain.rollout_events import BackendJudged, RolloutWorkerLost
+from domain.rollouts import Rollout, RolloutId, RolloutOutcome, RolloutResult
 from scheduler.runtime.loop import action_log
 from tangram_web.lib.logs import logging_config
 
@@ -83,3 +86,48 @@ def test_an_exception_brings_its_trace(speak: Any, form: str) -> None:
     reported = "\n".join(lines())
     assert "it broke" in reported
     assert "RuntimeError: out of luck" in reported
+
+
+def rollout_end(outcome: RolloutOutcome) -> FinishRollout:
+    result = RolloutResult(outcome, reason="10 workers were lost")
+    return FinishRollout(rollout_id=ROLLOUT.id, project="p", task="t", result=result)
+
+
+ROLLOUT = Rollout(id=RolloutId("rol_1"), project="p", task="t", handler="math")
+
+
+def test_rollouts_that_fail_by_the_fault_of_tangram_are_always_logged(speak: Any) -> None:
+    lines = speak("json")
+    action_log.record([], [rollout_end(RolloutOutcome.FAILED)])
+    assert lines() == []
+    action_log.record([], [rollout_end(RolloutOutcome.INFRA_FAILED)])
+    reported = json.loads(lines()[0])
+    assert (reported["event"], reported["rollout"]) == ("rollout finished", "rol_1")
+    assert (reported["level"], reported["reason"]) == ("warning", "10 workers were lost")
+
+
+def test_the_loss_of_backends_and_rollout_workers_is_always_logged(speak: Any) -> None:
+    lines = speak("json")
+    events: list[Event] = [
+        BackendJudged(pool="policy", backend="b1", unhealthy="it does not answer"),
+        BackendJudged(pool="policy", backend="b1"),
+        RolloutWorkerLost(worker="w1", incarnation=3),
+    ]
+    action_log.record(events, [])
+    found = [json.loads(line) for line in lines()]
+    assert [(each["level"], each["event"]) for each in found] == [
+        ("warning", "backend failed"),
+        ("info", "backend works"),
+        ("warning", "rollout worker lost"),
+    ]
+    assert (found[0]["backend"], found[0]["reason"]) == ("b1", "it does not answer")
+
+
+def test_assignments_are_logged_only_on_request(speak: Any) -> None:
+    decision = AssignRollout(ROLLOUT, "w1", 1, 2)
+    lines = speak("json")
+    action_log.record([], [decision])
+    assert lines() == []
+    lines = speak("json", actions=True)
+    action_log.record([], [decision])
+    assert json.loads(lines()[0])["worker"] == "w1"

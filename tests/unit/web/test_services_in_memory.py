@@ -144,7 +144,7 @@ def test_a_simulated_journal_shows_from_its_middle_what_the_ledgers_held():
     def watch(machine: Machine, events: list[Event], decisions: list[Decision]) -> None:
         at = machine.state.now
         entries.append(JournalEntry(len(books), 1, at, 0.0, "", list(events), list(decisions)))
-        ledger: Any = machine.state.fleet.resident[node_resource("gpu", "n000")]
+        ledger: Any = machine.state.supply.resident[node_resource("gpu", "n000")]
         books.append({Home(each.service, each.units) for each in ledger.residents()})
 
     run(Scene(calls, Cluster(1, 4, GIB, gpus=2, models=served), NONE), "minimum", watch=watch)

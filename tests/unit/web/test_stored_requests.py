@@ -131,6 +131,17 @@ def test_stored_bodies_are_in_a_backup(tmp_path: Path) -> None:
         bodies_part.load("", archive)
 
 
+def test_a_backup_has_the_logs_of_rollouts(tmp_path: Path) -> None:
+    """A restored rollout continues from its log, or not at all."""
+    source, copy, archive = tmp_path / "source", tmp_path / "copy", tmp_path / "bodies.tar"
+    log = source / "rollouts" / f"rol_{1:028x}" / "log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"records")
+    assert bodies_part.save(str(source), archive) == 1
+    bodies_part.load(str(copy), archive)
+    assert (copy / log.relative_to(source)).read_bytes() == b"records"
+
+
 def test_a_backup_finds_the_bodies_that_up_stores(settings: Any, tmp_path: Path) -> None:
     settings.TANGRAM_HOME, settings.TANGRAM_BODIES_DIRECTORY = tmp_path, ""
     assert bodies_part.directory() == str(tmp_path / "bodies")
