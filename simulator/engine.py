@@ -13,27 +13,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from domain.action import LEASE
 from domain.allocation import Allocation
 from domain.decisions import (
     Abort,
+    AssignRollout,
     Decision,
     Degraded,
     Evict,
     Finish,
+    FinishRollout,
     Forget,
     ForkEnvironment,
     Grant,
+    ParkRollout,
     Prepare,
     Refuse,
     RemoveEnvironment,
     Renew,
     Requeue,
     Resize,
+    ResumeRollout,
+    SetBackends,
     TransferFile,
     Wake,
+    WithdrawRollout,
 )
 from domain.errors import InvariantViolation
 from domain.events import (
@@ -50,7 +56,7 @@ from managers.quota.ledger import ApiLedger
 from managers.registry import load
 from scheduler.core.machine import Machine
 from scheduler.core.policies.registry import policy_named
-from scheduler.core.state.fleet import MakeLedger
+from scheduler.core.state.supply import MakeLedger
 from simulator.agenda import Agenda
 from simulator.cluster import POOL, Cluster
 from simulator.gpus import Restorable, in_memory
@@ -65,6 +71,9 @@ Watch = Callable[[Machine, list[Event], list[Decision]], None]
 #: Called now and then with the number of finished actions.
 Progress = Callable[[int], None]
 
+_OF_ROLLOUTS: Final = (
+    AssignRollout, WithdrawRollout, ParkRollout, ResumeRollout, FinishRollout, SetBackends,
+)  # fmt: skip
 #: Finished actions between two calls of a progress function.
 PROGRESS_EVERY = 500
 
@@ -157,6 +166,8 @@ class ClusterSimulation:
             TransferFile: _unexpected,
             ForkEnvironment: _unexpected,
             Refuse: _unexpected,
+            # Workloads have no rollouts: their trajectories come from traces.
+            **dict.fromkeys(_OF_ROLLOUTS, _unexpected),
         }
 
     def _boot(self, cluster: Cluster, policy: str) -> None:
@@ -164,11 +175,11 @@ class ClusterSimulation:
         events += (NodeJoined(node=node) for node in cluster.inventories())
         decisions = self.machine.handle(*events)
         for name, amounts in cluster.used.items():
-            ledger = self.machine.state.fleet.paced.get(ResourceId(name))
+            ledger = self.machine.state.supply.paced.get(ResourceId(name))
             if isinstance(ledger, ApiLedger):
                 ledger.presume(amounts)
         for node in cluster.inventories():
-            books = self.machine.state.fleet.resident.get(node_resource("gpu", node.name))
+            books = self.machine.state.supply.resident.get(node_resource("gpu", node.name))
             if isinstance(books, ChunkLedger) and node.resources["gpu"].residents:
                 homes, services = (
                     node.resources["gpu"].residents,

@@ -13,7 +13,7 @@ from domain.events import ActionSubmitted, Event, LeaseReleased, LeaseRenewed, T
 from domain.ids import ActionId
 from simulator.agenda import Agenda
 from simulator.overheads import Overheads
-from simulator.workloads.program import Act, Program, Rollout, Think, Workload
+from simulator.workloads.program import Act, Program, SimulatedTrajectory, Think, Workload
 
 Tell = Callable[[Event], None]
 
@@ -26,7 +26,7 @@ class TrajectoryPlayer:
 
     __slots__ = ("program", "project", "trajectory")
 
-    def __init__(self, rollout: Rollout, project: str) -> None:
+    def __init__(self, rollout: SimulatedTrajectory, project: str) -> None:
         self.project = rollout.project or project
         self.trajectory = rollout.trajectory
         self.program: Program = rollout.program()
@@ -42,7 +42,7 @@ class Trainers:
         self._agenda = agenda
         self._overheads = overheads
         self._tell = tell
-        self._steps: Iterator[Sequence[Rollout]] = workload.steps()
+        self._steps: Iterator[Sequence[SimulatedTrajectory]] = workload.steps()
         self._waiting: dict[ActionId, tuple[TrajectoryPlayer, Act]] = {}
         self._leases_end: dict[ActionId, float] = {}
         self._playing = 0
@@ -65,7 +65,7 @@ class Trainers:
         else:
             self._agenda.at(self._agenda.now + after_seconds, self._begin_step, rollouts)
 
-    def _begin_step(self, rollouts: Sequence[Rollout]) -> None:
+    def _begin_step(self, rollouts: Sequence[SimulatedTrajectory]) -> None:
         self._step_began = self._agenda.now
         self._playing = len(rollouts)
         for rollout in rollouts:

@@ -29,7 +29,7 @@ from domain.ids import ActionId
 from domain.resources import MILLI, Cost
 from simulator.cluster import PROJECT
 from simulator.work import ActionWork
-from simulator.workloads.program import Act, Program, Rollout, Think
+from simulator.workloads.program import Act, Program, SimulatedTrajectory, Think
 from simulator.workloads.rewards import Rewards
 from tangram_client.traces.recording import Recording, resample
 
@@ -71,11 +71,13 @@ class AiCoding:
             for recording in self._chosen(step)
         )
 
-    def steps(self) -> Iterator[list[Rollout]]:
+    def steps(self) -> Iterator[list[SimulatedTrajectory]]:
         """Yield the rollouts of each RL step."""
         for step in range(self.rl_steps):
             yield [
-                Rollout(_name(step, number), partial(self._play, step, number, recording))
+                SimulatedTrajectory(
+                    _name(step, number), partial(self._play, step, number, recording)
+                )
                 for number, recording in enumerate(self._chosen(step))
             ]
 

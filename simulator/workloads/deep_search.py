@@ -33,7 +33,7 @@ from domain.resources import MILLI
 from simulator.cluster import PROJECT
 from simulator.llm_trace import LlmRequest
 from simulator.work import ActionWork
-from simulator.workloads.program import Act, Program, Rollout, Think
+from simulator.workloads.program import Act, Program, SimulatedTrajectory, Think
 
 SECONDS_PER_TOKEN: Final = 0.02
 #: Cluster-wide limits of the default cluster.
@@ -71,11 +71,11 @@ class DeepSearch:
             for number in range(self.batch)
         )
 
-    def steps(self) -> Iterator[list[Rollout]]:
+    def steps(self) -> Iterator[list[SimulatedTrajectory]]:
         """Yield the rollouts of each RL step."""
         for step in range(self.rl_steps):
             yield [
-                Rollout(_name(step, number), partial(self._play, step, number))
+                SimulatedTrajectory(_name(step, number), partial(self._play, step, number))
                 for number in range(self.batch)
             ]
 

@@ -38,7 +38,7 @@ from simulator.cluster import GIB, PROJECT
 from simulator.gpus import GpuModel
 from simulator.llm_trace import LlmRequest
 from simulator.work import ActionWork
-from simulator.workloads.program import Act, Program, Rollout, Think
+from simulator.workloads.program import Act, Program, SimulatedTrajectory, Think
 
 #: GPUs of ARL-Tangram §6.1: five nodes of eight.
 GPUS: Final = 40
@@ -110,11 +110,11 @@ class Mopd:
         """Number of actions of all steps."""
         return self.batch * self.rl_steps
 
-    def steps(self) -> Iterator[list[Rollout]]:
+    def steps(self) -> Iterator[list[SimulatedTrajectory]]:
         """Yield the rollouts of each RL step."""
         for step in range(self.rl_steps):
             yield [
-                Rollout(_name(step, number), partial(self._play, step, number, end))
+                SimulatedTrajectory(_name(step, number), partial(self._play, step, number, end))
                 for number, end in enumerate(self._ends(step))
             ]
 

@@ -26,7 +26,7 @@ from simulator.gpus import GpuModel
 from simulator.work import ActionWork
 from simulator.workloads.deep_search import DeepSearch
 from simulator.workloads.mopd import TEACHERS, Mopd, teachers
-from simulator.workloads.program import Act, Rollout
+from simulator.workloads.program import Act, SimulatedTrajectory
 
 JUDGE: Final = "judge"
 SECONDS_PER_TOKEN: Final = 0.008
@@ -82,7 +82,7 @@ class MopdSearch:
         """Number of actions of all steps of both tasks."""
         return self.mopd.actions + self.search.actions
 
-    def steps(self) -> Iterator[list[Rollout]]:
+    def steps(self) -> Iterator[list[SimulatedTrajectory]]:
         """Yield the rollouts of each RL step of both tasks."""
         for scored, judged in zip(self.mopd.steps(), self.search.steps(), strict=True):
             yield [*scored, *judged]

@@ -41,7 +41,7 @@ Program = Generator[Think | Act, Finish | None, None]
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
+class SimulatedTrajectory:
     """One trajectory of a step."""
 
     trajectory: str
@@ -67,5 +67,5 @@ class Workload(Protocol):
     def train_seconds(self) -> float:
         """Between the last rollout of a step and the first action of the next."""
 
-    def steps(self) -> Iterator[Sequence[Rollout]]:
+    def steps(self) -> Iterator[Sequence[SimulatedTrajectory]]:
         """Yield the rollouts of each step; the same ones every time it is called."""

@@ -35,7 +35,7 @@ from domain.journal_reducer import JournalReducer, on
 from scheduler.core.machine import Machine
 from simulator.overheads import Overheads
 from simulator.work import ActionWork, granted_milli
-from simulator.workloads.program import Act, Program, Rollout, Think
+from simulator.workloads.program import Act, Program, SimulatedTrajectory, Think
 from tangram_client.traces.recording import TraceError, read_file
 
 #: What ran to an end of its own, or to its time limit.
@@ -111,7 +111,7 @@ class Recorded:
         """Number of played actions."""
         return sum(map(len, self.rollouts.values()))
 
-    def steps(self) -> Iterator[Sequence[Rollout]]:
+    def steps(self) -> Iterator[Sequence[SimulatedTrajectory]]:
         """Yield the one step."""
         yield [_rollout(name, moves) for name, moves in self.rollouts.items()]
 
@@ -125,9 +125,9 @@ class Recorded:
         }
 
 
-def _rollout(name: str, moves: Sequence[_Move]) -> Rollout:
+def _rollout(name: str, moves: Sequence[_Move]) -> SimulatedTrajectory:
     first = moves[0].act.action
-    return Rollout(first.trajectory or name, partial(_play, moves), first.project)
+    return SimulatedTrajectory(first.trajectory or name, partial(_play, moves), first.project)
 
 
 def _play(moves: Sequence[_Move]) -> Program:

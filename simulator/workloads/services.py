@@ -34,7 +34,7 @@ from simulator.cluster import PROJECT
 from simulator.gpus import GpuModel
 from simulator.llm_trace import LlmRequest
 from simulator.work import ActionWork
-from simulator.workloads.program import Act, Program, Rollout, Think
+from simulator.workloads.program import Act, Program, SimulatedTrajectory, Think
 
 HOT_SHARE: Final = 0.8
 #: More calls than anybody waits for.
@@ -152,10 +152,10 @@ class ServiceCalls:
         """Number of calls."""
         return len(self.arrivals)
 
-    def steps(self) -> Iterator[list[Rollout]]:
+    def steps(self) -> Iterator[list[SimulatedTrajectory]]:
         """Yield the one step there is."""
         yield [
-            Rollout(f"call{number:05d}", partial(self._play, number))
+            SimulatedTrajectory(f"call{number:05d}", partial(self._play, number))
             for number in range(len(self.arrivals))
         ]
 

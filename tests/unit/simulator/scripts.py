@@ -16,7 +16,7 @@ from simulator.cluster import GIB, Cluster
 from simulator.engine import ClusterSimulation
 from simulator.overheads import NONE
 from simulator.work import ActionWork
-from simulator.workloads.program import Act, Program, Rollout, Think
+from simulator.workloads.program import Act, Program, SimulatedTrajectory, Think
 from tests.builders import an_action
 
 Moves = Sequence[Think | Act]
@@ -51,10 +51,10 @@ class Script:
             isinstance(move, Act) for step in self.rl_steps for moves in step for move in moves
         )
 
-    def steps(self) -> Iterator[list[Rollout]]:
+    def steps(self) -> Iterator[list[SimulatedTrajectory]]:
         for number, step in enumerate(self.rl_steps):
             yield [
-                Rollout(f"s{number}-t{index}", self._program(moves))
+                SimulatedTrajectory(f"s{number}-t{index}", self._program(moves))
                 for index, moves in enumerate(step)
             ]
 

@@ -37,7 +37,7 @@ def test_no_more_calls_are_open_than_the_limits_say():
     def watch(machine, events, decisions):
         checked(machine, events, decisions)
         for name in most:
-            ledger = machine.state.fleet.ledgers[name]
+            ledger = machine.state.supply.ledgers[name]
             most[name] = max(most[name], (ledger.capacity - ledger.free) // MILLI)
 
     ClusterSimulation(WORKLOAD, Cluster(1, 1, GIB, LIMITS), watch=watch).run()

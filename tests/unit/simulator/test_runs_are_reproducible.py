@@ -101,7 +101,7 @@ def test_every_accepted_action_is_finished_once_and_nothing_is_granted_twice(
     assert len(workload.answers) == workload.actions == sum(simulation.tally.outcomes.values())
     assert simulation.machine.state.actions == {}
     assert simulation.nodes.running == 0
-    for ledger in simulation.machine.state.fleet.ledgers.values():
+    for ledger in simulation.machine.state.supply.ledgers.values():
         assert ledger.free == ledger.capacity
 
 
