@@ -28,7 +28,7 @@ from urllib.parse import quote
 import psutil
 
 from benchmarks.door_client import Answer, Connection
-from benchmarks.record import quantiles, store
+from benchmarks.record import quantiles, store_parts
 from benchmarks.sessions import SWEREX, SWEREX_HOME
 from benchmarks.stack import Stack, free_port, tangram
 from facades.registry import BUILT_IN
@@ -417,7 +417,7 @@ def main() -> None:
             result["swerex"] = asyncio.run(numbers)
     for part, found in result.items():
         print(f"{part}: {found}")
-    print("stored in", store("doors", result), file=sys.stderr)
+    print("stored in", store_parts("doors", result), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,11 @@
 command   from an order's receipt by the driver to its report, beyond the command itself (posix_spawn of the same
           program). Target: p50 ≤ 2 ms.
 opening   from an order's receipt to the report of the first command of a trajectory. Target: ≤ 20 ms.
+prepared  the same where a prepared environment waits for the trajectory. Target: ≤ 5 ms.
 idle      memory (PSS), processes and CPU seconds of each idle environment, init and sandbox included. Targets: at
-          most 1 MiB, 4 processes, no CPU.
+          most 1 MiB, 4 processes, no CPU. Kernel memory, target 1 MiB: what the memory groups of the environments
+          count (``memory.kmem.usage_in_bytes``, control groups version 1), and by how much the slab, kernel stacks, page tables and
+          per-CPU memory of the machine grew with them (``/proc/meminfo``), mounts and namespaces included.
 ending    seconds for all of them.
 """
 
@@ -19,6 +22,7 @@ import time
 from pathlib import Path
 
 from benchmarks.record import quantiles, store
+from domain.ids import TrajectoryKey
 from managers.cpu.environment.kept import KeptEnvironment
 from managers.cpu.process import ProcessDriver
 from tests.conformance.driver import an_order
@@ -28,6 +32,7 @@ PROGRAM = "/bin/true"
 WARM = 20
 _TICKS = os.sysconf("SC_CLK_TCK")
 _IDLE_SECONDS = 5.0
+_KERNEL_ROWS = ("Slab:", "KernelStack:", "PageTables:", "Percpu:")
 
 
 async def _act(driver: ProcessDriver, number: int, trajectory: str = "trj-1") -> float:
@@ -76,10 +81,46 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
+def _kernel_bytes(environments: list[KeptEnvironment]) -> dict[str, float]:
+    """Return the mean kernel memory of their groups, where the machine counts it."""
+    groups = [each.limits.memory.entrance.parent for each in environments if each.limits.memory]
+    counts = [each / "memory.kmem.usage_in_bytes" for each in groups]
+    if not counts or not counts[0].exists():
+        return {}
+    used = sum(int(each.read_text()) for each in counts)
+    return {"group_kernel_bytes_each": used / len(counts)}
+
+
+def _machine_kernel_bytes() -> int:
+    rows = Path("/proc/meminfo").read_text().splitlines()
+    return sum(1024 * int(row.split()[1]) for row in rows if row.startswith(_KERNEL_ROWS))
+
+
+async def _prepared(driver: ProcessDriver, count: int) -> dict[str, float]:
+    """Measure the first command of trajectories that find a prepared environment."""
+    driver.images.keep_warm({"": 2})
+    found = []
+    for number in range(count):
+        async with asyncio.timeout(60):
+            while driver.images.warm_facts()[""].kept < 2:  # noqa: ASYNC110 (the driver gives no event)
+                await asyncio.sleep(0.01)
+        found.append(await _act(driver, number, f"prepared-{number}"))
+    taken = driver.images.warm_facts()[""].taken
+    assert taken == count, f"{taken} of {count} were prepared"
+    driver.images.keep_warm({})
+    for number in range(count):
+        await driver.remove_environment(TrajectoryKey(f"lab/prepared-{number}"))
+    return quantiles(found)
+
+
 async def _idle(driver: ProcessDriver, count: int) -> dict[str, float]:
+    kernel_before = _machine_kernel_bytes()
     opening = [await _act(driver, number, f"idle-{number}") for number in range(count)]
+    grown = _machine_kernel_bytes() - kernel_before
     assert driver.environments is not None
-    pids = [_pids(each) for each in driver.environments.all()]
+    environments = driver.environments.all()
+    kernel = _kernel_bytes(environments)
+    pids = [_pids(each) for each in environments]
     every = [pid for each in pids for pid in each]
     before = sum(map(_cpu_seconds, every))
     await asyncio.sleep(_IDLE_SECONDS)
@@ -89,7 +130,8 @@ async def _idle(driver: ProcessDriver, count: int) -> dict[str, float]:
     await driver.environments.close(keep=False)
     return {
         **{f"opening_{name}": each for name, each in quantiles(opening).items()},
-        "pss_bytes_each": memory / len(pids), "processes_each": max(map(len, pids)),
+        "pss_bytes_each": memory / len(pids), "processes_each": max(map(len, pids)), **kernel,
+        "machine_kernel_bytes_each": grown / len(pids),
         "cpu_seconds_each": used / len(pids), "ending_seconds": time.perf_counter() - began,
     }  # fmt: skip
 
@@ -102,6 +144,7 @@ async def measure(commands: int, environments: int) -> dict[str, dict[str, float
         try:
             return {
                 "command": await _commands(driver, commands),
+                "prepared": await _prepared(driver, min(environments, 100)),
                 "idle": await _idle(driver, environments),
             }
         finally:

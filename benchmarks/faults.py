@@ -5,8 +5,9 @@ run twice, service back within 3 s at p95 (web: 5 s), fail-over to a standby wit
 doubled action ends the run; a target that is missed makes the exit code 1.
 
 The counting is that of `tests/faults`: the journal replayed with invariants at every entry, side
-effects on disk, rows. A part is killed when all others are back from their own kills and show life
-again, so that a restart is timed beside the load and not beside the restart of the part before.
+effects on disk, rows. Then the trajectories are finished, as trainers do. A part is killed when all
+others are back from their own kills and show life again, so that a restart is timed beside the load
+and not beside the restart of the part before.
 (In `tests/faults` faults meet each other.)
 """
 
@@ -101,6 +102,7 @@ def _play_rounds(
     load.end_early()
     load.join(600)
     audit.check(load)  # ends the run at the first lost or doubled action
+    load.finish(system)
     return load, killed
 
 

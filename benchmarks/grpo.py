@@ -42,7 +42,7 @@ async def trajectory(client, name, gate, outcomes):
         answer.raise_for_status()
         for command in ("wc -l test_it.py", "grep -n sum test_it.py; sleep 0.02"):
             outcomes.append(await act(client, name, ["sh", "-c", command]))
-        reward = {"cost": {"cpu": [1, 2]}, "reward": "exit_code"}
+        reward = {"cost": {"cpu": [1, 2]}, "reward": {"from": "exit_code"}}
         outcomes.append(await act(client, name, ["python3", "-m", "unittest", "-q", "test_it"], **reward))
 
 async def straggler(client, name, gate):

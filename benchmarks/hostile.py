@@ -4,8 +4,11 @@ Plays the programs of `tests/hostile` on a node of each mode and prints, for eac
 refused, contained and not protected, and the pace of a neighbour and of the node beside them. Needs root;
 Docker needs dockerd and mmdebstrap. The pace is worth storing on an idle machine with four cores or more.
 
-    python -m benchmarks.hostile                          all modes, stored as a result
-    python -m benchmarks.hostile --mode docker --family disk --no-pace --no-store
+    python -m benchmarks.hostile                          all modes, each stored as soon as it is complete
+    python -m benchmarks.hostile --mode docker            one of them: some five minutes
+    python -m benchmarks.hostile --mode docker --family disk --no-pace
+
+The result of a mode is `results/hostile-MODE.json`. A choice of families or programs is not stored.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from benchmarks.record import store
@@ -82,6 +86,12 @@ async def run(mode: Mode, given: argparse.Namespace, engine: str) -> dict[str, A
     return table
 
 
+def totals(table: dict[str, Any]) -> dict[str, int]:
+    """Return the number of programs, and of each verdict, of one mode."""
+    names = ("programs", *(kind.value for kind in Kind))
+    return {name: sum(row.get(name, 0) for row in table.values()) for name in names}
+
+
 def show(tables: dict[str, dict[str, Any]]) -> None:
     """Print the tables side by side: refused / contained / not protected / breaches, and the pace."""
     print(f"\n{'family':26}" + "".join(f"{mode:>34}" for mode in tables))
@@ -100,7 +110,7 @@ def _cell(row: dict[str, Any]) -> str:
     return counts + pace
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None, folder: Path | None = None) -> None:
     """Play, print and store."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mode", choices=NAMES, action="append", help="default: all")
@@ -109,15 +119,19 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=REPETITIONS)
     parser.add_argument("--no-pace", dest="pace", action="store_false")
     parser.add_argument("--no-store", dest="store", action="store_false")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
+    is_whole = not given.family and not given.name
     tables = {}
     for name in given.mode or NAMES:
         with an_engine(NAMES[name]) as engine:
             tables[name] = asyncio.run(run(NAMES[name], given, engine))
-    show(tables)
-    if given.store:
-        store("hostile", {"modes": tables})
-    breaches = sum(row.get(Kind.BREACH, 0) for table in tables.values() for row in table.values())
+        show({name: tables[name]})
+        if given.store and is_whole:
+            body = {"mode": NAMES[name].value, "totals": totals(tables[name])}
+            store("hostile", {**body, "families": tables[name]}, name, folder)
+    if len(tables) > 1:
+        show(tables)
+    breaches = sum(totals(table)[Kind.BREACH] for table in tables.values())
     raise SystemExit(f"{breaches} programs did what they should not" if breaches else 0)
 
 

@@ -34,7 +34,7 @@ from simulator.compare import Scene, run
 from simulator.overheads import Overheads
 from simulator.result import Spread, spread
 from simulator.work import ActionWork
-from simulator.workloads.program import Act, Program, Rollout, Think
+from simulator.workloads.program import Act, Program, SimulatedTrajectory, Think
 from tangram_client.aio import AsyncClient
 from tangram_client.payloads import exec_action
 
@@ -167,9 +167,9 @@ class Drawn:
     def actions(self) -> int:
         return sum(map(len, self.plan))
 
-    def steps(self) -> Iterator[list[Rollout]]:
+    def steps(self) -> Iterator[list[SimulatedTrajectory]]:
         yield [
-            Rollout(f"t{n}", lambda n=n, turns=turns: self._play(f"t{n}", turns))  # type: ignore[misc]
+            SimulatedTrajectory(f"t{n}", lambda n=n, turns=turns: self._play(f"t{n}", turns))  # type: ignore[misc]
             for n, turns in enumerate(self.plan)
         ]
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+#: Members of a result that say how it was measured.
+_HEAD = ("command", "measured_at", "machine", "stolen")
 
 
 def _processor_time() -> tuple[int, int]:
@@ -63,6 +65,26 @@ def store(name: str, body: dict[str, Any], variant: str = "", folder: Path | Non
         **body,
     }
     path.write_text(json.dumps(record, indent=2) + "\n")
+    return path
+
+
+def store_parts(name: str, parts: dict[str, Any], folder: Path | None = None) -> Path:
+    """Write the parts of one result that were measured now; the others stay as they were.
+
+    ``measured`` says of each part when and by which command it was measured, and on which machine.
+    """
+    path = (folder or RESULTS) / f"{name}.json"
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path = store(name, parts, folder=folder)
+    now = json.loads(path.read_text())
+    head = {each: now[each] for each in _HEAD}
+    earlier = before.get("measured")
+    if earlier is None:  # of a version that stored all parts together
+        own = {each: before[each] for each in _HEAD if each in before}
+        earlier = {part: own for part in before if part not in _HEAD}
+    kept = {part: found for part, found in before.items() if part not in (*_HEAD, "measured")}
+    merged = {**head, **kept, **parts, "measured": {**earlier, **dict.fromkeys(parts, head)}}
+    path.write_text(json.dumps(merged, indent=2) + "\n")
     return path
 
 

@@ -11,10 +11,12 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.docker_engine import unmount_below
 
 ROOT = Path(__file__).resolve().parent.parent
 READY_SECONDS = 180.0
@@ -40,15 +42,16 @@ def free_port() -> int:
 
 
 @contextmanager
-def tangram(*options: str) -> Iterator[Stack]:
+def tangram(*options: str, environment: Mapping[str, str] | None = None) -> Iterator[Stack]:
     """Start what ``./tangram up`` starts, on a fresh home, without demo load; end it afterwards."""
     with tempfile.TemporaryDirectory(prefix="tangram-bench-") as directory:
         home, port = Path(directory) / "home", free_port()
         log = (Path(directory) / "up.log").open("wb")
         command = [sys.executable, "-m", "tangram_web.supervisor", "--no-demo", "--home", str(home)]
         process = subprocess.Popen(
-            [*command, "--port", str(port), *options], stdout=log, stderr=log, cwd=ROOT
-        )
+            [*command, "--port", str(port), *options],
+            stdout=log, stderr=log, cwd=ROOT, env={**os.environ, **(environment or {})},
+        )  # fmt: skip
         try:
             _wait_ready(port, process, Path(directory) / "up.log")
             token = json.loads((home / "client.json").read_text())["token"]
@@ -57,6 +60,7 @@ def tangram(*options: str) -> Iterator[Stack]:
             process.send_signal(signal.SIGINT)
             process.wait(60)
             log.close()
+            unmount_below(Path(directory))
 
 
 def token(stack: Stack, *scopes: str) -> str:

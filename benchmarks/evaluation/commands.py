@@ -26,6 +26,7 @@ from benchmarks.evaluation.checkpoint import Kept
 from benchmarks.evaluation.page import write
 from benchmarks.evaluation.report import Measured, Report, chosen, evaluate
 from benchmarks.evaluation.runs import Done, Progress
+from benchmarks.fleets import report as fleet_report
 from domain.errors import InvalidRequest
 from simulator.cli import one_line_errors
 from simulator.llm_trace import make_requests, read_requests
@@ -48,7 +49,7 @@ OPTIONS: Final = (
                  help="Recorded LLM requests (CSV) [made up]."),
     click.option("--out", type=click.Path(path_type=Path), default=Path("evaluation"),
                  show_default=True, help="Folder for report.html and report.json."),
-    click.option("--figure", "figures", multiple=True, metavar="ID", help="Only these [all]."),
+    click.option("--figure", "figures", multiple=True, metavar="ID", help="Only these [all of ARL-Tangram]; heddle: all of Heddle, heddle-12: one."),
     click.option("--scale", type=click.Choice(list(SCALES)), default="standard",
                  show_default=True, help="full: as large as the paper's; quick: a first look."),
     click.option("--seeds", type=int, help="Seeds that intervals are over [the scale's]."),
@@ -77,6 +78,9 @@ def report(
     for name, value in (*given.items(), ("jobs", jobs)):
         if value < 1:
             raise InvalidRequest(f"--{name} must be at least 1, not {value}")
+    if any(name.startswith(fleet_report.FAMILY) for name in figures):
+        made = fleet_report.evaluate_fleets(figures, trace, scale, given.get("seeds"), jobs)
+        return _written(made, out), made
     size = SCALES[scale]
     for name, value in given.items():
         size = size.__class__(**{**vars(size), name: value})
@@ -94,12 +98,17 @@ def report(
         made = evaluate(
             plans, inputs, size, jobs=jobs, progress=progress, measured=beside, kept=kept
         )
+    page = _written(made, out)
+    kept.remove()
+    return page, made
+
+
+def _written(made: Report, out: Path) -> Path:
     try:
         page, _ = write(made, out)
     except OSError as error:
         raise InvalidRequest(f"{error.filename}: {error.strerror}") from None
-    kept.remove()
-    return page, made
+    return page
 
 
 def _measured(path: Path | None) -> Measured | None:
@@ -117,7 +126,10 @@ def _measured(path: Path | None) -> Measured | None:
 @click.command("report")
 @with_report_options
 def report_command(**options: Any) -> None:
-    """Simulate the evaluation of ARL-Tangram again: one page, the paper's numbers beside ours."""
+    """Simulate the evaluation of ARL-Tangram again, or with --figure heddle that of Heddle.
+
+    One page, the paper's numbers beside ours.
+    """
     with one_line_errors():
         page, _ = report(**options)
     click.echo(page)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,6 @@ from benchmarks.evaluation.cases import FULL
 from benchmarks.evaluation.report import Measured, Report
 from simulator.figures import OURS, Claim, Figure, plot
 
-POLICY: Final = rf"\b({'|'.join(OURS)})\b"
 STYLE: Final = """
 :root { color-scheme: light dark; --line: #ddd; --quiet: #555; --said: #fff3cd; --ok: #00684a;
   --short: #a33b00; }
@@ -61,15 +61,15 @@ def html(report: Report) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
         f"<title>Tangram: simulated evaluation</title><style>{STYLE}</style></head><body>"
-        "<h1>The evaluation of ARL-Tangram, simulated</h1>"
-        '<p class="simulated">Every number here was simulated, but those under "Measured beside '
-        'simulated": the production scheduler and ledgers '
-        "in virtual time, everything around them modelled (docs/simulator.md). The paper's numbers "
+        f"<h1>The evaluation of {escape(report.paper)}, simulated</h1>"
+        '<p class="simulated">Every number here was simulated, but those that are said to be '
+        "measured: what decides in production decides here "
+        "in virtual time, everything around it modelled (docs/simulator.md). The paper's numbers "
         "were measured on its testbed, with workloads and profiles that it does not print.</p>"
         f"<p>Scale: {escape(report.scale)}{smaller}{shorter}. Input: {escape(report.input)}. Intervals: the "
         f"smallest and the largest over {seeds}. Nothing was tuned per figure.</p>"
         f"<ul>{contents}</ul>{_summary(report)}{''.join(map(_figure, report.figures))}"
-        f"{_beside(report.measured)}<h2>Left out</h2><div><table>{left_out}</table></div></body></html>\n"
+        f"{_beside(report.measured) if report.ours == OURS else ''}<h2>Left out</h2><div><table>{left_out}</table></div></body></html>\n"
     )
 
 
@@ -104,26 +104,29 @@ def _claim(claim: Claim, note: str) -> str:
 def _summary(report: Report) -> str:
     """Return what the paper prints a number of, beside each of our policies."""
     rows = "".join(
-        _printed(figure, claim) for figure in report.figures for claim in figure.claims
+        _printed(figure, claim, report.ours) for figure in report.figures for claim in figure.claims
         if claim.verdict
     )  # fmt: skip
     if not rows:
         return ""
-    heads = "".join(f"<th>simulated,<br>{escape(policy)}</th>" for policy in OURS)
+    heads = "".join(f"<th>simulated,<br>{escape(policy)}</th>" for policy in report.ours)
     return (
         "<h2>What the paper prints, and what came out</h2><p>Simulated, for each of our policies; "
-        "<code>paper</code> decides as ARL-Tangram does. Where a rival is named, how many times its "
+        f"<code>paper</code> decides as {escape(report.paper)} does. Where a rival is named, how many times its "
         "number is ours.</p><div><table><tr><th>figure</th>"
         f"<th></th><th class='value'>printed in<br>the paper</th>{heads}</tr>{rows}</table></div>"
     )
 
 
-def _printed(figure: Figure, claim: Claim) -> str:
+def _printed(figure: Figure, claim: Claim, ours: Sequence[str]) -> str:
     """Return one number of the paper, and the same claim about each of our policies."""
-    subject = _subject(claim)
-    alike = {_policy(each): each for each in figure.claims if _subject(each) == subject}
+    named = re.compile(rf"\b({'|'.join(ours)})\b")
+    subject = _subject(claim, named)
+    alike = {
+        _policy(each, named): each for each in figure.claims if _subject(each, named) == subject
+    }
     cells = ""
-    for policy in OURS:
+    for policy in ours:
         verdict = alike[policy].against(claim.paper) if policy in alike else ""
         mark = f' class="{"reached" if verdict == "reached" else "short"}"' if verdict else ""
         shown = ""
@@ -138,13 +141,13 @@ def _printed(figure: Figure, claim: Claim) -> str:
     return f"<tr><td>{link}</td><td>{what}</td><td>{escape(claim.paper or '')}</td>{cells}</tr>"
 
 
-def _subject(claim: Claim) -> str:
+def _subject(claim: Claim, named: re.Pattern[str]) -> str:
     """Return what a claim is about, whatever policy it is made for."""
-    return re.sub(POLICY, "", claim.what).removesuffix(" over ").strip(" ,")
+    return named.sub("", claim.what).removesuffix(" over ").strip(" ,")
 
 
-def _policy(claim: Claim) -> str:
-    found = re.search(POLICY, claim.what)
+def _policy(claim: Claim, named: re.Pattern[str]) -> str:
+    found = named.search(claim.what)
     return found[0] if found else ""
 
 

@@ -13,7 +13,7 @@ from benchmarks.evaluation.checkpoint import Kept
 from benchmarks.evaluation.plans import Context, Plan
 from benchmarks.evaluation.runs import Progress, Watch, simulate
 from domain.errors import InvalidRequest
-from simulator.figures import Figure
+from simulator.figures import OURS, Figure
 
 PLANS: Final[tuple[Plan, ...]] = (
     *coding.PLANS,
@@ -67,6 +67,9 @@ class Report(msgspec.Struct, frozen=True):
     simulated: bool = True
     #: The only numbers that are not simulated.
     measured: Measured | None = None
+    #: Whose evaluation it is, and which systems are ours.
+    paper: str = "ARL-Tangram"
+    ours: tuple[str, ...] = OURS
 
 
 def chosen(ids: Sequence[str]) -> list[Plan]:
