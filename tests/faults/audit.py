@@ -7,8 +7,8 @@ from collections import Counter
 
 from domain.action import Outcome
 from domain.codec import decode_config
-from domain.decisions import Finish, Grant, Requeue
-from domain.events import ActionSubmitted
+from domain.decisions import Decision, Finish, Grant, Requeue
+from domain.events import ActionSubmitted, Event
 from domain.ids import trajectory_key
 from managers.cpu.workspaces import safe_name
 from managers.registry import load as load_managers
@@ -42,7 +42,7 @@ class Audit:
 
     def check(self, load: Load) -> None:
         """Raise AssertionError unless everything accepted in ``load`` ended once, and ran once."""
-        self._replay()
+        self.replay()
         accepted = load.accepted.keys()
         self.checked["I1"] += len(accepted)
         lost = [action for action in accepted if self.finishes[action] == 0]
@@ -54,7 +54,7 @@ class Audit:
         self._check_disk(load)
         self._check_rows(load)
 
-    def _replay(self) -> None:
+    def replay(self) -> None:
         """I4 and I15's ground: capacity holds at every entry, and a replay decides the same."""
         with self._system.client() as client:
             for stream_id, entry in Journal(client, self._system.keys).after(self._position):
@@ -64,17 +64,23 @@ class Audit:
                 self.checked["I4"] += 1
                 self._position = stream_id
                 for event in entry.events:
-                    if isinstance(event, ActionSubmitted):
-                        self._limits[event.action.id] = event.action.timeout_seconds
+                    self._take_event(event)
                 for decision in decisions:
-                    if isinstance(decision, Finish):
-                        self.finishes[decision.action_id] += 1
-                        self.outcomes[decision.action_id] = decision.outcome
-                        self._check_end(decision)
-                    elif isinstance(decision, Grant):
-                        self.grants[decision.action_id] += 1
-                    elif isinstance(decision, Requeue):
-                        self.given_back[decision.action_id] += 1
+                    self._take_decision(decision)
+
+    def _take_event(self, event: Event) -> None:
+        if isinstance(event, ActionSubmitted):
+            self._limits[event.action.id] = event.action.timeout_seconds
+
+    def _take_decision(self, decision: Decision) -> None:
+        if isinstance(decision, Finish):
+            self.finishes[decision.action_id] += 1
+            self.outcomes[decision.action_id] = decision.outcome
+            self._check_end(decision)
+        elif isinstance(decision, Grant):
+            self.grants[decision.action_id] += 1
+        elif isinstance(decision, Requeue):
+            self.given_back[decision.action_id] += 1
 
     def _check_end(self, end: Finish) -> None:
         """I2 and I9: only what completed has a reward; a timeout counts execution alone."""

@@ -19,6 +19,7 @@ from tangram_client.payloads import exec_action
 from tangram_client.retry import RetryPolicy
 from tests.faults.system import System
 
+PATIENT = RetryPolicy(attempts=1000, total_seconds=400.0, max_delay_seconds=1.0)
 _rounds = itertools.count()
 
 
@@ -66,11 +67,19 @@ class Load:
             f"{len(self.accepted)} accepted, {len(self.outcomes)} finished"
         )
 
+    def finish(self, system: System) -> None:
+        """Finish its trajectories, as trainers do; what they wrote is gone then."""
+        asyncio.run(self._finish(system))
+
+    async def _finish(self, system: System) -> None:
+        async with AsyncClient(system.addresses[0].url, system.token, retry=PATIENT) as client:
+            for name in {name for name, _ in self.accepted.values()}:
+                await client.finish_trajectory(name)
+
     async def _play(self, system: System) -> None:
-        patient = RetryPolicy(attempts=1000, total_seconds=400.0, max_delay_seconds=1.0)
         async with AsyncExitStack() as stack:
             clients = [
-                await stack.enter_async_context(AsyncClient(at.url, system.token, retry=patient))
+                await stack.enter_async_context(AsyncClient(at.url, system.token, retry=PATIENT))
                 for at in system.addresses
             ]
             await asyncio.gather(

@@ -10,7 +10,7 @@ from tests.faults.system import System
 from tests.tiers import by_tier
 
 #: Actions between acceptance and end when the fault happens.
-IN_FLIGHT: Final = by_tier(100, 100, 200)
+IN_FLIGHT: Final = by_tier(50, 50, 200)
 #: The promise of 5 s is measured by `benchmarks/faults.py`, on a machine of its own.
 BACK_WITHIN_SECONDS: Final = 180.0
 

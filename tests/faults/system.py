@@ -33,6 +33,7 @@ from tangram_web.supervisor.address import ServerAddress
 from tangram_web.supervisor.children import Program
 from tangram_web.supervisor.data_folder import DataFolder
 from tangram_web.supervisor.redis_server import EmbeddedRedis, choose_redis
+from tests.faults.leftovers import end_leftovers
 from tests.faults.network import Network
 from tests.faults.process import Part
 from tests.ports import free_port
@@ -49,7 +50,8 @@ class System:
     """All parts, by name: redis, loop-1, loop-2, node, projector, web.
 
     Further nodes are n2, n3, … (parts node-2, …) and further web processes web-2, …, each on a
-    loopback address of its own, as if on machines of their own. ``jobs`` adds a jobs worker.
+    loopback address of its own, as if on machines of their own. ``jobs`` adds a jobs worker, ``rollout_workers`` as many
+    (rollout, rollout-2, …).
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class System:
         webs: int = 1,
         jobs: bool = False,
         proxied: bool = False,
+        rollout_workers: int = 0,
     ) -> None:
         """``proxied``: the parts reach Redis and PostgreSQL through `Network`s, which tests disturb."""
         self.home = DataFolder.open(directory / "home")
@@ -77,6 +80,7 @@ class System:
             "TANGRAM_HOME": str(self.home.path),
             "TANGRAM_REDIS_URL": server.url,
             "TANGRAM_NODE": "n1",
+            "TANGRAM_BODIES_DIRECTORY": str(self.home.path / "bodies"),
             "TANGRAM_ALLOWED_HOSTS": "localhost,127.0.0.1,127.0.0.2,127.0.0.3",
             **(environment or {}),
         }
@@ -95,6 +99,18 @@ class System:
             self._common["DATABASE_URL"] = postgres.url
         if proxied:
             self._put_networks_between(server)
+        self._add_workers(cpus, nodes, rollout_workers, jobs=jobs)
+        for number, address in enumerate(self.addresses, start=1):
+            web = stack.web(address, self._common)
+            self._add(replace(web, name=_numbered("web", number)))
+        self.token = ""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment of its programs."""
+        return self._common
+
+    def _add_workers(self, cpus: int, nodes: int, rollout_workers: int, *, jobs: bool) -> None:
         for program in (
             stack.worker("loop", self._common, "loop-1"),
             stack.worker("loop", self._common, "loop-2"),
@@ -105,15 +121,10 @@ class System:
         for number in range(1, nodes + 1):
             own = {"TANGRAM_NODE": f"n{number}", "TANGRAM_NODE_CPUS": str(cpus)}
             self._add(stack.worker("node", {**self._common, **own}, _numbered("node", number)))
-        for number, address in enumerate(self.addresses, start=1):
-            web = stack.web(address, self._common)
-            self._add(replace(web, name=_numbered("web", number)))
-        self.token = ""
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """The environment of its programs."""
-        return self._common
+        for number in range(1, rollout_workers + 1):
+            own = {"TANGRAM_ROLLOUT_WORKER": f"r{number}"}
+            name = _numbered("rollout", number)
+            self._add(stack.worker("rollout", {**self._common, **own}, name))
 
     def _use_tcp(self, server: EmbeddedRedis) -> None:
         """Reach Redis as other machines do: by TCP, with a password."""
@@ -175,6 +186,7 @@ class System:
             part.end()
         for network in self.networks.values():
             network.close()
+        end_leftovers(self.home.path)
 
     @contextmanager
     def client(self) -> Iterator[redis.Redis]:

@@ -30,7 +30,7 @@ UNFINISHED = 28
 COMMAND = "echo ran >> ran; while [ ! -e gate ]; do sleep 0.05; done"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def system(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[System]:
@@ -41,11 +41,13 @@ def system(
         postgres = PostgresServer().create()
     # Few cores, so that some actions run and others wait.
     system = System(tmp_path_factory.mktemp("b"), cpus=4, postgres=postgres)
-    system.start()
-    yield system
-    system.stop()
-    if postgres is not None:
-        postgres.stop()
+    try:
+        system.start()
+        yield system
+    finally:
+        system.stop()
+        if postgres is not None:
+            postgres.stop()
 
 
 def manage(system: System, *arguments: str) -> subprocess.CompletedProcess[str]:

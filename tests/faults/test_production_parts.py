@@ -54,15 +54,14 @@ def audit(system: System) -> Audit:
 def the_part(system: System, name: str) -> Stoppable:
     if name == "leader":
         return system.leader()
-    if name == "standby":
-        return system.standby()
     if name == "postgres":
         assert system.postgres is not None
         return system.postgres
     return system[name]
 
 
-PARTS = ["postgres", "redis", "leader", "standby", "node", "projector", "web"]
+#: The standby uses neither of them: `test_kills` is enough.
+PARTS = ["postgres", "redis", "leader", "node", "projector", "web"]
 
 
 @pytest.mark.parametrize("name", PARTS)

@@ -30,7 +30,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 #: How long each shortage lasts: the fault itself, not a way to wait for something.
 SHORTAGE_SECONDS = 4.0
-DATABASE_AWAY_SECONDS = 30.0
+#: Longer than SQLite waits for a lock (20 s).
+DATABASE_AWAY_SECONDS = 24.0
 
 
 def answer_to_a_submission(system: System) -> tuple[int, str | None]:

@@ -20,9 +20,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from tests.docker_engine import unmount_below
 from tests.hostile.host import Host, Watch
 from tests.hostile.node import SECRET, Node, a_node, is_ordinary, ordinary_uid
-from tests.hostile.program import MEMORY_BYTES, OUTPUT_BYTES, Mode, Program
+from tests.hostile.program import DISK_BYTES, MEMORY_BYTES, OUTPUT_BYTES, Mode, Program
 
 _NEIGHBOUR: Final = "neighbour"
 #: Works in small pieces until its workspace holds the file ``stop``; prints how many.
@@ -94,7 +95,11 @@ class Campaign:
         assert self._neighbour is not None
         await self._node.ask("put", _NEIGHBOUR, path="stop", content="")
         async with asyncio.timeout(_ANSWER_SECONDS):
-            return await self._neighbour
+            report = await self._neighbour
+        # A folder with a mount, its disk, cannot be deleted.
+        for name in (_NEIGHBOUR, "pace"):
+            await self._node.ask("remove", name)
+        return report
 
     async def play(self, program: Program) -> Verdict:
         """Run one program and return its verdict."""
@@ -181,7 +186,7 @@ class Campaign:
             "run", name, name=f"act_{name}", command=command, env=env,
             timeout_seconds=program.timeout_seconds if program else timeout_seconds,
             stdin=program.stdin if program else None, cores=cores, output_bytes=OUTPUT_BYTES,
-            memory_bytes=MEMORY_BYTES,
+            memory_bytes=MEMORY_BYTES, disk_bytes=DISK_BYTES,
         )  # fmt: skip
 
     def _neighbour_path(self) -> str:
@@ -271,3 +276,4 @@ async def a_campaign(mode: Mode, engine: str = "", image: str = "") -> AsyncIter
                 assert report.get("stdout") == "counted\n", f"the neighbour suffered: {report}"
         finally:
             host.close()
+            unmount_below(directory)  # a campaign that was interrupted

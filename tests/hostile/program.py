@@ -46,6 +46,7 @@ class Exposure(StrEnum):
     )
     USER_LIMITS = "uses up limits that the kernel counts for each user, shared with the worker"
     DISK = "fills the disk outside its workspace: in /tmp, /var/tmp and /dev/shm"
+    WATCHED = "writes more than its disk quota before the watch looks at it"
     HIDDEN_FILES = (
         "hides files from its disk quota in directories that it makes unreadable for the worker"
     )

@@ -34,7 +34,7 @@ def make_driver(given: dict[str, Any]) -> Driver:
 
 def order(request: dict[str, Any]) -> RunOrder:
     """Return the order to run one program."""
-    spec = EnvironmentSpec(memory_bytes=request["memory_bytes"])
+    spec = EnvironmentSpec(memory_bytes=request["memory_bytes"], disk_bytes=request["disk_bytes"])
     action = Action(
         id=ActionId(request["name"]),
         project=PROJECT,

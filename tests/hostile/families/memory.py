@@ -173,12 +173,13 @@ def fill(folder):
             os.unlink(folder + "/" + name)
 """
 _DISK = unprotected(Exposure.DISK)
+_WATCHED = unprotected(Exposure.WATCHED, Mode.BWRAP_USER)
 
 SHARED: Final = (
     _shared("fills /dev/shm", _TMPFS + 'fill("/dev/shm")', dies=True, exposed=_DISK, quick=True),
-    _shared("fills /tmp", _TMPFS + 'fill("/tmp")', dies=True, exposed=_DISK),
+    _shared("fills /tmp", _TMPFS + 'fill("/tmp")', dies=True, exposed={**_DISK, **_WATCHED}),
     _shared("fills /dev", _TMPFS + 'fill("/dev")', dies=True),
-    _shared("fills the root directory", _TMPFS + 'fill("/")', dies=True),
+    _shared("fills the root directory", _TMPFS + 'fill("/")', dies=True, exposed=_WATCHED),
     _shared(
         "makes small files in /dev/shm until it is refused",
         """

@@ -12,6 +12,8 @@ _inodes = partial(python, "inodes")
 _names = partial(python, "names and traps")
 _links = partial(python, "links")
 _DISK = unprotected(Exposure.DISK)
+#: Without root there is no disk for each environment, and the watch looks twice a second.
+_WATCHED = unprotected(Exposure.WATCHED, Mode.BWRAP_USER)
 
 #: Files of 16 MiB: three times the quota of the campaign.
 _WRITE = """
@@ -139,7 +141,24 @@ for n in range(12):
         pass
 """,
         dies=True,
-        exposed=_DISK,
+        exposed={**_DISK, **_WATCHED},
+    ),
+    _disk(
+        "fills the files of /etc that an engine keeps in a folder of its own",
+        """
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+written = 0
+for name in ("hosts", "hostname", "resolv.conf"):
+    try:
+        with open("/etc/" + name, "ab", buffering=0) as file:
+            for _ in range(64):
+                written += file.write(b"x" * (1 << 20))
+    except OSError as error:
+        say("refused: /etc/" + name, error)
+say("ESCAPED: wrote" if written > 80 << 20 else "refused: wrote", written)
+""",
+        dies=True,
+        exposed=_WATCHED,
     ),
     _disk(
         "copies a file again and again",
