@@ -35,7 +35,7 @@ _UNIT_TESTS = ROOT / "tests" / "unit"
 _measured: dict[str, float] = {}
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
     """Return the CPU time of this process and of the children that it has waited for."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
@@ -68,9 +68,9 @@ def _slowness() -> float:
 def _run(item: pytest.Item, nextitem: pytest.Item | None) -> tuple[float, list[pytest.TestReport]]:
     """Run a test, with its fixtures; return its CPU time and its reports."""
     item._initrequest()  # type: ignore[attr-defined]  # as in a first run
-    before = _cpu_seconds()
+    before = cpu_seconds()
     reports = runtestprotocol(item, log=False, nextitem=nextitem)
-    return _cpu_seconds() - before, reports
+    return cpu_seconds() - before, reports
 
 
 @pytest.hookimpl(tryfirst=True)

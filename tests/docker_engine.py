@@ -59,6 +59,13 @@ _SANDBOX: Final = debian_files.Recipe(
 )
 
 
+def unmount_below(directory: Path) -> None:
+    """Unmount what a test or a benchmark has left below its directory, which cannot be deleted before."""
+    for mount in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+        if Path(at := mount.split()[1]).is_relative_to(directory):
+            subprocess.run(["umount", "--lazy", at], check=False)
+
+
 def missing_programs() -> list[str]:
     """Return what has to be installed before an engine can be started."""
     return [name for name in ("dockerd", "mmdebstrap") if shutil.which(name) is None]
@@ -159,9 +166,7 @@ class DockerEngine:
         for process in psutil.process_iter(["cmdline"]):
             if any(str(self.directory) in word for word in process.info["cmdline"] or ()):
                 process.kill()  # what a crash of the engine left
-        for mount in reversed(Path("/proc/self/mounts").read_text().splitlines()):
-            if str(self.directory) in (at := mount.split()[1]):
-                subprocess.run(["umount", "--lazy", at], check=False)
+        unmount_below(self.directory)
         shutil.rmtree(self.directory, ignore_errors=True)
         _remove_groups({self.group})
 

@@ -20,6 +20,7 @@ FRAMEWORK_NAMES = frozenset({"Meta", "Command", "Config", "Migration"})
 REGISTERED = (
     "scheduler.core.handlers.",
     "scheduler.core.policies.",
+    "placement.policies.",
     # The gateway binds their handlers to `contract.routes`; `facades.registry` lists facades.
     "scheduler.runtime.gateway.endpoints.",
     "facades.",
@@ -27,6 +28,12 @@ REGISTERED = (
     "scheduler.runtime.gateway.app",
     "scheduler.runtime.loop.scheduler_loop",
     "scheduler.runtime.node.worker",
+    # The registry of handlers and the worker's processes load them by name.
+    "rollout.handlers.",
+    "rollout.worker.handler_process",
+    "rollout.worker.worker",
+    # The registry of predictors makes them.
+    "placement.boosted",
     # Areas of a node door: its table names them.
     "scheduler.runtime.node.door.",
     "tangram_web.dashboard.views.",
@@ -52,6 +59,8 @@ REGISTERED = (
     "managers.gpu.ledger.chunk_ledger",
     "managers.quota.call_driver",
     "managers.quota.ledger.api",
+    # Configurations of fleets name them.
+    "placement.policies.",
     # The table of worker roles, and Django's table of commands, load them by name.
     "tangram_web.job_schedule",
     "tangram_web.journal_consumers",
@@ -59,6 +68,9 @@ REGISTERED = (
     "tangram_client.cli.",
     # The libraries that they are plugins of import them by name.
     "tangram_client.integrations.",
+    # Tests and benchmarks start them, which are no part of the product.
+    "managers.llm.fake.",
+    "simulator.fleets.",
     # The tables of baselines and of workloads of `sim` name them.
     "simulator.baselines.",
     "simulator.workloads.",

@@ -12,7 +12,7 @@ from tests.architecture.tree import ROOT
 #: Asynchronous modules, and those that are written from them.
 MODULES = {
     ROOT / "tangram_client" / f"_async_{name}.py": ROOT / "tangram_client" / f"_sync_{name}.py"
-    for name in ("calls", "files", "sessions", "snapshots")
+    for name in ("calls", "dapo", "files", "rollouts", "sessions", "snapshots")
 }
 
 #: In order; each is a regular expression and what replaces it.
@@ -26,6 +26,14 @@ REPLACEMENTS = (
     (r"AsyncTrajectory", "Trajectory"),
     (r"AsyncSender", "Sender"),
     (r"AsyncSnapshotCalls", "SnapshotCalls"),
+    (r"AsyncRolloutCalls", "RolloutCalls"),
+    (r"AsyncBackendCalls", "BackendCalls"),
+    (r"AsyncPatientSender", "PatientSender"),
+    (r"AsyncRolloutClient", "RolloutClient"),
+    (r"AsyncDapo", "Dapo"),
+    (r"__aiter__", "__iter__"),
+    (r"__anext__", "__next__"),
+    (r"StopAsyncIteration", "StopIteration"),
     (r"async_client", "sync_client"),
     (r"_async_", "_sync_"),
     (r"asyncio\.to_thread\((\w+), ", r"\1("),
@@ -37,7 +45,9 @@ REPLACEMENTS = (
 )
 DOCSTRINGS = {
     "_async_calls": "Every call of the client, blocking.",
+    "_async_dapo": "Efficient DAPO, blocking.",
     "_async_files": "Files of an environment, blocking.",
+    "_async_rollouts": "Rollouts and backends, blocking.",
     "_async_sessions": "Sessions of an environment, blocking.",
     "_async_snapshots": "Snapshots of environments, blocking.",
 }

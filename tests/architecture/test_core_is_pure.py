@@ -25,6 +25,8 @@ _ALLOWED = frozenset(
     {
         ("domain/ports/drivers.py", "imports pathlib"),
         ("domain/apis.py", "imports urllib.parse"),
+        ("domain/backend_addresses.py", "imports urllib.parse"),
+        ("domain/receiver_urls.py", "imports urllib.parse"),
     }
 )
 
@@ -65,7 +67,7 @@ def pure_files():
         for path in python_files("managers")
         if path.stem == "ledger" or path.parent.name == "ledger"
     ]
-    return [*python_files("domain", "scheduler/core"), *ledgers]
+    return [*python_files("domain", "placement", "scheduler/core", "rollout/core"), *ledgers]
 
 
 @pytest.mark.parametrize("path", pure_files(), ids=name)

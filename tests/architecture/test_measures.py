@@ -14,16 +14,18 @@ from tests.architecture import measures, words
 
 #: Modules with exactly one importer, those that a registry imports aside. 60 before the containment
 #: of hostile code, whose mechanisms (filter, user ids, disk guard, proxy) are modules of one driver; 72
-#: before living environments, whose mechanisms (init, layers, sessions, files, door) are likewise.
-SINGLE_IMPORTERS = 105
+#: before living environments, whose mechanisms (init, layers, sessions, files, door) are likewise; 105 before
+#: rollouts, 135 before their pages, 142 before fleets and their placement.
+SINGLE_IMPORTERS = 150
 #: The aim of each is 0.
 CYCLES = 0
 DUPLICATE_CLASSES = 0
 WORDS_FOUND = 0
 #: 62,600 before the containment of hostile code and callers, 72,000 before living environments
 #: (a kept namespace, sessions, layers and forks, files, ports and live output are parts of their own), 100,000
-#: before doors for the protocols of ten clients.
-PRODUCT_LINES = 110_000
+#: before doors for the protocols of ten clients, 110,000 before rollouts as a service, 135,000 before their tasks, tools,
+#: doors and pages, 145,000 before fleets and the placement of trajectories.
+PRODUCT_LINES = 155_000
 
 Figure = Callable[[str, int], None]
 

@@ -14,6 +14,8 @@ PACKAGES = (
     "domain",
     "facades",
     "managers",
+    "placement",
+    "rollout",
     "scheduler",
     "simulator",
     "tangram_client",

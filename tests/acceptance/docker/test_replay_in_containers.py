@@ -7,45 +7,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from managers.cpu.containers.container_config import TRAJECTORY
 from tests.acceptance.up.conftest import Tangram
 from tests.architecture.tree import ROOT
-from tests.docker_engine import IMAGE, DockerEngine, missing_programs
+from tests.docker_engine import DockerEngine
 
 pytestmark = pytest.mark.slow
 
 TRAJECTORIES = 4
 REMOVED_WITHIN_SECONDS = 180.0
-
-
-@pytest.fixture
-def engine() -> Iterator[DockerEngine]:
-    if missing := missing_programs():
-        pytest.skip(f"not installed: {', '.join(missing)}")
-    engine = DockerEngine().start()
-    engine.load_image()
-    yield engine
-    engine.stop()
-
-
-@pytest.fixture
-def tangram(
-    engine: DockerEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Tangram]:
-    monkeypatch.setenv("TANGRAM_CPU_BACKEND", "docker")
-    monkeypatch.setenv("TANGRAM_DOCKER_HOST", engine.host)
-    monkeypatch.setenv("TANGRAM_DOCKER_IMAGE", IMAGE)
-    started = Tangram(tmp_path / "home", "--no-demo")
-    try:
-        started.wait_until_ready()
-        yield started
-    finally:
-        started.end()
 
 
 def made(engine: DockerEngine) -> Counter[str]:

@@ -9,10 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.request import HTTPCookieProcessor, Request, build_opener, urlopen
 from uuid import uuid4
 
 import pytest
@@ -121,6 +122,16 @@ def _names(pid: int, folder: str) -> bool:
     except OSError:
         return False
     return any(folder.encode() in text for text in texts)
+
+
+def page(tangram: Tangram, path: str) -> str:
+    """Return a page, read after the login link of the welcome text, which works once."""
+    browser = build_opener(HTTPCookieProcessor(CookieJar()))
+    link = next(word for line in tangram.said for word in line.split() if "/enter/" in word)
+    browser.open(link, timeout=60).read()
+    with browser.open(tangram.access["url"] + path, timeout=60) as answer:
+        read: bytes = answer.read()
+    return read.decode()
 
 
 @pytest.fixture

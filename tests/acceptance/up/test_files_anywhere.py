@@ -1,4 +1,4 @@
-"""Absolute paths without an image, on a fresh `tangram up`: commands, sessions and files see one tree."""
+"""Absolute paths without an image, on `tangram up`: commands, sessions and files see one tree."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.up.conftest import Tangram
 from tests.architecture.tree import ROOT
 from tests.conformance.isolations import isolations
 
@@ -17,17 +18,16 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif("bwrap" not in isolations(), reason="no sandbox works here"),
 ]
-HERE = "/api/v1/trajectories/trj-1"
+HERE = "/api/v1/trajectories/anywhere-1"
 
 
-def test_what_is_written_anywhere_is_seen_by_commands_sessions_and_files(start, tmp_path: Path):
-    tangram = start("--no-demo", "--nodes", "1", "--cpus", "2", home=tmp_path / "home")
-    tangram.wait_until_ready()
-
+def test_what_is_written_anywhere_is_seen_by_commands_sessions_and_files(
+    tangram: Tangram, tmp_path: Path
+) -> None:
     def act(script: str, **more: str) -> str:
         work = {"command": ["sh", "-c", script], **more}
         action = {
-            "task": "t", "trajectory": "trj-1", "kind": "exec", "cost": {"cpu": 1}, "exec": work
+            "task": "t", "trajectory": "anywhere-1", "kind": "exec", "cost": {"cpu": 1}, "exec": work
         }  # fmt: skip
         done = tangram.post("/api/v1/actions?wait=120", action)
         assert done["outcome"] == "completed", done
@@ -37,8 +37,8 @@ def test_what_is_written_anywhere_is_seen_by_commands_sessions_and_files(start, 
     assert said == "/tmp\n"
     (tmp_path / "put").write_text("put")
     for words in (
-        ["cp", str(tmp_path / "put"), "trj-1:/var/tmp/put"],
-        ["cp", "trj-1:/srv/agent/note", str(tmp_path / "note")],
+        ["cp", str(tmp_path / "put"), "anywhere-1:/var/tmp/put"],
+        ["cp", "anywhere-1:/srv/agent/note", str(tmp_path / "note")],
     ):
         subprocess.run(
             [sys.executable, "-m", "tangram_client", *words], cwd=ROOT, check=True,
@@ -47,11 +47,10 @@ def test_what_is_written_anywhere_is_seen_by_commands_sessions_and_files(start, 
     assert (tmp_path / "note").read_text() == "of the agent\n"
     tangram.post(f"{HERE}/sessions", {"name": "main", "cwd": "/srv/agent"})
     typed = {
-        "task": "t", "trajectory": "trj-1", "kind": "exec", "cost": {"cpu": 1},
+        "task": "t", "trajectory": "anywhere-1", "kind": "exec", "cost": {"cpu": 1},
         "exec": {"command": ["cat note /var/tmp/put"], "session": "main"},
     }  # fmt: skip
     assert tangram.post("/api/v1/actions?wait=120", typed)["result"]["stdout"].split() == [
         "of", "the", "agent", "put",
     ]  # fmt: skip
     tangram.post(f"{HERE}/finish", {})
-    assert tangram.end() == 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.acceptance.up.conftest import Tangram
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 #: Looks everywhere where the socket, the password or an address could be.
@@ -17,9 +19,7 @@ echo end
 """
 
 
-def test_a_sandboxed_command_finds_neither_socket_nor_password(start):
-    tangram = start("--no-demo", "--cpus", "2")
-    tangram.wait_until_ready()
+def test_a_sandboxed_command_finds_neither_socket_nor_password(tangram: Tangram) -> None:
     folder = tangram.home / "redis"
     password = (folder / "password").read_text().strip()
     assert (folder / "password").stat().st_mode & 0o777 == 0o600
@@ -43,4 +43,3 @@ def test_a_sandboxed_command_finds_neither_socket_nor_password(start):
 
     status = tangram.get("/api/v1/status")
     assert status["redis"]["standing"] == "current", status["redis"]
-    assert tangram.end() == 0

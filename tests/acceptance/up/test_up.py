@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.acceptance.up.conftest import page
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 HELLO = {
@@ -24,6 +26,7 @@ def test_newcomer_runs_an_action_and_leaves_nothing_behind(start):
 
     assert done["outcome"] == "completed"
     assert done["result"]["stdout"] == "hello\n"
+    requires_a_sandbox_that_works(first)
     refuses_a_second_one(start, first)
     assert first.end() == 0
     assert first.descendants() == set()
@@ -36,6 +39,15 @@ def test_newcomer_runs_an_action_and_leaves_nothing_behind(start):
     )
     assert second.access["token"] == token
     assert second.end() == 0
+
+
+def requires_a_sandbox_that_works(tangram):
+    """Look at the local pool of a machine on which bubblewrap works."""
+    (node,) = tangram.get("/api/v1/status")["nodes"]
+    assert node["isolation"] == "bwrap"
+    assert node["hindrance"] is None
+    assert tangram.get("/api/v1/pools")["results"][0]["sandbox"] == "required"
+    assert "run without a sandbox" not in page(tangram, "/queues/")
 
 
 def refuses_a_second_one(start, first):

@@ -23,7 +23,7 @@ def test_the_tests_of_rows_and_pages_pass_on_postgresql() -> None:
     server = PostgresServer().create()
     try:
         done = subprocess.run(
-            [*PYTEST, "-n", "auto", "tests/integration/web"],
+            [*PYTEST, "-n", "2", "tests/integration/web"],
             cwd=ROOT, env={**os.environ, "DATABASE_URL": server.url}, capture_output=True, text=True,
             check=False,
         )  # fmt: skip

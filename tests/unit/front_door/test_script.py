@@ -18,6 +18,7 @@ TOOLS = (
     "cksum",
     "cmp",
     "cp",
+    "date",
     "dirname",
     "grep",
     "id",
@@ -260,11 +261,34 @@ def test_failed_check_is_shown_and_passed_to_the_tests(installed, programs):
 def test_a_whole_run_covers_every_folder_once(installed, programs):
     called = call(installed / "tangram", "test", "--long", path=programs)
 
-    shared, alone = called.stdout.splitlines()[-2:]
+    shared, *others = [line for line in called.stdout.splitlines() if line.startswith("-m|pytest|")]
     ignored = [word.removeprefix("--ignore=") for word in shared.split("|") if "--ignore" in word]
-    assert ignored == [word for word in alone.split("|") if word.startswith("tests/")]
-    assert all((ROOT / folder).is_dir() for folder in ignored)
-    assert all("--tier|long|" in line for line in (shared, alone))
+    run = [word for line in others for word in line.split("|") if word.startswith("tests/")]
+    assert sorted(run) == sorted(ignored)
+    assert all((ROOT / folder).is_dir() for folder in run)
+    assert all("--tier|long|" in line for line in (shared, *others))
+
+
+def test_a_whole_run_says_how_long_each_part_took_and_which_failed(installed, programs):
+    a_command(
+        installed / ".venv" / "bin" / "python",
+        '[ "$1" = -V ] && { echo "Python 3.11.2"; exit; }; case "$*" in *tests/faults*doors) exit 1 ;; esac',
+    )
+
+    called = call(installed / "tangram", "test", path=programs)
+
+    *_, times, failed = called.stderr.splitlines()
+    parts = [part.rsplit(" ", 2)[0] for part in times.removeprefix("time: ").split(", ")]
+    assert parts == [
+        "checks",
+        "preparation",
+        "tests that share the cores",
+        "tests of an installation",
+        "tests of faults and doors",
+        "tests of hostile programs",
+    ]
+    assert failed == "tangram: failed (above): tests of faults and doors"
+    assert called.returncode == 1
 
 
 def test_ci_runs_the_tests_and_returns_their_exit_code(checkout, bin_folder):
