@@ -291,6 +291,27 @@ def test_a_whole_run_says_how_long_each_part_took_and_which_failed(installed, pr
     assert called.returncode == 1
 
 
+@pytest.mark.parametrize("alone", [0, 1])
+def test_failed_tests_that_may_be_repeated_decide_alone(installed, programs, alone):
+    a_command(
+        installed / ".venv" / "bin" / "python",
+        f"""[ "$1" = -V ] && {{ echo "Python 3.11.2"; exit; }}
+case "$*" in
+    *@*) exit {alone} ;;
+    *" tests/faults "*) echo "tests/faults/test_a.py::test[x y]" >"$4"; exit 1 ;;
+esac""",
+    )
+
+    called = call(installed / "tangram", "test", path=programs)
+
+    last = {
+        0: "failed beside other tests and passed alone: tests/faults/test_a.py::test[x y]",
+        1: "tangram: failed (above): tests of faults and doors",
+    }
+    assert called.stderr.splitlines()[-1] == last[alone]
+    assert called.returncode == alone
+
+
 def test_ci_runs_the_tests_and_returns_their_exit_code(checkout, bin_folder):
     a_command(checkout / "tangram", 'echo "$* CI=$CI"; exit 3')
     for tool in ("bash", "env"):
