@@ -96,5 +96,5 @@ def test_an_environment_of_harbor_has_users_time_outs_and_trees(tangram, task, s
     assert shown["user"] == "1000\n/srv/agent\n"
     assert "timed out after 1 seconds" in shown["late"]
     assert shown["files"] == "a"
-    ended = tangram.get(f"/api/v1/trajectories/{shown['name']}")
+    ended = tangram.ended_trajectory(shown["name"])
     assert ended["state"] == "finished"

@@ -65,7 +65,7 @@ def test_a_sample_runs_in_a_trajectory_that_ends_with_it(tangram, sdk, run):
     done = run(sdk("inspect"), EVALUATION)
 
     score, trajectory = json.loads(done.stdout.splitlines()[-1])
-    shown = tangram.get(f"/api/v1/trajectories/{trajectory}")
+    shown = tangram.ended_trajectory(trajectory)
     assert (score, shown["state"]) == ("C", "finished")
 
 

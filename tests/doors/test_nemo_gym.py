@@ -56,5 +56,5 @@ def test_a_sandbox_of_nemo_gym_is_a_trajectory(tangram, sdk, run):
     assert shown["gone"] == [125, "sandbox"]
     assert "resources.gpu" in shown["gpu"]
     assert shown["api"] == "hello\n"
-    ended = tangram.get(f"/api/v1/trajectories/{shown['name']}")
+    ended = tangram.ended_trajectory(shown["name"])
     assert (ended["state"], ended["task"]) == ("finished", "nemo")

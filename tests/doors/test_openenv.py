@@ -84,5 +84,5 @@ def test_a_server_of_openenv_runs_in_a_trajectory(tangram, sdk, run):
     assert "1" in json.dumps(observation["echo"])
     assert (shown["second"], shown["state"]) == ([2.0, True], {"steps": 2})
     assert "no such module" in shown["broken"]
-    ended = tangram.get(f"/api/v1/trajectories/{shown['name']}")
+    ended = tangram.ended_trajectory(shown["name"])
     assert ended["state"] == "finished"

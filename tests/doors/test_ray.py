@@ -41,4 +41,4 @@ def test_actors_share_the_client_of_their_process(tangram, sdk, run):
     acted = json.loads(run(sdk("ray"), SCRIPT).stdout.splitlines()[-1])
 
     assert acted == [["42\n", True], ["42\n", True]]
-    assert tangram.get("/api/v1/trajectories/ray-left")["state"] == "finished"
+    assert tangram.ended_trajectory("ray-left")["state"] == "finished"

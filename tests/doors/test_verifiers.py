@@ -35,5 +35,5 @@ def test_a_runtime_of_verifiers_is_a_trajectory(tangram, store_image, sdk, run):
 
     assert shown["run"] == ["b\n", "bad\n", 3]
     assert shown["program"] == ["made\n", 0]
-    ended = tangram.get(f"/api/v1/trajectories/{shown['name']}")
+    ended = tangram.ended_trajectory(shown["name"])
     assert ended["state"] == "finished"

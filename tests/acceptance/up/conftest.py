@@ -80,6 +80,13 @@ class Tangram:
         headers = {"Authorization": f"Bearer {self.access['token']}"}
         return self._ask(Request(self.access["url"] + path, headers=headers))
 
+    def ended_trajectory(self, name: str) -> Any:
+        """Return a trajectory once its row says that it has ended: rows follow the journal."""
+        until = time.monotonic() + 60
+        while (shown := self.get(f"/api/v1/trajectories/{name}"))["state"] == "open":
+            assert time.monotonic() < until, shown
+        return shown
+
     def _ask(self, request: Request) -> Any:
         """Send a request until it is answered: 503 asks for a retry, as when the scheduler is delayed."""
         until = time.monotonic() + 120
