@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -44,8 +44,6 @@ from scheduler.core.state.supply import Supply
 if TYPE_CHECKING:
     from placement.fleet import LlmFleet
 
-#: Model whose modelled times a fleet has that declares none.
-SMALLEST_MODEL: Final = "8b"
 #: Nothing is known about the tokens of a generation that did not run, or failed.
 NO_USAGE = TokenUsage()
 
@@ -244,11 +242,9 @@ def make_placement(spec: FleetSpec) -> LlmFleet:
     # Imported here: numpy is loaded where a fleet is declared, and nowhere else.
     from placement.fleet import LlmFleet
     from placement.policies.registry import make_policy
-    from placement.profiles import ProfiledTimes
-    from placement.roofline import roofline
+    from placement.roofline import declared_times
 
-    profile = spec.profile or roofline(spec.modelled or SMALLEST_MODEL)
-    return LlmFleet(make_policy(spec.policy.value), ProfiledTimes(profile))
+    return LlmFleet(make_policy(spec.policy.value), declared_times(spec.profile, spec.modelled))
 
 
 def unrouted_needs(action: Action) -> Needs:
