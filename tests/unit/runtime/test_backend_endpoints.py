@@ -14,6 +14,7 @@ from domain.backends import MAX_POOLS, MAX_POOLS_OF_PROJECT
 from domain.codec import decode_command
 from domain.errors import Conflict, InvalidRequest
 from domain.principals import Principal, Scope
+from domain.rollout_events import BackendsChanged
 from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.gateway.endpoints.backends import Backends
 from scheduler.runtime.gateway.http import HttpError, HttpRequest
@@ -32,10 +33,12 @@ CHANGES = {
 
 
 class Scheduler:
-    """Answers queries with two backends, and keeps what is appended."""
+    """Answers queries with two backends, keeps what is appended, and forgets pools."""
 
     def __init__(self) -> None:
         self.appended: list[bytes] = []
+        #: Pools that it does not forget: rollouts name them.
+        self.used: set[str] = set()
         self.queries = self.submitter = self
         self.status = RolloutsStatus(
             backends=[
@@ -50,6 +53,9 @@ class Scheduler:
 
     async def append(self, events: list[bytes]) -> None:
         self.appended += events
+        for event in map(decode_command, events):
+            if isinstance(event, BackendsChanged) and event.forget and event.pool not in self.used:
+                del self.status.pools[event.pool]
 
 
 @pytest.fixture
@@ -91,6 +97,13 @@ def test_an_empty_pool_can_be_forgotten_by_its_operators(scheduler):
         assert ask(scheduler, "forget", who, None, pool).status == 202
     events: list[Any] = [decode_command(each) for each in scheduler.appended]
     assert [(each.pool, each.forget) for each in events] == [("policy", True), ("mine@other", True)]
+    assert scheduler.status.pools == {}
+
+
+def test_a_pool_that_the_core_keeps_is_said_to_stay(scheduler):
+    scheduler.status, scheduler.used = RolloutsStatus(pools={"policy": 3}), {"policy"}
+    with pytest.raises(Conflict, match="'policy' stays: a rollout that is not finished names it"):
+        ask(scheduler, "forget", FREE, None, "policy")
 
 
 def test_a_token_of_one_project_reads_no_address(scheduler):
