@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from time import time
 from typing import Any, Final
 
@@ -10,13 +11,14 @@ import redis
 from django.http import QueryDict
 
 from contract.responses import QueuesResponse
-from domain.inventory import Config
 from tangram_web.lib import bus
 from tangram_web.live.access import Sight
 from tangram_web.live.gpu_history import STEP_SECONDS, GpuHistoryStore
 from tangram_web.live.topic_store import stored_snapshot
 from tangram_web.live.topics import HOLDERS, NODES
 from tangram_web.metrics.reading import read_system
+from tangram_web.pools.selectors import declared_resources
+from tangram_web.pools.visibility import visible_struct
 
 NO_INSTANT: Final = "at is an instant of the past, in seconds since 1970"
 
@@ -60,15 +62,23 @@ def scrub_of(query: QueryDict, now: float) -> tuple[dict[str, Any] | None, str]:
     return {"oldest": span[0], "newest": newest, "at": None if at is None else int(at)}, ""
 
 
+def resource_addresses(sight: Sight) -> dict[str, str]:
+    """Return the base URL of each declared resource; empty: it has none, or the reader may not know it."""
+    return {
+        name: "" if spec.api is None else visible_struct(spec.api, sight.projects).base_url
+        for name, spec in declared_resources().items()
+    }
+
+
 def api_rows(
     resources: dict[str, Any],
-    config: Config,
+    addresses: Mapping[str, str],
     queues: QueuesResponse | None,
     shares: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
     """Return one row per resource of the whole cluster, by name.
 
-    ``resources`` and ``shares`` are those of the scheduler's status, in units.
+    ``resources`` and ``shares`` are those of the scheduler's status, in units; ``addresses``: `resource_addresses`.
     """
     waiting: Counter[str] = Counter()
     for line in queues.items if queues is not None else ():
@@ -77,7 +87,7 @@ def api_rows(
     return [
         {
             "name": name,
-            "base_url": config.apis[name].base_url if name in config.apis else "",
+            "base_url": addresses[name],
             "capacity": stands["capacity"],
             "held": round(stands["capacity"] - stands["free"], 3),
             "ceiling": stands.get("ceiling"),
@@ -87,7 +97,7 @@ def api_rows(
             "shares": [s for s in shares if s["resource"] == name and s["pool"] is None],
         }
         for name, stands in sorted(resources.items())
-        if name in config.resources
+        if name in addresses
     ]
 
 

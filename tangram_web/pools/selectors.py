@@ -49,6 +49,11 @@ def spec_of(resource: Resource) -> ResourceSpec:
     return msgspec.convert(declared, ResourceSpec)
 
 
+def declared_resources() -> dict[str, ResourceSpec]:
+    """Return the declaration of each cluster-wide resource by name, in one query."""
+    return {resource.name: spec_of(resource) for resource in Resource.objects.all()}
+
+
 def fleet_of(row: FleetRow) -> FleetSpec:
     """Return the declaration of a fleet."""
     return msgspec.convert(row.spec, FleetSpec)
@@ -87,7 +92,7 @@ def _pool(pool: Pool) -> PoolConfig:
 
 def current_config() -> Config:
     """Return the configuration as the scheduler knows it, under its latest revision."""
-    specs = {resource.name: spec_of(resource) for resource in Resource.objects.all()}
+    specs = declared_resources()
     revision = ConfigRevision.objects.aggregate(latest=Max("number"))["latest"] or 0
     return Config(
         revision=revision,

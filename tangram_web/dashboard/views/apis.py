@@ -6,12 +6,10 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from tangram_web.dashboard.resource_selectors import api_rows
+from tangram_web.dashboard.resource_selectors import api_rows, resource_addresses
 from tangram_web.dashboard.scheduler_selectors import asked, queues_seen_by, shares_seen_by
 from tangram_web.lib import scheduler_client
 from tangram_web.live.access import Sight
-from tangram_web.pools.selectors import current_config
-from tangram_web.pools.visibility import visible
 
 
 def apis(request: HttpRequest, sight: Sight) -> dict[str, Any]:
@@ -22,5 +20,5 @@ def apis(request: HttpRequest, sight: Sight) -> dict[str, Any]:
     shares = [] if status is None else shares_seen_by(sight, status)
     return {
         "problem": problem,
-        "apis": api_rows(resources, visible(current_config(), sight.projects), found, shares),
+        "apis": api_rows(resources, resource_addresses(sight), found, shares),
     }

@@ -23,15 +23,13 @@ from tangram_web.dashboard.guards import refuse
 from tangram_web.dashboard.history_query import recalled_of, span_of
 from tangram_web.dashboard.project_choice import project_of
 from tangram_web.dashboard.recent_decisions import filtered_decisions
-from tangram_web.dashboard.resource_selectors import api_rows, holders_of
+from tangram_web.dashboard.resource_selectors import api_rows, holders_of, resource_addresses
 from tangram_web.dashboard.scheduler_selectors import queues_seen_by, shares_seen_by
 from tangram_web.dashboard.selectors import ImpossibleFilter
 from tangram_web.lib import bus, scheduler_client
 from tangram_web.live.access import Sight
 from tangram_web.live.rollups.query import point_rows
 from tangram_web.metrics.reading import READERS, read_system
-from tangram_web.pools.selectors import current_config
-from tangram_web.pools.visibility import visible
 from tangram_web.rollouts import rollout_lists
 
 #: Rows of one page.
@@ -121,8 +119,7 @@ def apis(sight: Sight, _: QueryDict) -> Rows:
     """Yield APIs and other counted resources. Raises Unavailable."""
     status = scheduler_client.status()
     shares = shares_seen_by(sight, status)
-    config = visible(current_config(), sight.projects)
-    yield api_rows(status["resources"], config, queues_seen_by(sight), shares)
+    yield api_rows(status["resources"], resource_addresses(sight), queues_seen_by(sight), shares)
 
 
 def history(sight: Sight, query: QueryDict) -> Rows:

@@ -11,9 +11,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from contract.responses import QueueDetails, QueuesResponse, WaitDetails
-from domain.inventory import Config
 from domain.redis_keys import Keys
-from domain.resources import MILLI
 from tangram_web.dashboard import resource_selectors
 from tangram_web.dashboard.views import apis
 from tangram_web.lib import scheduler_client
@@ -103,11 +101,10 @@ def test_a_system_without_gpus_says_how_to_have_some(browser: Client, redis_bus:
 def test_an_api_says_what_is_open_used_up_and_who_waits() -> None:
     why = WaitDetails("short_of", "waits for api:search", "api:search")
     line = QueueDetails("default", None, {}, 0, 7, "act_a", "p", "t", None, 3.0, why)
-    config = Config(resources={"api:search": 8 * MILLI})
     cores = {**A_SHARE, "pool": "default", "resource": "cpu"}
 
     (row,) = resource_selectors.api_rows(
-        STATUS, config, QueuesResponse([line], 1, 7), [A_SHARE, cores]
+        STATUS, {"api:search": ""}, QueuesResponse([line], 1, 7), [A_SHARE, cores]
     )
 
     assert (row["name"], row["held"], row["capacity"], row["ceiling"]) == ("api:search", 1.5, 8, 4)
@@ -117,12 +114,11 @@ def test_an_api_says_what_is_open_used_up_and_who_waits() -> None:
 def test_the_page_of_apis_shows_quota_burn_and_pauses(
     browser: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = Config(resources={"api:search": 8 * MILLI})
     monkeypatch.setattr(
         scheduler_client, "status", lambda: {"resources": STATUS, "shares": [A_SHARE]}
     )
     monkeypatch.setattr(scheduler_client, "queues", lambda: QueuesResponse([], 0, 0))
-    monkeypatch.setattr(apis, "current_config", lambda: config)
+    monkeypatch.setattr(apis, "resource_addresses", lambda sight: {"api:search": ""})
 
     text = browser.get("/apis/").content.decode()
 
