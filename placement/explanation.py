@@ -5,13 +5,12 @@ Codes are stable; sentences are not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from placement.facts import GenerationRoute, Prediction, TrajectoryFacts
-from placement.fleet_state import FleetGeneration, FleetTrajectory
+from placement.fleet_state import FleetTrajectory
 
 #: Reasons of a route.
 CACHED: Final = "cached"
@@ -75,21 +74,16 @@ class RouteExplanation(msgspec.Struct, frozen=True, omit_defaults=True):
     correlation: float = 1.0
     #: Tokens of the latest prompt that the engine had in its cache.
     cached_tokens: int = 0
-    #: Whether a worker runs a generation of it, and whether one is routed and has not begun.
-    runs: bool = False
-    queued: bool = False
 
 
 def explain(
     facts: TrajectoryFacts,
     course: FleetTrajectory,
-    generations: Sequence[FleetGeneration],
+    waits: str,
     until: float | None,
     correlation: float,
 ) -> RouteExplanation:
-    """Return the explanation of a trajectory's latest route; ``generations``: its own that have not ended."""
-    waits = next((each.waits for each in generations if each.waits), "")
-    begun = [each.weights_version is not None for each in generations if each.route is not None]
+    """Return the explanation of a trajectory's latest route; ``waits``: why its latest generation has none, if so."""
     code = waits or ("" if course.route is None else course.route.reason)
     return RouteExplanation(
         trajectory=facts.key,
@@ -106,6 +100,4 @@ def explain(
         prediction=facts.prediction,
         correlation=correlation,
         cached_tokens=course.cached_tokens,
-        runs=any(begun),
-        queued=not all(begun),
     )
