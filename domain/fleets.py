@@ -73,6 +73,17 @@ class TransferAdapter(StrEnum):
     NONE = "none"  # the prompt is processed again
 
 
+class PriorityUse(StrEnum):
+    """What a worker does with the priority of a request, as far as a probe can tell."""
+
+    UNKNOWN = ""
+    LOWER_FIRST = "lower_first"
+    GREATER_FIRST = "greater_first"
+    ACCEPTED = "accepted"  # the engine takes priorities and does not say whether it ranks by them
+    IGNORED = "ignored"
+    REFUSED = "refused"  # a request with a priority is an error
+
+
 class WorkerSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A worker that runs elsewhere."""
 
@@ -84,6 +95,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     slots: int = DEFAULT_SLOTS
     #: GPUs that it has.
     degree: int = 1
+    #: It gets no further generation. A later drain or its end, by a verb, holds until this member changes.
+    drained: bool = False
 
 
 class FleetSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -126,6 +139,10 @@ class FleetWorker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     unhealthy: str = ""
     #: Version of its weights; caches of another version are void.
     weights_version: int = 0
+    #: What it does with priorities, as probed.
+    priorities: PriorityUse = PriorityUse.UNKNOWN
+    #: How caches are moved from and to it, as probed; empty: it was not probed.
+    moves: TransferAdapter = TransferAdapter.PROBED
 
     @property
     def usable(self) -> bool:
@@ -141,6 +158,8 @@ class WorkerFact(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Why it fails; empty: it works again.
     unhealthy: str | None = None
     weights_version: int | None = None
+    priorities: PriorityUse | None = None
+    moves: TransferAdapter | None = None
 
 
 class GenerationSpec(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

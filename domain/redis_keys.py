@@ -121,6 +121,16 @@ class Keys:
         return f"{self.prefix}:job-runs"
 
     @property
+    def fleet_keeper(self) -> str:
+        """Name of the process that keeps the fleets (`scheduler.runtime.fleets`); expires without renewal."""
+        return f"{self.prefix}:fleet-keeper"
+
+    @property
+    def fleet_reports(self) -> str:
+        """Hash: fleet → what its keeper found (`contract.fleet_reports.KeeperReport`)."""
+        return f"{self.prefix}:fleet-reports"
+
+    @property
     def metrics(self) -> str:
         """Counters over the journal, and the entry up to which they count."""
         return f"{self.prefix}:metrics"

@@ -9,6 +9,7 @@ are the slow jobs (`jobs` modules of the apps); nothing of Celery is on the path
     projector   rows, live frames and metrics, made from the journal
     jobs        retention, webhook deliveries and simulations: Celery tasks and their schedule
     rollout     rollouts of agents: many at once, by handlers in processes of their own
+    fleets      the keeper of fleets, which probes their workers; hosted with the projector
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _roles() -> list[str]:
 
 
 #: Roles that run and enqueue no jobs. Their modules take a tenth of a second, by which a worker would be back later.
-_WITHOUT_JOBS = frozenset({"loop", "node", "rollout"})
+_WITHOUT_JOBS = frozenset({"loop", "node", "rollout", "fleets"})
 if not _roles() or not _WITHOUT_JOBS.issuperset(_roles()):
     app.autodiscover_tasks(lambda: settings.INSTALLED_APPS, related_name="jobs")
 
@@ -186,7 +187,22 @@ def _projector() -> list[tuple[str, Work]]:
     from tangram_web.journal_consumers import bodies, frames, projector
 
     jobs = [] if "jobs" in _roles() else [("jobs", stand_in)]
-    return [("projector", projector), ("frames", frames), ("bodies", bodies), *jobs]
+    kept = [] if "fleets" in _roles() else _fleets()
+    return [("projector", projector), ("frames", frames), ("bodies", bodies), *jobs, *kept]
+
+
+def _fleets() -> list[tuple[str, Work]]:
+    from scheduler.runtime.fleets.keeper import FleetKeeper
+    from scheduler.runtime.redis.clients import connect_async
+
+    async def keep() -> None:
+        client = connect_async(settings.TANGRAM_REDIS_URL)
+        try:
+            await FleetKeeper(client, bus.keys()).run()
+        finally:
+            await client.aclose()
+
+    return [("fleets", in_event_loop(keep))]
 
 
 def _jobs() -> list[tuple[str, Work]]:
@@ -207,6 +223,7 @@ ROLES: dict[str, Callable[[], list[tuple[str, Work]]]] = {
     "projector": _projector,
     "jobs": _jobs,
     "rollout": _rollout,
+    "fleets": _fleets,
 }
 
 

@@ -62,6 +62,10 @@ class Behaviour:
     cuts_after: int = 0
     #: ``/health`` waits for ever.
     hangs: bool = False
+    #: Storage backend of SGLang's HiCache; empty: there is none.
+    store: str = ""
+    #: As SGLang's ``/get_model_info`` says.
+    weight_version: str = "default"
 
 
 class _Refused(Exception):
@@ -229,8 +233,19 @@ class EngineServer:
             }
         return shared | {
             "/health_generate": {},
-            "/get_model_info": {"model_path": now.model, "is_generation": True},
-            "/get_server_info": {"context_length": now.context},
+            "/get_model_info": {
+                "model_path": now.model,
+                "is_generation": True,
+                "weight_version": now.weight_version,
+            },
+            "/get_server_info": {
+                "context_length": now.context,
+                "enable_priority_scheduling": now.priorities in ("lower", "greater"),
+                "schedule_low_priority_values_first": now.priorities == "lower",
+                "abort_on_priority_when_disabled": now.priorities == "refused",
+                "enable_hierarchical_cache": bool(now.store),
+                "hicache_storage_backend": now.store or None,
+            },
             "/metrics": _metrics("sglang", model.running, model.generations),
         }
 

@@ -57,6 +57,9 @@ from scheduler.core.state.live import LiveAction
 from scheduler.core.state.model import State
 from scheduler.core.state.timers import TimerKind
 
+#: Members of a `WorkerFact`.
+_FACTS = ("drained", "unhealthy", "weights_version", "priorities", "moves")
+
 
 def undeclared(state: State, action: Action) -> tuple[Outcome, str] | None:
     """Return why a generation can never run, if its fleet is not declared; None for other actions."""
@@ -82,7 +85,7 @@ def settle(state: State, decisions: list[Decision]) -> None:
                 name, TrajectoryKey(each.trajectory), each.source, each.target, each.context_tokens,
                 each.gain_seconds,
             )
-            for each in fleet.placement.moves(state.now)
+            for each in (fleet.placement.moves(state.now) if fleet.moves_caches else ())
         ]  # fmt: skip
         due = fleet.placement.due()
         if due != fleet.rings_at:
@@ -118,8 +121,7 @@ def workers_changed(state: State, event: FleetWorkersChanged, decisions: list[De
         if joined.name not in declared and fleet.has_times(joined.degree):
             fleet.put(replace(joined, own=True))
     for fact in event.facts:
-        given = {"drained": fact.drained, "unhealthy": fact.unhealthy,
-                 "weights_version": fact.weights_version}  # fmt: skip
+        given = {name: getattr(fact, name) for name in _FACTS}
         known = {name: value for name, value in given.items() if value is not None}
         fleet.workers = tuple(
             replace(each, **known) if each.name == fact.name else each for each in fleet.workers

@@ -27,6 +27,7 @@ from domain.fleets import (
     FleetSpec,
     FleetWorker,
     TokenUsage,
+    TransferAdapter,
     check_worker_url,
     fleet_name,
     fleet_of,
@@ -92,6 +93,7 @@ class LiveFleet:
             worker = msgspec.structs.replace(
                 worker, number=before.number, drained=before.drained, unhealthy=before.unhealthy,
                 weights_version=max(before.weights_version, worker.weights_version),
+                priorities=before.priorities, moves=before.moves,
             )  # fmt: skip
         else:
             worker = msgspec.structs.replace(worker, number=self.next_number)
@@ -101,18 +103,36 @@ class LiveFleet:
 
     def follow(self, spec: FleetSpec) -> None:
         """Follow a declaration: declared workers are added, changed and removed; workers of our own stay."""
+        former = {each.name: each.drained for each in self.spec.workers}
         self.spec = spec
         declared = {each.name for each in spec.workers}
         self.workers = tuple(each for each in self.workers if each.own or each.name in declared)
         for each in spec.workers:
             self.put(
-                FleetWorker(name=each.name, url=each.url, slots=each.slots, degree=each.degree)
-            )
+                FleetWorker(
+                    name=each.name, url=each.url, slots=each.slots, degree=each.degree, drained=each.drained
+                )
+            )  # fmt: skip
+            if former.get(each.name, each.drained) != each.drained:
+                self._set_drained(each.name, each.drained)
+
+    def _set_drained(self, name: str, drained: bool) -> None:
+        self.workers = tuple(
+            msgspec.structs.replace(each, drained=drained) if each.name == name else each
+            for each in self.workers
+        )
 
     def decides_otherwise(self, spec: FleetSpec) -> bool:
         """Return whether a declaration has another policy or other times."""
         before, after = ((each.policy, each.profile, each.modelled) for each in (self.spec, spec))
         return before != after
+
+    @property
+    def moves_caches(self) -> bool:
+        """Whether caches may be movable: as declared, and as far as workers were probed."""
+        if self.spec.transfer is TransferAdapter.NONE:
+            return False
+        return any(each.usable and each.moves is not TransferAdapter.NONE for each in self.workers)
 
     def has_times(self, degree: int) -> bool:
         """Return whether the times of workers of a degree are known."""

@@ -166,3 +166,25 @@ end
 if #fields > 0 then redis.call('XADD', KEYS[1], '*', unpack(fields)) end
 return seen
 """
+
+#: Takes or renews the lease of the keeper of fleets.
+#: KEYS lease · ARGV name, milliseconds → 1, or 0 when another one has it.
+KEEP: Final = """
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+
+_CHECK_KEEPER: Final = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return redis.error_reply('FENCED') end
+"""
+
+#: KEYS lease, inbox · ARGV name, fields and values of the entry… → its id.
+KEEPER_APPEND: Final = _CHECK_KEEPER + "return redis.call('XADD', KEYS[2], '*', unpack(ARGV, 2))"
+
+#: KEYS lease, hash · ARGV name, field, value.
+KEEPER_PUT: Final = _CHECK_KEEPER + "return redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])"
+
+#: KEYS lease, hash · ARGV name, field.
+KEEPER_FORGET: Final = _CHECK_KEEPER + "return redis.call('HDEL', KEYS[2], ARGV[2])"

@@ -259,7 +259,7 @@ class FleetBody(StrictSerializer):
     workers = serializers.ListField(
         child=serializers.DictField(),
         required=False,
-        help_text="Servers that run elsewhere: name, url (without /v1), slots, degree.",
+        help_text="Servers that run elsewhere: name, url (without /v1), slots, degree, drained.",
     )
     gpus = serializers.IntegerField(
         required=False, help_text="GPUs of the pool for workers of our own."

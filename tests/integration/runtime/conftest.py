@@ -21,6 +21,7 @@ from scheduler.runtime.redis.clients import connect
 from tests.api_server import local_api
 from tests.integration.runtime.call_rig import SECRET, CallRig
 from tests.integration.runtime.gpu_rig import GpuRig
+from tests.integration.runtime.keeper_rig import KeeperRig, keeper_rig
 from tests.integration.runtime.rig import CONFIG, LoopThread, Rig
 from tests.integration.runtime.rollout_rig import RolloutRig, rollout_rig
 from tests.redis_server import RedisServer
@@ -80,6 +81,13 @@ async def rollouts(
 ) -> AsyncIterator[RolloutRig]:
     """A leader, for gateways and rollout workers that a test starts."""
     async with rollout_rig(runtime_redis.url, keys, tmp_path) as rig:
+        yield rig
+
+
+@pytest.fixture
+async def fleet(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIterator[KeeperRig]:
+    """Modelled engines, the fleet of them, and its keepers, as a test starts them."""
+    async with keeper_rig(runtime_redis.url, keys, tmp_path) as rig:
         yield rig
 
 

@@ -14,7 +14,14 @@ from domain.decisions import Abort, Grant, Renew, SetFleet
 from domain.errors import InvariantViolation
 from domain.events import ActionFinished, ActionStarted, LeasesRenewed
 from domain.fleet_events import FleetWorkersChanged, TrajectoryPinned
-from domain.fleets import HOLD_SECONDS, FleetWorker, PlacementName, TokenUsage, WorkerFact
+from domain.fleets import (
+    HOLD_SECONDS,
+    FleetWorker,
+    PlacementName,
+    TokenUsage,
+    TransferAdapter,
+    WorkerFact,
+)
 from domain.ids import ActionId
 from domain.inventory import ProjectConfig
 from placement.facts import BatchArrangement, TrajectoryFacts, WorkerFacts
@@ -316,6 +323,34 @@ def test_a_pinned_trajectory_goes_to_its_worker():
     scenario.submit(a_generation("a2", "a"))
 
     assert worker(scenario, "a2") == other
+
+
+def test_the_configuration_drains_a_worker_until_it_or_a_verb_says_otherwise():
+    scenario = a_scenario(1, 1)
+
+    def drained() -> list[bool]:
+        return [each.drained for each in scenario.machine.state.generations.fleets["m"].workers]
+
+    spec = a_fleet((1, 1))
+    off = replace(spec, workers=(replace(spec.workers[0], drained=True), spec.workers[1]))
+    scenario.configure(a_config(fleets={"m": off}, revision=1))
+    assert (drained(), scenario.free("fleet:m#1")) == ([True, False], 0)
+    scenario.handle(FleetWorkersChanged(fleet="m", facts=(WorkerFact("w1", drained=False),)))
+    scenario.configure(a_config(fleets={"m": replace(off, pool="other")}, revision=2))
+    assert drained() == [False, False]
+    scenario.handle(FleetWorkersChanged(fleet="m", facts=(WorkerFact("w1", drained=True),)))
+    scenario.configure(a_config(fleets={"m": spec}, revision=3))
+    assert drained() == [False, False]
+
+
+def test_no_move_is_planned_between_workers_that_can_move_no_cache():
+    scenario = a_scenario(1, 1)
+    fleet = scenario.machine.state.generations.fleets["m"]
+    assert fleet.moves_caches
+    facts = tuple(WorkerFact(name, moves=TransferAdapter.NONE) for name in ("w1", "w2"))
+    (known,) = only(SetFleet, scenario.handle(FleetWorkersChanged(fleet="m", facts=facts)))
+    assert {each.moves for each in known.workers} == {TransferAdapter.NONE}
+    assert not fleet.moves_caches
 
 
 def test_a_trajectory_that_ends_is_forgotten_by_its_fleet():

@@ -1,0 +1,42 @@
+"""What the keeper of fleets found, as it stores it in Redis for pages."""
+
+from __future__ import annotations
+
+import msgspec
+
+from domain.fleets import PriorityUse, TransferAdapter
+
+
+class ProbedWorker(msgspec.Struct, omit_defaults=True):
+    """The latest probe of one worker."""
+
+    name: str
+    #: Wall clock, RFC 3339.
+    checked_at: str
+    #: Why it did not answer; empty: it did.
+    failing: str = ""
+    #: Checks in a row with an answer; below 0: without one.
+    in_a_row: int = 0
+    priorities: PriorityUse = PriorityUse.UNKNOWN
+    weights_version: int | None = None
+
+
+class ProbedMoves(msgspec.Struct):
+    """What one adapter found between the workers of a fleet."""
+
+    adapter: TransferAdapter
+    usable: bool
+    #: What it found, or what is in the way.
+    detail: str
+
+
+class KeeperReport(msgspec.Struct, omit_defaults=True):
+    """What the keeper knows of one fleet."""
+
+    keeper: str = ""
+    #: Wall clock, RFC 3339.
+    at: str = ""
+    workers: list[ProbedWorker] = []
+    #: Adapter in use; empty: there are no two workers to move caches between.
+    moves: TransferAdapter = TransferAdapter.PROBED
+    probed_moves: list[ProbedMoves] = []

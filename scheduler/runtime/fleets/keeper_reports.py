@@ -1,0 +1,74 @@
+"""Reports of the keeper: what it found of each fleet, stored in Redis at most once in a second."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import msgspec
+import redis
+
+from contract.fleet_reports import KeeperReport, ProbedWorker
+from contract.responses import rfc3339
+from scheduler.runtime.fleets.keeper_lease import KeeperLease
+from scheduler.runtime.redis.clients import keep_running
+
+log = logging.getLogger(__name__)
+
+WRITE_SECONDS: Final = 1.0
+
+
+def wall_clock() -> str:
+    """Return the time, RFC 3339."""
+    return rfc3339(time.time())
+
+
+class KeeperReports:
+    """The reports of all fleets."""
+
+    def __init__(self, lease: KeeperLease, hash_key: str) -> None:
+        self._lease, self._hash_key = lease, hash_key
+        self._reports: dict[str, KeeperReport] = {}
+        self._changed: set[str] = set()
+
+    def of(self, fleet: str) -> KeeperReport:
+        """Return the report of a fleet, to change it; it is stored afterwards."""
+        self._changed.add(fleet)
+        return self._reports.setdefault(fleet, KeeperReport(self._lease.name))
+
+    def probed(self, fleet: str, worker: ProbedWorker) -> None:
+        """Replace what is known of a worker."""
+        report = self.of(fleet)
+        others = [each for each in report.workers if each.name != worker.name]
+        report.workers = sorted([*others, worker], key=lambda each: each.name)
+
+    async def keep_only(self, workers: Mapping[str, Collection[str]]) -> None:
+        """Forget fleets and workers that are not declared any more; ``workers``: names by fleet. Raises Fenced, RedisError."""
+        for name in await self._lease.fields(self._hash_key) | self._reports.keys():
+            if name not in workers:
+                self._reports.pop(name, None)
+                self._changed.discard(name)
+                await self._lease.forget(self._hash_key, name)
+        for name, report in self._reports.items():
+            report.workers = [each for each in report.workers if each.name in workers[name]]
+
+    async def run(self) -> None:
+        """Store what changed until cancelled. Raises Fenced."""
+        while keep_running():
+            await asyncio.sleep(WRITE_SECONDS)
+            try:
+                await self.store()
+            except redis.RedisError as error:
+                log.warning("the reports of fleets are not stored: %s", error)
+
+    async def store(self) -> None:
+        """Store what changed. Raises Fenced, RedisError."""
+        while self._changed:
+            name = min(self._changed)
+            report = self._reports[name]
+            report.at = wall_clock()
+            await self._lease.put(self._hash_key, name, msgspec.json.encode(report))
+            self._changed.discard(name)
