@@ -173,7 +173,8 @@ class LlmFleet:
             self._arrive(asked, group, batch)
             waits = bool(batch) and self._gather(asked, batch, batch_size)
         elif key:
-            self.facts.return_from_tool(key, prompt_tokens, priority)
+            marks = self._routes.courses[key].marks
+            self.facts.return_from_tool(key, prompt_tokens, priority, marks)
             waits = self._wait_beside(asked) or self._wait_for_transfer(asked)
         if not waits:
             self._routes.route(asked)
@@ -292,7 +293,9 @@ class LlmFleet:
         course.generations.remove(generation)
         if prompt_tokens > 0 or sampled_tokens > 0:
             if ended.weights_version is not None:
-                self.facts.generation_took(self.facts.now - ended.began_at)
+                computed = prompt_tokens - cached_tokens
+                seconds = self.facts.now - ended.began_at
+                self.facts.generation_took(seconds, computed, sampled_tokens)
             course.cached_tokens = cached_tokens
             self.facts.change(
                 key,
@@ -422,7 +425,7 @@ class LlmFleet:
         if not self.policy.folds:
             return []
         left = left_over(self.facts, self._routes.generations.values())
-        return folds(left, sites, self.facts.times, shared_store=shared_store)
+        return folds(left, sites, self.facts.busy_times, shared_store=shared_store)
 
     def why(self, key: str) -> RouteExplanation | None:
         """Return the facts behind the latest route of a trajectory, or why it waits; None: it is not known."""
@@ -462,6 +465,7 @@ class LlmFleet:
                 policy=self.policy.remember(),
                 mean_generation_seconds=facts.mean_generation_seconds,
                 measurement=facts.measurement,
+                prompts=facts.prompts,
             )
         )
 
@@ -470,6 +474,7 @@ class LlmFleet:
         state, facts = fleet_state.decode(memory), self.facts
         facts.now, facts.arrivals = state.now, state.arrivals
         facts.mean_generation_seconds = state.mean_generation_seconds
+        facts.prompts = state.prompts
         facts.workers.set_workers(state.workers)
         facts.batches.recall(state.batches)
         facts.recall(state.trajectories, dict(state.in_tools), state.correlation, state.measurement)

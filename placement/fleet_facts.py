@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from placement.busy_times import BusyTimes, PromptLoad
 from placement.facts import ArrangedGroup, Prediction, TrajectoryFacts, WorkerFacts, WorkerLoad
 from placement.fleet_state import Measurement, PredictionMark
 from placement.gathering import Gathering
@@ -31,6 +32,8 @@ class FleetFacts:
     def __init__(self, times: WorkerTimes) -> None:
         self.now = 0.0
         self.times = times
+        self.busy_times: WorkerTimes = times
+        self._prompts = PromptLoad()
         self.workers = WorkerLoads()
         self.batches = Gathering()
         self.trajectories: dict[str, TrajectoryFacts] = {}
@@ -78,10 +81,21 @@ class FleetFacts:
         """Return the mean seconds of a generation on its worker, recent ones most; 0 before any has ended."""
         return self.mean_generation_seconds
 
-    def generation_took(self, seconds: float) -> None:
-        """Count the seconds of a generation that ended."""
+    def generation_took(self, seconds: float, computed_tokens: int, sampled_tokens: int) -> None:
+        """Count a generation that ended: its seconds, the tokens of its prompt that were computed, and those it sampled."""
         mean = self.mean_generation_seconds
         self.mean_generation_seconds = mean + _NEWEST * (seconds - mean) if mean else seconds
+        self.prompts = self._prompts.with_ended(computed_tokens, sampled_tokens)
+
+    @property
+    def prompts(self) -> PromptLoad:
+        """What generations have computed of their prompts."""
+        return self._prompts
+
+    @prompts.setter
+    def prompts(self, prompts: PromptLoad) -> None:
+        self._prompts = prompts
+        self.busy_times = BusyTimes(self.times, prompts)
 
     def correlation(self) -> float:
         """Return the measured rank correlation of predicted and true remaining seconds; 1 without samples."""
@@ -107,10 +121,20 @@ class FleetFacts:
         facts = self.trajectories[new.key] = replace(new, order=self.arrivals)
         return facts
 
-    def return_from_tool(self, key: str, prompt_tokens: int, priority: int) -> TrajectoryFacts:
-        """Note the next request of a trajectory, and the tool seconds before it."""
+    def return_from_tool(
+        self, key: str, prompt_tokens: int, priority: int, marks: list[PredictionMark]
+    ) -> TrajectoryFacts:
+        """Note the next request of a trajectory, and the tool seconds before it.
+
+        A prediction is of what is left after the tool that ran when it was made, so ``marks`` of that time count it as used.
+        """
         facts = self.trajectories[key]
         since = self.in_tools.pop(key, None)
+        if since is not None:
+            used = facts.tool_seconds + self.now - since
+            for place, mark in enumerate(marks):
+                if mark.sampled_tokens == facts.sampled_tokens:
+                    marks[place] = replace(mark, tool_seconds=used)
         return self.change(
             key,
             priority=priority,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from placement.busy_times import PromptLoad
 from placement.facts import GenerationRoute, Prediction, TrajectoryFacts, WorkerFacts
 from placement.gathering import GatheringBatch
 from placement.transmission import TransmissionMemory
@@ -92,6 +93,7 @@ class FleetMemory(msgspec.Struct, frozen=True, omit_defaults=True):
     policy: bytes
     mean_generation_seconds: float = 0.0
     measurement: Measurement = Measurement()
+    prompts: PromptLoad = PromptLoad()
 
 
 encode = msgspec.msgpack.Encoder(order="deterministic").encode

@@ -140,7 +140,7 @@ def worker_pace(load: WorkerLoad, batch: float, context_tokens: int, fleet: Flee
 
     ``context_tokens``: of all trajectories that are on the worker.
     """
-    facts, times = load.facts, fleet.times
+    facts, times = load.facts, fleet.busy_times
     slots = max(1, facts.slots)
     at_once = max(1, min(slots, round(batch)))
     context = context_tokens / max(1, load.trajectories)

@@ -42,8 +42,8 @@ _MOST_INTEGER: Final = 2**31 - 1
 class Fade(msgspec.Struct, frozen=True, gc=False):
     """From which rank correlations the predicted order has no weight, and all of it."""
 
-    unsure: float = 0.2
-    sure: float = 0.5
+    unsure: float = 0.5
+    sure: float = 1.0
 
     def __post_init__(self) -> None:
         if not -1 <= self.unsure < self.sure <= 1:

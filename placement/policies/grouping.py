@@ -56,3 +56,9 @@ def worker_for_length(groups: Sequence[ArrangedGroup], length: float) -> int | N
         if group.longest >= length:
             found = group.worker
     return found
+
+
+def workers_of_longer(groups: Sequence[ArrangedGroup], worker: int) -> set[int]:
+    """Return the workers whose groups are longer than that of ``worker``; none where it has no group."""
+    numbers = [group.worker for group in groups]
+    return set(numbers[: numbers.index(worker)]) if worker in numbers else set()

@@ -2,7 +2,8 @@
 
 Order: longest remaining first in seconds, fading to least attained service as the measured rank correlation of the predictor falls.
 Workers: where the cache is. It is left only for a worker with a free slot, when the wait for a slot is expected to take ``patience`` times
-as long as to fill the cache again. A batch is arranged only if the arrangement is estimated to end sooner by ``arrange_share`` than to give
+as long as to fill the cache again; and never, in an arranged batch, to a worker of a longer group that still has trajectories: queues of short
+groups are part of the plan. A batch is arranged only if the arrangement is estimated to end sooner by ``arrange_share`` than to give
 each trajectory to the worker where it is fastest then; both estimates are made with the predictor's error, as declared or as the
 measured correlation implies. Where that error is larger than the differences that it predicts, neither estimate is worth much: the
 longest of a group of alike predictions decides, and an arrangement puts trajectories of one prompt together. Then nothing is arranged. Moves: `placement.moves.SoonerRule`.
@@ -32,7 +33,12 @@ from placement.facts import (
     WorkerLoad,
 )
 from placement.moves import SoonerRule, worker_pace
-from placement.policies.grouping import as_arrangement, known_predictions, worker_for_length
+from placement.policies.grouping import (
+    as_arrangement,
+    known_predictions,
+    worker_for_length,
+    workers_of_longer,
+)
 from placement.policies.protocol import FleetView
 from placement.priorities import Fade, rank_by_seconds, remaining_seconds
 from placement.worker_loads import usable
@@ -72,7 +78,7 @@ class HedgedPolicy:
             # What is served first does not wait for its turn: queues would weigh tokens more than tools.
             at_once = max(1, min(load.facts.slots, load.generations))
             context = load.context_tokens / max(1, load.trajectories)
-            token_seconds = fleet.times.token_seconds(load.facts.degree, at_once, context)
+            token_seconds = fleet.busy_times.token_seconds(load.facts.degree, at_once, context)
         said = trajectory.prediction
         return rank_by_seconds(
             None if said is None else remaining_seconds(said, token_seconds),
@@ -107,10 +113,12 @@ class HedgedPolicy:
             return None
         wait = before * fleet.generation_seconds() / slots
         tokens, times = trajectory.context_tokens, fleet.times
+        longer = workers_of_longer(fleet.groups(trajectory.batch), home.facts.number)
         free = [
             load
             for load in usable(fleet.loads)
             if load.generations < load.facts.slots
+            and not (load.trajectories and load.facts.number in longer)
             and wait > self.settings.patience * times.prefill_seconds(load.facts.degree, tokens)
             and load.context_tokens + tokens <= times.kv_tokens(load.facts.degree)
         ]
@@ -145,11 +153,12 @@ class HedgedPolicy:
         work = Work(lengths, [each.tool_seconds for each in predictions], contexts)
         ordered = by_degree(workers)
         grown = [context + tokens / 2 for context, tokens in zip(contexts, lengths, strict=True)]
-        tables = size_tables(fleet.times, ordered, len(batch), fmean(grown), sigma)
+        times = fleet.busy_times
+        tables = size_tables(times, ordered, len(batch), fmean(grown), sigma)
         partition = arrange(lengths, tables, grown)
         kept = self._kept(ordered, len(batch), fmean(grown), fleet)
         before, after = (
-            assignment_seconds(fleet.times, ordered, places, work, sigma)
+            assignment_seconds(times, ordered, places, work, sigma)
             for places in (kept, partition.workers)
         )
         if not worthwhile(before, after, self.settings.arrange_share):

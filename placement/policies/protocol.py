@@ -52,6 +52,11 @@ class FleetView(Protocol):
     def times(self) -> WorkerTimes: ...
 
     @property
+    def busy_times(self) -> WorkerTimes:
+        """`times` with what prompts take between tokens: what estimates of a rest are made with."""
+        ...
+
+    @property
     def loads(self) -> Sequence[WorkerLoad]:
         """Return all workers by number, the unusable ones too."""
         ...
