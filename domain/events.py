@@ -13,7 +13,7 @@ from domain.action import Action, EnvironmentSpec, Outcome
 from domain.allocation import Home, UsedResources
 from domain.apis import Feedback
 from domain.event_base import EventBase, RequestOrigin
-from domain.fleet_events import FleetEvent
+from domain.fleet_events import FleetEvent, FleetsQueried
 from domain.fleets import TokenUsage
 from domain.ids import ActionId, TrajectoryKey
 from domain.inventory import Config, NodeInventory
@@ -375,7 +375,7 @@ Event = (
 )  # fmt: skip
 Question = (
     ActionQueried | TrajectoryQueried | TrajectoriesQueried | StatusQueried | DecisionsQueried
-    | QueuesQueried | RolloutsQueried
+    | QueuesQueried | RolloutsQueried | FleetsQueried
 )  # fmt: skip
 #: Messages of the inbox: events of trainers and nodes, and queries.
 Command = Event | Question

@@ -63,4 +63,24 @@ class TrajectoryPinned(EventBase):
     asked: RequestOrigin | None = None
 
 
+class FleetsQueried(EventBase):
+    """Query of fleets: workers, trajectories, routes and moves. Answered by the loop, never journalled.
+
+    The answer is `contract.fleet_status.FleetsStatus`.
+    """
+
+    request_id: str
+    reply_to: str
+    #: One fleet; empty: all.
+    fleet: str = ""
+    #: Trajectories of each fleet in the answer, at most: those with the greatest predicted length.
+    limit: int = 0
+    #: Trajectories of these projects alone; None: of all.
+    projects: tuple[str, ...] | None = None
+    #: Trajectory whose route is explained; empty: none.
+    trajectory: str = ""
+    #: What an arrangement of now would change is part of the answer.
+    plan: bool = False
+
+
 FleetEvent = FleetWorkersChanged | TrajectoryPredicted | CacheMoved | TrajectoryPinned

@@ -5,12 +5,13 @@ Codes are stable; sentences are not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from placement.facts import GenerationRoute, Prediction, TrajectoryFacts
-from placement.fleet_state import FleetTrajectory
+from placement.fleet_state import FleetGeneration, FleetTrajectory
 
 #: Reasons of a route.
 CACHED: Final = "cached"
@@ -74,16 +75,21 @@ class RouteExplanation(msgspec.Struct, frozen=True, omit_defaults=True):
     correlation: float = 1.0
     #: Tokens of the latest prompt that the engine had in its cache.
     cached_tokens: int = 0
+    #: Whether a worker runs a generation of it, and whether one is routed and has not begun.
+    runs: bool = False
+    queued: bool = False
 
 
 def explain(
     facts: TrajectoryFacts,
     course: FleetTrajectory,
-    waits: str,
+    generations: Sequence[FleetGeneration],
     until: float | None,
     correlation: float,
 ) -> RouteExplanation:
-    """Return the explanation of a trajectory's latest route; ``waits``: why its latest generation has none, if so."""
+    """Return the explanation of a trajectory's latest route; ``generations``: its own that have not ended."""
+    waits = next((each.waits for each in generations if each.waits), "")
+    begun = [each.weights_version is not None for each in generations if each.route is not None]
     code = waits or ("" if course.route is None else course.route.reason)
     return RouteExplanation(
         trajectory=facts.key,
@@ -100,4 +106,6 @@ def explain(
         prediction=facts.prediction,
         correlation=correlation,
         cached_tokens=course.cached_tokens,
+        runs=any(begun),
+        queued=not all(begun),
     )

@@ -38,7 +38,7 @@ from placement.fold import Fold, WideSite, folds
 from placement.gathering import GatheringBatch
 from placement.generation_routes import GenerationRoutes
 from placement.policies.protocol import PlacementPolicy, WorkerTimes
-from placement.transmission import TransmissionScheduler
+from placement.transmission import CacheTransfer, TransmissionScheduler
 
 SILENT_SECONDS: Final = 3600.0
 #: Causes for which predictions are refused.
@@ -432,13 +432,16 @@ class LlmFleet:
         course = self._routes.courses.get(key)
         if course is None:
             return None
-        waits = [self._routes.generations[name].waits for name in course.generations]
+        generations = [self._routes.generations[name] for name in course.generations]
         facts = self.facts.trajectories[key]
         batch = self.facts.batches.get(facts.batch)
         until = self._for_transfer.get(key, None if batch is None else batch.until)
-        return explain(
-            facts, course, next(filter(None, waits), ""), until, self.facts.correlation()
-        )
+        return explain(facts, course, generations, until, self.facts.correlation())
+
+    @property
+    def transfers(self) -> Iterable[CacheTransfer]:
+        """Return the moves that are planned or run."""
+        return self._transmission.transfers
 
     # --- snapshot -----------------------------------------------------------------------------
 

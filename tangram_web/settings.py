@@ -151,6 +151,7 @@ INSTALLED_APPS = [
     "tangram_web.configuration",
     "tangram_web.records",
     "tangram_web.rollouts",
+    "tangram_web.fleets",
     "tangram_web.pools",
     "tangram_web.live",
     "tangram_web.dashboard",

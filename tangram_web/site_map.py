@@ -34,6 +34,7 @@ from tangram_web.dashboard.views.trace import (
 from tangram_web.dashboard.views.trajectories import trajectories
 from tangram_web.dashboard.views.trajectory import trajectory
 from tangram_web.dashboard.views.workers import workers
+from tangram_web.fleets import views as fleets
 from tangram_web.operations import views as operations
 from tangram_web.rollouts import views as rollouts
 from tangram_web.simulations import views as simulations
@@ -54,6 +55,8 @@ MONITOR: Final = [
     ConsolePage(name="rollouts:list", path="rollouts/", title="Rollouts", key="r",
          group=NavigationGroup.MONITOR, access=Access.SIGHT, view=rollouts.rollouts,
          template="rollouts/list.html"),
+    ConsolePage(name="fleets:list", path="fleets/", title="Fleets", key="f", group=NavigationGroup.MONITOR,
+         access=Access.SIGHT, view=fleets.fleets, template="fleets/list.html"),
     ConsolePage(name="dashboard:tasks", path="tasks/", title="Tasks", key="k", group=NavigationGroup.MONITOR,
          access=Access.SIGHT, view=tasks, template="dashboard/tasks.html"),
     ConsolePage(name="dashboard:cpu", path="cpu/", title="CPU", key="c", group=NavigationGroup.MONITOR,
@@ -105,6 +108,8 @@ DETAILS: Final = [
          template="rollouts/backends.html"),
     ConsolePage(name="rollouts:one", path="rollouts/<str:rollout_id>/", section="rollouts:list",
          access=Access.SIGHT, view=rollouts.rollout, template="rollouts/one.html"),
+    ConsolePage(name="fleets:one", path="fleets/<str:fleet>/", section="fleets:list",
+         access=Access.SIGHT, view=fleets.fleet, template="fleets/one.html"),
     ConsolePage(name="dashboard:trace", path="trace/", title="Trace", section="dashboard:actions",
          access=Access.SIGHT, view=viewer, template="dashboard/trace.html", query="range=60"),
     ConsolePage(name="operations:done", path="act/done/<int:entry_id>/", section="operations:operate",

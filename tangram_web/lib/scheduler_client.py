@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 import redis
 
+from contract.fleet_status import FleetsStatus
 from contract.responses import ActionResponse, DecisionsResponse, QueuesResponse
 from contract.rollout_status import RolloutsStatus, RolloutStatus
 from domain.codec import Reply, decode_reply, encode
@@ -26,6 +27,7 @@ from domain.events import (
     QueuesQueried,
     StatusQueried,
 )
+from domain.fleet_events import FleetsQueried
 from domain.ids import ActionId
 from domain.rollout_events import RolloutsQueried
 from tangram_web.lib import bus
@@ -34,6 +36,7 @@ ANSWER_SECONDS: Final = 2.0
 
 _action = msgspec.msgpack.Decoder(ActionResponse)
 _decisions = msgspec.msgpack.Decoder(DecisionsResponse)
+_fleets = msgspec.msgpack.Decoder(FleetsStatus)
 _queues = msgspec.msgpack.Decoder(QueuesResponse)
 _rollouts = msgspec.msgpack.Decoder(RolloutsStatus)
 _status = msgspec.msgpack.Decoder(dict[str, Any])
@@ -83,6 +86,15 @@ def live_rollouts(rollout_ids: Sequence[str]) -> dict[str, RolloutStatus]:
     replies = _replies(questions) if questions else []
     found = [_rollouts.decode(bytes(reply.body)) for reply in replies if reply.ok]
     return {live.id: live for status in found for live in status.rollouts}
+
+
+def fleets(
+    fleet: str = "", *, limit: int = 0, projects: tuple[str, ...] | None = None, trajectory: str = "",
+    plan: bool = False,
+) -> FleetsStatus:  # fmt: skip
+    """Return the fleets by name, or one of them, with trajectories of ``projects`` or of all. Raises Unavailable."""
+    about = {"fleet": fleet, "projects": projects, "trajectory": trajectory, "plan": plan}
+    return _fleets.decode(_ask(FleetsQueried, **about, limit=limit) or b"\x80")
 
 
 def status() -> dict[str, Any]:

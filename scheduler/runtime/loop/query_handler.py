@@ -41,6 +41,7 @@ from domain.events import (
     TrajectoriesQueried,
     TrajectoryQueried,
 )
+from domain.fleet_events import FleetsQueried
 from domain.ids import ResourceId, trajectory_key
 from domain.redis_servers import ServerVersion, judge
 from domain.resources import units
@@ -49,6 +50,7 @@ from domain.version import VERSION
 from scheduler.core.state.live import LiveTrajectory
 from scheduler.core.state.model import State
 from scheduler.runtime.action_views import live_view
+from scheduler.runtime.loop.fleet_queries import fleets_status
 from scheduler.runtime.loop.leadership import Leadership
 from scheduler.runtime.loop.loop_stats import LoopStats
 from scheduler.runtime.loop.rehearsal import Ending, rehearse_call
@@ -133,6 +135,8 @@ class QueryHandler:
         elif isinstance(query, RolloutsQueried):
             offset = term.clock.wall_offset()
             body = rollouts_status(term.machine.state, query, offset, term.journal_id)
+        elif isinstance(query, FleetsQueried):
+            body = fleets_status(term.machine.state, query)
         elif isinstance(query, QueuesQueried):
             body = queues_response(term.machine.queues(query.limit, query.projects))
         else:

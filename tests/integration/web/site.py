@@ -17,7 +17,7 @@ from tangram_web.accounts.models import Membership
 from tangram_web.audit.models import AuditEntry
 from tangram_web.audit.services import SYSTEM
 from tangram_web.dashboard.pages import ConsolePage
-from tangram_web.pools.models import Project
+from tangram_web.pools.models import FleetRow, Project
 from tangram_web.pools.tokens import token_create
 from tangram_web.records.models import ActionRecord, RolloutRecord, TaskRecord, TrajectoryRecord
 from tangram_web.simulations.models import Simulation
@@ -29,7 +29,7 @@ ENDPOINT, SIMULATION, ENTRY = "whk_0000000000000000", "sim_0000000000000000", 1_
 PARAMETERS = {
     "action_id": "act_00001", "trajectory_key": "default/t-1", "task_key": "default/swe",
     "entry_id": str(ENTRY), "number": "1", "simulation_id": SIMULATION, "endpoint_id": ENDPOINT,
-    "delivery_id": "1", "membership_id": "1", "token_id": "none", "rollout_id": f"rol_{1:028x}",
+    "delivery_id": "1", "membership_id": "1", "token_id": "none", "rollout_id": f"rol_{1:028x}", "fleet": "Qwen3-8B",
 }  # fmt: skip
 #: Pages whose parameters have a meaning of their own.
 OF_PAGE: Mapping[str, Mapping[str, str]] = {
@@ -67,6 +67,7 @@ def rollout_log(folder: Path) -> None:
 
 def singles() -> None:
     """Add the rows that addresses name and `rows` does not add."""
+    FleetRow.objects.create(name="Qwen3-8B", spec={"engine": "vllm"})
     Project.objects.create(name="secret", default_pool_id="default")
     AuditEntry.objects.create(
         id=ENTRY, actor="ops", verb="pause", target="task/default/swe", project="default"

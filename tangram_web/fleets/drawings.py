@@ -1,0 +1,74 @@
+"""Drawings of a fleet: load of each worker, predicted and sampled tokens of trajectories. Pure; places are percentages.
+
+Pages have no inline style, so drawings are SVG with attributes, and each has its numbers as text beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from contract.fleet_status import FleetTrajectoryStatus, FleetWorkerStatus
+
+
+class LoadBar(NamedTuple):
+    """Load of one worker: slots that are held, and above them generations that wait."""
+
+    start: float
+    width: float
+    held_top: float
+    held_height: float
+    waiting_top: float
+    waiting_height: float
+    title: str
+
+
+class LengthPair(NamedTuple):
+    """Tokens of one trajectory as shares of the longest one."""
+
+    facts: FleetTrajectoryStatus
+    sampled: float
+    #: None: nothing was predicted.
+    predicted: float | None
+    #: Name of its worker; empty: none.
+    worker: str
+
+
+def load_strip(workers: Sequence[FleetWorkerStatus]) -> list[LoadBar]:
+    """Return a column for each worker; a full column is the greatest load by slot, at least one in each slot."""
+    most = max([1.0, *((each.running + each.waiting) / each.facts.slots for each in workers)])
+    width = 100 / max(1, len(workers))
+    return [_bar(each, number * width, width, most) for number, each in enumerate(workers)]
+
+
+def _bar(each: FleetWorkerStatus, start: float, width: float, most: float) -> LoadBar:
+    held, waiting = (
+        round(100 * count / each.facts.slots / most, 2) for count in (each.running, each.waiting)
+    )
+    inset = width * 0.08
+    return LoadBar(
+        round(start + inset, 3),
+        round(width - 2 * inset, 3),
+        round(100 - held, 2),
+        held,
+        round(100 - held - waiting, 2),
+        waiting,
+        f"{each.facts.name}: {each.running} of {each.facts.slots} slots used, {each.waiting} wait",
+    )
+
+
+def length_pairs(
+    trajectories: Sequence[FleetTrajectoryStatus], workers: Sequence[FleetWorkerStatus]
+) -> list[LengthPair]:
+    """Return the lengths of trajectories in their order."""
+    longest = max([1.0, *(max(t.sampled_tokens, t.predicted_tokens or 0.0) for t in trajectories)])
+    names = {each.number: each.facts.name for each in workers}
+    return [
+        LengthPair(
+            each,
+            round(100 * each.sampled_tokens / longest, 2),
+            None if each.predicted_tokens is None else round(100 * each.predicted_tokens / longest, 2),
+            "" if each.worker is None else names.get(each.worker, f"number {each.worker}"),
+        )
+        for each in trajectories
+    ]  # fmt: skip
