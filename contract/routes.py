@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from contract.file_routes import FILES
+from contract.fleet_routes import FLEETS
 from contract.image_routes import IMAGES
 from contract.port_routes import PORT_SOCKETS, PORTS
 from contract.process_routes import PROCESSES
@@ -417,7 +418,7 @@ SOCKETS: tuple[Route, ...] = (ATTACH, *PORT_SOCKETS)
 
 ROUTES: tuple[Route, ...] = (
     *ACTIONS, *FEEDS, *TASKS, *TRAJECTORIES, *FILES, *PORTS, *PROCESSES, *SESSIONS, *IMAGES,
-    *ROLLOUTS, *AGENT_CHATS, *BACKENDS, *STATUS,
+    *ROLLOUTS, *AGENT_CHATS, *BACKENDS, *FLEETS, *STATUS,
 )  # fmt: skip
 
 __all__ = [

@@ -26,6 +26,7 @@ from scheduler.runtime.gateway.endpoints.actions import Actions
 from scheduler.runtime.gateway.endpoints.backends import Backends
 from scheduler.runtime.gateway.endpoints.event_feeds import EventFeeds
 from scheduler.runtime.gateway.endpoints.files import Files
+from scheduler.runtime.gateway.endpoints.fleets import Fleets
 from scheduler.runtime.gateway.endpoints.health import Health
 from scheduler.runtime.gateway.endpoints.images import Images
 from scheduler.runtime.gateway.endpoints.leases import Leases
@@ -125,7 +126,7 @@ def native_handlers(
         **_session_handlers(Sessions(context)),
         **_image_handlers(Images(context)),
         **_rollout_handlers(RolloutEndpoints(context), RolloutChanges(context)),
-        **_backend_handlers(Backends(context)),
+        **(_backend_handlers(Backends(context)) | _fleet_handlers(Fleets(context))),
         **_chat_handlers(chats or AgentChats(context)),
         "snapshots_take": snapshots.take,
         "trajectories_park": snapshots.park,
@@ -197,6 +198,15 @@ def _backend_handlers(backends: Backends) -> dict[str, Handler]:
         "backends_remove": backends.remove,
         "backends_drain": backends.drain,
         "backends_resume": backends.resume,
+    }
+
+
+def _fleet_handlers(fleets: Fleets) -> dict[str, Handler]:
+    """Return the handlers of `contract.fleet_routes.FLEETS`."""
+    return {
+        "fleets_drain": fleets.drain,
+        "fleets_undrain": fleets.undrain,
+        "fleets_pin": fleets.pin,
     }
 
 

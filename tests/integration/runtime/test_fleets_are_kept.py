@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from domain.errors import Fenced
-from domain.fleet_events import FleetWorkersChanged
+from domain.fleet_events import FleetWorkersChanged, TrajectoryPinned
 from domain.fleets import FleetEngine, PriorityUse, TransferAdapter, WorkerFact
 from scheduler.runtime.fleets.keeper_lease import KeeperLease
 from scheduler.runtime.redis.clients import connect_async
@@ -131,3 +131,31 @@ async def test_a_keeper_that_stood_still_changes_nothing_afterwards(fleet: Keepe
     late.close()
     next_one.close()
     await client.aclose()
+
+
+async def test_operators_drain_workers_and_pin_trajectories_by_name(fleet: KeeperRig) -> None:
+    fleet.lead(["http://127.0.0.1:9"])
+    await fleet.until(lambda found: "w1" in found)
+    async with fleet.client("cluster") as client, fleet.client("operator") as member:
+        refused = await member.post("/fleets/m/workers/w1/drain")
+        assert (refused.status_code, refused.json()["code"]) == (403, "all_projects")
+        missing = await client.post("/fleets/m/workers/w9/drain")
+        assert (missing.status_code, "there are: w1" in missing.text) == (404, True)
+        assert (await client.post("/fleets/n/pin", json={"trajectory": "t"})).status_code == 404
+
+        assert (await client.post("/fleets/m/workers/w1/drain")).status_code == 202
+        await fleet.until(lambda found: found["w1"].drained)
+        assert (await client.post("/fleets/m/workers/w1/undrain")).status_code == 202
+        await fleet.until(lambda found: not found["w1"].drained)
+
+        pin = {"trajectory": "t-1", "worker": "w1"}
+        assert (await member.post("/fleets/m/pin", json=pin)).status_code == 404
+        opened = {"task": "t", "id": "t-1"}
+        assert (await member.post("/trajectories", json=opened)).status_code < 300
+        assert (await member.post("/fleets/m/pin", json=pin)).json() == {"fleet": "m", **pin}
+        (pinned,) = await fleet.until_journalled(
+            lambda facts: [each for each in facts if isinstance(each, TrajectoryPinned)]
+        )
+    assert (pinned.trajectory, pinned.worker) == ("default/t-1", "w1")
+    assert pinned.asked is not None
+    assert pinned.asked.by == "operator"
