@@ -89,6 +89,8 @@ class ActionFinished(EventBase):
     detail: str | None = None
     #: It never started, so it may be granted again.
     never_started: bool = False
+    #: A part of its answer reached its client, so it is not granted again.
+    delivered: bool = False
     #: State of the API that was called.
     feedback: Feedback | None = None
     #: Measured usage of a command.
@@ -108,7 +110,7 @@ class LeaseRenewed(EventBase):
 
 
 class LeasesRenewed(EventBase):
-    """A rollout worker renewed its leases together, each for the time that it declares."""
+    """A rollout worker renewed its leases together, each for the time that it declares; or a web process the generations that it holds."""
 
     action_ids: tuple[ActionId, ...]
 

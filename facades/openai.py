@@ -3,8 +3,8 @@
     base URL   http://HOST/v1   or, to name the trajectory,   http://HOST/trajectories/ID/v1
     api key    a token of Tangram
 
-A translation onto calls to GPU services. The member ``model`` of the body names the service; the
-path and the rest of the body are forwarded unchanged. Task and trajectory of the action come from
+A translation onto calls to GPU services, and onto generations of fleets. The member ``model`` of the body names the service or the
+fleet; the path and the rest of the body are forwarded unchanged, for fleets as `scheduler.runtime.fleet_router.forwarded_request` says. Task and trajectory of the action come from
 the member ``tangram`` of the body (any members of an action: task, trajectory, priority,
 replay_safe …; not forwarded), else from the headers ``X-Tangram-Task`` and
 ``X-Tangram-Trajectory``, else from the path.
@@ -41,6 +41,7 @@ from domain.errors import InvalidRequest, NotFound
 from domain.manifest import read
 from domain.principals import Principal, Scope
 from domain.services import PREFIX
+from facades.openai_generations import OpenAiGeneration, TranslatedAnswer, generation_of
 from facades.openai_responses import (
     ResponseBuilder,
     ResponseEvents,
@@ -48,6 +49,8 @@ from facades.openai_responses import (
     chat_of,
     response_of,
 )
+from scheduler.runtime.capacity import FleetCapacity
+from scheduler.runtime.fleet_router.router import GenerationEnd
 from scheduler.runtime.gateway.chat_completions import (
     NO_RETRY,
     openai_error,
@@ -87,11 +90,11 @@ _ERROR: Final[dict[str, Any]] = {
 _REQUEST: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
-        "model": {"type": "string", "description": "Name of a GPU service."},
+        "model": {"type": "string", "description": "Name of a GPU service, or of a fleet."},
         "stream": {"type": ["boolean", "null"]},
         "tangram": {
             "type": ["object", "null"],
-            "description": "Members of the action, as task, trajectory or priority.",
+            "description": "Members of the action, as task, trajectory or priority; for fleets batch and batch_size, too.",
         },
     },
     "required": ["model"],
@@ -104,7 +107,7 @@ def _post(path: str) -> Route:
         method="POST",
         path=f"/v1/{path}",
         operation="openai_" + path.replace("/", "_"),
-        summary=f"Request to `{path}` of a GPU service, as an action",
+        summary=f"Request to `{path}` of a GPU service or a fleet, as an action",
         scope=Scope.SUBMIT,
         body=_REQUEST,
         responses={200: Binary("*/*", "Status, headers and body are those of the service.")},
@@ -119,7 +122,7 @@ MODELS: Final = Route(
     method="GET",
     path="/v1/models",
     operation="openai_models",
-    summary="The declared GPU services, as models",
+    summary="The declared GPU services and fleets, as models",
     scope=Scope.READ,
     responses={200: _OBJECT},
 )
@@ -127,7 +130,7 @@ MODEL: Final = replace(
     MODELS,
     path="/v1/models/{model}",
     operation="openai_model",
-    summary="One declared GPU service, as a model",
+    summary="One declared GPU service or fleet, as a model",
     errors=(404,),
 )
 
@@ -168,15 +171,16 @@ class OpenAiEndpoints:
     async def models(
         self, request: HttpRequest, principal: Principal, trajectory: str | None
     ) -> HttpResponse:
-        """GET /v1/models: the services that are declared."""
-        found = [_model(name) for name in sorted(self._port.services())]
+        """GET /v1/models: the services and fleets that are declared."""
+        found = [_model(name) for name in self._models()]
         return HttpResponse(200, {"object": "list", "data": found})
 
     async def model(
         self, request: HttpRequest, principal: Principal, trajectory: str | None, name: str
     ) -> HttpResponse:
-        """GET /v1/models/{model}: one service that is declared."""
-        self._check_model(name)
+        """GET /v1/models/{model}: one service or fleet that is declared."""
+        if await self._port.fleet(name) is None:
+            self._check_model(name)
         return HttpResponse(200, _model(name))
 
     async def ask(
@@ -185,6 +189,13 @@ class OpenAiEndpoints:
         """POST /v1/…: submit a call and return the service's response; None: it was streamed."""
         body = await request.body()
         path = request.path[request.path.rindex("/v1/") :]
+        asked = _read(body)
+        fleet = await self._port.fleet(asked.get("model"))
+        if fleet is not None:
+            generation = generation_of(fleet, asked, body, path, _named(request, trajectory))
+            events = _EventForwarder(send, ServiceEvents())
+            end = await self._generate(request, principal, generation, events)
+            return await _ended(end, events)
         action = await self._port.admit(
             principal, lambda: self._payload(request, _read(body), body, path, trajectory)
         )
@@ -193,7 +204,7 @@ class OpenAiEndpoints:
         if view is None:
             return None
         if sending.begun:
-            await sending.fail(view)
+            await sending.fail(view.outcome, view.detail)
             return None
         answer = _response(view)
         if path == "/v1/embeddings" and answer.status == 200:
@@ -206,6 +217,9 @@ class OpenAiEndpoints:
         """POST /v1/responses: as `ask`, by a chat completion."""
         body = await request.body()
         asked = _read(body)
+        fleet = await self._port.fleet(asked.get("model"))
+        if fleet is not None:
+            return await self._respond_by_fleet(request, principal, trajectory, send, asked, fleet)
         service = self._port.services().get(str(asked.get("model")))
         if service is not None and RESPONSES.path in service.paths:
             return await self.ask(request.again(body), principal, trajectory, send)
@@ -223,23 +237,50 @@ class OpenAiEndpoints:
         if view is None:
             return None
         if sending.begun:
-            await sending.fail(view)
+            await sending.fail(view.outcome, view.detail)
             return None
-        answer = _response(view)
-        if answer.status != 200:
-            return answer
-        try:
-            found = response_of(asked, action.id, created, answer.content)
-        except ValueError as error:
-            text = f"service {asked['model']} answered with no chat completion: {error}"
-            return openai_error(502, "malformed", text, headers={**answer.headers, **NO_RETRY})
-        return HttpResponse(200, found, headers=answer.headers)
+        return _as_response(asked, action.id, created, _response(view))
+
+    async def _respond_by_fleet(
+        self,
+        request: HttpRequest,
+        principal: Principal,
+        trajectory: str | None,
+        send: Send,
+        asked: dict[str, Any],
+        fleet: FleetCapacity,
+    ) -> HttpResponse | None:
+        """Answer by a chat completion of a fleet."""
+        chat = chat_of(asked)
+        path = "/v1/chat/completions"
+        generation = generation_of(fleet, chat, None, path, _named(request, trajectory))
+        name, created = f"resp_{request.id}", time_ns() // 1_000_000_000
+        events = ResponseEvents(ResponseBuilder(asked, name, created))
+        forwarder = _EventForwarder(send, events, translates=True)
+        answer = TranslatedAnswer(forwarder)
+        end = await self._generate(request, principal, generation, answer)
+        if answer.streamed or end.outcome is not Outcome.COMPLETED:
+            return await _ended(end, forwarder)
+        kind = answer.headers.get(b"content-type", b"application/json")
+        headers: dict[str, str] = {"X-Tangram-Action": end.action_id}
+        whole = HttpResponse(answer.status, raw=answer.content, content_type=kind, headers=headers)
+        return _as_response(asked, name, created, whole)
+
+    async def _generate(
+        self, request: HttpRequest, principal: Principal, found: OpenAiGeneration, send: Send
+    ) -> GenerationEnd:
+        return await self._port.generate(
+            request, principal, found.payload, found.generation, found.asked, send
+        )
+
+    def _models(self) -> list[str]:
+        return sorted({*self._port.services(), *self._port.fleets()})
 
     def _check_model(self, name: Any) -> None:
         if not isinstance(name, str):
             raise InvalidRequest("name the service", pointer="/model")
         if name not in self._port.services():
-            known = ", ".join(sorted(self._port.services())) or "none yet"
+            known = ", ".join(self._models()) or "none yet"
             raise NotFound(f"there is no model {name!r}; there are: {known}")
 
     def _payload(
@@ -265,10 +306,7 @@ class OpenAiEndpoints:
             "body": body.decode() if body and unchanged else json_text(asked, ""),
             "stream": bool(asked.get("stream")),
         }
-        named = {
-            "task": request.header(b"x-tangram-task") or DEFAULT_TASK,
-            "trajectory": request.header(b"x-tangram-trajectory") or trajectory,
-        }
+        named = _named(request, trajectory)
         return read(ActionRequest, {**named, **(own or {}), "kind": "call", "call": call})
 
 
@@ -304,15 +342,13 @@ class _EventForwarder:
         if content or not more:
             await self._pass_on(content, more=more)
 
-    async def fail(self, view: ActionResponse) -> None:
+    async def fail(self, outcome: Outcome | None, detail: str | None) -> None:
         """End a response that broke off. What has no events ends without the end of its body."""
-        outcome = view.outcome or Outcome.UNKNOWN
+        outcome = outcome or Outcome.UNKNOWN
         if outcome is Outcome.COMPLETED:  # the stream broke off on its way, not the answer
             outcome = Outcome.UNKNOWN
         if self._framed or self._translates:
-            error = openai_problem(
-                _STATUS.get(outcome, 502), str(outcome), view.detail or str(outcome)
-            )
+            error = openai_problem(_STATUS.get(outcome, 502), str(outcome), detail or str(outcome))
             await self._pass_on(self._events.fail(error), more=False)
 
     def _cut(self) -> int:
@@ -340,15 +376,50 @@ def _model(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "tangram"}
 
 
+def _named(request: HttpRequest, trajectory: str | None) -> dict[str, Any]:
+    """Return task and trajectory as headers and path name them."""
+    return {
+        "task": request.header(b"x-tangram-task") or DEFAULT_TASK,
+        "trajectory": request.header(b"x-tangram-trajectory") or trajectory,
+    }
+
+
+async def _ended(end: GenerationEnd, sent: _EventForwarder) -> HttpResponse | None:
+    """Return the response of a generation without an answer; None: the client has got one, or its beginning."""
+    if end.outcome is Outcome.COMPLETED:
+        return None
+    if sent.begun:
+        await sent.fail(end.outcome, end.detail)
+        return None
+    return _failure(end.outcome, end.detail, end.action_id)
+
+
+def _as_response(
+    asked: Mapping[str, Any], name: str, created: int, answer: HttpResponse
+) -> HttpResponse:
+    """Return the answer to a chat completion as a response; an error stays as it is."""
+    if answer.status != 200:
+        return answer
+    try:
+        found = response_of(dict(asked), name, created, answer.content)
+    except ValueError as error:
+        text = f"service {asked['model']} answered with no chat completion: {error}"
+        return openai_error(502, "malformed", text, headers={**answer.headers, **NO_RETRY})
+    return HttpResponse(200, found, headers=answer.headers)
+
+
+def _failure(outcome: Outcome, detail: str | None, action_id: str) -> HttpResponse:
+    """Return the error for an action without an answer."""
+    status = _STATUS.get(outcome, 502)
+    named = {"X-Tangram-Action": action_id} | ({} if status == 503 else NO_RETRY)
+    return openai_error(status, str(outcome), detail or str(outcome), headers=named)
+
+
 def _response(view: ActionResponse) -> HttpResponse:
     named = {"X-Tangram-Action": view.id}
     result = view.result if isinstance(view.result, dict) else {}
     if view.outcome is not Outcome.COMPLETED or "status" not in result:
-        outcome = view.outcome or Outcome.UNKNOWN
-        status = _STATUS.get(outcome, 502)
-        if status != 503:
-            named |= NO_RETRY
-        return openai_error(status, str(outcome), view.detail or str(outcome), headers=named)
+        return _failure(view.outcome or Outcome.UNKNOWN, view.detail, view.id)
     if result["truncated"]:
         text = "the response is longer than the limit"
         return openai_error(502, "truncated", text, headers=named | NO_RETRY)

@@ -123,6 +123,7 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         ),
         live_rollouts=settings.TANGRAM_PROJECT_LIVE_ROLLOUTS,
         callbacks=Callbacks(loopback=settings.TANGRAM_WEBHOOKS_LOOPBACK),
+        streams=settings.TANGRAM_WEB_STREAMS,
     )
     counts = RequestCounts()
     gateway = Gateway(context, behind, NEEDED_ROLES, registry.entries())

@@ -127,6 +127,8 @@ TANGRAM_PROJECT_LIMITS = ProjectLimits(
 
 #: Requests of a project to nodes (files, sessions, ports, live output) that are open at once, by process.
 TANGRAM_PROJECT_NODE_REQUESTS = env_int("TANGRAM_PROJECT_NODE_REQUESTS", 512, minimum=1)
+#: Feeds of events that a web process sends at once, and relayed responses of calls; generations of fleets are not counted.
+TANGRAM_WEB_STREAMS = env_int("TANGRAM_WEB_STREAMS", 128, minimum=1)
 #: Rollouts of a project that are not finished, parked ones included.
 TANGRAM_PROJECT_LIVE_ROLLOUTS = env_int("TANGRAM_PROJECT_LIVE_ROLLOUTS", 20_000, minimum=1)
 

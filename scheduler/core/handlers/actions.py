@@ -276,13 +276,20 @@ def _end_attempt(state: State, event: ActionFinished, decisions: list[Decision])
     if (
         event.outcome in _UNSURE
         and (event.never_started or live.action.replay_safe)
+        and not event.delivered
         and live.aborting is None
-        and live.attempt < MAX_ATTEMPTS
+        and live.attempt < _most_attempts(live.action, event)
         and generations.undeclared(state, live.action) is None
     ):
         requeue(state, live, event.detail or str(event.outcome), decisions)
     else:
         finish(state, live, event.outcome, decisions, report=event)
+
+
+def _most_attempts(action: Action, event: ActionFinished) -> int:
+    """Return how often an action is granted at most; a worker that got a generation and failed is replaced once."""
+    sent = action.generation is not None and not event.never_started
+    return generations.MAX_SENT if sent else MAX_ATTEMPTS
 
 
 def _call_finished(

@@ -10,8 +10,9 @@ What a router of generations calls and appends (the seam of `scheduler/runtime/f
    wire with its bucket. Append `ActionStarted` (``node`` empty) before the first byte is sent to the worker.
 3. *Renew* all generations that the process holds by one `LeasesRenewed`, several times in `HOLD_SECONDS`.
 4. *Report* `ActionFinished` (``node`` empty) with ``usage``. Any HTTP status is ``completed``; a worker that cannot be reached is
-   ``infra_failed``, with ``never_started`` if no byte was sent: it is routed again. A client that leaves is an
-   `ActionCancelRequested`; the `Abort` (``node`` empty) that follows ends the request to the worker, and the report follows that.
+   ``infra_failed``, with ``never_started`` if no byte was sent: it is routed again. One that breaks off is ``unknown``: routed once more
+   if the generation is replay-safe, unless a part of its answer is ``delivered``. A client that leaves is an
+   `ActionCancelRequested`, with the report if a worker has the request; an `Abort` (``node`` empty) ends that request as well.
 5. *Judge* workers: probes append `FleetWorkersChanged` with what changed. Workers of our own, which have leases on the pool's
    nodes, are ``joined`` and ``removed`` by the same event. New weights are a fact, too.
 6. *Predict* between answer and next request: `TrajectoryPredicted`. Late, missing or unusable ones do no harm.
@@ -24,6 +25,8 @@ Rules
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -59,6 +62,8 @@ from scheduler.core.state.timers import TimerKind
 
 #: Members of a `WorkerFact`.
 _FACTS = ("drained", "unhealthy", "weights_version", "priorities", "moves")
+#: A replay-safe generation is sent to so many workers, while they fail before the first piece of an answer.
+MAX_SENT: Final = 2
 
 
 def undeclared(state: State, action: Action) -> tuple[Outcome, str] | None:

@@ -40,6 +40,7 @@ from domain.errors import (
 )
 from domain.principals import Principal, Scope
 from scheduler.core.state.rollouts import owner_of
+from scheduler.runtime.fleet_router.forwarded_request import ENGINE_PRIORITY
 from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.gateway.http import (
     ClientGone,
@@ -67,6 +68,8 @@ MOST_PAUSE_SECONDS: Final = 1.0
 IDLE_SECONDS: Final = 3600.0
 _MOST_ANSWER_BYTES: Final = 64 * 1024 * 1024
 NO_RETRY: Final = {"x-should-retry": "false"}
+#: Codes that engines answer with 400.
+_BAD_REQUESTS: Final = frozenset({"context_length_exceeded", ENGINE_PRIORITY})
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -212,7 +215,7 @@ def openai_refusal(error: TangramError, request: HttpRequest) -> HttpResponse:
     code = error.code if isinstance(error, HttpError | InvalidRequest) else "unavailable"
     code = "model_not_found" if isinstance(error, NotFound) else code
     param = error.pointer.strip("/").replace("/", ".") if isinstance(error, InvalidRequest) else ""
-    status = 400 if code == "context_length_exceeded" else problem.status
+    status = 400 if code in _BAD_REQUESTS else problem.status
     # Clients repeat a 409, which stays one.
     headers = problem.headers | (NO_RETRY if status in (409, 504) else {})
     return openai_error(status, code, str(error), param=param, headers=headers)

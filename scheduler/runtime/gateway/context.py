@@ -24,6 +24,7 @@ from domain.project_limits import ProjectLimits
 from domain.redis_keys import Keys
 from scheduler.runtime.body_store import BodyStore
 from scheduler.runtime.capacity import CapacityView
+from scheduler.runtime.fleet_router.router import FleetRouter
 from scheduler.runtime.gateway.admission import MAX_OUTPUT_BYTES, Admission
 from scheduler.runtime.gateway.authentication import Authenticate, TokenCache
 from scheduler.runtime.gateway.callbacks import Callbacks
@@ -52,6 +53,8 @@ ROW_SECONDS = 2.0
 ROW_POLL_SECONDS = 0.05
 #: Calls of the agents of a project to their models that are open at once in one process.
 MOST_CHATS = 4096
+#: Feeds of events that one process sends at once, and relayed responses.
+MAX_STREAMS = 128
 #: Pause before another read of the capacity when Redis fails.
 RETRY_SECONDS = 0.2
 
@@ -131,6 +134,7 @@ class GatewayContext:
         rollout_logs: RolloutLogs | None = None,
         live_rollouts: int = LIVE_ROLLOUTS,
         callbacks: Callbacks | None = None,
+        streams: int = MAX_STREAMS,
     ) -> None:
         self._end_process = end_process
         self.client = client
@@ -150,7 +154,13 @@ class GatewayContext:
         self.rollout_ends = RolloutEnds()
         #: That a project may have.
         self.live_rollouts = live_rollouts
+        #: Feeds of events, and relayed responses of calls, that this process sends at once; of each.
+        self.streams = streams
         self.tail.also.append(self.rollout_ends)
+        self.router = FleetRouter(
+            self.submitter.append, lambda: self.admission.view.fleets, self.refresh
+        )
+        self.tail.also.append(self.router)
         self.node_door = NodeDoorClient(
             DoorAddresses(client, keys),
             self.tail.places,
@@ -182,7 +192,7 @@ class GatewayContext:
             except redis.RedisError as error:
                 raise Unavailable(f"redis does not answer: {error}") from None
             loop = asyncio.get_running_loop()
-            readers = (self.submitter, self.tail, self.queries)
+            readers = (self.submitter, self.tail, self.queries, self.router)
             self._tasks = [loop.create_task(reader.run()) for reader in readers]
             self._tasks.append(loop.create_task(self._follow_capacity()))
             for task in self._tasks:
@@ -194,6 +204,7 @@ class GatewayContext:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.router.close()
         await self.node_door.close()
         await self.rollout_door.close()
         async with AsyncExitStack() as stack:
@@ -243,6 +254,13 @@ class GatewayContext:
             log.error("the capacity cannot be read, the admission keeps the last one: %s", error)
             return
         self._capacity = stored
+
+    async def refresh(self) -> None:
+        """Read the newest capacity. Raises Unavailable."""
+        try:
+            await self._read_capacity()
+        except redis.RedisError as error:
+            raise Unavailable(f"redis does not answer: {error}") from None
 
     async def admitted(self, admit: Callable[[], T]) -> T:
         """Return the result of ``admit``. Raises what it raises.

@@ -37,9 +37,13 @@ from domain.action import Action
 from domain.codec import encode
 from domain.errors import Conflict, TangramError, Unavailable
 from domain.events import ActionCancelRequested
+from domain.fleets import GenerationSpec
 from domain.principals import Principal, Scope
 from domain.project_limits import loads_of
 from domain.services import GpuService
+from scheduler.runtime.capacity import FleetCapacity
+from scheduler.runtime.fleet_router.forwarded_request import ForwardedRequest
+from scheduler.runtime.fleet_router.router import GenerationEnd
 from scheduler.runtime.gateway.authentication import bearer_token
 from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.gateway.endpoints.actions import submission
@@ -232,6 +236,38 @@ class FacadePort:
     def services(self) -> Mapping[str, GpuService]:
         """Return the declared GPU services by name."""
         return self._context.admission.view.services
+
+    def fleets(self) -> Mapping[str, FleetCapacity]:
+        """Return the declared fleets of language models by name."""
+        return self._context.admission.view.fleets
+
+    async def fleet(self, name: object) -> FleetCapacity | None:
+        """Return the fleet of a model; None where the name is of a GPU service, or unknown. Raises Unavailable."""
+        if not isinstance(name, str) or name in self.services():
+            return None
+        if name not in self.fleets():
+            await self._context.refresh()  # it may have been declared just now
+        return self.fleets().get(name)
+
+    async def generate(
+        self,
+        request: HttpRequest,
+        principal: Principal,
+        payload: ActionRequest,
+        generation: GenerationSpec,
+        asked: ForwardedRequest,
+        send: Send,
+    ) -> GenerationEnd:
+        """Run a generation, whose answer passes to ``send`` but for its end that is no completion.
+
+        Raises InvalidRequest, NotFound, ClientGone, Unavailable, and HttpError 429.
+        """
+        admission = self._context.admission
+        action = await self._context.admitted(
+            lambda: admission.action(payload, principal, self._door, generation)
+        )
+        named = {"X-Request-Id": request.id}
+        return await self._context.router.serve(action, asked, send, request.disconnected, named)
 
     @property
     def output_bytes(self) -> int:

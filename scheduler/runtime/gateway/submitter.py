@@ -73,14 +73,16 @@ class Submitter:
         key: str = "",
         remember: bytes = b"",
         loads: Sequence[Load] = (),
+        urgent: bool = False,
     ) -> bytes | None:
         """Append messages; return the ``remember`` of an earlier request with the same ``key``.
 
-        ``loads``: what the messages add to the queues of projects. Returns None when the messages were
+        ``loads``: what the messages add to the queues of projects. ``urgent``: they report on granted work, and
+        are not refused while the loop lags. Returns None when the messages were
         appended. Raises HttpError 429 when a project would pass a limit, CapacityError when the loop
         lags too far behind, Unavailable when Redis fails (the messages may be appended all the same).
         """
-        if self._backlog > MAX_BACKLOG:
+        if self._backlog > MAX_BACKLOG and not urgent:
             await self._check_backlog()
             if self._backlog > MAX_BACKLOG:
                 raise CapacityError(

@@ -171,6 +171,8 @@ class Rig:
         #: Limits of each project, for gateways that start later.
         self.limits = ProjectLimits()
         self.node_requests = 64
+        #: Relayed responses at once, for gateways that start later.
+        self.streams = 128
         self._node: asyncio.Task[None] | None = None
         #: Routes of the node door, for the next start of the node.
         self.routes = DoorRoutes()
@@ -273,6 +275,7 @@ class Rig:
             bodies=BodyStore(self.bodies_folder),
             rollout_logs=self.rollout_logs,
             callbacks=self.callbacks,
+            streams=self.streams,
         )
         context.tail.also.append(self.rollout_rows)
         await context.start()

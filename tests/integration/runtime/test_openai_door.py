@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from scheduler.runtime.gateway.endpoints import response_streaming
 from tests.api_server import answer
 from tests.integration.runtime.gpu_rig import GpuRig, running
 from tests.integration.runtime.rig import Rig
@@ -182,13 +181,12 @@ async def test_an_error_is_sent_whole_in_place_of_a_stream(gpus: GpuRig) -> None
 
 
 async def test_a_stream_for_which_there_is_no_room_is_refused_before_it_costs_anything(
-    gpus: GpuRig, monkeypatch: pytest.MonkeyPatch
+    gpus: GpuRig,
 ) -> None:
     gpus.api.says(answer(200, SAID))
+    gpus.streams = 0
     async with running(gpus, "a") as client:
-        with monkeypatch.context() as full:
-            full.setattr(response_streaming, "MAX_STREAMS", 0)
-            refused = await client.post(CHAT, json=a_chat(stream=True))
+        refused = await client.post(CHAT, json=a_chat(stream=True))
         # In line behind whatever the refused one may have submitted.
         whole = await client.post(CHAT, json=a_chat())
 

@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 15.0
 READ_ENTRIES = 64
-MAX_STREAMS = 128
 BLOCK_SECONDS = 1.0
 #: A stream outlives the revocation of its token by about this time.
 RECHECK_SECONDS = REVOCATION_SECONDS
@@ -97,8 +96,10 @@ class EventFeeds:
         Resumes behind ``Last-Event-ID``. Filters: ``task``, ``trajectory``, ``types``; each exact,
         within the caller's projects. No filter applies to ``gap``.
         """
-        if self._open >= MAX_STREAMS:
-            raise CapacityError(f"{MAX_STREAMS} event streams are open here already")
+        if self._open >= (most := self._context.streams):
+            raise CapacityError(
+                f"{most} event streams are open here already: TANGRAM_WEB_STREAMS is the limit"
+            )
 
         async def is_valid() -> bool:
             return await self._is_valid(request, principal)

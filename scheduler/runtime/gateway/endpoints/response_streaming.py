@@ -14,7 +14,6 @@ from domain.action import ActionState
 from domain.errors import CapacityError, Conflict
 from domain.principals import Principal
 from scheduler.runtime.gateway.context import GatewayContext
-from scheduler.runtime.gateway.endpoints.event_feeds import MAX_STREAMS
 from scheduler.runtime.gateway.http import ClientGone, HttpRequest, Send
 from scheduler.runtime.redis.clients import keep_running
 from scheduler.runtime.redis.response_streams import ResponseHead, ResponseStreamReader
@@ -46,8 +45,10 @@ class ResponseStreaming:
     @contextmanager
     def place(self) -> Iterator[None]:
         """Reserve one of the concurrent streams. Raises CapacityError when all are taken."""
-        if self._open >= MAX_STREAMS:
-            raise CapacityError(f"{MAX_STREAMS} responses are being streamed here already")
+        if self._open >= (most := self._context.streams):
+            raise CapacityError(
+                f"{most} responses are being streamed here already: TANGRAM_WEB_STREAMS is the limit"
+            )
         self._open += 1
         try:
             yield
