@@ -24,8 +24,9 @@ WORDS_FOUND = 0
 #: 62,600 before the containment of hostile code and callers, 72,000 before living environments
 #: (a kept namespace, sessions, layers and forks, files, ports and live output are parts of their own), 100,000
 #: before doors for the protocols of ten clients, 110,000 before rollouts as a service, 135,000 before their tasks, tools,
-#: doors and pages, 145,000 before fleets and the placement of trajectories.
-PRODUCT_LINES = 155_000
+#: doors and pages, 145,000 before fleets and the placement of trajectories,
+#: 155,000 before the router of generations and the keeper and the page of fleets.
+PRODUCT_LINES = 165_000
 
 Figure = Callable[[str, int], None]
 

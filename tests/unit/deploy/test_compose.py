@@ -87,7 +87,9 @@ def test_the_roles_are_those_of_the_workers() -> None:
     text = (ROOT / "tangram_web" / "celery.py").read_text()
     known = set(re.findall(r"^    \"(\w+)\": _\w+,$", text, re.MULTILINE))
     roles = {SERVICES[name]["environment"].get("TANGRAM_ROLE") for name in OURS} - {None}
-    assert roles == known
+    # The projector keeps the fleets, unless a worker with the role `fleets` does (docs/decisions/0174).
+    assert roles == known - {"fleets"}
+    assert "projector" in roles
 
 
 @pytest.mark.parametrize("name", sorted(set(SERVICES) - {"setup"}))

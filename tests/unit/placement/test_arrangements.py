@@ -113,6 +113,8 @@ def test_the_cost_does_not_depend_on_the_order_of_trajectories(some, tables, pla
 
 @given(lengths, workers, st.integers(-8, 8))
 def test_the_groups_do_not_depend_on_the_unit_of_length(some, tables, power):
+    # Below the normal numbers a power of two does not scale exactly.
+    some = [each if each > 1e-300 else 0.0 for each in some]
     scaled = arrange([each * 2.0**power for each in some], tables)
 
     assert scaled.groups == arrange(some, tables).groups
