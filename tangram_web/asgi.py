@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 from channels.auth import AuthMiddlewareStack
@@ -27,6 +27,9 @@ from tangram_web.metrics.requests import CountedRequests, RequestCounts, keep_st
 from tangram_web.serving.console_environment import ConsoleEnvironment
 from tangram_web.serving.console_output import ConsoleOutput
 from tangram_web.serving.requests import LimitedRequests
+
+if TYPE_CHECKING:
+    from tangram_web.lib.preloading import PagePreloader
 
 #: Roles that an action needs to run and to be shown.
 NEEDED_ROLES = ("loop", "node", "projector")
@@ -92,29 +95,12 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     from tangram_web.lib import bus
     from tangram_web.lib.preloading import PagePreloader
     from tangram_web.live.access import sight_of
-    from tangram_web.pools.selectors import principal_of
-    from tangram_web.records.rollout_selectors import rollout_completions, rollout_view
-    from tangram_web.records.selectors import action_view, completions, task_exists
 
-    pages, database = PagePreloader(), in_thread(_database_check)
-
-    async def checks() -> dict[str, str]:
-        return {**await database(), **pages.check()}
-
-    backend = GatewayBackend(
-        authenticate=in_thread(principal_of),
-        action_view=in_thread(action_view),
-        completions=in_thread(completions),
-        checks=checks,
-        facts=in_thread(_facts),
-        task_exists=in_thread(task_exists),
-        rollout_view=in_thread(rollout_view),
-        rollout_completions=in_thread(rollout_completions),
-    )
+    pages = PagePreloader()
     context = GatewayContext(
         connect_async(settings.TANGRAM_REDIS_URL),
         bus.keys(),
-        backend,
+        _backend(pages),
         limits=settings.TANGRAM_PROJECT_LIMITS,
         node_requests=settings.TANGRAM_PROJECT_NODE_REQUESTS,
         bodies=BodyStore(Path(folder) if (folder := settings.TANGRAM_BODIES_DIRECTORY) else None),
@@ -144,6 +130,29 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
             await counted(scope, receive, send)
 
     return application
+
+
+def _backend(pages: PagePreloader) -> GatewayBackend:
+    """Return what the gateway reads from the database."""
+    from tangram_web.pools.selectors import principal_of
+    from tangram_web.records.rollout_selectors import rollout_completions, rollout_view
+    from tangram_web.records.selectors import action_view, completions, task_exists
+
+    database = in_thread(_database_check)
+
+    async def checks() -> dict[str, str]:
+        return {**await database(), **pages.check()}
+
+    return GatewayBackend(
+        authenticate=in_thread(principal_of),
+        action_view=in_thread(action_view),
+        completions=in_thread(completions),
+        checks=checks,
+        facts=in_thread(_facts),
+        task_exists=in_thread(task_exists),
+        rollout_view=in_thread(rollout_view),
+        rollout_completions=in_thread(rollout_completions),
+    )
 
 
 async def _lifespan(

@@ -37,12 +37,12 @@ class _Usage(msgspec.Struct):
         )
 
 
-class _Answer(msgspec.Struct):
+class _UsageMembers(msgspec.Struct):
     usage: _Usage | None = None
     choices: list[msgspec.Raw] | None = None
 
 
-_decode: Final = msgspec.json.Decoder(_Answer).decode
+_decode: Final = msgspec.json.Decoder(_UsageMembers).decode
 
 
 def usage_of(content: bytes) -> TokenUsage | None:

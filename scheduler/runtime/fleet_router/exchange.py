@@ -1,4 +1,4 @@
-"""Exchange: one request to one worker, whose answer passes to the client.
+"""WorkerExchange: one request to one worker, whose answer passes to the client.
 
 A stream is passed on event by event, another answer as a whole. Nothing is sent to the client before the first piece of the
 body is there, so that a worker which fails before it can be replaced.
@@ -66,7 +66,7 @@ class ClientAnswer:
         await self._send(start)
 
 
-class Exchange:
+class WorkerExchange:
     """The exchange of one generation with its worker."""
 
     def __init__(self, client: WorkerClient, asked: ForwardedRequest, shown: ClientAnswer) -> None:

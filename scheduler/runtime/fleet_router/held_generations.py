@@ -61,7 +61,7 @@ class HeldGeneration:
     reported: int = 0
     #: Why its client does not wait any more; empty: it does.
     left: str = ""
-    _told: deque[Change] = field(default_factory=deque)
+    _changes: deque[Change] = field(default_factory=deque)
     _waiter: asyncio.Future[None] | None = None
     _serving: Serving | None = None
 
@@ -70,7 +70,7 @@ class HeldGeneration:
         if self._serving is not None and not isinstance(change, Grant):
             self._serving.interrupt(change)
             return
-        self._told.append(change)
+        self._changes.append(change)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -81,10 +81,10 @@ class HeldGeneration:
 
     async def change(self) -> Change:
         """Return the next change."""
-        while not self._told:
+        while not self._changes:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        return self._told.popleft()
+        return self._changes.popleft()
 
     def served(self) -> Serving:
         """Return a context in which changes interrupt the running task."""

@@ -38,8 +38,8 @@ from domain.project_limits import Load, loads_of
 from scheduler.runtime.capacity import FleetCapacity
 from scheduler.runtime.fleet_router.exchange import (
     ClientAnswer,
-    Exchange,
     PriorityRefused,
+    WorkerExchange,
 )
 from scheduler.runtime.fleet_router.forwarded_request import ForwardedRequest
 from scheduler.runtime.fleet_router.held_generations import (
@@ -215,7 +215,7 @@ class FleetRouter:
         self._outbox.put(ActionStarted(action_id=held.action.id, node="", attempt=grant.attempt))
         loop = asyncio.get_running_loop()
         began = loop.time()
-        exchange = Exchange(self._client, asked, shown)
+        exchange = WorkerExchange(self._client, asked, shown)
         try:
             async with asyncio.timeout(held.action.timeout_seconds):
                 usage = await self._ask(exchange, held.action, fleet, worker, grant.rank)
@@ -233,7 +233,7 @@ class FleetRouter:
         return GenerationEnd(held.action.id, Outcome.COMPLETED, begun=True)
 
     async def _ask(
-        self, exchange: Exchange, action: Action, fleet: str, worker: FleetWorker, rank: float
+        self, exchange: WorkerExchange, action: Action, fleet: str, worker: FleetWorker, rank: float
     ) -> TokenUsage | None:
         """Ask a worker; without a priority once more, if its engine refuses one."""
         declared = self._fleets().get(fleet)

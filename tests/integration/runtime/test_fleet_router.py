@@ -58,10 +58,10 @@ async def test_prompts_and_tokens_reach_neither_redis_nor_the_journal(fleet: Kee
         assert answered.status_code == 200
         view = await until_finished(client, answered)
 
-    told = fleet.journalled()
-    assert secret.encode() not in b"".join(map(encode, told))
-    (submitted,) = [each for each in told if isinstance(each, ActionSubmitted)]
-    (finished,) = [each for each in told if isinstance(each, ActionFinished)]
+    received = fleet.journalled()
+    assert secret.encode() not in b"".join(map(encode, received))
+    (submitted,) = [each for each in received if isinstance(each, ActionSubmitted)]
+    (finished,) = [each for each in received if isinstance(each, ActionFinished)]
     assert submitted.action.generation is not None
     assert submitted.action.generation.prompt_tokens > 10
     assert finished.usage is not None

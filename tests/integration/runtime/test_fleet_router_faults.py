@@ -38,7 +38,7 @@ def finishes(fleet: KeeperRig) -> list[Finish]:
 async def until_ended(fleet: KeeperRig, count: int = 1) -> list[Finish]:
     """Wait until so many generations have ended."""
     await fleet.until_journalled(
-        lambda told: sum(isinstance(each, Finish) for each in told) >= count
+        lambda received: sum(isinstance(each, Finish) for each in received) >= count
     )
     return finishes(fleet)
 
@@ -166,7 +166,9 @@ async def test_a_generation_without_a_worker_waits_and_says_why(fleet: KeeperRig
 async def _waiting(fleet: KeeperRig, client: httpx.AsyncClient, count: int) -> dict[str, Any]:
     """Return the generation that was submitted as number ``count``, once it waits."""
     submitted = await fleet.until_journalled(
-        lambda told: [each for each in told if isinstance(each, ActionSubmitted)][count - 1 :]
+        lambda received: [each for each in received if isinstance(each, ActionSubmitted)][
+            count - 1 :
+        ]
     )
     view: dict[str, Any] = (await client.get(f"/api/v1/actions/{submitted[0].action.id}")).json()
     assert view["state"] == "queued"
@@ -213,7 +215,7 @@ async def test_a_cancelled_action_ends_its_generation_at_the_worker(
         asking = asyncio.create_task(client.post(CHAT, json=a_chat("x", **LONG, stream=streams)))
         await until_running(port, 1)
         [grant] = await fleet.until_journalled(
-            lambda told: [each for each in told if isinstance(each, Grant)]
+            lambda received: [each for each in received if isinstance(each, Grant)]
         )
         cancelled = await client.post(
             f"/api/v1/actions/{grant.action_id}/cancel", json={"reason": "enough"}
