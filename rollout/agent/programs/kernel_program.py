@@ -7,13 +7,17 @@ comes ``{"end": id}``. What the code and its subprocesses write is read from pip
 
 from __future__ import annotations
 
+import array
 import ast
 import base64
 import codecs
+import fcntl
 import importlib.util
 import json
 import os
+import select
 import sys
+import termios
 import textwrap
 import threading
 import time
@@ -42,19 +46,20 @@ _METHODS = {
     "_repr_latex_": "text/latex",
     "_repr_json_": "application/json",
 }
-#: Length of the mark that `Events.drain` writes behind the output of a cell.
-_MARK_BYTES = 26
 
 
 class Events:
-    """Writes events, and what arrives in the pipes of the standard streams."""
+    """Writes events, and what arrives in the pipes of the standard streams.
+
+    A pipe is read, and what was read becomes an event, under one lock: so all that was written before a `drain` is an event behind it.
+    """
 
     def __init__(self) -> None:
         self._out = os.dup(1)
         self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._streams: list[tuple[str, int, codecs.IncrementalDecoder]] = []
         self.id = ""
-        self._drained: dict[str, threading.Event] = {}
-        self._marks: dict[str, bytes] = {}
 
     def write(self, event: dict[str, Any]) -> None:
         """Write one event."""
@@ -74,36 +79,31 @@ class Events:
         reader, writer = os.pipe()
         os.dup2(writer, descriptor)
         os.close(writer)
-        self._drained[name] = threading.Event()
-        threading.Thread(target=self._pump, args=(name, reader), daemon=True).start()
+        stream = (name, reader, codecs.getincrementaldecoder("utf-8")("replace"))
+        self._streams.append(stream)
+        threading.Thread(target=self._pump, args=stream, daemon=True).start()
 
     def drain(self) -> None:
-        """Wait until all that was written before this call has become events."""
-        for number, name in ((1, "stdout"), (2, "stderr")):
-            getattr(sys, name).flush()
-            mark = self._marks[name] = b"\0" + os.urandom(12).hex().encode() + b"\0"
-            self._drained[name].clear()
-            os.write(number, mark)
-            self._drained[name].wait(2.0)
+        """Make events of all that was written before this call."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for stream in self._streams:
+            self._take(*stream)
 
-    def _pump(self, name: str, reader: int) -> None:
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        data = b""
-        while True:
-            data += os.read(reader, 65536)
-            mark = self._marks.get(name)
-            ended = mark is not None and mark in data
-            if mark is not None and ended:
-                data = data.replace(mark, b"", 1)
-            # A mark may arrive in two pieces.
-            cut = data.rfind(b"\0")
-            keep = len(data) if ended or cut < 0 or len(data) - cut >= _MARK_BYTES else cut
-            text = decoder.decode(data[:keep])
-            data = data[keep:]
+    def _take(self, name: str, reader: int, decoder: codecs.IncrementalDecoder) -> None:
+        """Make an event of what is in a pipe now; a writer that never ends does not hold it up."""
+        with self._reading:
+            size = array.array("i", [0])
+            fcntl.ioctl(reader, termios.FIONREAD, size)
+            text = decoder.decode(os.read(reader, size[0])) if size[0] else ""
             if text:
                 self.tell(name, text=text, timestamp=time.time_ns())
-            if ended:
-                self._drained[name].set()
+
+    def _pump(self, name: str, reader: int, decoder: codecs.IncrementalDecoder) -> None:
+        arrived = select.poll()
+        arrived.register(reader, select.POLLIN)
+        while arrived.poll()[0][1] & select.POLLIN:  # else the code closed its standard stream
+            self._take(name, reader, decoder)
 
 
 def result_of(data: dict[str, Any], *, main: bool) -> dict[str, Any]:
