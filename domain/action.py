@@ -17,6 +17,7 @@ import msgspec
 from domain.apis import CallSpec
 from domain.bodies import StoredBody
 from domain.elasticity import Elasticity
+from domain.fleet_engines import WorkerProcess
 from domain.fleets import GenerationSpec
 from domain.ids import ActionId, TaskKey, TrajectoryKey, task_key, trajectory_key
 from domain.resources import Cost
@@ -187,6 +188,8 @@ class Action(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     reward: RewardRule | None = None
     #: Of a generation: a call of a fleet.
     generation: GenerationSpec | None = None
+    #: The worker whose engine it is; refused in requests.
+    engine: WorkerProcess | None = None
     #: Limit on execution; waiting never counts (I9).
     timeout_seconds: float | None = None
     #: Limit on waiting.

@@ -25,6 +25,7 @@ import msgspec
 from domain.apis import MAX_BODY_CHARACTERS, CallSpec, address_of, check_headers, check_path
 from domain.engine_profiles import MODELLED, EngineProfile, check_profile
 from domain.errors import InvalidRequest
+from domain.fleet_engines import START_SECONDS, check_command
 from domain.ids import ResourceId
 from domain.resources import MAX_UNITS, MILLI
 
@@ -114,6 +115,12 @@ class FleetSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     pool: str = "default"
     #: Generations that a worker of our own runs at once, for each of its GPUs.
     slots: int = DEFAULT_SLOTS
+    #: Command of an engine of our own, with the placeholders of `domain.fleet_engines`; empty: the usual one of its kind.
+    command: tuple[str, ...] = ()
+    #: Variables of its environment.
+    env: dict[str, str] = {}
+    #: An engine that does not answer for so long after its start is reported.
+    start_seconds: float = START_SECONDS
     policy: PlacementName = PlacementName.HEDGED
     transfer: TransferAdapter = TransferAdapter.PROBED
     #: Measured times of its engine, which placement decides from; None: modelled ones.
@@ -293,6 +300,7 @@ def _check_own(spec: FleetSpec) -> None:
     if len(set(spec.degrees)) != len(spec.degrees):
         raise InvalidRequest("give each degree once", pointer="/degrees")
     _check_slots(spec.slots, "/slots")
+    check_command(spec.command, spec.env, spec.start_seconds, spec.gpus > 0)
     if not 0 <= spec.gpus <= MAX_GPUS:
         raise InvalidRequest(f"give 0 to {MAX_GPUS} GPUs", pointer="/gpus")
     if bool(spec.gpus) != bool(spec.degrees):

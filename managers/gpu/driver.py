@@ -46,6 +46,7 @@ from managers.gpu.engines.leftovers import end_leftovers, label_of
 from managers.gpu.probe import NvmlMeter
 from managers.gpu.service_call import CallTools, ServiceCall
 from managers.gpu.service_host import PLACEMENT_ERRORS, ServiceHost
+from managers.gpu.worker_engine import EngineRun, engine_run
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ CLEAR_PER_MILLE: Final = 900
 
 
 class GpuDriver(RequestDriver):
-    """Serves calls to GPU services."""
+    """Serves calls to GPU services, and runs the engines of workers of fleets (`worker_engine`)."""
 
     def __init__(
         self,
@@ -108,8 +109,13 @@ class GpuDriver(RequestDriver):
         """Return the services in memory."""
         return self._services.residents()
 
-    def begin(self, order: RunOrder, started: Callable[[], None]) -> ServiceCall:
+    def begin(self, order: RunOrder, started: Callable[[], None]) -> ServiceCall | EngineRun:
         """Check an accepted call again: the declaration of its service may have changed."""
+        if order.action.engine is not None:
+            return engine_run(
+                order, self._context, self._services.label, self.clear,
+                self.sending(order, started),
+            )  # fmt: skip
         call, service = order.action.call, order.service
         chunk = order.allocation("gpu")
         if call is None or service is None or chunk is None or chunk.hosting is None:

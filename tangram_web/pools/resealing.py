@@ -1,6 +1,6 @@
 """Encryption of the secrets that rows hold: of earlier versions once, under a new key after a rotation.
 
-Secrets are in the specs of services and resources, and in the snapshots of all revisions. Equal texts
+Secrets are in the specs of services, fleets and resources, and in the snapshots of all revisions. Equal texts
 become equal texts, so that the changes between two revisions stay the same. Revisions are append-only;
 their encryption is the one thing that changes.
 """
@@ -15,7 +15,7 @@ from typing import Any, Final
 from django.db import models, transaction
 
 from tangram_web.lib.sealing import CONFIGURATION, Unsealable, reseal, unseal
-from tangram_web.pools.models import ConfigRevision, GpuServiceRow, Resource
+from tangram_web.pools.models import ConfigRevision, FleetRow, GpuServiceRow, Resource
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ def reseal_configuration() -> int:
     with transaction.atomic():
         for model, member in (
             (GpuServiceRow, "spec"),
+            (FleetRow, "spec"),
             (Resource, "spec"),
             (ConfigRevision, "snapshot"),
         ):
@@ -46,7 +47,7 @@ def reseal_configuration() -> int:
 def unreadable() -> list[str]:
     """Return the objects of the configuration in force with a secret that no known key opens."""
     lost: list[str] = []
-    for model in (GpuServiceRow, Resource):
+    for model in (GpuServiceRow, FleetRow, Resource):
         rows: models.QuerySet[Any] = models.QuerySet(model)
         for row in rows:
             try:

@@ -20,6 +20,7 @@ import msgspec
 
 from domain.apis import ApiConfig
 from domain.errors import InvalidRequest
+from domain.fleets import FleetSpec
 from domain.inventory import Config
 from domain.manifest import ResourceSpec
 from domain.services import GpuService
@@ -74,7 +75,7 @@ def sealed_spec(spec: Any, known: Mapping[str, str], what: str, *, from_outside:
 
 def with_secrets(spec: Any, change: Change) -> Any:
     """Return ``spec`` with ``change`` applied to each of its secrets; any other value as it is."""
-    if isinstance(spec, GpuService):
+    if isinstance(spec, GpuService | FleetSpec):
         return msgspec.structs.replace(spec, env=_changed(spec.env, "/spec/env", change))
     if isinstance(spec, ResourceSpec) and spec.api is not None:
         return msgspec.structs.replace(spec, api=with_secrets(spec.api, change))
@@ -94,9 +95,8 @@ def as_typed(value: Any, config: Config) -> Any:
 
     Other sealed texts are what the editor typed, so they become plain again.
     """
-    known = {
-        text for each in [*config.services.values(), *config.apis.values()] for text in _texts(each)
-    }
+    specs = [*config.services.values(), *config.fleets.values(), *config.apis.values()]
+    known = {text for each in specs for text in _texts(each)}
 
     def typed(part: Any) -> Any:
         if isinstance(part, str) and part.startswith(PREFIX):
@@ -112,6 +112,8 @@ def known_secrets(config: Config, kind: str, name: str) -> Mapping[str, str]:
     """Return the secrets of one object that are set, by name."""
     if kind == "GpuService" and name in config.services:
         return config.services[name].env
+    if kind == "Fleet" and name in config.fleets:
+        return config.fleets[name].env
     if kind == "Resource" and name in config.apis:
         return config.apis[name].headers
     return {}

@@ -70,8 +70,8 @@ MEMBERS: Final[Mapping[type[msgspec.Struct], MemberPolicy]] = {
         hidden=_names("source command env warm_up python"),
     ),
     FleetSpec: MemberPolicy(
-        _names("engine gpus degrees pool slots policy transfer profile modelled"),
-        hidden=_names("source workers"),
+        _names("engine gpus degrees pool slots start_seconds policy transfer profile modelled"),
+        hidden=_names("source workers command env"),
     ),
     Config: MemberPolicy(
         _names(

@@ -33,6 +33,8 @@ def options_of() -> argparse.Namespace:
     """Return what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--awake", action="store_true", help="restore it before it serves")
     parser.add_argument("--source", required=True)
     parser.add_argument("--memory-bytes", type=int, default=0)
     parser.add_argument("--device", default="auto")
@@ -65,7 +67,9 @@ def main() -> int:
         return 2
     Handler.exchange = CacheExchange(Handler.worker)
     ThreadingHTTPServer.request_queue_size = 128
-    server = ThreadingHTTPServer(("127.0.0.1", options.port), Handler)
+    if options.awake:
+        Handler.worker.restore()
+    server = ThreadingHTTPServer((options.host, options.port), Handler)
     server.daemon_threads = True
     server.serve_forever()
     return 0

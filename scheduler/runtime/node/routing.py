@@ -20,13 +20,15 @@ class DriverRouting:
         self._host = next((each for each in drivers if isinstance(each, HostDriver)), None)
         #: Actions that wait for empty GPUs → outcome and reason, once stopped.
         self._preparing: dict[ActionId, tuple[Outcome, str] | None] = {}
-        #: Calls to services are routed to the host driver, all others by their kind.
+        #: Calls to services and engines of fleets are routed to the host driver, all others by their kind.
         self.by_kind: dict[Kind, Driver] = {
             kind: driver for driver in drivers if driver is not self._host for kind in driver.kinds
         }
 
     def of(self, order: RunOrder) -> Driver | None:
         """Return the driver of ``order``; None when the node has none."""
+        if order.action.engine is not None:
+            return self._host
         call = order.action.call
         if call is not None and service_name(call.target) is not None:
             return self._host

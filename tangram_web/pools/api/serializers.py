@@ -273,6 +273,19 @@ class FleetBody(StrictSerializer):
     slots = serializers.IntegerField(
         required=False, help_text="Generations at once, for each GPU of workers of our own."
     )
+    command = serializers.ListField(
+        child=serializers.CharField(allow_blank=True),
+        required=False,
+        help_text="Engine of workers of our own, with {port}; empty: the usual one of its kind.",
+    )
+    env = serializers.DictField(
+        child=serializers.CharField(allow_blank=True),
+        required=False,
+        help_text="Variables of that engine; they are stored sealed.",
+    )
+    start_seconds = serializers.FloatField(
+        required=False, help_text="An engine that does not answer for so long is reported."
+    )
     policy = serializers.ChoiceField(
         choices=[policy.value for policy in PlacementName], required=False
     )
@@ -304,7 +317,7 @@ class DeclaredFleetView(serializers.Serializer[Any]):
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
         """Return the declaration with defaults, as ``projects`` of the context see it."""
-        spec = visible_struct(fleet_of(instance), self.context.get("projects"))
+        spec = masked_spec(visible_struct(fleet_of(instance), self.context.get("projects")))
         shown = {field: getattr(spec, field) for field in spec.__struct_fields__}
         created_at = serializers.DateTimeField().to_representation(instance.created_at)
         return {"name": instance.name, **_plain(shown), "created_at": created_at}
@@ -317,6 +330,9 @@ class DeclaredFleetView(serializers.Serializer[Any]):
     degrees = serializers.ListField(child=serializers.IntegerField())
     pool = serializers.CharField()
     slots = serializers.IntegerField()
+    command = serializers.ListField(child=serializers.CharField())
+    env = serializers.DictField(child=serializers.CharField())
+    start_seconds = serializers.FloatField()
     policy = serializers.CharField()
     transfer = serializers.CharField()
     created_at = serializers.DateTimeField()
