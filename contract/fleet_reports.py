@@ -30,6 +30,21 @@ class ProbedMoves(msgspec.Struct):
     detail: str
 
 
+class OwnWorkerReport(msgspec.Struct, omit_defaults=True):
+    """A worker of our own, as its keeper sees it."""
+
+    name: str
+    degree: int
+    #: ``waits`` (for GPUs), ``starts``, ``serves``, ``drains``, ``ends`` or ``ended``.
+    state: str
+    #: Why it waits, what its engine does not do, or why that ended.
+    detail: str = ""
+    node: str = ""
+    gpus: tuple[int, ...] = ()
+    #: The action that runs its engine.
+    action: str = ""
+
+
 class KeeperReport(msgspec.Struct, omit_defaults=True):
     """What the keeper knows of one fleet."""
 
@@ -40,3 +55,5 @@ class KeeperReport(msgspec.Struct, omit_defaults=True):
     #: Adapter in use; empty: there are no two workers to move caches between.
     moves: TransferAdapter = TransferAdapter.PROBED
     probed_moves: list[ProbedMoves] = []
+    #: By name; those that are drained because they are not declared any more too.
+    own: list[OwnWorkerReport] = []

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from domain.action import ActionState
+from domain.fleet_engines import WorkerProcess
 from domain.fleets import FleetEngine, FleetWorker, PlacementName, TransferAdapter
 
 #: States of a trajectory: a worker runs a generation of it, one waits for its worker's slot or for a route, or it is in a tool.
@@ -132,7 +134,29 @@ class FleetStatus(msgspec.Struct, omit_defaults=True):
     plan: list[PlannedPlacement] = []
 
 
+class WorkerEngineStatus(msgspec.Struct, omit_defaults=True):
+    """The action that runs the engine of a worker of our own, until it is finished."""
+
+    action: str
+    project: str
+    process: WorkerProcess
+    state: ActionState
+    #: Where it runs, and on which GPUs.
+    node: str = ""
+    gpus: tuple[int, ...] = ()
+    #: Since it is in this state.
+    age_seconds: float = 0.0
+    #: Why it waits.
+    waits: str = ""
+    #: It is being ended.
+    ending: bool = False
+
+
 class FleetsStatus(msgspec.Struct, omit_defaults=True):
     """Fleets by name."""
 
     fleets: list[FleetStatus] = []
+    #: Of all fleets, those that are not declared any more too, where the query asks for them.
+    engines: list[WorkerEngineStatus] = []
+    #: Fleet → generations that still run on workers which it does not have any more.
+    left_over: dict[str, int] = {}

@@ -81,6 +81,8 @@ class FleetsQueried(EventBase):
     trajectory: str = ""
     #: What an arrangement of now would change is part of the answer.
     plan: bool = False
+    #: Engines of workers of our own are part of the answer, of all fleets.
+    engines: bool = False
 
 
 FleetEvent = FleetWorkersChanged | TrajectoryPredicted | CacheMoved | TrajectoryPinned

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from domain.apis import ApiConfig
-from domain.fleets import FleetEngine, FleetWorker, TransferAdapter
+from domain.fleets import FleetEngine, FleetSpec, FleetWorker, TransferAdapter
 from domain.ids import task_key
 from domain.project_limits import ProjectBounds
 from domain.services import GpuService
@@ -20,6 +21,8 @@ class FleetCapacity(msgspec.Struct, frozen=True, omit_defaults=True):
     source: str = ""
     transfer: TransferAdapter = TransferAdapter.PROBED
     workers: tuple[FleetWorker, ...] = ()
+    #: Its declaration, where that has workers of our own; without measured times.
+    own: FleetSpec | None = None
 
 
 class CapacityView(msgspec.Struct):
@@ -77,7 +80,11 @@ def capacity_of(state: State) -> CapacityView:
         services=config.services,
         fleets={
             name: FleetCapacity(
-                fleet.spec.engine, fleet.spec.source, fleet.spec.transfer, fleet.workers
+                fleet.spec.engine,
+                fleet.spec.source,
+                fleet.spec.transfer,
+                fleet.workers,
+                replace(fleet.spec, workers=(), profile=None) if fleet.spec.gpus else None,
             )
             for name, fleet in state.generations.fleets.items()
         },

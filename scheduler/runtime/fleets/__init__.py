@@ -2,13 +2,14 @@
 
 Theory of operation. One process of an installation, the *keeper*, has a lease in Redis (`keeper_lease`). It reads which fleets and
 workers there are (`fleets_in_force`), asks each worker for its health, its weights and its controls (`prober`), and appends
-`FleetWorkersChanged` with what changed. What it found is in Redis for pages (`keeper_reports`).
+`FleetWorkersChanged` with what changed. Workers of our own it starts and ends by actions that run their engines (`own_workers`). What it
+found is in Redis for pages (`keeper_reports`).
 
 Rules
 1. Whatever the keeper writes is refused once another process has its lease: a keeper that was stopped and continues changes
    nothing. Requests need no keeper: without one, workers keep their registered health.
 2. A verdict is reported while it differs from the registered one, so a report that was lost is repeated.
-3. The keeper decides nothing: the scheduler's loop does, by the facts that it gets.
+3. The keeper routes nothing: the scheduler's loop does, by the facts that it gets.
 
 Lifetimes. A keeper stands by until it has the lease, and again after it lost it. Checks in a row are its own: the next keeper begins
 to count, from the registered verdicts.
@@ -18,9 +19,6 @@ Not built
   the journal that makes steps of trajectories, and a child process for predictors and their fits.
 - Moves: no process makes the transfers of `MoveCache`. The way is probed and registered (`FleetWorker.moves`), and where it is ``none`` no
   move is planned; other planned moves are given up by placement after some seconds.
-- Workers of our own: `gpus` and `degrees` of a fleet are declared and checked, and nothing is started for them. The way that fits what
-  exists: one `lease` action for each worker with the cost ``gpu: degree`` on the fleet's pool (a chunk of the GPU ledger, so no GPU
-  counts twice), an order to its node to start the engine on the chunk's devices, ``joined`` once `/health` answers, and ``removed`` before
-  the lease is released. Degrees are those of `placement.degrees` before a batch, folds those of `placement.folding`. What is missing is
-  an order to a node for a process that outlives an action without being a service.
+- Other divisions of the GPUs of workers of our own: they have the smallest degree. `placement.degrees` finds better ones before a batch, and
+  `placement.folding` says when few wide workers end sooner; no process asks them yet.
 """

@@ -34,7 +34,11 @@ class FleetsInForce:
         self._client, self._keys = client, keys
         self._poll_seconds = poll_seconds
         self._stored = b""
+        #: They were read at least once.
+        self.known = False
         self.fleets: Mapping[str, FleetCapacity] = {}
+        #: Pool → capacities of each of its nodes, by resource.
+        self.pools: Mapping[str, list[dict[str, int]]] = {}
         #: Set after each change; a reader clears it.
         self.changed = asyncio.Event()
 
@@ -54,12 +58,13 @@ class FleetsInForce:
             return
         self._stored = stored
         try:
-            fleets = _capacity.decode(stored).fleets
+            capacity = _capacity.decode(stored)
         except msgspec.DecodeError as error:  # a leader of another version
             log.error(
                 "the fleets in force stay as they are, the capacity cannot be read: %s", error
             )
             return
-        if fleets != self.fleets:
-            self.fleets = fleets
+        self.known, self.pools = True, capacity.pools
+        if capacity.fleets != self.fleets:
+            self.fleets = capacity.fleets
             self.changed.set()

@@ -19,10 +19,15 @@ from managers.llm.cache_moves import movers
 from scheduler.runtime.fleets.fleets_in_force import FleetsInForce
 from scheduler.runtime.fleets.keeper_lease import LEASE_SECONDS, KeeperLease
 from scheduler.runtime.fleets.keeper_reports import KeeperReports
+from scheduler.runtime.fleets.own_workers import OwnWorkers, WhyEnded
 from scheduler.runtime.fleets.prober import Prober
 from scheduler.runtime.fleets.worker_checks import CheckPauses
+from scheduler.runtime.fleets.worker_steps import StepTimes
+from scheduler.runtime.gateway.scheduler_queries import SchedulerQueries
+from scheduler.runtime.gateway.submitter import Submitter
 from scheduler.runtime.liveness import process_name
 from scheduler.runtime.redis.clients import keep_running
+from scheduler.runtime.redis.door_addresses import DoorAddresses
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +41,7 @@ class KeeperOptions(msgspec.Struct, frozen=True):
     """Times of a keeper."""
 
     pauses: CheckPauses = CheckPauses()
+    steps: StepTimes = StepTimes()
     lease_seconds: float = LEASE_SECONDS
     stand_by_seconds: float = STAND_BY_SECONDS
 
@@ -44,9 +50,15 @@ class FleetKeeper:
     """Keeps the fleets of an installation while it has the lease; stands by otherwise."""
 
     def __init__(
-        self, client: redis.asyncio.Redis, keys: Keys, options: KeeperOptions | None = None
+        self,
+        client: redis.asyncio.Redis,
+        keys: Keys,
+        options: KeeperOptions | None = None,
+        why_ended: WhyEnded | None = None,
     ) -> None:
+        """``why_ended``: reads why the engine of a worker of our own ended."""
         self._client, self._keys = client, keys
+        self._why_ended = why_ended
         self._options = options or KeeperOptions()
         self.lease = KeeperLease(client, keys, process_name("fleets"), self._options.lease_seconds)
 
@@ -57,7 +69,7 @@ class FleetKeeper:
             while keep_running():
                 try:
                     await fleets.read()
-                    if fleets.fleets and await self.lease.take():
+                    if await self._is_needed(fleets) and await self.lease.take():
                         log.info("%s keeps %d fleets", self.lease.name, len(fleets.fleets))
                         await self._keep(fleets)
                 except redis.RedisError as error:
@@ -65,6 +77,10 @@ class FleetKeeper:
                 await asyncio.sleep(self._options.stand_by_seconds)
         finally:
             self.lease.close()
+
+    async def _is_needed(self, fleets: FleetsInForce) -> bool:
+        """Whether there is a fleet, or one was deleted whose engines have not ended."""
+        return bool(fleets.fleets or await self._client.exists(self._keys.fleet_reports))
 
     async def _keep(self, fleets: FleetsInForce) -> None:
         """Run all parts until the lease is lost."""
@@ -74,7 +90,18 @@ class FleetKeeper:
                 prober = Prober(
                     client, fleets, self.lease, reports, movers(client), self._options.pauses
                 )
-                for part in (self._renew(), fleets.run(), prober.run(), reports.run()):
+                # Queries alone pass here, which need no lease: they change nothing.
+                submitter = Submitter(self._client, self._keys)
+                queries = SchedulerQueries(self._client, self._keys, submitter, self.lease.name)
+                doors = DoorAddresses(self._client, self._keys)
+                own = OwnWorkers(
+                    client, fleets, self.lease, reports, queries, doors, self._why_ended,
+                    self._options.steps,
+                )  # fmt: skip
+                for part in (
+                    self._renew(), fleets.run(), prober.run(), reports.run(), submitter.run(),
+                    queries.run(), own.run(),
+                ):  # fmt: skip
                     group.create_task(part)
         except* Fenced as error:
             log.warning("stepping down: %s", error.exceptions[0])

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 import redis
 
-from contract.fleet_reports import KeeperReport, ProbedWorker
+from contract.fleet_reports import KeeperReport, OwnWorkerReport, ProbedWorker
 from contract.responses import rfc3339
 from scheduler.runtime.fleets.keeper_lease import KeeperLease
 from scheduler.runtime.redis.clients import keep_running
@@ -33,6 +33,8 @@ class KeeperReports:
         self._lease, self._hash_key = lease, hash_key
         self._reports: dict[str, KeeperReport] = {}
         self._changed: set[str] = set()
+        #: Fleets whose reports are kept after they were deleted: their engines have not ended.
+        self.retained: set[str] = set()
 
     def of(self, fleet: str) -> KeeperReport:
         """Return the report of a fleet, to change it; it is stored afterwards."""
@@ -45,15 +47,26 @@ class KeeperReports:
         others = [each for each in report.workers if each.name != worker.name]
         report.workers = sorted([*others, worker], key=lambda each: each.name)
 
+    def own(self, fleet: str, workers: list[OwnWorkerReport]) -> None:
+        """Replace what is known of the workers of our own."""
+        known = self._reports.get(fleet)
+        if workers != ([] if known is None else known.own):
+            self.of(fleet).own = workers
+
+    async def forget(self, fleet: str) -> None:
+        """Forget a fleet. Raises Fenced, RedisError."""
+        self._reports.pop(fleet, None)
+        self._changed.discard(fleet)
+        await self._lease.forget(self._hash_key, fleet)
+
     async def keep_only(self, workers: Mapping[str, Collection[str]]) -> None:
         """Forget fleets and workers that are not declared any more; ``workers``: names by fleet. Raises Fenced, RedisError."""
         for name in await self._lease.fields(self._hash_key) | self._reports.keys():
-            if name not in workers:
-                self._reports.pop(name, None)
-                self._changed.discard(name)
-                await self._lease.forget(self._hash_key, name)
+            if name not in workers and name not in self.retained:
+                await self.forget(name)
         for name, report in self._reports.items():
-            report.workers = [each for each in report.workers if each.name in workers[name]]
+            kept = workers.get(name, ())
+            report.workers = [each for each in report.workers if each.name in kept]
 
     async def run(self) -> None:
         """Store what changed until cancelled. Raises Fenced."""

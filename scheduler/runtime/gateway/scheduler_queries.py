@@ -11,6 +11,7 @@ import msgspec
 import redis
 import redis.asyncio
 
+from contract.fleet_status import FleetsStatus
 from contract.receipts import TrajectoryDetails, TrajectoryReceipt
 from contract.responses import ActionResponse, DecisionsResponse, QueuesResponse
 from contract.rollout_status import RolloutsStatus
@@ -28,6 +29,7 @@ from domain.events import (
     TrajectoriesQueried,
     TrajectoryQueried,
 )
+from domain.fleet_events import FleetsQueried
 from domain.forks import REFUSE, STORAGE_FULL, ForkReport
 from domain.ids import ActionId
 from domain.redis_keys import Keys
@@ -55,6 +57,7 @@ _listed_trajectories = msgspec.msgpack.Decoder(list[TrajectoryReceipt])
 _snapshot_reports = msgspec.msgpack.Decoder(SnapshotReport)
 _fork_reports = msgspec.msgpack.Decoder(ForkReport)
 _statuses = msgspec.msgpack.Decoder(SystemStatus)
+_fleets = msgspec.msgpack.Decoder(FleetsStatus)
 _rollouts = msgspec.msgpack.Decoder(RolloutsStatus)
 
 
@@ -194,6 +197,14 @@ class SchedulerQueries:
         )
         reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
         return _rollouts.decode(reply.body)
+
+    async def engines(self) -> FleetsStatus:
+        """Return all fleets with the engines of their own workers. Raises Unavailable."""
+        request_id = secrets.token_hex(8)
+        question = FleetsQueried(request_id=request_id, reply_to=self.channel, engines=True)
+        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
+        _raise_refusal(reply)
+        return _fleets.decode(reply.body)
 
     async def open_files(self, project: str, trajectory: str) -> None:
         """Place a trajectory, and make its environment on its node. Raises NotFound, Conflict, CapacityError."""

@@ -1,7 +1,7 @@
 """Answers to queries of fleets: workers with their loads, trajectories, routes, moves, and what an arrangement would change.
 
 They are made in the scheduler's loop. Without trajectories a query looks at workers, unrouted generations and moves alone; with
-them it looks once at each trajectory of its fleets. An arrangement is as costly as that of a batch.
+them it looks once at each trajectory of its fleets, with engines once at each live action. An arrangement is as costly as that of a batch.
 """
 
 from __future__ import annotations
@@ -25,22 +25,66 @@ from contract.fleet_status import (
     FleetWorkerStatus,
     PlannedPlacement,
     RouteStatus,
+    WorkerEngineStatus,
 )
+from domain.action import ActionState
 from domain.fleet_events import FleetsQueried
-from domain.fleets import worker_resource
+from domain.fleets import fleet_of, worker_resource
 from domain.resources import MILLI
 from placement.explanation import RouteExplanation
 from placement.facts import TrajectoryFacts
 from scheduler.core.advice.generations import without_worker
+from scheduler.core.advice.status import explain
 from scheduler.core.state.generations import LiveFleet
 from scheduler.core.state.model import State
+from scheduler.runtime.rendering import wait_details
 
 
 def fleets_status(state: State, query: FleetsQueried) -> FleetsStatus:
     """Return what ``query`` selects, by name."""
     fleets = state.generations.fleets
     names = [query.fleet] if query.fleet else sorted(fleets)
-    return FleetsStatus([_fleet(state, fleets[name], query) for name in names if name in fleets])
+    found = FleetsStatus([_fleet(state, fleets[name], query) for name in names if name in fleets])
+    if query.engines:
+        found.engines = list(_engines(state))
+        found.left_over = dict(_left_over(state))
+    return found
+
+
+def _engines(state: State) -> Iterator[WorkerEngineStatus]:
+    """Yield the actions that run engines; it looks at every live action."""
+    for live in state.actions.values():
+        process = live.action.engine
+        if process is None:
+            continue
+        status = explain(state, live.id) if live.state is ActionState.QUEUED else None
+        details = None if status is None else wait_details(status)
+        since = live.started_at or live.granted_at or live.submitted_at
+        yield WorkerEngineStatus(
+            live.id,
+            live.action.project,
+            process,
+            live.state,
+            live.node or "",
+            tuple(unit for each in live.allocations for unit in each.units),
+            max(0.0, state.now - since),
+            "" if details is None else details.reason,
+            ending=live.aborting is not None,
+        )
+
+
+def _left_over(state: State) -> Counter[str]:
+    """Count the generations that run on workers which their fleets do not have any more."""
+    counted: Counter[str] = Counter()
+    for resource, ledger in state.supply.ledgers.items():
+        worker = fleet_of(resource)
+        if worker is None:
+            continue
+        fleet = state.generations.fleets.get(worker[0])
+        if fleet is None or fleet.numbered(worker[1]) is None:
+            held = sum(each.amount for each in ledger.holders().values()) // MILLI
+            counted.update({worker[0]: held} if held else {})
+    return counted
 
 
 def _fleet(state: State, fleet: LiveFleet, query: FleetsQueried) -> FleetStatus:

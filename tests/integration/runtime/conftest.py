@@ -22,6 +22,7 @@ from tests.api_server import local_api
 from tests.integration.runtime.call_rig import SECRET, CallRig
 from tests.integration.runtime.gpu_rig import GpuRig
 from tests.integration.runtime.keeper_rig import KeeperRig, keeper_rig
+from tests.integration.runtime.own_rig import OwnRig, own_rig
 from tests.integration.runtime.rig import CONFIG, LoopThread, Rig
 from tests.integration.runtime.rollout_rig import RolloutRig, rollout_rig
 from tests.redis_server import RedisServer
@@ -88,6 +89,13 @@ async def rollouts(
 async def fleet(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIterator[KeeperRig]:
     """Modelled engines, the fleet of them, and its keepers, as a test starts them."""
     async with keeper_rig(runtime_redis.url, keys, tmp_path) as rig:
+        yield rig
+
+
+@pytest.fixture
+async def own(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIterator[OwnRig]:
+    """A fleet with workers of its own, and the nodes that a test starts."""
+    async with own_rig(runtime_redis.url, keys, tmp_path) as rig:
         yield rig
 
 

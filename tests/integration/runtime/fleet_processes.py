@@ -2,11 +2,14 @@
 
 python -m tests.integration.runtime.fleet_processes leader URL PREFIX FLEET
 python -m tests.integration.runtime.fleet_processes gateway URL PREFIX FOLDER PORT
+python -m tests.integration.runtime.fleet_processes node URL PREFIX FOLDER NAME GPUS
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 import socket
 import sys
 import threading
@@ -22,6 +25,9 @@ from msgspec.structs import replace
 
 from domain.fleets import FleetSpec
 from domain.redis_keys import Keys
+from managers.registry import load
+from scheduler.runtime.node.worker import node_worker
+from scheduler.runtime.redis.clients import connect_async
 from tests.architecture.tree import ROOT
 from tests.integration.runtime.rig import CONFIG, LoopThread, Rig
 
@@ -120,9 +126,25 @@ async def _serve(url: str, prefix: str, folder: str, port: str) -> None:
         await uvicorn.Server(config).serve()
 
 
+async def _run_node(url: str, prefix: str, folder: str, name: str, gpus: str) -> None:
+    client = connect_async(url)
+    settings = {"gpus": gpus, "isolation": "process", "memory_bytes": str(2**30)}
+    worker = node_worker(
+        client, Keys(prefix), load(()), name=name, pool="default", state_directory=Path(folder),
+        settings=settings,
+    )  # fmt: skip
+    running = asyncio.ensure_future(worker.run())
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    await client.aclose()
+
+
 if __name__ == "__main__":
     role, *rest = sys.argv[1:]
     if role == "leader":
         _lead(*rest)
+    elif role == "node":
+        asyncio.run(_run_node(*rest))
     else:
         asyncio.run(_serve(*rest))
