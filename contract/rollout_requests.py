@@ -52,8 +52,12 @@ class RolloutsRequest(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_u
     project: Name | None = None
     #: Name of the group, for one instance alone; by default one is made for each instance.
     group: Label | None = None
-    #: Pool of backends (``llm:POOL``) whose seat RUN takes.
+    #: Its language model: a pool of backends (``llm:POOL``) whose seat RUN takes, or ``fleet:NAME``.
     llm: Name | None = None
+    #: Rollouts that are trained on together: a fleet arranges them on its workers together.
+    batch: Label | None = None
+    #: How many those are; 0: the rollouts of this request.
+    batch_size: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     #: Sampling parameters, as the handler passes them on.
     sampling: dict[str, Any] = {}
     #: Options of the handler.

@@ -24,6 +24,7 @@ from typing import Final
 import msgspec
 
 from domain.errors import InvalidRequest
+from domain.fleets import FLEET
 from domain.ids import ResourceId
 from domain.resources import MAX_UNITS, MILLI
 
@@ -108,6 +109,15 @@ def own_pool(project: str, name: str) -> str:
 def owner_of(pool: str) -> str:
     """Return the project that a pool belongs to; empty: to all. Projects may have ``@`` in their names."""
     return pool.partition("@")[2]
+
+
+def check_pool_name(pool: str, pointer: str) -> None:
+    """Raise InvalidRequest for a pool that rollouts could not name: they would name a fleet."""
+    if pool.startswith(FLEET):
+        raise InvalidRequest(
+            f"names of pools do not begin with {FLEET!r}: workers of a fleet are declared by a Fleet (docs/fleets.md)",
+            pointer=pointer,
+        )
 
 
 def check_pool_of(pool: str, project: str, pointer: str) -> None:

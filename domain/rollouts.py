@@ -1,7 +1,8 @@
 """Rollouts: runs of an agent on an instance, as trajectories with the stages INIT, RUN and EVAL.
 
 A rollout is accepted once, assigned to one rollout worker at a time, and finished once. Each of its stages is one
-lease on ``stage:init``, ``stage:run`` or ``stage:eval``; the lease of RUN takes a seat of ``llm:POOL`` with it.
+lease on ``stage:init``, ``stage:run`` or ``stage:eval``. The lease of RUN takes a seat of ``llm:POOL`` with it, unless the
+model is a fleet: then each call of the model is a generation of its own, and no seat is taken.
 What a stage does is actions of the trajectory that has the rollout's name.
 
 Rules
@@ -18,6 +19,8 @@ from enum import StrEnum
 from typing import Any, Final, NewType
 
 import msgspec
+
+from domain.fleets import fleet_name
 
 #: ``rol_`` and 28 hexadecimal digits; sorts by creation time.
 RolloutId = NewType("RolloutId", str)
@@ -90,8 +93,11 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     group: str | None = None
     #: Number of the sample in its group.
     sample: int = 0
-    #: Pool of language-model backends (``llm:POOL``); empty: the handler calls none.
+    #: Its language model: a pool of backends (``llm:POOL``), or ``fleet:NAME``; empty: the handler calls none.
     llm: str = ""
+    #: Rollouts that are trained on together, for the placement of a fleet, and how many there are; empty, 0: not known.
+    batch: str = ""
+    batch_size: int = 0
     #: Higher is assigned first; equal priorities in order of arrival.
     priority: int = 0
     limits: StageLimits = StageLimits()
@@ -102,6 +108,16 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     metadata: dict[str, Any] = {}
     #: Facade that it was submitted through; empty: the native API.
     door: str = ""
+
+    @property
+    def fleet(self) -> str:
+        """Name of the fleet that its model is; empty: it is none."""
+        return fleet_name(self.llm) or ""
+
+    @property
+    def pool(self) -> str:
+        """Pool of backends whose seat RUN takes; empty: it takes none."""
+        return "" if self.fleet else self.llm
 
 
 class StageTimes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from domain.rollouts import Rollout, Stage
 from rollout.core.records import RolloutRequest
-from rollout.ports import ActionEnd, Channel, Record, Seat
+from rollout.ports import ActionEnd, Channel, FleetAnswer, Record, Seat
 
 #: Answers a question from outside: its method and body → JSON values. Raises InvalidRequest, CapacityError.
 Answering = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
@@ -78,6 +78,15 @@ class Job(Protocol):
 
     async def backends(self, *, wait: bool = True) -> Sequence[Seat]:
         """Return the healthy backends of the rollout's pool. ``wait``: for the first one, which is not counted."""
+
+    async def engine(self) -> str:
+        """Return the engine of the rollout's fleet; empty: it is not declared any more. Raises CallRefused."""
+
+    async def generate(self, path: str, body: Mapping[str, Any]) -> FleetAnswer:
+        """Make a generation of the rollout's fleet; waiting for it is not counted.
+
+        ``path``, ``body``: a request in the protocol of the fleet's engine, without ``model``. Raises CallRefused.
+        """
 
     async def turn(self, record: Record) -> None:
         """Store a turn, as `rollout.tokens.turn_records.turn_record` makes it; returns when it is on disk."""

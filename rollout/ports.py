@@ -14,7 +14,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -89,6 +89,32 @@ class ActionEnd(msgspec.Struct, frozen=True):
     execution_seconds: float
     #: The environment that it ran in is gone with its node, and what it did there.
     environment_lost: bool = False
+
+
+class GenerationRequest(msgspec.Struct, frozen=True):
+    """One request for tokens, in the protocol of the fleet's engine."""
+
+    path: str
+    #: JSON object, without ``model``.
+    body: dict[str, Any]
+    #: Limit of the time with a worker; None: no limit.
+    timeout_seconds: float | None = None
+
+
+class FleetAnswer(msgspec.Struct, frozen=True):
+    """How one generation of a fleet ended: with the answer of a worker, or without one."""
+
+    #: HTTP status of the answer; 0: there is none.
+    status: int = 0
+    content: bytes = b""
+    #: Name of the worker that answered.
+    worker: str = ""
+    #: Of its weights when the generation was granted; 0: the worker does not say.
+    weights_version: int = 0
+    #: Time with the worker that answered.
+    execution_seconds: float = 0.0
+    #: Why there is no answer; another generation may have one.
+    failed: str = ""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -198,7 +224,31 @@ class Channel(Protocol):
         """Close it; may be repeated."""
 
 
-class RolloutPort(LogPort, LeasePort, EnvironmentPort, Protocol):
+#: Takes the id of a generation's action.
+GenerationBegun = Callable[[str], Awaitable[None]]
+
+
+class FleetPort(Protocol):
+    """Fleets: language models whose every call is an action of its own, with a slot that placement chooses."""
+
+    async def engine(self, fleet: str) -> str:
+        """Return the engine of a fleet, as its declaration names it; empty: it is not declared."""
+
+    async def generate(
+        self,
+        rollout: Rollout,
+        attempt: int,
+        name: str,
+        asked: GenerationRequest,
+        begun: GenerationBegun,
+    ) -> FleetAnswer:
+        """Make one generation of the rollout's fleet in trajectory ``name``; return how it ended. Raises Superseded.
+
+        It waits for its worker as long as that takes. A call that is cancelled ends the generation.
+        """
+
+
+class RolloutPort(LogPort, LeasePort, EnvironmentPort, FleetPort, Protocol):
     """Everything that a rollout worker needs."""
 
     def assignments(self) -> AsyncIterator[Assigned | Withdrawn]:

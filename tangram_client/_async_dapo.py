@@ -158,6 +158,8 @@ class AsyncDapo:
         pool = self._fields.get("llm")
         if not pool:
             raise ValueError("the rollouts name no pool of servers: give llm=POOL")
+        if str(pool).startswith("fleet:"):
+            raise ValueError(f"{pool} has no registered servers: change the weights at its workers")
         return await self._backends.replace(str(pool), addresses, **fields)
 
     async def acknowledge(self, batch: Sequence[PromptGroup]) -> None:

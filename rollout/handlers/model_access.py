@@ -1,4 +1,4 @@
-"""Access of handlers to the models of their rollouts: tokenizer, backends and options, as the trainer's request states them.
+"""Access of handlers to the models of their rollouts: tokenizer, backends or fleet, and options, as the trainer's request states them.
 
     session = await models_of_process().session(job, tools=schemas)        # in RUN
     answer = await session.ask([{"role": "user", "content": job.request.instance["question"]}])
@@ -27,9 +27,10 @@ from domain.rollouts import RolloutId
 from rollout.handlers import process_options
 from rollout.job import Job
 from rollout.llm.engine_client import EngineClient
+from rollout.llm.fleet_sampler import FleetSampler
 from rollout.llm.model_calls import ChatSession, ModelCaller
 from rollout.llm.pool_binding import PoolBinding, choose
-from rollout.llm.sampler import SamplerLimits, TurnSampler
+from rollout.llm.sampler import BoundSampler, SamplerLimits, SamplesTurns, TurnSampler
 from rollout.llm.sampling_options import sampling_options
 from rollout.ports import Seat
 from rollout.tokens.prompts import PromptEncoder
@@ -57,7 +58,7 @@ class ModelAccess:
         self._sampler: TurnSampler | None = None
 
     async def caller(self, job: Job) -> ModelCaller:
-        """Return what calls the model of a rollout; waits for a backend. Raises InvalidRequest."""
+        """Return what calls the model of a rollout; waits for a backend, of a pool of them. Raises InvalidRequest."""
         sampling = job.request.sampling
         options = sampling_options(sampling)
         name = sampling.get("custom_tokenizer") or options.model
@@ -75,8 +76,7 @@ class ModelAccess:
             self._tokenizers.get(name), at=accepted_at(job.rollout.id), options=variables
         )
         return ModelCaller(
-            self._shared_sampler(),
-            await self._binding(job),
+            await self._sampler_of(job),
             encoder,
             options,
             _storing(job),
@@ -95,6 +95,11 @@ class ModelAccess:
         if self._sampler is None:
             self._sampler = TurnSampler(self._client or EngineClient(), limits=self._limits)
         return self._sampler
+
+    async def _sampler_of(self, job: Job) -> SamplesTurns:
+        if job.rollout.fleet:
+            return FleetSampler(job, self._limits)
+        return BoundSampler(self._shared_sampler(), await self._binding(job))
 
     async def _binding(self, job: Job) -> PoolBinding:
         async def backends(wait: bool) -> Sequence[Seat]:

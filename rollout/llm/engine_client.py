@@ -149,7 +149,7 @@ class EngineClient:
             raise BackendFailed(_said(error)) from error
         if status == 200:
             return data
-        raise _refusal(status, data, headers)
+        raise refusal_of(status, data, headers)
 
     async def _receive(
         self, method: str, url: str, body: bytes | None, limit: int
@@ -176,7 +176,8 @@ class EngineClient:
             await response.aclose()
 
 
-def _refusal(status: int, data: bytes, headers: Mapping[str, str]) -> Exception:
+def refusal_of(status: int, data: bytes, headers: Mapping[str, str]) -> Exception:
+    """Return the error for an answer that is no completion, by its status."""
     said = f"HTTP {status}: {data[:_SHOWN_CHARACTERS].decode(errors='replace')}"
     if status in _BUSY:
         return BackendBusy(said, _retry_after(headers.get("retry-after")))

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from domain.errors import InvalidRequest, TangramError
-from rollout.llm.sampler import SampleRequest, SeatBinding, TurnSample, TurnSampler
+from rollout.llm.sampler import SampleRequest, SamplesTurns, TurnSample
 from rollout.llm.sampling_options import SamplingOptions
 from rollout.tokens.chat_template import ChatMessage
 from rollout.tokens.foreign_calls import CallRecorder, PlannedCall
@@ -64,8 +64,7 @@ class ModelCaller:
 
     def __init__(
         self,
-        sampler: TurnSampler,
-        binding: SeatBinding,
+        sampler: SamplesTurns,
         encoder: PromptEncoder,
         options: SamplingOptions,
         store: StoreTurn,
@@ -79,7 +78,6 @@ class ModelCaller:
         self.options = options
         self.stored = list(turns)
         self._sampler = sampler
-        self._binding = binding
         self._store = store
         self._sample = sample
         self._span = max_version_span
@@ -100,7 +98,7 @@ class ModelCaller:
         request = SampleRequest(
             prompt_ids, asked, self.encoder.tokenizer.vocabulary_size, first, self._span
         )
-        return await self._sampler.sample(self._binding, request)
+        return await self._sampler.sample(request)
 
     async def store(self, turn: SampledTurn) -> None:
         """Store a turn, with ``storing`` held."""

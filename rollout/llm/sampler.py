@@ -92,6 +92,28 @@ class SamplerLimits(msgspec.Struct, frozen=True):
     moves: int = 100
 
 
+class SamplesTurns(Protocol):
+    """What samples the turns of one rollout: of a pool of backends (`BoundSampler`), or of a fleet."""
+
+    async def sample(self, request: SampleRequest) -> TurnSample:
+        """Return the tokens of one turn.
+
+        Raises NoBackendAnswers, VersionSpanExceeded, ContextOverflow, RequestRefused.
+        """
+
+
+class BoundSampler:
+    """Samples the turns of one rollout at the backend that it is bound to."""
+
+    def __init__(self, sampler: TurnSampler, binding: SeatBinding) -> None:
+        self._sampler = sampler
+        self._binding = binding
+
+    async def sample(self, request: SampleRequest) -> TurnSample:
+        """Return the tokens of one turn. Raises as `TurnSampler.sample`."""
+        return await self._sampler.sample(self._binding, request)
+
+
 class TurnSampler:
     """Samples turns of the rollouts of one worker."""
 
@@ -149,11 +171,7 @@ class TurnSampler:
             seat = await binding.rebind(f"backend {seat.backend} takes no more calls")
         elif present.weights_version > seat.weights_version:
             seat = await binding.rebind(f"backend {seat.backend} has new weights")
-        first, span = request.first_version, request.max_version_span
-        if first is not None and span is not None and abs(seat.weights_version - first) > span:
-            raise VersionSpanExceeded(
-                f"weights {seat.weights_version} after tokens of weights {first}: max_version_span is {span}"
-            )
+        check_version(seat.weights_version, request)
         return seat
 
     async def _gone(self, binding: SeatBinding, seat: Seat) -> bool:
@@ -169,9 +187,7 @@ class TurnSampler:
         at = asyncio.get_running_loop().time()
         self.health.failed(seat.backend, failures[-1], at)
         if len(failures) < self._limits.attempts:
-            await self._pause(
-                min(_MOST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (len(failures) - 1))
-            )
+            await self._pause(pause_after(len(failures)))
             await binding.rebind(f"a call failed: {failures[-1]}")
 
     async def _ask(self, seat: Seat, request: SampleRequest) -> SampledTokens:
@@ -191,6 +207,20 @@ class TurnSampler:
             probing = asyncio.ensure_future(probe(self._client, seat.address, seat.dialect))
             self._probes[seat.address] = probing
         return await asyncio.shield(probing)
+
+
+def check_version(version: int, request: SampleRequest) -> None:
+    """Raise VersionSpanExceeded for weights that a rollout may not use beside those of its first token."""
+    first, span = request.first_version, request.max_version_span
+    if first is not None and span is not None and abs(version - first) > span:
+        raise VersionSpanExceeded(
+            f"weights {version} after tokens of weights {first}: max_version_span is {span}"
+        )
+
+
+def pause_after(failures: int) -> float:
+    """Return the pause after so many failures in a row, in seconds."""
+    return min(_MOST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** (failures - 1))
 
 
 def _failure(seat: Seat, error: Exception) -> str:

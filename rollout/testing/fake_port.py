@@ -27,6 +27,9 @@ from rollout.ports import (
     ActionEnd,
     Assigned,
     Channel,
+    FleetAnswer,
+    GenerationBegun,
+    GenerationRequest,
     LostEnvironment,
     Record,
     Seat,
@@ -36,6 +39,8 @@ from rollout.ports import (
     Withdrawn,
 )
 
+#: What a fleet answers to a generation in a trajectory.
+Generate = Callable[[str, GenerationRequest], Awaitable[FleetAnswer]]
 #: What an action does: its members → outcome and result. Members ``reward`` and ``detail`` of the result are those of the action.
 Program = Callable[[Mapping[str, Any]], Awaitable["tuple[str, dict[str, Any]]"]]
 
@@ -82,6 +87,9 @@ class FakePort:
         #: Leases of each stage at once; None: any number.
         self._most = leases
         self.seats: list[Seat] = []
+        #: Fleet → its engine.
+        self.engines: dict[str, str] = {}
+        self.generates: Generate | None = None
         #: Of each action.
         self.execution_seconds = 0.0
         self._leases_open = True
@@ -240,7 +248,7 @@ class FakePort:
         held = self._of(rollout, attempt)
         if key not in held.leases:
             self.counts[f"leases of {stage}"] += 1
-            seat = self.seats[0] if self.seats and stage is Stage.RUN and rollout.llm else None
+            seat = self.seats[0] if self.seats and stage is Stage.RUN and rollout.pool else None
             held.leases[key] = StageLease(key, stage, 0.0, seat)
             if moved is not None:
                 held.moved[key] = moved
@@ -333,6 +341,26 @@ class FakePort:
     async def backends(self, pool: str) -> Sequence[Seat]:
         """Return the backends."""
         return [seat for seat in self.seats if seat.pool == pool]
+
+    async def engine(self, fleet: str) -> str:
+        """Return the engine of a fleet."""
+        return self.engines.get(fleet, "")
+
+    async def generate(
+        self,
+        rollout: Rollout,
+        attempt: int,
+        name: str,
+        asked: GenerationRequest,
+        begun: GenerationBegun,
+    ) -> FleetAnswer:
+        """Make a generation, as ``generates`` says."""
+        self._of(rollout, attempt)
+        self.counts["generations"] += 1
+        await begun(f"act_g{self.counts['generations']}")
+        if self.generates is None:
+            return FleetAnswer(failed="the fleet has no worker")
+        return await self.generates(name, asked)
 
     async def report(self, rollout: Rollout, attempt: int, progress: RolloutProgress) -> None:
         """Take progress."""

@@ -10,7 +10,7 @@ import msgspec
 from domain.rollouts import Rollout, Stage
 from rollout.core.records import ARTEFACT, CALL, OBSERVATION, PREPARED, STAGE, TURN, RolloutRequest
 from rollout.job import Answering, CallRefused
-from rollout.ports import ActionEnd, Channel, Record, Seat
+from rollout.ports import ActionEnd, Channel, FleetAnswer, Record, Seat
 
 #: Sends a call to the worker and returns its value. Raises CallRefused.
 Ask = Callable[..., Awaitable[Any]]
@@ -107,6 +107,15 @@ class RemoteJob:
     async def backends(self, *, wait: bool = True) -> Sequence[Seat]:
         """Return the healthy backends of the rollout's pool."""
         return msgspec.convert(await self._ask("backends", wait), list[Seat])
+
+    async def engine(self) -> str:
+        """Return the engine of the rollout's fleet; empty: it is not declared any more. Raises CallRefused."""
+        engine: str = await self._ask("engine")
+        return engine
+
+    async def generate(self, path: str, body: Mapping[str, Any]) -> FleetAnswer:
+        """Make a generation of the rollout's fleet, and return how it ended. Raises CallRefused."""
+        return msgspec.convert(await self._ask("generate", path, dict(body)), FleetAnswer)
 
     async def turn(self, record: Record) -> None:
         """Store a turn; returns when it is on disk."""

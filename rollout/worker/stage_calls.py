@@ -7,13 +7,15 @@ Rules
 2. A call that ends the stage (its environment is lost, the action ended unknown, the rollout is not ours any more)
    gets no answer: the handler is stopped.
 3. What is wrong with a request is the handler's: it gets `CallRefused`.
-4. Actions that are open when a stage ends are cancelled, and channels closed; after a crash of the process actions stay,
+4. Waiting for a fleet is not counted, the time with its worker is. What a generation sampled is stored by its turn alone.
+5. Actions that are open when a stage ends are cancelled, and channels closed; after a crash of the process actions stay,
    for the handler that continues.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -25,7 +27,14 @@ from domain.rollouts import Stage
 from rollout.core.calls import DivergedFromLog, interruption, known_call, new_call, observation
 from rollout.core.records import ARTEFACT, TURN, StoredCall
 from rollout.core.session_looks import MAX_LOOKS, NeverTaken, after_look, look_at
-from rollout.ports import ActionEnd, Channel, LostEnvironment, Seat, Superseded
+from rollout.ports import (
+    ActionEnd,
+    Channel,
+    GenerationRequest,
+    LostEnvironment,
+    Seat,
+    Superseded,
+)
 from rollout.worker.handler_pool import HandlerCallRefused, HandlerStopped
 from rollout.worker.run_context import RunContext
 from rollout.worker.stage_clock import TimerHold
@@ -56,6 +65,8 @@ class StageCalls:
             "channel_close": self._channel_close,
             "agent_access": self._agent_access,
             "backends": self._backends,
+            "engine": self._engine,
+            "generate": self._generate,
             "turn": self._turn,
             "artefact": self._artefact,
         }
@@ -220,6 +231,11 @@ class StageCalls:
 
     async def _backends(self, wait: bool) -> list[dict[str, Any]]:
         context = self._context
+        if context.rollout.fleet:
+            raise InvalidRequest(
+                f"the model of the rollout is fleet {context.rollout.fleet!r}, which has no backends to call: use"
+                " models_of_process, or Job.generate"
+            )
         if not context.rollout.llm:
             raise InvalidRequest("the rollout names no pool of backends: submit it with llm")
         seats: list[Seat] = list(await self._port.backends(context.rollout.llm))
@@ -229,6 +245,36 @@ class StageCalls:
                     await context.pause(BACKEND_SECONDS)
                     seats = list(await self._port.backends(context.rollout.llm))
         return [msgspec.to_builtins(seat) for seat in seats]
+
+    async def _engine(self) -> str:
+        context = self._context
+        return await context.patient(lambda: self._port.engine(self._fleet()))
+
+    async def _generate(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Make a generation of the rollout's fleet in the trajectory of the stage."""
+        self._fleet()
+        await self._fork_of_eval()
+        context = self._context
+        left = context.clock.remaining()
+        asked = GenerationRequest(path, body, left if math.isfinite(left) else None)
+
+        async def begun(action: str) -> None:
+            await context.report(awaited=action)
+
+        with context.clock.held() as hold:
+            answer = await self._port.generate(
+                context.rollout, context.attempt, self._machine.trajectory, asked, begun
+            )
+            hold.ran(answer.execution_seconds)
+        await context.report()
+        found: dict[str, Any] = msgspec.to_builtins(answer, builtin_types=(bytes,))
+        return found
+
+    def _fleet(self) -> str:
+        rollout = self._context.rollout
+        if not rollout.fleet:
+            raise InvalidRequest("the rollout names no fleet: submit it with fleet:NAME as llm")
+        return rollout.fleet
 
     async def _turn(self, header: dict[str, Any], arrays: dict[str, bytes]) -> None:
         from rollout.tokens.turn_records import turn_of  # numpy: only workers that sample need it

@@ -76,7 +76,7 @@ _DROPPED: Final = frozenset(
 @click.option("--image", help="Image of the environments.")
 @click.option("--network", help="Network of the environments: none, egress [none].")
 @click.option("--handler", help="Handler of rollouts [the one that the client names].")
-@click.option("--llm", help="Pool of backends that rollouts sample from.")
+@click.option("--llm", help="Pool of backends that rollouts sample from, or fleet:NAME.")
 @click.option(
     "--token-ids",
     type=click.Choice(["response", "full"]),

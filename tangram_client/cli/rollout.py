@@ -41,7 +41,7 @@ def rollout() -> None:
     "--instance", "names", multiple=True, metavar="ID", help="May be given several times."
 )
 @click.option("--samples", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--llm", metavar="POOL", help="Pool of backends whose seat RUN takes.")
+@click.option("--llm", metavar="POOL", help="Pool of backends whose seat RUN takes, or fleet:NAME.")
 @click.option("--option", "options", multiple=True, metavar="NAME=JSON", help="Of the handler.")
 @click.option("--file", "file", type=click.File(), help="Body of POST /rollouts. - reads stdin.")
 @click.option("--wait", is_flag=True, help="Wait for the ends; exit code 1 unless all completed.")

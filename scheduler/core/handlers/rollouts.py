@@ -8,6 +8,8 @@ Rules
 4. With its end, the trajectories of a rollout are closed: actions end, environments are removed, also
    when its worker is dead.
 5. Only a completed rollout has a reward, and it is a finite number (I2).
+6. The generations of a rollout that leaves its worker end with that: the worker has their connections, and what continues the rollout
+   samples again.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ def submitted(state: State, event: RolloutsSubmitted, decisions: list[Decision])
             end(state, live, _ended(RolloutOutcome.INFRA_FAILED, event.set_aside), decisions)
         elif cancelled is not None:
             end(state, live, _ended(RolloutOutcome.CANCELLED, cancelled.why), decisions)
-        elif rollout.llm and (refused := open_pool(state, rollout.llm, rollout.project, decisions)):
+        elif rollout.pool and (
+            refused := open_pool(state, rollout.pool, rollout.project, decisions)
+        ):
             end(state, live, _ended(RolloutOutcome.INFRA_FAILED, refused), decisions)
         else:
             state.rollouts.wait(live)
@@ -145,6 +149,20 @@ def _end_leases(state: State, live: LiveRollout, detail: str, decisions: list[De
                 finish(state, action, Outcome.CANCELLED, decisions, detail=detail)
 
 
+def _end_generations(
+    state: State, live: LiveRollout, reason: str, decisions: list[Decision]
+) -> None:
+    if not live.rollout.fleet:
+        return
+    for key in live.trajectories:
+        trajectory = state.trajectories.get(TrajectoryKey(key))
+        for action_id in sorted(trajectory.live) if trajectory is not None else ():
+            action = state.actions.get(action_id)
+            if action is not None and action.action.generation is not None:
+                detail = f"the rollout left its worker: {reason}"
+                finish(state, action, Outcome.CANCELLED, decisions, detail=detail)
+
+
 def resume_requested(
     state: State, event: RolloutResumeRequested, decisions: list[Decision]
 ) -> None:
@@ -211,6 +229,7 @@ def _withdraw(
 ) -> None:
     """Take a rollout off its worker, if it has one. ``by``: a worker that was removed just now."""
     worker = by or state.rollouts.workers.get(live.worker)
+    _end_generations(state, live, reason, decisions)
     if live.worker and worker is not None:
         decisions.append(
             WithdrawRollout(live.id, worker.name, worker.incarnation, live.attempt, reason, parked)
@@ -275,5 +294,5 @@ def end(state: State, live: LiveRollout, result: RolloutResult, decisions: list[
         trajectory = state.trajectories.get(TrajectoryKey(key))
         if trajectory is not None:
             close(state, trajectory, reason, decisions)
-    if rollout.llm:
-        forget_unused(state, rollout.llm)
+    if rollout.pool:
+        forget_unused(state, rollout.pool)

@@ -181,16 +181,16 @@ class Rollouts:
         if self.live.pop(live.id, None) is None:
             return
         mine = self._pools[live.rollout.project]
-        mine[live.rollout.llm] -= 1
-        if not mine[live.rollout.llm]:
-            del mine[live.rollout.llm]
+        mine[live.rollout.pool] -= 1
+        if not mine[live.rollout.pool]:
+            del mine[live.rollout.pool]
         if not mine:
             del self._pools[live.rollout.project]
 
     def _add(self, live: LiveRollout) -> None:
         rollout = live.rollout
         if live.id not in self.live:
-            self._pools.setdefault(rollout.project, Counter())[rollout.llm] += 1
+            self._pools.setdefault(rollout.project, Counter())[rollout.pool] += 1
         self.live[live.id] = live
 
     def count_of(self, project: str) -> int:

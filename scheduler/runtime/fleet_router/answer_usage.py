@@ -37,8 +37,21 @@ class _Usage(msgspec.Struct):
         )
 
 
+class _Meta(msgspec.Struct):
+    """Of SGLang's own ``/generate``."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+
+    @property
+    def usage(self) -> _Usage:
+        return _Usage(self.prompt_tokens, self.completion_tokens, _Details(self.cached_tokens))
+
+
 class _UsageMembers(msgspec.Struct):
     usage: _Usage | None = None
+    meta_info: _Meta | None = None
     choices: list[msgspec.Raw] | None = None
 
 
@@ -51,6 +64,8 @@ def usage_of(content: bytes) -> TokenUsage | None:
         found = _decode(content)
     except msgspec.DecodeError:
         return None
+    if found.usage is None and found.meta_info is not None:
+        return found.meta_info.usage.tokens
     return None if found.usage is None else found.usage.tokens
 
 

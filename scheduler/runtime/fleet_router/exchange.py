@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from domain.fleets import TokenUsage
+from domain.fleets import FleetWorker, TokenUsage
 from scheduler.runtime.fleet_router.answer_usage import StreamUsage, usage_of
 from scheduler.runtime.fleet_router.forwarded_request import ForwardedRequest
 from scheduler.runtime.fleet_router.wire_priorities import refuses_priority
@@ -33,12 +33,12 @@ class ClientAnswer:
         self.begun = False
         self._last = b""
 
-    async def pass_on(self, answer: WorkerAnswer, worker: str, content: bytes) -> None:
+    async def pass_on(self, answer: WorkerAnswer, worker: FleetWorker, content: bytes) -> None:
         """Send a piece of the body, after the head of the worker's answer."""
         await self._begin(answer, worker)
         await self._send({"type": "http.response.body", "body": content, "more_body": True})
 
-    async def keep_last(self, answer: WorkerAnswer, worker: str, content: bytes) -> None:
+    async def keep_last(self, answer: WorkerAnswer, worker: FleetWorker, content: bytes) -> None:
         """Take the last piece of the body, which `end` sends."""
         whole = None if self.begun else len(content)
         await self._begin(answer, worker, whole)
@@ -48,7 +48,9 @@ class ClientAnswer:
         """Send the last piece."""
         await self._send({"type": "http.response.body", "body": self._last, "more_body": False})
 
-    async def _begin(self, answer: WorkerAnswer, worker: str, size: int | None = None) -> None:
+    async def _begin(
+        self, answer: WorkerAnswer, worker: FleetWorker, size: int | None = None
+    ) -> None:
         """Send the head once; ``size``: of a body that is whole."""
         if self.begun:
             return
@@ -57,9 +59,11 @@ class ClientAnswer:
         headers = [
             (b"content-type", kind),
             *self._headers,
-            (b"x-tangram-worker", worker.encode()),
+            (b"x-tangram-worker", worker.name.encode()),
             (b"x-accel-buffering", b"no"),
         ]
+        if worker.weights_version:
+            headers.append((b"x-tangram-weights-version", b"%d" % worker.weights_version))
         if size is not None:
             headers.append((b"content-length", b"%d" % size))
         start = {"type": "http.response.start", "status": answer.status, "headers": headers}
@@ -76,12 +80,12 @@ class WorkerExchange:
         #: Status of the answer; 0: there is none yet.
         self.status = 0
 
-    async def run(self, url: str, worker: str, priority: int | None) -> TokenUsage | None:
-        """Ask the worker at ``url`` and pass on its answer but for its end; return the tokens, None after an error.
+    async def run(self, worker: FleetWorker, priority: int | None) -> TokenUsage | None:
+        """Ask the worker and pass on its answer but for its end; return the tokens, None after an error.
 
         Raises NotReached, BrokenOff, PriorityRefused, and what the client's channel raises.
         """
-        answer = await self._client.post(url, self._asked.path, self._asked.body(priority))
+        answer = await self._client.post(worker.url, self._asked.path, self._asked.body(priority))
         try:
             self.status = answer.status
             if answer.headers.get(b"content-type", b"").startswith(_EVENTS):
@@ -90,7 +94,7 @@ class WorkerExchange:
         finally:
             answer.close()
 
-    async def _stream(self, answer: WorkerAnswer, worker: str) -> TokenUsage | None:
+    async def _stream(self, answer: WorkerAnswer, worker: FleetWorker) -> TokenUsage | None:
         usage = StreamUsage(hides=self._asked.hides_usage)
         async for piece in answer.pieces():
             if ready := usage.feed(piece):
@@ -99,7 +103,7 @@ class WorkerExchange:
         return usage.usage(self._asked.prompt_tokens) if answer.status == 200 else None
 
     async def _whole(
-        self, answer: WorkerAnswer, worker: str, priority: int | None
+        self, answer: WorkerAnswer, worker: FleetWorker, priority: int | None
     ) -> TokenUsage | None:
         content = bytearray()
         async for piece in answer.pieces():

@@ -53,7 +53,7 @@ class ForwardedRequest:
 def forwarded(
     asked: Mapping[str, Any], raw: bytes | None, path: str, engine: FleetEngine, source: str
 ) -> ForwardedRequest:
-    """Return the request for ``asked``, a JSON object with ``model`` and without ``tangram``.
+    """Return the request for ``asked``, a JSON object without ``tangram``.
 
     ``raw``: the bytes that it was decoded from; None where they have other members. Raises InvalidRequest for a
     ``priority``.
@@ -79,13 +79,12 @@ def forwarded(
             raw = None
         elif hides:
             added = b'"stream_options":{"include_usage":true},'
-    if source:
+    if source and "model" in members:  # SGLang's own protocol names none
         members["model"], raw = source, None
     content = raw.strip() if raw is not None else _encode(members)
     size = len(content)
-    return ForwardedRequest(
-        path, added + content[1:], streams, hides, _estimate(asked.get("prompt"), size)
-    )
+    prompt = asked.get("input_ids") or asked.get("prompt")
+    return ForwardedRequest(path, added + content[1:], streams, hides, _estimate(prompt, size))
 
 
 def _estimate(prompt: Any, size: int) -> int:

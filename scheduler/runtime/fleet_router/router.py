@@ -82,6 +82,8 @@ class GenerationEnd:
     detail: str = ""
     #: The client has the beginning of an answer.
     begun: bool = False
+    #: With the worker that answered; waits, and attempts that failed, are not counted.
+    execution_seconds: float = 0.0
 
 
 class FleetRouter:
@@ -221,16 +223,17 @@ class FleetRouter:
                 usage = await self._ask(exchange, held.action, fleet, worker, grant.rank)
         except TimeoutError:
             seconds = held.action.timeout_seconds
-            why = f"it took longer than timeout_seconds ({seconds:g})"
-            self._report(held, grant.attempt, Outcome.TIMEOUT, why, execution=loop.time() - began)
-            return GenerationEnd(held.action.id, Outcome.TIMEOUT, why, shown.begun)
+            why, took = f"it took longer than timeout_seconds ({seconds:g})", loop.time() - began
+            self._report(held, grant.attempt, Outcome.TIMEOUT, why, execution=took)
+            return GenerationEnd(held.action.id, Outcome.TIMEOUT, why, shown.begun, took)
         except (NotReached, BrokenOff) as error:
             return await self._failed(held, grant, fleet, worker, error, shown)
+        took = loop.time() - began
         self._report(
-            held, grant.attempt, Outcome.COMPLETED, execution=loop.time() - began, usage=usage,
+            held, grant.attempt, Outcome.COMPLETED, execution=took, usage=usage,
             result={"status": exchange.status, "worker": worker.name},
         )  # fmt: skip
-        return GenerationEnd(held.action.id, Outcome.COMPLETED, begun=True)
+        return GenerationEnd(held.action.id, Outcome.COMPLETED, begun=True, execution_seconds=took)
 
     async def _ask(
         self, exchange: WorkerExchange, action: Action, fleet: str, worker: FleetWorker, rank: float
@@ -240,7 +243,7 @@ class FleetRouter:
         engine = FleetEngine.OPENAI if declared is None else declared.engine
         priority = self._priorities.integer(engine, worker, rank, action.priority)
         try:
-            return await exchange.run(worker.url, worker.name, priority)
+            return await exchange.run(worker, priority)
         except PriorityRefused:
             log.warning(
                 "worker %s of fleet %s takes no priorities; its generations are ordered by queues alone",
@@ -248,7 +251,7 @@ class FleetRouter:
                 fleet,
             )
             self._priorities.note_refusal(worker.url)
-            return await exchange.run(worker.url, worker.name, None)
+            return await exchange.run(worker, None)
 
     async def _failed(
         self,

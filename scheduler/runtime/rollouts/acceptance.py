@@ -58,7 +58,7 @@ def accepted(
             group = f"grp_{os.urandom(12).hex()}"
         first = Record("request", _request(payload, instance))
         for sample in range(payload.samples):
-            rollout = _rollout(payload, instance, project, stages, door, group, sample)
+            rollout = _rollout(payload, instance, project, stages, door, group, sample, number)
             found.append(AcceptedRequest(rollout, first))
     return found
 
@@ -76,7 +76,9 @@ def _rollout(
     door: str,
     group: str | None,
     sample: int,
+    number: int,
 ) -> Rollout:
+    """Return one of the ``number`` rollouts of a request."""
     return Rollout(
         id=_new_id(),
         project=project,
@@ -86,6 +88,8 @@ def _rollout(
         group=group,
         sample=sample,
         llm=payload.llm or "",
+        batch=payload.batch or "",
+        batch_size=payload.batch_size or (number if payload.batch else 0),
         priority=payload.priority,
         limits=StageLimits(**msgspec.structs.asdict(payload.limits)),
         max_version_span=payload.max_version_span,

@@ -199,7 +199,7 @@ class StageLeases:
             await asyncio.wait(waits, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         self._assignments.check(held.rollout, held.attempt)
         if grant.done() and grant.result() is not None:
-            wanted = llm_resource(held.rollout.llm)
+            wanted = llm_resource(held.rollout.pool)
             held.seats = next((a.units for a in grant.result() if a.resource == wanted), ())
             return ActionState.RUNNING
         view = await self._calls.settled(
@@ -220,13 +220,13 @@ class StageLeases:
 
     def _seat(self, held: _HeldLease) -> Seat | None:
         """Return the seat that a lease took; None for a lease without one."""
-        pool = self._assignments.pools.get(held.rollout.llm)
+        pool = self._assignments.pools.get(held.rollout.pool)
         if pool is None or not held.seats:
             return None
         backend = pool.numbered(held.seats[0])
         if backend is None:  # it was removed meanwhile
             return None
-        return seat_of(held.rollout.llm, backend)
+        return seat_of(held.rollout.pool, backend)
 
     async def _release(self, held: _HeldLease) -> None:
         action, project = ActionId(held.action), held.rollout.project
@@ -281,8 +281,8 @@ class StageLeases:
 def cost_of(rollout: Rollout, stage: Stage) -> dict[str, int]:
     """Return the cost of the lease of a stage; empty: it takes none."""
     cost = {f"stage:{stage.value}": 1} if stage in rollout.stages else {}
-    if stage is Stage.RUN and rollout.llm:
-        cost[llm_resource(rollout.llm)] = 1
+    if stage is Stage.RUN and rollout.pool:  # a generation of a fleet takes its slot itself
+        cost[llm_resource(rollout.pool)] = 1
     return cost
 
 
@@ -309,4 +309,4 @@ def _seats(rollout: Rollout, view: ActionResponse) -> tuple[int, ...]:
     """Return the numbers of the backends whose seats a held lease has."""
     if view.placement is None:
         return ()
-    return view.placement.units.get(llm_resource(rollout.llm), ())
+    return view.placement.units.get(llm_resource(rollout.pool), ())

@@ -68,7 +68,7 @@ class WorkerCalls:
 
     def native(self, rollout: Rollout) -> NativeCalls:
         """Return the native calls in the project of a rollout."""
-        principal = _principal(rollout)
+        principal = principal_of(rollout)
         request = _request(rollout.project)
         return NativeCalls(self.context, self._handlers, _refuse, rollout.door, request, principal)
 
@@ -84,7 +84,7 @@ class WorkerCalls:
         self, rollout: Rollout, action_id: str, seconds: float = LOOK_SECONDS
     ) -> ActionResponse:
         """Return an action: finished, a held lease, or as it is after ``seconds``. Raises NotFound."""
-        request, principal = _request(rollout.project), _principal(rollout)
+        request, principal = _request(rollout.project), principal_of(rollout)
         look = partial(self.context.find, request, principal, action_id, seconds)
         return await self.patiently(look)
 
@@ -153,7 +153,7 @@ class WorkerCalls:
         }
         payload = read(ActionRequest, given)
         context = self.context
-        principal = _principal(rollout)
+        principal = principal_of(rollout)
         action = await context.admitted(
             lambda: context.admission.action(payload, principal, rollout.door)
         )
@@ -169,7 +169,7 @@ def _is_passing(error: Exception) -> bool:
     )
 
 
-def _principal(rollout: Rollout) -> Principal:
+def principal_of(rollout: Rollout) -> Principal:
     """Return who makes the calls of a rollout: bound to its project."""
     return Principal("rollout worker", rollout.project, _SCOPES)
 

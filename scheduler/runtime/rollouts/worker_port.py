@@ -31,6 +31,9 @@ from rollout.ports import (
     ActionEnd,
     Assigned,
     Channel,
+    FleetAnswer,
+    GenerationBegun,
+    GenerationRequest,
     Record,
     Seat,
     SeatMoved,
@@ -41,6 +44,7 @@ from rollout.ports import (
 from scheduler.runtime.redis.clients import keep_running
 from scheduler.runtime.rollouts.assignments import Assignments, seat_of
 from scheduler.runtime.rollouts.environments import RolloutEnvironments
+from scheduler.runtime.rollouts.fleet_generations import FleetGenerations
 from scheduler.runtime.rollouts.log_frames import RolloutLogDamaged
 from scheduler.runtime.rollouts.log_store import RolloutLogs
 from scheduler.runtime.rollouts.stage_leases import StageLeases
@@ -74,6 +78,7 @@ class WorkerPort:
         self._assignments = assignments
         self._leases = leases
         self._environments = environments
+        self._generations = FleetGenerations(calls)
         self._logs = logs
         self._pause = pause
         self._threads = ThreadPoolExecutor(LOG_THREADS, "rollout-log")
@@ -160,6 +165,24 @@ class WorkerPort:
     async def judge(self, pool: str, backend: str, unhealthy: str) -> None:
         """Report that a backend fails, or works again (empty). Raises Unavailable."""
         await self._calls.send(BackendJudged(pool=pool, backend=backend, unhealthy=unhealthy))
+
+    # Fleets
+
+    async def engine(self, fleet: str) -> str:
+        """Return the engine of a fleet; empty: it is not declared. Raises Unavailable."""
+        return await self._generations.engine(fleet)
+
+    async def generate(
+        self,
+        rollout: Rollout,
+        attempt: int,
+        name: str,
+        asked: GenerationRequest,
+        begun: GenerationBegun,
+    ) -> FleetAnswer:
+        """Make a generation of the rollout's fleet in trajectory ``name``. Raises Superseded."""
+        self._assignments.check(rollout, attempt)
+        return await self._generations.generate(rollout, name, asked, begun)
 
     # Environments
 

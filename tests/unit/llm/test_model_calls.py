@@ -19,7 +19,7 @@ from rollout.llm.model_calls import (
     OtherTurnStored,
     chunks_of,
 )
-from rollout.llm.sampler import TurnSampler, VersionSpanExceeded
+from rollout.llm.sampler import BoundSampler, TurnSampler, VersionSpanExceeded
 from rollout.llm.sampling_options import SamplingOptions
 from rollout.tokens.segments import SampledTurn, segments_of
 from rollout.tokens.turn_records import turn_of, turn_record
@@ -56,8 +56,7 @@ async def calling(
     sampling = options.pop("sampling", SamplingOptions(seed=5))
     try:
         yield ModelCaller(
-            TurnSampler(client),
-            binding or TestBinding(seat_of("b1")),
+            BoundSampler(TurnSampler(client), binding or TestBinding(seat_of("b1"))),
             encoder(template),
             sampling,
             log,

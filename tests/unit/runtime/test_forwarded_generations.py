@@ -120,6 +120,7 @@ def test_events_may_end_as_windows_writes_lines():
         ({"usage": {"prompt_tokens": 5, "completion_tokens": 6,
                     "prompt_tokens_details": {"cached_tokens": 4}}}, TokenUsage(5, 6, 4)),
         ({"usage": {"prompt_tokens": 5, "prompt_tokens_details": None}}, TokenUsage(5)),
+        ({"meta_info": {"prompt_tokens": 5, "completion_tokens": 6, "cached_tokens": 4}}, TokenUsage(5, 6, 4)),
         ({"usage": None}, None),
         ({"usage": {"prompt_tokens": "five"}}, None),
         ([], None),

@@ -19,6 +19,7 @@ from domain.backends import (
     MAX_POOLS_OF_PROJECT,
     LlmBackend,
     check_backend,
+    check_pool_name,
     llm_resource,
     own_pool,
     owner_of,
@@ -69,6 +70,7 @@ class Backends:
             weights_version=payload.weights_version,
         )
         check_backend(backend)
+        check_pool_name(payload.pool, "/pool")
         await self._check_limit(payload.pool)
         asked = asked_by(request, principal)
         event = BackendsChanged(pool=payload.pool, put=(backend,), asked=asked)

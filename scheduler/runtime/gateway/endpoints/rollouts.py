@@ -35,8 +35,10 @@ from contract.rollout_views import (
 from domain.backends import check_pool_of, owner_of
 from domain.codec import encode
 from domain.errors import InvalidRequest, NotFound, Unavailable
+from domain.fleets import fleet_name
 from domain.principals import Principal
 from domain.rollout_events import RolloutsSubmitted
+from scheduler.runtime.capacity import FleetCapacity
 from scheduler.runtime.gateway.admission import check_metadata
 from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.gateway.door_keys import DOOR_KEY, DoorKey
@@ -175,8 +177,8 @@ class RolloutEndpoints:
 
         The end of a rollout names no pool: then a name counts that any pool has now.
         """
-        if knows_addresses(principal, view.llm):
-            return None
+        if knows_addresses(principal, view.llm) or fleet_name(view.llm) is not None:
+            return None  # names of a fleet's workers are declared, and no addresses
         found = await self._context.queries.rollouts(backends=(view.llm or "*",), limit=0)
         return {
             each.name: visible(each, principal).name
@@ -229,7 +231,7 @@ class RolloutEndpoints:
         admission = self._context.admission
         project = admission.project(principal, payload.project)
         check_metadata(payload.metadata)
-        check_pool_of(payload.llm or "", project, "/llm")
+        _check_model(payload, project, admission.view.fleets)
         for environment in (payload.environment, *(i.environment for i in payload.instances)):
             if environment is not None:
                 admission.check_environment(environment, project, payload.task, "")
@@ -277,6 +279,30 @@ class RolloutEndpoints:
             log.exception("the log of %s cannot be read", view.id)
             view.log_problem = str(error) or type(error).__name__
         return _encoded(document_of(view, None, tokens=tokens, packed=packed), packed=packed)
+
+
+def _check_model(
+    payload: RolloutsRequest, project: str, fleets: Mapping[str, FleetCapacity]
+) -> None:
+    """Raise InvalidRequest, naming the member, for a language model that the rollouts cannot call."""
+    llm = payload.llm or ""
+    name = fleet_name(llm)
+    if name is None:
+        check_pool_of(llm, project, "/llm")
+        if payload.batch:
+            raise InvalidRequest(
+                "a fleet alone arranges batches: give fleet:NAME as llm, or leave out batch",
+                pointer="/batch",
+            )
+    elif name not in fleets:
+        known = ", ".join(f"fleet:{each}" for each in sorted(fleets)) or "none yet"
+        raise InvalidRequest(
+            f"there is no fleet {name!r}; there are: {known}. Declare it as a Fleet (docs/fleets.md), or name a"
+            " pool of backends, without fleet:",
+            pointer="/llm",
+        )
+    if payload.batch_size and not payload.batch:
+        raise InvalidRequest("name the batch that has this size", pointer="/batch")
 
 
 def _store(context: GatewayContext, found: list[AcceptedRequest]) -> None:
