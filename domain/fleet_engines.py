@@ -5,7 +5,7 @@ and so does its claim on the chunk. It has no trajectory, no environment and no 
 
 Rules
 1. Placeholders of a command. Known before the grant: ``{source}``, ``{model}`` (the name of the fleet) and ``{slots}``; filled in by the
-   node: ``{host}`` to listen on, ``{port}``, ``{gpus}`` (a count) and ``{python}`` (that of the node worker). Other braces stay.
+   node: ``{host}`` to listen on, ``{port}``, ``{gpus}`` (a count) and, unless it is declared, ``{python}`` (that of the node worker). Other braces stay.
 2. Each start has another port, so that a late request for a former engine never reaches its successor.
 3. Only Tangram makes such actions; the configuration, which admins alone change, declares their commands.
 """
@@ -41,10 +41,10 @@ class WorkerProcess(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 def check_command(
-    command: Sequence[str], env: Mapping[str, str], start_seconds: float, own: bool
+    command: Sequence[str], python: str, env: Mapping[str, str], start_seconds: float, *, own: bool
 ) -> None:
     """Raise InvalidRequest for a command that starts no server; ``own``: the fleet has workers of its own."""
-    for pointer, value in {"/command": command, "/env": env}.items():
+    for pointer, value in {"/command": command, "/python": python, "/env": env}.items():
         if value and not own:
             wrong = "this is for workers of our own: give gpus and degrees, or leave it out"
             raise InvalidRequest(wrong, pointer=pointer)

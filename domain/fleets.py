@@ -117,6 +117,8 @@ class FleetSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     slots: int = DEFAULT_SLOTS
     #: Command of an engine of our own, with the placeholders of `domain.fleet_engines`; empty: the usual one of its kind.
     command: tuple[str, ...] = ()
+    #: Interpreter with torch for engine ``torch``; empty: that of the node worker.
+    python: str = ""
     #: Variables of its environment.
     env: dict[str, str] = {}
     #: An engine that does not answer for so long after its start is reported.
@@ -300,7 +302,7 @@ def _check_own(spec: FleetSpec) -> None:
     if len(set(spec.degrees)) != len(spec.degrees):
         raise InvalidRequest("give each degree once", pointer="/degrees")
     _check_slots(spec.slots, "/slots")
-    check_command(spec.command, spec.env, spec.start_seconds, spec.gpus > 0)
+    check_command(spec.command, spec.python, spec.env, spec.start_seconds, own=spec.gpus > 0)
     if not 0 <= spec.gpus <= MAX_GPUS:
         raise InvalidRequest(f"give 0 to {MAX_GPUS} GPUs", pointer="/gpus")
     if bool(spec.gpus) != bool(spec.degrees):

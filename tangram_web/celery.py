@@ -194,11 +194,19 @@ def _projector() -> list[tuple[str, Work]]:
 def _fleets() -> list[tuple[str, Work]]:
     from scheduler.runtime.fleets.keeper import FleetKeeper
     from scheduler.runtime.redis.clients import connect_async
+    from tangram_web.lib.orm_calls import in_thread
+    from tangram_web.records.selectors import action_view
+
+    row_of = in_thread(action_view)
+
+    async def why_ended(action: str) -> str:
+        view = await row_of(action)
+        return view.detail or "" if view is not None and view.outcome is not None else ""
 
     async def keep() -> None:
         client = connect_async(settings.TANGRAM_REDIS_URL)
         try:
-            await FleetKeeper(client, bus.keys()).run()
+            await FleetKeeper(client, bus.keys(), why_ended=why_ended).run()
         finally:
             await client.aclose()
 

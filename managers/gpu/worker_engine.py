@@ -15,6 +15,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -27,8 +28,13 @@ from domain.ports import DriverContext, ExecResult, RunOrder, RunReport
 from domain.services import Degree, Engine, GpuService
 from managers.gpu.engines import EngineFailed
 from managers.gpu.engines.process import ProcessServer
+from managers.gpu.engines.torch_library import (
+    link_torch_worker,
+    runs_torch_worker,
+    with_torch_worker,
+)
 
-#: Folders of this node's engines, each of one port.
+#: Folder of engines: fleet, worker, and there its output, that of its former engine beside it.
 FOLDER: Final = "engines"
 _LOOPBACK: Final = "127.0.0.1"
 #: Requests that run may end by themselves when an engine is asked to.
@@ -40,7 +46,19 @@ class WorkerEngine(ProcessServer):
 
     async def start(self, port: int) -> None:
         """Start it. Raises EngineFailed for a program that cannot be run."""
+        with contextlib.suppress(FileNotFoundError):
+            self._output.replace(self._output.with_name("former.log"))
+        if self._is_torch:
+            link_torch_worker(self._directory)
         await self._spawn(str(port))
+
+    def _environment(self) -> dict[str, str]:
+        variables = super()._environment()
+        return with_torch_worker(variables, self._directory) if self._is_torch else variables
+
+    @property
+    def _is_torch(self) -> bool:
+        return runs_torch_worker(self._service.command)
 
     async def ended(self) -> int:
         """Wait until it has ended by itself; return its exit status."""
@@ -135,7 +153,7 @@ def engine_run(
         command=filled(work.command, known),
         env=env,
     )
-    folder = context.state_directory / FOLDER / str(process.port)
+    folder = context.state_directory / FOLDER / process.fleet / process.worker
     engine = WorkerEngine(declared, chunk.units, folder, _GRACE_SECONDS, label)
     return EngineRun(order, engine, process.port, clear, sending)
 

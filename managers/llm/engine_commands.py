@@ -6,7 +6,7 @@ Each flag is documented by its engine. Without ``--served-model-name`` an engine
 |---|---|
 | vllm | ``--scheduling-policy priority``: lower first; a running request gives way only where the cache has no room |
 | sglang | lower first; a threshold of 0 lets any greater difference preempt (its default is 10), and retraction follows priorities as well |
-| torch | our own worker of `managers.gpu.torch_worker`, under the interpreter of the node worker: one after the other |
+| torch | our own worker of `managers.gpu.torch_worker`, under the interpreter that the fleet declares: one after the other |
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMMANDS: Final[dict[FleetEngine, tuple[str, ...]]] = {
     ),
     FleetEngine.TORCH: (
         "{python}", "-m", "managers.gpu.torch_worker", "--host", "{host}", "--port", "{port}",
-        "--source", "{source}", "--gpus", "{gpus}", "--awake",
+        "--source", "{source}", "--model", "{source}", "--gpus", "{gpus}", "--awake",
     ),
 }  # fmt: skip
 
@@ -40,4 +40,6 @@ def engine_command(fleet: str, spec: FleetSpec, slots: int) -> tuple[str, ...]:
     """Return the command of a worker with ``slots``, as far as it is known before its grant."""
     command = spec.command or COMMANDS[spec.engine]
     known = {"source": spec.source or fleet, "model": fleet, "slots": str(slots)}
+    if spec.python:
+        known["python"] = spec.python
     return filled(command, known)

@@ -6,16 +6,19 @@ projects alone; trajectories and their moves to readers of their project.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
+import msgspec
+import redis
 from django.http import HttpRequest, HttpResponse
 from msgspec.structs import replace
 
+from contract.fleet_reports import KeeperReport, OwnWorkerReport
 from contract.fleet_status import FleetStatus, FleetWorkerStatus
 from domain.errors import Unavailable
 from tangram_web.dashboard.guards import refuse
 from tangram_web.fleets.drawings import LoadBar, length_pairs, load_strip
-from tangram_web.lib import scheduler_client
+from tangram_web.lib import bus, scheduler_client
 from tangram_web.live.access import Sight
 from tangram_web.pools.models import FleetRow
 
@@ -24,6 +27,8 @@ TRAJECTORIES: Final = 100
 _NO_FLEET: Final = "No fleet of this name is declared. Its name is the model of its requests."
 #: In place of a reason that may contain an address.
 _HIDDEN_REASON: Final = "it fails"
+
+_reports = msgspec.json.Decoder(KeeperReport)
 
 
 def fleets(request: HttpRequest, sight: Sight) -> dict[str, Any]:
@@ -49,12 +54,14 @@ def fleet(request: HttpRequest, sight: Sight, fleet: str) -> dict[str, Any] | Ht
     if not status.fleets:
         return {"name": fleet, "problem": "The scheduler has not applied its declaration yet."}
     found = status.fleets[0]
+    own = _own_workers(fleet, sight)
     names = {each.number: each.facts.name for each in found.workers}
     route = found.route
     return {
         "name": fleet,
         "problem": "",
         **_summary(found, sight),
+        "own": own,
         "lengths": length_pairs(found.trajectories, found.workers),
         "moves": [(names.get(m.source), names.get(m.target), m) for m in found.moves],
         "asked_for": asked_for,
@@ -62,6 +69,16 @@ def fleet(request: HttpRequest, sight: Sight, fleet: str) -> dict[str, Any] | Ht
         "worker": None if route is None else names.get(route.worker or 0),
         "former": None if route is None else names.get(route.former_worker or 0),
     }
+
+
+def _own_workers(fleet: str, sight: Sight) -> list[OwnWorkerReport]:
+    """Return what the keeper of fleets found last of workers of our own; reasons may contain addresses."""
+    try:
+        stored = cast("bytes | None", bus.redis_client().hget(bus.keys().fleet_reports, fleet))
+        own = [] if stored is None else _reports.decode(stored).own
+    except (msgspec.DecodeError, redis.RedisError):  # a keeper of another version wrote it
+        return []
+    return own if sight.everything else [replace(each, detail="") for each in own]
 
 
 def _summary(found: FleetStatus, sight: Sight) -> dict[str, Any]:

@@ -71,7 +71,7 @@ MEMBERS: Final[Mapping[type[msgspec.Struct], MemberPolicy]] = {
     ),
     FleetSpec: MemberPolicy(
         _names("engine gpus degrees pool slots start_seconds policy transfer profile modelled"),
-        hidden=_names("source workers command env"),
+        hidden=_names("source workers command python env"),
     ),
     Config: MemberPolicy(
         _names(

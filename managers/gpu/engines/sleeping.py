@@ -7,16 +7,13 @@ the next start is a cold one. A sleeping server gets no requests: it has no addr
 The requests to vLLM and SGLang follow the engines' own documentation (vLLM: sleep mode, development
 endpoints; SGLang: memory saver) and are tested against fakes (`tests/sleeping_engine.py`), not against
 the engines. The server of ``torch`` is our own (`managers.gpu.torch_worker`). It runs under the
-interpreter that the service declares, which has torch and needs nothing of ours: a link in its own
-directory shows it this one package, and variables of the service (``PYTHONPATH``) its own modules.
+interpreter that the service declares, which has torch and needs nothing of ours (`torch_library`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import httpx
@@ -25,6 +22,7 @@ from msgspec.structs import replace
 from domain.services import Engine, GpuService, ServiceEvent, WarmUp
 from managers.gpu.engines import AnswersChanged, EngineFailed, OutOfMemory, failed_with
 from managers.gpu.engines.process import ProcessServer, loopback_client
+from managers.gpu.engines.torch_library import link_torch_worker, with_torch_worker
 
 _WORDS_CHARACTERS: Final = 1000
 #: Error kind of our own worker when weights or answers are not those of before.
@@ -161,7 +159,6 @@ class SleepingServer(ProcessServer):
                 raise AnswersChanged(said) if _CHANGED in words else failed_with(said)
 
 
-_PACKAGE: Final = Path(__file__).parents[1] / "torch_worker"
 #: Answered as soon as the weights are in host memory.
 _PREPARED: Final = WarmUp(path="/tangram/state")
 
@@ -180,18 +177,8 @@ class TorchServer(SleepingServer):
         await self._poll(client, _PREPARED)
 
     async def _spawn(self, port: str) -> None:
-        home = self._library / "managers" / "gpu"
-        home.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            (home / _PACKAGE.name).unlink()
-        (home / _PACKAGE.name).symlink_to(_PACKAGE)
+        link_torch_worker(self._directory)
         await super()._spawn(port)
 
     def _environment(self) -> dict[str, str]:
-        variables = super()._environment()
-        own = variables.get("PYTHONPATH", "")
-        return {**variables, "PYTHONPATH": ":".join(filter(None, (str(self._library), own)))}
-
-    @property
-    def _library(self) -> Path:
-        return self._directory / "library"
+        return with_torch_worker(super()._environment(), self._directory)

@@ -278,6 +278,9 @@ class FleetBody(StrictSerializer):
         required=False,
         help_text="Engine of workers of our own, with {port}; empty: the usual one of its kind.",
     )
+    python = serializers.CharField(
+        required=False, allow_blank=True, help_text="Interpreter with torch for engine torch."
+    )
     env = serializers.DictField(
         child=serializers.CharField(allow_blank=True),
         required=False,
@@ -331,6 +334,7 @@ class DeclaredFleetView(serializers.Serializer[Any]):
     pool = serializers.CharField()
     slots = serializers.IntegerField()
     command = serializers.ListField(child=serializers.CharField())
+    python = serializers.CharField()
     env = serializers.DictField(child=serializers.CharField())
     start_seconds = serializers.FloatField()
     policy = serializers.CharField()

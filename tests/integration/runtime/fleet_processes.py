@@ -3,6 +3,7 @@
 python -m tests.integration.runtime.fleet_processes leader URL PREFIX FLEET
 python -m tests.integration.runtime.fleet_processes gateway URL PREFIX FOLDER PORT
 python -m tests.integration.runtime.fleet_processes node URL PREFIX FOLDER NAME GPUS
+python -m tests.integration.runtime.fleet_processes keeper URL PREFIX OPTIONS
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from msgspec.structs import replace
 from domain.fleets import FleetSpec
 from domain.redis_keys import Keys
 from managers.registry import load
+from scheduler.runtime.fleets.keeper import FleetKeeper, KeeperOptions
 from scheduler.runtime.node.worker import node_worker
 from scheduler.runtime.redis.clients import connect_async
 from tests.architecture.tree import ROOT
@@ -140,11 +142,19 @@ async def _run_node(url: str, prefix: str, folder: str, name: str, gpus: str) ->
     await client.aclose()
 
 
+async def _keep(url: str, prefix: str, options: str) -> None:
+    client = connect_async(url)
+    times = msgspec.json.decode(options, type=KeeperOptions)
+    await FleetKeeper(client, Keys(prefix), times).run()
+
+
 if __name__ == "__main__":
     role, *rest = sys.argv[1:]
     if role == "leader":
         _lead(*rest)
     elif role == "node":
         asyncio.run(_run_node(*rest))
+    elif role == "keeper":
+        asyncio.run(_keep(*rest))
     else:
         asyncio.run(_serve(*rest))

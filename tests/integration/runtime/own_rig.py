@@ -7,14 +7,18 @@ from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from urllib.parse import urlsplit
 
+import msgspec
+import psutil
 from msgspec.structs import replace
 
 from contract.fleet_reports import OwnWorkerReport
 from domain.action import ActionState
-from domain.events import ConfigApplied
-from domain.fleets import FleetEngine, FleetSpec
+from domain.decisions import Finish
+from domain.events import ActionSubmitted, ConfigApplied
+from domain.fleets import FleetEngine, FleetSpec, FleetWorker
 from domain.redis_keys import Keys
 from scheduler.runtime.fleets.keeper import KeeperOptions
 from scheduler.runtime.fleets.worker_checks import CheckPauses
@@ -54,7 +58,11 @@ class OwnRig(KeeperRig):
         }
         spec = FleetSpec(gpus=gpus, **members | fleet) if gpus else None
         config = replace(
-            CONFIG, revision=self._revision, fleets={} if spec is None else {"m": spec}
+            CONFIG,
+            revision=self._revision,
+            fleets={} if spec is None else {"m": spec},
+            node_grace_seconds=1.0,
+            node_dead_seconds=2.0,
         )
         self._revision += 1
         if self.loop is None:
@@ -69,6 +77,12 @@ class OwnRig(KeeperRig):
         self.nodes[name] = await self._stack.enter_async_context(started(module, *words))
         return self.nodes[name]
 
+    async def start_keeper(self) -> Process:
+        """Start a keeper in a process of its own."""
+        module, options = "tests.integration.runtime.fleet_processes", msgspec.json.encode(SOON)
+        words = ("keeper", self.url, self.keys.prefix, options.decode())
+        return await self._stack.enter_async_context(started(module, *words))
+
     def own(self) -> dict[str, OwnWorkerReport]:
         """Return what the keeper reports of workers of our own."""
         return {each.name: each for each in self.report().own}
@@ -79,6 +93,36 @@ class OwnRig(KeeperRig):
             lambda found: [each.state for each in found.own] == ["serves"] * count
         )
         return self.own()
+
+    def engine_of(self, worker: FleetWorker) -> psutil.Process:
+        """Return the process of the engine that listens at the address of a worker."""
+        port = str(urlsplit(worker.url).port)
+        for process in psutil.process_iter(["cmdline"]):
+            words = process.info["cmdline"] or []
+            if "managers.llm.fake" in words and port in words:
+                return process
+        raise AssertionError(f"no engine listens at {worker.url}")
+
+    async def until_gone(self, process: psutil.Process) -> None:
+        """Wait until a process has ended."""
+        async with asyncio.timeout(120):
+            while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                await asyncio.sleep(0.02)
+
+    def submitted(self) -> list[ActionSubmitted]:
+        """Return the actions that were submitted to run engines, in order."""
+        return [each for each in self.journalled() if isinstance(each, ActionSubmitted)]
+
+    def why_ended(self, action: str) -> str | None:
+        """Return why an action ended, as the journal has it."""
+        ends = [each for each in self.journalled() if isinstance(each, Finish)]
+        return next(each.detail for each in ends if each.action_id == action)
+
+    async def until_undeclared(self) -> None:
+        """Wait until the leader has stored that there is no fleet."""
+        async with asyncio.timeout(120):
+            while b'"fleets":{}' not in cast("bytes", self.redis.get(self.keys.capacity)):
+                await asyncio.sleep(0.02)
 
     def gpus_held(self) -> list[int]:
         """Return the GPUs that actions hold, in order."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from domain.fleet_events import FleetWorkersChanged
@@ -42,3 +44,110 @@ async def test_declared_gpus_become_workers_that_serve_and_are_given_back_when_t
     ]
     gone = next(name for name in found if name != left)
     assert changes.index(((), [gone])) < changes.index(((gone,), []))
+
+
+async def test_an_engine_that_dies_is_started_again_as_another_worker_and_says_why(
+    own: OwnRig,
+) -> None:
+    own.declare(gpus=1)
+    await own.start_gpus(gpus=1)
+    own.keep(SOON)
+    (first,) = (await own.until_serving(1)).values()
+    before = (await own.until(lambda workers: len(workers) == 1))["own-1x-1"]
+
+    own.engine_of(before).kill()
+    found = await own.until(
+        lambda workers: bool(workers) and workers["own-1x-1"].number > before.number
+    )
+    assert found["own-1x-1"].url != before.url
+    await own.until_reported(
+        lambda report: [
+            each for each in report.own if each.state == "serves" and each.action != first.action
+        ]
+    )
+    assert own.why_ended(first.action) == "the engine ended with exit status -9"
+    changes = [each for each in own.journalled() if isinstance(each, FleetWorkersChanged)]
+    assert [fact.unhealthy for each in changes for fact in each.facts if fact.unhealthy]
+    await own.until_held([0])
+
+
+async def test_a_node_that_dies_loses_its_worker_to_another_node(own: OwnRig) -> None:
+    own.declare(gpus=1)
+    dead = await own.start_gpus("n1", gpus=1)
+    own.keep(SOON)
+    await own.until_serving(1)
+    (before,) = (await own.until(lambda workers: len(workers) == 1)).values()
+
+    await own.start_gpus("n2", gpus=1)
+    dead.kill()
+    await own.until_reported(
+        lambda found: [(each.state, each.node) for each in found.own] == [("serves", "n2")]
+    )
+    (after,) = (await own.until(lambda workers: len(workers) == 1)).values()
+    assert after.number > before.number
+    # What the dead node left is ended by its next start.
+    left = own.engine_of(before)
+    await own.start_gpus("n1", gpus=1)
+    await own.until_gone(left)
+
+
+async def test_a_keeper_that_is_killed_leaves_engines_that_the_next_one_adopts(
+    own: OwnRig,
+) -> None:
+    own.declare(gpus=2)
+    await own.start_gpus(gpus=2)
+    killed = await own.start_keeper()
+    first = await own.until_serving(2)
+    killed.kill()
+    await killed.wait()
+    for worker in (await own.until(lambda workers: len(workers) == 2)).values():
+        if worker.name == "own-1x-2":
+            own.engine_of(worker).kill()
+
+    keeper, _ = own.keep(SOON)
+    await own.until_reported(lambda found: found.keeper == keeper.lease.name)
+    await own.until_reported(
+        lambda found: (
+            [each.state for each in found.own] == ["serves"] * 2
+            and found.own[1].action != first["own-1x-2"].action
+        )
+    )
+    assert own.own()["own-1x-1"] == first["own-1x-1"]
+    started = [each.action.id for each in own.submitted()]
+    assert len(started) == 3
+    await own.until_held([0, 1])
+
+
+async def test_gpus_that_lack_are_waited_for_and_named(own: OwnRig) -> None:
+    own.declare(gpus=4, degrees=(2,))
+    await own.start_gpus(gpus=2)
+    own.keep(SOON)
+    report = await own.until_reported(
+        lambda found: sorted(each.state for each in found.own) == ["serves", "waits"]
+    )
+    (waiting,) = (each for each in report.own if each.state == "waits")
+    assert "gpu" in waiting.detail
+
+    own.declare(gpus=4, degrees=(4,))
+    report = await own.until_reported(
+        lambda found: [(each.name, each.state) for each in found.own] == [("own-4x-1", "waits")]
+    )
+    assert "none of pool 'default' has more than 2" in report.own[0].detail
+    await own.until_held([])
+
+
+async def test_a_fleet_that_is_deleted_without_a_keeper_gives_its_gpus_back_once_there_is_one(
+    own: OwnRig,
+) -> None:
+    own.declare(gpus=1)
+    await own.start_gpus(gpus=1)
+    _, running = own.keep(SOON)
+    await own.until_serving(1)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    own.declare(gpus=0)
+    await own.until_undeclared()
+    assert own.gpus_held() == [0]
+    own.keep(SOON)
+    await own.until_held([])

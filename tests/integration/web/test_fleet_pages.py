@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
+from contract.fleet_reports import KeeperReport, OwnWorkerReport
 from contract.fleet_status import (
     CacheMoveStatus,
     FleetsStatus,
@@ -18,7 +20,7 @@ from contract.fleet_status import (
 )
 from domain.fleets import FleetEngine, FleetWorker, PlacementName
 from tangram_web.accounts.models import Membership, Role
-from tangram_web.lib import scheduler_client
+from tangram_web.lib import bus, scheduler_client
 from tangram_web.pools.models import FleetRow, Project
 
 KEY = "default/t-1"
@@ -36,6 +38,16 @@ STATUS = FleetStatus(
     route=RouteStatus(KEY, "cached", "The worker has the cache of this trajectory.", 1, 2, tokens_left=150.0,
                       tool_seconds_left=3.0, predictor="history"),
 )  # fmt: skip
+
+
+class StoredReports:
+    """Redis with the report of one keeper."""
+
+    def __init__(self, stored: bytes) -> None:
+        self._stored = stored
+
+    def hget(self, key: str, fleet: str) -> bytes:
+        return self._stored
 
 
 @pytest.fixture
@@ -84,6 +96,22 @@ def test_members_of_one_project_see_no_address_of_a_worker(asked: list[Any]) -> 
     assert "10.0.0." not in text
     assert "unhealthy: it fails" in text
     assert asked[-1][1]["projects"] == ("default",)
+
+
+@pytest.mark.parametrize("role", [None, Role.VIEWER])
+def test_workers_on_gpus_say_where_they_are_and_to_readers_of_all_projects_why(
+    asked: list[Any], monkeypatch: pytest.MonkeyPatch, role: Role | None
+) -> None:
+    own = [OwnWorkerReport("own-2x-1", 2, "starts", "ConnectError at 10.0.0.9", "n7", (4, 5))]
+    Project.objects.create(name="other", default_pool_id="default")
+    stored = msgspec.json.encode(KeeperReport(own=own))
+    monkeypatch.setattr(bus, "redis_client", lambda: StoredReports(stored))
+    text = browser(role).get("/fleets/m/").content.decode()
+
+    assert "own-2x-1" in text
+    assert "n7" in text
+    assert "4, 5" in text
+    assert ("starts: ConnectError at 10.0.0.9" in text) == (role is None)
 
 
 def test_all_fleets_are_listed_and_an_unknown_one_is_missing(asked: list[Any]) -> None:
