@@ -40,6 +40,8 @@ MAX_WORKERS: Final = 1024
 MAX_GPUS: Final = 4096
 #: Milli-units of ``fleet:NAME``: the slots of the workers alone are limits.
 UNLIMITED_SLOTS: Final = MAX_UNITS * MILLI
+#: Predictor of a fleet that names none.
+DEFAULT_PREDICTOR: Final = "boosted"
 #: Longest time between two renewals of a generation that its gateway holds.
 HOLD_SECONDS: Final = 20.0
 #: Paths of the OpenAI API, each relative to the URL of a worker.
@@ -125,6 +127,8 @@ class FleetSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     start_seconds: float = START_SECONDS
     policy: PlacementName = PlacementName.HEDGED
     transfer: TransferAdapter = TransferAdapter.PROBED
+    #: Predictor of the lengths of its trajectories, a name under ``tangram.predictors``; empty: `DEFAULT_PREDICTOR`.
+    predictor: str = ""
     #: Measured times of its engine, which placement decides from; None: modelled ones.
     profile: EngineProfile | None = None
     #: Model whose modelled times stand in for a profile, one of `MODELLED`; empty: the smallest.
@@ -222,6 +226,11 @@ def check_fleet(name: str, spec: FleetSpec) -> None:
         )
     if len(spec.source) > 1024:
         raise InvalidRequest("give a name or a path of up to 1024 characters", pointer="/source")
+    if spec.predictor and not _NAME.fullmatch(spec.predictor):
+        raise InvalidRequest(
+            "give the name of an installed predictor, as boosted or history: up to 63 letters, digits, . _ and -",
+            pointer="/predictor",
+        )
     _check_workers(spec.workers)
     _check_own(spec)
     if spec.profile is not None:

@@ -6,7 +6,13 @@ import msgspec
 from msgspec.structs import replace
 
 from domain.apis import ApiConfig
-from domain.fleets import FleetEngine, FleetSpec, FleetWorker, TransferAdapter
+from domain.fleets import (
+    DEFAULT_PREDICTOR,
+    FleetEngine,
+    FleetSpec,
+    FleetWorker,
+    TransferAdapter,
+)
 from domain.ids import task_key
 from domain.project_limits import ProjectBounds
 from domain.services import GpuService
@@ -23,6 +29,8 @@ class FleetCapacity(msgspec.Struct, frozen=True, omit_defaults=True):
     workers: tuple[FleetWorker, ...] = ()
     #: Its declaration, where that has workers of our own; without measured times.
     own: FleetSpec | None = None
+    #: Predictor of the lengths of its trajectories.
+    predictor: str = DEFAULT_PREDICTOR
 
 
 class CapacityView(msgspec.Struct):
@@ -85,6 +93,7 @@ def capacity_of(state: State) -> CapacityView:
                 fleet.spec.transfer,
                 fleet.workers,
                 replace(fleet.spec, workers=(), profile=None) if fleet.spec.gpus else None,
+                fleet.spec.predictor or DEFAULT_PREDICTOR,
             )
             for name, fleet in state.generations.fleets.items()
         },

@@ -170,6 +170,10 @@ _FLEET: Final = {
     "transfer": Help(
         "How a cache reaches another worker: shared, lmcache, torch, none. Empty: as the workers say."
     ),
+    "predictor": Help(
+        "Predicts how long its trajectories become: boosted, history, or one of an installed package."
+        " Empty: boosted."
+    ),
     "profile": Help(
         "Measured times of its engine and model, for each degree of its workers. Empty: modelled ones.",
         "{degrees: [{degree: 1, batches: [1, 64], contexts: [0], token_seconds: [[0.012], [0.02]],"

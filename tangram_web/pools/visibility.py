@@ -70,7 +70,9 @@ MEMBERS: Final[Mapping[type[msgspec.Struct], MemberPolicy]] = {
         hidden=_names("source command env warm_up python"),
     ),
     FleetSpec: MemberPolicy(
-        _names("engine gpus degrees pool slots start_seconds policy transfer profile modelled"),
+        _names(
+            "engine gpus degrees pool slots start_seconds policy transfer predictor profile modelled"
+        ),
         hidden=_names("source workers command python env"),
     ),
     Config: MemberPolicy(

@@ -297,6 +297,11 @@ class FleetBody(StrictSerializer):
         required=False,
         help_text="How caches reach other workers; empty: as the workers say.",
     )
+    predictor = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        help_text="Predictor of lengths: boosted (the default), history, or an installed one.",
+    )
     profile = serializers.DictField(
         required=False,
         allow_null=True,
