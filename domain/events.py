@@ -21,6 +21,8 @@ from domain.rollout_events import RolloutEvent, RolloutsQueried
 
 #: No result; the decoder cannot distinguish an optional `msgspec.Raw` from other types.
 NO_RESULT = msgspec.Raw(b"")
+#: `TrajectoryFinished.reason` of a trainer that is done with a trajectory.
+FINISHED_BY_REQUEST = "finished by request"
 #: `FileRequested.verb` that makes the environment of a trajectory and moves no file.
 OPEN_FILES = "open"
 
@@ -215,7 +217,7 @@ class TrajectoryFinished(EventBase):
 
     project: str
     trajectory: str
-    reason: str = "finished by request"
+    reason: str = FINISHED_BY_REQUEST
 
 
 class EnvironmentRemoved(EventBase):

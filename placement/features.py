@@ -170,6 +170,15 @@ class Progress:
             kind = step.kind if known else OTHER
             self._kinds[kind] = (self._kinds.get(kind, (0, 0))[0] + 1, self._steps)
 
+    def features_with(self, step: TrajectoryStep) -> Features:
+        """Return the numbers after one more step, which is not added: its tools may still run."""
+        after = Progress(self.task, self.group, self._prompt_tokens)
+        after._steps, after._context = self._steps, self._context
+        after._tokens, after._tool_seconds = self._tokens.copied(), self._tool_seconds.copied()
+        after._kinds = dict(self._kinds)
+        after.add(step)
+        return after.features()
+
     def features(self) -> Features:
         """Return the numbers after the latest step."""
         numbers = (
@@ -199,6 +208,12 @@ class _Series:
         self._most = max(self._most, value)
         self._count += 1
         self._latest = [*self._latest[1 - _LONG :], value]
+
+    def copied(self) -> _Series:
+        other = _Series()
+        other._sum, other._most, other._count = self._sum, self._most, self._count
+        other._latest = self._latest  # `add` replaces it
+        return other
 
     def numbers(self) -> tuple[float, ...]:
         if not self._count:
