@@ -45,6 +45,27 @@ class OwnWorkerReport(msgspec.Struct, omit_defaults=True):
     action: str = ""
 
 
+class PredictorReport(msgspec.Struct, omit_defaults=True):
+    """What became of the predictions for one fleet, since its keeper keeps it."""
+
+    name: str = ""
+    #: Predictions that were sent to the scheduler.
+    sent: int = 0
+    #: Answers that were not used, by reason (`placement.predictions`).
+    unused: dict[str, int] = {}
+    #: The latest of them, in a sentence.
+    problem: str = ""
+    #: What the predictor says of itself, as why it does not use its trees.
+    note: str = ""
+    #: Finished trajectories that it was fed.
+    learnt: int = 0
+    #: Fits that are in use or were, and when the latest one was taken into use (wall clock, RFC 3339).
+    fits: int = 0
+    fitted_at: str = ""
+    #: Starts of its process.
+    starts: int = 0
+
+
 class KeeperReport(msgspec.Struct, omit_defaults=True):
     """What the keeper knows of one fleet."""
 
@@ -57,3 +78,4 @@ class KeeperReport(msgspec.Struct, omit_defaults=True):
     probed_moves: list[ProbedMoves] = []
     #: By name; those that are drained because they are not declared any more too.
     own: list[OwnWorkerReport] = []
+    predictor: PredictorReport | None = None

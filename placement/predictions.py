@@ -34,6 +34,9 @@ NOT_A_PREDICTION: Final = "not_a_prediction"
 RAISED: Final = "raised"
 SILENT: Final = "silent"
 BAD_STEPS: Final = "bad_steps"
+#: Of a predictor in another process: it does not answer, or has ended.
+HUNG: Final = "hung"
+DIED: Final = "died"
 
 
 def why_unusable(prediction: object) -> str | None:
@@ -142,6 +145,14 @@ class GuardedPredictor:
             self._latest[key] = answer
             self._by_history.pop(key, None)
         return self.latest(key)
+
+    def failed(self, reason: str, what: str) -> None:
+        """Count what the caller found by itself; ``what``: a sentence that the predictor's name begins."""
+        self._note(reason, what)
+
+    def awaits(self, key: str, steps: int) -> bool:
+        """Say whether a prediction after this step is still of use."""
+        return self._awaited.get(key) == steps
 
     def went_on(self, key: str) -> None:
         """Await nothing for a trajectory whose next generation was submitted."""

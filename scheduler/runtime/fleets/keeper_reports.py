@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 import redis
 
-from contract.fleet_reports import KeeperReport, OwnWorkerReport, ProbedWorker
+from contract.fleet_reports import KeeperReport, OwnWorkerReport, PredictorReport, ProbedWorker
 from contract.responses import rfc3339
 from scheduler.runtime.fleets.keeper_lease import KeeperLease
 from scheduler.runtime.redis.clients import keep_running
@@ -58,6 +58,12 @@ class KeeperReports:
         self._reports.pop(fleet, None)
         self._changed.discard(fleet)
         await self._lease.forget(self._hash_key, fleet)
+
+    def predicted(self, fleet: str, predictor: PredictorReport) -> None:
+        """Replace what is known of a fleet's predictions."""
+        known = self._reports.get(fleet)
+        if known is None or known.predictor != predictor:
+            self.of(fleet).predictor = predictor
 
     async def keep_only(self, workers: Mapping[str, Collection[str]]) -> None:
         """Forget fleets and workers that are not declared any more; ``workers``: names by fleet. Raises Fenced, RedisError."""
