@@ -131,6 +131,11 @@ class Keys:
         return f"{self.prefix}:fleet-reports"
 
     @property
+    def fleet_predictions(self) -> str:
+        """Hash: what the keeper learnt of trajectories (`scheduler.runtime.fleets.prediction_memory`)."""
+        return f"{self.prefix}:fleet-predictions"
+
+    @property
     def metrics(self) -> str:
         """Counters over the journal, and the entry up to which they count."""
         return f"{self.prefix}:metrics"

@@ -28,6 +28,7 @@ REGISTERED = (
     "scheduler.runtime.gateway.app",
     "scheduler.runtime.loop.scheduler_loop",
     "scheduler.runtime.node.worker",
+    "scheduler.runtime.fleets.keeper",
     # The registry of handlers and the worker's processes load them by name.
     "rollout.handlers.",
     "rollout.worker.handler_process",

@@ -2,7 +2,9 @@
 
 Theory of operation. One process of an installation, the *keeper*, has a lease in Redis (`keeper_lease`). It reads which fleets and
 workers there are (`fleets_in_force`), asks each worker for its health, its weights and its controls (`prober`), and appends
-`FleetWorkersChanged` with what changed. Workers of our own it starts and ends by actions that run their engines (`own_workers`). What it
+`FleetWorkersChanged` with what changed. Workers of our own it starts and ends by actions that run their engines (`own_workers`). It reads the
+journal (`journal_follower`), makes steps of trajectories of it (`trajectory_steps`), has a predictor for each fleet in a process of its own
+(`fleet_predictor`, `predictor_child`), and appends `TrajectoryPredicted` while a trajectory is in its tools (`trajectory_predictions`). What it
 found is in Redis for pages (`keeper_reports`).
 
 Rules
@@ -12,11 +14,10 @@ Rules
 3. The keeper routes nothing: the scheduler's loop does, by the facts that it gets.
 
 Lifetimes. A keeper stands by until it has the lease, and again after it lost it. Checks in a row are its own: the next keeper begins
-to count, from the registered verdicts.
+to count, from the registered verdicts. What was learnt of trajectories is in Redis every 30 s: the next keeper goes on from that entry of the journal.
 
 Not built
-- Predictions: no process makes `TrajectoryPredicted`. `placement.predictions` has what decides about answers; what lacks is the reader of
-  the journal that makes steps of trajectories, and a child process for predictors and their fits.
+- Texts: predictors get numbers. Prompts and answers stay between gateway and worker, and no path leads from there to a predictor.
 - Moves: no process makes the transfers of `MoveCache`. The way is probed and registered (`FleetWorker.moves`), and where it is ``none`` no
   move is planned; other planned moves are given up by placement after some seconds.
 - Other divisions of the GPUs of workers of our own: they have the smallest degree. `placement.degrees` finds better ones before a batch, and

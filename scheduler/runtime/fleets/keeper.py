@@ -16,11 +16,14 @@ import redis.asyncio
 from domain.errors import Fenced
 from domain.redis_keys import Keys
 from managers.llm.cache_moves import movers
+from scheduler.runtime.fleets.fleet_predictor import PredictorTimes
 from scheduler.runtime.fleets.fleets_in_force import FleetsInForce
+from scheduler.runtime.fleets.journal_follower import JournalFollower
 from scheduler.runtime.fleets.keeper_lease import LEASE_SECONDS, KeeperLease
 from scheduler.runtime.fleets.keeper_reports import KeeperReports
 from scheduler.runtime.fleets.own_workers import OwnWorkers, WhyEnded
 from scheduler.runtime.fleets.prober import Prober
+from scheduler.runtime.fleets.trajectory_predictions import TrajectoryPredictions
 from scheduler.runtime.fleets.worker_checks import CheckPauses
 from scheduler.runtime.fleets.worker_steps import StepTimes
 from scheduler.runtime.gateway.scheduler_queries import SchedulerQueries
@@ -44,6 +47,7 @@ class KeeperOptions(msgspec.Struct, frozen=True):
     steps: StepTimes = StepTimes()
     lease_seconds: float = LEASE_SECONDS
     stand_by_seconds: float = STAND_BY_SECONDS
+    predictors: PredictorTimes = PredictorTimes()
 
 
 class FleetKeeper:
@@ -85,6 +89,9 @@ class FleetKeeper:
     async def _keep(self, fleets: FleetsInForce) -> None:
         """Run all parts until the lease is lost."""
         reports = KeeperReports(self.lease, self._keys.fleet_reports)
+        predictions = TrajectoryPredictions(
+            fleets, self.lease, reports, self._keys.fleet_predictions, self._options.predictors
+        )
         try:
             async with _http() as client, asyncio.TaskGroup() as group:
                 prober = Prober(
@@ -100,7 +107,7 @@ class FleetKeeper:
                 )  # fmt: skip
                 for part in (
                     self._renew(), fleets.run(), prober.run(), reports.run(), submitter.run(),
-                    queries.run(), own.run(),
+                    queries.run(), own.run(), predictions.run(), self._follow(predictions),
                 ):  # fmt: skip
                     group.create_task(part)
         except* Fenced as error:
@@ -109,6 +116,11 @@ class FleetKeeper:
             log.warning("the fleets are not kept: %s", error.exceptions[0])
         finally:
             await self._give_back()
+
+    async def _follow(self, predictions: TrajectoryPredictions) -> None:
+        """Read the journal until cancelled, from where the keeper before stored that it was."""
+        follower = JournalFollower(self._client, self._keys, [predictions])
+        await follower.run(await predictions.recall(follower))
 
     async def _renew(self) -> None:
         """Renew the lease until cancelled. Raises Fenced."""

@@ -75,6 +75,11 @@ class KeeperLease:
         found: list[bytes] = await self._connection.call("HKEYS", hash_key)
         return {each.decode() for each in found}
 
+    async def values(self, hash_key: str) -> dict[str, bytes]:
+        """Return the fields of a hash with their values."""
+        found: list[bytes] = await self._connection.call("HGETALL", hash_key)
+        return {name.decode(): value for name, value in zip(found[::2], found[1::2], strict=True)}
+
     async def give_back(self) -> None:
         """Let another process take over at once."""
         await self._connection.run(self._resign, [self._keys.fleet_keeper], [self.name])

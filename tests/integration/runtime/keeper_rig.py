@@ -87,10 +87,14 @@ class KeeperRig(Rig):
         return started
 
     def lead(
-        self, urls: Sequence[str], engine: FleetEngine = FleetEngine.VLLM, **fleet: Any
+        self,
+        urls: Sequence[str],
+        engine: FleetEngine = FleetEngine.VLLM,
+        slots: int = 8,
+        **fleet: Any,
     ) -> None:
         """Start the loop with workers ``w1``, ``w2``, … at these addresses."""
-        workers = tuple(WorkerSpec(f"w{n}", url, 8) for n, url in enumerate(urls, 1))
+        workers = tuple(WorkerSpec(f"w{n}", url, slots) for n, url in enumerate(urls, 1))
         spec = FleetSpec(engine, workers=workers, **fleet)
         self.loop = LoopThread(self.url, self.keys, replace(CONFIG, fleets={"m": spec}))
 
