@@ -79,6 +79,8 @@ class RouteStatus(msgspec.Struct, omit_defaults=True):
     former_worker: int | None = None
     #: Greater is served first, among equal priorities.
     rank: float | None = None
+    #: It is bound to its worker by an operator.
+    pinned: bool = False
     #: Since it was routed.
     age_seconds: float | None = None
     #: The latest generation has no route; for so many seconds more at most, None: until an event.
@@ -101,8 +103,29 @@ class PlannedPlacement(msgspec.Struct, omit_defaults=True):
     """A trajectory that an arrangement of now would have on another worker."""
 
     key: str
+    #: None: it has no worker yet.
     worker: int | None
     planned: int
+    #: Of its cache, which would be moved or filled again.
+    context_tokens: int = 0
+    #: Predicted to be sampled still; None: nothing was predicted.
+    tokens_left: float | None = None
+
+
+class FleetPlanStatus(msgspec.Struct, omit_defaults=True):
+    """What an arrangement of all trajectories that are not pinned would change now (`placement.fleet_questions`)."""
+
+    #: ``arranged``, or why nothing is arranged.
+    code: str
+    sentence: str
+    #: Trajectories that are not pinned, and those of them that would change their worker, of all projects.
+    trajectories: int = 0
+    changes: int = 0
+    #: Estimated seconds until all that is left has ended, where it is and as arranged; None: nothing is arranged.
+    kept_seconds: float | None = None
+    planned_seconds: float | None = None
+    #: Of the projects of the query, longest first.
+    placements: list[PlannedPlacement] = []
 
 
 class FleetStatus(msgspec.Struct, omit_defaults=True):
@@ -118,7 +141,7 @@ class FleetStatus(msgspec.Struct, omit_defaults=True):
     unrouted: dict[str, int] = {}
     #: Trajectories that are not finished, of all projects.
     live: int = 0
-    #: Those that the query asks for, longest predicted first, and how many there are of its projects.
+    #: Those that the query asks for, longest first, and how many there are of its projects.
     trajectories: list[FleetTrajectoryStatus] = []
     seen: int = 0
     moves: list[CacheMoveStatus] = []
@@ -130,8 +153,8 @@ class FleetStatus(msgspec.Struct, omit_defaults=True):
     generation_seconds: float = 0.0
     #: Of the trajectory that the query names.
     route: RouteStatus | None = None
-    #: What an arrangement of now would change, where the query asks for it.
-    plan: list[PlannedPlacement] = []
+    #: Where the query asks for it.
+    plan: FleetPlanStatus | None = None
 
 
 class WorkerEngineStatus(msgspec.Struct, omit_defaults=True):

@@ -79,8 +79,9 @@ class FleetsQueried(EventBase):
     projects: tuple[str, ...] | None = None
     #: Trajectory whose route is explained; empty: none.
     trajectory: str = ""
-    #: What an arrangement of now would change is part of the answer.
+    #: What an arrangement of now would change is part of the answer, with so many trajectories that would change their worker.
     plan: bool = False
+    plan_limit: int = 100
     #: Engines of workers of our own are part of the answer, of all fleets.
     engines: bool = False
 

@@ -32,7 +32,7 @@ from placement.explanation import (
 )
 from placement.facts import GenerationRoute, Move, Prediction, TrajectoryFacts, WorkerFacts
 from placement.fleet_facts import FleetFacts
-from placement.fleet_questions import PlannedChange, left_over, planned_changes
+from placement.fleet_questions import PlannedArrangement, left_over, planned_arrangement
 from placement.fleet_state import FleetGeneration, FleetMemory, FleetTrajectory
 from placement.fold import Fold, WideSite, folds
 from placement.gathering import GatheringBatch
@@ -413,9 +413,9 @@ class LlmFleet:
 
     # --- questions ----------------------------------------------------------------------------
 
-    def plan(self) -> list[PlannedChange]:
+    def plan(self) -> PlannedArrangement:
         """Return what an arrangement of all trajectories that are not pinned would change. Changes nothing."""
-        return planned_changes(self.policy, self.facts)
+        return planned_arrangement(self.policy, self.facts)
 
     def folds(self, sites: Iterable[WideSite], *, shared_store: bool = False) -> list[Fold]:
         """Return the folds that are estimated to end sooner, the greatest gain first, of a policy that folds.

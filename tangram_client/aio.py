@@ -16,6 +16,7 @@ from typing import Self
 
 from tangram_client import _calls
 from tangram_client._async_calls import AnyAction, AsyncCalls, AsyncTrajectory
+from tangram_client._async_fleets import AsyncFleetCalls
 from tangram_client._async_rollouts import AsyncBackendCalls, AsyncRolloutCalls
 from tangram_client._calls import MAX_BATCH
 from tangram_client.errors import BadAnswer, TangramClientError, refusal
@@ -128,6 +129,11 @@ class AsyncClient(AsyncCalls):
     def backends(self) -> AsyncBackendCalls:
         """The servers of language models."""
         return AsyncBackendCalls(self)
+
+    @property
+    def fleets(self) -> AsyncFleetCalls:
+        """Fleets of language models; trajectories are of the client's project."""
+        return AsyncFleetCalls(self, self._project)
 
     @cached_property
     def _batcher(self) -> Batcher:

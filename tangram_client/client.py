@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Self
 
 from tangram_client._sync_calls import AnyAction, SyncCalls, Trajectory
+from tangram_client._sync_fleets import FleetCalls
 from tangram_client._sync_rollouts import BackendCalls, RolloutCalls
 
 __all__ = ["AnyAction", "Client", "Trajectory"]
@@ -31,6 +32,11 @@ class Client(SyncCalls):
     def backends(self) -> BackendCalls:
         """The servers of language models."""
         return BackendCalls(self)
+
+    @property
+    def fleets(self) -> FleetCalls:
+        """Fleets of language models; trajectories are of the client's project."""
+        return FleetCalls(self, self._project)
 
     def __enter__(self) -> Self:
         return self

@@ -17,6 +17,7 @@ from tangram_client.cli.copying import cp, ls
 from tangram_client.cli.doctor import doctor
 from tangram_client.cli.door import door
 from tangram_client.cli.environments import fork, park, renew, restore, snapshot
+from tangram_client.cli.fleet import fleet
 from tangram_client.cli.forwarding import forward
 from tangram_client.cli.image import image
 from tangram_client.cli.listing import list_
@@ -67,6 +68,7 @@ for _verb in (
     service,
     rollout,
     backend,
+    fleet,
     token,
     watch,
     replay,

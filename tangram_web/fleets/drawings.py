@@ -5,7 +5,7 @@ Pages have no inline style, so drawings are SVG with attributes, and each has it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from contract.fleet_status import FleetTrajectoryStatus, FleetWorkerStatus
@@ -14,7 +14,9 @@ from contract.fleet_status import FleetTrajectoryStatus, FleetWorkerStatus
 class LoadBar(NamedTuple):
     """Load of one worker: slots that are held, and above them generations that wait."""
 
+    name: str
     start: float
+    center: float
     width: float
     held_top: float
     held_height: float
@@ -32,6 +34,8 @@ class LengthPair(NamedTuple):
     predicted: float | None
     #: Name of its worker; empty: none.
     worker: str
+    #: The reader may pin it.
+    pinnable: bool = False
 
 
 def load_strip(workers: Sequence[FleetWorkerStatus]) -> list[LoadBar]:
@@ -47,7 +51,9 @@ def _bar(each: FleetWorkerStatus, start: float, width: float, most: float) -> Lo
     )
     inset = width * 0.08
     return LoadBar(
+        each.facts.name,
         round(start + inset, 3),
+        round(start + width / 2, 3),
         round(width - 2 * inset, 3),
         round(100 - held, 2),
         held,
@@ -58,9 +64,11 @@ def _bar(each: FleetWorkerStatus, start: float, width: float, most: float) -> Lo
 
 
 def length_pairs(
-    trajectories: Sequence[FleetTrajectoryStatus], workers: Sequence[FleetWorkerStatus]
+    trajectories: Sequence[FleetTrajectoryStatus],
+    workers: Sequence[FleetWorkerStatus],
+    operated: Container[str] | None = (),
 ) -> list[LengthPair]:
-    """Return the lengths of trajectories in their order."""
+    """Return the lengths of trajectories in their order; ``operated``: projects whose trajectories the reader may pin, None: all."""
     longest = max([1.0, *(max(t.sampled_tokens, t.predicted_tokens or 0.0) for t in trajectories)])
     names = {each.number: each.facts.name for each in workers}
     return [
@@ -69,6 +77,7 @@ def length_pairs(
             round(100 * each.sampled_tokens / longest, 2),
             None if each.predicted_tokens is None else round(100 * each.predicted_tokens / longest, 2),
             "" if each.worker is None else names.get(each.worker, f"number {each.worker}"),
+            operated is None or each.key.partition("/")[0] in operated,
         )
         for each in trajectories
     ]  # fmt: skip

@@ -90,10 +90,12 @@ def live_rollouts(rollout_ids: Sequence[str]) -> dict[str, RolloutStatus]:
 
 def fleets(
     fleet: str = "", *, limit: int = 0, projects: tuple[str, ...] | None = None, trajectory: str = "",
-    plan: bool = False,
+    plan: bool = False, plan_limit: int = 100,
 ) -> FleetsStatus:  # fmt: skip
     """Return the fleets by name, or one of them, with trajectories of ``projects`` or of all. Raises Unavailable."""
-    about = {"fleet": fleet, "projects": projects, "trajectory": trajectory, "plan": plan}
+    about = {
+        "fleet": fleet, "projects": projects, "trajectory": trajectory, "plan": plan, "plan_limit": plan_limit,
+    }  # fmt: skip
     return _fleets.decode(_ask(FleetsQueried, **about, limit=limit) or b"\x80")
 
 

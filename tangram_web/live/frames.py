@@ -269,6 +269,8 @@ class FrameFold(JournalReducer):
     def _report(self, event: ActionFinished) -> None:
         action = self.open_actions.by_id.get(event.action_id)
         self.residents.report(event, action.allocations if action else (), self._at)
+        if action is not None and action.attempt == event.attempt:
+            action.usage = event.usage
         if event.chunk is None:
             return
         if action is not None:
@@ -286,6 +288,7 @@ class FrameFold(JournalReducer):
         if action is not None and action.state is not ActionState.QUEUED:
             self._release(action)
             self.open_actions.move(action, ActionState.QUEUED)
+            action.usage = None
             self._totals.count_requeued(action.pool)
 
     @on(Finish)
@@ -295,6 +298,8 @@ class FrameFold(JournalReducer):
             self._release(action)
             self.open_actions.finish(action)
             self.project_activity.finish(action.project, decision, self._at)
+            if fleet := action.fleet:
+                self._totals.count_generation(fleet, decision.outcome, action.usage)
         self.recent.finish(decision, self._at)
         pool, kind = action.pool if action else _DEFAULT_POOL, decision.kind.value
         self._totals.count_finished(decision.project, pool, kind, decision.outcome, decision.timing)

@@ -17,6 +17,7 @@ import msgspec
 
 from domain.action import Action, ActionState, EnvironmentSpec, Kind
 from domain.allocation import Allocation
+from domain.fleets import TokenUsage, fleet_name
 from domain.ids import ActionId, TaskKey, TrajectoryKey
 from domain.inventory import Config
 from domain.resources import Cost
@@ -48,6 +49,17 @@ class OpenAction(msgspec.Struct):
     attempt: int = 0
     node: str | None = None
     allocations: tuple[Allocation, ...] = ()
+    #: Tokens of a generation, as its latest attempt reported them.
+    usage: TokenUsage | None = None
+
+    @property
+    def fleet(self) -> str | None:
+        """Name of the fleet of a generation; None for another action."""
+        for resource in self.cost or (each.resource for each in self.allocations):
+            name = fleet_name(resource)
+            if name is not None:
+                return name.partition("#")[0]
+        return None
 
 
 @dataclass

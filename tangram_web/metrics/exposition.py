@@ -6,7 +6,7 @@ the dashboard may use no others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -17,6 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.metrics_core import Metric
 
+from contract.fleet_status import FleetStatus
 from domain.action import Outcome
 from domain.rollouts import RolloutOutcome
 from domain.version import VERSION
@@ -37,6 +38,7 @@ def families(
     nodes: dict[str, Any],
     resources: dict[str, Any],
     shares: list[dict[str, Any]],
+    fleets: Sequence[FleetStatus] = (),
 ) -> Iterator[Metric]:
     """Yield all metric families of one scrape; a frame is empty before its first publication.
 
@@ -44,6 +46,8 @@ def families(
     """
     yield from _of_totals(totals)
     yield from _of_rollouts(totals)
+    yield from _of_generations(totals, fleets)
+    yield from _of_fleets(fleets)
     yield from _of_leader(system)
     yield from _of_streams(system)
     yield from _of_workers(system)
@@ -160,6 +164,47 @@ def _of_rollouts(totals: Totals) -> Iterator[Metric]:
         "tangram_rollout_stage_seconds",
         "Times of the stages of finished rollouts: queued for the lease, and active with it.",
         ["stage", "time"], totals.stages,
+    )  # fmt: skip
+
+
+def _of_generations(totals: Totals, fleets: Sequence[FleetStatus]) -> Iterator[Metric]:
+    # As with actions: the first failure of a fleet is an increase over this 0.
+    known = {fleet for fleet, _ in totals.generations} | {each.name for each in fleets}
+    none = {(fleet, outcome.value): 0 for fleet in known for outcome in Outcome}
+    yield _counter(
+        "tangram_generations", "Finished generations of fleets.", ["fleet", "outcome"],
+        none | totals.generations,
+    )  # fmt: skip
+    yield _counter(
+        "tangram_generation_tokens",
+        "Tokens of finished generations: of prompts, of them those in a cache, and sampled ones.",
+        ["fleet", "kind"], totals.generation_tokens,
+    )  # fmt: skip
+
+
+def _of_fleets(fleets: Sequence[FleetStatus]) -> Iterator[Metric]:
+    """Yield the workers of fleets as the scheduler has them now."""
+    workers = [((fleet.name, each.facts.name), each) for fleet in fleets for each in fleet.workers]
+    labels = ["fleet", "worker"]
+    for name, text, value in (
+        ("fleet_slots", "Generations that a worker runs at once.", lambda w: w.facts.slots),
+        ("fleet_running_generations", "Slots that generations hold.", lambda w: w.running),
+        ("fleet_waiting_generations", "Generations that wait for a slot of their worker.",
+         lambda w: w.waiting),
+        ("fleet_worker_healthy", "1 while a worker answers its health checks.",
+         lambda w: not w.facts.unhealthy),
+        ("fleet_worker_drained", "1 while a worker is drained.", lambda w: w.facts.drained),
+    ):  # fmt: skip
+        values = ((key, float(value(each))) for key, each in workers)
+        yield _gauges(f"tangram_{name}", text, labels, values)
+    yield _gauges(
+        "tangram_fleet_unrouted_generations", "Generations that have no worker, by the code of their wait.",
+        ["fleet", "code"],
+        (((each.name, code), count) for each in fleets for code, count in each.unrouted.items()),
+    )  # fmt: skip
+    yield _gauges(
+        "tangram_fleet_trajectories", "Trajectories that are not finished.", ["fleet"],
+        (((each.name,), each.live) for each in fleets),
     )  # fmt: skip
 
 

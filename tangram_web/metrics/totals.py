@@ -11,6 +11,7 @@ import msgspec
 from domain.action import Outcome, Timing
 from domain.allocation import Allocation, UsedResources
 from domain.decisions import Finish, FinishRollout
+from domain.fleets import TokenUsage
 from domain.resources import MILLI
 
 #: Upper bounds of durations in seconds, 5 ms … 1000 s: the range of tool calls.
@@ -25,6 +26,8 @@ BROUGHT, MET = "brought", "met"
 #: A call whose service was in memory on its chunk, so that a restore was avoided, or was not.
 CACHED, RESTORED = "cached", "restored"
 PROMPT, RESPONSE = "prompt", "response"
+#: Tokens of a generation.
+SAMPLED = "sampled"
 #: Time of a stage: waiting for its lease; with it, less the waits of its actions.
 QUEUED, ACTIVE = "queued", "active"
 PHASES: Final = ("queue", "overhead", "execution")
@@ -94,6 +97,10 @@ class Totals(msgspec.Struct):
     rollout_tokens: dict[tuple[str, str], int] = {}
     #: Times of the stages of finished rollouts, (stage, `QUEUED` or `ACTIVE`).
     stages: dict[tuple[str, str], Histogram] = {}
+    #: Finished generations, (fleet, outcome).
+    generations: dict[tuple[str, str], int] = {}
+    #: Their tokens as workers counted them, (fleet, `PROMPT`, `CACHED` or `SAMPLED`); cached ones are a part of the prompts.
+    generation_tokens: dict[tuple[str, str], int] = {}
 
     def count_submitted(self, project: str, pool: str, kind: str) -> None:
         """Count an accepted action."""
@@ -155,6 +162,19 @@ class Totals(msgspec.Struct):
         for times in result.times:
             _of(self.stages, (times.stage.value, QUEUED)).add(times.queued_seconds)
             _of(self.stages, (times.stage.value, ACTIVE)).add(times.active_seconds)
+
+    def count_generation(self, fleet: str, outcome: Outcome, usage: TokenUsage | None) -> None:
+        """Count a finished generation, and its tokens where its worker counted them."""
+        end = (fleet, outcome.value)
+        self.generations[end] = self.generations.get(end, 0) + 1
+        counted = usage or TokenUsage()
+        for kind, tokens in (
+            (PROMPT, counted.prompt_tokens),
+            (CACHED, counted.cached_tokens),
+            (SAMPLED, counted.sampled_tokens),
+        ):
+            key = (fleet, kind)
+            self.generation_tokens[key] = self.generation_tokens.get(key, 0) + tokens
 
     def count_rollout_submitted(self, project: str) -> None:
         """Count an accepted rollout."""

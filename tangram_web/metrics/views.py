@@ -15,6 +15,7 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
+from contract.fleet_status import FleetStatus
 from domain.errors import Unavailable
 from domain.principals import Principal, Scope
 from tangram_web.lib import bus, scheduler_client
@@ -58,10 +59,11 @@ class _SystemCollector(Collector):
             requests = read_request_totals(client, keys.web_requests)
             overview, nodes = (stored_snapshot(client, topic) for topic in ("overview", "nodes"))
             status = _status() if system.life_of_leader() else {}
+            fleets = _fleets() if status else []
         except redis.RedisError as error:
             raise Unavailable(f"redis does not answer: {error}") from error
         resources, shares = status.get("resources", {}), status.get("shares", [])
-        yield from families(totals, system, overview, nodes, resources, shares)
+        yield from families(totals, system, overview, nodes, resources, shares, fleets)
         yield from families_of_requests(requests)
 
     def describe(self) -> Iterator[Metric]:
@@ -75,3 +77,11 @@ def _status() -> dict[str, Any]:
         return scheduler_client.status()
     except Unavailable:
         return {}
+
+
+def _fleets() -> list[FleetStatus]:
+    """Return the fleets by name; none without an answer."""
+    try:
+        return scheduler_client.fleets().fleets
+    except Unavailable:
+        return []

@@ -29,6 +29,7 @@ from tangram_web.operations.forms import TargetForm
 from tangram_web.operations.undo import undo_of
 from tangram_web.operations.verb import Target, TargetGone, Verb
 from tangram_web.operations.verbs import VERBS
+from tangram_web.operations.verbs.fleets import trajectory_target, worker_target
 from tangram_web.pools.models import GpuServiceRow, NodeDrain, Pool, Resource
 from tangram_web.records.models import (
     ActionRecord,
@@ -154,6 +155,8 @@ FINDERS: Final[dict[str, Callable[[str], Target]]] = {
     "rollout": _rollout,
     "backend": _backend,
     "backends": _backend_pool,
+    "worker": worker_target,
+    "trajectory": trajectory_target,
     "node": _node,
     "pool": _pool,
     "resource": _resource,
@@ -276,6 +279,10 @@ def _address_of(kind: str, name: str) -> str:
         return reverse("rollouts:one", args=[name])
     if kind in ("backend", "backends"):
         return reverse("rollouts:backends")
+    if kind == "worker":
+        return reverse("fleets:one", args=[name.partition("/")[0]])
+    if kind == "trajectory":
+        return reverse("dashboard:trajectory", args=[name])
     return reverse("operations:operate")
 
 

@@ -262,10 +262,12 @@ def _verb_of(event: _Requested) -> tuple[str, str, str, dict[str, Any]]:
     if isinstance(event, BackendsChanged):
         return _verb_of_backends(event)
     if isinstance(event, FleetWorkersChanged):
-        return "change", f"fleet/{event.fleet}", "", {"workers": msgspec.to_builtins(event.facts)}
+        return _verb_of_fleet(event)
     if isinstance(event, TrajectoryPinned):
         project = event.trajectory.partition("/")[0]
-        return "pin", f"trajectory/{event.trajectory}", project, {"worker": event.worker}
+        after = {"fleet": event.fleet, "worker": event.worker}
+        verb = "pin" if event.worker else "unpin"
+        return verb, f"trajectory/{event.trajectory}", project, after
     project = event.project
     if isinstance(event, ActionCancelRequested):
         return "cancel", f"action/{event.action_id}", project, {"reason": event.reason}
@@ -281,6 +283,14 @@ def _verb_of(event: _Requested) -> tuple[str, str, str, dict[str, Any]]:
     if isinstance(event, TaskPrioritised):
         return "prioritise", task, project, {"priority": event.priority}
     return "cancel", task, project, {"reason": event.reason}
+
+
+def _verb_of_fleet(event: FleetWorkersChanged) -> tuple[str, str, str, dict[str, Any]]:
+    if len(event.facts) == 1 and event.facts[0].drained is not None:
+        fact = event.facts[0]
+        verb = "drain" if fact.drained else "undrain"
+        return verb, f"worker/{event.fleet}/{fact.name}", "", {"drained": fact.drained}
+    return "change", f"fleet/{event.fleet}", "", {"workers": msgspec.to_builtins(event.facts)}
 
 
 def _verb_of_backends(event: BackendsChanged) -> tuple[str, str, str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from tests.architecture.tree import ROOT
 #: Asynchronous modules, and those that are written from them.
 MODULES = {
     ROOT / "tangram_client" / f"_async_{name}.py": ROOT / "tangram_client" / f"_sync_{name}.py"
-    for name in ("calls", "dapo", "files", "rollouts", "sessions", "snapshots")
+    for name in ("calls", "dapo", "files", "fleets", "rollouts", "sessions", "snapshots")
 }
 
 #: In order; each is a regular expression and what replaces it.
@@ -28,6 +28,7 @@ REPLACEMENTS = (
     (r"AsyncSnapshotCalls", "SnapshotCalls"),
     (r"AsyncRolloutCalls", "RolloutCalls"),
     (r"AsyncBackendCalls", "BackendCalls"),
+    (r"AsyncFleetCalls", "FleetCalls"),
     (r"AsyncPatientSender", "PatientSender"),
     (r"AsyncRolloutClient", "RolloutClient"),
     (r"AsyncDapo", "Dapo"),
@@ -47,6 +48,7 @@ DOCSTRINGS = {
     "_async_calls": "Every call of the client, blocking.",
     "_async_dapo": "Efficient DAPO, blocking.",
     "_async_files": "Files of an environment, blocking.",
+    "_async_fleets": "Fleets of language models, blocking.",
     "_async_rollouts": "Rollouts and backends, blocking.",
     "_async_sessions": "Sessions of an environment, blocking.",
     "_async_snapshots": "Snapshots of environments, blocking.",

@@ -204,6 +204,8 @@ def _backend_handlers(backends: Backends) -> dict[str, Handler]:
 def _fleet_handlers(fleets: Fleets) -> dict[str, Handler]:
     """Return the handlers of `contract.fleet_routes.FLEETS`."""
     return {
+        "fleets_status": fleets.status,
+        "fleets_plan": fleets.plan,
         "fleets_drain": fleets.drain,
         "fleets_undrain": fleets.undrain,
         "fleets_pin": fleets.pin,

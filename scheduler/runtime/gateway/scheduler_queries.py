@@ -206,6 +206,29 @@ class SchedulerQueries:
         _raise_refusal(reply)
         return _fleets.decode(reply.body)
 
+    async def fleets(
+        self,
+        fleet: str,
+        *,
+        limit: int = 0,
+        projects: tuple[str, ...] | None = None,
+        plan: bool = False,
+        plan_limit: int = 0,
+    ) -> FleetsStatus:
+        """Return a fleet with trajectories of ``projects``, or of all, and what an arrangement would change. Raises Unavailable."""
+        request_id = secrets.token_hex(8)
+        question = FleetsQueried(
+            request_id=request_id,
+            reply_to=self.channel,
+            fleet=fleet,
+            limit=limit,
+            projects=projects,
+            plan=plan,
+            plan_limit=plan_limit,
+        )
+        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
+        return _fleets.decode(reply.body)
+
     async def open_files(self, project: str, trajectory: str) -> None:
         """Place a trajectory, and make its environment on its node. Raises NotFound, Conflict, CapacityError."""
         request_id = secrets.token_hex(8)

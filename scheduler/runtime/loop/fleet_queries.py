@@ -1,7 +1,8 @@
 """Answers to queries of fleets: workers with their loads, trajectories, routes, moves, and what an arrangement would change.
 
 They are made in the scheduler's loop. Without trajectories a query looks at workers, unrouted generations and moves alone; with
-them it looks once at each trajectory of its fleets, with engines once at each live action. An arrangement is as costly as that of a batch.
+them it looks once at each trajectory of its fleets, with engines once at each live action. An arrangement is as costly as that of a batch
+of `placement.fleet_questions.MAX_PLANNED` trajectories at most.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from heapq import nlargest
+from itertools import islice
 
 from contract.fleet_status import (
     GIVEN_UP,
@@ -19,6 +21,7 @@ from contract.fleet_status import (
     RUNS,
     WAITS,
     CacheMoveStatus,
+    FleetPlanStatus,
     FleetsStatus,
     FleetStatus,
     FleetTrajectoryStatus,
@@ -33,6 +36,7 @@ from domain.fleets import fleet_of, worker_resource
 from domain.resources import MILLI
 from placement.explanation import RouteExplanation
 from placement.facts import TrajectoryFacts
+from placement.fleet_questions import PLAN_SENTENCES, PlannedChange
 from scheduler.core.advice.generations import without_worker
 from scheduler.core.advice.status import explain
 from scheduler.core.state.generations import LiveFleet
@@ -104,19 +108,20 @@ def _fleet(state: State, fleet: LiveFleet, query: FleetsQueried) -> FleetStatus:
     )
     if query.limit > 0:
         seen = [each for each in placement.facts.trajectories.values() if _sees(query, each.key)]
-        longest = nlargest(query.limit, seen, key=lambda each: (each.total_tokens, -each.order))
+        longest = nlargest(query.limit, seen, key=_length)
         found.trajectories = [_trajectory(fleet, each) for each in longest]
         found.seen = len(seen)
     if query.trajectory and _sees(query, query.trajectory):
         why = placement.why(query.trajectory)
-        found.route = None if why is None else _route(why, state.now)
+        found.route = None if why is None else _route(fleet, why, state.now)
     if query.plan:
-        found.plan = [
-            PlannedPlacement(each.trajectory, each.worker, each.planned)
-            for each in placement.plan()
-            if _sees(query, each.trajectory)
-        ]
+        found.plan = _plan(fleet, query)
     return found
+
+
+def _length(each: TrajectoryFacts) -> tuple[float, int]:
+    """Return what trajectories are sorted by: tokens in all as predicted, at least those sampled; then arrival."""
+    return max(each.total_tokens, each.sampled_tokens), -each.order
 
 
 def _sees(query: FleetsQueried, key: str) -> bool:
@@ -181,7 +186,30 @@ def _state(fleet: LiveFleet, key: str, why: RouteExplanation | None) -> str:
     return WAITS if why.waits else QUEUED
 
 
-def _route(why: RouteExplanation, now: float) -> RouteStatus:
+def _plan(fleet: LiveFleet, query: FleetsQueried) -> FleetPlanStatus:
+    plan, trajectories = fleet.placement.plan(), fleet.placement.facts.trajectories
+    seen = (each for each in plan.changes if _sees(query, each.trajectory))
+    return FleetPlanStatus(
+        plan.code,
+        PLAN_SENTENCES[plan.code],
+        plan.trajectories,
+        len(plan.changes),
+        plan.kept_seconds,
+        plan.planned_seconds,
+        [
+            _placement(each, trajectories[each.trajectory])
+            for each in islice(seen, max(0, query.plan_limit))
+        ],
+    )
+
+
+def _placement(change: PlannedChange, facts: TrajectoryFacts) -> PlannedPlacement:
+    said = facts.prediction
+    left = None if said is None else max(0.0, facts.total_tokens - facts.sampled_tokens)
+    return PlannedPlacement(facts.key, change.worker, change.planned, facts.context_tokens, left)
+
+
+def _route(fleet: LiveFleet, why: RouteExplanation, now: float) -> RouteStatus:
     route, said = why.route, why.prediction
     return RouteStatus(
         why.trajectory,
@@ -190,6 +218,7 @@ def _route(why: RouteExplanation, now: float) -> RouteStatus:
         worker=None if route is None else route.worker,
         former_worker=why.former_worker,
         rank=None if route is None else route.rank,
+        pinned=fleet.placement.facts.trajectories[why.trajectory].pinned,
         age_seconds=None if why.routed_at is None else max(0.0, now - why.routed_at),
         waits=bool(why.waits),
         waits_seconds=None if why.waits_until is None else max(0.0, why.waits_until - now),

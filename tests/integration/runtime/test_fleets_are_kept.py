@@ -159,3 +159,30 @@ async def test_operators_drain_workers_and_pin_trajectories_by_name(fleet: Keepe
     assert (pinned.trajectory, pinned.worker) == ("default/t-1", "w1")
     assert pinned.asked is not None
     assert pinned.asked.by == "operator"
+
+
+async def test_a_fleet_says_how_it_is_and_what_an_arrangement_would_change(
+    fleet: KeeperRig,
+) -> None:
+    fleet.lead(["http://127.0.0.1:9"])
+    await fleet.until(lambda found: "w1" in found)
+    async with fleet.client("cluster") as client, fleet.client("operator") as member:
+        status = (await client.get("/fleets/m/status")).json()
+        theirs = (await member.get("/fleets/m/status", params={"limit": 0})).json()
+        plan = (await member.post("/fleets/m/plan")).json()
+        wrong = [
+            await client.post("/fleets/m/plan", json={"limit": 0}),
+            await client.post("/fleets/m/plan", json={"limits": 1}),
+            await client.get("/fleets/m/status", params={"limit": "many"}),
+        ]
+        missing = await client.post("/fleets/n/plan")
+
+    assert [each["url"] for each in (*status["workers"], *theirs["workers"])] == [
+        "http://127.0.0.1:9", None,
+    ]  # fmt: skip
+    assert (plan["code"], plan["placements"]) == ("no_trajectories", [])
+    assert [each.json()["errors"][0]["pointer"] for each in wrong] == [
+        "/limit", "/limits", "?limit",
+    ]  # fmt: skip
+    assert {each.status_code for each in wrong} == {422}
+    assert (missing.status_code, "there are: m" in missing.text) == (404, True)

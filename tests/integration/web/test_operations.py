@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from django.contrib.auth import get_user_model
 from django.test import Client
 
+from contract.fleet_status import FleetsStatus, FleetStatus, FleetWorkerStatus, RouteStatus
 from contract.rollout_status import BackendStatus, RolloutsStatus
 from domain.codec import decode_command, unpack_fields
 from domain.events import (
@@ -23,6 +24,7 @@ from domain.events import (
     TaskPrioritised,
     TrajectoryFinished,
 )
+from domain.fleets import FleetEngine, FleetWorker, PlacementName
 from tangram_client.cli import verbs
 from tangram_web.accounts.models import Membership, Role
 from tangram_web.audit.models import AuditEntry
@@ -58,6 +60,10 @@ ASKED: dict[tuple[str, str], tuple[str, dict[str, str], str]] = {
     ("backend", "remove"): ("policy/b1", {"typed": "policy/b1"}, "remove"),
     ("backends", "add"): ("policy", {"address": "http://10.0.0.7:8000/v1/", "seats": "8"}, "add"),
     ("backends", "clear"): ("policy", {"typed": "policy"}, "clear"),
+    ("worker", "drain"): ("m/w1", {}, "drain"),
+    ("worker", "undrain"): ("m/w2", {}, "undrain"),
+    ("trajectory", "pin"): ("default/t", {"worker": "m/w2"}, "pin"),
+    ("trajectory", "unpin"): ("default/t", {}, "unpin"),
     ("node", "drain"): ("n1", {"running": "goes on"}, "drain"),
     ("node", "resume"): ("n2", {}, "resume"),
     ("node", "forget"): ("n9", {"typed": "n9"}, "forget"),
@@ -117,6 +123,13 @@ def world(defaults: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch) -> No
     ]
     status = RolloutsStatus(backends=served, pools={"policy": 2})
     monkeypatch.setattr(scheduler_client, "rollouts", lambda **_: status)
+    workers = [
+        FleetWorkerStatus(FleetWorker(number=number, name=name, url="", drained=drained))
+        for number, name, drained in ((1, "w1", False), (2, "w2", True))
+    ]
+    route = RouteStatus("default/t", "pinned", "", 1, pinned=True)
+    fleet = FleetStatus("m", FleetEngine.VLLM, PlacementName.HEDGED, workers=workers, route=route)
+    monkeypatch.setattr(scheduler_client, "fleets", lambda *_, **__: FleetsStatus([fleet]))
     monkeypatch.setattr(scheduler_client, "ANSWER_SECONDS", 0.01)
 
 
@@ -341,6 +354,8 @@ def test_an_operation_is_undone(browser: Any, redis_bus: Any) -> None:
         (("service", "restore"), "/act/service/evict/?target=reward"),
         (("rollout", "park"), "/act/rollout/resume/?target=rol_1"),
         (("backend", "drain"), "/act/backend/resume/?target=policy%2Fb1"),
+        (("worker", "drain"), "/act/worker/undrain/?target=m%2Fw1"),
+        (("trajectory", "pin"), "/act/trajectory/unpin/?target=default%2Ft"),
         (("service", "quarantine"), "/act/service/release/?target=reward"),
         (("service", "release"), "/act/service/quarantine/?target=judge"),
     ):
@@ -443,7 +458,7 @@ def test_the_page_of_operating_has_a_way_to_each_verb(browser: Any) -> None:
     operator = browser(Role.OPERATOR, everywhere=True).get("/operate/").content.decode()
     admin = browser(Role.ADMIN, everywhere=True).get("/operate/").content.decode()
 
-    elsewhere = ("action", "task", "rollout", "backend", "backends")
+    elsewhere = ("action", "task", "rollout", "backend", "backends", "worker", "trajectory")
     of_pages = {verb for verb in VERBS if verb[0] not in elsewhere}
     for kind, name in of_pages:
         path = f"/act/{kind}/{name}/?target="

@@ -289,7 +289,9 @@ def test_a_plan_names_what_an_arrangement_of_now_would_change_and_changes_nothin
         step(fleet, key, 0.0)
     before = fleet.remember()
 
-    assert [(each.trajectory, each.worker, each.planned) for each in fleet.plan()] == [("a", 1, 2)]
+    assert [(each.trajectory, each.worker, each.planned) for each in fleet.plan().changes] == [
+        ("a", 1, 2)
+    ]
     assert fleet.remember() == before
 
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from contract.fleet_status import FleetsStatus, FleetStatus
+from contract.fleet_status import FleetPlanStatus, FleetsStatus, FleetStatus
 from domain.action import Outcome
 from domain.codec import decode_command, encode
 from domain.events import ActionFinished, ActionStarted
 from domain.fleet_events import FleetsQueried, FleetWorkersChanged, TrajectoryPredicted
-from domain.fleets import TokenUsage, WorkerFact
+from domain.fleets import PlacementName, TokenUsage, WorkerFact
 from domain.ids import ActionId, TrajectoryKey
 from scheduler.runtime.loop.fleet_queries import fleets_status
 from tests.builders import a_config, a_fleet, a_generation
 from tests.scenario import Scenario
 
 
-def a_scenario(*slots: int, **fleets: Any) -> Scenario:
-    return Scenario(config=a_config(fleets={"m": a_fleet(slots), **fleets}))
+def a_scenario(*slots: int, spec: Mapping[str, Any] | None = None, **fleets: Any) -> Scenario:
+    return Scenario(config=a_config(fleets={"m": a_fleet(slots, **(spec or {})), **fleets}))
 
 
 def asked(core: Scenario, **fields: Any) -> FleetsStatus:
@@ -28,6 +29,12 @@ def asked(core: Scenario, **fields: Any) -> FleetsStatus:
 
 def one(core: Scenario, **fields: Any) -> FleetStatus:
     (found,) = asked(core, fleet="m", **fields).fleets
+    return found
+
+
+def plan_of(core: Scenario, **fields: Any) -> FleetPlanStatus:
+    found = one(core, plan=True, **fields).plan
+    assert found is not None
     return found
 
 
@@ -122,3 +129,39 @@ def test_refused_predictions_are_counted_by_cause():
     predict(core, key, 10.0)  # a generation was routed already
 
     assert one(core).refused == {"unusable": 1, "late": 1}
+
+
+def test_a_dry_run_estimates_when_all_would_have_ended_and_changes_nothing():
+    core = a_scenario(4, 4, spec={"modelled": "8b", "policy": PlacementName.PAPER})
+    core.submit(*(a_generation(f"g{number}", f"t{number}") for number in range(4)))
+    keys = [key_of(core, f"g{number}") for number in range(4)]
+    for number, key in enumerate(keys):
+        core.handle(ActionStarted(action_id=ActionId(f"g{number}"), node="", attempt=1))
+        end(core, f"g{number}")
+        # Round robin has put the two long ones together.
+        predict(core, key, 20_000.0 if number % 2 else 100.0)
+    before = core.machine.state.generations.fleets["m"].placement.remember()
+
+    plan, theirs = plan_of(core), plan_of(core, projects=("q",))
+
+    assert (plan.code, plan.trajectories) == ("arranged", 4)
+    assert plan.changes == len(plan.placements) > 0
+    assert plan.kept_seconds is not None
+    assert plan.planned_seconds is not None
+    assert 0 < plan.planned_seconds <= plan.kept_seconds
+    assert all(each.worker != each.planned for each in plan.placements)
+    assert (theirs.changes, theirs.placements) == (plan.changes, [])
+    assert len(plan_of(core, plan_limit=1).placements) == 1
+    assert core.machine.state.generations.fleets["m"].placement.remember() == before
+
+
+def test_a_dry_run_says_why_nothing_is_arranged():
+    core = a_scenario(4, 4)
+
+    assert plan_of(core).code == "no_trajectories"
+    core.submit(a_generation("a", "t1"))
+    assert plan_of(core).code == "unpredicted"
+    core.handle(FleetWorkersChanged(fleet="m", facts=(WorkerFact("w1", drained=True),)))
+    assert plan_of(core).code == "one_worker"
+    core.handle(FleetWorkersChanged(fleet="m", facts=(WorkerFact("w2", drained=True),)))
+    assert plan_of(core).code == "no_worker"

@@ -1,14 +1,17 @@
-"""Endpoints of fleets: drain of a worker and its end, and pins of trajectories.
+"""Endpoints of fleets: their status, a dry run of an arrangement, drain of a worker and its end, and pins of trajectories.
 
-Workers are shared by all projects, so tokens of one project drain none (403); they pin trajectories of their project alone. A pin of a
-trajectory that has sent no generation to the fleet changes nothing.
+Workers are shared by all projects, so tokens of one project drain none (403); they see and pin trajectories of their project alone, and
+see no addresses. A pin of a trajectory that has sent no generation to the fleet changes nothing. Status and plan are one query of the
+scheduler loop each.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from contract.fleet_routes import ChangedFleet, PinRequest
+from contract.fleet_routes import MAX_TRAJECTORIES, ChangedFleet, PinRequest, PlanRequest
+from contract.fleet_status import FleetStatus
+from contract.fleet_views import FleetDetails, FleetPlanView
 from domain.codec import encode
 from domain.errors import Gone, NotFound
 from domain.fleet_events import FleetWorkersChanged, TrajectoryPinned
@@ -19,9 +22,10 @@ from scheduler.runtime.capacity import FleetCapacity
 from scheduler.runtime.gateway.authentication import asked_by
 from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.gateway.http import HttpError, HttpRequest, HttpResponse
-from scheduler.runtime.gateway.request_parsing import decode
+from scheduler.runtime.gateway.request_parsing import decode, number
 
 _pin = msgspec.json.Decoder(PinRequest)
+_plan = msgspec.json.Decoder(PlanRequest)
 
 
 class Fleets:
@@ -29,6 +33,19 @@ class Fleets:
 
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
+
+    async def status(self, request: HttpRequest, principal: Principal, fleet: str) -> HttpResponse:
+        """GET /fleets/{fleet}/status?limit=: the fleet as it is now."""
+        limit = int(number(request.query().get("limit", "20"), "limit", MAX_TRAJECTORIES))
+        found = await self._asked(principal, fleet, limit=limit)
+        return HttpResponse(200, FleetDetails.of(found, addresses=principal.project is None))
+
+    async def plan(self, request: HttpRequest, principal: Principal, fleet: str) -> HttpResponse:
+        """POST /fleets/{fleet}/plan: what an arrangement of now would change. Changes nothing."""
+        payload = decode(_plan, await request.body() or b"{}")
+        found = await self._asked(principal, fleet, plan=True, plan_limit=payload.limit)
+        assert found.plan is not None
+        return HttpResponse(200, FleetPlanView.of(found, found.plan))
 
     async def drain(
         self, request: HttpRequest, principal: Principal, fleet: str, worker: str
@@ -77,6 +94,25 @@ class Fleets:
         )
         await self._context.submitter.append([encode(event)])
         return HttpResponse(202, ChangedFleet(fleet, worker))
+
+    async def _asked(
+        self,
+        principal: Principal,
+        fleet: str,
+        *,
+        limit: int = 0,
+        plan: bool = False,
+        plan_limit: int = 0,
+    ) -> FleetStatus:
+        """Ask the scheduler for a fleet. Raises NotFound, Unavailable."""
+        await self._check(fleet, "")
+        projects = None if principal.project is None else (principal.project,)
+        found = await self._context.queries.fleets(
+            fleet, limit=limit, projects=projects, plan=plan, plan_limit=plan_limit
+        )
+        if not found.fleets:
+            raise NotFound(f"fleet {fleet!r} was deleted")
+        return found.fleets[0]
 
     async def _check(self, fleet: str, worker: str) -> None:
         """Raise NotFound for a fleet or a worker that is not there; an empty ``worker`` is none."""
