@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from domain.action import Kind
+from domain.decisions import Finish
+from domain.events import ActionCancelRequested
 from domain.fleet_events import FleetWorkersChanged
+from domain.fleets import FleetEngine, worker_resource
 from tests.integration.runtime.fleet_doors import CHAT, a_chat, web
-from tests.integration.runtime.own_rig import SOON, OwnRig
+from tests.integration.runtime.fleet_processes import until_running
+from tests.integration.runtime.own_rig import ENGINE, SOON, OwnRig
+from tests.torch_workers import PYTHON, VARIABLES, write_config
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +52,59 @@ async def test_declared_gpus_become_workers_that_serve_and_are_given_back_when_t
     ]
     gone = next(name for name in found if name != left)
     assert changes.index(((), [gone])) < changes.index(((gone,), []))
+
+
+@pytest.mark.parametrize("gpus", [1, 0])
+async def test_a_generation_ends_before_the_engine_of_its_worker_that_leaves(
+    own: OwnRig, gpus: int
+) -> None:
+    slow = tuple("1" if word == "100" else word for word in ENGINE)
+    own.declare(gpus=2, command=slow)
+    await own.start_gpus(gpus=2)
+    own.keep(SOON)
+    await own.until_serving(2)
+    await own.until(lambda workers: len(workers) == 2)
+
+    async with web(own) as client:
+        asked = [
+            asyncio.create_task(client.post(CHAT, json=a_chat("hello", max_tokens=200)))
+            for _ in range(2)
+        ]
+        workers = own.workers()
+        for worker in workers.values():
+            await until_running(urlsplit(worker.url).port or 0, 1)
+        own.declare(gpus=gpus, command=slow)
+        answers = await asyncio.gather(*asked)
+    assert [each.json()["choices"][0]["finish_reason"] for each in answers] == ["stop", "stop"]
+    await own.until_held([0][:gpus])
+    found = own.journalled()
+    ends = {
+        each.allocations[0].resource: place
+        for place, each in enumerate(found)
+        if isinstance(each, Finish) and each.kind is Kind.CALL
+    }
+    cancels = [place for place, each in enumerate(found) if isinstance(each, ActionCancelRequested)]
+    leaving = sorted(workers)[gpus:]
+    assert len(cancels) == len(leaving) == 2 - gpus
+    places = [ends[worker_resource("m", workers[name].number)] for name in leaving]
+    assert max(places) < min(cancels)
+
+
+async def test_our_own_worker_serves_a_model_under_an_interpreter_that_has_torch(
+    own: OwnRig, tmp_path: Path
+) -> None:
+    own.declare(
+        gpus=1, engine=FleetEngine.TORCH, source=str(write_config(tmp_path / "model")),
+        python=PYTHON, env=VARIABLES, command=(),
+    )  # fmt: skip
+    await own.start_gpus(gpus=1)
+    own.keep(SOON)
+    await own.until_serving(1)
+    await own.until(lambda workers: len(workers) == 1)
+    async with web(own) as client:
+        answer = await client.post(CHAT, json=a_chat("hello", max_tokens=3))
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["completion_tokens"] <= 3
 
 
 async def test_an_engine_that_dies_is_started_again_as_another_worker_and_says_why(
