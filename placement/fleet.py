@@ -236,9 +236,10 @@ class LlmFleet:
         transfer = self._transmission.of(key)
         target = None if transfer is None else self.facts.load(transfer.move.target)
         began = transfer is not None and transfer.began_at is not None
-        degree = 1 if target is None else target.facts.degree
-        tokens = self.facts.trajectories[key].context_tokens
-        prefill_seconds = self.facts.times.prefill_seconds(degree, tokens)
+        prefill_seconds = 0.0  # without a target nothing is waited for
+        if target is not None:
+            tokens = self.facts.trajectories[key].context_tokens
+            prefill_seconds = self.facts.times.prefill_seconds(target.facts.degree, tokens)
         until = self._transmission.tool_returned(key, self.facts.now, prefill_seconds)
         if until is not None:
             asked.waits = TRANSFER_RUNS

@@ -201,8 +201,13 @@ class FleetFacts:
     ) -> list[tuple[float, float]]:
         """Return predicted and true remaining seconds at each mark, with one time per token for both."""
         load = self.workers.of(facts.worker)
-        degree = 1 if load is None else load.facts.degree
-        token_seconds = self.times.token_seconds(degree, 1, facts.context_tokens)
+        # A lost worker's trajectory has the times of another: the profile may have its degree alone.
+        degrees = (
+            [each.degree for each in self.workers.facts] if load is None else [load.facts.degree]
+        )
+        if not degrees:
+            return []
+        token_seconds = self.times.token_seconds(degrees[0], 1, facts.context_tokens)
         return [
             (
                 mark.tokens_left * token_seconds + mark.tool_seconds_left,

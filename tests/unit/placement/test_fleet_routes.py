@@ -8,6 +8,8 @@ from msgspec.structs import replace
 from domain.errors import InvalidRequest
 from placement.facts import WorkerFacts
 from placement.policies.plain import PlainPolicy
+from placement.profiles import ProfiledTimes
+from placement.roofline import roofline
 from tests.unit.placement.fleets import ScriptedPolicy, a_fleet, step, tokens, workers
 
 
@@ -300,3 +302,17 @@ def test_workers_of_one_number_count_once():
     fleet.set_workers([WorkerFacts(1, 4), WorkerFacts(1, 8)], 0.0)
 
     assert [load.facts.slots for load in fleet.facts.loads] == [8]
+
+
+def test_times_are_asked_of_the_degrees_that_workers_have():
+    fleet = a_fleet(times=ProfiledTimes(roofline("8b", degrees=[2])))
+    fleet.set_workers(workers(4, degree=2), 0.0)
+    for at in (0.0, 10.0):
+        step(fleet, "a", at)
+        fleet.predict("a", tokens(100), at + 2.0)
+    fleet.set_workers([WorkerFacts(2, 4, 2)], 20.0)
+    assert fleet.facts.trajectories["a"].worker is None
+
+    fleet.finish("a", 21.0)
+
+    assert fleet.facts.trajectories == {}
