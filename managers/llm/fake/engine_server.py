@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from managers.llm.fake.engine_model import PromptTooLong
 from managers.llm.fake.paced_engine import EngineAsleep, PacedEngine
+from managers.llm.fake.prefix_cache import BLOCK
 from managers.llm.fake.wire import (
     CHAT,
     COMPLETIONS,
@@ -229,7 +230,8 @@ class EngineServer:
             return shared | {
                 "/version": {"version": "0.11.0"},
                 "/is_sleeping": {"is_sleeping": self.engine.asleep},
-                "/metrics": _metrics("vllm", model.running, model.generations),
+                "/metrics": _metrics("vllm", model.running, model.generations)
+                + _cache_config(model.capacity),
             }
         return shared | {
             "/health_generate": {},
@@ -245,6 +247,7 @@ class EngineServer:
                 "abort_on_priority_when_disabled": now.priorities == "refused",
                 "enable_hierarchical_cache": bool(now.store),
                 "hicache_storage_backend": now.store or None,
+                "max_total_num_tokens": int(model.capacity),
             },
             "/metrics": _metrics("sglang", model.running, model.generations),
         }
@@ -263,6 +266,12 @@ def _metrics(engine: str, running: int, generations: int) -> str:
         "sglang": ("sglang:num_running_reqs", "sglang:num_queue_reqs"),
     }[engine]
     return f"{names[0]} {running}\n{names[1]} {generations - running}\n"
+
+
+def _cache_config(tokens: float) -> str:
+    """Return the line of vLLM's metrics that says how much cache it has."""
+    blocks = int(tokens) // BLOCK
+    return f'vllm:cache_config_info{{block_size="{BLOCK}",num_gpu_blocks="{blocks}"}} 1.0\n'
 
 
 def _parsed(data: bytes) -> dict[str, Any]:
