@@ -2,7 +2,7 @@
 
     python -m benchmarks.fleets --trace PATH                 all sections, 3 seeds; about an hour on two idle cores
     python -m benchmarks.fleets --only order --seeds 1       one of them
-    python -m benchmarks.fleets --only http                  about 3 minutes, in real time
+    python -m benchmarks.fleets --only http                  about 5 minutes, in real time
 
 Sections: order (priority on one wide worker), arrange (placement on equal workers), fold (the headline, against the rivals' grid),
 never_worse (ours where something binds or is wrong), http (fakes over HTTP beside the simulation). All numbers but those of ``http``
@@ -70,7 +70,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--store", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument(
-        "--speed", type=float, default=5.0, help="http: virtual seconds in a real one"
+        "--speed", type=float, default=2.5, help="http: virtual seconds in a real one"
     )
     parser.add_argument(
         "--shared", action="store_true", help="http: note that other work ran on the machine"
