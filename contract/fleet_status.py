@@ -163,6 +163,8 @@ class WorkerEngineStatus(msgspec.Struct, omit_defaults=True):
     action: str
     project: str
     process: WorkerProcess
+    #: GPUs that it has or waits for.
+    degree: int
     state: ActionState
     #: Where it runs, and on which GPUs.
     node: str = ""
@@ -180,6 +182,7 @@ class FleetsStatus(msgspec.Struct, omit_defaults=True):
 
     fleets: list[FleetStatus] = []
     #: Of all fleets, those that are not declared any more too, where the query asks for them.
-    engines: list[WorkerEngineStatus] = []
+    #: None: it does not, or the leader is of an earlier version.
+    engines: list[WorkerEngineStatus] | None = None
     #: Fleet → generations that still run on workers which it does not have any more.
     left_over: dict[str, int] = {}

@@ -8,7 +8,8 @@ loop which of these actions are live and which workers are registered, asks new 
 Rules
 1. The answer of the loop follows everything that any keeper has appended, so it is the only memory that is needed: what runs is adopted.
 2. An engine is not ended with its keeper: it serves on, and a later keeper adopts it or ends it.
-3. Fleets that are deleted are kept until their engines have ended; their reports say so to keepers that stand by.
+3. The engines of a fleet have and wait for no more GPUs than it declares: others start when those that leave have ended, wide ones first.
+4. Fleets that are deleted are kept until their engines have ended; their reports say so to keepers that stand by.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 import httpx
+import msgspec
 import redis
 
 from contract.fleet_reports import OwnWorkerReport
 from contract.fleet_status import FleetsStatus, FleetWorkerStatus, WorkerEngineStatus
 from domain.action import ActionState
-from domain.errors import TangramError, Unavailable
-from domain.events import Event
+from domain.errors import Fenced, TangramError, Unavailable
+from domain.events import ActionSubmitted, Event
 from scheduler.runtime.fleets.fleets_in_force import FleetsInForce
 from scheduler.runtime.fleets.keeper_lease import KeeperLease
 from scheduler.runtime.fleets.keeper_reports import KeeperReports
@@ -85,7 +88,9 @@ class OwnWorkers:
         while keep_running():
             try:
                 await self.step()
-            except (redis.RedisError, Unavailable) as error:
+            except Fenced:
+                raise
+            except (redis.RedisError, TangramError, msgspec.DecodeError) as error:
                 log.warning("workers of our own are not kept now: %s", error)
             await asyncio.sleep(self._times.step_seconds)
 
@@ -95,13 +100,23 @@ class OwnWorkers:
         if not self._fleets.known or (self._idle and not wanted):
             return
         status = await self._queries.engines()
-        situations = await self._situations(wanted, status)
+        if status.engines is None:
+            raise Unavailable("the leader is of an earlier version, which knows of no engines")
+        situations = await self._situations(wanted, status, status.engines)
+        room = self._room(status.engines)
         now = asyncio.get_running_loop().time()
         self._memories = {each.key: self._memory(each.key) for each in situations}
         events: list[Event] = []
         found: dict[str, list[OwnWorkerReport]] = {}
         for seen in situations:
-            step = next_step(seen, self._memories[seen.key], now, self._times)
+            free, needed = room.get(seen.key[0], 0), _gpus_to_start(seen)
+            step = next_step(
+                replace(seen, room=needed <= free), self._memories[seen.key], now, self._times
+            )
+            if needed > free:
+                room[seen.key[0]] = 0  # narrower ones would split the chunk that it waits for
+            elif any(isinstance(event, ActionSubmitted) for event in step.events):
+                room[seen.key[0]] = free - needed
             events += step.events
             for event in step.events:
                 log.info(
@@ -116,11 +131,26 @@ class OwnWorkers:
     def _memory(self, key: WorkerKey) -> WorkerMemory:
         return self._memories.get(key) or WorkerMemory()
 
+    def _room(self, engines: Iterable[WorkerEngineStatus]) -> dict[str, int]:
+        """Return how many GPUs each fleet may take beside those that its engines have or wait for."""
+        room = {
+            name: fleet.own.gpus
+            for name, fleet in self._fleets.fleets.items()
+            if fleet.own is not None
+        }
+        for each in engines:
+            if each.process.fleet in room:
+                room[each.process.fleet] -= each.degree
+        return room
+
     async def _situations(
-        self, wanted: dict[WorkerKey, WantedWorker], status: FleetsStatus
+        self,
+        wanted: dict[WorkerKey, WantedWorker],
+        status: FleetsStatus,
+        running: list[WorkerEngineStatus],
     ) -> list[Situation]:
-        """Return all workers that are declared, registered or run, in order."""
-        engines = {(each.process.fleet, each.process.worker): each for each in status.engines}
+        """Return all workers that are declared, registered or run; of each fleet those of more GPUs first."""
+        engines = {(each.process.fleet, each.process.worker): each for each in running}
         workers = {
             (fleet.name, each.facts.name): each
             for fleet in status.fleets
@@ -128,10 +158,14 @@ class OwnWorkers:
             if each.facts.own
         }
         # Those of former engines too: their workers are known by them until the next ones answer.
-        ports = {each.process.port for each in status.engines}
+        ports = {each.process.port for each in running}
         ports |= {urlsplit(each.facts.url).port or 0 for each in workers.values()}
-        keys = sorted(wanted.keys() | engines.keys() | workers.keys())
-        hosts = await self._hosts(status.engines)
+        degrees = {key: each.degree for key, each in wanted.items()}
+        keys = sorted(
+            wanted.keys() | engines.keys() | workers.keys(),
+            key=lambda key: (key[0], -degrees.get(key, 0), key[1]),
+        )
+        hosts = await self._hosts(running)
 
         async def look(key: WorkerKey) -> Situation:
             engine = engines.get(key)
@@ -160,9 +194,7 @@ class OwnWorkers:
             return seen
         port = next_port(seen.key, self._memory(seen.key).starts, used)
         used.add(port)
-        return Situation(
-            seen.key, seen.wanted, None, seen.worker, never=seen.never, port=port
-        )  # fmt: skip
+        return replace(seen, port=port)
 
     async def _failing(
         self, engine: WorkerEngineStatus | None, worker: FleetWorkerStatus | None, url: str
@@ -204,3 +236,8 @@ class OwnWorkers:
         self._reports.retained |= found.keys()
         for fleet in found.keys() | self._fleets.fleets.keys():
             self._reports.own(fleet, found.get(fleet, []))
+
+
+def _gpus_to_start(seen: Situation) -> int:
+    """Return the GPUs that a start of a worker would take; 0: it has an engine, or is not declared."""
+    return 0 if seen.wanted is None or seen.engine is not None else seen.wanted.degree

@@ -97,6 +97,8 @@ class Situation:
     never: str = ""
     #: Of its next start.
     port: int = 0
+    #: Its fleet has GPUs left for a start.
+    room: bool = True
 
 
 class WorkerStep(msgspec.Struct):
@@ -136,6 +138,9 @@ def _start(
         rest = memory.again_at - now
         why = f"{memory.why or ENGINE_ENDED}; the next start is in {rest:.0f} s"
         return WorkerStep(events, _report(seen, ENDED, why))
+    if not seen.room:
+        why = "workers of this fleet that leave have not given their GPUs back"
+        return WorkerStep(events, _report(seen, WAITS, why))
     submitted = submission(wanted, seen.port)
     memory.action, memory.started = submitted.action.id, True
     memory.starts += 1
@@ -243,7 +248,7 @@ def _report(seen: Situation, state: str, detail: str = "") -> OwnWorkerReport:
     elif seen.worker is not None:
         degree = seen.worker.facts.degree
     elif engine is not None:
-        degree = len(engine.gpus)
+        degree = engine.degree
     if engine is None:
         return OwnWorkerReport(seen.key[1], degree, state, detail)
     return OwnWorkerReport(

@@ -68,6 +68,7 @@ def _engines(state: State) -> Iterator[WorkerEngineStatus]:
             live.id,
             live.action.project,
             process,
+            max(live.action.cost.get("gpu", (0,))) // MILLI,
             live.state,
             live.node or "",
             tuple(unit for each in live.allocations for unit in each.units),

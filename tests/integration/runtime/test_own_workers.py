@@ -58,7 +58,7 @@ async def test_declared_gpus_become_workers_that_serve_and_are_given_back_when_t
 async def test_a_generation_ends_before_the_engine_of_its_worker_that_leaves(
     own: OwnRig, gpus: int
 ) -> None:
-    slow = tuple("1" if word == "100" else word for word in ENGINE)
+    slow = tuple("0.2" if word == "100" else word for word in ENGINE)
     own.declare(gpus=2, command=slow)
     await own.start_gpus(gpus=2)
     own.keep(SOON)

@@ -29,7 +29,7 @@ TIMES = StepTimes()
 
 def an_engine(**facts: Any) -> WorkerEngineStatus:
     process = WorkerProcess("m", "own-2x-1", 20007, WORKER.declared)
-    status = WorkerEngineStatus("act_1", "default", process, ActionState.RUNNING, "n1", (0, 1))
+    status = WorkerEngineStatus("act_1", "default", process, 2, ActionState.RUNNING, "n1", (0, 1))
     return replace(status, **facts)
 
 
@@ -170,6 +170,13 @@ def test_a_worker_that_can_never_be_granted_is_not_submitted_and_says_why(
     assert why in never if why else not never
     if why:
         assert step(seen(never=never)) == ["waits"]
+
+
+def test_a_start_waits_for_the_gpus_of_workers_of_its_fleet_that_leave():
+    found = next_step(seen(room=False), WorkerMemory(), 0.0, TIMES)
+    assert found.events == []
+    assert found.report is not None
+    assert "have not given their GPUs back" in found.report.detail
 
 
 def test_each_start_has_a_port_of_its_own():
