@@ -121,6 +121,8 @@ class FleetPlanStatus(msgspec.Struct, omit_defaults=True):
     #: Trajectories that are not pinned, and those of them that would change their worker, of all projects.
     trajectories: int = 0
     changes: int = 0
+    #: Trajectories of which something is predicted; the others count as typical ones.
+    predicted: int = 0
     #: Estimated seconds until all that is left has ended, where it is and as arranged; None: nothing is arranged.
     kept_seconds: float | None = None
     planned_seconds: float | None = None

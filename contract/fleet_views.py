@@ -167,6 +167,8 @@ class FleetPlanView(msgspec.Struct):
     #: Trajectories that are not pinned, and those of them that would change their worker, of all projects.
     trajectories: int
     changes: int
+    #: Trajectories of which something is predicted; the others count as typical ones.
+    predicted: int
     #: Estimated seconds until all that is left has ended, where it is and as arranged, and by how much that is sooner; null: nothing is
     #: arranged.
     kept_seconds: float | None
@@ -185,6 +187,7 @@ class FleetPlanView(msgspec.Struct):
             plan.sentence,
             plan.trajectories,
             plan.changes,
+            plan.predicted,
             plan.kept_seconds,
             plan.planned_seconds,
             gain_seconds(plan),

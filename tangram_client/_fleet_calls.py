@@ -61,6 +61,8 @@ class FleetPlan:
     #: Trajectories that are not pinned, and those of them that would change their worker, of all projects.
     trajectories: int
     changes: int
+    #: Trajectories of which something is predicted; the others count as typical ones.
+    predicted: int
     #: Estimated seconds until all that is left has ended, where it is and as arranged; None: nothing is arranged.
     kept_seconds: float | None
     planned_seconds: float | None
@@ -78,7 +80,7 @@ class FleetPlan:
 
 
 _PLAN: Final = (
-    "fleet", "code", "reason", "trajectories", "changes", "kept_seconds", "planned_seconds", "gain_seconds",
+    "fleet", "code", "reason", "trajectories", "changes", "predicted", "kept_seconds", "planned_seconds", "gain_seconds",
 )  # fmt: skip
 
 

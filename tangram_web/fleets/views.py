@@ -63,7 +63,10 @@ def fleet(request: HttpRequest, sight: Sight, fleet: str) -> dict[str, Any] | Ht
     if "\0" in fleet or not FleetRow.objects.filter(name=fleet).exists():
         return refuse(request, "No such fleet", _NO_FLEET, 404)
     asked_for = request.GET.get("trajectory", "")[:1024].replace("\0", "")
-    plan = request.GET.get("plan") == "1"
+    everywhere = role_everywhere(request.user) is not None
+    operated = None if everywhere else roles_of(request.user, Role.OPERATOR)
+    plans = operated is None or bool(operated)
+    plan = plans and request.GET.get("plan") == "1"
     try:
         status = scheduler_client.fleets(
             fleet, limit=TRAJECTORIES, projects=sight.projects, trajectory=asked_for, plan=plan
@@ -75,8 +78,6 @@ def fleet(request: HttpRequest, sight: Sight, fleet: str) -> dict[str, Any] | Ht
     found, report = status.fleets[0], report_of(fleet)
     names = worker_names(found.workers)
     route = found.route
-    everywhere = role_everywhere(request.user) is not None
-    operated = None if everywhere else roles_of(request.user, Role.OPERATOR)
     shown = _summary(found, sight)
     return {
         "name": fleet,
@@ -85,6 +86,7 @@ def fleet(request: HttpRequest, sight: Sight, fleet: str) -> dict[str, Any] | Ht
         "own": [] if report is None else _own_workers(report, sight),
         "rows": worker_rows(shown["workers"], report),
         "operates": everywhere,
+        "plans": plans,
         "lengths": length_pairs(found.trajectories, found.workers, operated),
         "moves": [(names.get(m.source), names.get(m.target), m) for m in found.moves],
         "ways": [] if report is None or not sight.everything else report.probed_moves,

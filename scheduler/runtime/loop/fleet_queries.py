@@ -195,6 +195,7 @@ def _plan(fleet: LiveFleet, query: FleetsQueried) -> FleetPlanStatus:
         PLAN_SENTENCES[plan.code],
         plan.trajectories,
         len(plan.changes),
+        plan.predicted,
         plan.kept_seconds,
         plan.planned_seconds,
         [

@@ -20,6 +20,7 @@ from domain.inventory import NodeInventory, ResourceInventory
 from domain.redis_keys import Keys
 from tangram_web.lib.env import embedded_redis_url
 from tangram_web.operations.verbs import VERBS
+from tests.acceptance.browser.fleets import generate, modelled_fleet
 from tests.acceptance.browser.pages import apply, until, visit
 from tests.acceptance.browser.people import ROLES, signed_in_people
 from tests.acceptance.up.conftest import Tangram
@@ -97,6 +98,13 @@ CASES: dict[tuple[str, str], Case] = {
     ("backends", "add"): Case("verbs-llm", {"Address": "http://127.0.0.1:9/v1"}, "take seats on it",
                               "tangram backend add http://127.0.0.1:9"),
     ("backends", "clear"): Case("verbs-llm", {}, "are removed", "tangram backend clear"),
+    ("worker", "drain"): Case("verbs-8B/w1", {}, "gets no further generation", "tangram fleet drain verbs-8B w1"),
+    ("worker", "undrain"): Case("verbs-8B/w1", {}, "gets generations again", "tangram fleet undrain verbs-8B w1",
+                                after="drain"),
+    ("trajectory", "pin"): Case("default/verbs-1", {"Worker": "w1 of verbs-8B"}, "stays on the worker",
+                                "tangram fleet pin verbs-8B verbs-1 w1"),
+    ("trajectory", "unpin"): Case("default/verbs-1", {}, "places it again", "tangram fleet unpin verbs-8B verbs-1",
+                                  after="pin"),
     ("node", "drain"): Case("NODE", {"Reason": "a new disk"}, "takes no new actions",
                             "tangram node drain", ": a new disk"),
     ("node", "resume"): Case("NODE", {}, "takes new actions again", "tangram node resume",
@@ -124,9 +132,13 @@ CASES: dict[tuple[str, str], Case] = {
 
 
 @pytest.fixture(scope="module")
-def people(browser: Browser, tangram: Tangram) -> Iterator[dict[str, Page]]:
+def people(browser: Browser, tangram: Tangram, admin_token: str) -> Iterator[dict[str, Page]]:
     """A page for each role, and something to do verbs to."""
-    with signed_in_people(browser, tangram, [f"verbs-{role}" for role in ROLES]) as found:
+    with (
+        signed_in_people(browser, tangram, [f"verbs-{role}" for role in ROLES]) as found,
+        modelled_fleet(tangram, admin_token, "verbs-8B", engines=1),
+    ):
+        generate(tangram, "verbs-8B", "verbs-1")
         pages = dict(zip(ROLES, found.values(), strict=True))
         apply(pages["admin"], CONFIGURATION)
         tangram.post("/api/v1/actions?wait=60", WAITS)
@@ -156,7 +168,7 @@ def aim(tangram: Tangram, people: dict[str, Page], node: str) -> Any:
             backend = {"pool": "verbs-llm", "name": "b1", "address": "http://127.0.0.1:9"}
             tangram.post("/api/v1/backends", backend)
             return case.target
-        if case.target != "ACTION" and not case.target.startswith("default/"):
+        if case.target not in ("ACTION", "default/verbs"):
             return case.target
         waits = tangram.post("/api/v1/actions", WAITS)["id"]
         until(people["admin"], "/actions/?task=verbs", lambda page: waits in page.content())

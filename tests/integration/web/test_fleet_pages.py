@@ -48,7 +48,7 @@ STATUS = FleetStatus(
     moves=[CacheMoveStatus("default/t-2", 1, 2, "running", 700, 12.0, 1.0)],
     route=RouteStatus(KEY, "cached", "The worker has the cache of this trajectory.", 1, 2, tokens_left=150.0,
                       tool_seconds_left=3.0, predictor="history", pinned=True),
-    plan=FleetPlanStatus("arranged", "The policy arranges.", 2, 1, 50.0, 40.0, [PlannedPlacement(KEY, 1, 2, 90, 150.0)]),
+    plan=FleetPlanStatus("arranged", "The policy arranges.", 2, 1, 1, 50.0, 40.0, [PlannedPlacement(KEY, 1, 2, 90, 150.0)]),
 )  # fmt: skip
 
 
@@ -158,6 +158,7 @@ def test_a_dry_run_shows_what_would_move_and_its_gain(asked: list[Any]) -> None:
     assert asked[-1][1]["plan"]
     assert "1 of 2 trajectories would be on another worker." in text
     assert "What is left would end in about 40 s instead of 50 s: 10 s (20.0 %) sooner" in text
+    assert "Of 1 of them something is predicted" in text
     assert "nothing was changed" in text
     assert "auto_refresh" not in text
 

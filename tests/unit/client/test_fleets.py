@@ -28,7 +28,7 @@ STATUS = {
     "correlation": 1.0, "generation_seconds": 0.0,
 }  # fmt: skip
 PLAN: dict[str, Any] = {
-    "fleet": "m", "code": "arranged", "reason": "The policy arranges.", "trajectories": 9, "changes": 1,
+    "fleet": "m", "code": "arranged", "reason": "The policy arranges.", "trajectories": 9, "changes": 1, "predicted": 8,
     "kept_seconds": 50.0, "planned_seconds": 40.0, "gain_seconds": 10.0,
     "placements": [{"trajectory": "t-1", "project": "default", "worker": None, "planned": "w2",
                     "context_tokens": 90, "tokens_left": None}],

@@ -289,6 +289,7 @@ def test_a_plan_names_what_an_arrangement_of_now_would_change_and_changes_nothin
     fleet = a_fleet(policy=policy)
     for key in ("a", "b"):
         step(fleet, key, 0.0)
+        fleet.predict(key, tokens(10), 1.0)
     before = fleet.remember()
 
     assert [(each.trajectory, each.worker, each.planned) for each in fleet.plan().changes] == [
