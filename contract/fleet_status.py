@@ -79,8 +79,8 @@ class RouteStatus(msgspec.Struct, omit_defaults=True):
     former_worker: int | None = None
     #: Greater is served first, among equal priorities.
     rank: float | None = None
-    #: It is bound to its worker by an operator.
-    pinned: bool = False
+    #: Worker that an operator has bound its next generation to; None: it is not pinned.
+    pin: int | None = None
     #: Since it was routed.
     age_seconds: float | None = None
     #: The latest generation has no route; for so many seconds more at most, None: until an event.

@@ -67,6 +67,8 @@ class RouteExplanation(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Where it was before, and its tokens then.
     former_worker: int | None = None
     context_tokens: int = 0
+    #: Worker that its next generation is bound to; None: it is not pinned.
+    pin: int | None = None
     #: Generations on the worker before it, and on the usable worker with fewest.
     generations: int = 0
     least_generations: int = 0
@@ -100,6 +102,7 @@ def explain(
         waits=waits,
         waits_until=until if waits in _BOUNDED else None,
         former_worker=course.former_worker,
+        pin=course.pin,
         context_tokens=facts.context_tokens,
         generations=course.others,
         least_generations=course.least_others,

@@ -12,7 +12,7 @@ from tangram_client.cli.output import put_data, rows, seconds_text, show
 from tangram_client.cli.shell import Shell, connected, pass_shell, say
 
 _WORKERS: Final = (
-    "WORKER", "STATE", "DEGREE", "RUNNING", "WAITING", "CACHES", "VERSION", "PRIORITIES", "MOVES",
+    "WORKER", "STATE", "DEGREE", "RUNNING", "WAITING", "CACHES", "VERSION", "PRIORITIES", "MOVES", "WHY",
 )  # fmt: skip
 _TRAJECTORIES: Final = ("TRAJECTORY", "STATE", "WORKER", "STEPS", "SAMPLED", "PREDICTED")
 _MOVES: Final = ("MOVES", "FROM", "TO", "STATE", "TOKENS", "ENDS SOONER BY")
@@ -141,11 +141,12 @@ def _show_plan(found: FleetPlan) -> None:
 
 
 def _worker(found: Mapping[str, Any]) -> tuple[str, ...]:
-    states = [found["unhealthy"], "drained" if found["drained"] else ""]
+    states = [state for state in ("unhealthy", "drained") if found[state]]
     return (
-        found["name"], ", ".join(filter(None, states)) or "usable", str(found["degree"]),
+        found["name"], ", ".join(states) or "usable", str(found["degree"]),
         f"{found['running']} of {found['slots']}", str(found["waiting"]), str(found["trajectories"]),
         str(found["weights_version"]), found["priorities"] or "–", found["moves"] or "–",
+        found["unhealthy"],
     )  # fmt: skip
 
 

@@ -94,6 +94,7 @@ def fleet(request: HttpRequest, sight: Sight, fleet: str) -> dict[str, Any] | Ht
         "route": route,
         "worker": _named(shown["workers"], None if route is None else route.worker),
         "former": _former(route, names),
+        "pin": None if route is None else names.get(route.pin),
         "plan": None if found.plan is None else _planned(found.plan, names),
     }
 

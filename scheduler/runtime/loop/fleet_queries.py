@@ -114,7 +114,7 @@ def _fleet(state: State, fleet: LiveFleet, query: FleetsQueried) -> FleetStatus:
         found.seen = len(seen)
     if query.trajectory and _sees(query, query.trajectory):
         why = placement.why(query.trajectory)
-        found.route = None if why is None else _route(fleet, why, state.now)
+        found.route = None if why is None else _route(why, state.now)
     if query.plan:
         found.plan = _plan(fleet, query)
     return found
@@ -211,7 +211,7 @@ def _placement(change: PlannedChange, facts: TrajectoryFacts) -> PlannedPlacemen
     return PlannedPlacement(facts.key, change.worker, change.planned, facts.context_tokens, left)
 
 
-def _route(fleet: LiveFleet, why: RouteExplanation, now: float) -> RouteStatus:
+def _route(why: RouteExplanation, now: float) -> RouteStatus:
     route, said = why.route, why.prediction
     return RouteStatus(
         why.trajectory,
@@ -220,7 +220,7 @@ def _route(fleet: LiveFleet, why: RouteExplanation, now: float) -> RouteStatus:
         worker=None if route is None else route.worker,
         former_worker=why.former_worker,
         rank=None if route is None else route.rank,
-        pinned=fleet.placement.facts.trajectories[why.trajectory].pinned,
+        pin=why.pin,
         age_seconds=None if why.routed_at is None else max(0.0, now - why.routed_at),
         waits=bool(why.waits),
         waits_seconds=None if why.waits_until is None else max(0.0, why.waits_until - now),

@@ -58,9 +58,13 @@ def trajectory_target(key: str) -> Target:
 
 
 def _placed(fleet: FleetStatus, route: RouteStatus) -> dict[str, Any]:
-    worker = worker_names(fleet.workers).get(route.worker, "")
+    names = worker_names(fleet.workers)
     usable = {each.facts.name: each.facts.usable for each in fleet.workers}
-    return {"worker": worker, "pinned": route.pinned, "usable": usable}
+    return {
+        "worker": names.get(route.worker, ""),
+        "pin": names.get(route.pin, ""),
+        "usable": usable,
+    }
 
 
 class PinForm(TargetForm):
@@ -84,7 +88,7 @@ class PinForm(TargetForm):
 
 def _present(fleet: tuple[str, Mapping[str, Any]]) -> str:
     name, facts = fleet
-    return f"{name}/{facts['worker']}"
+    return f"{name}/{facts['pin'] or facts['worker']}"
 
 
 def _of_drain(target: Target, _: Values) -> Effect:
@@ -131,8 +135,7 @@ def _of_pin(target: Target, values: Values) -> Effect:
 
 def _pin(request: HttpRequest, target: Target, values: Values) -> None:
     fleet, _, worker = values["worker"].partition("/")
-    facts = target.now["fleets"][fleet]
-    before = {"fleet": fleet, "worker": facts["worker"] if facts["pinned"] else ""}
+    before = {"fleet": fleet, "worker": target.now["fleets"][fleet]["pin"]}
     after = {"fleet": fleet, "worker": worker}
     if before == after:
         return
@@ -146,7 +149,7 @@ def _pinned(target: Target, fleet: str, worker: str) -> TrajectoryPinned:
 def _pins(target: Target) -> dict[str, str]:
     """Return fleet → worker of the pins of a trajectory."""
     fleets = target.now["fleets"].items()
-    return {name: facts["worker"] for name, facts in fleets if facts["pinned"]}
+    return {name: facts["pin"] for name, facts in fleets if facts["pin"]}
 
 
 def _of_unpin(target: Target, _: Values) -> Effect:

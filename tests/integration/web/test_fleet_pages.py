@@ -47,7 +47,7 @@ STATUS = FleetStatus(
     trajectories=[FleetTrajectoryStatus(KEY, "runs", 2, 50, 90, 1, 200.0, True)], seen=1,
     moves=[CacheMoveStatus("default/t-2", 1, 2, "running", 700, 12.0, 1.0)],
     route=RouteStatus(KEY, "cached", "The worker has the cache of this trajectory.", 1, 2, tokens_left=150.0,
-                      tool_seconds_left=3.0, predictor="history", pinned=True),
+                      tool_seconds_left=3.0, predictor="history", pin=1),
     plan=FleetPlanStatus("arranged", "The policy arranges.", 2, 1, 1, 50.0, 40.0, [PlannedPlacement(KEY, 1, 2, 90, 150.0)]),
 )  # fmt: skip
 
@@ -106,6 +106,7 @@ def test_a_fleet_shows_workers_lengths_moves_and_why_here(asked: list[Any]) -> N
     assert "running for 1 s" in text or "running for 1.0 s" in text
     assert "The worker has the cache of this trajectory." in text
     assert "150 tokens, 3.0 s in tools, by history" in text
+    assert "to w1, from its next generation on" in text
     assert "3 without a worker: no worker takes generations" in text
 
 
@@ -158,7 +159,7 @@ def test_a_dry_run_shows_what_would_move_and_its_gain(asked: list[Any]) -> None:
     assert asked[-1][1]["plan"]
     assert "1 of 2 trajectories would be on another worker." in text
     assert "What is left would end in about 40 s instead of 50 s: 10 s (20.0 %) sooner" in text
-    assert "Of 1 of them something is predicted" in text
+    assert "Something is predicted of 1 of them" in text
     assert "nothing was changed" in text
     assert "auto_refresh" not in text
 

@@ -127,7 +127,7 @@ def world(defaults: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch) -> No
         FleetWorkerStatus(FleetWorker(number=number, name=name, url="", drained=drained))
         for number, name, drained in ((1, "w1", False), (2, "w2", True))
     ]
-    route = RouteStatus("default/t", "pinned", "", 1, pinned=True)
+    route = RouteStatus("default/t", "pinned", "", 1, pin=1)
     fleet = FleetStatus("m", FleetEngine.VLLM, PlacementName.HEDGED, workers=workers, route=route)
     monkeypatch.setattr(scheduler_client, "fleets", lambda *_, **__: FleetsStatus([fleet]))
     monkeypatch.setattr(scheduler_client, "ANSWER_SECONDS", 0.01)
