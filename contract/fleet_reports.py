@@ -45,6 +45,24 @@ class OwnWorkerReport(msgspec.Struct, omit_defaults=True):
     action: str = ""
 
 
+class DivisionReport(msgspec.Struct, omit_defaults=True):
+    """How the GPUs of a fleet are divided, and what was found when that was considered last."""
+
+    #: In force: degrees of the workers, descending.
+    degrees: tuple[int, ...]
+    #: Estimated seconds of the latest batch on the division that was in force then.
+    current_seconds: float
+    #: The best one, and the seconds of the batch on it.
+    best: tuple[int, ...]
+    best_seconds: float
+    #: Of a restart; None: not measured, so nothing changes.
+    restart_seconds: float | None = None
+    #: Finished trajectories that were looked at.
+    trajectories: int = 0
+    #: Wall clock, RFC 3339.
+    at: str = ""
+
+
 class PredictorReport(msgspec.Struct, omit_defaults=True):
     """What became of the predictions for one fleet, since its keeper keeps it."""
 
@@ -78,4 +96,6 @@ class KeeperReport(msgspec.Struct, omit_defaults=True):
     probed_moves: list[ProbedMoves] = []
     #: By name; those that are drained because they are not declared any more too.
     own: list[OwnWorkerReport] = []
+    #: None: no other one was considered.
+    division: DivisionReport | None = None
     predictor: PredictorReport | None = None

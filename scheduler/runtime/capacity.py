@@ -27,7 +27,7 @@ class FleetCapacity(msgspec.Struct, frozen=True, omit_defaults=True):
     source: str = ""
     transfer: TransferAdapter = TransferAdapter.PROBED
     workers: tuple[FleetWorker, ...] = ()
-    #: Its declaration, where that has workers of our own; without measured times.
+    #: Its declaration, where that has workers of our own (`_own`).
     own: FleetSpec | None = None
     #: Predictor of the lengths of its trajectories.
     predictor: str = DEFAULT_PREDICTOR
@@ -92,7 +92,7 @@ def capacity_of(state: State) -> CapacityView:
                 fleet.spec.source,
                 fleet.spec.transfer,
                 fleet.workers,
-                replace(fleet.spec, workers=(), profile=None) if fleet.spec.gpus else None,
+                _own(fleet.spec),
                 fleet.spec.predictor or DEFAULT_PREDICTOR,
             )
             for name, fleet in state.generations.fleets.items()
@@ -107,6 +107,13 @@ def capacity_of(state: State) -> CapacityView:
         },
         service_memory_bytes={n: most for n, most in service_memory.items() if n not in uncounted},
     )
+
+
+def _own(spec: FleetSpec) -> FleetSpec | None:
+    """Return the part of a declaration that workers of our own need: times only where there is a choice of degrees."""
+    if not spec.gpus:
+        return None
+    return replace(spec, workers=(), profile=spec.profile if len(spec.degrees) > 1 else None)
 
 
 def _bound_tasks(state: State) -> dict[str, str]:

@@ -84,6 +84,7 @@ def fleet(request: HttpRequest, sight: Sight, fleet: str) -> dict[str, Any] | Ht
         "problem": "",
         **shown,
         "own": [] if report is None else _own_workers(report, sight),
+        "division": None if report is None else report.division,
         "rows": worker_rows(shown["workers"], report),
         "operates": everywhere,
         "plans": plans,

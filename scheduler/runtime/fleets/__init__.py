@@ -2,8 +2,8 @@
 
 Theory of operation. One process of an installation, the *keeper*, has a lease in Redis (`keeper_lease`). It reads which fleets and
 workers there are (`fleets_in_force`), asks each worker for its health, its weights and its controls (`prober`), and appends
-`FleetWorkersChanged` with what changed. Workers of our own it starts and ends by actions that run their engines (`own_workers`). It reads the
-journal (`journal_follower`), makes steps of trajectories of it (`trajectory_steps`), has a predictor for each fleet in a process of its own
+`FleetWorkersChanged` with what changed. Workers of our own it starts and ends by actions that run their engines (`own_workers`), and it
+divides their GPUs otherwise between two batches (`divisions`). It reads the journal (`journal_follower`), makes steps of trajectories of it (`trajectory_steps`), has a predictor for each fleet in a process of its own
 (`fleet_predictor`, `predictor_child`), and appends `TrajectoryPredicted` while a trajectory is in its tools (`trajectory_predictions`). What it
 found is in Redis for pages (`keeper_reports`).
 
@@ -20,6 +20,5 @@ Not built
 - Texts: predictors get numbers. Prompts and answers stay between gateway and worker, and no path leads from there to a predictor.
 - Moves: no process makes the transfers of `MoveCache`. The way is probed and registered (`FleetWorker.moves`), and where it is ``none`` no
   move is planned; other planned moves are given up by placement after some seconds.
-- Other divisions of the GPUs of workers of our own: they have the smallest degree. `placement.degrees` finds better ones before a batch, and
-  `placement.folding` says when few wide workers end sooner; no process asks them yet.
+- Folds: no engine sleeps so that a wide one wakes on its GPUs. `placement.folding` says when that ends sooner; no process asks it yet.
 """

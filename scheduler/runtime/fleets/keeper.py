@@ -16,6 +16,7 @@ import redis.asyncio
 from domain.errors import Fenced
 from domain.redis_keys import Keys
 from managers.llm.cache_moves import movers
+from scheduler.runtime.fleets.divisions import Divisions
 from scheduler.runtime.fleets.fleet_predictor import PredictorTimes
 from scheduler.runtime.fleets.fleets_in_force import FleetsInForce
 from scheduler.runtime.fleets.journal_follower import JournalFollower
@@ -89,9 +90,11 @@ class FleetKeeper:
     async def _keep(self, fleets: FleetsInForce) -> None:
         """Run all parts until the lease is lost."""
         reports = KeeperReports(self.lease, self._keys.fleet_reports)
+        divisions = Divisions(reports, self._options.steps.idle_seconds)
         predictions = TrajectoryPredictions(
-            fleets, self.lease, reports, self._keys.fleet_predictions, self._options.predictors
-        )
+            fleets, self.lease, reports, self._keys.fleet_predictions, self._options.predictors,
+            divisions.finished,
+        )  # fmt: skip
         try:
             async with _http() as client, asyncio.TaskGroup() as group:
                 prober = Prober(
@@ -102,8 +105,8 @@ class FleetKeeper:
                 queries = SchedulerQueries(self._client, self._keys, submitter, self.lease.name)
                 doors = DoorAddresses(self._client, self._keys)
                 own = OwnWorkers(
-                    client, fleets, self.lease, reports, queries, doors, self._why_ended,
-                    self._options.steps,
+                    client, fleets, self.lease, reports, queries, doors, divisions,
+                    self._why_ended, self._options.steps,
                 )  # fmt: skip
                 for part in (
                     self._renew(), fleets.run(), prober.run(), reports.run(), submitter.run(),

@@ -30,7 +30,7 @@ class KeeperReports:
     """The reports of all fleets."""
 
     def __init__(self, lease: KeeperLease, hash_key: str) -> None:
-        self._lease, self._hash_key = lease, hash_key
+        self._lease, self.hash_key = lease, hash_key
         self._reports: dict[str, KeeperReport] = {}
         self._changed: set[str] = set()
         #: Fleets whose reports are kept after they were deleted: their engines have not ended.
@@ -57,7 +57,7 @@ class KeeperReports:
         """Forget a fleet. Raises Fenced, RedisError."""
         self._reports.pop(fleet, None)
         self._changed.discard(fleet)
-        await self._lease.forget(self._hash_key, fleet)
+        await self._lease.forget(self.hash_key, fleet)
 
     def predicted(self, fleet: str, predictor: PredictorReport) -> None:
         """Replace what is known of a fleet's predictions."""
@@ -67,7 +67,7 @@ class KeeperReports:
 
     async def keep_only(self, workers: Mapping[str, Collection[str]]) -> None:
         """Forget fleets and workers that are not declared any more; ``workers``: names by fleet. Raises Fenced, RedisError."""
-        for name in await self._lease.fields(self._hash_key) | self._reports.keys():
+        for name in await self._lease.fields(self.hash_key) | self._reports.keys():
             if name not in workers and name not in self.retained:
                 await self.forget(name)
         for name, report in self._reports.items():
@@ -89,5 +89,5 @@ class KeeperReports:
             name = min(self._changed)
             report = self._reports[name]
             report.at = wall_clock()
-            await self._lease.put(self._hash_key, name, msgspec.json.encode(report))
+            await self._lease.put(self.hash_key, name, msgspec.json.encode(report))
             self._changed.discard(name)

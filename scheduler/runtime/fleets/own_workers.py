@@ -30,6 +30,8 @@ from contract.fleet_status import FleetsStatus, FleetWorkerStatus, WorkerEngineS
 from domain.action import ActionState
 from domain.errors import Fenced, TangramError, Unavailable
 from domain.events import ActionSubmitted, Event
+from domain.fleet_events import FleetWorkersChanged
+from scheduler.runtime.fleets.divisions import Divisions
 from scheduler.runtime.fleets.fleets_in_force import FleetsInForce
 from scheduler.runtime.fleets.keeper_lease import KeeperLease
 from scheduler.runtime.fleets.keeper_reports import KeeperReports
@@ -41,7 +43,13 @@ from scheduler.runtime.fleets.wanted_workers import (
     why_never,
 )
 from scheduler.runtime.fleets.worker_questions import failing
-from scheduler.runtime.fleets.worker_steps import Situation, StepTimes, WorkerMemory, next_step
+from scheduler.runtime.fleets.worker_steps import (
+    Situation,
+    StepTimes,
+    WorkerMemory,
+    WorkerStep,
+    next_step,
+)
 from scheduler.runtime.redis.clients import keep_running
 from scheduler.runtime.redis.door_addresses import DoorAddresses
 
@@ -72,19 +80,22 @@ class OwnWorkers:
         reports: KeeperReports,
         queries: EngineQueries,
         doors: DoorAddresses,
+        divisions: Divisions,
         why_ended: WhyEnded | None = None,
         times: StepTimes | None = None,
     ) -> None:
         self._client, self._fleets, self._lease = client, fleets, lease
         self._reports, self._queries, self._doors = reports, queries, doors
-        self._why_ended = why_ended
+        self._divisions, self._why_ended = divisions, why_ended
         self._times = times or StepTimes()
         self._memories: dict[WorkerKey, WorkerMemory] = {}
         #: Nothing runs, as far as was asked.
         self._idle = False
 
     async def run(self) -> None:
-        """Keep the workers until cancelled. Raises Fenced."""
+        """Keep the workers until cancelled. Raises Fenced, RedisError."""
+        stored = await self._lease.values(self._reports.hash_key)
+        self._divisions.recall({k: v for k, v in stored.items() if k in self._fleets.fleets})
         while keep_running():
             try:
                 await self.step()
@@ -96,7 +107,7 @@ class OwnWorkers:
 
     async def step(self) -> None:
         """Look at all workers once, and append what follows. Raises Fenced, Unavailable, RedisError."""
-        wanted = wanted_workers(self._fleets.fleets)
+        wanted = wanted_workers(self._fleets.fleets, self._divisions.degrees)
         if not self._fleets.known or (self._idle and not wanted):
             return
         status = await self._queries.engines()
@@ -118,6 +129,7 @@ class OwnWorkers:
             elif any(isinstance(event, ActionSubmitted) for event in step.events):
                 room[seen.key[0]] = free - needed
             events += step.events
+            self._note_start(seen, step)
             for event in step.events:
                 log.info(
                     "worker %s of fleet %s: %s", seen.key[1], seen.key[0], type(event).__name__
@@ -126,7 +138,14 @@ class OwnWorkers:
                 found.setdefault(seen.key[0], []).append(step.report)
         await self._lease.append(events)
         await self._report(found)
+        await self._divisions.consider(self._fleets.fleets, status, self._fleets.pools)
         self._idle = not situations
+
+    def _note_start(self, seen: Situation, step: WorkerStep) -> None:
+        """Note how long an engine took to answer that joins now."""
+        joins = any(isinstance(each, FleetWorkersChanged) and each.joined for each in step.events)
+        if joins and seen.engine is not None:
+            self._divisions.started(seen.key[0], seen.engine.age_seconds)
 
     def _memory(self, key: WorkerKey) -> WorkerMemory:
         return self._memories.get(key) or WorkerMemory()

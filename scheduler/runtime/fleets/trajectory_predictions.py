@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -82,10 +83,13 @@ class TrajectoryPredictions:
         reports: KeeperReports,
         hash_key: str,
         times: PredictorTimes | None = None,
+        finished: Callable[[str, FinishedTrajectory], None] | None = None,
     ) -> None:
+        """``finished``: gets each trajectory of a fleet that finished."""
         self._fleets, self._lease, self._reports = fleets, lease, reports
         self._hash_key = hash_key
         self._times = times or PredictorTimes()
+        self._finished_too = finished
         self._steps = TrajectorySteps()
         self._position, self._at = START, 0.0
         self._live = False
@@ -154,6 +158,8 @@ class TrajectoryPredictions:
 
     def _follow_facts(self) -> None:
         for fact in self._steps.fetch():
+            if isinstance(fact, TrajectoryOver) and fact.finished and self._finished_too:
+                self._finished_too(fact.fleet, fact.finished)
             predictor = self._of(fact.fleet)
             if predictor is None:
                 continue

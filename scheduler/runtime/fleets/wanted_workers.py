@@ -1,9 +1,9 @@
 """Wanted workers: which workers of our own the fleets declare, and the actions that run their engines. Pure.
 
 Rules
-1. The GPUs of a fleet are divided into workers of its smallest degree, until another division is known to be better.
-2. A worker is named by its degree and a number among those of its degree, so that another division keeps the workers that both have.
-3. What changes its engine makes another worker of it: the digest of its declaration is part of its action.
+1. A worker is named by its degree and a number among those of its degree.
+2. What changes its engine makes another worker of it: the digest of its declaration is part of its action.
+3. Another division replaces all workers of a fleet: chunks of those that stayed could split the ones that wide workers need.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from time import time, time_ns
 from typing import Final
 
@@ -46,35 +46,33 @@ class WantedWorker(msgspec.Struct, frozen=True):
     command: tuple[str, ...]
     env: dict[str, str]
     start_seconds: float
+    #: That it is a part of, where its fleet may have others.
+    division: tuple[int, ...] = ()
 
     @property
     def declared(self) -> str:
         """Digest of what its engine depends on."""
-        parts = (self.degree, self.slots, self.pool, self.command, self.env)
+        parts = (self.degree, self.slots, self.pool, self.command, self.env, self.division)
         return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:16]
 
 
-def division(gpus: int, degrees: Iterable[int]) -> list[int]:
-    """Return the degrees of the workers that share ``gpus``, in order."""
-    least = min(degrees)
-    return [least] * (gpus // least)
-
-
 def wanted_workers(
-    fleets: Mapping[str, FleetCapacity],
+    fleets: Mapping[str, FleetCapacity], degrees: Callable[[str, FleetSpec], tuple[int, ...]]
 ) -> dict[WorkerKey, WantedWorker]:
-    """Return the workers of our own that ``fleets`` declare."""
+    """Return the workers of our own that ``fleets`` declare; ``degrees``: how the GPUs of a fleet are divided."""
     return {
         (name, each.name): each
         for name, fleet in fleets.items()
         if fleet.own is not None
-        for each in _of_fleet(name, fleet.own)
+        for each in _of_fleet(name, fleet.own, degrees(name, fleet.own))
     }
 
 
-def _of_fleet(fleet: str, spec: FleetSpec) -> Iterable[WantedWorker]:
+def _of_fleet(fleet: str, spec: FleetSpec, degrees: tuple[int, ...]) -> Iterable[WantedWorker]:
     numbers: Counter[int] = Counter()
-    for degree in division(spec.gpus, spec.degrees):
+    # That of a fleet without a choice follows from its GPUs: fewer of them leave the other workers as they are.
+    division = degrees if len(spec.degrees) > 1 else ()
+    for degree in degrees:
         numbers[degree] += 1
         slots = spec.slots * degree
         yield WantedWorker(
@@ -86,6 +84,7 @@ def _of_fleet(fleet: str, spec: FleetSpec) -> Iterable[WantedWorker]:
             engine_command(fleet, spec, slots),
             spec.env,
             spec.start_seconds,
+            division,
         )
 
 

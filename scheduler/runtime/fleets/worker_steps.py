@@ -47,6 +47,8 @@ class StepTimes(msgspec.Struct, frozen=True):
     first_pause_seconds: float = 1.0
     most_pause_seconds: float = 60.0
     well_seconds: float = 60.0
+    #: So long before another division is considered.
+    idle_seconds: float = 5.0
 
 
 @dataclass(slots=True)

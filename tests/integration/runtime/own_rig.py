@@ -29,7 +29,7 @@ from tests.integration.runtime.rig import CONFIG, LoopThread
 
 SOON = KeeperOptions(
     CheckPauses(0.05, 0.02, 0.2),
-    StepTimes(0.05, 600.0, 0.05, 0.2, 60.0),
+    StepTimes(0.05, 600.0, 0.05, 0.2, 60.0, 0.1),
     lease_seconds=3.0,
     stand_by_seconds=0.05,
 )
@@ -111,7 +111,8 @@ class OwnRig(KeeperRig):
 
     def submitted(self) -> list[ActionSubmitted]:
         """Return the actions that were submitted to run engines, in order."""
-        return [each for each in self.journalled() if isinstance(each, ActionSubmitted)]
+        submitted = [each for each in self.journalled() if isinstance(each, ActionSubmitted)]
+        return [each for each in submitted if each.action.engine is not None]
 
     def why_ended(self, action: str) -> str | None:
         """Return why an action ended, as the journal has it."""

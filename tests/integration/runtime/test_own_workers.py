@@ -10,6 +10,7 @@ import pytest
 
 from domain.action import Kind
 from domain.decisions import Finish
+from domain.engine_profiles import DegreeProfile, EngineProfile
 from domain.events import ActionCancelRequested
 from domain.fleet_events import FleetWorkersChanged
 from domain.fleets import FleetEngine, worker_resource
@@ -212,3 +213,39 @@ async def test_a_fleet_that_is_deleted_without_a_keeper_gives_its_gpus_back_once
     assert own.gpus_held() == [0]
     own.keep(SOON)
     await own.until_held([])
+
+
+async def test_gpus_are_divided_otherwise_between_two_batches_and_the_next_keeper_leaves_it_so(
+    own: OwnRig,
+) -> None:
+    slow, fast = (
+        DegreeProfile(degree, (1, 8), (0, 1000), ((seconds,) * 2,) * 2, ((1, 0.001),), 1e6)
+        for degree, seconds in ((1, 60.0), (2, 0.01))
+    )
+    own.declare(gpus=2, degrees=(1, 2), profile=EngineProfile((slow, fast)))
+    await own.start_gpus(gpus=2)
+    _, running = own.keep(SOON)
+    await own.until_serving(2)
+    await own.until(lambda workers: len(workers) == 2)
+
+    async with web(own) as client:
+        said = a_chat("hello", max_tokens=9, tangram={"trajectory": "t-1"})
+        assert (await client.post(CHAT, json=said)).status_code == 200
+        assert own.own().keys() == {"own-1x-1", "own-1x-2"}
+        finished = await client.post("/api/v1/trajectories/t-1/finish")
+        assert finished.status_code < 300, finished.text
+    report = await own.until_reported(
+        lambda found: [(each.name, each.state) for each in found.own] == [("own-2x-1", "serves")]
+    )
+    assert report.division is not None
+    assert report.division.degrees == (2,)
+    assert report.division.restart_seconds is not None
+    await own.until_held([0, 1])
+
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    following, _ = own.keep(SOON)
+    await own.until_reported(
+        lambda found: found.keeper == following.lease.name and found.own == report.own
+    )
+    assert len(own.submitted()) == 3

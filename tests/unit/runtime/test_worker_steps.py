@@ -20,7 +20,7 @@ from scheduler.runtime.fleets.wanted_workers import next_port, wanted_workers, w
 from scheduler.runtime.fleets.worker_steps import Situation, StepTimes, WorkerMemory, next_step
 
 SPEC = FleetSpec(FleetEngine.VLLM, gpus=4, degrees=(2, 4), slots=8)
-WANTED = wanted_workers({"m": FleetCapacity(FleetEngine.VLLM, own=SPEC)})
+WANTED = wanted_workers({"m": FleetCapacity(FleetEngine.VLLM, own=SPEC)}, lambda *_: (2, 2))
 KEY = ("m", "own-2x-1")
 WORKER = WANTED[KEY]
 URL = "http://127.0.0.1:20007"
@@ -49,7 +49,7 @@ def step(situation: Situation, memory: WorkerMemory | None = None, now: float = 
     return [*found.events, "" if found.report is None else found.report.state]
 
 
-def test_gpus_are_divided_into_workers_of_the_smallest_degree_with_the_flags_of_their_engine():
+def test_workers_are_named_by_their_degree_and_have_the_flags_of_their_engine():
     assert [each.name for each in WANTED.values()] == ["own-2x-1", "own-2x-2"]
     assert (WORKER.degree, WORKER.slots) == (2, 16)
     words = " ".join(WORKER.command)
