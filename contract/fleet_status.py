@@ -151,6 +151,9 @@ class FleetStatus(msgspec.Struct, omit_defaults=True):
     refused: dict[str, int] = {}
     #: Measured rank correlation of predicted and true remaining seconds; 1 without samples.
     correlation: float = 1.0
+    #: Predicted and true remaining seconds at the first prediction of the trajectories that finished last, of all projects, where the query
+    #: asks for trajectories.
+    finished: list[tuple[float, float]] = []
     #: Mean seconds of a generation, recent ones most; 0: none has ended.
     generation_seconds: float = 0.0
     #: Of the trajectory that the query names.

@@ -120,6 +120,8 @@ class FleetDetails(msgspec.Struct):
     refused: dict[str, int]
     #: Measured rank correlation of predicted and true remaining seconds; 1 without samples.
     correlation: float
+    #: Predicted and true remaining seconds at the first prediction of the trajectories that finished last, of all projects.
+    finished: list[tuple[float, float]]
     #: Mean seconds of a generation; 0: none has ended.
     generation_seconds: float
 
@@ -139,6 +141,7 @@ class FleetDetails(msgspec.Struct):
             [_move(each, names) for each in status.moves],
             status.refused,
             status.correlation,
+            status.finished,
             status.generation_seconds,
         )
 

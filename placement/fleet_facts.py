@@ -217,6 +217,10 @@ class FleetFacts:
             for mark in marks
         ]
 
+    def first_predictions(self) -> list[tuple[float, float]]:
+        """Return predicted and true remaining seconds at the first prediction of the trajectories that finished last, oldest first."""
+        return [pairs[0] for pairs in self._measured.remember()]
+
     def remember_correlation(self) -> list[list[tuple[float, float]]]:
         """Return the samples of the correlation, oldest first."""
         return self._measured.remember()

@@ -1,14 +1,21 @@
-"""Drawings of a fleet: load of each worker, predicted and sampled tokens of trajectories. Pure; places are percentages.
+"""Drawings of a fleet: load of each worker, predicted and sampled tokens, predicted and true times of trajectories. Pure; places are percentages.
 
 Pages have no inline style, so drawings are SVG with attributes, and each has its numbers as text beside it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Sequence
-from typing import NamedTuple
+from statistics import median
+from typing import Final, NamedTuple
 
 from contract.fleet_status import FleetTrajectoryStatus, FleetWorkerStatus
+
+#: Width and height of the plot of predicted over true times.
+PLOT: Final = (330, 200)
+#: Shorter remaining times count as this one: a second more or less decides nothing.
+_SHORTEST: Final = 1.0
 
 
 class LoadBar(NamedTuple):
@@ -36,6 +43,41 @@ class LengthPair(NamedTuple):
     worker: str
     #: The reader may pin it.
     pinnable: bool = False
+
+
+class Accuracy(NamedTuple):
+    """Predicted over true remaining seconds of finished trajectories, on logarithmic axes of equal ends."""
+
+    #: Places of the trajectories in pixels of `PLOT`, from the left and from the top.
+    dots: list[tuple[float, float]]
+    #: Ticks of both axes: place on the lower one, place on the left one, and seconds.
+    ticks: list[tuple[float, float, float]]
+    #: Of predicted over true: the median, and the factor within which half of them are.
+    median: float
+    factor: float
+
+
+def accuracy_of(pairs: Sequence[tuple[float, float]]) -> Accuracy | None:
+    """Return the drawing of (predicted, true) seconds; None without any."""
+    logs = [[math.log10(max(each, _SHORTEST)) for each in pair] for pair in pairs]
+    if not logs:
+        return None
+    low, high = math.floor(min(map(min, logs))), math.ceil(max(map(max, logs)))
+    high = max(high, low + 1)
+
+    def across(value: float) -> float:
+        return round(PLOT[0] * (value - low) / (high - low), 1)
+
+    def down(value: float) -> float:
+        return round(PLOT[1] * (high - value) / (high - low), 1)
+
+    ratios = [predicted - true for predicted, true in logs]
+    return Accuracy(
+        [(across(true), down(predicted)) for predicted, true in logs],
+        [(across(power), down(power), 10.0**power) for power in range(low, high + 1)],
+        10 ** median(ratios),
+        10 ** median(map(abs, ratios)),
+    )
 
 
 def load_strip(workers: Sequence[FleetWorkerStatus]) -> list[LoadBar]:

@@ -18,7 +18,7 @@ from domain.errors import Unavailable
 from tangram_web.accounts.access import role_everywhere, roles_of
 from tangram_web.accounts.models import Role
 from tangram_web.dashboard.guards import refuse
-from tangram_web.fleets.drawings import LoadBar, length_pairs, load_strip
+from tangram_web.fleets.drawings import LoadBar, accuracy_of, length_pairs, load_strip
 from tangram_web.fleets.probes import report_of, way_of, worker_rows
 from tangram_web.lib import scheduler_client
 from tangram_web.live.access import Sight
@@ -89,6 +89,7 @@ def fleet(request: HttpRequest, sight: Sight, fleet: str) -> dict[str, Any] | Ht
         "operates": everywhere,
         "plans": plans,
         "lengths": length_pairs(found.trajectories, found.workers, operated),
+        "accuracy": accuracy_of(found.finished),
         "moves": [(names.get(m.source), names.get(m.target), m) for m in found.moves],
         "ways": [] if report is None or not sight.everything else report.probed_moves,
         "asked_for": asked_for,

@@ -112,6 +112,7 @@ def _fleet(state: State, fleet: LiveFleet, query: FleetsQueried) -> FleetStatus:
         longest = nlargest(query.limit, seen, key=_length)
         found.trajectories = [_trajectory(fleet, each) for each in longest]
         found.seen = len(seen)
+        found.finished = placement.facts.first_predictions()
     if query.trajectory and _sees(query, query.trajectory):
         why = placement.why(query.trajectory)
         found.route = None if why is None else _route(why, state.now)

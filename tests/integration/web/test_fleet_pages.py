@@ -27,6 +27,7 @@ from domain.fleet_events import FleetWorkersChanged
 from domain.fleets import FleetEngine, FleetWorker, PlacementName, PriorityUse, WorkerFact
 from tangram_web.accounts.models import Membership, Role
 from tangram_web.audit.models import AuditEntry
+from tangram_web.fleets.drawings import accuracy_of
 from tangram_web.fleets.probes import worker_rows
 from tangram_web.lib import bus, scheduler_client
 from tangram_web.operations import audited_events
@@ -171,6 +172,19 @@ def test_what_the_keeper_found_is_beside_each_worker() -> None:
 
     assert [(row.checked_seconds, row.failing) for row in rows] == [(2.0, 2), (None, 0)]
     assert (rows[0].priorities, rows[0].moves) == ("lower first", "not known yet")
+
+
+def test_predicted_times_are_drawn_over_true_ones() -> None:
+    drawn = accuracy_of([(20.0, 10.0), (10.0, 10.0), (1.0, 100.0)])
+
+    assert drawn is not None
+    assert (drawn.median, round(drawn.factor, 1)) == (1.0, 2.0)
+    assert drawn.dots[1:] == [(165.0, 100.0), (330.0, 200.0)]
+    assert drawn.ticks == [(0.0, 200.0, 1.0), (165.0, 100.0, 10.0), (330.0, 0.0, 100.0)]
+    assert accuracy_of([]) is None
+    equal = accuracy_of([(0.0, 0.0)])
+    assert equal is not None
+    assert len(equal.ticks) == 2
 
 
 def test_a_worker_is_drained_and_the_form_says_what_becomes_of_its_load(

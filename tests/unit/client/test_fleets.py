@@ -25,7 +25,7 @@ TRAJECTORY = {
 STATUS = {
     "name": "m", "engine": "vllm", "policy": "hedged", "transfer": "", "workers": [WORKER],
     "unrouted": {"no_worker": 2}, "live": 1, "trajectories": [TRAJECTORY], "moves": [], "refused": {},
-    "correlation": 1.0, "generation_seconds": 0.0,
+    "correlation": 1.0, "finished": [], "generation_seconds": 0.0,
 }  # fmt: skip
 PLAN: dict[str, Any] = {
     "fleet": "m", "code": "arranged", "reason": "The policy arranges.", "trajectories": 9, "changes": 1, "predicted": 8,

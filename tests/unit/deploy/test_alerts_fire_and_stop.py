@@ -59,6 +59,15 @@ CASES: dict[str, dict[str, str]] = {
         'tangram_nodes{pool="a",state="ready"}': gauge(0, 1),
     },
     "TangramQueueStuck": {'tangram_queue_oldest_age_seconds{pool="a"}': gauge(900, 3)},
+    "TangramFleetWithoutWorkers": {
+        'tangram_fleet_unrouted_generations{fleet="m",code="no_worker"}': gauge(5, 0),
+    },
+    "TangramFleetWorkerUnhealthy": {
+        'tangram_fleet_worker_healthy{fleet="m",worker="w1"}': gauge(0, 1),
+        'tangram_fleet_worker_drained{fleet="m",worker="w1"}': gauge(0, 0),
+        'tangram_fleet_worker_healthy{fleet="m",worker="w2"}': gauge(0, 0),
+        'tangram_fleet_worker_drained{fleet="m",worker="w2"}': gauge(1, 1),
+    },
     "TangramActionsFail": {ENDS % "unknown": counter(1, 0), ENDS % "completed": counter(10, 10)},
     "TangramApiHindered": {'tangram_resource_hindered{resource="api:x"}': gauge(1, 0)},
     "TangramDailyQuotaNearlySpent": {

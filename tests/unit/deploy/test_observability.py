@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from contract.fleet_status import FleetStatus, FleetWorkerStatus
 from domain.action import Outcome, Timing
 from domain.allocation import UsedResources
+from domain.fleets import FleetEngine, FleetWorker, PlacementName, TokenUsage
 from tangram_web.metrics.exposition import families, families_of_requests
 from tangram_web.metrics.reading import Lag, SystemReading
 from tangram_web.metrics.requests import BOUNDS, RequestTotals
@@ -52,9 +54,13 @@ def exposed() -> set[str]:
     books = {"api:x": {"ceiling": 20, "hindrance": None, "quotas": [quota]}}
     share = {"pool": "default", "resource": "cpu", "project": "p", "nominal": 2, "used": 3,
              "borrowed": 1}  # fmt: skip
+    totals.count_generation("m", Outcome.COMPLETED, TokenUsage(100, 50, 20))
+    worker_of_fleet = FleetWorkerStatus(FleetWorker(number=1, name="w1", url=""))
+    fleet = FleetStatus("m", FleetEngine.VLLM, PlacementName.HEDGED, workers=[worker_of_fleet],
+                        unrouted={"no_worker": 1})  # fmt: skip
     answered = RequestTotals({("GET", "/", "200"): 1}, {("/",): [0] * (len(BOUNDS) + 1)})
     found = [
-        *families(totals, standing, overview, {"nodes": [node]}, books, [share]),
+        *families(totals, standing, overview, {"nodes": [node]}, books, [share], [fleet]),
         *families_of_requests(answered),
     ]
     return {sample.name for family in found for sample in family.samples}

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from contract.fleet_status import FleetPlanStatus, FleetsStatus, FleetStatus
 from domain.action import Outcome
 from domain.codec import decode_command, encode
-from domain.events import ActionFinished, ActionStarted
+from domain.events import ActionFinished, ActionStarted, TrajectoryFinished
 from domain.fleet_events import FleetsQueried, FleetWorkersChanged, TrajectoryPredicted
 from domain.fleets import PlacementName, TokenUsage, WorkerFact
 from domain.ids import ActionId, TrajectoryKey
@@ -165,3 +167,21 @@ def test_a_dry_run_says_why_nothing_is_arranged():
     assert plan_of(core).code == "one_worker"
     core.handle(FleetWorkersChanged(fleet="m", facts=(WorkerFact("w2", drained=True),)))
     assert plan_of(core).code == "no_worker"
+
+
+def test_finished_trajectories_show_what_was_predicted_and_what_was_true():
+    core = a_scenario(1)
+    core.submit(a_generation("a", "t1"))
+    key = key_of(core, "a")
+    core.handle(ActionStarted(action_id=ActionId("a"), node="", attempt=1))
+    end(core, "a")
+    predict(core, key, 100.0)
+    core.submit(a_generation("b", "t1"))
+    core.handle(ActionStarted(action_id=ActionId("b"), node="", attempt=1))
+    end(core, "b")
+    project, _, name = key.partition("/")
+    core.handle(TrajectoryFinished(project=project, trajectory=name))
+
+    ((predicted, true),) = one(core, limit=1).finished
+    assert predicted == pytest.approx(2 * true)  # 50 tokens were sampled
+    assert one(core).finished == []
