@@ -48,6 +48,8 @@ class TimedStream:
     #: (moment, tokens so far), rising in both.
     moments: list[tuple[float, int]] = field(default_factory=list)
     cached_tokens: int = 0
+    #: As the engine counted them; 0: it did not.
+    sampled_tokens: int = 0
 
     @property
     def first_seconds(self) -> float:
@@ -82,8 +84,9 @@ class EngineUnderTest:
         body: dict[str, Any] = {
             "model": self.model, "prompt": list(prompt), "max_tokens": tokens, "ignore_eos": True,
             "temperature": 0.0, "stream": True, "stream_options": {"include_usage": True},
-            "return_token_ids": True,
         }  # fmt: skip
+        if self.engine is not FleetEngine.OPENAI:
+            body["return_token_ids"] = True
         if priority is not None:
             body["priority"] = priority
         found = TimedStream(time.perf_counter())
@@ -98,6 +101,7 @@ class EngineUnderTest:
                     _take(found, json.loads(line[6:]), tokens)
                     if first and found.moments:
                         begun()
+        _spread(found)
         if not found.moments or found.moments[-1][1] < tokens:
             raise Unmeasured(f"{self.url} ended a stream before its {tokens} tokens")
         return found
@@ -138,12 +142,21 @@ def _take(found: TimedStream, event: Mapping[str, Any], tokens: int) -> None:
     if usage := event.get("usage"):
         details = usage.get("prompt_tokens_details") or {}
         found.cached_tokens = details.get("cached_tokens") or 0
+        found.sampled_tokens = usage.get("completion_tokens") or 0
     for choice in event.get("choices") or ():
         ids = choice.get("token_ids")
         added = 1 if ids is None else len(ids)
         before = found.moments[-1][1] if found.moments else 0
         if added and before < tokens:
             found.moments.append((time.perf_counter(), min(tokens, before + added)))
+
+
+def _spread(found: TimedStream) -> None:
+    """Share the tokens that the engine counted among the events, where those that name no ids have more than one."""
+    events = found.moments[-1][1] if found.moments else 0
+    if 0 < events < found.sampled_tokens:
+        each = found.sampled_tokens / events
+        found.moments = [(moment, round(count * each)) for moment, count in found.moments]
 
 
 def vllm_kv_tokens(metrics: str) -> float | None:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from domain.action import Outcome
 from domain.codec import encode
+from domain.decisions import Finish
 from domain.events import ActionFinished, ActionSubmitted
 from domain.fleet_events import FleetWorkersChanged
 from domain.fleets import FleetEngine, FleetSpec, WorkerFact, WorkerSpec
@@ -31,8 +32,19 @@ from scheduler.runtime.redis.journal import START, Journal
 from tangram_client.aio import AsyncClient
 from tangram_client.errors import InvalidRequestError
 from tests.integration.runtime.conversing_handler import Conversing
-from tests.integration.runtime.fleet_processes import engine, free_port, running_at
-from tests.integration.runtime.rollout_rig import ROLLOUTS, RolloutRig, finished, rollout_rig
+from tests.integration.runtime.fleet_processes import (
+    engine,
+    free_port,
+    running_at,
+    until_running,
+)
+from tests.integration.runtime.rollout_rig import (
+    ROLLOUTS,
+    RolloutRig,
+    finished,
+    noop,
+    rollout_rig,
+)
 from tests.redis_server import RedisServer
 
 pytestmark = pytest.mark.slow
@@ -66,17 +78,26 @@ async def running(
     (folder / "tokenizers" / "modelled" / "config.json").write_text(
         json.dumps({"vocab_size": VOCABULARY})
     )
+    async with (
+        rollout_rig(redis.url, keys, folder, config) as rollouts,
+        working(rollouts, folder, "w1"),
+        rollouts.client() as client,
+    ):
+        yield rollouts, client
+
+
+@asynccontextmanager
+async def working(rollouts: RolloutRig, folder: Path, name: str) -> AsyncIterator[None]:
+    """Run a rollout worker with handler processes of its own."""
     given = ProcessOptions(tokenizers=(str(folder / "tokenizers"),))
-    async with rollout_rig(redis.url, keys, folder, config) as rollouts:
-        port = await rollouts.start_port()
-        pool = HandlerPool(1, partial(launch, given))
-        worker = asyncio.create_task(RolloutWorker(port, HANDLERS, 8, pool=pool).run())
-        try:
-            async with rollouts.client() as client:
-                yield rollouts, client
-        finally:
-            worker.cancel()
-            await asyncio.wait({worker})
+    port = (await rollouts.start_worker(noop, name, idle=True)).port
+    pool = HandlerPool(1, partial(launch, given))
+    worker = asyncio.create_task(RolloutWorker(port, HANDLERS, 8, pool=pool).run())
+    try:
+        yield
+    finally:
+        worker.cancel()
+        await asyncio.wait({worker})
 
 
 def events_of(rollouts: RolloutRig) -> list[Any]:
@@ -84,6 +105,15 @@ def events_of(rollouts: RolloutRig) -> list[Any]:
     journal = Journal(rollouts.rig.redis, rollouts.rig.keys)
     try:
         return [event for _, entry in journal.after(START) for event in entry.events]
+    finally:
+        journal.close()
+
+
+def decisions_of(rollouts: RolloutRig) -> list[Any]:
+    """Return all decisions of the journal."""
+    journal = Journal(rollouts.rig.redis, rollouts.rig.keys)
+    try:
+        return [each for _, entry in journal.after(START) for each in entry.decisions]
     finally:
         journal.close()
 
@@ -211,3 +241,37 @@ async def test_a_cancelled_rollout_frees_the_engine_and_wrong_names_are_refused(
             await operator.backends.add("fleet:m", "http://127.0.0.1:1/v1")
 
     assert generation.outcome == "cancelled"
+
+
+async def test_a_rollout_whose_worker_is_lost_samples_again_what_was_not_stored(
+    runtime_redis: RedisServer, keys: Keys, tmp_path: Path
+) -> None:
+    port, turns, tokens = free_port(), 3, 80
+    async with (
+        engine(port, "--speed", "0.5"),
+        running(runtime_redis, keys, tmp_path, FleetEngine.VLLM, [port]) as (rollouts, client),
+    ):
+        [made] = await client.rollouts.submit(
+            "t", "noop", instance(turns), llm="fleet:m", sampling=sampling(tokens)
+        )
+        async with asyncio.timeout(120):
+            while (await client.rollouts.get(made)).turns < 1:
+                await asyncio.sleep(0.02)
+        await until_running(port, 1)
+        await rollouts.kill_worker()
+        async with working(rollouts, tmp_path, "w2"):
+            found = await finished(client, made)
+        events = events_of(rollouts)
+        decided = decisions_of(rollouts)
+
+    assert (found.outcome, found.attempt, found.worker) == ("completed", 2, "w2"), found
+    assert found.segments is not None
+    check_tokens(found.segments[0], 0, turns, tokens)
+    actions = [event.action for event in events if isinstance(event, ActionSubmitted)]
+    generations = {action.id for action in actions if action.generation is not None}
+    ends = [
+        each.outcome
+        for each in decided
+        if isinstance(each, Finish) and each.action_id in generations
+    ]
+    assert sorted(ends) == ["cancelled", *["completed"] * turns]
