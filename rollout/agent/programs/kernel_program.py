@@ -2,7 +2,8 @@
 
 Standard library only, with IPython where it is installed. A request is a line of JSON on standard input: ``id``,
 ``code``, ``envs``. Events are lines of JSON on standard output, with the ``id`` of their request; after the last one
-comes ``{"end": id}``. What the code and its subprocesses write is read from pipes and becomes events.
+comes ``{"end": id}``. What the code and its subprocesses write is read from pipes and becomes events. Arguments of the
+program are the media types that IPython asks objects for; without one, all.
 """
 
 from __future__ import annotations
@@ -228,6 +229,8 @@ def ipython_cells(events: Events) -> Any:
     Shell.display_pub_class = Publisher
     shell = Shell.instance(colors="NoColor")
     shell.history_manager.enabled = False
+    shell.display_formatter.active_types = sys.argv[1:] or shell.display_formatter.active_types
+    del sys.argv[1:]
     return shell
 
 

@@ -37,6 +37,9 @@ KEPT = 30000
 MAX_LINE_BYTES = 16 * 1024 * 1024
 #: A kernel has so long after an interrupt.
 GRACE_SECONDS = 3.0
+#: Members of a result that are images, and the media types that a cell's answer mentions: asking objects for more takes time.
+IMAGES = ("png", "jpeg", "svg", "pdf")
+SHOWN = ("text/plain", "image/png", "image/jpeg", "image/svg+xml", "application/pdf")
 
 
 class KeptText:
@@ -98,7 +101,7 @@ class ServedCell:
         elif kind == "result":
             if "text" in event:
                 self.shown.add(event["text"] + "\n")
-            for name in ("png", "jpeg", "svg", "pdf"):
+            for name in IMAGES:
                 if name in event:
                     self.shown.add(f"[an image, {name}]\n")
         elif kind == "error":
@@ -121,7 +124,7 @@ class Kernel:
             self.connection, theirs = socket.socketpair()
             self._lines = Lines()
             self._process = subprocess.Popen(
-                [sys.executable, "-u", "-c", self._program],
+                [sys.executable, "-u", "-c", self._program, *SHOWN],
                 stdin=theirs.fileno(), stdout=theirs.fileno(), env=self._environment, start_new_session=True,
             )  # fmt: skip
             theirs.close()
