@@ -61,6 +61,8 @@ RENEW_SECONDS: Final = HOLD_SECONDS / 5
 #: A worker that the capacity does not name yet is looked for again after this time.
 _LOOK_AGAIN_SECONDS: Final = 0.05
 _LOOKS: Final = 40
+#: Pauses before looking whether a worker that broke off listens.
+_LOOKS_AT_ENDING: Final = (0.0, 0.05, 0.2)
 #: Longest wait for the reports of a process that ends.
 _LAST_SECONDS: Final = 2.0
 
@@ -266,7 +268,7 @@ class FleetRouter:
         why = f"worker {worker.name} of fleet {fleet} at {worker.url} "
         unsent = isinstance(error, NotReached)
         why += f"cannot be reached: {error}" if unsent else f"broke off: {error}"
-        if unsent or not await self._client.is_reachable(worker.url):
+        if unsent or await self._is_gone(worker):
             # Before the report, so that the next route leaves it out.
             fact = WorkerFact(worker.name, unhealthy=why)
             self._outbox.put(FleetWorkersChanged(fleet=fleet, facts=(fact,)))
@@ -275,6 +277,14 @@ class FleetRouter:
         if not shown.begun:
             return None
         return GenerationEnd(held.action.id, outcome, why, begun=True)
+
+    async def _is_gone(self, worker: FleetWorker) -> bool:
+        """Return whether a worker accepts no connections; one that ends closes its connections before its listening socket."""
+        for pause in _LOOKS_AT_ENDING:
+            await asyncio.sleep(pause)
+            if not await self._client.is_reachable(worker.url):
+                return True
+        return False
 
     async def _worker(self, held: HeldGeneration, grant: Grant) -> tuple[str, FleetWorker | None]:
         """Return the fleet and the worker of a grant; None: it is not known."""

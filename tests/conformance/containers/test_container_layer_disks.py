@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import tarfile
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,17 @@ def left_nothing(engine: DockerEngine, directory: Path) -> None:
     assert list((directory / "state").glob("workspaces/*")) == []
     with engine.client() as client:
         assert client.volumes()["Volumes"] in (None, [])
+    # The kernel detaches a loop device some time after its last use.
+    until = time.monotonic() + 30
+    while f"{directory}/" in (devices := loop_devices()):
+        assert time.monotonic() < until, devices
+        time.sleep(0.05)
+
+
+def loop_devices() -> str:
+    """Return the loop devices and their files."""
     known = subprocess.run(["losetup", "--list"], capture_output=True, text=True, check=True)
-    assert str(directory) not in known.stdout
+    return known.stdout
 
 
 async def run(

@@ -280,12 +280,12 @@ def test_a_jobs_worker_counts_while_it_shows_life(redis_bus: Any, age: float, fo
     assert job_schedule.has_jobs_worker(redis_bus, bus.keys()) is found
 
 
-def test_the_worker_of_the_projector_replaces_a_missing_jobs_worker(
+def test_the_worker_of_the_projector_replaces_missing_workers_of_jobs_and_fleets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TANGRAM_ROLE", "projector")
     alone = ["projector", "frames", "bodies"]
-    assert [name for name, _ in celery.ROLES["projector"]()] == [*alone, "jobs"]
-    monkeypatch.setenv("TANGRAM_ROLE", "projector,jobs")
+    assert [name for name, _ in celery.ROLES["projector"]()] == [*alone, "jobs", "fleets"]
+    monkeypatch.setenv("TANGRAM_ROLE", "projector,jobs,fleets")
     assert [name for name, _ in celery.ROLES["projector"]()] == alone
     assert [name for name, _ in celery.ROLES["jobs"]()] == ["jobs"]
