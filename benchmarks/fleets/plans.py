@@ -18,8 +18,8 @@ BASELINE_DEGREES: Final = {"8B": FIXED["Fix-1"], "14B": FIXED["Fix-1"], "32B": F
 BASELINES: Final = {"Verl": "rr+cache", "Verl*": "rr+hybrid", "Slime": "rr+least"}
 #: Correlation of the modelled predictor in these figures; the paper's fine-tuned model is not available.
 PREDICTOR: Final = "good"
-#: Part of a batch that is left when ours folds.
-FOLD: Final = 0.25
+#: Part of a batch that is left when ours folds; the generations that run go on at the wide worker.
+FOLD: Final = 0.5
 ASSUMED: Final = (
     "Simulated: engine, lengths and predictor are modelled; 8 GPUs instead of 64. Search and math are declared, coding"
     " follows the trace. Caches have 5 % of their bytes, so that slots bind and memory does not."

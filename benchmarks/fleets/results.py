@@ -40,7 +40,7 @@ def _systems(model: str, workload: str) -> dict[str, FleetCase]:
     return baselines | {
         PAPER: replace(base, policy=PAPER, degrees=(), predictor=PREDICTOR, preempts=True),
         OURS: replace(base, policy=OURS, predictor=PREDICTOR),
-        f"{OURS}, fold": replace(base, policy=OURS, predictor=PREDICTOR, fold=FOLD),
+        f"{OURS}, fold": replace(base, policy=OURS, predictor=PREDICTOR, fold=FOLD, cuts=True),
     }
 
 
@@ -131,7 +131,7 @@ def _degree_systems(workload: str) -> dict[str, FleetCase]:
         "Fix-1": base,
         "Fix-8": replace(base, degrees=FIXED["Fix-8"]),
         PAPER: replace(base, policy=PAPER, degrees=(), predictor=PREDICTOR),
-        f"{OURS}, fold": replace(base, policy=OURS, predictor=PREDICTOR, fold=FOLD),
+        f"{OURS}, fold": replace(base, policy=OURS, predictor=PREDICTOR, fold=FOLD, cuts=True),
     }
 
 

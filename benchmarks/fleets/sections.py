@@ -11,8 +11,8 @@ from simulator.figures import Interval
 
 #: Order of `hedged` with the cache-aware router: neither arranges nor moves.
 STICKY: Final = "seconds+cache"
-#: Part of the batch that is left when the headline case folds.
-FOLD: Final = 0.25
+#: Parts of the batch that are left when a case folds. The headline has the first, and the generations that run go on at the wide worker.
+FOLDS: Final = (0.5, 0.25)
 PREDICTORS: Final = ("trace", "good", "oracle")
 
 
@@ -107,12 +107,17 @@ def fold() -> Section:
         for router in ROUTERS
         for degrees in FIXED.values()
     ]
-    ours = {name: replace(base, policy=STICKY, predictor=name, fold=FOLD) for name in PREDICTORS}
-    plain = replace(base, fold=FOLD)
-    cut = {
-        f"{name}, {share:g} left, cut": replace(each, cuts=True, fold=share)
+    ours = {
+        name: replace(base, policy=STICKY, predictor=name, fold=FOLDS[0], cuts=True)
+        for name in PREDICTORS
+    }
+    plain = replace(base, fold=FOLDS[0], cuts=True)
+    others = {
+        f"{name}, {share:g} left{'' if cuts else ', what runs ends first'}": replace(
+            each, fold=share, cuts=cuts
+        )
         for name, each in ours.items()
-        for share in (FOLD, 2 * FOLD)
+        for share, cuts in ((FOLDS[1], True), (FOLDS[0], False), (FOLDS[1], False))
     }
 
     def rows(found: Compared) -> list[Row]:
@@ -131,11 +136,11 @@ def fold() -> Section:
                     1.0 if modelled else None, of_low=True,
                 ),
             ]  # fmt: skip
-        for name, each in cut.items():
+        for name, each in others.items():
             listed.append(Row(f"{name}, over the best rival", found.speedup(each, *rivals)))
         return listed
 
-    return Section((base, plain, *rivals, *ours.values(), *cut.values()), rows)
+    return Section((base, plain, *rivals, *ours.values(), *others.values()), rows)
 
 
 #: Name → what differs from the base case.
