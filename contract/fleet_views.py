@@ -10,6 +10,7 @@ from typing import Self
 
 import msgspec
 
+from contract.fleet_reports import KeeperReport, OwnWorkerReport
 from contract.fleet_status import (
     CacheMoveStatus,
     FleetPlanStatus,
@@ -100,6 +101,22 @@ class CacheMoveView(msgspec.Struct):
     age_seconds: float
 
 
+class OwnWorkerView(msgspec.Struct):
+    """A worker on GPUs of the pool, as the keeper of fleets found it last."""
+
+    name: str
+    degree: int
+    #: ``waits``, ``starts``, ``serves``, ``drains``, ``ends`` or ``ended``.
+    state: str
+    #: Why; empty for readers of one project.
+    detail: str
+    #: Empty while it has no GPUs.
+    node: str
+    gpus: list[int]
+    #: The action that runs its engine; empty: none does.
+    action: str
+
+
 class FleetDetails(msgspec.Struct):
     """A fleet as it is now."""
 
@@ -124,11 +141,16 @@ class FleetDetails(msgspec.Struct):
     finished: list[tuple[float, float]]
     #: Mean seconds of a generation; 0: none has ended.
     generation_seconds: float
+    #: Workers on GPUs of the pool, those that do not serve too.
+    own: list[OwnWorkerView]
 
     @classmethod
-    def of(cls, status: FleetStatus, *, addresses: bool) -> Self:
+    def of(
+        cls, status: FleetStatus, report: KeeperReport | None = None, *, addresses: bool
+    ) -> Self:
         """Return the view of a fleet; ``addresses``: the reader may know those of its workers."""
         names = worker_names(status.workers)
+        own = () if report is None else report.own
         return cls(
             status.name,
             status.engine,
@@ -143,7 +165,15 @@ class FleetDetails(msgspec.Struct):
             status.correlation,
             status.finished,
             status.generation_seconds,
+            [_own_worker(each, addresses=addresses) for each in own],
         )
+
+
+def _own_worker(each: OwnWorkerReport, *, addresses: bool) -> OwnWorkerView:
+    detail = each.detail if addresses else ""
+    return OwnWorkerView(
+        each.name, each.degree, each.state, detail, each.node, list(each.gpus), each.action
+    )
 
 
 class PlannedPlacementView(msgspec.Struct):

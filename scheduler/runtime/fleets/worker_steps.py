@@ -11,7 +11,8 @@ Rules
 3. It leaves its fleet before its action ends: drained first, removed when it runs no generation or after `drain_seconds`, ended after that.
 4. An engine that ended makes its worker unhealthy until the next one answers. A worker whose next engine waits for GPUs, or is on another
    node, leaves its fleet meanwhile.
-5. Pauses before a start double from `first_pause_seconds`, and begin again after an engine that served for `well_seconds`.
+5. Pauses before a start double from `first_pause_seconds`, and begin again after an engine that served for
+   `well_seconds`, and with another declaration.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class WorkerMemory:
 
     #: The action that runs its engine, or ran it last.
     action: str = ""
+    #: With what it was declared.
+    declared: str = ""
     #: It was seen, or submitted, and its end was not noted.
     started: bool = False
     starts: int = 0
@@ -133,6 +136,8 @@ def _start(
 ) -> WorkerStep:
     if memory.started:
         memory.ended(now, times)
+    if memory.declared != wanted.declared:
+        memory.declared, memory.failures, memory.again_at = wanted.declared, 0, now
     if seen.never:
         return WorkerStep(_removed(seen), _report(seen, WAITS, seen.never))
     events = _unhealthy(seen)

@@ -46,6 +46,7 @@ class OwnRig(KeeperRig):
         super().__init__(url, keys, directory)
         self._stack = stack
         self._revision = 1
+        self._config = CONFIG
         self.nodes: dict[str, Process] = {}
 
     def declare(self, gpus: int, **fleet: Any) -> None:
@@ -65,10 +66,17 @@ class OwnRig(KeeperRig):
             node_dead_seconds=2.0,
         )
         self._revision += 1
+        self._config = config
         if self.loop is None:
             self.loop = LoopThread(self.url, self.keys, config)
         else:
             self.tell(ConfigApplied(config=config))
+
+    async def restart_leader(self) -> None:
+        """Let another leader take over: it knows what the journal has."""
+        assert self.loop is not None
+        await asyncio.to_thread(self.loop.stop)
+        self.loop = LoopThread(self.url, self.keys, self._config)
 
     async def start_gpus(self, name: str = "n1", gpus: int = 2) -> Process:
         """Start a node with declared GPUs in a process of its own, which ``kill`` ends without a farewell."""

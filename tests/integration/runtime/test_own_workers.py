@@ -34,6 +34,9 @@ async def test_declared_gpus_become_workers_that_serve_and_are_given_back_when_t
     assert own.gpus_held() == [0, 1]
     workers = await own.until(lambda workers: len(workers) == 2)
     assert all(each.own and each.slots == 4 for each in workers.values())
+    async with own.client("cluster") as client:
+        seen = (await client.get("/fleets/m/status")).json()["own"]
+    assert [(each["state"], each["node"]) for each in seen] == [("serves", "n1")] * 2
     async with web(own) as client:
         answer = await client.post(CHAT, json=a_chat("hello", max_tokens=3))
         assert answer.status_code == 200, answer.text
@@ -153,7 +156,7 @@ async def test_a_node_that_dies_loses_its_worker_to_another_node(own: OwnRig) ->
     await own.until_gone(left)
 
 
-async def test_a_keeper_that_is_killed_leaves_engines_that_the_next_one_adopts(
+async def test_a_keeper_that_is_killed_leaves_engines_that_the_next_one_adopts_with_another_leader(
     own: OwnRig,
 ) -> None:
     own.declare(gpus=2)
@@ -165,6 +168,7 @@ async def test_a_keeper_that_is_killed_leaves_engines_that_the_next_one_adopts(
     for worker in (await own.until(lambda workers: len(workers) == 2)).values():
         if worker.name == "own-1x-2":
             own.engine_of(worker).kill()
+    await own.restart_leader()
 
     keeper, _ = own.keep(SOON)
     await own.until_reported(lambda found: found.keeper == keeper.lease.name)

@@ -123,11 +123,13 @@ def test_a_worker_that_is_declared_otherwise_is_replaced_and_one_declared_again_
 
 
 def test_an_engine_that_ended_makes_its_worker_unhealthy_and_is_started_after_growing_pauses():
-    memory = WorkerMemory(action="act_1", started=True)
+    memory = WorkerMemory("act_1", WORKER.declared, started=True)
     (unhealthy, state) = step(seen(worker=registered()), memory, 100.0)
     assert (unhealthy.facts[0].unhealthy, state) == ("its engine has ended", "ended")
     assert memory.again_at == 101.0
-    pauses = []
+    changed = replace(WORKER, env={"A": "b"})
+    assert isinstance(step(seen(wanted=changed), memory, 100.5)[0], ActionSubmitted)
+    memory.failures, pauses = 1, []
     for _ in range(8):
         memory.ended(0.0, TIMES)
         pauses.append(memory.again_at)

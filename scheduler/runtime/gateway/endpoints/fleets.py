@@ -8,7 +8,9 @@ scheduler loop each.
 from __future__ import annotations
 
 import msgspec
+import redis
 
+from contract.fleet_reports import KeeperReport
 from contract.fleet_routes import MAX_TRAJECTORIES, ChangedFleet, PinRequest, PlanRequest
 from contract.fleet_status import FleetStatus
 from contract.fleet_views import FleetDetails, FleetPlanView
@@ -24,6 +26,7 @@ from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.gateway.http import HttpError, HttpRequest, HttpResponse
 from scheduler.runtime.gateway.request_parsing import decode, number
 
+_report = msgspec.json.Decoder(KeeperReport)
 _pin = msgspec.json.Decoder(PinRequest)
 _plan = msgspec.json.Decoder(PlanRequest)
 
@@ -38,7 +41,9 @@ class Fleets:
         """GET /fleets/{fleet}/status?limit=: the fleet as it is now."""
         limit = int(number(request.query().get("limit", "20"), "limit", MAX_TRAJECTORIES))
         found = await self._asked(principal, fleet, limit=limit)
-        return HttpResponse(200, FleetDetails.of(found, addresses=principal.project is None))
+        everything = principal.project is None
+        view = FleetDetails.of(found, await self._report(fleet), addresses=everything)
+        return HttpResponse(200, view)
 
     async def plan(self, request: HttpRequest, principal: Principal, fleet: str) -> HttpResponse:
         """POST /fleets/{fleet}/plan: what an arrangement of now would change. Changes nothing."""
@@ -113,6 +118,15 @@ class Fleets:
         if not found.fleets:
             raise NotFound(f"fleet {fleet!r} was deleted")
         return found.fleets[0]
+
+    async def _report(self, fleet: str) -> KeeperReport | None:
+        """Return what the keeper of fleets found last; None: nothing, or Redis does not answer."""
+        context = self._context
+        try:
+            stored = await context.client.hget(context.keys.fleet_reports, fleet)
+            return None if stored is None else _report.decode(stored)
+        except (redis.RedisError, msgspec.DecodeError):  # a keeper of another version wrote it
+            return None
 
     async def _check(self, fleet: str, worker: str) -> None:
         """Raise NotFound for a fleet or a worker that is not there; an empty ``worker`` is none."""
