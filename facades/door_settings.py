@@ -5,7 +5,7 @@
     X-Tangram-Task          task of the actions
     X-Tangram-Cpu           cores of each command: a count, or counts as 1,2,4
     X-Tangram-Handler       handler of rollouts, instead of the one that the client names
-    X-Tangram-Llm           pool of backends that rollouts sample from
+    X-Tangram-Llm           pool of backends that rollouts sample from, or ``fleet:NAME``
     X-Tangram-Environment   members of the environment as JSON: ``{"image": "python:3.12", "network": "egress"}``
 """
 

@@ -153,6 +153,9 @@ class ProrlEndpoints:
         """POST /add_llm_server; one that is there already stays as it is."""
         asked = read(LlmServerRequest, await request.body())
         client = await self._client(request, principal)
+        if client.fleet:
+            said = f"LLM servers are the workers of fleet {client.fleet}; not used: {asked.address}"
+            return HttpResponse(200, {"status": said})
         in_use = partial(self._sessions.pools, client.project)
         await client.rollouts.add_backend(client.pool, asked.address, in_use)
         done = "Buffered" if client.session is None else "Added"
@@ -164,6 +167,9 @@ class ProrlEndpoints:
         """POST /clear_llm_server."""
         await request.body()
         client = await self._client(request, principal)
+        if client.fleet:
+            said = f"LLM servers are the workers of fleet {client.fleet}; none is cleared"
+            return HttpResponse(200, {"status": said})
         await client.rollouts.clear_backends(client.pool)
         self._served.pop(client.pool, None)
         return HttpResponse(200, {"status": "Cleared all LLM server addresses"})
@@ -297,7 +303,9 @@ class ProrlEndpoints:
         raise HttpError(404, "unknown_job", f"there is no job {job[:128]!r} in this session")
 
     async def _check_servers(self, client: ProrlClient) -> None:
-        """Raise HttpError 503 when the task has no LLM server."""
+        """Raise HttpError 503 when the task has no LLM server; a fleet without a worker lets its rollouts wait."""
+        if client.fleet:
+            return
         now = asyncio.get_running_loop().time()
         if now - self._served.get(client.pool, float("-inf")) < KNOWN_SECONDS:
             return

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from domain.fleets import fleet_name
 from facades.door_settings import DoorSettings
 from facades.prorl.messages import pool_of
 from scheduler.runtime.gateway.facade import FacadePort
@@ -67,8 +68,13 @@ class ProrlClient:
     session: ProrlSession | None
 
     @property
+    def fleet(self) -> str:
+        """The fleet that its rollouts sample from, by the settings; empty: a pool of LLM servers."""
+        return fleet_name(self.settings.llm) or ""
+
+    @property
     def pool(self) -> str:
-        """The pool of its LLM servers: that of the task, or the one of the settings."""
+        """The pool of its LLM servers: that of the task, or the one of the settings; ``fleet:NAME`` where they name a fleet."""
         return self.settings.llm or pool_of(self.project, self.task)
 
     @property

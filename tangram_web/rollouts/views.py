@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.utils.http import content_disposition_header
 
 from domain.errors import NotFound, TangramError
+from domain.fleets import fleet_name
 from domain.rollouts import RolloutOutcome, RolloutState, Stage, StageTimes
 from rollout.core.stage_machine import MAX_EVALUATIONS, MAX_PREPARATIONS, trajectory_of
 from tangram_web.accounts.access import included_roles, role_everywhere, roles_of
@@ -84,9 +85,15 @@ def rollout(request: HttpRequest, sight: Sight, rollout_id: str) -> dict[str, An
         "problem": problem,
         "cure": cure_of(record),
         "raw": raw,
-        "names_backends": knows_addresses(sight, record.llm),
+        "names_backends": _names_backends(sight, record),
+        "fleet": fleet_name(record.llm),
         "powers": included_roles(request.user, record.project),
     }
+
+
+def _names_backends(sight: Sight, record: RolloutRecord) -> bool:
+    """Say whether a reader may know where turns were sampled; names of a fleet's workers are declared, and no addresses."""
+    return fleet_name(record.llm) is not None or knows_addresses(sight, record.llm)
 
 
 def record_file(request: HttpRequest, sight: Sight, rollout_id: str, number: int) -> HttpResponse:
@@ -97,7 +104,7 @@ def record_file(request: HttpRequest, sight: Sight, rollout_id: str, number: int
 
     def content(record: RolloutRecord) -> bytes:
         found = record_of(rollout_id, number)
-        if not knows_addresses(sight, record.llm):
+        if not _names_backends(sight, record):
             found["header"].pop("backend", None)
         return msgspec.json.format(msgspec.json.encode(found), indent=2)
 

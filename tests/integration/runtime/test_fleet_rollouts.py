@@ -38,6 +38,7 @@ from tests.integration.runtime.fleet_processes import (
     running_at,
     until_running,
 )
+from tests.integration.runtime.prorl_rig import body, process, prorl
 from tests.integration.runtime.rollout_rig import (
     ROLLOUTS,
     RolloutRig,
@@ -209,6 +210,30 @@ async def test_sglang_answers_a_rollout_by_its_own_protocol(
     check_tokens(found.segments[0], 0, 2, 20)
     assert [each.sampled_tokens for each in usages if each] == [20, 20]
     assert [bool(each.cached_tokens) for each in usages if each] == [False, True]
+
+
+async def test_a_client_of_prorl_samples_from_a_fleet(
+    runtime_redis: RedisServer, keys: Keys, tmp_path: Path
+) -> None:
+    port = free_port()
+    settings = {"X-Tangram-Llm": "fleet:m"}
+    instance = {"data_source": "noop", "instance_id": "i", "turns": 2, "trajectory_id": 0}
+    async with (
+        engine(port, "--speed", "20"),
+        running(runtime_redis, keys, tmp_path, FleetEngine.VLLM, [port]) as (rollouts, _),
+        prorl(rollouts, **settings) as client,
+    ):
+        cleared = await client.post("/clear_llm_server")
+        added = await client.post("/add_llm_server", json={"address": "http://10.0.0.7:8000/v1"})
+        (await client.post("/start")).raise_for_status()
+        answer = (await process(client, body(instance, sampling(20)))).json()
+
+    assert (cleared.status_code, added.status_code) == (200, 200)
+    assert added.json()["status"] == (
+        "LLM servers are the workers of fleet m; not used: http://10.0.0.7:8000/v1"
+    )
+    assert (answer["resolved"], answer["error"]) == (True, None), answer
+    assert [len(each["token_ids"]) for each in answer["messages"][1::2]] == [20, 20]
 
 
 async def test_a_cancelled_rollout_frees_the_engine_and_wrong_names_are_refused(

@@ -315,6 +315,19 @@ def test_a_failed_rollout_says_what_to_do_and_shows_its_error(
     assert "Traceback: line 7" in page
 
 
+def test_a_rollout_on_a_fleet_names_its_fleet_and_the_workers_of_its_turns(
+    staff: Client, logs: RolloutLogs
+) -> None:
+    name = stored(1, llm="fleet:qwen")
+    write(logs, name, a_turn())
+
+    page = text_of(staff, f"/rollouts/{name}/")
+
+    assert 'href="/fleets/qwen/">qwen' in page
+    assert "weights version 2 at b1" in page
+    assert "/rollouts/backends/#" not in page
+
+
 def test_a_rollout_whose_log_is_deleted_or_damaged_keeps_its_row(
     staff: Client, logs: RolloutLogs, tmp_path: Path
 ) -> None:
