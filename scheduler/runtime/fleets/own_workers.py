@@ -243,8 +243,8 @@ class OwnWorkers:
             return
         try:
             memory.why = await self._why_ended(memory.action)
-        except TangramError as error:
-            log.warning("why %s ended is not known: %s", memory.action, error)
+        except Exception as error:  # rows may be away, whatever has them
+            log.warning("why %s ended is not known: %r", memory.action, error)
 
     async def _report(self, found: dict[str, list[OwnWorkerReport]]) -> None:
         """Report the workers of each fleet, and forget deleted fleets without any."""
