@@ -47,4 +47,5 @@ docs: ## redraw the documents that are made from code
 	$(PYTHON) -m docs.layers
 
 pictures: ## take the pictures of the documents from a running Tangram (Chromium, 4 minutes)
-	$(PYTHON) -m docs.pictures
+	DJANGO_SETTINGS_MODULE=tangram_web.settings TANGRAM_HOME=$$(mktemp -d) $(PYTHON) -c \
+	  "import django; django.setup(); from docs.pictures import main; main()" $(PICTURES)

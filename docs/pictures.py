@@ -1,14 +1,16 @@
 """Screenshots of the documents, taken from a running Tangram: `make pictures`.
 
 A separate Tangram runs episodes of a few trainers for a while: commands, calls of GPU services
-(small processes with a delay) and of an API with a quota. Chromium then takes screenshots of its
-pages. Cores and GPUs are declared, the processes are real. The tests of the incident drills take the
-drills' screenshots. ``python -m docs.pictures --only overview queues`` takes some.
+(small processes with a delay) and of an API with a quota; agents sample from a fleet of modelled
+engines. Chromium then takes screenshots of its pages. Cores and GPUs are declared, the processes are
+real. The tests of the incident drills take the drills' screenshots.
+``make pictures PICTURES="--only overview queues"`` takes some.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import random
 import re
@@ -18,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +29,7 @@ from urllib.error import URLError
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.acceptance.browser.conftest import entry_link
+from tests.acceptance.browser.fleets import generate, modelled_engine
 from tests.acceptance.browser.pages import apply, visit
 from tests.acceptance.up.conftest import Tangram
 from tests.architecture.tree import ROOT
@@ -62,6 +65,15 @@ spec:
   limit_units: 4
   quotas: [{units: 40, window_seconds: 60}]
 """
+FLEET: Final = """apiVersion: tangram/v1
+kind: Fleet
+metadata: {{name: Qwen3-8B}}
+spec:
+  engine: vllm
+  workers:
+{workers}
+"""
+AGENTS: Final = 14
 SERVICES: Final = {"reward-7b": 2, "judge-32b": 4, "verifier": 4}
 
 
@@ -97,13 +109,18 @@ def _take_screenshots(folder: Path, seconds: float, only: list[str]) -> None:
     tangram = Tangram(folder / "home", "--no-demo", "--cpus", "16")
     try:
         tangram.wait_until_ready()
-        with _browser() as browser:
+        with _browser() as browser, ExitStack() as engines:
             page = browser.new_context().new_page()
             page.goto(entry_link(tangram))
             services = [
                 SERVICE.format(name=name, gpus=gpus, model=model) for name, gpus in SERVICES.items()
             ]
-            apply(page, "---\n".join([SEARCH, *services]))
+            urls = [engines.enter_context(modelled_engine())[1] for _ in range(3)]
+            workers = [
+                f"    - {{name: w{at}, url: {url}, slots: 4}}" for at, url in enumerate(urls, 1)
+            ]
+            fleet = FLEET.format(workers="\n".join(workers))
+            apply(page, "---\n".join([SEARCH, fleet, *services]))
             with _running_trainers(tangram):
                 time.sleep(seconds)
                 _submit_burst(tangram)
@@ -134,6 +151,10 @@ def _running_trainers(tangram: Tangram) -> Iterator[None]:
         threading.Thread(target=_run_episodes, args=(tangram, number, stopped), daemon=True)
         for number in range(TRAINERS)
     ]
+    trainers += [
+        threading.Thread(target=_run_agents, args=(tangram, number, stopped), daemon=True)
+        for number in range(AGENTS)
+    ]
     for trainer in trainers:
         trainer.start()
     yield
@@ -157,6 +178,20 @@ def _run_episodes(tangram: Tangram, number: int, stopped: threading.Event) -> No
                 }
                 with _ignoring_errors_after_stop(stopped):
                     tangram.post("/api/v1/actions?wait=60", {**named, **action})
+
+
+def _run_agents(tangram: Tangram, number: int, stopped: threading.Event) -> None:
+    """Run trajectories of an agent, one after the other: sample, use a tool, sample again."""
+    draw = random.Random(100 + number)
+    for count in itertools.count(1):
+        name, steps = f"agent-{number:02}-{count:02}", draw.choice([2, 3, 4, 6, 12])
+        for _ in range(steps):
+            with _ignoring_errors_after_stop(stopped):
+                generate(tangram, "Qwen3-8B", name, draw.randrange(1_000, 15_000))
+            if stopped.wait(draw.uniform(0.5, 4.0)):
+                return
+        with _ignoring_errors_after_stop(stopped):
+            tangram.post(f"/api/v1/trajectories/{name}/finish", {})
 
 
 @contextmanager
@@ -208,6 +243,7 @@ def _screenshots(tangram: Tangram) -> dict[str, Screenshot]:
         "waiting": Screenshot(f"/actions/{waiting}/", 760),
         "cpu": Screenshot("/cpu/", 620, "dark"),
         "gpu-past": Screenshot(f"/gpu/?at={int(time.time()) - 30}", 800),
+        "fleets": Screenshot("/fleets/Qwen3-8B/", 1180),
         "task": Screenshot("/tasks/default/swe-grpo-7/", 800),
         "trajectory": Screenshot(f"/trajectories/{episode}/", 860),
         "trace": Screenshot(f"/trace/?trajectory={episode}", 640),

@@ -36,6 +36,10 @@ MOVES: Final = {
 _report = msgspec.json.Decoder(KeeperReport)
 
 
+#: A keeper asks each worker more often than that.
+SILENT_SECONDS: Final = 60.0
+
+
 class WorkerRow(msgspec.Struct, frozen=True):
     """A worker as a row of the page."""
 
@@ -73,6 +77,12 @@ def way_of(fleet: FleetStatus) -> str:
         how = "caches are not moved: a trajectory on another worker has its prompt processed again"
         return how if not fleet.transfer else f"{how}, as declared"
     return f"caches are moved by {how}, as {'declared' if fleet.transfer else 'probed'}"
+
+
+def silent_seconds(rows: Sequence[WorkerRow]) -> float | None:
+    """Return since when no worker was checked, if that is too long ago for a keeper that runs; None otherwise."""
+    ages = [row.checked_seconds for row in rows if row.checked_seconds is not None]
+    return min(ages) if ages and min(ages) > SILENT_SECONDS else None
 
 
 def worker_rows(

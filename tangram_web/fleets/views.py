@@ -19,7 +19,7 @@ from tangram_web.accounts.access import role_everywhere, roles_of
 from tangram_web.accounts.models import Role
 from tangram_web.dashboard.guards import refuse
 from tangram_web.fleets.drawings import LoadBar, accuracy_of, length_pairs, load_strip
-from tangram_web.fleets.probes import report_of, way_of, worker_rows
+from tangram_web.fleets.probes import report_of, silent_seconds, way_of, worker_rows
 from tangram_web.lib import scheduler_client
 from tangram_web.live.access import Sight
 from tangram_web.pools.models import FleetRow
@@ -79,13 +79,15 @@ def fleet(request: HttpRequest, sight: Sight, fleet: str) -> dict[str, Any] | Ht
     names = worker_names(found.workers)
     route = found.route
     shown = _summary(found, sight)
+    rows = worker_rows(shown["workers"], report)
     return {
         "name": fleet,
         "problem": "",
         **shown,
         "own": [] if report is None else _own_workers(report, sight),
         "division": None if report is None else report.division,
-        "rows": worker_rows(shown["workers"], report),
+        "rows": rows,
+        "silent": silent_seconds(rows),
         "operates": everywhere,
         "plans": plans,
         "lengths": length_pairs(found.trajectories, found.workers, operated),

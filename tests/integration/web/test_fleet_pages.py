@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
 
@@ -28,7 +28,7 @@ from domain.fleets import FleetEngine, FleetWorker, PlacementName, PriorityUse, 
 from tangram_web.accounts.models import Membership, Role
 from tangram_web.audit.models import AuditEntry
 from tangram_web.fleets.drawings import accuracy_of
-from tangram_web.fleets.probes import worker_rows
+from tangram_web.fleets.probes import silent_seconds, worker_rows
 from tangram_web.lib import bus, scheduler_client
 from tangram_web.operations import audited_events
 from tangram_web.pools.manifests import parse
@@ -171,6 +171,9 @@ def test_what_the_keeper_found_is_beside_each_worker() -> None:
     rows = worker_rows(WORKERS, KeeperReport(workers=[probed]), now)
 
     assert [(row.checked_seconds, row.failing) for row in rows] == [(2.0, 2), (None, 0)]
+    assert silent_seconds(rows) is None
+    later = worker_rows(WORKERS, KeeperReport(workers=[probed]), now + timedelta(seconds=60))
+    assert silent_seconds(later) == 62.0
     assert (rows[0].priorities, rows[0].moves) == ("lower first", "not known yet")
 
 
