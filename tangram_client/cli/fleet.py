@@ -15,6 +15,7 @@ _WORKERS: Final = (
     "WORKER", "STATE", "DEGREE", "RUNNING", "WAITING", "CACHES", "VERSION", "PRIORITIES", "MOVES", "WHY",
 )  # fmt: skip
 _TRAJECTORIES: Final = ("TRAJECTORY", "STATE", "WORKER", "STEPS", "SAMPLED", "PREDICTED")
+_OWN: Final = ("ON GPUS", "STATE", "NODE", "GPUS", "ACTION", "WHY")
 _MOVES: Final = ("MOVES", "FROM", "TO", "STATE", "TOKENS", "ENDS SOONER BY")
 _PLACEMENTS: Final = ("TRAJECTORY", "WORKER", "PLANNED", "CONTEXT", "REST")
 _limit = click.option("--limit", type=click.IntRange(0, 1000), help="Trajectories, longest first.")
@@ -117,6 +118,9 @@ def _show_status(found: FleetInfo) -> None:
         codes = ", ".join(sorted(found.unrouted))
         say(f"{without} generations wait without a worker ({codes})")
     show(rows(_WORKERS, [_worker(each) for each in found.workers]))
+    if own := found.body.get("own"):
+        click.echo()
+        show(rows(_OWN, [_own(each) for each in own]))
     if found.trajectories:
         click.echo()
         show(rows(_TRAJECTORIES, [_trajectory(each) for each in found.trajectories]))
@@ -148,6 +152,18 @@ def _worker(found: Mapping[str, Any]) -> tuple[str, ...]:
         str(found["weights_version"]), found["priorities"] or "–", found["moves"] or "–",
         found["unhealthy"],
     )  # fmt: skip
+
+
+def _own(found: Mapping[str, Any]) -> tuple[str, ...]:
+    gpus = ",".join(map(str, found["gpus"])) or f"{found['degree']} wanted"
+    return (
+        found["name"],
+        found["state"],
+        found["node"] or "–",
+        gpus,
+        found["action"] or "–",
+        found["detail"],
+    )
 
 
 def _trajectory(found: Mapping[str, Any]) -> tuple[str, ...]:

@@ -78,6 +78,17 @@ def test_the_command_line_shows_workers_and_lengths(server: FakeServer) -> None:
     assert json.loads(tangram(server, "fleet", "status", "m", "-o", "json").stdout) == STATUS
 
 
+def test_the_command_line_shows_workers_on_gpus_that_do_not_serve_yet(server: FakeServer) -> None:
+    own = {
+        "name": "own-2x-1", "degree": 2, "state": "waits", "detail": "no chunk is free", "node": "",
+        "gpus": [], "action": "act_1",
+    }  # fmt: skip
+    answers(server, {**STATUS, "own": [own], "trajectories": []})
+
+    shown = tangram(server, "fleet", "status", "m").stdout.splitlines()[-1]
+    assert shown.split() == "own-2x-1 waits – 2 wanted act_1 no chunk is free".split()
+
+
 def test_the_command_line_says_what_would_move_and_that_nothing_did(server: FakeServer) -> None:
     kept = {**PLAN, "code": "kept", "gain_seconds": None, "placements": []}
     answers(server, PLAN, kept)
