@@ -84,6 +84,20 @@ class PredictorReport(msgspec.Struct, omit_defaults=True):
     starts: int = 0
 
 
+class MovesReport(msgspec.Struct, omit_defaults=True):
+    """What became of the moves of one fleet, since its keeper keeps it."""
+
+    #: Transfers that run, or wait for the scheduler's word.
+    running: int = 0
+    moved: int = 0
+    moved_tokens: int = 0
+    failed: int = 0
+    #: Given up before they began: the trajectory was back.
+    dropped: int = 0
+    #: Why the latest one failed.
+    why: str = ""
+
+
 class KeeperReport(msgspec.Struct, omit_defaults=True):
     """What the keeper knows of one fleet."""
 
@@ -99,3 +113,5 @@ class KeeperReport(msgspec.Struct, omit_defaults=True):
     #: None: no other one was considered.
     division: DivisionReport | None = None
     predictor: PredictorReport | None = None
+    #: None: no move was planned.
+    made_moves: MovesReport | None = None

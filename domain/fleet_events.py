@@ -1,6 +1,6 @@
 """Events of fleets: their workers, predictions for trajectories, and moves of caches.
 
-The router and the probes of workers send `FleetWorkersChanged` and `CacheMoved`, predictors send `TrajectoryPredicted`, pages
+The router and the keeper of fleets send `FleetWorkersChanged`, the keeper `CacheMoved` and `TrajectoryPredicted`, pages
 `TrajectoryPinned`. The core answers with the decisions `SetFleet` and `MoveCache`; generations are actions, and have the
 events of actions.
 
@@ -51,6 +51,8 @@ class CacheMoved(EventBase):
     ended: bool = False
     #: Tokens that the target has; 0 at its end: it failed.
     tokens: int = 0
+    #: Why it failed.
+    why: str = ""
 
 
 class TrajectoryPinned(EventBase):

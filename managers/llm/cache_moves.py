@@ -18,6 +18,7 @@ Rules
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 from urllib.parse import quote
@@ -34,6 +35,16 @@ MOVE_SECONDS: Final = 120.0
 #: Where LMCache keeps what leaves the GPU.
 _LMCACHE_LOCATION: Final = "LocalCPUBackend"
 _SHOWN_CHARACTERS: Final = 300
+#: As a worker of engine ``torch`` takes it.
+_LONGEST_CACHE_NAME: Final = 512
+
+
+def cache_name(trajectory: str) -> str:
+    """Return the name under which workers of engine ``torch`` keep the cache of a trajectory: ASCII, fit for a header."""
+    name = quote(trajectory, safe="/")
+    if len(name) <= _LONGEST_CACHE_NAME:
+        return name
+    return hashlib.sha256(trajectory.encode()).hexdigest()
 
 
 class CacheMoveFailed(TangramError):

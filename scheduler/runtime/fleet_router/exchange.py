@@ -79,13 +79,16 @@ class WorkerExchange:
         self._shown = shown
         #: Status of the answer; 0: there is none yet.
         self.status = 0
+        #: Name of the cache that its worker keeps for the trajectory; empty: none by name.
+        self.cache = ""
 
     async def run(self, worker: FleetWorker, priority: int | None) -> TokenUsage | None:
         """Ask the worker and pass on its answer but for its end; return the tokens, None after an error.
 
         Raises NotReached, BrokenOff, PriorityRefused, and what the client's channel raises.
         """
-        answer = await self._client.post(worker.url, self._asked.path, self._asked.body(priority))
+        body = self._asked.body(priority)
+        answer = await self._client.post(worker.url, self._asked.path, body, self.cache)
         try:
             self.status = answer.status
             if answer.headers.get(b"content-type", b"").startswith(_EVENTS):

@@ -35,6 +35,7 @@ from domain.fleets import (
 )
 from domain.ids import ActionId
 from domain.project_limits import Load, loads_of
+from managers.llm.cache_moves import cache_name
 from scheduler.runtime.capacity import FleetCapacity
 from scheduler.runtime.fleet_router.exchange import (
     ClientAnswer,
@@ -244,6 +245,8 @@ class FleetRouter:
         declared = self._fleets().get(fleet)
         engine = FleetEngine.OPENAI if declared is None else declared.engine
         priority = self._priorities.integer(engine, worker, rank, action.priority)
+        if engine is FleetEngine.TORCH and action.trajectory_key is not None:
+            exchange.cache = cache_name(action.trajectory_key)
         try:
             return await exchange.run(worker, priority)
         except PriorityRefused:

@@ -68,18 +68,20 @@ class WorkerClient:
         self._secure: ssl.SSLContext | None = None
         self._closed = False
 
-    async def post(self, url: str, path: str, body: bytes) -> WorkerAnswer:
+    async def post(self, url: str, path: str, body: bytes, cache: str = "") -> WorkerAnswer:
         """Send a request; return its answer when status and headers are there. Raises NotReached, BrokenOff.
 
-        ``url``: base address of a worker. The caller closes the answer.
+        ``url``: base address of a worker. ``cache``: name of the cache that is continued (`managers.llm.cache_moves.cache_name`).
+        The caller closes the answer.
         """
         origin, prefix = _origin_of(url)
         connection = self._kept(origin) or await self._connect(origin)
         answer = WorkerAnswer(self, origin, connection)
+        named = f"x-tangram-trajectory: {cache}\r\n" if cache else ""
         head = (
             f"POST {prefix}{path} HTTP/1.1\r\nhost: {origin.authority}\r\n"
             "content-type: application/json\r\naccept: */*\r\n"
-            f"content-length: {len(body)}\r\n\r\n"
+            f"content-length: {len(body)}\r\n{named}\r\n"
         )
         try:
             connection.send(head.encode() + body, self._silent_seconds)

@@ -3,9 +3,10 @@
 Theory of operation. One process of an installation, the *keeper*, has a lease in Redis (`keeper_lease`). It reads which fleets and
 workers there are (`fleets_in_force`), asks each worker for its health, its weights and its controls (`prober`), and appends
 `FleetWorkersChanged` with what changed. Workers of our own it starts and ends by actions that run their engines (`own_workers`), and it
-divides their GPUs otherwise between two batches (`divisions`). It reads the journal (`journal_follower`), makes steps of trajectories of it (`trajectory_steps`), has a predictor for each fleet in a process of its own
-(`fleet_predictor`, `predictor_child`), and appends `TrajectoryPredicted` while a trajectory is in its tools (`trajectory_predictions`). What it
-found is in Redis for pages (`keeper_reports`).
+divides their GPUs otherwise between two batches (`divisions`). It reads the journal (`journal_follower`), makes steps of trajectories of it
+(`trajectory_steps`), has a predictor for each fleet in a process of its own (`fleet_predictor`, `predictor_child`), and appends
+`TrajectoryPredicted` while a trajectory is in its tools (`trajectory_predictions`). It makes the transfers of `MoveCache` and appends
+`CacheMoved` (`cache_move_runner`). What it found is in Redis for pages (`keeper_reports`).
 
 Rules
 1. Whatever the keeper writes is refused once another process has its lease: a keeper that was stopped and continues changes
@@ -18,7 +19,6 @@ to count, from the registered verdicts. What was learnt of trajectories is in Re
 
 Not built
 - Texts: predictors get numbers. Prompts and answers stay between gateway and worker, and no path leads from there to a predictor.
-- Moves: no process makes the transfers of `MoveCache`. The way is probed and registered (`FleetWorker.moves`), and where it is ``none`` no
-  move is planned; other planned moves are given up by placement after some seconds.
+- Moves through LMCache: its controller finds a cache by its token ids, which the keeper does not have.
 - Folds: no engine sleeps so that a wide one wakes on its GPUs. `placement.folding` says when that ends sooner; no process asks it yet.
 """

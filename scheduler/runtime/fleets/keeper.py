@@ -16,6 +16,7 @@ import redis.asyncio
 from domain.errors import Fenced
 from domain.redis_keys import Keys
 from managers.llm.cache_moves import movers
+from scheduler.runtime.fleets.cache_move_runner import CacheMoveRunner
 from scheduler.runtime.fleets.divisions import Divisions
 from scheduler.runtime.fleets.fleet_predictor import PredictorTimes
 from scheduler.runtime.fleets.fleets_in_force import FleetsInForce
@@ -97,9 +98,8 @@ class FleetKeeper:
         )  # fmt: skip
         try:
             async with _http() as client, asyncio.TaskGroup() as group:
-                prober = Prober(
-                    client, fleets, self.lease, reports, movers(client), self._options.pauses
-                )
+                ways = movers(client)
+                prober = Prober(client, fleets, self.lease, reports, ways, self._options.pauses)
                 # Queries alone pass here, which need no lease: they change nothing.
                 submitter = Submitter(self._client, self._keys)
                 queries = SchedulerQueries(self._client, self._keys, submitter, self.lease.name)
@@ -108,9 +108,11 @@ class FleetKeeper:
                     client, fleets, self.lease, reports, queries, doors, divisions,
                     self._why_ended, self._options.steps,
                 )  # fmt: skip
+                moves = CacheMoveRunner(fleets, self.lease, reports, queries, ways)
                 for part in (
                     self._renew(), fleets.run(), prober.run(), reports.run(), submitter.run(),
-                    queries.run(), own.run(), predictions.run(), self._follow(predictions),
+                    queries.run(), own.run(), predictions.run(), moves.run(),
+                    self._follow(predictions, moves),
                 ):  # fmt: skip
                     group.create_task(part)
         except* Fenced as error:
@@ -120,9 +122,9 @@ class FleetKeeper:
         finally:
             await self._give_back()
 
-    async def _follow(self, predictions: TrajectoryPredictions) -> None:
+    async def _follow(self, predictions: TrajectoryPredictions, moves: CacheMoveRunner) -> None:
         """Read the journal until cancelled, from where the keeper before stored that it was."""
-        follower = JournalFollower(self._client, self._keys, [predictions])
+        follower = JournalFollower(self._client, self._keys, [predictions, moves])
         await follower.run(await predictions.recall(follower))
 
     async def _renew(self) -> None:

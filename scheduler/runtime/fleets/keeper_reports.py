@@ -11,7 +11,13 @@ from typing import Final
 import msgspec
 import redis
 
-from contract.fleet_reports import KeeperReport, OwnWorkerReport, PredictorReport, ProbedWorker
+from contract.fleet_reports import (
+    KeeperReport,
+    MovesReport,
+    OwnWorkerReport,
+    PredictorReport,
+    ProbedWorker,
+)
 from contract.responses import rfc3339
 from scheduler.runtime.fleets.keeper_lease import KeeperLease
 from scheduler.runtime.redis.clients import keep_running
@@ -52,6 +58,10 @@ class KeeperReports:
         known = self._reports.get(fleet)
         if workers != ([] if known is None else known.own):
             self.of(fleet).own = workers
+
+    def moved(self, fleet: str, moves: MovesReport) -> None:
+        """Replace what became of a fleet's moves."""
+        self.of(fleet).made_moves = moves
 
     async def forget(self, fleet: str) -> None:
         """Forget a fleet. Raises Fenced, RedisError."""

@@ -91,10 +91,14 @@ class KeeperRig(Rig):
         urls: Sequence[str],
         engine: FleetEngine = FleetEngine.VLLM,
         slots: int = 8,
+        degrees: Sequence[int] = (),
         **fleet: Any,
     ) -> None:
-        """Start the loop with workers ``w1``, ``w2``, … at these addresses."""
-        workers = tuple(WorkerSpec(f"w{n}", url, slots) for n, url in enumerate(urls, 1))
+        """Start the loop with workers ``w1``, ``w2``, … at these addresses; of these degrees, else 1."""
+        workers = tuple(
+            WorkerSpec(f"w{n}", url, slots, degree)
+            for n, (url, degree) in enumerate(zip(urls, degrees or [1] * len(urls), strict=True), 1)
+        )
         spec = FleetSpec(engine, workers=workers, **fleet)
         self.loop = LoopThread(self.url, self.keys, replace(CONFIG, fleets={"m": spec}))
 

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Iterable
-from itertools import count
 from typing import Any, cast
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
-from domain.action import Outcome
-from domain.decisions import Grant
-from domain.events import ActionFinished, ActionStarted, ActionSubmitted, TrajectoryFinished
 from domain.fleet_events import TrajectoryPredicted
-from domain.fleets import TokenUsage
 from scheduler.runtime.fleets.fleet_predictor import PredictorTimes
 from scheduler.runtime.fleets.trajectory_predictions import STEPS, StepsMemory
 from scheduler.runtime.redis.journal import Journal
-from tests.builders import a_generation
+from tests.integration.runtime.fleet_trajectories import Trajectories
 from tests.integration.runtime.keeper_rig import SOON, KeeperRig, an_engine
 
 pytestmark = pytest.mark.slow
@@ -31,50 +25,15 @@ QUICK = replace(
 LONG, SHORT = 400, 20
 
 
-class Trajectories:
-    """Trainers of a fleet without a gateway: their requests, and the reports of the gateway that would hold them."""
-
-    def __init__(self, rig: KeeperRig) -> None:
-        self._rig = rig
-        self._names = count()
-
-    async def generate(self, tokens: dict[str, int]) -> dict[str, Grant]:
-        """Let each trajectory have an answer of so many tokens; return the grants."""
-        names = {f"g{next(self._names)}": each for each in tokens}
-        self._rig.tell(
-            *(
-                ActionSubmitted(action=a_generation(name, each, group=each))
-                for name, each in names.items()
-            )
-        )
-        grants = await self._rig.until_journalled(lambda facts: _grants(facts, names))
-        for name, each in names.items():
-            usage = TokenUsage(100, tokens[each])
-            done = ActionFinished(
-                action_id=grants[name].action_id, node="", outcome=Outcome.COMPLETED, usage=usage
-            )
-            self._rig.tell(ActionStarted(action_id=grants[name].action_id, node=""), done)
-        return {each: grants[name] for name, each in names.items()}
-
-    def finish(self, names: Iterable[str]) -> None:
-        """Finish trajectories."""
-        self._rig.tell(*(TrajectoryFinished(project="default", trajectory=each) for each in names))
-
-    async def train(self, count: int) -> None:
-        """Finish trajectories whose first answer shows how long they become."""
-        slow = [f"slow-{n}" for n in range(count)]
-        quick = [f"quick-{n}" for n in range(count)]
-        for _ in range(2):
-            await self.generate(dict.fromkeys(slow, LONG) | dict.fromkeys(quick, SHORT))
-        for _ in range(2):
-            await self.generate(dict.fromkeys(slow, LONG))
-        self.finish((*slow, *quick))
-
-
-def _grants(facts: list[Any], names: Iterable[str]) -> dict[str, Grant] | None:
-    found = {each.action_id: each for each in facts if isinstance(each, Grant)}
-    wanted = set(names)
-    return {str(k): v for k, v in found.items()} if wanted <= found.keys() else None
+async def train(trainers: Trajectories, count: int) -> None:
+    """Finish trajectories whose first answer shows how long they become."""
+    slow = [f"slow-{n}" for n in range(count)]
+    quick = [f"quick-{n}" for n in range(count)]
+    for _ in range(2):
+        await trainers.generate(dict.fromkeys(slow, LONG) | dict.fromkeys(quick, SHORT))
+    for _ in range(2):
+        await trainers.generate(dict.fromkeys(slow, LONG))
+    trainers.finish((*slow, *quick))
 
 
 def predictions(facts: list[Any], *names: str) -> dict[str, TrajectoryPredicted] | None:
@@ -94,7 +53,7 @@ async def test_a_trained_predictor_changes_the_rank_of_the_next_generation(
     (engine,) = await fleet.serve(an_engine())
     fleet.lead([engine.url], slots=100)
     trainers = Trajectories(fleet)
-    await trainers.train(30)
+    await train(trainers, 30)
     fleet.keep(QUICK)  # it learns from the journal what was before it
     report = await fleet.until_reported(lambda found: found.predictor and found.predictor.fits)
     assert report.predictor is not None
@@ -115,7 +74,7 @@ async def test_a_keeper_that_takes_over_goes_on_where_the_one_before_was(fleet: 
     fleet.lead([engine.url], slots=100, predictor="history")
     trainers = Trajectories(fleet)
     _, running = fleet.keep(QUICK)
-    await trainers.train(3)
+    await train(trainers, 3)
     await trainers.generate({"t": LONG})
     await fleet.until_reported(lambda found: found.predictor and found.predictor.learnt == 6)
     before = await fleet.until_journalled(lambda facts: predictions(facts, "t"))
