@@ -61,11 +61,16 @@ class Events:
         self._reading = threading.Lock()
         self._streams: list[tuple[str, int, codecs.IncrementalDecoder]] = []
         self.id = ""
+        self._later = b""
 
-    def write(self, event: dict[str, Any]) -> None:
-        """Write one event."""
+    def write(self, event: dict[str, Any], *, later: bool = False) -> None:
+        """Write one event; ``later``: together with the next one, which follows at once."""
         data = json.dumps(event, default=str).encode() + b"\n"
         with self._lock:
+            data, self._later = self._later + data, b""
+            if later:
+                self._later = data
+                return
             while data:
                 data = data[os.write(self._out, data) :]
 
@@ -73,7 +78,8 @@ class Events:
         """Write an event of the present execution, behind what was printed before it."""
         if kind in ("result", "error"):
             self.drain()
-        self.write({"id": self.id, "type": kind, **members})
+        last = kind == "result" and members["is_main_result"]
+        self.write({"id": self.id, "type": kind, **members}, later=last)
 
     def capture(self, name: str, descriptor: int) -> None:
         """Read a standard stream from now on."""

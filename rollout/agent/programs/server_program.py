@@ -35,6 +35,8 @@ from typing import Any
 #: Characters that are kept of one output: a third is the beginning.
 KEPT = 30000
 MAX_LINE_BYTES = 16 * 1024 * 1024
+#: Bytes of one read; memory of more would be mapped for each.
+READ_BYTES = 64 * 1024
 #: A kernel has so long after an interrupt.
 GRACE_SECONDS = 3.0
 #: Members of a result that are images, and the media types that a cell's answer mentions: asking objects for more takes time.
@@ -135,7 +137,7 @@ class Kernel:
     def events(self) -> Any:
         """Return the events that have arrived; None at its end."""
         try:
-            data = self.connection.recv(1 << 20)
+            data = self.connection.recv(READ_BYTES)
         except OSError:
             data = b""
         return [json.loads(line) for line in self._lines.feed(data)] if data else None
@@ -175,7 +177,7 @@ class RequestServer:
         lines, out = Lines(), os.dup(1)
 
         def arrived() -> None:
-            data = os.read(0, 1 << 20)
+            data = os.read(0, READ_BYTES)
             if not data:
                 raise SystemExit
             self._take(lines.feed(data), lambda answer: _write_all(out, _line(answer)))
@@ -209,7 +211,7 @@ class RequestServer:
 
         def arrived() -> None:
             try:
-                data = connection.recv(1 << 20)
+                data = connection.recv(READ_BYTES)
                 self._take(lines.feed(data), send)
             except (OSError, ValueError):
                 data = b""
