@@ -160,7 +160,7 @@ def test_a_process_that_leaves_its_session_with_the_pipe_holds_nothing_up(
         os.write(pipe, b"no end of a line")
         if os.fork() == 0:
             os.setsid()
-            while not os.path.exists({str(over)!r}):
+            while os.path.exists({str(repository)!r}) and not os.path.exists({str(over)!r}):
                 time.sleep(0.05)
             os._exit(0)
     """
