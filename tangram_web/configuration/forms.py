@@ -164,6 +164,18 @@ _FLEET: Final = {
     "degrees": Help("GPUs that a worker of its own may have.", "[1, 2, 4]"),
     "pool": Help("Pool whose GPUs they take."),
     "slots": Help("Requests at once, for each GPU of a worker of its own."),
+    "command": Help(
+        "What starts the engine of a worker of its own; it names {port}, and may name {host}, {gpus}, {source}, {model},"
+        " {slots}, {python}. Empty: the usual command of the engine.",
+        "[python3, -m, my_engine, --port, '{port}']",
+    ),
+    "python": Help("Interpreter that has torch, for workers of its own with engine torch."),
+    "env": Help(
+        "Variables of the engine's environment; stored sealed.", "{HF_HOME: /models/cache}"
+    ),
+    "start_seconds": Help(
+        "A worker of its own that has not answered after so long is reported; longer for large models."
+    ),
     "policy": Help(
         "Chooses the worker and the order: hedged, or paper for Heddle as it is printed."
     ),

@@ -66,7 +66,8 @@ class PredictorProcess:
 
     async def __aexit__(self, *_: object) -> None:
         """Kill it."""
-        self._writer.close()
+        # Not closed: that would wait until it has read what is written.
+        self._writer.transport.abort()
         await self._end()
 
     async def _end(self) -> None:
