@@ -3,7 +3,8 @@
 A test of real processes can fail because the machine was busy with the other tests of its part. A repeat without these
 tells a wrong program from a slow machine: what fails alone fails the run, and what passes is named in the last line of
 the run. Unit and architecture tests are never repeated, and neither are many failed tests, a failed check, or a run that
-broke off (docs/decisions/0171). A pytest plugin, named in pyproject.toml.
+broke off (docs/decisions/0171). One exception: what an earlier test left open is found when memory is freed, in whichever
+test that is. A pytest plugin, named in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -20,12 +21,20 @@ MOST: Final = 8
 #: Tests of these folders depend on nothing that is slow.
 _NEVER: Final = ("tests/unit/", "tests/architecture/")
 
+#: What pytest raises in a test for an object that another one may have left.
+_LEFT_BEHIND: Final = ("PytestUnraisableExceptionWarning", "multiple unraisable exception warnings")
+
 _failed: dict[str, None] = {}  # in the order of their failures
+_left_behind: set[str] = set()
 
 
-def repeatable(failed: Collection[str]) -> bool:
-    """Say whether a run that failed for these tests alone is repeated for them."""
-    return 0 < len(failed) <= MOST and not any(nodeid.startswith(_NEVER) for nodeid in failed)
+def repeatable(failed: Collection[str], left_behind: Collection[str] = ()) -> bool:
+    """Say whether a run that failed for these tests alone is repeated for them.
+
+    ``left_behind``: those of them that failed for an object of an earlier test.
+    """
+    own = [nodeid for nodeid in failed if nodeid not in left_behind]
+    return 0 < len(failed) <= MOST and not any(nodeid.startswith(_NEVER) for nodeid in own)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,6 +48,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Note a failed test, whichever phase failed."""
     if report.failed:
         _failed[report.nodeid] = None
+        crash = getattr(report.longrepr, "reprcrash", None)
+        if crash is not None and any(each in crash.message for each in _LEFT_BEHIND):
+            _left_behind.add(report.nodeid)
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
@@ -56,6 +68,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     only_tests = session.exitstatus == pytest.ExitCode.TESTS_FAILED and not os.environ.get(
         "TANGRAM_FAILED_CHECKS"
     )
-    path.write_text(
-        "".join(f"{each}\n" for each in _failed) if only_tests and repeatable(_failed) else ""
-    )
+    again = only_tests and repeatable(_failed, _left_behind)
+    path.write_text("".join(f"{each}\n" for each in _failed) if again else "")

@@ -27,6 +27,12 @@ def test_few_failed_tests_of_processes_are_repeated(failed: list[str], may: bool
     assert repeatable(failed) is may
 
 
+def test_a_unit_test_is_repeated_where_it_failed_for_what_another_left() -> None:
+    mine, theirs = "tests/unit/core/test_a.py::test_b", "tests/unit/core/test_a.py::test_c"
+    assert repeatable([theirs], [theirs])
+    assert not repeatable([mine, theirs], [theirs])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("checks", "broken", "listed"),
