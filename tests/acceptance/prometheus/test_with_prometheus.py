@@ -45,6 +45,16 @@ MAY_BE_EMPTY = {
     "tangram_cpuset_repairs_total",
     "tangram_actions_resized_total",
     "tangram_actions_requeued_total",
+    # No fleet has generations here (tests/unit/metrics/test_generations_are_counted.py).
+    "tangram_fleet_running_generations",
+    "tangram_fleet_slots",
+    "tangram_fleet_waiting_generations",
+    "tangram_fleet_unrouted_generations",
+    "tangram_fleet_worker_healthy",
+    "tangram_fleet_worker_drained",
+    "tangram_fleet_trajectories",
+    "tangram_generations_total",
+    "tangram_generation_tokens_total",
 }
 
 
