@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import httpcore
+import msgspec
 from msgspec.structs import replace
 
 from domain.action import Outcome
 from domain.allocation import Allocation, Home, Hosting
-from domain.apis import ApiConfig, CallSpec, Reach, ServiceResult
+from domain.apis import ApiConfig, CallResult, CallSpec, Reach, ServiceResult
 from domain.events import ChunkReport
+from domain.fleets import TokenUsage
 from domain.ports import ResponseStreams, RunOrder, RunReport
 from domain.services import Engine, GpuService
 from managers.common.api_calls.exchange import CallAttempt, exchange
@@ -28,6 +30,31 @@ ANSWER_BYTES: Final = 2**20
 _TRAJECTORY_HEADER: Final = "X-Tangram-Trajectory"
 #: Outcomes after which the state of the server is unknown.
 _BROKEN: Final = frozenset({Outcome.INFRA_FAILED, Outcome.UNKNOWN})
+
+
+class _ReportedTokens(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+
+
+class _CountedAnswer(msgspec.Struct):
+    usage: _ReportedTokens | None = None
+
+
+_answers: Final = msgspec.json.Decoder(_CountedAnswer)
+
+
+def tokens_of(answer: CallResult) -> TokenUsage | None:
+    """Return the tokens that an answer in the form of OpenAI reports; None: it reports none, or is streamed."""
+    if '"usage"' not in answer.body or answer.truncated:
+        return None
+    try:
+        usage = _answers.decode(answer.body).usage
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if usage is None:
+        return None
+    return TokenUsage(max(0, usage.prompt_tokens), max(0, usage.completion_tokens or 0))
 
 
 @dataclass(frozen=True)
@@ -124,7 +151,7 @@ class ServiceCall:
             restore_seconds=self._restore_seconds,
             evicted=tuple(home.service for home in self._hosting.evicted),
         )
-        return replace(report, answer=answer)
+        return replace(report, answer=answer, usage=tokens_of(report.answer))
 
     def _attributed(self) -> CallSpec:
         """Return the call; one of engine ``torch`` names its trajectory, whose cache no client names otherwise."""

@@ -16,6 +16,7 @@ from tangram_web.pools.models import (
     Pool,
     Project,
     Resource,
+    SelectorRow,
     Token,
 )
 
@@ -52,6 +53,13 @@ class ResourceAdmin(ReadOnlyAdmin):
 @admin.register(GpuServiceRow)
 class GpuServiceAdmin(ReadOnlyAdmin):
     """GPU services."""
+
+    list_display = ("name", "created_at")
+
+
+@admin.register(SelectorRow)
+class SelectorAdmin(ReadOnlyAdmin):
+    """Selectors of parallelism."""
 
     list_display = ("name", "created_at")
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from django.db import transaction
 from django.db.models import ProtectedError
 
 from domain.confinement import REQUIRED
 from domain.errors import Conflict, InvalidRequest, NotFound
 from domain.host_memory import why_no_room
 from domain.inventory import Config, ResourceInventory
+from domain.selectors import check_target
 from tangram_web.audit.services import Actor
 from tangram_web.pools.manifests import KINDS, NodeSpec, PoolSpec, Wanted, spec_as_data, specs_of
 from tangram_web.pools.models import (
@@ -24,6 +26,7 @@ from tangram_web.pools.models import (
     Pool,
     Project,
     Resource,
+    SelectorRow,
 )
 from tangram_web.pools.secrets import sealed
 from tangram_web.pools.selectors import current_config
@@ -36,12 +39,13 @@ _KEPT = frozenset({("Pool", "default"), ("Project", "default")})
 
 
 #: Kind → its rows, which store the whole spec.
-_SPEC_ROWS: Final[dict[str, type[GpuServiceRow] | type[FleetRow]]] = {
+_SPEC_ROWS: Final[dict[str, type[GpuServiceRow] | type[FleetRow] | type[SelectorRow]]] = {
     "GpuService": GpuServiceRow,
     "Fleet": FleetRow,
+    "Selector": SelectorRow,
 }
 #: A row of the configuration.
-Row = Pool | Project | Resource | GpuServiceRow | FleetRow | NodeDrain
+Row = Pool | Project | Resource | GpuServiceRow | FleetRow | SelectorRow | NodeDrain
 
 
 class Change(NamedTuple):
@@ -143,11 +147,32 @@ def apply(
         for each in todo:
             _apply_change(each, wanted)
         declared = {each.name for each in todo if each.kind == "GpuService" and each.after}
-        check_host_memory(current_config(), declared)
+        applied = current_config()
+        check_host_memory(applied, declared)
+        for name, selector in applied.selectors.items() if todo else ():
+            check_target(name, selector, applied.services)
         if todo:
             audit.before = {**note.before, **{f"{c.kind}/{c.name}": c.before for c in todo}}
             audit.after = {**note.after, **{f"{c.kind}/{c.name}": c.after for c in todo}}
     return current_config(), todo
+
+
+class _RolledBack(Exception):
+    """Ends the transaction of a trial."""
+
+
+def trial(wanted: Wanted, *, actor: Actor, prune: bool = False) -> Config:
+    """Return the configuration that `apply` would result in; nothing is changed.
+
+    Applied and rolled back in one transaction. Raises InvalidRequest and Conflict.
+    """
+    found: list[Config] = []
+    try:
+        with transaction.atomic():
+            found.append(apply(wanted, actor=actor, prune=prune)[0])
+            raise _RolledBack
+    except _RolledBack:
+        return found[0]
 
 
 def roll_back(

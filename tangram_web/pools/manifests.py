@@ -1,4 +1,4 @@
-"""Configuration files: one document for each pool, project, resource, service, fleet and node.
+"""Configuration files: one document for each pool, project, resource, service, fleet, selector and node.
 
     apiVersion: tangram/v1
     kind: Resource
@@ -40,6 +40,7 @@ from domain.manifest import (
 )
 from domain.policies import DEFAULT_POLICY, parse_policy
 from domain.project_limits import ProjectBounds
+from domain.selectors import SelectorSpec, check_selector
 from domain.services import GpuService, check_service
 from tangram_web.pools.models import (
     LEAST_SILENCE_SECONDS,
@@ -137,6 +138,12 @@ class FleetManifest(_Manifest, frozen=True, kw_only=True, tag="Fleet"):
     spec: FleetSpec
 
 
+class SelectorManifest(_Manifest, frozen=True, kw_only=True, tag="Selector"):
+    """A selector of degrees of parallelism, for a GPU service or an outside trainer."""
+
+    spec: SelectorSpec
+
+
 class NodeManifest(_Manifest, frozen=True, kw_only=True, tag="Node"):
     """A node."""
 
@@ -149,16 +156,18 @@ Manifest = (
     | ResourceManifest
     | ServiceManifest
     | FleetManifest
+    | SelectorManifest
     | NodeManifest
 )
 #: In the order in which objects may refer to others.
-KINDS: Final = ("Pool", "Project", "Resource", "GpuService", "Fleet", "Node")
+KINDS: Final = ("Pool", "Project", "Resource", "GpuService", "Fleet", "Selector", "Node")
 _TYPES: Final[dict[str, Any]] = {
     "Pool": PoolManifest,
     "Project": ProjectManifest,
     "Resource": ResourceManifest,
     "GpuService": ServiceManifest,
     "Fleet": FleetManifest,
+    "Selector": SelectorManifest,
     "Node": NodeManifest,
 }
 #: (kind, name) → spec.
@@ -196,6 +205,8 @@ def _manifest(value: Any) -> Manifest:
             check_service(manifest.metadata.name, manifest.spec)
         elif isinstance(manifest, FleetManifest):
             check_fleet(manifest.metadata.name, manifest.spec)
+        elif isinstance(manifest, SelectorManifest):
+            check_selector(manifest.metadata.name, manifest.spec)
         elif isinstance(manifest, PoolManifest):
             parse_policy(manifest.spec.policy)
             check_pool_shares(manifest.spec.shares)
@@ -230,6 +241,8 @@ def specs_of(config: Config) -> Wanted:
         found["GpuService", name] = service
     for name, fleet in config.fleets.items():
         found["Fleet", name] = fleet
+    for name, selector in config.selectors.items():
+        found["Selector", name] = selector
     for node in config.drained_nodes:
         found["Node", node] = NodeSpec(drained=True)
     return found

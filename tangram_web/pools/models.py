@@ -1,4 +1,4 @@
-"""The configuration: pools, projects, resources, services, fleets, drains, tokens, revisions.
+"""The configuration: pools, projects, resources, services, fleets, selectors, drains, tokens, revisions.
 
 These rows are the truth of the configuration; only `services` and `applying` change them. The
 scheduler gets them as `domain.inventory.Config`; each applied state is stored as a `ConfigRevision`.
@@ -144,6 +144,21 @@ class FleetRow(models.Model):
 
     class Meta:
         verbose_name = "fleet"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class SelectorRow(models.Model):
+    """A selector of degrees of parallelism."""
+
+    name = models.CharField(primary_key=True, max_length=NAME_LENGTH, validators=[_named])
+    #: `domain.selectors.SelectorSpec`.
+    spec = JsonText(default=dict)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        verbose_name = "selector"
 
     def __str__(self) -> str:
         return self.name

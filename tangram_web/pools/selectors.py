@@ -25,6 +25,7 @@ from domain.manifest import PoolShares, ResourceSpec, WarmImages, parts_of
 from domain.principals import Principal, plain_token
 from domain.project_limits import ProjectBounds
 from domain.resources import MILLI
+from domain.selectors import SelectorSpec
 from domain.services import GpuService
 from tangram_web.pools.models import (
     ADDRESS_LENGTH,
@@ -35,6 +36,7 @@ from tangram_web.pools.models import (
     Pool,
     Project,
     Resource,
+    SelectorRow,
     Token,
 )
 
@@ -114,6 +116,10 @@ def current_config() -> Config:
             for row in GpuServiceRow.objects.order_by("name")
         },
         fleets={row.name: fleet_of(row) for row in FleetRow.objects.order_by("name")},
+        selectors={
+            row.name: msgspec.convert(row.spec, SelectorSpec)
+            for row in SelectorRow.objects.order_by("name")
+        },
         drained_nodes=frozenset(NodeDrain.objects.values_list("node", flat=True)),
     )
 

@@ -2,7 +2,7 @@
 
 Rules
 1. A caller of all projects sees every object and member; secrets are never shown to any caller.
-2. Capacity is shared, so pools, resources, services, fleets and drains are visible to all projects, as on the
+2. Capacity is shared, so pools, resources, services, fleets, selectors and drains are visible to all projects, as on the
    live pages: an action of any project may name them.
 3. A project is visible to its own callers alone, and so is its entry in shares.
 4. Members that describe how Tangram reaches a service, a worker or an API belong to the installation, and are
@@ -24,6 +24,7 @@ from domain.fleets import FleetSpec
 from domain.inventory import Config, PoolConfig, ProjectConfig
 from domain.manifest import ResourceSpec
 from domain.principals import Principal
+from domain.selectors import SelectorSpec
 from domain.services import GpuService
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -75,10 +76,16 @@ MEMBERS: Final[Mapping[type[msgspec.Struct], MemberPolicy]] = {
         ),
         hidden=_names("source workers command python env"),
     ),
+    SelectorSpec: MemberPolicy(
+        _names(
+            "target stages degrees contexts responses observes context_limit growth hysteresis switch_seconds pin"
+            " hardware model engine"
+        ),
+    ),
     Config: MemberPolicy(
         _names(
-            "revision pools resources limits apis services fleets drained_nodes node_grace_seconds"
-            " node_dead_seconds"
+            "revision pools resources limits apis services fleets selectors drained_nodes"
+            " node_grace_seconds node_dead_seconds"
         ),
         own=_names("projects"),
         own_below=_names("shares"),
@@ -101,6 +108,7 @@ def visible(config: Config, projects: Projects) -> Config:
         apis=_each(config.apis, projects),
         services=_each(config.services, projects),
         fleets=_each(config.fleets, projects),
+        selectors=_each(config.selectors, projects),
     )
 
 

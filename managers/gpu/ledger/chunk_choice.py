@@ -13,14 +13,14 @@ import numpy as np
 from domain.chunks import TOP, Counts, source_of
 from managers.gpu.ledger.buddies import Buddies, Places
 from managers.gpu.ledger.failed_placements import FailedPlacements
-from managers.gpu.ledger.layout import Layout
+from managers.gpu.ledger.layout import ChunkLayout
 from managers.gpu.ledger.residents import ResidentTable
 
 
 class ChunkChoice(NamedTuple):
     """The state that a choice reads."""
 
-    layout: Layout
+    layout: ChunkLayout
     buddies: Buddies
     residents: ResidentTable
     failed: FailedPlacements

@@ -10,7 +10,7 @@ from domain.allocation import Allocation
 from domain.errors import CapacityError
 from domain.inventory import ResourceInventory
 from managers.gpu.ledger.buddies import Buddies
-from managers.gpu.ledger.layout import Layout
+from managers.gpu.ledger.layout import ChunkLayout
 
 
 class ChunkHolders:
@@ -62,7 +62,7 @@ class ChunkHolders:
 
     def resize(self, inventory: ResourceInventory) -> None:
         """Follow a changed inventory; holders keep their allocations."""
-        self.layout = Layout(inventory)
+        self.layout = ChunkLayout(inventory)
         self.buddies = Buddies(self.layout.cells)
         for unit in self.layout.healthy:
             self.buddies.set(self.layout.slot_of[unit], free=True)

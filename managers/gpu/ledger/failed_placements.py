@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from domain.allocation import Home
 from domain.chunks import SIZES
-from managers.gpu.ledger.layout import Layout
+from managers.gpu.ledger.layout import ChunkLayout
 
 
 class FailedPlacements:
@@ -35,7 +35,7 @@ class FailedPlacements:
         """Say whether ``service`` has failed anywhere."""
         return any(home.service == service for home in self._homes)
 
-    def places(self, service: str, level: int, layout: Layout) -> list[int]:
+    def places(self, service: str, level: int, layout: ChunkLayout) -> list[int]:
         """Return the places of ``level`` on which ``service`` has failed, as flat indices."""
         chunks = [layout.chunk(each.units) for each in self._homes if each.service == service]
         return [slots[0] >> level for slots in chunks if len(slots) == SIZES[level]]

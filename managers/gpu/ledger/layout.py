@@ -14,7 +14,7 @@ from domain.resources import MILLI
 from managers.gpu.ledger.buddies import CELL
 
 
-class Layout:
+class ChunkLayout:
     """The slots of one inventory."""
 
     def __init__(self, inventory: ResourceInventory) -> None:

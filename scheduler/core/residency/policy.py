@@ -27,8 +27,11 @@ from domain.decisions import Decision
 from domain.events import ActionFinished, ChunkReport
 from domain.ids import ResourceId
 from domain.inventory import Config, NodeInventory
+from domain.resources import UnitSet
+from domain.rollouts import Rollout, RolloutResult
 from scheduler.core.policies.choices import Choices
 from scheduler.core.policies.protocol import Policy
+from scheduler.core.residency.selectors import Selectors
 from scheduler.core.state.demand import Needs, QueueKey
 from scheduler.core.state.live import LiveAction, LiveNode
 from scheduler.core.state.queues import WaitQueue, WaitReason
@@ -67,6 +70,8 @@ class ResidencyMemory:
     times: dict[str, RestoreTimes] = field(default_factory=dict)
     #: Residents that were prefetched, and of which no action was granted since.
     prefetched: set[str] = field(default_factory=set)
+    #: What steers the counts of units that calls may have.
+    selectors: Selectors = field(default_factory=Selectors)
 
 
 class ResidencyPolicy:
@@ -155,3 +160,27 @@ class ResidencyPolicy:
 
     def on_config(self, before: Config, decisions: list[Decision]) -> None:
         """Follow a configuration that replaces ``before``."""
+
+    def load(self) -> None:
+        """Follow the configuration of a new state."""
+
+    def on_submitted(
+        self, action: Action, pool: str, decisions: list[Decision]
+    ) -> tuple[Action, UnitSet]:
+        """Return a new ``action`` with the counts that it may have, and those that it asked for where they are others."""
+        return action, ()
+
+    def on_requeued(self, live: LiveAction) -> None:
+        """Give ``live``, which is about to be queued again, the counts that it may have now."""
+
+    def on_usage(self, live: LiveAction, event: ActionFinished) -> None:
+        """Follow the tokens that a call took."""
+
+    def on_rollout(self, rollout: Rollout, decisions: list[Decision]) -> None:
+        """Follow a rollout that was accepted."""
+
+    def on_rollout_ended(self, rollout: Rollout, result: RolloutResult) -> None:
+        """Follow the end of a rollout."""
+
+    def on_nodes_changed(self) -> None:
+        """Give waiting actions the counts that they may have, as a node joined or was removed."""

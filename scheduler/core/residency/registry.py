@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from domain import events
+from domain import events, selector_events
 from domain.action import Action
 from domain.allocation import Allocation
 from domain.decisions import Decision
 from domain.events import ActionFinished, ChunkReport
 from domain.ids import ResourceId
 from domain.inventory import Config, NodeInventory
+from domain.resources import UnitSet
+from domain.rollouts import Rollout, RolloutResult
 from scheduler.core.policies.choices import Choices
 from scheduler.core.policies.protocol import Policy
-from scheduler.core.residency import services
+from scheduler.core.residency import selector_handlers, services
 from scheduler.core.residency.policy import Rank, ResidencyPolicy, ResidentSeat
 from scheduler.core.residency.service_turns import KIND
 from scheduler.core.state.demand import Needs, QueueKey
@@ -34,6 +36,9 @@ POLICIES: Final[dict[str, MakeResidency]] = {KIND: services.ServiceResidency}
 HANDLERS: Final[dict[type, Callable[[State, Any, list[Decision]], None]]] = {
     events.ServiceEvictionAsked: services.eviction_asked,
     events.ServicePrepared: services.prepared,
+    selector_events.SelectorObserved: selector_handlers.observed,
+    selector_events.SelectorProfiled: selector_handlers.profiled,
+    selector_events.SelectorPinned: selector_handlers.pinned,
 }
 
 
@@ -129,3 +134,36 @@ class ResidencyByKind(ResidencyPolicy):
     def on_config(self, before: Config, decisions: list[Decision]) -> None:
         for each in self._policies.values():
             each.on_config(before, decisions)
+
+    def load(self) -> None:
+        for each in self._policies.values():
+            each.load()
+
+    def on_submitted(
+        self, action: Action, pool: str, decisions: list[Decision]
+    ) -> tuple[Action, UnitSet]:
+        asked: UnitSet = ()
+        for each in self._policies.values():
+            action, narrowed = each.on_submitted(action, pool, decisions)
+            asked = asked or narrowed
+        return action, asked
+
+    def on_requeued(self, live: LiveAction) -> None:
+        for each in self._policies.values():
+            each.on_requeued(live)
+
+    def on_usage(self, live: LiveAction, event: ActionFinished) -> None:
+        for each in self._policies.values():
+            each.on_usage(live, event)
+
+    def on_rollout(self, rollout: Rollout, decisions: list[Decision]) -> None:
+        for each in self._policies.values():
+            each.on_rollout(rollout, decisions)
+
+    def on_rollout_ended(self, rollout: Rollout, result: RolloutResult) -> None:
+        for each in self._policies.values():
+            each.on_rollout_ended(rollout, result)
+
+    def on_nodes_changed(self) -> None:
+        for each in self._policies.values():
+            each.on_nodes_changed()

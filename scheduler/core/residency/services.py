@@ -13,7 +13,7 @@ Rules
    service is declared (paper §5.3), without GPU memory, as far as host memory suffices.
 
 `service_turns` decides the order of calls, `placement` the node, `restore_costs` the count, and
-`prefetch` what is restored before it is called.
+`prefetch` what is restored before it is called. `parallelism` chooses the degree of services that a selector steers.
 """
 
 from __future__ import annotations
@@ -31,11 +31,19 @@ from domain.host_memory import eager_copies
 from domain.ids import ResourceId, node_resource
 from domain.inventory import Config, NodeInventory
 from domain.ports.residency import HostingLedger
-from domain.resources import MILLI
+from domain.resources import MILLI, UnitSet
+from domain.rollouts import Rollout, RolloutResult
 from domain.services import GpuService, service_name
 from scheduler.core.policies.choices import Choices
 from scheduler.core.policies.protocol import Policy
-from scheduler.core.residency import placement, prefetch, restore_costs, service_turns
+from scheduler.core.residency import (
+    placement,
+    prefetch,
+    restore_costs,
+    selector_handlers,
+    service_turns,
+)
+from scheduler.core.residency.narrowing import narrow
 from scheduler.core.residency.policy import Rank, ResidencyPolicy, ResidentSeat
 from scheduler.core.residency.service_turns import KIND
 from scheduler.core.state.demand import Needs, QueueKey
@@ -209,6 +217,8 @@ class ServiceResidency(ResidencyPolicy):
 
     def on_config(self, before: Config, decisions: list[Decision]) -> None:
         """Let services that are declared otherwise use every chunk, and prepare eager ones."""
+        if before.selectors != self._state.config.selectors:
+            selector_handlers.configure(self._state, decisions)
         services = self._state.config.services
         changed = {
             name: each for name, each in services.items() if before.services.get(name) != each
@@ -219,6 +229,37 @@ class ServiceResidency(ResidencyPolicy):
         for node in self.supply.nodes.values():
             if self.supply.usable(node):
                 decisions += _eager(node.inventory, changed)
+
+    def load(self) -> None:
+        """Open the selectors of the configuration."""
+        selector_handlers.load_selectors(self._state)
+
+    def on_submitted(
+        self, action: Action, pool: str, decisions: list[Decision]
+    ) -> tuple[Action, UnitSet]:
+        """Let a call of a steered service have the selected count (`narrowing`)."""
+        return selector_handlers.arrived(self._state, action, pool, decisions)
+
+    def on_requeued(self, live: LiveAction) -> None:
+        """Let a call have the count that is selected now."""
+        if self._state.residency.memory.selectors.steering:
+            narrow(self._state, live)
+
+    def on_usage(self, live: LiveAction, event: ActionFinished) -> None:
+        """Count the context of an observed call."""
+        selector_handlers.call_ended(self._state, live, event)
+
+    def on_rollout(self, rollout: Rollout, decisions: list[Decision]) -> None:
+        """Note that a batch of observed rollouts may begin."""
+        selector_handlers.rollout_arrived(self._state, rollout, decisions)
+
+    def on_rollout_ended(self, rollout: Rollout, result: RolloutResult) -> None:
+        """Count the context of an observed rollout."""
+        selector_handlers.rollout_ended(self._state, rollout, result)
+
+    def on_nodes_changed(self) -> None:
+        """Let waiting calls have the selected count where their pool has it now."""
+        selector_handlers.refresh_all(self._state)
 
 
 def service_of(state: State, action: Action) -> GpuService | None:
