@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rollout.tokens.row_frames import chains_of
 from rollout.tokens.sampled import Ids, LogProbs, SampledTokens
 
 #: Weights version of a token that no model sampled.
@@ -107,14 +108,9 @@ class TokenThread:
 
 def segments_of(turns: Iterable[SampledTurn]) -> list[TokenSegment]:
     """Return the segments of turns in the order of the log. Raises ValueError where two turns continue one."""
-    chains: dict[int, list[SampledTurn]] = {}  # last turn → the turns of its segment
-    for number, turn in enumerate(turns):
-        if turn.follows is not None and turn.follows not in chains:
-            raise ValueError(f"turn {number} continues turn {turn.follows}, which is no end")
-        chain = [] if turn.follows is None else chains.pop(turn.follows)
-        chain.append(turn)
-        chains[number] = chain
-    return [_segment(chain) for chain in chains.values()]
+    found = list(turns)
+    chains = chains_of(turn.follows for turn in found)
+    return [_segment([found[number] for number in chain]) for chain in chains]
 
 
 def _segment(turns: Sequence[SampledTurn]) -> TokenSegment:

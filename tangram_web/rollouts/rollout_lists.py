@@ -1,11 +1,10 @@
-"""Lists of rollouts: the lanes of those that are not finished, and one page of all, newest first.
+"""Lanes of rollouts: those that are not finished, by what they wait for or do, and the finished ones.
 
 Rules
 1. A lane is what a rollout waits for or does: a worker, INIT, RUN, EVAL, nothing (parked), or finished. A rollout between two
    stages, or whose worker reported none yet, is in the lane of INIT.
 2. Counts of live rollouts are exact: an index has those alone. Finished ones are counted among the latest `COUNTED`
    rollouts that were submitted, since an exact count would read all of them.
-3. The cursor of a page is an id, and ids sort by submission: a page does not shift while rollouts arrive.
 """
 
 from __future__ import annotations
@@ -13,22 +12,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Any, Final
-from urllib.parse import urlencode
 
-from django.db.models import Count, Q, QuerySet
-from django.http import QueryDict
+from django.db.models import Count
 
 from contract.responses import QueueDetails
 from contract.rollout_status import RolloutsStatus
 from domain.backends import LLM
-from domain.rollouts import STAGES, RolloutOutcome, RolloutState
+from domain.rollouts import STAGES, RolloutState
 from tangram_web.dashboard.scheduler_selectors import asked, queues_seen_by
-from tangram_web.dashboard.selectors import ImpossibleFilter
 from tangram_web.lib import scheduler_client
 from tangram_web.live.access import Sight
 from tangram_web.records.models import RolloutRecord
 
-PAGE: Final = 50
 #: Rollouts shown in a lane.
 SHOWN: Final = 5
 #: Finished rollouts among which outcomes are counted.
@@ -42,15 +37,6 @@ _TITLES: Final = {"waiting": "Waiting", "parked": "Parked", "finished": "Finishe
 _LARGE: Final = ("metadata", "times")
 _NO_WORKER: Final = "no rollout worker has joined"
 _BEGIN: Final = ": start one with ./tangram up"
-
-#: Rows of each lane.
-_OF_LANE: Final = {
-    "waiting": Q(state=RolloutState.WAITING),
-    "parked": Q(state=RolloutState.PARKED),
-    "run": Q(state=RolloutState.ASSIGNED, stage="run"),
-    "eval": Q(state=RolloutState.ASSIGNED, stage="eval"),
-    "init": Q(state=RolloutState.ASSIGNED) & (Q(stage="init") | Q(stage__isnull=True)),
-}
 
 
 @dataclass
@@ -79,77 +65,6 @@ class Lane:
     def working(self) -> int:
         """Those that hold the lease of the stage."""
         return self.count - self.queued
-
-
-@dataclass(frozen=True)
-class FilteredRollouts:
-    """Some rollouts, newest first, and the links to the following ones."""
-
-    rows: list[RolloutRecord]
-    filters: dict[str, str]
-    older: str = ""
-    newest: str = ""
-    #: Describes a filter value that no rollout can have.
-    mistake: str = ""
-
-    @property
-    def query(self) -> str:
-        """The filters as a query string, without the lane and the outcome."""
-        kept = {k: v for k, v in self.filters.items() if k not in ("lane", "outcome")}
-        return urlencode(kept)
-
-
-def rollout_page(sight: Sight, query: QueryDict) -> FilteredRollouts:
-    """Return the page of rollouts that a query selects."""
-    filters = filters_of(query)
-    before = query.get("before", "")
-    if problem := mistake_in(filters | ({"before": before} if before else {})):
-        return FilteredRollouts([], filters, mistake=problem)
-    rows = sight.of(_matching(filters)).order_by("-id").defer(*_LARGE)
-    if before:
-        rows = rows.filter(id__lt=before)
-    found = list(rows[: PAGE + 1])
-    older = urlencode(filters | {"before": found[PAGE - 1].id}) if len(found) > PAGE else ""
-    newest = urlencode(filters) or "newest" if before else ""
-    return FilteredRollouts(found[:PAGE], filters, older, newest)
-
-
-def filtered_rollouts(sight: Sight, query: QueryDict) -> QuerySet[RolloutRecord]:
-    """Return all rollouts that a query selects. Raises ImpossibleFilter."""
-    filters = filters_of(query)
-    if problem := mistake_in(filters):
-        raise ImpossibleFilter(problem)
-    return sight.of(_matching(filters))
-
-
-def filters_of(query: QueryDict) -> dict[str, str]:
-    """Return the filters that a query gives."""
-    return {name: value for name in FILTERS if (value := query.get(name, "").strip())}
-
-
-def mistake_in(filters: dict[str, str]) -> str:
-    """Return what is wrong with the values of filters; PostgreSQL refuses U+0000."""
-    for name, value in filters.items():
-        if "\0" in value:
-            return f"{value!r} is not a valid {name}"
-    for name, values in (("lane", LANES), ("outcome", tuple(RolloutOutcome))):
-        given = filters.get(name)
-        if given is not None and given not in values:
-            return f"{given!r} is not a valid {name}: use one of {', '.join(values)}"
-    return ""
-
-
-def _matching(filters: dict[str, str]) -> QuerySet[RolloutRecord]:
-    columns = {name: value for name, value in filters.items() if name != "lane"}
-    rows = RolloutRecord.objects.filter(**columns)
-    lane = filters.get("lane")
-    if lane == "finished":
-        # Not by `finished_seq`: an index of it would be read whole and sorted.
-        return rows.filter(state=RolloutState.FINISHED)
-    if lane is not None:
-        # The partial index of live rollouts has this condition.
-        return rows.filter(_OF_LANE[lane], finished_seq__isnull=True)
-    return rows
 
 
 def lanes(sight: Sight, filters: dict[str, str]) -> list[Lane]:

@@ -113,7 +113,7 @@ def _infrastructure(record: RolloutRecord, again: str) -> Cure:
     step = "Correct what the reason names, and submit the instance again."
     if "backend" in record.reason.lower():
         return Cure(cause, step, again, "rollouts:backends", "Backends")
-    return Cure(cause, step, again, "dashboard:workers", "Workers")
+    return Cure(cause, step, again, "dashboard:workers", "Nodes and parts")
 
 
 def _again(record: RolloutRecord) -> str:

@@ -13,12 +13,16 @@ from django.utils.http import content_disposition_header
 
 from domain.errors import NotFound, TangramError
 from domain.fleets import fleet_name
-from domain.rollouts import RolloutOutcome, RolloutState, Stage, StageTimes
+from domain.rollouts import RolloutState, Stage, StageTimes
 from rollout.core.stage_machine import MAX_EVALUATIONS, MAX_PREPARATIONS, trajectory_of
 from tangram_web.accounts.access import included_roles, role_everywhere, roles_of
 from tangram_web.accounts.models import Role
 from tangram_web.dashboard.guards import refuse
 from tangram_web.dashboard.scheduler_selectors import asked, queues_seen_by, why_waiting
+from tangram_web.explorer.fields import ROLLOUTS
+from tangram_web.explorer.language import Query
+from tangram_web.explorer.values import Sign
+from tangram_web.explorer.views import show
 from tangram_web.lib import scheduler_client
 from tangram_web.live.access import Sight
 from tangram_web.records.models import ActionRecord, RolloutRecord, TrajectoryRecord
@@ -31,25 +35,41 @@ from tangram_web.rollouts.log_digest import TURNS, LogDigest
 from tangram_web.rollouts.log_reader import artefact_of, content_of, digest_of, record_of
 from tangram_web.rollouts.verdicts import cure_of
 
+#: Filters that select lanes, and those of time: a lane has all its rollouts.
+_OF_LANES: Final = ("lane", "state", "outcome", "since", "until")
 _NO_ROLLOUT: Final = (
     "It may be older than the retention, or of a project that you are no member of."
 )
 
 
-def rollouts(request: HttpRequest, sight: Sight) -> dict[str, Any]:
+def rollouts(request: HttpRequest, sight: Sight) -> dict[str, Any] | HttpResponse:
     """Show the lanes of rollouts, and one page of the list."""
-    found = rollout_lists.rollout_page(sight, request.GET)
-    mistake = bool(found.mistake)
-    lanes = rollout_lists.lanes(sight, {} if mistake else found.filters)
+    shown = show(request, sight, ROLLOUTS)
+    if isinstance(shown, HttpResponse):
+        return shown
+    query: Query = shown["found"].query
+    lanes = rollout_lists.lanes(sight, _filters_in(query))
     status, problem = rollout_lists.explain(sight, lanes)
+    kept = " ".join(str(term) for term in query.terms if term.field.name not in _OF_LANES)
     return {
-        "found": found,
+        **shown,
         "lanes": lanes,
         "live": sum(lane.count for lane in lanes if lane.name != "finished"),
         "status": status,
         "problem": problem,
-        "lane_names": rollout_lists.LANES,
-        "outcomes": list(RolloutOutcome),
+        "kept": f" {kept}" if kept else "",
+    }
+
+
+def _filters_in(query: Query) -> dict[str, str]:
+    """Return the whole values that lanes are filtered by: a field with one of them."""
+    return {
+        term.field.name: term.values[0].text
+        for term in query.terms
+        if term.field.name in rollout_lists.FILTERS
+        and not term.negated
+        and len(term.values) == 1
+        and term.values[0].sign is Sign.IS
     }
 
 

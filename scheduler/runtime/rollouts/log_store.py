@@ -162,11 +162,13 @@ class RolloutLogs:
 
     def record(self, rollout: str, head: RecordHead) -> Record:
         """Return the record of a head. Raises as `read`."""
+        [record] = self.records(rollout, [head])
+        return record
+
+    def records(self, rollout: str, heads: Iterable[RecordHead]) -> list[Record]:
+        """Return the records of some heads, in their order. Raises as `read`."""
         with self._reading(rollout) as file:
-            frames, _ = unpacked(rollout, os.pread(file, head.length, head.position))
-        if not frames or frames[0].record is None:
-            raise RolloutLogDamaged(rollout, f"the record at byte {head.position} cannot be read")
-        return frames[0].record
+            return [_record_at(rollout, file, head) for head in heads]
 
     def _frames(self, rollout: str) -> list[Frame]:
         with self._reading(rollout) as file, open(file, "rb", closefd=False) as whole:
@@ -377,6 +379,13 @@ def _first_frames(first: Iterable[tuple[str, Record]]) -> list[tuple[str, bytes]
             pointer="/samples",
         )
     return [(rollout, frames[id(record)]) for rollout, record in given]
+
+
+def _record_at(rollout: str, file: int, head: RecordHead) -> Record:
+    frames, _ = unpacked(rollout, os.pread(file, head.length, head.position))
+    if not frames or frames[0].record is None:
+        raise RolloutLogDamaged(rollout, f"the record at byte {head.position} cannot be read")
+    return frames[0].record
 
 
 def _missing(rollout: str) -> NotFound:

@@ -16,7 +16,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
-from typing import Final
+from typing import Final, Protocol
 
 import redis
 import redis.asyncio
@@ -26,7 +26,6 @@ from domain.redis_keys import Keys
 from domain.rollout_events import RolloutWorkerJoined, RolloutWorkerLost
 from domain.version import VERSION
 from scheduler.runtime.liveness import LIFE_SECONDS, life_of
-from scheduler.runtime.node.door.server import NodeDoor
 from scheduler.runtime.redis.clients import keep_running
 from scheduler.runtime.rollouts.assignments import Assignments
 from scheduler.runtime.rollouts.worker_calls import WorkerCalls
@@ -51,6 +50,13 @@ return most + 1
 Pause = Callable[[float], Awaitable[object]]
 
 
+class PublishedDoor(Protocol):
+    """A server of this worker whose address is stored."""
+
+    async def publish(self) -> None:
+        """Store the address. Raises redis.RedisError."""
+
+
 async def next_incarnation(client: redis.asyncio.Redis, keys: Keys) -> int:
     """Count a start of a worker. Raises redis.RedisError."""
     return int(await client.register_script(_COUNT)(keys=[keys.rollout_incarnations]))
@@ -68,11 +74,11 @@ class WorkerMembership:
         *,
         slots: int,
         handlers: Sequence[str] = (),
-        door: NodeDoor | None = None,
+        doors: Sequence[PublishedDoor] = (),
         pause: Pause = asyncio.sleep,
     ) -> None:
-        """``door``: is published with each sign of life."""
-        self._door = door
+        """``doors``: are published with each sign of life."""
+        self._doors = tuple(doors)
         self._client = client
         self._keys = keys
         self._calls = calls
@@ -131,8 +137,8 @@ class WorkerMembership:
                     ROLE, slots=self._slots, held=len(assignments.held), handlers=self._handlers
                 )
                 await self._client.hset(self._keys.workers, f"{ROLE}@{assignments.worker}", life)
-                if self._door is not None:
-                    await self._door.publish()
+                for door in self._doors:
+                    await door.publish()
         except redis.RedisError as error:
             log.warning("rollout worker %s shows no life: %s", assignments.worker, error)
 

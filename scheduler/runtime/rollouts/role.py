@@ -20,10 +20,17 @@ from domain.backends import BackendPool, LlmBackend
 from rollout.llm.backend_monitor import INTERVAL_SECONDS, BackendMonitor
 from rollout.llm.engine_client import EngineClient
 from rollout.ports import RolloutPort
+from scheduler.runtime.batches.batch_store import BatchStore
+from scheduler.runtime.batches.row_addresses import RowAddresses
+from scheduler.runtime.batches.row_door import RowDoor, RowDoorOptions
+from scheduler.runtime.batches.row_streams import RowStreams
+from scheduler.runtime.batches.row_tokens import RowTokens
 from scheduler.runtime.gateway.app import native_handlers
 from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.node.door.server import DoorOptions
+from scheduler.runtime.redis.facade_records import FacadeRecords
 from scheduler.runtime.rollouts.assignments import Assignments
+from scheduler.runtime.rollouts.chat_tokens import SECRET_OF
 from scheduler.runtime.rollouts.environments import RolloutEnvironments
 from scheduler.runtime.rollouts.lease_grants import LeaseGrants
 from scheduler.runtime.rollouts.log_store import RolloutLogs
@@ -65,6 +72,8 @@ class RoleOptions:
     check_seconds: float = INTERVAL_SECONDS
     #: Where web processes ask its handlers; None: they cannot.
     door: DoorOptions | None = None
+    #: Where ranks of trainers pull rows; None: they pull them elsewhere.
+    rows: RowDoorOptions | None = None
 
 
 async def run_rollout_role(
@@ -83,9 +92,11 @@ async def run_rollout_role(
     door = None
     if options.door is not None and isinstance(worker, Asked):
         door = rollout_door(client, keys, options.worker, options.door, worker)
+    rows = await _row_door(calls, context, logs, options)
+    doors = [each for each in (door, rows) if each is not None]
     membership = WorkerMembership(
         client, keys, calls, assignments,
-        slots=options.slots, handlers=options.handlers, door=door,
+        slots=options.slots, handlers=options.handlers, doors=doors,
     )  # fmt: skip
     sweeper = LogSweeper(logs, context.queries, options.retention_seconds)
     engines = EngineClient()
@@ -94,18 +105,30 @@ async def run_rollout_role(
     )
     try:
         await _read_backends(calls, context, assignments)
-        if door is not None:
-            await door.open(incarnation)
+        for each in doors:
+            await each.open(incarnation)
         async with asyncio.TaskGroup() as group:
             duties = (port.run(), membership.run(), sweeper.run(), monitor.run(), worker.run())
             for duty in duties:
                 group.create_task(duty)
             group.create_task(_until_failed(assignments))
     finally:
-        if door is not None:
-            await door.close()
+        for each in doors:
+            await each.close()
         await engines.close()
         await context.stop()
+
+
+async def _row_door(
+    calls: WorkerCalls, context: GatewayContext, logs: RolloutLogs, options: RoleOptions
+) -> RowDoor | None:
+    """Return the door of rows, which is not open yet; None where the operator wants none."""
+    if options.rows is None:
+        return None
+    client, keys = context.client, context.keys
+    secret = await calls.patiently(FacadeRecords(client, keys, SECRET_OF).secret)
+    streams = RowStreams(BatchStore(client, keys), RowTokens(secret), logs, options.worker)
+    return RowDoor(RowAddresses(client, keys), options.worker, options.rows, streams)
 
 
 async def _read_backends(
