@@ -26,7 +26,7 @@ ELEMENTS: Final[Mapping[str, tuple[int, int, int]]] = {
 PROPERTIES: Final = ("atomic number", "period", "melting point in kelvin")
 
 #: What a program does with two numbers: phrase → expression and value.
-_PROGRAMS: Final[Mapping[str, tuple[str, Callable[[int, int], int]]]] = {
+PROGRAMS: Final[Mapping[str, tuple[str, Callable[[int, int], int]]]] = {
     "the sum": ("a + b", lambda a, b: a + b),
     "the first minus the second": ("a - b", lambda a, b: a - b),
     "the product": ("a * b", lambda a, b: a * b),
@@ -74,8 +74,8 @@ def _add(last: str, turn: int, chance: random.Random) -> str:
 
 
 def _program(chance: random.Random) -> dict[str, Any]:
-    phrase = chance.choice(list(_PROGRAMS))
-    value = _PROGRAMS[phrase][1]
+    phrase = chance.choice(list(PROGRAMS))
+    value = PROGRAMS[phrase][1]
     return {
         "question": chance.choice(_FORMS).format(phrase),
         "tests": [{"input": f"{a} {b}\n", "output": str(value(a, b))} for a, b in _CASES],
@@ -83,10 +83,10 @@ def _program(chance: random.Random) -> dict[str, Any]:
 
 
 def _write(last: str, turn: int, chance: random.Random) -> str:
-    phrase = max((each for each in _PROGRAMS if each in last), key=len)
+    phrase = max((each for each in PROGRAMS if each in last), key=len)
     if chance.random() < 0.6:
-        phrase = chance.choice(list(_PROGRAMS))
-    code = f"a, b = map(int, input().split())\nprint({_PROGRAMS[phrase][0]})"
+        phrase = chance.choice(list(PROGRAMS))
+    code = f"a, b = map(int, input().split())\nprint({PROGRAMS[phrase][0]})"
     return f"```python\n{code}\n```"
 
 

@@ -1,0 +1,59 @@
+"""Options of a training run, and the parts of Tangram that a run may leave out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+#: Part → what stands in for it when it is left out.
+PARTS: Final[dict[str, str]] = {
+    "elastic": "test cases run on one core each, whatever is free",
+    "placement": "engines are registered backends, chosen by free seats alone",
+    "dispatcher": "rank 0 gathers all rows and scatters them",
+    "rollout-service": "the trainer runs its agents itself, a whole batch at a time",
+}
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """What a run is asked to do."""
+
+    #: Folder of checkpoints and of the log of steps.
+    folder: Path
+    name: str = "train-agent"
+    ranks: int = 4
+    engines: int = 2
+    seed: int = 0
+    #: A run ends after so many steps or so much time, whichever is first.
+    steps: int = 1000
+    seconds: float = 1800.0
+    #: Informative groups of a step, and rollouts of each group.
+    prompts: int = 8
+    samples: int = 8
+    rate: float = 1e-3
+    #: Weight of the distance from the reference model.
+    reference_weight: float = 0.001
+    #: Conversations of the teacher that are imitated, and passes over them.
+    taught: int = 600
+    epochs: int = 6
+    #: Instances that measure the agent before and after; 0: none.
+    measured: int = 96
+    #: Prompts after which instances get one hop longer.
+    growth: int = 96
+    without: frozenset[str] = field(default_factory=frozenset)
+
+    def __post_init__(self) -> None:
+        if unknown := self.without - PARTS.keys():
+            raise ValueError(
+                f"without: {sorted(unknown)[0]!r} is no part; there are {', '.join(PARTS)}"
+            )
+        for name in ("ranks", "engines", "prompts"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: give at least 1")
+        if self.samples < 2:
+            raise ValueError("samples: give at least 2, one reward has nothing to differ from")
+
+    def uses(self, part: str) -> bool:
+        """Whether a part of Tangram is used."""
+        return part not in self.without

@@ -1,0 +1,134 @@
+"""The example that trains an agent, on a running Tangram: steps, then kill -9 of a rank, of a rollout worker and of the trainer."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.agent_training.checkpoints import CheckpointFacts, CheckpointStore
+from tests.acceptance.up.conftest import Tangram
+from tests.architecture.tree import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+SIZES = [
+    "--taught", "120", "--epochs", "8", "--prompts", "2", "--samples", "4", "--measured", "0", "--ranks", "2",
+    "--engines", "2",
+]  # fmt: skip
+
+
+class Run:
+    """One run of the command, started as often as needed."""
+
+    def __init__(self, tangram: Tangram, folder: Path) -> None:
+        self.tangram, self.folder = tangram, folder
+        self.store = CheckpointStore(folder)
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, steps: int) -> None:
+        """Start the command."""
+        command = [sys.executable, "examples/train_agent.py", "--run", str(self.folder), *SIZES]
+        with (self.folder / "said").open("a") as said:
+            self.process = subprocess.Popen(
+                [*command, "--steps", str(steps)], cwd=ROOT, text=True, stdout=said,
+                stderr=subprocess.STDOUT, env={**os.environ, "TANGRAM_HOME": str(self.tangram.home)},
+            )  # fmt: skip
+
+    def until(self, read: Callable[[], Any]) -> Any:
+        """Wait until something is there, while the command runs."""
+        end = time.monotonic() + 600
+        assert self.process is not None
+        while not (found := read()):
+            assert self.process.poll() is None, (self.folder / "said").read_text()
+            assert time.monotonic() < end, (self.folder / "said").read_text()
+            time.sleep(0.1)
+        return found
+
+    def end(self) -> None:
+        """Wait for its proper end."""
+        assert self.process is not None
+        assert self.process.wait(600) == 0, (self.folder / "said").read_text()
+
+    def newest(self) -> CheckpointFacts:
+        """Return the facts of the newest checkpoint."""
+        newest = self.store.newest()
+        assert newest is not None
+        return newest.facts
+
+    def logged(self) -> list[dict[str, Any]]:
+        """Return the lines of its log."""
+        file = self.folder / "steps.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+@pytest.fixture(scope="module")
+def run(tangram: Tangram, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    found = Run(tangram, tmp_path_factory.mktemp("training"))
+    yield found
+    if found.process is not None and found.process.poll() is None:
+        found.process.kill()
+        found.process.wait()
+
+
+def killed(*words: str, environment: str = "") -> bool:
+    """Kill the one process whose command has all these words; return whether there was one."""
+    for place in Path("/proc").iterdir():
+        if not place.name.isdecimal():
+            continue
+        try:
+            command = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            variables = (place / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if all(word in command for word in words) and (
+            not environment or environment.encode() in variables
+        ):
+            os.kill(int(place.name), signal.SIGKILL)
+            return True
+    return False
+
+
+def test_two_steps_are_taken_with_all_parts(run: Run) -> None:
+    run.start(steps=2)
+    run.end()
+
+    facts = run.newest()
+    assert [update.step for update in facts.applied] == [1, 2]
+    steps = [line for line in run.logged() if line["event"] == "step"]
+    assert [line["step"] for line in steps] == [1, 2]
+    assert all(0 <= line["reward"] <= 1 and line["turns"] >= 1 for line in steps)
+    assert any(line["act_seconds"] for line in steps)
+    # The weights that sampled are those that learn: no ratio is clipped.
+    assert steps[0]["clipped"] == 0
+    page = run.tangram.get("/api/v1/tasks/train-agent")
+    assert page["finished"] > 0
+
+
+def test_training_goes_on_when_parts_are_killed(run: Run) -> None:
+    run.start(steps=4)
+    run.until(lambda: killed("rank_process", "--rank 1", str(run.folder)))
+    run.until(lambda: killed("-Q rollout", environment=f"TANGRAM_HOME={run.tangram.home}"))
+    run.until(lambda: run.newest().step >= 3)
+    assert run.process is not None
+    run.process.kill()
+    run.process.wait()
+
+    run.start(steps=5)
+    run.end()
+
+    applied = run.newest().applied
+    assert [update.step for update in applied] == [1, 2, 3, 4, 5]
+    pairs = itertools.pairwise(applied)
+    assert all(one.after == two.before for one, two in pairs)
+    groups = [name for update in applied for name in update.groups]
+    assert len(groups) == len(set(groups)), "no group trains twice"
