@@ -1,6 +1,6 @@
 """Metric families of Prometheus, from totals and the present state.
 
-`families` and `families_of_requests` yield all families of `/metrics`; documents, alert rules and
+`families` and those beside it yield all families of `/metrics`; documents, alert rules and
 the dashboard may use no others.
 """
 
@@ -17,6 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.metrics_core import Metric
 
+from contract.batch_status import BATCHES_MADE, SENT_BY_GATEWAY, SENT_BY_WORKERS
 from contract.fleet_status import FleetStatus
 from domain.action import Outcome
 from domain.rollouts import RolloutOutcome
@@ -61,6 +62,17 @@ def families(
     )
     build.add_metric([VERSION], 1)
     yield build
+
+
+def families_of_batches(totals: Mapping[bytes, bytes]) -> Iterator[Metric]:
+    """Yield what ranks of trainers pulled; ``totals`` as Redis stores them (`contract.batch_status`)."""
+    counts = {name.decode(): float(count) for name, count in totals.items()}
+    made = counts.get(BATCHES_MADE, 0.0)
+    yield _counter("tangram_batches_made", "Batches for ranks of trainers.", [], {(): made})
+    yield _counter(
+        "tangram_batch_bytes", "Bytes of rows that were sent to ranks, by who sent them.", ["sender"],
+        {("worker",): counts.get(SENT_BY_WORKERS, 0.0), ("gateway",): counts.get(SENT_BY_GATEWAY, 0.0)},
+    )  # fmt: skip
 
 
 def families_of_requests(totals: RequestTotals) -> Iterator[Metric]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import redis
 from django.http import HttpResponse
@@ -19,11 +19,18 @@ from contract.fleet_status import FleetStatus
 from domain.errors import Unavailable
 from domain.principals import Principal, Scope
 from tangram_web.lib import bus, scheduler_client
+from tangram_web.live.access import Sight
 from tangram_web.live.topic_store import stored_snapshot
-from tangram_web.metrics.exposition import families, families_of_requests
+from tangram_web.metrics.exposition import (
+    families,
+    families_of_batches,
+    families_of_requests,
+)
+from tangram_web.metrics.problem_metrics import families_of_problems
 from tangram_web.metrics.reading import READERS, read_system
 from tangram_web.metrics.requests import read_request_totals
 from tangram_web.metrics.store import MetricsStore
+from tangram_web.problems.reading import problems_for
 
 
 class MetricsView(APIView):
@@ -57,6 +64,7 @@ class _SystemCollector(Collector):
             totals = MetricsStore(client, keys).load()
             system = read_system(client, keys, READERS)
             requests = read_request_totals(client, keys.web_requests)
+            batches = cast("dict[bytes, bytes]", client.hgetall(keys.batch_totals))
             overview, nodes = (stored_snapshot(client, topic) for topic in ("overview", "nodes"))
             status = _status() if system.life_of_leader() else {}
             fleets = _fleets() if status else []
@@ -65,6 +73,11 @@ class _SystemCollector(Collector):
         resources, shares = status.get("resources", {}), status.get("shares", [])
         yield from families(totals, system, overview, nodes, resources, shares, fleets)
         yield from families_of_requests(requests)
+        yield from families_of_batches(batches)
+        rows = [row for row in problems_for(Sight()).rows if not row.is_over]
+        yield from families_of_problems(
+            (row.kind, row.severity, row.condition.affected) for row in rows
+        )
 
     def describe(self) -> Iterator[Metric]:
         """Describe no families in advance, since that would cost a scrape."""

@@ -24,6 +24,8 @@ class WebhookEvent(models.TextChoices):
     BREAKER_OPENED = "breaker.opened", "the circuit of an API opened"
     QUOTA_EXHAUSTED = "quota.exhausted", "a quota has nothing left"
     NODE_LOST = "node.lost", "a node was lost"
+    PROBLEM_RAISED = "problem.raised", "a problem was raised"
+    PROBLEM_CLEARED = "problem.cleared", "a problem was cleared"
 
 
 #: Purpose of the encryption of secrets (`tangram_web.lib.sealing`).
@@ -53,6 +55,8 @@ class Endpoint(models.Model):
     url = models.CharField(max_length=500)
     #: Values of `WebhookEvent`.
     events = JsonText(default=list)
+    #: Kinds of problems whose events it gets (`tangram_web.problems.kinds`); empty: all.
+    problems = JsonText(default=list)
     #: Signing key, encrypted (`tangram_web.lib.sealing`); shown once.
     secret = models.TextField()
     former_secret = models.TextField(blank=True, default="")
@@ -67,6 +71,12 @@ class Endpoint(models.Model):
 
     def __str__(self) -> str:
         return self.url
+
+    def wants(self, event: str, problem: str = "") -> bool:
+        """Return whether it gets an event; ``problem``: the kind of problem that it is about."""
+        if event not in self.events:
+            return False
+        return not problem or not self.problems or problem in self.problems
 
     def secrets_at(self, now: datetime) -> list[str]:
         """Return the signing secrets at ``now``, the newest first. Raises Unsealable."""

@@ -44,6 +44,8 @@ class Message(NamedTuple):
     project: str | None
     at: datetime
     data: dict[str, Any]
+    #: Kind of a problem (`tangram_web.problems.kinds`); empty for other events.
+    kind: str = ""
 
 
 def store_events(entries: Sequence[JournalEntry]) -> None:
@@ -158,7 +160,8 @@ def store_messages(messages: Iterable[Message]) -> int:
         )
         for message in messages
         for endpoint in endpoints
-        if message.event in endpoint.events and message.project in (None, endpoint.project_id)
+        if endpoint.wants(message.event, message.kind)
+        and message.project in (None, endpoint.project_id)
     ]
     Delivery.objects.bulk_create(rows)
     return len(rows)

@@ -16,6 +16,7 @@ from domain.errors import Conflict, InvalidRequest
 from domain.receiver_urls import check_url
 from tangram_web.audit.services import record
 from tangram_web.lib.sealing import Unsealable, reseal, seal
+from tangram_web.problems.kinds import KIND_OF
 from tangram_web.webhooks.delivery import disable
 from tangram_web.webhooks.models import (
     PING,
@@ -36,7 +37,12 @@ ROTATION: Final = timedelta(hours=24)
 
 
 def endpoint_create(
-    *, http: HttpRequest, project: str, url: str, events: Iterable[str]
+    *,
+    http: HttpRequest,
+    project: str,
+    url: str,
+    events: Iterable[str],
+    problems: Iterable[str] = (),
 ) -> tuple[Endpoint, str]:
     """Add an endpoint; the second value is its secret, which is shown only once."""
     wanted = _checked(url, events)
@@ -45,23 +51,31 @@ def endpoint_create(
             raise Conflict(f"{project} has {MOST_ENDPOINTS} endpoints; delete one first")
         secret = new_secret()
         made = Endpoint.objects.create(
-            project_id=project, url=url, events=wanted, secret=seal(secret, PURPOSE)
+            project_id=project,
+            url=url,
+            events=wanted,
+            problems=_kinds(problems),
+            secret=seal(secret, PURPOSE),
         )
         _record(http, "create", made, None, _described(made))
     return made, secret
 
 
 def endpoint_update(
-    *, http: HttpRequest, endpoint: Endpoint, url: str, events: Iterable[str], enabled: bool
-) -> None:
+    *, http: HttpRequest, endpoint: Endpoint, url: str, events: Iterable[str], enabled: bool,
+    problems: Iterable[str] = (),
+) -> None:  # fmt: skip
     """Change the URL and the events of an endpoint, and enable or disable it."""
     before = _described(endpoint)
     endpoint.url, endpoint.events = url, _checked(url, events)
+    endpoint.problems = _kinds(problems)
     with transaction.atomic():
         if enabled and not endpoint.enabled:
             endpoint.notice, endpoint.failing_since = "", None
         endpoint.enabled = enabled
-        endpoint.save(update_fields=["url", "events", "enabled", "notice", "failing_since"])
+        endpoint.save(
+            update_fields=["url", "events", "problems", "enabled", "notice", "failing_since"]
+        )
         if not enabled:
             disable(endpoint.pk, endpoint.notice)
         _record(http, "update", endpoint, before, _described(endpoint))
@@ -142,6 +156,14 @@ def _checked(url: str, events: Iterable[str]) -> list[str]:
     return wanted
 
 
+def _kinds(problems: Iterable[str]) -> list[str]:
+    """Return the chosen kinds of problems; all of them are as none."""
+    wanted = sorted(set(problems))
+    if not set(wanted) <= KIND_OF.keys():
+        raise InvalidRequest(f"kinds of problems are {', '.join(KIND_OF)}", pointer="/problems")
+    return [] if len(wanted) == len(KIND_OF) else wanted
+
+
 def _record(
     http: HttpRequest,
     verb: str,
@@ -155,4 +177,9 @@ def _record(
 
 def _described(endpoint: Endpoint) -> dict[str, Any]:
     """Return the audited values, without secrets."""
-    return {"url": endpoint.url, "events": endpoint.events, "enabled": endpoint.enabled}
+    return {
+        "url": endpoint.url,
+        "events": endpoint.events,
+        "enabled": endpoint.enabled,
+        **({"problems": endpoint.problems} if endpoint.problems else {}),
+    }

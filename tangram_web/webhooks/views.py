@@ -15,6 +15,7 @@ from domain.errors import Conflict, InvalidRequest
 from tangram_web.accounts.access import may, require, roles_of
 from tangram_web.accounts.models import Role
 from tangram_web.lib.sealing import marker
+from tangram_web.problems.kinds import KINDS
 from tangram_web.webhooks import services
 from tangram_web.webhooks.models import PURPOSE, DeliveryState, Endpoint, WebhookEvent
 
@@ -24,6 +25,10 @@ class EndpointForm(forms.Form):
 
     url = forms.CharField(max_length=500)
     events = forms.MultipleChoiceField(choices=WebhookEvent.choices)
+    #: None chosen: all.
+    problems = forms.MultipleChoiceField(
+        choices=[(kind.key, kind.name) for kind in KINDS], required=False
+    )
     enabled = forms.BooleanField(required=False)
 
     def __init__(self, projects: Iterable[str] | None, *args: Any, **kwargs: Any) -> None:
@@ -46,13 +51,17 @@ def endpoints(request: HttpRequest) -> HttpResponse:
     """List the endpoints of the projects of the account, and add one."""
     projects = roles_of(request.user, Role.ADMIN)
     if request.method != "POST":
-        return _list(request, EndpointForm(projects))
+        return _list(request, EndpointForm(projects, initial=_chosen(request)))
     form = EndpointForm(projects, request.POST)
     if form.is_valid():
         given = form.cleaned_data
         try:
             made, secret = services.endpoint_create(
-                http=request, project=given["project"], url=given["url"], events=given["events"]
+                http=request,
+                project=given["project"],
+                url=given["url"],
+                events=given["events"],
+                problems=given["problems"],
             )
             return _one(request, made, secret=secret)
         except InvalidRequest as error:
@@ -121,6 +130,12 @@ def replay(request: HttpRequest, endpoint_id: str, delivery_id: int) -> HttpResp
     return redirect("webhooks:one", endpoint_id)
 
 
+def _chosen(request: HttpRequest) -> dict[str, list[str]]:
+    """Return the events and kinds of problems that the address chooses."""
+    events = [each for each in request.GET.getlist("events") if each in WebhookEvent.values]
+    return {"events": events, "problems": request.GET.getlist("problems")}
+
+
 def _found(request: HttpRequest, endpoint_id: str, least: Role) -> Endpoint:
     found = Endpoint.objects.filter(pk=endpoint_id).first()
     if found is None:
@@ -150,6 +165,7 @@ def _one(
     initial: dict[str, Any] = {
         "url": found.url,
         "events": found.events,
+        "problems": found.problems,
         "enabled": found.enabled,
     }
     state = request.GET.get("state", "")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tangram_web.problems.kinds import KINDS
 from tests.unit.deploy.test_observability import DEPLOY, RULES, exposed, named
 
 STEP_SECONDS = 15
@@ -79,6 +80,13 @@ CASES: dict[str, dict[str, str]] = {
     "TangramSlowAnswers": histogram(
         "tangram_http_request_seconds", 'route="/api/v1/actions",', "1.0", "2.5"
     ),
+    "TangramActionsHeldUp": {'tangram_problem_actions{kind="node_lost"}': gauge(174, 0)},
+    **{
+        kind.alert: {
+            f'tangram_problem{{kind="{kind.key}",severity="{kind.severity}"}}': gauge(1, 0)
+        }
+        for kind in KINDS
+    },
 }
 
 

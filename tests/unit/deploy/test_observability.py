@@ -15,6 +15,7 @@ from domain.action import Outcome, Timing
 from domain.allocation import UsedResources
 from domain.fleets import FleetEngine, FleetWorker, PlacementName, TokenUsage
 from tangram_web.metrics.exposition import families, families_of_requests
+from tangram_web.metrics.problem_metrics import families_of_problems
 from tangram_web.metrics.reading import Lag, SystemReading
 from tangram_web.metrics.requests import BOUNDS, RequestTotals
 from tangram_web.metrics.totals import Totals
@@ -62,6 +63,7 @@ def exposed() -> set[str]:
     found = [
         *families(totals, standing, overview, {"nodes": [node]}, books, [share], [fleet]),
         *families_of_requests(answered),
+        *families_of_problems([("node_lost", "critical", 12)]),
     ]
     return {sample.name for family in found for sample in family.samples}
 

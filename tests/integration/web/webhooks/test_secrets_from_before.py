@@ -30,7 +30,7 @@ def test_a_migration_seals_what_lay_open_and_opens_it_again_on_the_way_back(
 
     MigrationExecutor(connection).migrate(AFTER)
 
-    endpoint = Endpoint.objects.get()
+    endpoint = Endpoint.objects.only("secret", "former_secret", "former_until").get()
     assert endpoint.secret.startswith(PREFIX)
     assert endpoint.former_secret == ""
     assert endpoint.secrets_at(timezone.now()) == [secret]
@@ -38,4 +38,5 @@ def test_a_migration_seals_what_lay_open_and_opens_it_again_on_the_way_back(
     MigrationExecutor(connection).migrate(BEFORE)
     made.refresh_from_db()
     assert made.secret == secret
-    MigrationExecutor(connection).migrate(AFTER)
+    newest = MigrationExecutor(connection).loader.graph.leaf_nodes("webhooks")
+    MigrationExecutor(connection).migrate(newest)

@@ -1,0 +1,178 @@
+"""Collection of the facts that problems are judged by, from what other parts publish.
+
+Live topics and signs of life are read each time. What costs more is read at times and kept between: the
+status of the scheduler, its queues, rows of webhooks and the memory of Redis. A source that does not answer
+is unknown until it does; nothing here waits for longer than the query of the scheduler does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Final, TypeVar, cast
+from urllib.parse import urlsplit
+
+import redis
+from django.db import Error as DatabaseError
+from django.db.models import Count, Q
+
+from contract.fleet_status import FleetStatus
+from domain.errors import Unavailable
+from domain.redis_keys import Keys
+from tangram_web.lib import scheduler_client
+from tangram_web.live.topic_store import stored_snapshot
+from tangram_web.live.topics import NODES, OVERVIEW
+from tangram_web.metrics.reading import READERS, SystemReading, read_system
+from tangram_web.problems.facts import BlockerFact, EndpointFact, QueueFact, SystemFacts
+from tangram_web.problems.missed_actions import with_missed
+from tangram_web.records.models import ActionRecord
+from tangram_web.webhooks.models import DeliveryState, Endpoint
+
+T = TypeVar("T")
+
+#: A live topic that is older than this is unknown.
+FRESH_SECONDS: Final = 10.0
+_STATUS_SECONDS: Final = 2.0
+_QUEUES_SECONDS: Final = 5.0
+_ROWS_SECONDS: Final = 5.0
+_MEMORY_SECONDS: Final = 5.0
+#: Queues that are looked at, the longest ones.
+_QUEUES: Final = 50
+_FAILURES: Final = (redis.RedisError, Unavailable, DatabaseError)
+
+
+class _Kept:
+    """Values that are read again when they are older than their time."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, tuple[float, Any]] = {}
+
+    def get(self, name: str, seconds: float, read: Callable[[], T]) -> T | None:
+        """Return a value that is at most ``seconds`` old; None when it cannot be read."""
+        at, value = self._values.get(name, (float("-inf"), None))
+        if monotonic() - at >= seconds:
+            try:
+                value = read()
+            except _FAILURES:
+                value = None
+            self._values[name] = (monotonic(), value)
+        return cast("T | None", value)
+
+
+class FactCollector:
+    """Collects facts, and remembers which roles ran."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._client = client
+        self._keys = keys
+        self._kept = _Kept()
+        #: Role → when a process of it last showed life.
+        self.roles: dict[str, float] = {}
+        #: The fleets as the scheduler has them, for the strip of resources.
+        self.fleets: list[FleetStatus] = []
+
+    def collect(self, now: float) -> SystemFacts:
+        """Return the facts at ``now``, wall clock."""
+        facts = SystemFacts(now=now)
+        try:
+            self._read_redis(facts)
+        except redis.RedisError:
+            return facts
+        if facts.has_leader and facts.heartbeat_age is not None:
+            self._ask_scheduler(facts)
+        else:
+            self.fleets = []
+        facts.endpoints = self._kept.get("endpoints", _ROWS_SECONDS, failing_endpoints)
+        return facts
+
+    def _read_redis(self, facts: SystemFacts) -> None:
+        facts.overview = self._fresh(OVERVIEW, facts.now)
+        nodes = self._fresh(NODES, facts.now)
+        facts.nodes = None if nodes is None else nodes.get("nodes", [])
+        system = read_system(self._client, self._keys, READERS)
+        self._read_workers(facts, system)
+        facts.redis_memory = self._kept.get("memory", _MEMORY_SECONDS, self._memory)
+
+    def _read_workers(self, facts: SystemFacts, system: SystemReading) -> None:
+        stored = cast("dict[bytes, bytes]", self._client.hgetall(self._keys.workers))
+        for name, body in stored.items():
+            worker = json.loads(body)
+            role, at = str(worker["role"]), float(worker["at"])
+            self.roles[role] = max(at, self.roles.get(role, 0.0))
+            if role == "node":
+                facts.node_workers[name.decode().removeprefix("node@")] = at
+        if facts.nodes == []:
+            self.roles.pop("node", None)
+        facts.roles = dict(self.roles)
+        facts.has_leader = system.leader is not None
+        facts.heartbeat_age = system.tick_lag_seconds
+        facts.lags = {name: lag.seconds for name, lag in system.lags.items()}
+        facts.inbox_entries, facts.dead_letters = system.inbox_entries, system.dead_letters
+
+    def _fresh(self, topic: str, now: float) -> dict[str, Any] | None:
+        snapshot = stored_snapshot(self._client, topic)
+        return snapshot if snapshot and now - snapshot["wall"] <= FRESH_SECONDS else None
+
+    def _memory(self) -> tuple[int, int]:
+        info = self._client.info("memory")
+        most = int(info.get("maxmemory") or 0) or int(info.get("total_system_memory") or 0)
+        return int(info["used_memory"]), most
+
+    def _ask_scheduler(self, facts: SystemFacts) -> None:
+        status = self._kept.get("status", _STATUS_SECONDS, scheduler_client.status)
+        if status is None:
+            return
+        facts.resources = status.get("resources", {})
+        facts.queues = self._kept.get("queues", _QUEUES_SECONDS, queue_facts)
+        if facts.overview is not None:
+            pools = status.get("pools", {})
+            facts.overview = with_missed(facts.overview, pools, facts.queues or ())
+        blockers = {each.blocked_by for each in facts.queues or () if each.blocked_by}
+        if blockers:
+            known = self._kept.get("blockers", _QUEUES_SECONDS, lambda: blocker_facts(blockers))
+            facts.blockers = known or {}
+        fleets = self._kept.get("fleets", _QUEUES_SECONDS, lambda: scheduler_client.fleets().fleets)
+        self.fleets = fleets or []
+
+
+def queue_facts() -> list[QueueFact]:
+    """Return the longest queues. Raises Unavailable."""
+    return [
+        QueueFact(
+            pool=each.pool,
+            node=each.node or "",
+            waiting=each.waiting,
+            waited_seconds=each.waited_seconds,
+            needs={name: float(units) for name, units in each.needs.items()},
+            code=each.why.code,
+            subject=each.why.subject or "",
+            blocked_by=each.why.blocked_by or "",
+        )
+        for each in scheduler_client.queues(limit=_QUEUES).items
+    ]
+
+
+def blocker_facts(actions: set[str]) -> dict[str, BlockerFact]:
+    """Return what rows know of these actions."""
+    rows = ActionRecord.objects.filter(pk__in=actions).values_list("id", "project", "task", "node")
+    return {
+        key: BlockerFact(project=project, task=task, node=node or "")
+        for key, project, task, node in rows
+    }
+
+
+def failing_endpoints() -> list[EndpointFact]:
+    """Return the enabled endpoints whose deliveries fail."""
+    waiting = Count("deliveries", filter=Q(deliveries__state=DeliveryState.PENDING))
+    failing = Endpoint.objects.filter(enabled=True).exclude(failing_since=None)
+    return [
+        EndpointFact(
+            id=each.pk,
+            project=each.project_id,
+            host=urlsplit(each.url).hostname or each.url,
+            failing_since=each.failing_since.timestamp() if each.failing_since else 0.0,
+            waiting=each.waiting,
+        )
+        for each in failing.annotate(waiting=waiting)
+    ]

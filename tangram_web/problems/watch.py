@@ -1,0 +1,190 @@
+"""Watch over the system: judges problems once a second and publishes them, in one process at a time.
+
+Each projector worker runs a watch; the one with the claim (`ProblemStore.claim`) judges. It continues from
+what is stored, so a restart raises and announces nothing twice. Readers take the stored problems, or follow
+the topics ``problems`` and ``resources``; of a project while a page follows it.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+from collections import deque
+from collections.abc import Iterable, Mapping
+from threading import Event
+from time import time
+from typing import Any, Final
+from zlib import crc32
+
+import msgspec
+import redis
+from django.conf import settings
+from django.db import Error as DatabaseError
+
+from domain.redis_keys import Keys
+from tangram_web.live.publisher import FramePublisher
+from tangram_web.live.topic_store import followed_projects, stored_snapshot
+from tangram_web.live.topics import OVERVIEW, PROBLEMS, RESOURCES, TopicFrame
+from tangram_web.problems.announcing import announce
+from tangram_web.problems.collecting import FactCollector
+from tangram_web.problems.facts import SystemFacts
+from tangram_web.problems.health import UNKNOWN_SECONDS
+from tangram_web.problems.judge import SystemProblem, judge
+from tangram_web.problems.reading import problems_body, seen_in
+from tangram_web.problems.resources import ResourceRow, mark, resource_rows
+from tangram_web.problems.stored import ProblemStore, StoredProblems
+from tangram_web.problems.usual import UsualCompletion
+
+log = logging.getLogger(__name__)
+
+JUDGE_SECONDS: Final = 1.0
+#: Points of a trend, and the seconds between two of them: half an hour.
+TREND_POINTS: Final = 120
+TREND_SECONDS: Final = 15.0
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Trends:
+    """Held and wanted parts of each resource over the last half hour, as shares of its capacity."""
+
+    def __init__(self) -> None:
+        self._points: dict[str, deque[tuple[float, float]]] = {}
+        self._next = 0.0
+
+    def restore(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Continue the trends of rows that were published before a restart."""
+        for row in rows:
+            points = (tuple(point) for point in row.get("trend", ()))
+            self._points[row["id"]] = deque(points, maxlen=TREND_POINTS)
+
+    def add(self, rows: Iterable[ResourceRow], now: float) -> None:
+        """Add a point where one is due, and put the trends into the rows."""
+        due = now >= self._next
+        if due:
+            self._next = now + TREND_SECONDS
+        for row in rows:
+            points = self._points.setdefault(row.id, deque(maxlen=TREND_POINTS))
+            if due:
+                most = row.capacity + row.lost or max(1.0, row.wanted)
+                points.append((round(row.held / most, 3), round(row.wanted / most, 3)))
+            row.trend = list(points)
+
+
+class ProblemWatch:
+    """Judges, announces and publishes."""
+
+    def __init__(
+        self, client: redis.Redis, keys: Keys, publisher: FramePublisher, name: str = ""
+    ) -> None:
+        self._client = client
+        self._keys = keys
+        self._publisher = publisher
+        self._name = name or f"{socket.gethostname()}:{secrets.token_hex(4)}"
+        self._store = ProblemStore(client, keys)
+        self._collector = FactCollector(client, keys)
+        self._trends = Trends()
+        self._usual = UsualCompletion(client, keys)
+        #: None while another process judges.
+        self._stored: StoredProblems | None = None
+
+    def turn(self, now: float) -> bool:
+        """Judge and publish once; return False while another process does. Raises redis.RedisError."""
+        if not self._store.claim(self._name):
+            self._stored = None
+            return False
+        if self._stored is None:
+            self._begin(now)
+        assert self._stored is not None
+        facts = self._collector.collect(now)
+        said = self._store.acknowledgements()
+        problems = judge(facts, self._stored.problems, now, settings.TANGRAM_PROBLEMS, said)
+        self._withdraw(problems, said)
+        self._stored = StoredProblems(
+            at=now,
+            problems=self._announced(problems),
+            roles=self._collector.roles,
+            usual_p95=self._usual.at(now),
+        )
+        self._store.save(self._stored)
+        self._publish(facts)
+        return True
+
+    def close(self) -> None:
+        """Give the claim back."""
+        self._store.release(self._name)
+
+    def _begin(self, now: float) -> None:
+        self._stored = self._store.load()
+        roles = self._stored.roles
+        if now - self._stored.at > UNKNOWN_SECONDS:
+            # The whole system was stopped: its parts have their time to start again.
+            roles = dict.fromkeys(roles, now)
+        self._collector.roles = dict(roles)
+        self._trends.restore(stored_snapshot(self._client, RESOURCES).get("rows", ()))
+
+    def _withdraw(self, problems: list[SystemProblem], said: Mapping[str, object]) -> None:
+        """Delete acknowledgements of incidents that are over."""
+        raised = {each.id for each in problems if each.is_raised}
+        self._store.withdraw(*(said.keys() - raised))
+
+    @staticmethod
+    def _announced(problems: list[SystemProblem]) -> list[SystemProblem]:
+        try:
+            return announce(problems)
+        except DatabaseError as error:
+            log.warning("problems cannot be announced and are tried again: %s", error)
+            return problems
+
+    def _publish(self, facts: SystemFacts) -> None:
+        assert self._stored is not None
+        projects = followed_projects(self._client, self._keys.prefix, facts.now)
+        frames = [frame for project in ("", *projects) for frame in self._frames(facts, project)]
+        self._publisher.publish({frame.topic: frame for frame in frames})
+
+    def _frames(self, facts: SystemFacts, project: str) -> list[TopicFrame]:
+        assert self._stored is not None
+        overview: dict[str, Any] | None = facts.overview
+        if project:
+            overview = stored_snapshot(self._client, f"{OVERVIEW}@{project}") or None
+        seen = seen_in(self._stored.problems, project)
+        names = {node["name"] for node in facts.nodes or ()}
+        rows = resource_rows(
+            overview, facts.resources, self._collector.fleets, names, project=project
+        )
+        mark(rows, seen)
+        if not project:
+            self._trends.add(rows, facts.now)
+        body = problems_body(self._stored, seen, overview)
+        suffix = f"@{project}" if project else ""
+        packed = [msgspec.structs.asdict(row) for row in rows]
+        return [
+            _frame(f"{PROBLEMS}{suffix}", facts.now, body),
+            _frame(f"{RESOURCES}{suffix}", facts.now, {"rows": packed}),
+        ]
+
+
+def _frame(topic: str, now: float, body: dict[str, Any]) -> TopicFrame:
+    revision = crc32(_encode({name: value for name, value in body.items() if name != "judged"}))
+    return TopicFrame(topic, int(now * 1000), revision, now, now, body)
+
+
+def watch(stop: Event) -> None:
+    """Watch until stopped."""
+    from channels.layers import get_channel_layer
+
+    from tangram_web.lib import bus
+
+    client = redis.Redis.from_url(settings.TANGRAM_REDIS_URL, socket_timeout=5.0)
+    with FramePublisher(get_channel_layer(), client, settings.TANGRAM_KEY_PREFIX) as publisher:
+        watching = ProblemWatch(client, bus.keys(), publisher)
+        while not stop.is_set():
+            try:
+                watching.turn(time())
+            except redis.RedisError as error:
+                log.warning("problems cannot be judged and are tried again: %s", error)
+            stop.wait(JUDGE_SECONDS)
+        try:
+            watching.close()
+        except redis.RedisError:
+            pass  # the claim expires
