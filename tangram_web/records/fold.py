@@ -250,7 +250,7 @@ class RowFold(JournalReducer):
         if finish.widths:
             widths = [(at, units(milli)) for at, milli in finish.widths]
             columns["widths"] = _encode(widths).decode()
-        self.sums.finished(finish, action.step, reward, self._at)
+        self.sums.finished(finish, action.step, reward, self._at, columns.get("exit_code"))
         self.workloads.finished(
             action.project,
             action.task,

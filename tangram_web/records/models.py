@@ -7,6 +7,7 @@ length: the edge checked their values, and a limit here could only stop the proj
 # ruff: noqa: DJ001 - here an absent text means "not given" or "not yet", which "" does not say
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 import msgspec
@@ -129,6 +130,23 @@ class ActionRecord(models.Model):
                 name="action_door",
                 condition=models.Q(door__isnull=False),
             ),
+            # Orders of the explorer.
+            models.Index(
+                fields=["act_seconds", "id"],
+                name="action_act",
+                condition=models.Q(act_seconds__isnull=False),
+            ),
+            models.Index(
+                fields=["queue_seconds", "id"],
+                name="action_queue",
+                condition=models.Q(queue_seconds__isnull=False),
+            ),
+            # Failing commands are rare: of all others, this index costs nothing.
+            models.Index(
+                fields=["exit_code", "id"],
+                name="action_failing",
+                condition=models.Q(exit_code__gt=0) | models.Q(exit_code__lt=0),
+            ),
             # Completions of one project, read in order without a sort.
             models.Index(
                 fields=["project", "finished_seq"],
@@ -146,6 +164,18 @@ class ActionRecord(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+    @property
+    def failed(self) -> bool:
+        """Whether its command ran to its end with an exit code that is not 0."""
+        return self.outcome == Outcome.COMPLETED and bool(self.exit_code)
+
+    @property
+    def begun_at(self) -> datetime | None:
+        """When its command began: as reported, else computed from its phases; None if it never ran."""
+        if self.started_at is not None or self.granted_at is None or not self.execution_seconds:
+            return self.started_at
+        return self.granted_at + timedelta(seconds=self.overhead_seconds or 0.0)
 
     @property
     def cpus(self) -> list[int]:

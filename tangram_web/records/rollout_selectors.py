@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 from django.db.models import QuerySet
 
+from contract.batch_requests import MAX_BATCH_ROLLOUTS
 from contract.rollout_views import RolloutCompletions, RolloutView
 from domain.errors import Gone, InvalidRequest
 from domain.rollouts import RolloutOutcome, RolloutState, StageTimes
@@ -21,6 +23,22 @@ def rollout_view(rollout: str) -> RolloutView | None:
     """Return a rollout of any project from its row; None if there is none."""
     record = RolloutRecord.objects.filter(pk=rollout).first()
     return None if record is None else view_of_rollout(record)
+
+
+def rollout_views(
+    ids: Sequence[str], groups: Sequence[str], project: str, task: str
+) -> list[RolloutView]:
+    """Return rollouts of any project by their ids, or those of groups of a project, and of a task unless it is empty.
+
+    Of groups at most one more than a batch may have.
+    """
+    if ids:
+        rows = RolloutRecord.objects.filter(pk__in=ids)
+        return [view_of_rollout(record) for record in rows]
+    rows = RolloutRecord.objects.filter(group__in=groups, project=project)
+    if task:
+        rows = rows.filter(task=task)
+    return [view_of_rollout(record) for record in rows.order_by("id")[: MAX_BATCH_ROLLOUTS + 1]]
 
 
 def rollout_completions(project: str | None, after: int, limit: int) -> RolloutCompletions:

@@ -75,7 +75,7 @@ def view_of(record: ActionRecord, *, with_result: bool = True) -> ActionResponse
         detail=record.detail,
         submitted_at=_rfc3339(record.submitted_at),
         granted_at=_rfc3339(record.granted_at),
-        started_at=_rfc3339(record.started_at),
+        started_at=_rfc3339(record.begun_at),
         finished_at=_rfc3339(record.finished_at),
     )
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from domain.action import Action
 from domain.decisions import Finish
+from tangram_web.lib.endings import ending_of
 
 
 class StepKey(NamedTuple):
@@ -24,10 +25,11 @@ class StepKey(NamedTuple):
 
 
 class EndKey(NamedTuple):
-    """An outcome of actions of a task."""
+    """An ending of actions of a task."""
 
     project: str
     task: str
+    #: `tangram_web.lib.endings`: an outcome, or a completed command whose exit code is not 0.
     outcome: str
 
 
@@ -73,10 +75,13 @@ class Sums:
         change.actions += 1
         change.begun_wall = min(change.begun_wall or wall, wall)
 
-    def finished(self, finish: Finish, step: int | None, reward: float | None, wall: float) -> None:
+    def finished(
+        self, finish: Finish, step: int | None, reward: float | None, wall: float,
+        exit_code: int | None,
+    ) -> None:  # fmt: skip
         """Count an action of ``step`` that finished at ``wall``."""
-        timing = finish.timing
-        end = self.ends[EndKey(finish.project, finish.task, finish.outcome.value)]
+        timing, ending = finish.timing, ending_of(finish.outcome, exit_code)
+        end = self.ends[EndKey(finish.project, finish.task, ending)]
         end.actions += 1
         end.queue_seconds += timing.queue_seconds
         end.overhead_seconds += timing.overhead_seconds

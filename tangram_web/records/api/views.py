@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from time import time
 from typing import Any, Final
 
 import django_filters as filters
@@ -24,8 +25,12 @@ from contract.responses import ActionResponse
 from domain.action import ActionState, Kind, Outcome
 from domain.errors import Unavailable
 from domain.principals import Principal, Scope
+from tangram_web.explorer.conditions import all_rows_of
+from tangram_web.explorer.fields import ACTIONS, TASKS, TRAJECTORIES, Tab
+from tangram_web.explorer.language import QueryError, parse
 from tangram_web.lib import scheduler_client
 from tangram_web.lib.instants import check_in_calendar
+from tangram_web.live.access import Sight
 from tangram_web.records import selectors
 from tangram_web.records.models import (
     ActionRecord,
@@ -131,6 +136,23 @@ class NodeView(serializers.Serializer[Any]):
     lost_at = serializers.DateTimeField(allow_null=True)
 
 
+def _queried(rows: QuerySet[Any], tab: Tab, text: str) -> QuerySet[Any]:
+    """Select by a query of the explorer. Raises ValidationError, which names the terms and their cures."""
+    try:
+        query = parse(tab, text)
+    except QueryError as error:
+        raise ValidationError({"q": [str(each) for each in error.mistakes]}) from None
+    return rows & all_rows_of(tab, query, Sight(), time())
+
+
+def _query_of(tab: Tab) -> filters.CharFilter:
+    """Return the filter ``q`` of a list."""
+    return filters.CharFilter(
+        method="by_query",
+        help_text=f"A filter of the console's explorer, as in `{tab.tries[0]} {tab.tries[1]}`: docs/explorer.md.",
+    )
+
+
 def _choices(values: Any) -> list[tuple[str, str]]:
     return [(value.value, value.value) for value in values]
 
@@ -138,6 +160,7 @@ def _choices(values: Any) -> list[tuple[str, str]]:
 class ActionFilter(FilterSet):
     """Narrows the list of actions."""
 
+    q = _query_of(ACTIONS)
     state = filters.ChoiceFilter(choices=_choices(ActionState), method="in_state")
     outcome = filters.ChoiceFilter(choices=_choices(Outcome))
     kind = filters.ChoiceFilter(choices=_choices(Kind))
@@ -154,7 +177,11 @@ class ActionFilter(FilterSet):
 
     class Meta:
         model = ActionRecord
-        fields = ("state", "outcome", "kind", "task", "trajectory", "node", "door", "since")
+        fields = ("state", "outcome", "kind", "task", "trajectory", "node", "door", "since", "q")
+
+    def by_query(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
+        """Select by a filter of the explorer."""
+        return _queried(rows, ACTIONS, value)
 
     def by_door(self, rows: QuerySet[ActionRecord], name: str, value: str) -> QuerySet[Any]:
         """Select by the door that an action came through."""
@@ -169,23 +196,33 @@ class ActionFilter(FilterSet):
 class TrajectoryFilter(FilterSet):
     """Narrows the list of trajectories."""
 
+    q = _query_of(TRAJECTORIES)
     state = filters.ChoiceFilter(choices=TrajectoryRecordState.choices)
     task = filters.CharFilter()
     node = filters.CharFilter()
 
     class Meta:
         model = TrajectoryRecord
-        fields = ("state", "task", "node")
+        fields = ("state", "task", "node", "q")
+
+    def by_query(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
+        """Select by a filter of the explorer."""
+        return _queried(rows, TRAJECTORIES, value)
 
 
 class TaskFilter(FilterSet):
     """Narrows the list of tasks."""
 
+    q = _query_of(TASKS)
     pool = filters.CharFilter()
 
     class Meta:
         model = TaskRecord
-        fields = ("pool",)
+        fields = ("pool", "q")
+
+    def by_query(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
+        """Select by a filter of the explorer."""
+        return _queried(rows, TASKS, value)
 
 
 class NodeFilter(FilterSet):
