@@ -24,6 +24,7 @@ from rich.table import Table
 from domain.advice import PolicyDecision
 from domain.errors import InvalidRequest, InvariantViolation
 from domain.policies import DEFAULT_POLICY
+from scheduler.core.advice.calibration import StartCalibration
 from simulator.capacity import MEASURES, CapacityAnswer, CapacityTrial, Wish, fewest_nodes
 from simulator.compare import Progress, Scene, Timed, check_policies, compare
 from simulator.engine import Watch
@@ -211,17 +212,19 @@ def plan_command(
 @click.argument("journal", type=click.Path(path_type=Path))
 @click.option("--resource", help="Only about this one, as in cpu:n000.")
 @click.option("--action", help="Only those that looked at this action.")
+@click.option("--starts", is_flag=True, help="How often ranges of predicted starts held, instead.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def decisions_command(
-    journal: Path, resource: str | None, action: str | None, as_json: bool
+    journal: Path, resource: str | None, action: str | None, starts: bool, as_json: bool
 ) -> None:
     """Decide a stored journal again: what policies saw, tried and chose.
 
     Exit code 1 when other decisions come out than the journal has.
     """
     others, lines = 0, list[str]()
+    calibration = StartCalibration() if starts else None
     with one_line_errors():
-        for decided in replay_journal(read_journal(journal)):
+        for decided in replay_journal(read_journal(journal), calibration):
             others += not decided.same
             for view in decided.arranged:
                 if resource in (None, view.resource) and (
@@ -231,6 +234,9 @@ def decisions_command(
                         [msgspec.json.encode(view).decode()] if as_json else decision_text(view)
                     )
                     lines += lines_of
+    if calibration is not None:
+        rates = calibration.hit_rates().items()
+        lines = [f"{name}: {rate:.1%} of {count} ranges held" for name, (rate, count) in rates]
     sys.stdout.writelines(f"{line}\n" for line in lines)
     if others:
         click.echo(f"tangram sim: {others} entries were decided otherwise then", err=True)

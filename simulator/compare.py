@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from domain.errors import InvalidRequest
+from domain.events import Event
 from domain.ids import ActionId
 from domain.policies import parse_policy
 from simulator.baselines import kubernetes, unmanaged
@@ -38,6 +39,8 @@ class Scene:
     depth: int | None = None
     #: What is begun with, where ``cluster`` and the policy come in force only after a while.
     prelude: Prelude | None = None
+    #: What happens where the prelude ends.
+    events: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def run(
     scene: Scene, policy: str, progress: Progress | None = None, watch: Watch | None = None
 ) -> Timed:
     """Simulate ``scene`` under one policy or baseline; ``watch`` sees each pass of the core."""
-    simulation = _prepare(
+    simulation = prepare(
         scene, policy, None if progress is None else partial(progress, policy), watch
     )
     began = perf_counter()
@@ -107,9 +110,10 @@ def run(
     return Timed(summarise(simulation, scene.cluster, policy), wall_seconds)
 
 
-def _prepare(
+def prepare(
     scene: Scene, policy: str, tell: Callable[[int], None] | None, watch: Watch | None
 ) -> Runnable:
+    """Return the simulation of ``scene`` under one policy or baseline, ready to run."""
     workload, cluster = scene.workload, scene.cluster
     if policy in BASELINES:
         return BASELINES[policy](workload, cluster, progress=tell)
@@ -117,7 +121,7 @@ def _prepare(
     if began is not None:
         config = msgspec.structs.replace(cluster.config(policy), revision=2)
         switch = Switch(began.until_seconds, config, cluster.served(), began.actions)
-    return ClusterSimulation(
+    simulation = ClusterSimulation(
         workload,
         cluster if began is None else began.cluster,
         policy if began is None else began.policy,
@@ -129,6 +133,8 @@ def _prepare(
         progress=tell,
         switch=switch,
     )
+    simulation.inject(began.until_seconds if began is not None else 0.0, *scene.events)
+    return simulation
 
 
 def compare(

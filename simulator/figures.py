@@ -29,6 +29,15 @@ COLOUR_OF: Final = {
 }  # fmt: skip
 #: Our policies; what is claimed of the first one is what the paper claims.
 OURS: Final = ("paper", "balanced", "malleable")
+#: Phases have one colour on every page, in both themes; other readers of a plot get the fallback.
+PHASES: Final = {
+    "queue": "var(--queue, #634cc4)", "overhead": "var(--over, #bd5a94)",
+    "execution": "var(--exec, #0d8ba2)",
+}  # fmt: skip
+#: Percentiles are quantities: slate, the darker the higher.
+QUANTITIES: Final = {
+    "p50": "var(--q3, #7890a8)", "p95": "var(--q4, #46637f)", "p99": "var(--q5, #1a3147)",
+}  # fmt: skip
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -189,7 +198,8 @@ def _bars(figure: Figure) -> str:
 
 
 def _colour(index: int, name: str) -> str:
-    return COLOUR_OF.get(name, COLOURS[index % len(COLOURS)])
+    named = COLOUR_OF | PHASES | QUANTITIES
+    return named.get(name, COLOURS[index % len(COLOURS)])
 
 
 def _text(left: float, top: float, text: str) -> str:

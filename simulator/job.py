@@ -16,14 +16,16 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from domain.errors import InvalidRequest, InvariantViolation
+from domain.inventory import ResourceInventory
 from domain.resources import MILLI
 from simulator.cluster import GIB, POOL, Cluster
-from simulator.compare import Prelude, Progress, Scene, run
+from simulator.compare import BASELINES, Prelude, Progress, Scene, run
 from simulator.engine import Stalled
 from simulator.figures import Figure, Series, interval, plot
 from simulator.options import build
 from simulator.request import MOST_ACTIONS, SimulationRequest, Variant, read_request
 from simulator.result import WINDOWS, Result
+from simulator.window_rows import ActionRows, WindowWatch, actions_of, rows_of
 from simulator.workloads.deep_search import LIMITS
 from simulator.workloads.recorded import Recorded, read_journal, recorded
 from tangram_client.traces.recording import TraceError
@@ -42,6 +44,8 @@ class Played(msgspec.Struct, frozen=True):
     seed: int
     wall_seconds: float
     result: Result
+    #: Of a recorded window, but for baselines.
+    rows: ActionRows | None = None
 
 
 class Plot(msgspec.Struct, frozen=True):
@@ -62,6 +66,8 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int = 0
     guessed: int = 0
     overlapping: int = 0
+    #: Of a recorded window: what was measured, row by row as in its runs.
+    measured: ActionRows | None = None
     runs: tuple[Played, ...]
     plots: tuple[Plot, ...]
 
@@ -81,6 +87,7 @@ def play(request: SimulationRequest, trace: Path | None, tell: Tell) -> JobResul
     todo = [run for seed in request.seeds for run in _runs(request, trace, seed)]
     workload = todo[0].scene.workload
     window = workload if isinstance(workload, Recorded) else None
+    rows = actions_of(window) if window else {}
     for name, seed, scene, policy in todo:
         total = _counted(scene)
         asked = scene.workload.actions * len(todo)
@@ -89,21 +96,29 @@ def play(request: SimulationRequest, trace: Path | None, tell: Tell) -> JobResul
                 f"{asked:,} actions over all policies and seeds; at most {MOST_ACTIONS:,}"
             )
         tell(name, seed, 0, total)
+        watch = WindowWatch() if rows and policy not in BASELINES else None
         try:
-            timed = run(scene, policy, _progress_of(tell, name, seed, total))
+            timed = run(scene, policy, _progress_of(tell, name, seed, total), watch)
         except Stalled as error:
             raise InvalidRequest(f"{name}: some actions would wait for ever ({error})") from None
         tell(name, seed, timed.result.whole.actions, timed.result.whole.actions)
-        runs.append(Played(name, seed, timed.wall_seconds, timed.result))
+        found = rows_of(rows, watch.finished) if watch else None
+        runs.append(Played(name, seed, timed.wall_seconds, timed.result, found))
     return JobResult(
         actions=_counted(todo[0].scene),
         before=len(window.before) if window else 0,
         left_out=window.left_out if window else 0,
         guessed=window.guessed if window else 0,
         overlapping=window.overlapping if window else 0,
+        measured=rows_of(rows, window.measured) if window else None,
         runs=tuple(runs),
-        plots=tuple(Plot(figure.title, plot(figure)) for figure in figures(runs)),
+        plots=tuple(Plot(figure.title, plot(figure)) for figure in figures(runs, _axis(request))),
     )
+
+
+def _axis(request: SimulationRequest) -> str:
+    """Return what the runs of a request differ in."""
+    return "configuration" if request.variants else "policy"
 
 
 def _counted(scene: Scene) -> int:
@@ -128,8 +143,13 @@ def _runs(request: SimulationRequest, trace: Path | None, seed: int) -> list[_Pl
         for name in names:
             variant = request.variants[name]
             prelude = _prelude(first, variant, request, window)
-            scene = Scene(window, _declared(variant, request), seed=seed, prelude=prelude)
-            found.append(_PlayedRun(name, seed, scene, _policy(variant)))
+            scene = Scene(
+                window,
+                cluster_of(variant, request.machines, request.used),
+                seed=seed,
+                prelude=prelude,
+            )
+            found.append(_PlayedRun(name, seed, scene, policy_of(variant)))
     return found
 
 
@@ -143,14 +163,25 @@ def _prelude(
     drained = variant.config.drained_nodes
     config = msgspec.structs.replace(first.config, drained_nodes=drained)
     begun = msgspec.structs.replace(first, config=config)
-    return Prelude(_declared(begun, request), _policy(first), window.begins_at, window.before)
+    return Prelude(
+        cluster_of(begun, request.machines, request.used),
+        policy_of(first),
+        window.begins_at,
+        window.before,
+    )
 
 
-def _policy(variant: Variant) -> str:
+def policy_of(variant: Variant) -> str:
+    """Return the policy of a variant's one pool."""
     return variant.config.pools[POOL].policy
 
 
-def _declared(variant: Variant, request: SimulationRequest) -> Cluster:
+def cluster_of(
+    variant: Variant,
+    machines: dict[str, dict[str, ResourceInventory]],
+    used: dict[str, tuple[int, ...]],
+) -> Cluster:
+    """Return the cluster that a variant declares."""
     config = variant.config
     return Cluster(
         variant.nodes,
@@ -161,8 +192,8 @@ def _declared(variant: Variant, request: SimulationRequest) -> Cluster:
         gpu_memory_bytes=variant.gpu_memory_bytes,
         declared=config,
         restores=variant.restores,
-        machines=request.machines,
-        used=request.used,
+        machines=machines,
+        used=used,
     )
 
 
@@ -177,18 +208,18 @@ def _scene(request: SimulationRequest, trace: Path | None, seed: int) -> Scene:
     return build(request.workload, failures=0.0, seed=seed, **known)
 
 
-def figures(runs: Sequence[Played]) -> list[Figure]:
-    """Return the plots of a comparison; intervals are over its seeds."""
+def figures(runs: Sequence[Played], axis: str = "policy") -> list[Figure]:
+    """Return the plots of a comparison of ``axis``; intervals are over its seeds."""
     by_policy: dict[str, list[Result]] = {}
     for each in runs:
         by_policy.setdefault(each.policy, []).append(each.result)
     return [
-        _bars("Where the time goes (simulated)", "mean seconds of an action", by_policy, {
+        _bars("Where the time goes (simulated)", "mean seconds of an action", axis, by_policy, {
             "queue": lambda result: result.whole.queue.mean,
             "overhead": lambda result: result.whole.overhead.mean,
             "execution": lambda result: result.whole.execution.mean,
         }),
-        _bars("How long actions take (simulated)", "ACT in seconds", by_policy, {
+        _bars("How long actions take (simulated)", "ACT in seconds", axis, by_policy, {
             "p50": lambda result: result.whole.act.p50,
             "p95": lambda result: result.whole.act.p95,
             "p99": lambda result: result.whole.act.p99,
@@ -200,6 +231,7 @@ def figures(runs: Sequence[Played]) -> list[Figure]:
 def _bars(
     title: str,
     y: str,
+    x: str,
     by_policy: dict[str, list[Result]],
     measures: dict[str, Callable[[Result], float]],
 ) -> Figure:
@@ -209,7 +241,7 @@ def _bars(
         ))
         for name, measure in measures.items()
     )  # fmt: skip
-    return Figure(id="bars", title=title, x="policy", y=y, series=series, kind="bars")
+    return Figure(id="bars", title=title, x=x, y=y, series=series, kind="bars")
 
 
 def _over_time(by_policy: dict[str, list[Result]]) -> Figure:

@@ -14,6 +14,7 @@ from domain.advice import PolicyDecision
 from domain.codec import JournalEntry
 from domain.errors import InvalidRequest, TangramError
 from managers.registry import load
+from scheduler.core.advice.calibration import StartCalibration
 from scheduler.core.machine import Machine
 from scheduler.core.state.model import ARRANGED_KEPT
 
@@ -28,8 +29,10 @@ class ReplayedEntry(NamedTuple):
     same: bool
 
 
-def replay_journal(entries: Iterable[JournalEntry]) -> Iterator[ReplayedEntry]:
-    """Yield each entry with what policies decided in it.
+def replay_journal(
+    entries: Iterable[JournalEntry], calibration: StartCalibration | None = None
+) -> Iterator[ReplayedEntry]:
+    """Yield each entry with what policies decided in it; ``calibration`` compares predicted starts.
 
     Raises InvalidRequest for a journal that does not begin at the beginning.
     """
@@ -44,6 +47,8 @@ def replay_journal(entries: Iterable[JournalEntry]) -> Iterator[ReplayedEntry]:
                 f"entry {entry.seq} cannot follow what is above it ({error!r}): a journal is decided "
                 "again from its first entry on"
             ) from None
+        if calibration is not None:
+            calibration.observe(machine.state, decisions)
         fresh = 0
         for each in reversed(arranged):
             if each is last or fresh == ARRANGED_KEPT:

@@ -49,6 +49,18 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     restores: dict[str, Annotated[float, Meta(ge=0)]] = {}
 
 
+class ChangedMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One member of the configuration in which variants differ; values as text, empty where there is none."""
+
+    kind: str
+    name: str
+    member: str = ""
+    before: str = ""
+    after: str = ""
+    #: No simulation shows it, see `SimulationRequest.untold`.
+    played: bool = True
+
+
 class SimulationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A request: equal requests have equal results."""
 
@@ -82,6 +94,10 @@ class SimulationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     assumed: tuple[str, ...] = ()
     #: What of a question no simulation tells, for people.
     untold: tuple[str, ...] = ()
+    #: Variants: what differs, for people; and the wall clock of the window's end with its length.
+    changed: tuple[ChangedMember, ...] = ()
+    window_ends: float | None = None
+    window_seconds: float | None = None
 
 
 def read_request(data: Any) -> SimulationRequest:

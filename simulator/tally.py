@@ -55,8 +55,10 @@ class SimulationTally:
         self.restores_met = 0
         #: Milli-unit·seconds that were granted, by resource (``cpu:n001``, ``api:search``).
         self.held: defaultdict[str, float] = defaultdict(float)
-        #: T_ori of what was completed on cores.
+        #: T_ori of what was completed on cores; of an action at most the core·seconds that it held.
         self.useful_core_seconds = 0.0
+        #: Core·seconds that live actions have held, while counted.
+        self._cores_held: dict[ActionId, float] = {}
         #: Chunk → how many hold it, and since when anybody does.
         self._seated: dict[_Chunk, tuple[int, float]] = {}
         self._holding: dict[ActionId, tuple[float, tuple[Allocation, ...]]] = {}
@@ -67,6 +69,7 @@ class SimulationTally:
         self.requeued = self.resized = 0
         self.restores = self.restores_ahead = self.restores_met = 0
         self.held.clear()
+        self._cores_held.clear()
         self._holding = {name: (now, held) for name, (_, held) in self._holding.items()}
         self._seated = {chunk: (count, now) for chunk, (count, _) in self._seated.items()}
 
@@ -109,7 +112,12 @@ class SimulationTally:
                 if allocation.shared and allocation.hosting is not None:  # others are there as well
                     held_since = self._leave(allocation, since)
                 if held_since is not None:
-                    self.held[allocation.resource] += (now - held_since) * allocation.amount
+                    held = (now - held_since) * allocation.amount
+                    self.held[allocation.resource] += held
+                    if allocation.resource.startswith("cpu:"):
+                        self._cores_held[action_id] = (
+                            self._cores_held.get(action_id, 0.0) + held / MILLI
+                        )
 
     def _sit(self, allocation: Allocation, now: float) -> None:
         """Note one more on a chunk that several may hold; it counts once."""
@@ -124,14 +132,19 @@ class SimulationTally:
         return first if count == 1 else None
 
     def finish(self, finish: Finish, family: str, work_seconds: float, now: float) -> bool:
-        """Note a finished action; ``work_seconds`` is its T_ori. Say whether it counts."""
+        """Note a finished action; ``work_seconds`` is its T_ori. Say whether it counts.
+
+        Work without elasticity takes T_ori on half a core as well, and then only half of it is useful.
+        """
         self.let_go(finish.action_id, now)
+        # Baselines count the units of their pods themselves, and hold none for an action.
+        held_seconds = self._cores_held.pop(finish.action_id, work_seconds)
         if finish.action_id in self._uncounted:
             return False
         outcome = finish.outcome
         self.outcomes[outcome._value_] += 1
         if outcome is COMPLETED and _on_cores(finish.allocations):
-            self.useful_core_seconds += work_seconds
+            self.useful_core_seconds += min(work_seconds, held_seconds)
         rows, timing = self.rows, finish.timing
         rows.queue.append(timing.queue_seconds)
         rows.overhead.append(timing.overhead_seconds)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -105,6 +105,8 @@ class Recorded:
     #: Seconds after the beginning at which begins what is asked for, and what only leads up to it.
     begins_at: float = 0.0
     before: frozenset[ActionId] = frozenset()
+    #: Measured ends of the actions that count, of those that had ended.
+    measured: dict[ActionId, Finish] = field(default_factory=dict)
 
     @property
     def actions(self) -> int:
@@ -188,6 +190,7 @@ def recorded(
     answered: dict[str, float] = {}
     left_out = overlapping = guessed = 0
     before: set[ActionId] = set()
+    measured: dict[ActionId, Finish] = {}
     typical = _typical(past) if guess else {}
     for each in past:
         work = each.work()
@@ -209,13 +212,15 @@ def recorded(
         rollouts.setdefault(name, []).append(_Move(max(0.0, gap), act))
         if counts_from is not None and each.taken_at < counts_from:
             before.add(each.action.id)
+        elif each.finish is not None:
+            measured[each.action.id] = each.finish
     if len(before) == sum(map(len, rollouts.values())):
         raise InvalidRequest("no action ran to its end in this window")
     first = past[0]
     return Recorded(
         rollouts, left_out, overlapping, project=first.action.project, guessed=guessed,
         begins_at=0.0 if counts_from is None else max(0.0, counts_from - first.submitted_at),
-        before=frozenset(before),
+        before=frozenset(before), measured=measured,
     )  # fmt: skip
 
 
@@ -249,19 +254,23 @@ def read_journal(path: Path) -> list[JournalEntry]:
 
     Raises TraceError: one line that names the file, the line and what is wrong.
     """
-    lines = read_file(path).splitlines()
+    return parse_journal(read_file(path), str(path))
+
+
+def parse_journal(content: bytes, name: str) -> list[JournalEntry]:
+    """Return the journal entries of ``content``, which errors call ``name``. Raises TraceError."""
     decoder: Any = msgspec.json.Decoder(JournalEntry)
     entries: list[JournalEntry] = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(content.splitlines(), start=1):
         if not line.strip():
             continue
         try:
             entry = decoder.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise TraceError(f"{path}:{number}: not a journal entry ({error})") from None
+            raise TraceError(f"{name}:{number}: not a journal entry ({error})") from None
         if entries and entry.at < entries[-1].at:
-            raise TraceError(f"{path}:{number}: {entry.at:g} s comes before the line above it")
+            raise TraceError(f"{name}:{number}: {entry.at:g} s comes before the line above it")
         entries.append(entry)
     if not entries:
-        raise TraceError(f"{path}:1: holds no journal entry")
+        raise TraceError(f"{name}:1: holds no journal entry")
     return entries

@@ -9,7 +9,7 @@ from django import forms
 
 from domain.backends import DEFAULT_SEATS, DIALECT_NAMES
 from domain.errors import InvalidRequest
-from domain.policies import parse_policy
+from domain.policies import known_policies, parse_policy
 from domain.resources import MAX_UNITS
 from tangram_web.operations.verb import Target
 from tangram_web.pools.models import Project
@@ -50,21 +50,67 @@ class PriorityForm(forms.Form):
     )  # fmt: skip
 
 
+#: Form of a policy → what it does, in one line.
+POLICIES: Final = {
+    "malleable": "takes units from running actions that allow it, and gives freed units to those that remain",
+    "balanced": "as paper, and no action gets more than its share while others wait",
+    "paper": "grants the counts that minimise the sum of completion times",
+    "minimum": "grants each action its smallest count",
+    "fixed(k)": "grants each action k units, or its nearest smaller count",
+}
+
+
+def described_policies() -> list[tuple[str, str]]:
+    """Return each known policy with its description; policies of other packages have their name alone."""
+    known = [*POLICIES, *(form for form in known_policies() if form not in POLICIES)]
+    return [
+        (form, f"{form}: {POLICIES[form]}" if form in POLICIES else form)
+        for form in known
+        if form in known_policies()
+    ]
+
+
 class PolicyForm(forms.Form):
-    """The policy of a pool."""
+    """The policy of a pool: one of a described list, and its parameter where it has one."""
 
-    policy = forms.CharField(
-        max_length=128, help_text="for example paper, minimum, fixed(4), balanced or malleable"
-    )
+    policy = forms.CharField(max_length=128, widget=forms.Select)
+    units = forms.IntegerField(
+        label="Units (k)", min_value=1, max_value=MAX_UNITS, required=False,
+        help_text="of policies with (k) only",
+    )  # fmt: skip
 
-    def clean_policy(self) -> str:
-        """Refuse an unknown policy; the error names the known ones."""
-        policy: str = self.cleaned_data["policy"]
-        try:
-            parse_policy(policy)
-        except InvalidRequest as error:
-            raise forms.ValidationError(str(error)) from error
-        return policy
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.fields["policy"].widget.choices = described_policies()
+        form, count = _form_of(str(self.initial.get("policy", "")))
+        self.initial["policy"] = form
+        if count is not None:
+            self.initial.setdefault("units", count)
+
+    def clean(self) -> dict[str, Any]:
+        """Return the policy with its parameter; the error of an unknown one names the known ones."""
+        policy: str = self.cleaned_data.get("policy", "")
+        units = self.cleaned_data.pop("units", None)
+        if policy.endswith("(k)"):
+            if units is None:
+                self.add_error("units", f"policy {policy} needs a number of units")
+                return self.cleaned_data
+            policy = policy.replace("(k)", f"({units})")
+        if policy:
+            try:
+                parse_policy(policy)
+            except InvalidRequest as error:
+                self.add_error("policy", str(error))
+            self.cleaned_data["policy"] = policy
+        return self.cleaned_data
+
+
+def _form_of(policy: str) -> tuple[str, int | None]:
+    """Return the form of a policy and its parameter; an unknown one as it is."""
+    try:
+        return parse_policy(policy)
+    except InvalidRequest:
+        return policy, None
 
 
 class LimitForm(forms.Form):

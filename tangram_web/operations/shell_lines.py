@@ -19,14 +19,19 @@ def applied(kind: str, changed: Callable[[Target, Values], dict[str, Any]]) -> L
     """Return a function that builds the line; members that ``changed`` omits keep their values."""
 
     def line(target: Target, values: Values) -> str:
-        spec = manifests.specs_of(current_config()).get((kind, target.name))
-        members = {} if spec is None else manifests.spec_as_data(spec)
-        document = {"apiVersion": manifests.API_VERSION, "kind": kind,
-                    "metadata": {"name": target.name},
-                    "spec": {**members, **changed(target, values)}}  # fmt: skip
-        return f"echo {shlex.quote(msgspec.json.encode(document).decode())} | tangram apply -"
+        text = document_of(kind, target.name, changed(target, values))
+        return f"echo {shlex.quote(text)} | tangram apply -"
 
     return line
+
+
+def document_of(kind: str, name: str, changed: dict[str, Any]) -> str:
+    """Return the document of one object with some members changed, as JSON."""
+    spec = manifests.specs_of(current_config()).get((kind, name))
+    members = {} if spec is None else manifests.spec_as_data(spec)
+    document = {"apiVersion": manifests.API_VERSION, "kind": kind,
+                "metadata": {"name": name}, "spec": {**members, **changed}}  # fmt: skip
+    return msgspec.json.encode(document).decode()
 
 
 def given(*members: str) -> Callable[[Target, Values], dict[str, Any]]:

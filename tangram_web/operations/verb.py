@@ -52,6 +52,11 @@ class Target:
     #: Its current values, for the form and the effect.
     now: Values = field(default_factory=dict)
 
+    @property
+    def shown(self) -> str:
+        """Its name on pages; of several objects their number."""
+        return str(self.now.get("title", self.name))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Verb:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 from django import forms
@@ -11,6 +12,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
 from msgspec.structs import asdict
 
 from contract.requests import Name
@@ -21,15 +23,21 @@ from domain.rollouts import RolloutState
 from tangram_web.accounts.access import ORDER, require, role_everywhere
 from tangram_web.accounts.models import Role
 from tangram_web.audit.models import AuditEntry
+from tangram_web.audit.services import actor_at
 from tangram_web.dashboard.guards import refuse
 from tangram_web.dashboard.scheduler_selectors import asked
 from tangram_web.lib import scheduler_client
+from tangram_web.lib.explorer_links import explorer_link
 from tangram_web.lib.requests import request_id_of
+from tangram_web.operations.effects import PROPOSALS, EffectView, effect_of
 from tangram_web.operations.forms import TargetForm
+from tangram_web.operations.live_counts import by_pool
 from tangram_web.operations.undo import undo_of
 from tangram_web.operations.verb import Target, TargetGone, Verb
 from tangram_web.operations.verbs import VERBS
+from tangram_web.operations.verbs.actions import actions_target
 from tangram_web.operations.verbs.fleets import trajectory_target, worker_target
+from tangram_web.operations.verbs.selectors import selector_target
 from tangram_web.pools.models import GpuServiceRow, NodeDrain, Pool, Resource
 from tangram_web.records.models import (
     ActionRecord,
@@ -38,6 +46,7 @@ from tangram_web.records.models import (
     RolloutRecord,
     TaskRecord,
 )
+from tangram_web.simulations.effects import warm
 
 
 def find(kind: str, name: str) -> Target:
@@ -151,12 +160,14 @@ def _row(rows: Any, kind: str, name: str) -> Any:
 
 FINDERS: Final[dict[str, Callable[[str], Target]]] = {
     "action": _action,
+    "actions": actions_target,
     "task": _task,
     "rollout": _rollout,
     "backend": _backend,
     "backends": _backend_pool,
     "worker": worker_target,
     "trajectory": trajectory_target,
+    "selector": selector_target,
     "node": _node,
     "pool": _pool,
     "resource": _resource,
@@ -166,19 +177,15 @@ FINDERS: Final[dict[str, Callable[[str], Target]]] = {
 
 def operate(request: HttpRequest) -> dict[str, Any]:
     """Show nodes, pools, services, resources and controlled tasks, each with its verbs."""
+    warm()
     return {"admin": role_everywhere(request.user) is Role.ADMIN, **_operable()}
 
 
 def verb(request: HttpRequest, kind: str, name: str) -> HttpResponse:
     """Show the effect of a verb, and apply it when it is confirmed."""
-    chosen = VERBS.get((kind, name))
-    if chosen is None:
-        raise Http404(f"there is no verb {name} for a {kind}")
     wanted = (request.POST if request.method == "POST" else request.GET).get("target", "")
     try:
-        target = find(kind, wanted)
-    except NotFound as error:
-        raise Http404(str(error)) from error
+        chosen, target = _asked(kind, name, wanted)
     except TargetGone as error:
         return refuse(request, "Too late", f"{error}. Nothing was changed.", 409)
     except Unavailable as error:
@@ -190,10 +197,38 @@ def verb(request: HttpRequest, kind: str, name: str) -> HttpResponse:
     return _shown(request, chosen, target, _form(chosen, target, given, request.GET))
 
 
+def effect(request: HttpRequest, kind: str, name: str) -> HttpResponse:
+    """Show the simulated effect of a verb with the values in the query, as a part of its page."""
+    try:
+        chosen, target = _asked(kind, name, request.GET.get("target", ""))
+    except (TargetGone, Unavailable) as error:
+        return render(request, "operations/effect.html", {"effect": EffectView(f"{error}.")})
+    require_role(request.user, chosen, target)
+    form = _form(chosen, target, request.GET, {})
+    if form.is_valid():
+        found = effect_of(kind, name, target, form.cleaned_data, actor_at(request))
+    else:
+        found = EffectView("Complete the form to see its effect.")
+    return render(request, "operations/effect.html", {"effect": found})
+
+
+def _asked(kind: str, name: str, wanted: str) -> tuple[Verb, Target]:
+    """Return a verb and its target. Raises Http404."""
+    chosen = VERBS.get((kind, name))
+    if chosen is None:
+        raise Http404(f"there is no verb {name} for a {kind}")
+    try:
+        return chosen, find(kind, wanted)
+    except NotFound as error:
+        raise Http404(str(error)) from error
+
+
 def require_role(user: Any, chosen: Verb, target: Target) -> None:
     """Raise Http404 for a stranger, PermissionDenied for a role that is too low."""
-    if target.project:
-        require(user, target.project, chosen.role)
+    projects = target.now.get("projects", ()) if target.kind == "actions" else [target.project]
+    if any(projects):
+        for project in projects:
+            require(user, project, chosen.role)
         return
     role = role_everywhere(user)
     if role is None or ORDER.index(role) < ORDER.index(chosen.role):
@@ -216,16 +251,50 @@ def _shown(
 ) -> HttpResponse:  # fmt: skip
     valid = form.is_bound and form.is_valid()
     values = form.cleaned_data if valid else {}
+    counted = chosen.effect(target, values)
+    if (chosen.kind, chosen.name) in PROPOSALS:
+        warm()
     context = {
         "verb": chosen,
         "target": target,
         "form": form,
-        "effect": chosen.effect(target, values),
+        "effect": counted,
+        "counts": [
+            {"word": word, "count": count, "link": link_of_count(target, word)}
+            for word, count in counted.counts.items()
+        ],
         "line": chosen.line(target, values),
         "problem": problem,
-        "back": _address_of(target.kind, target.name),
+        "query": urlencode({"target": target.name, **{n: form[n].value() for n in form.fields}}),
+        "back": _back(request, _address_of(target.kind, target.name)),
     }
     return render(request, "operations/verb.html", context, status=status)
+
+
+#: Count of a verb → state of the list that has these actions.
+_STATES: Final = {"waiting": "queued", "granted": "granted", "running": "running"}
+
+
+def link_of_count(target: Target, word: str) -> str:
+    """Return the address of the list that a count counts; empty where no filter selects it."""
+    state, project, name = _STATES.get(word), target.project, target.name
+    if state is None or target.kind not in ("pool", "task", "node"):
+        return ""
+    if target.kind == "task":
+        return explorer_link("actions", state=state, task=name.partition("/")[2], project=project)
+    if target.kind == "node":
+        return explorer_link("actions", state=state, node=name)
+    return explorer_link("actions", state=state, pool=name)
+
+
+def _back(request: HttpRequest, otherwise: str) -> str:
+    """Return the page that the reader came from; never one of a verb, and never another site."""
+    given = request.POST.get("back") or request.GET.get("back") or ""
+    referer = urlsplit(request.headers.get("Referer", ""))
+    if not given and referer.netloc == request.get_host():
+        given = referer.path + (f"?{referer.query}" if referer.query else "")
+    local = given.startswith("/") and url_has_allowed_host_and_scheme(given, allowed_hosts=None)
+    return given if local and not given.startswith("/act/") else otherwise
 
 
 def _done(request: HttpRequest, chosen: Verb, target: Target) -> HttpResponse:
@@ -244,7 +313,9 @@ def _done(request: HttpRequest, chosen: Verb, target: Target) -> HttpResponse:
     if entry is None:
         problem = "Nothing was changed: the target has these values already."
         return _shown(request, chosen, target, form, 200, problem)
-    return redirect("operations:done", entry.pk)
+    back = _back(request, "")
+    query = f"?{urlencode({'back': back})}" if back else ""
+    return redirect(reverse("operations:done", args=[entry.pk]) + query)
 
 
 def done(request: HttpRequest, entry_id: int) -> dict[str, Any]:
@@ -260,7 +331,7 @@ def done(request: HttpRequest, entry_id: int) -> dict[str, Any]:
     return {
         "entry": found,
         "undo": undo_of(found),
-        "back": _address_of(kind, name),
+        "back": _back(request, _address_of(kind, name)),
         "name": name,
     }
 
@@ -275,12 +346,16 @@ def _address_of(kind: str, name: str) -> str:
     """Return the address of the page that shows a target."""
     if kind in ("action", "task"):
         return reverse(f"dashboard:{kind}", args=[name])
+    if kind == "actions":
+        return reverse("dashboard:actions")
     if kind == "rollout":
         return reverse("rollouts:one", args=[name])
     if kind in ("backend", "backends"):
         return reverse("rollouts:backends")
     if kind == "worker":
         return reverse("fleets:one", args=[name.partition("/")[0]])
+    if kind == "selector":
+        return reverse("parallelism:one", args=[name])
     if kind == "trajectory":
         return reverse("dashboard:trajectory", args=[name])
     return reverse("operations:operate")
@@ -295,10 +370,12 @@ def _operable() -> dict[str, Any]:
          "lost": row.state == NodeAvailability.LOST, "reason": drained.get(row.name, "")}
         for row in NodeRecord.objects.order_by("name")
     ]  # fmt: skip
-    counts: dict[str, Any] = {} if status is None else status["pools"]
+    counts = {} if status is None else by_pool(status)
     pools = [
         {"name": row.name, "policy": row.policy, "paused": row.paused,
-         "counts": counts.get(row.name, {})}
+         "counts": counts.get(row.name),
+         "links": {word: explorer_link("actions", state=state, pool=row.name)
+                   for word, state in _STATES.items()}}
         for row in Pool.objects.order_by("name")
     ]  # fmt: skip
     return {

@@ -147,12 +147,16 @@ class WindowReader:
         self._services: dict[str, str] = {}
         self._restored: dict[str, list[float]] = {}
 
-    def read(self, seconds: int, nothing: str, before_seconds: int = 0) -> bytes:
+    def read(
+        self, seconds: int, nothing: str, before_seconds: int = 0,
+        most_bytes: int | None = None,
+    ) -> bytes:  # fmt: skip
         """Return the last ``seconds`` and the lead-in before them, one entry a line.
 
         Raises InvalidRequest, Unavailable.
         """
         lines, size, began = [], 0, time() - seconds
+        most_bytes = MOST_JOURNAL_BYTES if most_bytes is None else most_bytes
         first_at = None
         for written, entry in _entries(seconds + before_seconds):
             first_at = entry.at if first_at is None else first_at
@@ -165,7 +169,7 @@ class WindowReader:
             if kept is not None:
                 lines.append(_encode(kept))
                 size += len(lines[-1])
-            if size > MOST_JOURNAL_BYTES:
+            if size > most_bytes:
                 raise WindowTooLarge(
                     "the window is too large; choose a shorter one", pointer="/window"
                 )

@@ -104,7 +104,7 @@ def _simulate(simulation: Simulation, folder: Path, stop: Event) -> None:
         process = subprocess.Popen(
             [sys.executable, "-m", "simulator.job", str(folder)],
             cwd=settings.BASE_DIR,
-            env={name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ},
+            env=child_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -119,6 +119,11 @@ def _simulate(simulation: Simulation, folder: Path, stop: Event) -> None:
         if process.stdout is not None:
             process.stdout.close()
     _end(simulation.pk, *_ending(why, process.returncode, folder))
+
+
+def child_environment() -> dict[str, str]:
+    """Return the environment of a simulator process, without secrets."""
+    return {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
 
 
 def _limited() -> None:

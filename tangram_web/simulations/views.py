@@ -12,12 +12,16 @@ from django.utils.http import urlencode
 from domain.errors import Conflict, InvalidRequest, Unavailable
 from tangram_web.accounts.access import roles_of
 from tangram_web.accounts.models import Role
+from tangram_web.compare.comparison import compare
+from tangram_web.compare.sides import window_side
+from tangram_web.compare.views import parts_of
 from tangram_web.dashboard.guards import refuse
 from tangram_web.simulations import services
 from tangram_web.simulations.forms import SimulationForm
 from tangram_web.simulations.inputs import WINDOWS, present_cluster
 from tangram_web.simulations.models import Simulation
 from tangram_web.simulations.services import rows_of, simulation_seen_by, simulations_seen_by
+from tangram_web.simulations.what_was_tried import changes_of, run_names, trust_of, window_of
 
 SHOWN: Final = 100
 
@@ -78,7 +82,7 @@ def simulation(request: HttpRequest, simulation_id: str) -> HttpResponse:
     again = {**found.request, "project": found.project_id, "title": found.title,
              "seeds": ", ".join(map(str, found.request["seeds"]))}  # fmt: skip
     internal = ("limits", "memory_gib", "variants", "machines", "used", "counts_from", "assumed",
-                "untold")  # fmt: skip
+                "untold", "changed", "window_ends", "window_seconds")  # fmt: skip
     for name in internal if again["malleable"] else (*internal, "malleable"):
         again.pop(name, None)
     context = {
@@ -87,8 +91,34 @@ def simulation(request: HttpRequest, simulation_id: str) -> HttpResponse:
         "rows": rows_of(found.outcome) if found.outcome else [],
         "may_end": services.may_change(request.user, found),
         "again": urlencode(again, doseq=True),
+        "tried": changes_of(found.request),
+        "window": window_of(found.request),
+        **(_comparison(found) if found.outcome else {}),
     }
     return render(request, "simulations/one.html", context)
+
+
+def _comparison(found: Simulation) -> dict[str, Any]:
+    """Return the comparison of the first two runs of a recorded window, beside what was measured."""
+    outcome, names = found.outcome, found.request["policies"]
+    first = {run["policy"]: run for run in reversed(outcome["runs"])}
+    rows = [first.get(name, {}).get("rows") for name in names[:2]]
+    if len(rows) < 2 or not all(rows) or not outcome.get("measured"):
+        return {}
+    a, b = (
+        window_side(each, name, f"simulated: {found.source}", found.pk, simulated=True)
+        for each, name in zip(rows, run_names(found.request), strict=False)
+    )
+    measured = window_side(outcome["measured"], "as it ran", f"{found.source}", found.pk)
+    trust = compare(measured, a).measure("ACT, mean")
+    known = trust is not None and trust.difference.a > 0
+    return {
+        **parts_of(compare(a, b), measured),
+        "trust": trust_of(trust.difference.a, trust.difference.b)
+        if trust and known
+        else trust_of(None, None),
+        "wall_seconds": sum(run["wall_seconds"] for run in outcome["runs"]),
+    }
 
 
 def result(request: HttpRequest, simulation_id: str) -> HttpResponse:

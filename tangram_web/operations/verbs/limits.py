@@ -11,14 +11,14 @@ from domain.errors import InvalidRequest
 from tangram_web.accounts.models import Role
 from tangram_web.audit.services import actor_at
 from tangram_web.operations import forms
-from tangram_web.operations.live_counts import live, live_rows, live_that
+from tangram_web.operations.live_counts import effect_on_pool, live_rows, live_that
 from tangram_web.operations.shell_lines import applied, fixed, given
 from tangram_web.operations.verb import PAUSED, Effect, Target, Values, Verb
 from tangram_web.pools import services
 
 
 def _of_pool(says: str) -> Any:
-    return lambda target, _: Effect(live(pool=target.name), says)
+    return lambda target, _: effect_on_pool(target.name, says)
 
 
 def _pool(**change: Any) -> Any:
@@ -60,7 +60,7 @@ def _limit(request: HttpRequest, target: Target, values: Values) -> None:
 # Quotas
 
 
-def _quotas(target: Target, values: Values) -> dict[str, Any]:
+def changed_quotas(target: Target, values: Values) -> dict[str, Any]:
     """Return the quotas with the chosen one changed."""
     quotas = [dict(each) for each in target.now.get("quotas", ())]
     for each in quotas:
@@ -70,7 +70,9 @@ def _quotas(target: Target, values: Values) -> dict[str, Any]:
 
 
 def _quota(request: HttpRequest, target: Target, values: Values) -> None:
-    services.resource_set(actor=actor_at(request), name=target.name, **_quotas(target, values))
+    services.resource_set(
+        actor=actor_at(request), name=target.name, **changed_quotas(target, values)
+    )
 
 
 # Shares
@@ -85,11 +87,13 @@ def _with_share(shares: Mapping[str, Any], values: Values) -> dict[str, Any]:
     return {**others, values["project"]: part}
 
 
-def _resource_shares(target: Target, values: Values) -> dict[str, Any]:
+def changed_shares(target: Target, values: Values) -> dict[str, Any]:
+    """Return the shares of a resource with the chosen one changed."""
     return {"shares": _with_share(target.now.get("shares", {}), values)}
 
 
-def _pool_shares(target: Target, values: Values) -> dict[str, Any]:
+def changed_pool_shares(target: Target, values: Values) -> dict[str, Any]:
+    """Return the shares of a pool with the chosen one changed."""
     shares, kind = dict(target.now.get("shares", {})), values.get("resource", "cpu")
     shares[kind] = _with_share(shares.get(kind, {}), values)
     return {"shares": {name: parts for name, parts in shares.items() if parts}}
@@ -97,11 +101,11 @@ def _pool_shares(target: Target, values: Values) -> dict[str, Any]:
 
 def _share_resource(request: HttpRequest, target: Target, values: Values) -> None:
     actor = actor_at(request)
-    services.resource_set(actor=actor, name=target.name, **_resource_shares(target, values))
+    services.resource_set(actor=actor, name=target.name, **changed_shares(target, values))
 
 
 def _share_pool(request: HttpRequest, target: Target, values: Values) -> None:
-    shares = _pool_shares(target, values)
+    shares = changed_pool_shares(target, values)
     try:
         services.pool_update(actor=actor_at(request), name=target.name, **shares)
     except InvalidRequest as error:
@@ -116,17 +120,12 @@ _SHARED: Final = (
 def _of_resource_share(target: Target, values: Values) -> Effect:
     project, name = values.get("project"), target.name
     counts = live_that(lambda row: name in row.cost and project in (None, row.project))
-    parts = _resource_shares(target, values)["shares"].values()
+    parts = changed_shares(target, values)["shares"].values()
     total, limit = sum(part["nominal_units"] for part in parts), target.now["limit_units"]
     warning = (
         f"the nominal shares add up to {total} of {limit}: not all projects can use theirs at once"
     )
     return Effect(counts, _SHARED, warning if total > limit else "")
-
-
-def _of_pool_share(target: Target, values: Values) -> Effect:
-    of_project = {"project": values["project"]} if "project" in values else {}
-    return Effect(live(pool=target.name, **of_project), _SHARED)
 
 
 ON_LIMITS: Final = (
@@ -140,15 +139,15 @@ ON_LIMITS: Final = (
          form=forms.PolicyForm, do=_pool(), line=applied("Pool", given("policy")),
          effect=_of_pool("Running actions keep their units; the policy decides the next grants.")),
     Verb(kind="pool", name="share", title="Change a share", role=Role.ADMIN, undo="share",
-         form=forms.PoolShareForm, effect=_of_pool_share, do=_share_pool,
-         line=applied("Pool", _pool_shares)),
+         form=forms.PoolShareForm, effect=_of_pool(f"{_SHARED} The counts are of all projects."), do=_share_pool,
+         line=applied("Pool", changed_pool_shares)),
     Verb(kind="resource", name="limit", title="Change the limit", role=Role.ADMIN, undo="limit",
          form=forms.LimitForm, do=_limit, line=applied("Resource", given("limit_units")),
          effect=_of_limit("limit_units", "Grants are kept; the new limit applies to later ones.")),
     Verb(kind="resource", name="quota", title="Change a quota", role=Role.ADMIN, undo="quota",
-         form=forms.QuotaForm, do=_quota, line=applied("Resource", _quotas),
+         form=forms.QuotaForm, do=_quota, line=applied("Resource", changed_quotas),
          effect=_of_limit("units", "Grants of the period still count.")),
     Verb(kind="resource", name="share", title="Change a share", role=Role.ADMIN, undo="share",
          form=forms.ShareForm, effect=_of_resource_share, do=_share_resource,
-         line=applied("Resource", _resource_shares)),
+         line=applied("Resource", changed_shares)),
 )  # fmt: skip

@@ -19,7 +19,7 @@ from tangram_web.accounts.models import Role
 from tangram_web.audit.services import actor_at, record
 from tangram_web.lib.scheduler_client import send_commands
 from tangram_web.operations import forms
-from tangram_web.operations.live_counts import live, live_rows, open_trajectories
+from tangram_web.operations.live_counts import live, live_rows, open_trajectories, started
 from tangram_web.operations.verb import Effect, Target, Values, Verb, shell_line
 from tangram_web.pools import applying, services
 from tangram_web.pools.manifests import NodeSpec
@@ -100,7 +100,7 @@ def _of_lost(target: Target, _: Values) -> Effect:
         return Effect(
             counts, says, "it sends heartbeats and cannot be forgotten: stop its worker first"
         )
-    busy = counts["running"] or counts["open trajectories"]
+    busy = started(counts) or counts["open trajectories"]
     return Effect(
         counts, says, "it cannot be forgotten before all of these have ended" if busy else ""
     )
@@ -111,7 +111,7 @@ def _forget(request: HttpRequest, target: Target, _: Values) -> None:
     node_forget(actor=actor_at(request), node=target.name, before=before)
 
 
-class _Plan(NamedTuple):
+class SizePlan(NamedTuple):
     """The nodes to drain and to resume for a wished size."""
 
     drain: list[str]
@@ -121,7 +121,7 @@ class _Plan(NamedTuple):
     missing: int
 
 
-def _plan(target: Target, values: Values) -> _Plan:
+def plan_of(target: Target, values: Values) -> SizePlan:
     """Return the plan for the wished size; an empty one for the present size."""
     drained = dict(NodeDrain.objects.values_list("node", "reason"))
     there = list(
@@ -136,8 +136,8 @@ def _plan(target: Target, values: Values) -> _Plan:
     more = 0 if wished is None else wished - len(serving)
     if more < 0:
         lightest = sorted(serving, key=_burden)
-        return _Plan(lightest[:-more], [], len(serving), 0)
-    return _Plan([], spare[:more], len(serving), max(0, more - len(spare)))
+        return SizePlan(lightest[:-more], [], len(serving), 0)
+    return SizePlan([], spare[:more], len(serving), max(0, more - len(spare)))
 
 
 def _burden(node: str) -> tuple[int, int]:
@@ -145,11 +145,11 @@ def _burden(node: str) -> tuple[int, int]:
 
 
 def _of_size(target: Target, values: Values) -> Effect:
-    plan = _plan(target, values)
+    plan = plan_of(target, values)
     counts = {"nodes in service": plan.serving}
     if plan.drain:
         counts |= {"drained": len(plan.drain),
-                   "running there": sum(live(node=name)["running"] for name in plan.drain),
+                   "running there": sum(started(live(node=name)) for name in plan.drain),
                    "open trajectories there": sum(open_trajectories(node=n) for n in plan.drain)}  # fmt: skip
         says = f"{', '.join(plan.drain)}: take no new actions; running actions continue."
         none_left = "no node remains: all actions of this pool wait"
@@ -165,13 +165,13 @@ def _of_size(target: Target, values: Values) -> Effect:
     )
 
 
-def _too_many(plan: _Plan) -> str:
+def _too_many(plan: SizePlan) -> str:
     most = plan.serving + len(plan.resume)
     return f"at most {most}: start a worker on another node, or resume a drained one"
 
 
 def _resize(request: HttpRequest, target: Target, values: Values) -> None:
-    plan = _plan(target, values)
+    plan = plan_of(target, values)
     if plan.missing:
         raise Conflict(_too_many(plan))
     wanted = {("Node", name): NodeSpec(drained=True, reason=RESIZED) for name in plan.drain}
@@ -186,7 +186,7 @@ def _resize(request: HttpRequest, target: Target, values: Values) -> None:
 
 
 def _size_line(target: Target, values: Values) -> str:
-    plan = _plan(target, values)
+    plan = plan_of(target, values)
     drains = [shell_line("tangram", "node", "drain", n, "--reason", RESIZED) for n in plan.drain]
     backs = [shell_line("tangram", "node", "resume", name) for name in plan.resume]
     return (

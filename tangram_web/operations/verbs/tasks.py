@@ -11,7 +11,7 @@ from domain.ids import ActionId
 from tangram_web.accounts.models import Role
 from tangram_web.operations import forms
 from tangram_web.operations.audited_events import record_and_send
-from tangram_web.operations.live_counts import live
+from tangram_web.operations.live_counts import live, only
 from tangram_web.operations.verb import PAUSED, Effect, Target, Values, Verb, shell_line
 
 
@@ -21,9 +21,8 @@ def _names(target: Target) -> dict[str, Any]:
 
 def _of_action(target: Target, _: Values) -> Effect:
     state = target.now["state"]
-    waits = state == "queued"
     alone = f"The action is {state}. It ends as cancelled, without a reward."
-    return Effect({"waiting": int(waits), "running": int(not waits)}, alone)
+    return Effect(only(state), alone)
 
 
 def _cancel_action(request: HttpRequest, target: Target, values: Values) -> None:

@@ -90,7 +90,7 @@ def test_a_simulation_is_played_and_its_comparison_shown(submitter):
     assert (made.state, made.problem) == (SimulationState.FINISHED, "")
     page = submitter.get(f"/simulate/{made.pk}/").content.decode()
     assert "kubernetes" in page
-    assert page.count("<svg") == 3
+    assert page.count('<div class="plot"><svg') == 3
     assert MARKUP not in page
     kept = submitter.get(f"/simulate/{made.pk}/result.json").json()
     assert kept["outcome"]["simulated"] is True

@@ -7,6 +7,7 @@ from pathlib import Path
 from time import time
 from typing import Any
 
+import msgspec
 import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
@@ -352,3 +353,46 @@ def test_an_empty_start_is_reported() -> None:
 
     assert said[0].startswith("at first no unit is held and no quota is used")
     assert "no restore of judge is recorded" in said[1]
+
+
+@pytest.mark.usefixtures("minutes")
+def test_the_result_says_what_was_tried_on_what_and_how_to_apply_it(
+    admin: Client, tmp_path: Path
+) -> None:
+    found = played(admin, LIMIT, POLICY)
+    (tmp_path / "trace").write_bytes(inflated(bytes(SimulationInput.objects.get().content)))
+    result = job.play(read_request(found.request), tmp_path / "trace", lambda *_: None)
+    found.outcome, found.state = msgspec.to_builtins(result), "finished"
+    found.save()
+
+    page = admin.get(f"/simulate/{found.pk}/")
+
+    text = page.content.decode()
+    assert "limit of api:demo <del>8</del> → <ins>2</ins>" in text
+    assert "policy of pool default <del>malleable</del> → <ins>paper</ins>" in text
+    assert 'href="/act/resource/limit/?target=api%3Ademo&amp;limit_units=2"' in text
+    assert 'href="/act/pool/policy/?target=default&amp;policy=paper"' in text
+    assert "This is a what-if. Nothing was changed." in text
+    assert "How far to trust it: the simulation of it as it is" in text
+    assert f"{page.context['window']}, in " in text
+    assert page.context["compared"].paired
+    assert {row.beside for row in page.context["measures"]} != {"–"}
+    assert all(bar.simulated is (bar.name != "as it ran") for bar in page.context["bars"])
+
+
+def test_a_result_of_an_earlier_version_is_shown_without_rows(admin: Client) -> None:
+    result = {"actions": 1, "runs": [], "plots": []}
+    request = {"workload": "recorded", "policies": ["minimum"], "seeds": [0], "malleable": False,
+               "nodes": 1, "cores": 1}  # fmt: skip
+    run = {"policy": "minimum", "seed": 0, "wall_seconds": 1.0, "result": {
+        "whole": {"actions": 1, **{name: dict.fromkeys(("mean", "p50", "p95", "p99", "most"), 1.0)
+                  for name in ("act", "queue", "overhead", "execution")}},
+        "trajectory_act": {"mean": 1.0}, "granted": {"cpu": 0.5}, "efficiency": 1.0, "outcomes": {}}}  # fmt: skip
+    old = Simulation.objects.create(
+        project_id="default", request=request, state="finished", outcome={**result, "runs": [run]}
+    )
+
+    page = admin.get(f"/simulate/{old.pk}/")
+
+    assert page.status_code == 200
+    assert "This is a what-if" not in page.content.decode()

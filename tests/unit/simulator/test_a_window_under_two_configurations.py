@@ -297,3 +297,35 @@ def test_actions_without_a_similar_finished_one_are_left_out(tmp_path: Path):
     reported = outcome(path, limited(2), limited(3))
 
     assert (reported.actions, reported.guessed, reported.left_out) == (1, 0, 1)
+
+
+def test_each_run_and_the_measurement_have_one_row_for_each_action(tmp_path: Path):
+    played = outcome(early_and_late(tmp_path), limited(1), limited(2), {"counts_from": 5.0})
+
+    now, then = (each.rows for each in played.runs)
+    assert now is not None
+    assert then is not None
+    assert played.measured is not None
+    assert now.trajectory == then.trajectory == played.measured.trajectory
+    assert [len(each.queue) for each in (now, then, played.measured)] == [1, 1, 1]
+    assert now.queue[0] == pytest.approx(4.0, abs=0.1)
+    assert then.queue[0] == pytest.approx(0.0, abs=0.1)
+    assert played.measured.queue[0] == pytest.approx(0.0, abs=0.1)
+
+
+def test_plots_of_configurations_say_so(tmp_path: Path):
+    played = outcome(early_and_late(tmp_path), limited(1), limited(2), {"counts_from": 5.0})
+
+    bars = played.plots[0].svg
+    assert "mean seconds of an action by configuration" in bars
+    assert "var(--queue" in bars
+
+
+@pytest.mark.parametrize("cores", [0.5, 1, 2])
+def test_efficiency_is_at_most_1_whatever_an_action_holds(tmp_path: Path, cores: float):
+    """Work without elasticity takes T_ori on any part of a core, and on several."""
+    trace = window(tmp_path, script([act("a", 2.0, cost={"cpu": cores})]), Cluster(1, 2, GIB))
+
+    results = compared(trace, CONFIG, CONFIG, cores=2)
+
+    assert results[NOW].efficiency == pytest.approx(min(1.0, 1 / cores), abs=0.02)

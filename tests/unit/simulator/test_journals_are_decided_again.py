@@ -66,8 +66,8 @@ def test_a_journal_that_was_decided_otherwise_is_reported(journal: Path):
 
 
 def test_nothing_is_printed_of_a_journal_that_breaks_off_in_the_middle(journal: Path, monkeypatch):
-    def breaks_off(entries):
-        yield from replay_journal(entries)
+    def breaks_off(*journal):
+        yield from replay_journal(*journal)
         raise InvalidRequest("entry 8 cannot follow what is above it")
 
     monkeypatch.setattr("simulator.cli.replay_journal", breaks_off)
