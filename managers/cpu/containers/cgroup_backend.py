@@ -27,6 +27,8 @@ _FIRST_PAUSE_SECONDS: Final = 0.0005
 _LONGEST_PAUSE_SECONDS: Final = 0.05
 #: Longest wait for a freeze: processes that wait for a disk stop late, and are found by the next round.
 _FREEZE_SECONDS: Final = 0.5
+#: Processes that may be started while orphans are reaped, beyond those that there are.
+_ROOM_TO_REAP: Final = 16
 
 
 class CgroupBackend:
@@ -104,19 +106,27 @@ class CgroupBackend:
             _signal(environment.ending(), signal.SIGTERM)
 
     async def end(self, environment: Environment, patience_seconds: float) -> ContainerTermination:
-        """Freeze, kill, thaw and look again, until only what outlives the action is left."""
+        """Freeze, kill, thaw and look again, until only what outlives the action is left.
+
+        A list of processes that is read while they fork may miss one, so it looks once more after the orphans are gone.
+        """
         deadline = time.monotonic() + patience_seconds
         pause = _FIRST_PAUSE_SECONDS
         ended: set[int] = set()
+        reaped = False
         try:
-            while others := environment.ending():
+            while (others := environment.ending()) or not reaped:
+                if not others:
+                    if environment.ready:
+                        await self._reap(environment, patience_seconds)
+                    reaped = True
+                    continue
                 if time.monotonic() > deadline:
                     return ContainerTermination(len(ended.difference(others)), _describe(others))
                 ended |= await self._kill_frozen(environment)
+                reaped = False
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-            if environment.ready:
-                await self._reap(environment, patience_seconds)
         except OSError:  # the container has ended, and all its processes
             return ContainerTermination(len(ended))
         return ContainerTermination(len(ended))
@@ -140,14 +150,15 @@ class CgroupBackend:
     async def _reap(self, environment: Environment, patience_seconds: float) -> None:
         """Let the shell wait for the orphans that it inherited, which count as processes.
 
-        A fork bomb may have left it without room for a child, so the limit is lifted meanwhile.
+        A fork bomb may have left it without room for a child, so the limit is raised by a few meanwhile: never lifted,
+        since a process of the bomb that was missed would fill the machine.
         """
         group, shell = environment.group, environment.shell
         assert group is not None
         assert shell is not None
         if group.process_count() <= 1 + len(environment.others()):
             return
-        group.set_process_limit(None)
+        group.set_process_limit(group.process_count() + _ROOM_TO_REAP)
         try:
             with contextlib.suppress(ShellLost, TimeoutError):
                 async with asyncio.timeout(patience_seconds):
