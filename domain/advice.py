@@ -29,6 +29,18 @@ class ShareUsage(msgspec.Struct, frozen=True):
     waiting: int
 
 
+class StartRange(msgspec.Struct, frozen=True):
+    """When a waiting action may start, in seconds from now, and how often such ranges have held."""
+
+    earliest_seconds: float
+    latest_seconds: float
+    #: Share of the ranges that is meant to hold.
+    meant: float
+    #: Share of the latest ranges about such waits that did hold, and their number.
+    held: float
+    ranges: int
+
+
 class ExtraUnitsEffect(msgspec.Struct):
     """Predicted effect of more units of the binding resource on a waiting action."""
 
@@ -111,3 +123,5 @@ class PolicyDecision(msgspec.Struct):
     objective_seconds: float | None
     #: Evictions in the order in which they were tried; the first one evicts no candidate.
     trials: list[EvictionTrial]
+    #: Each candidate got its smallest count without a comparison: none declares both elasticity and a duration, or shares leave one count.
+    no_choice: bool = False

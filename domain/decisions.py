@@ -14,6 +14,7 @@ from domain.fleets import FleetWorker
 from domain.ids import ActionId, ResourceId, TrajectoryKey
 from domain.limits import Degradation
 from domain.rollouts import Rollout, RolloutId, RolloutResult
+from domain.selectors import Parallelism, SelectorStage
 
 
 class _Decision(
@@ -288,6 +289,24 @@ class DropCacheMove(_Decision, frozen=True):
     trajectory: TrajectoryKey
 
 
+class SetParallelism(_Decision, frozen=True):
+    """Use this degree of parallelism for the stages from the next one on; calls of a steered service get it."""
+
+    selector: str
+    stage: SelectorStage
+    parallelism: Parallelism
+    #: None: it is the first one.
+    former: Parallelism | None
+    #: As `scheduler.core.residency.parallelism` names them, and the reason in a sentence.
+    code: str
+    why: str
+    #: Speed over that of the former degree, less 1.
+    gain: float = 0.0
+    switch_seconds: float = 0.0
+    #: Of the profile.
+    revision: int = 0
+
+
 class Wake(_Decision, frozen=True):
     """Send `TimeAdvanced` at this journal time at the latest."""
 
@@ -298,5 +317,5 @@ Decision = (
     Grant | Renew | Abort | Resize | Requeue | Finish | RemoveEnvironment | Evict | Degraded
     | Prepare | TransferFile | ForkEnvironment | Refuse | Forget | Wake
     | AssignRollout | WithdrawRollout | ParkRollout | ResumeRollout | FinishRollout | SetBackends
-    | SetFleet | MoveCache | DropCacheMove
+    | SetFleet | MoveCache | DropCacheMove | SetParallelism
 )  # fmt: skip

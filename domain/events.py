@@ -1,4 +1,5 @@
-"""Events: the only inputs of the core, in past tense (those of rollouts: `domain.rollout_events`, of fleets: `domain.fleet_events`).
+"""Events: the only inputs of the core, in past tense (those of rollouts: `domain.rollout_events`, of fleets: `domain.fleet_events`,
+of selectors: `domain.selector_events`).
 
 Each event carries ``at``, its journal time (`domain.event_base`).
 """
@@ -18,6 +19,7 @@ from domain.fleets import TokenUsage
 from domain.ids import ActionId, TrajectoryKey
 from domain.inventory import Config, NodeInventory
 from domain.rollout_events import RolloutEvent, RolloutsQueried
+from domain.selector_events import SelectorEvent, SelectorsQueried
 
 #: No result; the decoder cannot distinguish an optional `msgspec.Raw` from other types.
 NO_RESULT = msgspec.Raw(b"")
@@ -375,11 +377,11 @@ Event = (
     | ServiceEvictionAsked | ServicePrepared | TrajectoryOpened | TrajectoryRenewed
     | TrajectoryFinished | EnvironmentRemoved | FileRequested | TrajectoriesForked | EnvironmentsForked
     | NodeJoined | NodeLost | NodeReturned | NodeRefuses | NodeForgetAsked
-    | ConfigApplied | TimeAdvanced | RolloutEvent | FleetEvent
+    | ConfigApplied | TimeAdvanced | RolloutEvent | FleetEvent | SelectorEvent
 )  # fmt: skip
 Question = (
     ActionQueried | TrajectoryQueried | TrajectoriesQueried | StatusQueried | DecisionsQueried
-    | QueuesQueried | RolloutsQueried | FleetsQueried
+    | QueuesQueried | RolloutsQueried | FleetsQueried | SelectorsQueried
 )  # fmt: skip
 #: Messages of the inbox: events of trainers and nodes, and queries.
 Command = Event | Question

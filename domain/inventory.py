@@ -18,6 +18,7 @@ from domain.project_limits import ProjectBounds
 from domain.protection import Protection
 from domain.resources import MILLI
 from domain.rollouts import Stage
+from domain.selectors import SelectorSpec
 from domain.services import GpuService
 
 
@@ -158,6 +159,8 @@ class Config(msgspec.Struct, frozen=True, omit_defaults=True):
     services: dict[str, GpuService] = {}
     #: Fleets that are called as ``fleet:<name>``, by their name.
     fleets: dict[str, FleetSpec] = {}
+    #: Selectors of parallelism, by their name.
+    selectors: dict[str, SelectorSpec] = {}
     #: Nodes that take no new actions.
     drained_nodes: frozenset[str] = frozenset()
     #: A silent node's actions become ``unknown`` after this long (I5).

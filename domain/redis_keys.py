@@ -65,6 +65,21 @@ class Keys:
         return f"{self.prefix}:dead-letters"
 
     @property
+    def problems(self) -> str:
+        """The problems of the system as they were judged last (`tangram_web.problems`)."""
+        return f"{self.prefix}:problems"
+
+    @property
+    def problem_judge(self) -> str:
+        """Name of the process that judges problems; expires without renewal."""
+        return f"{self.prefix}:problem-judge"
+
+    @property
+    def acknowledgements(self) -> str:
+        """Hash: problem → what an operator said to it."""
+        return f"{self.prefix}:acknowledgements"
+
+    @property
     def positions(self) -> str:
         """Hash: consumer of the journal → last entry that it has processed."""
         return f"{self.prefix}:positions"
@@ -83,6 +98,33 @@ class Keys:
     def rollout_doors(self) -> str:
         """Hash: rollout worker → address and secret of its door (`scheduler.runtime.rollouts.worker_door`)."""
         return f"{self.prefix}:rollout-doors"
+
+    @property
+    def row_doors(self) -> str:
+        """Hash: rollout worker → address at which ranks of trainers pull rows (`scheduler.runtime.batches.row_door`)."""
+        return f"{self.prefix}:row-doors"
+
+    def batch(self, batch: str) -> str:
+        """Manifest of a batch (`scheduler.runtime.batches.batch_store`); expires."""
+        return f"{self.prefix}:batch:{batch}"
+
+    def batch_pulls(self, batch: str) -> str:
+        """Hash: rollout worker and rank → bytes that were sent; expires."""
+        return f"{self.prefix}:batch-pulls:{batch}"
+
+    def batches(self, project: str) -> str:
+        """Hash: batch of a project → its summary."""
+        return f"{self.prefix}:batches:{project}"
+
+    @property
+    def batch_projects(self) -> str:
+        """Set: projects that have had batches."""
+        return f"{self.prefix}:batch-projects"
+
+    @property
+    def batch_totals(self) -> str:
+        """Hash: counts of all batches, and bytes that were sent to ranks."""
+        return f"{self.prefix}:batch-totals"
 
     @property
     def body_store(self) -> str:

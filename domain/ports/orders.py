@@ -10,6 +10,7 @@ from domain.allocation import Allocation, Home, UsedResources
 from domain.apis import ApiConfig, CallResult, Feedback
 from domain.egress import EgressRules
 from domain.events import ChunkReport
+from domain.fleets import TokenUsage
 from domain.ids import ActionId
 from domain.services import GpuService
 
@@ -111,6 +112,8 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     feedback: Feedback | None = None
     #: Changes in the memory of its GPUs.
     chunk: ChunkReport | None = None
+    #: Tokens of a call, where its answer has them.
+    usage: TokenUsage | None = None
     #: None: its reward is read from no file.
     reward_file: RewardFile | None = None
 

@@ -36,6 +36,7 @@ class Machine:
         load_policies(self.state)
         load_shares(self.state)
         load_fleets(self.state)
+        self.state.residency.load()
         self.state.resizing.changed.clear()
         #: After an exception: the event whose handler raised, or the actions of the cycle that did.
         self.at_work = AtWork()

@@ -100,6 +100,7 @@ def _decision(arranged: Arranged) -> PolicyDecision:
         waiting_behind=arranged.actions - len(arranged.candidates),
         objective_seconds=arrangement.objective_seconds,
         trials=trials,
+        no_choice=arranged.no_choice,
     )
 
 

@@ -284,8 +284,8 @@ class GroupArranger:
             self._choose(key, member, amount, left)
         evicted = members[len(arrangement.units) :]
         self._evicted += ((key, member) for member in evicted)
-        if group.elastic:
-            self._record(key, pool, members, arrangement, len(group.behind))
+        behind = len(group.behind)
+        self._record(key, pool, members, arrangement, behind, no_choice=not group.elastic)
         if evicted:
             self._defer(key, evicted, group, arrangement)
         return sum(_needed(member, key) for member in evicted)
@@ -321,12 +321,16 @@ class GroupArranger:
         members: list[Candidate],
         arrangement: Arrangement,
         behind: int = 0,
+        *,
+        no_choice: bool = False,
     ) -> None:
         if members:
             state, names = self._state, tuple(member.live.id for member in members)
             policy = policy_of(state, pool).name
             actions = len(names) + behind
-            state.arranged.append(Arranged(state.now, key, policy, names, actions, arrangement))
+            state.arranged.append(
+                Arranged(state.now, key, policy, names, actions, arrangement, no_choice)
+            )
 
     def _defer(
         self, key: ResourceId, evicted: list[Candidate], group: Group, arrangement: Arrangement

@@ -51,6 +51,7 @@ def submitted(state: State, event: ActionSubmitted, decisions: list[Decision]) -
         key = trajectory_key(action.project, action.trajectory)
         trajectory = state.trajectories.get(key)
     pool = _pool_of(state, action, trajectory)
+    action, asked_units = state.residency.on_submitted(action, pool, decisions)
     needs = needs_in(state, action, pool, None)
     refusal = _closed(state, action, key, trajectory)
     refusal = refusal or _forbidden_network(state, action, pool, trajectory)
@@ -75,6 +76,7 @@ def submitted(state: State, event: ActionSubmitted, decisions: list[Decision]) -
         needs=needs,
         order=state.steering.order(action, state.arrivals),
         submitted_at=event.at - event.lag_seconds,
+        asked_units=asked_units,
     )
     state.actions[action.id] = live
     if key is not None:
@@ -253,6 +255,10 @@ def started(state: State, event: ActionStarted, decisions: list[Decision]) -> No
 
 def finished(state: State, event: ActionFinished, decisions: list[Decision]) -> None:
     """Apply a node's report: release the units, then finish or requeue the action."""
+    if event.usage is not None:
+        live = _reported(state, event.action_id, event)
+        if live is not None:
+            state.residency.on_usage(live, event)
     if event.chunk is None:
         _end_attempt(state, event, decisions)
         return

@@ -76,3 +76,4 @@ def _forget(state: State, node: LiveNode) -> None:
     state.queues.forget_node(name)
     state.capacity_changed()
     refresh_needs(state)
+    state.residency.on_nodes_changed()

@@ -44,6 +44,7 @@ def joined(state: State, event: NodeJoined, decisions: list[Decision]) -> None:
     node.refuses = ""
     state.supply.update_node(inventory, state.config.resources)
     refresh_needs(state)
+    state.residency.on_nodes_changed()
     _resume(state, node, decisions)
     state.residency.on_node_joined(inventory, decisions)
 

@@ -72,6 +72,7 @@ def submitted(state: State, event: RolloutsSubmitted, decisions: list[Decision])
         ):
             end(state, live, _ended(RolloutOutcome.INFRA_FAILED, refused), decisions)
         else:
+            state.residency.on_rollout(rollout, decisions)
             state.rollouts.wait(live)
             if (own := trajectory_key(rollout.project, rollout.id)) in state.trajectories:
                 live.trajectories.append(own)
@@ -269,6 +270,7 @@ def end(state: State, live: LiveRollout, result: RolloutResult, decisions: list[
     _withdraw(state, live, result.reason or result.outcome.value, decisions)
     state.rollouts.drop(live)
     rollout = live.rollout
+    state.residency.on_rollout_ended(rollout, result)
     reason = f"the rollout is over: {result.outcome.value}"
     over = over_mark(rollout.project, live.id)
     add_tombstone(state, over, reason, seconds=REMEMBERED_SECONDS)

@@ -360,6 +360,7 @@ def requeue(
     if live.action.generation is not None:
         state.generations.end(live, state.now)
         live.needs = unrouted_needs(live.action)
+    state.residency.on_requeued(live)
     live.needs = current_needs(state, live)
     trajectory = state.trajectory_of(live) if is_sequential(live) else None
     if trajectory is not None:

@@ -14,6 +14,7 @@ from domain.allocation import Allocation
 from domain.errors import InvariantViolation
 from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource
 from domain.inventory import NodeInventory
+from domain.resources import UnitSet
 from scheduler.core.state.demand import Needs, QueueKey
 
 #: (-priority, arrival), of a generation (-priority, -rank, arrival): smaller is served first.
@@ -49,6 +50,8 @@ class LiveAction(msgspec.Struct, eq=False, gc=False):
     key_milli_seconds: float = 0.0
     #: Outcome and reason of the `Abort` that was sent to its node.
     aborting: tuple[Outcome, str] | None = None
+    #: Counts that it asked for, where a selector narrowed them; empty: those of its cost.
+    asked_units: UnitSet = ()
 
     @property
     def id(self) -> ActionId:

@@ -47,6 +47,8 @@ class Arranged(NamedTuple):
     #: All actions of the group that the decision considered.
     actions: int
     arrangement: Arrangement
+    #: No candidate had several counts to compare, although its request lists several.
+    no_choice: bool = False
 
 
 class TaskSettings(NamedTuple):

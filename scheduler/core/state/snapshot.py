@@ -15,7 +15,7 @@ from domain.fleets import fleet_of
 from domain.ids import ResourceId
 from domain.inventory import Config, ResourceInventory
 from scheduler.core.machine import Machine
-from scheduler.core.residency.policy import ResidencyMemory, RestoreTimes
+from scheduler.core.residency.policy import RestoreTimes
 from scheduler.core.sharing.shares import load_shares
 from scheduler.core.state.coalescing import CallCoalescing
 from scheduler.core.state.demand import QueueKey
@@ -71,6 +71,7 @@ class Snapshot(msgspec.Struct):
     #: What ledgers of seats remember.
     seated: dict[ResourceId, bytes] = {}
     fleets: list[StoredFleet] = []
+    selectors: bytes = b""
 
 
 #: Sets have no order of their own: without one, equal states would not give equal bytes.
@@ -104,6 +105,7 @@ def dump(machine: Machine) -> bytes:
             rollout_workers=list(state.rollouts.workers.values()),
             backends=state.backends,
             fleets=state.generations.remember(),
+            selectors=state.residency.memory.selectors.remember(),
             merging=state.coalescing,
             steering=state.steering.tasks,
             durations=list(state.learned.durations.items()),
@@ -180,7 +182,9 @@ def _restore_ledgers(state: State, snapshot: Snapshot) -> None:
         state.supply.paced[resource].recall(memory)
     for resource, memory in snapshot.hosting.items():
         state.supply.resident[resource].recall(memory)
-    state.residency.memory = ResidencyMemory(snapshot.paces, snapshot.ahead)
+    kept = state.residency.memory
+    kept.times, kept.prefetched = snapshot.paces, snapshot.ahead
+    kept.selectors.recall(snapshot.selectors)
 
 
 def _restore_actions(state: State, snapshot: Snapshot) -> None:

@@ -9,6 +9,7 @@ import pytest
 from domain.action import ActionState
 from domain.elasticity import Elasticity
 from domain.inventory import Config, PoolConfig
+from scheduler.core.advice.forecast import recent_decisions
 from tests.builders import GIB, a_config, a_lease, a_node, an_action, granted
 from tests.scenario import Scenario
 
@@ -45,6 +46,21 @@ def test_an_action_alone_gets_what_it_is_fastest_with(core):
 
     assert cores(scenario, "a") == 4
     assert scenario.free("cpu:n1") == 4
+
+
+def test_counts_of_actions_that_declare_no_speed_up_are_a_decision_without_a_comparison(core):
+    """What `tangram submit --cpu 1,2,4` sends: several counts, no elasticity, no duration."""
+    scenario = core(a_node("n1", cpus=8), config=with_policy("paper"))
+
+    scenario.submit(*(an_action(f"a{n}", cost={"cpu": [1, 2, 4]}) for n in range(12)))
+
+    (decision,) = recent_decisions(scenario.machine.state, 10)
+    assert decision.no_choice
+    assert decision.units == {f"a{n}": 1 for n in range(8)}
+    assert decision.trials == []
+    scenario.finish("a0")
+    scenario.submit(wide("b"))
+    assert [each.no_choice for each in recent_decisions(scenario.machine.state, 10)] == [True, True]
 
 
 def test_an_evicted_action_waits_for_the_predicted_end_and_says_so(two_cores):
